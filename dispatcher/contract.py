@@ -1,0 +1,61 @@
+"""What crosses into a job: environment names, exit codes and the files of an attempt's directory.
+
+A job may use none of this and still work: exit status 0 is done, 75 means "preempted, put me back", all else failed.
+This module imports nothing of the package, so that code inside a job pays for nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+JOB_ID: Final = "DISPATCHER_JOB_ID"
+ATTEMPT: Final = "DISPATCHER_ATTEMPT"
+POD: Final = "DISPATCHER_POD"
+ATTEMPT_DIR: Final = "DISPATCHER_ATTEMPT_DIR"
+ROOT: Final = "DISPATCHER_ROOT"
+
+EXIT_DONE: Final = 0
+EXIT_PREEMPTED: Final = 75
+
+ENTRY_FILE: Final = "entry.json"
+WRAPPER_FILE: Final = "job.sh"
+LOG_FILE: Final = "output.log"
+PROGRESS_FILE: Final = "progress.json"
+RESULT_FILE: Final = "result.json"
+EXIT_FILE: Final = "exit.json"
+ALIVE_FILE: Final = "alive"
+SUPERSEDED_FILE: Final = "superseded"
+CLAIMANT_FILE: Final = "claimed_by"
+
+
+def attempt_dir() -> Path | None:
+    """The directory of the attempt that this process belongs to; None when it was started by hand."""
+    value = os.environ.get(ATTEMPT_DIR)
+    return Path(value) if value else None
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Replace `path` by `value` as JSON so that a reader sees the old content or the new, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def report_progress(step: int, of: int, **metrics: float) -> None:
+    """Show `step` of `of` and the metrics in `dispatcher status`; does nothing when run by hand."""
+    directory = attempt_dir()
+    if directory is not None:
+        write_json(directory / PROGRESS_FILE, {"step": step, "of": of, "metrics": metrics})
+
+
+def report_result(**values: float | str) -> None:
+    """Write the row of the results table: flat names to numbers and strings; printed when run by hand."""
+    directory = attempt_dir()
+    if directory is None:
+        print(json.dumps(values, ensure_ascii=False))
+    else:
+        write_json(directory / RESULT_FILE, values)

@@ -1,0 +1,125 @@
+"""What can go wrong, as one tree; the CLI alone turns these into messages and exit codes.
+
+    DispatcherError                     exit code 1
+    ├── UsageError                      exit code 2: an option or an argument that cannot be used
+    ├── ConfigError                     dispatcher.yaml cannot be used as it stands
+    ├── ManifestError                   a manifest or sweep specification cannot be used; lists every fault at once
+    ├── TemplateError                   a training or launcher template cannot be rendered
+    ├── StateError                      the run state refuses something
+    │   ├── TransitionError             a state change that the transition table does not have
+    │   ├── FormatError                 a file of a newer version, or one that is not ours
+    │   ├── DamagedJournalError         the journal cannot be read in the middle
+    │   └── StatusFileError             matrix_status.json cannot be read (which line, and what to do)
+    ├── LockError                       the lock cannot be had or cannot be trusted
+    │   ├── LockTimeoutError            somebody else has held it for too long
+    │   ├── LockLostError               the file server took it away from this host meanwhile
+    │   └── LockUnsupportedError        this filesystem's locks do not lock
+    ├── StaleViewError                  this host is shown old data by its filesystem
+    ├── StorageError                    a write failed: disk full, read-only, directory gone
+    ├── PodError                        a pod cannot start (its name is taken, its GPUs are used by another pod ...)
+    └── OutletError                     a place where attempts run could not be reached or refused
+
+Each message says what is wrong, where, which value, and what to do next.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+
+class DispatcherError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+    exit_code = 1
+
+
+class UsageError(DispatcherError):
+    """An option or an argument that cannot be used."""
+
+    exit_code = 2
+
+
+class ConfigError(DispatcherError):
+    """dispatcher.yaml cannot be used as it stands."""
+
+
+class ManifestError(DispatcherError):
+    """A manifest or a sweep specification cannot be used.
+
+    `problems` holds one line per fault, all faults of the file at once.
+    """
+
+    def __init__(self, where: str, problems: Sequence[str]) -> None:
+        self.where = where
+        self.problems = list(problems)
+        count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
+        super().__init__("\n".join([f"{where}: {count}", *(f"  {problem}" for problem in self.problems)]))
+
+
+class TemplateError(DispatcherError):
+    """A training or launcher template cannot be rendered."""
+
+
+class StateError(DispatcherError):
+    """The run state refuses something."""
+
+
+class TransitionError(StateError):
+    """A state change that the transition table does not have."""
+
+
+class FormatError(StateError):
+    """A file of a newer version, or one that is not ours; nothing was touched."""
+
+
+class DamagedJournalError(StateError):
+    """The journal cannot be read in the middle (an unfinished last line is no damage)."""
+
+
+class StatusFileError(StateError):
+    """matrix_status.json cannot be read: the message names the line and what to do."""
+
+
+class LockError(DispatcherError):
+    """The lock cannot be had or cannot be trusted."""
+
+
+class LockTimeoutError(LockError):
+    """Somebody else has held the lock for too long."""
+
+
+class LockLostError(LockError):
+    """The file server took the lock away from this host while it was held; the transaction did not happen."""
+
+
+class LockUnsupportedError(LockError):
+    """This filesystem's locks do not lock."""
+
+
+class StaleViewError(DispatcherError):
+    """This host is shown old data by its filesystem; nothing was changed."""
+
+
+class StorageError(DispatcherError):
+    """A write failed (disk full, read-only, directory gone); the change did not happen."""
+
+
+class PodError(DispatcherError):
+    """A pod cannot start or go on."""
+
+
+class OutletError(DispatcherError):
+    """A place where attempts run could not be reached or refused."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """` (did you mean 'queued'?)` for the nearest of `known`, or the list of them when none is near."""
+    choices = list(known)
+    match = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
+    if match:
+        return f" (did you mean {match[0]!r}?)"
+    if not choices:
+        return ""
+    shown = ", ".join(choices[:12]) + (", ..." if len(choices) > 12 else "")
+    return f" (known: {shown})"

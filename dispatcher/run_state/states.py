@@ -1,0 +1,133 @@
+"""Records, their states and the one transition table. Pure: no files, no clocks.
+
+A record is the fold of its journal lines: each line's `set` replaces the fields it names, `null` removes one. Fields
+that people add by hand (`"note": "check LR"`) are kept in `extra` for ever.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from dispatcher.errors import FormatError, TransitionError, nearest
+
+
+class State(enum.StrEnum):
+    """Where an entry stands."""
+
+    QUEUED = "queued"
+    SUBMITTED = "submitted"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    ABANDONED = "abandoned"
+    HELD = "held"
+
+
+IN_FLIGHT = frozenset({State.SUBMITTED, State.RUNNING})
+ENDED = frozenset({State.DONE, State.FAILED, State.ABANDONED})
+
+TRANSITIONS: Mapping[State, frozenset[State]] = {
+    # An entry goes straight to running on a local slot; outlets submit first, and a queue may end what never ran.
+    State.QUEUED: frozenset({State.SUBMITTED, State.RUNNING, State.HELD, State.ABANDONED}),
+    State.SUBMITTED: frozenset({State.RUNNING, State.DONE, State.FAILED, State.QUEUED, State.ABANDONED, State.HELD}),
+    State.RUNNING: frozenset({State.DONE, State.FAILED, State.QUEUED, State.ABANDONED, State.HELD}),
+    State.HELD: frozenset({State.QUEUED, State.ABANDONED}),
+    State.FAILED: frozenset({State.QUEUED, State.HELD, State.ABANDONED}),
+    State.DONE: frozenset({State.QUEUED}),
+    State.ABANDONED: frozenset({State.QUEUED, State.HELD}),
+}
+
+# What a person may ask for; everything else happens by itself.
+WISHES = (State.QUEUED, State.HELD, State.ABANDONED)
+
+
+def check_transition(job_id: str, old: State, new: State) -> None:
+    """Raise TransitionError unless the table has `old` -> `new`."""
+    if new not in TRANSITIONS[old]:
+        allowed = ", ".join(sorted(TRANSITIONS[old]))
+        raise TransitionError(f"{job_id}: {old} -> {new} is not a possible change; from {old} an entry goes to: {allowed}")
+
+
+def parse_state(word: object) -> State:
+    """The state that `word` names; ValueError with the nearest valid word otherwise."""
+    try:
+        return State(word)
+    except ValueError:
+        raise ValueError(f"unknown state {word!r}{nearest(str(word), [state.value for state in State])}") from None
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is known of one entry now. Field order is the order of a status line.
+
+    Times are ISO 8601 in UTC as text: one that cannot be parsed is kept as it is and shown as unknown.
+    `gpu` is one index or several; `attempt` counts from 1, 0 before the first. `rev` is the journal's `seq` of the last
+    change. `retries` counts automatic retries after failures and `returns` how often the entry went back by itself
+    (preempted, lost), both since a person last queued it. `retry_at` is the earliest time of the next claim.
+    `error` is the last error line of the last failed attempt. `want` is a state that a person asked of a running entry.
+    """
+
+    state: State
+    pod: str | None = None
+    pid: int | None = None
+    gpu: int | tuple[int, ...] | None = None
+    started_at: str | None = None
+    attempt: int = 0
+    host: str | None = None
+    finished_at: str | None = None
+    exit_code: int | None = None
+    reason: str | None = None
+    error: str | None = None
+    outlet: str | None = None
+    handle: str | None = None
+    priority: int = 0
+    want: State | None = None
+    retries: int = 0
+    returns: int = 0
+    retry_at: str | None = None
+    rev: int = 0
+    extra: Mapping[str, Any] = {}
+
+    def fields(self) -> dict[str, Any]:
+        """The record as a flat dict of JSON values in status-line order: defaults left out, `rev` last."""
+        values: dict[str, Any] = {}
+        for name, default in _DEFAULTS.items():
+            value = getattr(self, name)
+            if value != default:
+                values[name] = value
+        if self.extra:
+            values.update(self.extra)
+        values["rev"] = self.rev
+        return values
+
+
+_DEFAULTS: dict[str, Any] = {
+    field.name: None if field.required else field.default
+    for field in msgspec.structs.fields(Record)
+    if field.name not in ("extra", "rev")
+}
+FIELD_NAMES = frozenset(_DEFAULTS) | {"rev"}
+
+
+def make_record(fields: Mapping[str, Any]) -> Record:
+    """A record from a flat dict; FormatError names the field that has a wrong type."""
+    known = {name: value for name, value in fields.items() if name in FIELD_NAMES and value is not None}
+    if len(known) != len(fields):
+        extra = {name: value for name, value in fields.items() if name not in FIELD_NAMES and value is not None}
+        if extra:
+            known["extra"] = extra
+    try:
+        return msgspec.convert(known, Record)
+    except msgspec.ValidationError as error:
+        raise FormatError(f"{error}") from None
+
+
+def apply(record: Record | None, changes: Mapping[str, Any], rev: int) -> Record:
+    """The record after one journal line: `changes` replaces the fields it names, None removes one."""
+    fields = record.fields() if record is not None else {}
+    fields.update(changes)
+    fields["rev"] = rev
+    return make_record(fields)

@@ -1,0 +1,94 @@
+"""Layout(root): every path of a workspace, named once. Nobody else joins paths."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from dispatcher import contract
+
+
+@dataclass(frozen=True)
+class AttemptPaths:
+    """The files of one attempt; its directory is the contract between dispatcher and job."""
+
+    directory: Path
+
+    @property
+    def entry(self) -> Path:
+        return self.directory / contract.ENTRY_FILE
+
+    @property
+    def wrapper(self) -> Path:
+        return self.directory / contract.WRAPPER_FILE
+
+    @property
+    def log(self) -> Path:
+        return self.directory / contract.LOG_FILE
+
+    @property
+    def progress(self) -> Path:
+        return self.directory / contract.PROGRESS_FILE
+
+    @property
+    def result(self) -> Path:
+        return self.directory / contract.RESULT_FILE
+
+    @property
+    def exit(self) -> Path:
+        return self.directory / contract.EXIT_FILE
+
+    @property
+    def alive(self) -> Path:
+        return self.directory / contract.ALIVE_FILE
+
+    @property
+    def superseded(self) -> Path:
+        return self.directory / contract.SUPERSEDED_FILE
+
+    @property
+    def claimant(self) -> Path:
+        return self.directory / contract.CLAIMANT_FILE
+
+
+class Layout:
+    """Every path of the workspace at `root`."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = Path(root).absolute()
+        self.config_file = self.root / "dispatcher.yaml"
+        self.matrix_dir = self.root / "matrix"
+        self.default_matrix = self.matrix_dir / "matrix.json"
+        self.templates_dir = self.root / "templates"
+        self.scripts_dir = self.root / "scripts"
+        self.run_state = self.root / "run_state"
+        self.status_file = self.run_state / "matrix_status.json"
+        self.lock_file = self.run_state / "claims.lock"
+        self.journal_dir = self.run_state / "journal"
+        self.pods_dir = self.run_state / "pods"
+        self.jobs_dir = self.run_state / "jobs"
+        self.rejected_dir = self.run_state / "rejected"
+
+    def journal(self, generation: int) -> Path:
+        return self.journal_dir / f"{generation:06d}.jsonl"
+
+    def pod_lock(self, pod: str) -> Path:
+        return self.pods_dir / f"{pod}.lock"
+
+    def pod_file(self, pod: str) -> Path:
+        return self.pods_dir / f"{pod}.json"
+
+    def job_dir(self, job_id: str) -> Path:
+        return self.jobs_dir / job_id
+
+    def attempt(self, job_id: str, attempt: int) -> AttemptPaths:
+        return AttemptPaths(self.jobs_dir / job_id / str(attempt))
+
+    def method_scripts(self, method: str) -> Path:
+        """Where the rendered training scripts of a method stand, e.g. `run_state/fft_scripts/`."""
+        return self.run_state / f"{method}_scripts"
+
+    def training_template(self, method: str) -> Path:
+        """The template of a method that the configuration does not describe."""
+        return self.templates_dir / f"train_{method}.py"

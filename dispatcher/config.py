@@ -1,0 +1,183 @@
+"""dispatcher.yaml as frozen, typed configuration; a workspace without that file has the defaults."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from dispatcher import values
+from dispatcher.errors import ConfigError, nearest
+from dispatcher.values import BadValueError, shown
+from dispatcher.workspace import Layout
+
+LOCK_KINDS: Final = ("auto", "flock", "lockf", "strict")
+
+_NOTHING: Final[Mapping[str, Any]] = {}
+
+
+class Method(msgspec.Struct, frozen=True, kw_only=True):
+    """How the jobs of one method are started, unless an entry says otherwise.
+
+    `command` has placeholders: `{script}` is the rendered training script, `{python}` the interpreter that runs the
+    dispatcher, any other `{key}` a value of the entry. `gpus` None: not said. `backoff_s` is the pause before the first
+    retry; it doubles with each further one.
+    """
+
+    name: str
+    template: Path
+    command: str | tuple[str, ...] = ("{python}", "{script}")
+    time_limit_s: float | None = None
+    env: Mapping[str, str] = _NOTHING
+    gpus: int | None = None
+    retries: int = 0
+    retry_on: tuple[str, ...] = ()
+    backoff_s: float = 30.0
+    resources: Mapping[str, Any] = _NOTHING
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of a workspace. `max_returns` caps how often a preempted or lost entry goes back by itself."""
+
+    layout: Layout
+    matrix: Path
+    lock: str = "auto"
+    methods: Mapping[str, Method] = _NOTHING
+    poll_interval_s: float = 30.0
+    heartbeat_s: float = 2.0
+    lost_after_s: float = 600.0
+    kill_grace_s: float = 15.0
+    max_returns: int = 20
+
+    def method(self, name: str) -> Method:
+        """The described method, or the default one: `templates/train_<name>.py` run by this interpreter."""
+        described = self.methods.get(name)
+        if described is None:
+            return Method(name=name, template=self.layout.training_template(name))
+        return described
+
+
+def _parse_lock(value: object) -> str:
+    if value not in LOCK_KINDS:
+        raise BadValueError(f"expected one of {', '.join(LOCK_KINDS)}")
+    return str(value)
+
+
+_Fields = Mapping[str, tuple[str, values.Reader]]
+
+_SETTINGS: Final[_Fields] = {
+    "matrix": ("matrix", values.parse_text),
+    "lock": ("lock", _parse_lock),
+    "poll_interval": ("poll_interval_s", values.parse_duration),
+    "heartbeat": ("heartbeat_s", values.parse_duration),
+    "lost_after": ("lost_after_s", values.parse_duration),
+    "kill_grace": ("kill_grace_s", values.parse_duration),
+    "max_returns": ("max_returns", values.parse_count),
+}
+_METHOD_KEYS: Final[_Fields] = {
+    "template": ("template", values.parse_text),
+    "command": ("command", values.parse_command),
+    "time_limit": ("time_limit_s", values.parse_duration),
+    "env": ("env", values.parse_env),
+    "gpus": ("gpus", values.parse_count),
+    "retries": ("retries", values.parse_count),
+    "retry_on": ("retry_on", values.parse_retry_on),
+    "backoff": ("backoff_s", values.parse_duration),
+    "resources": ("resources", values.parse_resources),
+}
+
+
+def load_config(layout: Layout) -> Config:
+    """The configuration of the workspace; ConfigError lists every fault of dispatcher.yaml at once."""
+    try:
+        with open(layout.config_file, "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        return Config(layout=layout, matrix=layout.default_matrix)
+    except OSError as error:
+        raise ConfigError(f"{layout.config_file}: cannot be read: {error.strerror}") from None
+    document = _load(layout.config_file, data)
+    faults: list[str] = []
+    fields = _read(document, _SETTINGS, "", [*_SETTINGS, "methods"], faults)
+    fields["matrix"] = layout.root / fields["matrix"] if "matrix" in fields else layout.default_matrix
+    config = Config(layout=layout, methods=_methods(layout, document.get("methods"), faults), **fields)
+    if config.lost_after_s < 5 * config.heartbeat_s:
+        faults.append(
+            f"lost_after ({config.lost_after_s:g} s): expected at least five heartbeats of {config.heartbeat_s:g} s, "
+            "else jobs that live are taken for lost"
+        )
+    if faults:
+        raise _error(layout.config_file, faults)
+    return config
+
+
+def _load(path: Path, data: bytes) -> Mapping[Any, Any]:
+    from dispatcher.yaml_file import load_yaml
+
+    try:
+        document = load_yaml(data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise _error(path, [f"the byte {data[error.start]:#04x} is not UTF-8: save the file as UTF-8"]) from None
+    except ValueError as error:
+        raise _error(path, [str(error)]) from None
+    if document is None:
+        return {}
+    if not isinstance(document, Mapping):
+        raise _error(path, [f"holds {shown(document)}: expected keys and values such as matrix: matrix/matrix.json"])
+    return document
+
+
+def _error(path: Path, faults: Iterable[str]) -> ConfigError:
+    listed = list(faults)
+    count = "1 problem" if len(listed) == 1 else f"{len(listed)} problems"
+    return ConfigError("\n".join([f"{path}: {count}", *(f"  {fault}" for fault in listed)]))
+
+
+def _methods(layout: Layout, document: object, faults: list[str]) -> dict[str, Method]:
+    if document is None:
+        return {}
+    if not isinstance(document, Mapping):
+        faults.append(f"methods = {shown(document)}: expected the methods' names, each with its keys")
+        return {}
+    methods = {}
+    for name, keys in document.items():
+        place = f"methods.{name}"
+        if not values.is_name(name):
+            faults.append(f"{place}: the name cannot be used; quote a number, else only letters, digits, '.', '_', '-'")
+        elif keys is not None and not isinstance(keys, Mapping):
+            faults.append(f"{place} = {shown(keys)}: expected keys such as template, command, time_limit")
+        else:
+            methods[name] = _method(layout, name, keys or {}, faults)
+    return methods
+
+
+def _method(layout: Layout, name: str, document: Mapping[Any, Any], faults: list[str]) -> Method:
+    fields = _read(document, _METHOD_KEYS, f"methods.{name}.", _METHOD_KEYS, faults)
+    template = fields.pop("template", None)
+    path = layout.root / template if template else layout.training_template(name)
+    return Method(name=name, template=path, **fields)
+
+
+def _read(
+    document: Mapping[Any, Any], known: _Fields, place: str, words: Iterable[str], faults: list[str]
+) -> dict[str, Any]:
+    """The fields that `document` sets; a key without a value counts as not said."""
+    fields: dict[str, Any] = {}
+    for key, value in document.items():
+        if key not in words:
+            faults.append(f"{place}{key}: unknown key{nearest(str(key), words)}")
+        elif key in known and value is not None:
+            field, read = known[key]
+            try:
+                fields[field] = read(value)
+            except BadValueError as error:
+                faults.append(f"{place}{key} = {shown(value)}: {error}")
+    return fields
+
+
+def interpreter() -> str:
+    """The Python that runs the dispatcher, for jobs whose method names none."""
+    return sys.executable or "python3"

@@ -1,0 +1,124 @@
+"""One job of a matrix: its id, its method, its parameters, and the words that the dispatcher itself reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from dispatcher import values
+
+parse_time_limit = values.parse_duration
+
+# Each optional word: the field it fills and how its value is read. Every other key is a parameter of the job.
+READERS: Final[Mapping[str, tuple[str, values.Reader]]] = {
+    "command": ("command", values.parse_command),
+    "gpus": ("gpus", values.parse_count),
+    "needs": ("needs", values.parse_names),
+    "priority": ("priority", values.parse_integer),
+    "retries": ("retries", values.parse_count),
+    "retry_on": ("retry_on", values.parse_retry_on),
+    "time_limit": ("time_limit_s", values.parse_duration),
+    "env": ("env", values.parse_env),
+    "outlet": ("outlet", values.parse_words),
+    "resources": ("resources", values.parse_resources),
+}
+RESERVED: Final = frozenset(READERS) | {"job_id", "method"}
+
+_NOTHING: Final[Mapping[str, Any]] = {}
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One job to run. None and empty mean: not said, the method decides.
+
+    `params` is everything that is not a reserved word. `gpus` None counts as one on a GPU slot, and CPU slots take the
+    entry as well. `order` is the position in the manifest. `written` has the reserved words as the manifest has them.
+    """
+
+    job_id: str
+    method: str
+    params: Mapping[str, Any] = _NOTHING
+    command: str | tuple[str, ...] | None = None
+    gpus: int | None = None
+    needs: tuple[str, ...] = ()
+    priority: int = 0
+    retries: int | None = None
+    retry_on: tuple[str, ...] | None = None
+    time_limit_s: float | None = None
+    env: Mapping[str, str] = _NOTHING
+    outlet: tuple[str, ...] = ()
+    resources: Mapping[str, Any] = _NOTHING
+    order: int = 0
+    written: Mapping[str, Any] = _NOTHING
+
+    def document(self) -> dict[str, Any]:
+        """The JSON object that says this entry: id, method, parameters, then the reserved words as written."""
+        return {"job_id": self.job_id, "method": self.method, **self.params, **self._words()}
+
+    def value(self, key: str) -> Any:
+        """The value of any parameter or reserved word; None when the entry does not say it."""
+        if key in self.params:
+            return self.params[key]
+        if key in ("job_id", "method"):
+            return getattr(self, key)
+        return self._words().get(key)
+
+    def _words(self) -> Mapping[str, Any]:
+        if self.written:
+            return self.written
+        # Made in code rather than read from a manifest: what differs from the defaults was said.
+        words: dict[str, Any] = {}
+        for word, (field, _) in READERS.items():
+            value = getattr(self, field)
+            if value != _DEFAULTS[field]:
+                words[word] = list(value) if isinstance(value, tuple) else value
+        return words
+
+
+_DEFAULTS: Final = {field.name: field.default for field in msgspec.structs.fields(Entry)}
+
+
+def read_entry(document: dict[str, Any], order: int) -> tuple[Entry | None, list[str]]:
+    """The entry that `document` says, which is used up, and every fault in it as `key = value: expected ...`.
+
+    An entry with faults is as far as it could be read, to be compared with others only; None: not even its id.
+    """
+    job_id = document.pop("job_id", None)
+    method = document.pop("method", None)
+    faults: list[str] = []
+    for key, value in (("job_id", job_id), ("method", method)):
+        if not values.is_name(value):
+            faults.append(_name_fault(key, value))
+    if READERS.keys().isdisjoint(document):
+        fields: dict[str, Any] = {}
+        return _make(job_id, method, document, order, fields, faults), faults
+    written = {word: document.pop(word) for word in [word for word in document if word in READERS]}
+    fields = {"written": written}
+    for word, value in written.items():
+        if value is None:
+            continue
+        field, read = READERS[word]
+        try:
+            fields[field] = read(value)
+        except values.BadValueError as error:
+            faults.append(f"{word} = {values.shown(value)}: {error}")
+    return _make(job_id, method, document, order, fields, faults), faults
+
+
+def _make(
+    job_id: Any, method: Any, params: dict[str, Any], order: int, fields: dict[str, Any], faults: list[str]
+) -> Entry | None:
+    if faults and not values.is_name(job_id):
+        return None
+    return Entry(job_id=job_id, method=method, params=params, order=order, **fields)
+
+
+def _name_fault(key: str, value: object) -> str:
+    if value is None:
+        return f"{key} is missing: every entry has one"
+    try:
+        values.parse_name(value)
+    except values.BadValueError as error:
+        return f"{key} = {values.shown(value)}: {error}"
+    return ""

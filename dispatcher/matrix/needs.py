@@ -1,0 +1,65 @@
+"""What must be done before what. Pure: from `{job_id: the ids it needs}` to orders, paths and reverse indexes.
+
+Ids that are needed but are no keys of the mapping (jobs of another manifest) are leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+Needs = Mapping[str, Sequence[str]]
+
+
+def dependents(needs: Needs) -> dict[str, list[str]]:
+    """For every id that is needed: who needs it, in the mapping's order."""
+    reverse: dict[str, list[str]] = {}
+    for job_id, needed in needs.items():
+        for other in needed:
+            reverse.setdefault(other, []).append(job_id)
+    return reverse
+
+
+def find_cycles(needs: Needs) -> list[list[str]]:
+    """Cycles as paths `[a, b, a]`, at least one of every group of entries that wait for one another."""
+    return _walk(needs)[1]
+
+
+def topological_order(needs: Needs) -> list[str]:
+    """The ids of the mapping, each after all that it needs, else in the mapping's order; ValueError on a cycle."""
+    order, cycles = _walk(needs)
+    if cycles:
+        raise ValueError(" -> ".join(cycles[0]))
+    return order
+
+
+def _walk(needs: Needs) -> tuple[list[str], list[list[str]]]:
+    """A depth-first walk without recursion, since chains may be longer than the interpreter's stack."""
+    order: list[str] = []
+    cycles: list[list[str]] = []
+    reported: set[str] = set()
+    finished: set[str] = set()
+    for start in needs:
+        if start in finished:
+            continue
+        path = [start]
+        on_path = {start}
+        remaining = [iter(needs[start])]
+        while path:
+            for other in remaining[-1]:
+                if other in finished or other not in needs:
+                    continue
+                if other not in on_path:
+                    path.append(other)
+                    on_path.add(other)
+                    remaining.append(iter(needs[other]))
+                    break
+                cycle = path[path.index(other) :]
+                if reported.isdisjoint(cycle):
+                    cycles.append([*cycle, other])
+                    reported.update(cycle)
+            else:
+                remaining.pop()
+                on_path.remove(path[-1])
+                finished.add(path[-1])
+                order.append(path.pop())
+    return order, cycles

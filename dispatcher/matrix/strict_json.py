@@ -1,0 +1,137 @@
+"""JSON for files that people write: what parsers let pass in silence is a fault here.
+
+msgspec is several times as fast as the standard library but does not notice a key that stands twice, and its messages
+count bytes. So it decodes, a count of colons shows whether a key can have been lost, and only in case of doubt or
+error the standard library reads the text again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import msgspec
+
+from dispatcher.values import shown
+
+# Deeper values than any parameter needs; with a bound, everything after this may recurse.
+DEEPEST = 64
+
+_CONSTANT = re.compile(r"-?(NaN|Infinity|inf|nan)\b")
+_HALF_PAIR = re.compile(r"[\ud800-\udfff]")
+
+
+def decode(data: bytes) -> tuple[Any, list[str]]:
+    """The value in `data`, and its faults (keys that stand twice). ValueError says where it is not JSON."""
+    _check_text(data)
+    try:
+        value = msgspec.json.decode(data)
+    except RecursionError:
+        raise ValueError(f"is nested more than {DEEPEST} levels deep") from None
+    except msgspec.DecodeError as error:
+        raise ValueError(_syntax_fault(data, str(error))) from None
+    keys = _count_keys(value)
+    written = data.count(b'":') + sum(data.count(space + b":") for space in (b" ", b"\t", b"\n", b"\r"))
+    # Every key is followed by a colon: as many colons as keys means that none was lost. Text that holds such a colon
+    # only makes `written` larger, so a duplicate never passes.
+    return value, _twice(data) if written != keys else []
+
+
+def _check_text(data: bytes) -> None:
+    if data.startswith(b"\xef\xbb\xbf"):
+        raise ValueError("begins with a byte-order mark (BOM): save it as UTF-8 without BOM")
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise ValueError("is UTF-16: save it as UTF-8")
+    if not data.strip():
+        raise ValueError("is empty: expected JSON")
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        place = _place(data[: error.start].decode())
+        raise ValueError(f"{place}: the byte {data[error.start]:#04x} is not UTF-8: save the file as UTF-8") from None
+
+
+def _place(before: str) -> str:
+    """Line and column of what follows `before`, both counted from 1."""
+    return f"line {before.count(chr(10)) + 1}, column {len(before) - before.rfind(chr(10))}"
+
+
+def _syntax_fault(data: bytes, message: str) -> str:
+    text = data.decode()
+    position = re.search(r"\(byte (\d+)\)", message)
+    if position:
+        before = data[: int(position[1])].decode(errors="ignore")
+        # For -Infinity the parser stops after the sign.
+        constant = _CONSTANT.match(text, len(before)) or _CONSTANT.match(text, max(len(before) - 1, 0))
+        if constant:
+            return f"{_place(text[: constant.start()])}: {constant[0]} is not JSON: expected a number or null"
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        return f"line {error.lineno}, column {error.colno}: {error.msg}: not valid JSON from here"
+    except RecursionError:
+        return f"is nested more than {DEEPEST} levels deep"
+    except ValueError:
+        return "holds a number with too many digits"
+    if _HALF_PAIR.search(json.dumps(value, ensure_ascii=False)):
+        return r"holds half of a surrogate pair (\ud800 to \udfff), which is no character"
+    entry = re.search(r"\$\[(\d+)\]", message)
+    return f"{f'entry {int(entry[1]) + 1}: ' if entry else ''}holds a number that is too large"
+
+
+def _count_keys(value: Any) -> int:
+    """How many keys the decoded objects have together; ValueError beyond `DEEPEST` levels."""
+    count = 0
+    level = [value] if isinstance(value, (dict, list)) else []
+    for _ in range(DEEPEST):
+        deeper: list[Any] = []
+        for container in level:
+            members: Collection[Any] = container
+            if isinstance(container, dict):
+                count += len(container)
+                members = container.values()
+            kinds = set(map(type, members))
+            if dict in kinds or list in kinds:
+                deeper += [member for member in members if type(member) in (dict, list)]
+        if not deeper:
+            return count
+        level = deeper
+    raise ValueError(f"is nested more than {DEEPEST} levels deep")
+
+
+class _Object(dict[str, Any]):
+    """An object together with the keys that stand in it more than once."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        self.twice: list[str] = []
+        if len(self) != len(pairs):
+            seen: set[str] = set()
+            for key, _ in pairs:
+                if key in seen and key not in self.twice:
+                    self.twice.append(key)
+                seen.add(key)
+
+
+def _twice(data: bytes) -> list[str]:
+    value = json.loads(data, object_pairs_hook=_Object)
+    return [
+        f"{place}: the key {shown(key)} stands twice: remove one"
+        for place, item in _objects(value, "the file")
+        for key in item.twice
+    ]
+
+
+def _objects(value: Any, place: str) -> Iterator[tuple[str, _Object]]:
+    """Every object with a place that a person can find: the entry's job_id where there is one, else the position."""
+    if isinstance(value, _Object):
+        yield place, value
+        for key, member in value.items():
+            yield from _objects(member, key if place == "the file" else f"{place}: {key}")
+    elif isinstance(value, list):
+        for position, member in enumerate(value, 1):
+            name = member.get("job_id") if isinstance(member, _Object) else None
+            here = str(name) if name and place == "the file" else f"entry {position}"
+            yield from _objects(member, here if place == "the file" else f"{place}[{position - 1}]")

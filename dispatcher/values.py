@@ -1,0 +1,211 @@
+"""Values that manifests, sweep specifications and dispatcher.yaml have in common, and what each may be.
+
+Every reader takes what the file says and gives back what the code uses; it raises BadValueError with what was expected.
+The caller knows the file, the entry and the key, collects all faults, and reports them at once.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from dispatcher.errors import nearest
+
+# Why an attempt may have failed, as records say it; "exit" and "signal" stand for any status and any signal.
+FAILURE_REASONS: Final = ("exit", "signal", "out of memory", "time limit", "lost", "preempted")
+
+RESOURCE_WORDS: Final = ("chip", "min_chips", "cpus", "memory")
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
+_NUMBERED_REASON = re.compile(r"(exit|signal) [0-9]{1,3}")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MEMORY = re.compile(r"[0-9]+(\.[0-9]+)?\s?[KMGT](i?B)?")
+_CLOCK = re.compile(r"(?:(?P<d>\d{1,4})-)?(?P<h>\d{1,4}):(?P<m>[0-5]?\d):(?P<s>[0-5]?\d)")
+_DAYS_CLOCK = re.compile(r"(?P<d>\d{1,4})-(?P<h>\d{1,2})(?::(?P<m>[0-5]?\d))?")
+_UNITS = re.compile(r"(?:\d{1,9}(?:\.\d{1,9})?\s*[dhms]\s*)+")
+_UNIT = re.compile(r"(\d+(?:\.\d+)?)\s*([dhms])")
+_SECONDS: Final = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+_LONGEST_S: Final = 3650 * 86400
+
+_TIME_EXPECTED = "expected a time such as 90m, 8h, 1h30m, 01:30:00 or 1-12:00:00, or a number of seconds"
+_NAME_EXPECTED = (
+    "expected 1 to 200 letters, digits, '.', '_' or '-', not beginning with '.' or '-' "
+    "(it becomes a folder's name and is passed on command lines)"
+)
+
+
+Reader = Callable[[object], Any]
+
+
+class BadValueError(ValueError):
+    """A value that its place cannot hold; the message says what was expected there."""
+
+
+def shown(value: object) -> str:
+    """`value` as its file would have it, cut to a length that fits a message."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=repr)
+    except (ValueError, RecursionError):
+        text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def text_of(value: object) -> str:
+    """`value` as one word: text as it is, anything else as JSON (true, 0.5, [1, 2], null)."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def is_name(value: object) -> bool:
+    """Whether `value` may be a job id or a method: see `parse_name`."""
+    return type(value) is str and _NAME.fullmatch(value) is not None
+
+
+def parse_name(value: object) -> str:
+    """A job id or a method's name: safe as a folder's name and as an argument."""
+    if isinstance(value, str) and _NAME.fullmatch(value):
+        return value
+    raise BadValueError(_NAME_EXPECTED)
+
+
+def parse_duration(value: object) -> float:
+    """Seconds from `90m`, `8h`, `1h30m`, `01:30:00`, `1-12:00:00` (days first, as SLURM writes it) or a number.
+
+    Text without a unit (`90`) and `01:30` are refused: schedulers disagree on what they mean.
+    """
+    seconds = _clock_seconds(value.strip()) if isinstance(value, str) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise BadValueError(_TIME_EXPECTED)
+    if not math.isfinite(seconds) or not 0 < seconds <= _LONGEST_S:
+        raise BadValueError(f"{_TIME_EXPECTED}, more than nothing and at most ten years")
+    return float(seconds)
+
+
+def _clock_seconds(text: str) -> float | None:
+    if _UNITS.fullmatch(text):
+        return sum(float(number) * _SECONDS[unit] for number, unit in _UNIT.findall(text))
+    clock = _CLOCK.fullmatch(text) or _DAYS_CLOCK.fullmatch(text)
+    if clock is None:
+        return None
+    return float(sum(int(number or 0) * _SECONDS[unit] for unit, number in clock.groupdict().items()))
+
+
+def parse_count(value: object) -> int:
+    """A whole number, 0 or more."""
+    if type(value) is not int or value < 0:
+        raise BadValueError("expected a whole number, 0 or more")
+    return value
+
+
+def parse_integer(value: object) -> int:
+    """A whole number; beyond 64 bits no other tool could read it back."""
+    if type(value) is not int or abs(value) >= 2**63:
+        raise BadValueError("expected a whole number")
+    return value
+
+
+def parse_text(value: object) -> str:
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise BadValueError("expected text, not empty and without NUL characters")
+    return value
+
+
+def parse_command(value: object) -> str | tuple[str, ...]:
+    """A command as text, which is split like a shell line (no shell runs it), or as a list of arguments."""
+    if isinstance(value, str):
+        try:
+            words: list[Any] = shlex.split(value)
+        except ValueError as error:
+            raise BadValueError(f"cannot be split like a shell line ({error}); a list of arguments is safer") from None
+    elif isinstance(value, (list, tuple)):
+        words = list(value)
+    else:
+        raise BadValueError('expected text or a list of arguments such as ["python", "{script}"]')
+    for word in words:
+        if not isinstance(word, str):
+            raise BadValueError(f"expected every argument to be text, but {shown(word)} is not: put it in quotes")
+        if "\0" in word:
+            raise BadValueError(f"the argument {shown(word)} holds a NUL character, which no argument can")
+    if not words or not words[0]:
+        raise BadValueError("names no program; expected for example python {script}")
+    return value if isinstance(value, str) else tuple(words)
+
+
+def parse_env(value: object) -> Mapping[str, str]:
+    """Environment variables. Whole numbers become text; true, false and fractions must be written as text."""
+    if not isinstance(value, Mapping):
+        raise BadValueError('expected names and values such as {"OMP_NUM_THREADS": "2"}')
+    return {_env_name(name): _env_value(name, text) for name, text in value.items()}
+
+
+def _env_name(name: object) -> str:
+    if not isinstance(name, str) or not _ENV_NAME.fullmatch(name):
+        raise BadValueError(
+            f"{shown(name)} is not a variable's name: letters, digits and '_', not beginning with a digit"
+        )
+    if name.startswith("DISPATCHER_"):
+        # The attempt's marker: a job that wore another one's could not be found and stopped.
+        raise BadValueError(f"{name} is set by the dispatcher itself; choose another name")
+    return name
+
+
+def _env_value(name: object, value: object) -> str:
+    if type(value) is int:
+        return str(value)
+    if not isinstance(value, str):
+        raise BadValueError(
+            f"the value of {name} is {shown(value)}: put it in quotes, so that it is clear how it is spelled"
+        )
+    if "\0" in value:
+        raise BadValueError(f"the value of {name} holds a NUL character, which no environment variable can")
+    return value
+
+
+def parse_names(value: object) -> tuple[str, ...]:
+    """A list of job ids."""
+    if isinstance(value, str):
+        raise BadValueError(f"expected a list of job ids: write [{shown(value)}]")
+    if not isinstance(value, (list, tuple)):
+        raise BadValueError("expected a list of job ids")
+    for name in value:
+        if not isinstance(name, str):
+            raise BadValueError(f"expected a list of job ids, but {shown(name)} is not text")
+    return tuple(dict.fromkeys(value))
+
+
+def parse_words(value: object) -> tuple[str, ...]:
+    """One word or a list of words, in order of preference."""
+    words = [value] if isinstance(value, str) else value
+    if not isinstance(words, (list, tuple)) or not words or not all(isinstance(word, str) and word for word in words):
+        raise BadValueError("expected one name or a list of names")
+    return tuple(dict.fromkeys(words))
+
+
+def parse_retry_on(value: object) -> tuple[str, ...]:
+    """The failure reasons after which to try again: `exit`, `exit 1`, `signal`, `signal 9`, `out of memory` ..."""
+    words = parse_words(value)
+    for word in words:
+        if word not in FAILURE_REASONS and not _NUMBERED_REASON.fullmatch(word):
+            raise BadValueError(f"{shown(word)} is not a failure reason{nearest(word, FAILURE_REASONS)}")
+    return words
+
+
+def parse_resources(value: object) -> Mapping[str, Any]:
+    """What an attempt asks of an outlet: `chip` and `memory` are text, `min_chips` and `cpus` whole numbers."""
+    if not isinstance(value, Mapping):
+        raise BadValueError('expected a mapping such as {"chip": "h100", "min_chips": 4}')
+    for word, amount in value.items():
+        if word not in RESOURCE_WORDS:
+            raise BadValueError(f"unknown resource {shown(word)}{nearest(str(word), RESOURCE_WORDS)}")
+        if word in ("min_chips", "cpus"):
+            if type(amount) is not int or amount < 1:
+                raise BadValueError(f"{word} is {shown(amount)}: expected a whole number, 1 or more")
+        elif word == "memory":
+            if not isinstance(amount, str) or not _MEMORY.fullmatch(amount):
+                raise BadValueError(f'memory is {shown(amount)}: expected an amount with its unit, such as "64G"')
+        elif not isinstance(amount, str) or not amount:
+            raise BadValueError(f"{word} is {shown(amount)}: expected a name")
+    return dict(value)

@@ -65,6 +65,7 @@ class Layout:
         self.run_state = self.root / "run_state"
         self.status_file = self.run_state / "matrix_status.json"
         self.lock_file = self.run_state / "claims.lock"
+        self.strict_lock_file = self.run_state / "claims.strict"
         self.journal_dir = self.run_state / "journal"
         self.pods_dir = self.run_state / "pods"
         self.jobs_dir = self.run_state / "jobs"

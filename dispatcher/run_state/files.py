@@ -1,0 +1,167 @@
+"""Reading and writing files on a directory that several hosts share.
+
+The rules come from measurements on NFS, GlusterFS and sshfs: a client may answer "missing" or ESTALE for a file that
+always exists, and shows old names until the directory is opened; so look again before believing it. Everything goes
+through calls of the `os` module, one per change of a file, because what may happen between two of them matters here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from dispatcher.errors import StorageError
+
+_LOOK_AGAIN = frozenset({errno.ENOENT, errno.ESTALE})
+_PAUSES_S = (0.0, 0.02, 0.1, 0.3)
+_temporary_numbers = itertools.count()
+
+ADVICE = {
+    errno.ENOSPC: "the disk is full: free some space; nothing was changed, and dispatchers try again by themselves",
+    errno.EDQUOT: "the disk quota is used up: free some space; nothing was changed",
+    errno.EROFS: "the filesystem is mounted read-only: remount it with write access",
+    errno.EACCES: "no permission: the workspace's group and its group-write bit decide who may write",
+    errno.EPERM: "no permission: the workspace's group and its group-write bit decide who may write",
+    errno.ENOENT: "the directory is gone: was the workspace removed or unmounted?",
+    errno.ENOTDIR: "a file stands where a directory is needed",
+    errno.EIO: "the storage or the file server reports an input/output error: look at the server and the kernel's log",
+    errno.ESTALE: "the file server no longer knows this file: is the mount still the same?",
+}
+
+
+def storage_error(error: OSError, doing: str, path: Path | str) -> StorageError:
+    """A StorageError that says what failed, where, why, and what to do."""
+    advice = ADVICE.get(error.errno or 0, "")
+    return StorageError(f"{doing} {path}: {error.strerror or error}" + (f"; {advice}" if advice else ""))
+
+
+@contextlib.contextmanager
+def storing(doing: str, path: Path | str) -> Iterator[None]:
+    """Turn an OSError of the block into a StorageError."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(error, doing, path) from error
+
+
+def look_at(directory: Path | str) -> None:
+    """Open and close a directory: makes an NFS client fetch its current names."""
+    os.close(os.open(directory, os.O_RDONLY | os.O_DIRECTORY))
+
+
+def open_existing(path: Path | str, flags: int = os.O_RDONLY) -> int:
+    """Open a file that should exist; believes "missing" only after several looks at its directory."""
+    directory = os.path.dirname(path)
+    for pause_s in _PAUSES_S:
+        if pause_s:
+            time.sleep(pause_s)
+            with contextlib.suppress(OSError):
+                look_at(directory)
+        try:
+            return os.open(path, flags | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno not in _LOOK_AGAIN:
+                raise
+            last = error
+    raise last
+
+
+def read_fd(fd: int, offset: int = 0, size: int | None = None) -> bytes:
+    """All bytes from `offset` (or the `size` first of them)."""
+    if size is None:
+        size = max(0, os.fstat(fd).st_size - offset)
+    parts = []
+    while size > 0:
+        part = os.pread(fd, size, offset)
+        if not part:
+            break
+        parts.append(part)
+        offset += len(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def read_fresh(path: Path | str) -> bytes | None:
+    """The file's current content, looking at its directory first; None when it does not exist."""
+    with contextlib.suppress(FileNotFoundError):
+        look_at(os.path.dirname(path))
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in _LOOK_AGAIN:
+            return None
+        raise
+    try:
+        return read_fd(fd)
+    finally:
+        os.close(fd)
+
+
+def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
+    """Write all of `data` at `offset`; raises OSError when the disk takes only a part."""
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(fd, view, offset)
+        offset += written
+        view = view[written:]
+
+
+def write_new(path: Path | str, data: bytes, mode: int = 0o666) -> None:
+    """Write a file that nobody reads before its writer says so (no rename, no fsync)."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    try:
+        write_all(fd, data, 0)
+    finally:
+        os.close(fd)
+
+
+def temporary_name(path: Path) -> Path:
+    """A name beside `path` that no other process uses, with host and pid in it so that leftovers can be told."""
+    return path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.{next(_temporary_numbers)}.tmp")
+
+
+def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Replace `path` so that a reader sees the old content or the new, also after a power cut when `durable`."""
+    temporary = temporary_name(path)
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            write_all(fd, data, 0)
+            if durable:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Remove temporary files of processes of this host that are gone (killed between write and rename)."""
+    marker = f".{socket.gethostname()}."
+    for name in os.listdir(directory):
+        if not (name.startswith(".") and name.endswith(".tmp") and marker in name):
+            continue
+        pid = name.rsplit(".", 3)[1]
+        if pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(directory / name)
+
+
+@contextlib.contextmanager
+def shared_umask(root: Path) -> Iterator[None]:
+    """Create files as the workspace's group-write bit says, whatever the user's umask; never writable for others."""
+    group_may_write = os.stat(root).st_mode & 0o020
+    old = os.umask(0o002 if group_may_write else 0o022)
+    try:
+        yield
+    finally:
+        os.umask(old)

@@ -1,0 +1,184 @@
+"""From journal lines to how things stand now. Pure: the same lines give the same fold on every host."""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from dispatcher.run_state.journal import Line
+from dispatcher.run_state.states import Record, apply, make_record
+
+# How many different entries must fail alike in a row before claiming pauses.
+STREAK_LENGTH: Final = 5
+# Old versions of records kept in memory, to judge hand edits of a copy that is a few changes old.
+_REMEMBERED: Final = 20_000
+
+# Events by which somebody settles a refused edit of the same entry.
+_SETTLING: Final = frozenset({"cleared", "edited", "requeued", "held", "abandoned", "requested", "forgotten"})
+
+
+class Pause(msgspec.Struct, frozen=True):
+    """Claiming of a method (`fft`) or on a GPU (`gpu:host:3`) is paused until `dispatcher resume SCOPE`."""
+
+    scope: str
+    why: str
+    at: str
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """A hand edit that could not be used; `line` is what was written, `job` is empty for the file as a whole."""
+
+    job: str
+    line: str
+    why: str
+    at: str
+
+
+class Streak(msgspec.Struct, frozen=True):
+    """Failures in a row within a scope; `jobs` are different entries, oldest first."""
+
+    signature: str = ""
+    jobs: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+
+
+def signature(error: str | None, reason: str | None) -> str:
+    """What is the same in the same failure of different entries: the last error line without numbers and paths."""
+    text = error or reason or "unknown"
+    text = re.sub(r"(?:[\w.~-]*/)+[\w.~-]*", "<path>", text)
+    text = re.sub(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?", "<n>", text)
+    return re.sub(r"\s+", " ", text).strip()[:300]
+
+
+class Fold:
+    """All records and what else the journal says, after line `seq`."""
+
+    def __init__(self) -> None:
+        self.seq = 0
+        self.records: dict[str, Record] = {}
+        self.born: dict[str, int] = {}
+        self.pauses: dict[str, Pause] = {}
+        self.refusals: dict[str, Refusal] = {}
+        self.streaks: dict[str, Streak] = {}
+        self.lock_kind: str | None = None
+        self.touched: set[str] = set()
+        self._versions: OrderedDict[tuple[str, int], Record] = OrderedDict()
+
+    def extend(self, lines: Iterable[Line]) -> None:
+        """Take in lines that follow `seq`."""
+        for line in lines:
+            if line.job is not None and line.event != "refused":
+                self._take_record(line)
+            self._take_rest(line)
+            self.seq = line.seq
+
+    def extend_in_bulk(self, lines: Iterable[Line]) -> None:
+        """The same for many lines: each record is built once, and no old versions are remembered."""
+        fields: dict[str, dict[str, Any]] = {}
+        for line in lines:
+            job = line.job
+            if job is not None and line.event != "refused":
+                if line.event == "forgotten":
+                    fields.pop(job, None)
+                    self._forget(job)
+                else:
+                    known = fields.get(job)
+                    if known is None:
+                        old = self.records.get(job)
+                        fields[job] = known = {} if old is None else old.fields()
+                        self.born.setdefault(job, line.seq)
+                    known.update(line.set)
+                    known["rev"] = line.seq
+            if line.event not in _PLAIN:
+                self._take_rest(line)
+            self.seq = line.seq
+        for job, values in fields.items():
+            self.records[job] = make_record(values)
+        self.touched.update(fields)
+
+    def version(self, job: str, rev: int) -> Record | None:
+        """The record of `job` as it was at `rev`, if it is still remembered."""
+        current = self.records.get(job)
+        if current is not None and current.rev == rev:
+            return current
+        return self._versions.get((job, rev))
+
+    def drain_touched(self) -> set[str]:
+        """The jobs whose records changed since the last call."""
+        touched, self.touched = self.touched, set()
+        return touched
+
+    def _take_record(self, line: Line) -> None:
+        job = line.job
+        assert job is not None
+        if line.event == "forgotten":
+            self._forget(job)
+            return
+        old = self.records.get(job)
+        if old is None:
+            self.born.setdefault(job, line.seq)
+        record = apply(old, line.set, line.seq)
+        self.records[job] = record
+        self.touched.add(job)
+        self._versions[(job, line.seq)] = record
+        if len(self._versions) > _REMEMBERED:
+            self._versions.popitem(last=False)
+
+    def _forget(self, job: str) -> None:
+        self.records.pop(job, None)
+        self.born.pop(job, None)
+        self.touched.add(job)
+
+    def _take_rest(self, line: Line) -> None:
+        event, data = line.event, line.data or {}
+        if event == "refused":
+            job = line.job or ""
+            self.refusals[job] = Refusal(job, str(data.get("line", "")), str(data.get("why", "")), line.at)
+        elif event in _SETTLING:
+            self.refusals.pop(line.job or "", None)
+        elif event == "paused":
+            scope = str(data["scope"])
+            self.pauses[scope] = Pause(scope, str(data.get("why", "")), line.at)
+        elif event == "resumed":
+            self.pauses.pop(str(data["scope"]), None)
+            self.streaks.pop(str(data["scope"]), None)
+        elif event == "lock":
+            self.lock_kind = str(data["kind"])
+        elif event in ("done", "failed", "retried") and data:
+            self._count_streak(line, data)
+
+    def _count_streak(self, line: Line, data: dict[str, Any]) -> None:
+        method, gpu = data.get("method"), data.get("gpu")
+        for scope in filter(None, (method, gpu)):
+            if line.event == "done":
+                self.streaks.pop(scope, None)
+                continue
+            sign = signature(line.set.get("error"), line.set.get("reason"))
+            # A GPU is suspected whatever the failures look like, as long as different methods fail on it.
+            key = sign if scope == method else ""
+            old = self.streaks.get(scope, Streak())
+            jobs = old.jobs if old.signature == key else ()
+            methods = old.methods if old.signature == key else ()
+            jobs = (*(j for j in jobs if j != line.job), str(line.job))[-STREAK_LENGTH:]
+            methods = (*(m for m in methods if m != method), str(method))[-STREAK_LENGTH:]
+            self.streaks[scope] = Streak(key, jobs, methods)
+
+
+# Events that change a record and nothing else: the bulk of every journal.
+_PLAIN: Final = frozenset({"queued", "claimed", "started", "submitted", "snapshot", "returned", "adopted"})
+
+
+def tripped(streak: Streak, scope: str) -> str | None:
+    """Why claiming within `scope` should pause, if it should."""
+    if len(streak.jobs) < STREAK_LENGTH:
+        return None
+    names = ", ".join(streak.jobs)
+    if not scope.startswith("gpu:"):
+        return f"{STREAK_LENGTH} different entries in a row failed alike ({names}): {streak.signature}"
+    if len(streak.methods) > 1:
+        return f"{STREAK_LENGTH} different entries of methods {', '.join(streak.methods)} failed here in a row ({names})"
+    return None

@@ -1,0 +1,214 @@
+"""Life signs: locks that a process holds for as long as it lives, and heartbeats where locks cannot tell.
+
+An attempt's `alive` file is locked by flock from before its wrapper starts, and every process of its tree inherits the
+descriptor: the lock is free only when nothing of the tree is left, and anybody on any host can ask. A dispatcher holds
+`pods/<pod>.lock` in the same way. Asking takes a shared lock for a moment, so that askers never disturb one another.
+
+Heartbeats are counters, watched by the observer's own monotonic clock: clocks of different hosts are never compared.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import functools
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dispatcher.errors import StorageError
+from dispatcher.run_state import files
+from dispatcher.workspace import Layout
+
+_CANNOT_LOCK = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EIO, errno.EINVAL})
+
+
+def host_name() -> str:
+    """This host's name; `DISPATCHER_HOST` overrides it where several containers bear the same."""
+    return os.environ.get("DISPATCHER_HOST") or socket.gethostname()
+
+
+@functools.cache
+def boot_id() -> str:
+    """Changes at every boot, so that a pid of before is not taken for one of now."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a process of this host started (clock ticks since boot); None when there is no such process."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The second field is the command in parentheses and may hold anything.
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def claim_owner_is_gone(hostname: str, pid: int, start: int | None) -> bool:
+    """Whether the holder of a hard-link lock was a process of this host that no longer exists.
+
+    `hostname` and `start` are as filelock writes them: the name with a mark for a pid namespace of its own, and the
+    start time in ticks below the boot id.
+    """
+    if hostname != socket.gethostname():
+        return False
+    ticks = start_ticks(pid)
+    return ticks is None or (start is not None and ticks != start % 2**64)
+
+
+def take(path: Path) -> int | None:
+    """Lock the life sign at `path`; the descriptor to keep, or None when somebody else holds it.
+
+    Raises OSError with ENOSYS, ENOLCK, EOPNOTSUPP or EIO where flock does not work.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            return None
+        raise
+    return fd
+
+
+def is_held(path: Path) -> bool | None:
+    """Whether some process on some host holds the life sign; None where flock cannot tell."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise files.storage_error(error, "asking for the life sign", path) from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            return True
+        if error.errno in _CANNOT_LOCK:
+            return None
+        raise files.storage_error(error, "asking for the life sign", path) from error
+    finally:
+        os.close(fd)
+    return False
+
+
+class SlotInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One GPU or CPU slot as `dispatcher pods` shows it; `jobs` are `job_id/attempt`."""
+
+    name: str
+    jobs: list[str] = []
+    note: str = ""
+    gpu_name: str = ""
+    memory_used_mib: int | None = None
+    memory_total_mib: int | None = None
+
+
+class PodInfo(msgspec.Struct, kw_only=True):
+    """`pods/<pod>.json`: who a dispatcher is and what it does; written by it alone."""
+
+    pod: str
+    host: str
+    boot_id: str
+    pid: int
+    start_ticks: int
+    user: str
+    started_at: str
+    heartbeat: int
+    heartbeat_s: float
+    lock: str
+    phase: str = "running"
+    matrix: str = ""
+    methods: list[str] = []
+    slots: list[SlotInfo] = []
+    notes: list[str] = []
+
+    def same_host(self) -> bool:
+        return self.boot_id == boot_id() and self.host == host_name()
+
+    def process_is_gone(self) -> bool:
+        """Whether it is certain that this dispatcher no longer runs, because it ran on this very boot of this host."""
+        return self.same_host() and start_ticks(self.pid) != self.start_ticks
+
+
+_decode_pod = msgspec.json.Decoder(PodInfo)
+
+
+def read_pod(layout: Layout, pod: str) -> PodInfo | None:
+    data = files.read_fresh(layout.pod_file(pod))
+    if not data:
+        return None
+    try:
+        return _decode_pod.decode(data)
+    except msgspec.DecodeError:
+        return None
+
+
+def pod_names(layout: Layout) -> list[str]:
+    """The names of all pods that ever left a file here."""
+    try:
+        files.look_at(layout.pods_dir)
+        names = os.listdir(layout.pods_dir)
+    except FileNotFoundError:
+        return []
+    return sorted(name[: -len(".json")] for name in names if name.endswith(".json") and not name.startswith("."))
+
+
+def read_pods(layout: Layout) -> list[PodInfo]:
+    return [info for info in (read_pod(layout, name) for name in pod_names(layout)) if info is not None]
+
+
+def write_pod(layout: Layout, info: PodInfo) -> None:
+    try:
+        files.replace_file(layout.pod_file(info.pod), msgspec.json.encode(info) + b"\n", durable=False)
+    except OSError as error:
+        raise files.storage_error(error, "writing the heartbeat", layout.pod_file(info.pod)) from error
+
+
+class Observed(msgspec.Struct):
+    """What one observer has seen of a counter: its value, since when, and whether it ever rose."""
+
+    value: Any
+    since_s: float
+    rose: bool = False
+
+
+class Watch:
+    """Watches counters (heartbeats) by this process's monotonic clock."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seen: dict[str, Observed] = {}
+
+    def observe(self, name: str, value: Any) -> Observed:
+        """Note the current value; the result says since when it has been the same."""
+        seen = self._seen.get(name)
+        if seen is None:
+            seen = self._seen[name] = Observed(value, self._clock())
+        elif seen.value != value:
+            seen.value, seen.since_s, seen.rose = value, self._clock(), True
+        return seen
+
+    def unchanged_s(self, name: str, value: Any) -> float:
+        """For how many seconds of this process's clock `value` has been the same."""
+        return self._clock() - self.observe(name, value).since_s
+
+
+def pod_is_alive(layout: Layout, info: PodInfo, watch: Watch, lost_after_s: float) -> bool:
+    """Whether that dispatcher lives, by what this host can know; in doubt it does."""
+    if info.phase == "ended" or info.process_is_gone():
+        return False
+    try:
+        held = is_held(layout.pod_lock(info.pod))
+    except StorageError:
+        held = None
+    if held is False and info.lock != "strict":
+        return False
+    # The lock is held (maybe only by a file server that waits for a dead host), or cannot tell.
+    return watch.unchanged_s(f"pod:{info.pod}", (info.pid, info.heartbeat)) < lost_after_s

@@ -1,0 +1,224 @@
+"""The claims lock and the head inside it. The file is never removed and never replaced.
+
+Three kinds, of which all dispatchers of a workspace use one: `flock` (the default), `lockf` (byte ranges, for servers
+that know only these), and `strict` (filelock's hard-link lock, where the kernel's locks do not lock). flock and lockf
+exclude each other on NFS, so they are never mixed.
+
+The lock is taken by non-blocking tries on a descriptor that stays open: blocking calls starve or sleep for seconds on
+some NFS servers. The head stands in the locked file because that is the one content that every NFS version keeps fresh
+for the lock's holder; it is a lower bound of what the journal must show, never the truth itself.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import random
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from dispatcher.errors import LockError, LockLostError, LockTimeoutError, LockUnsupportedError, nearest
+from dispatcher.run_state import files
+from dispatcher.run_state.mounts import mount_of
+
+if TYPE_CHECKING:
+    from filelock import StrictSoftFileLock
+
+KINDS: Final = ("flock", "lockf", "strict")
+HEAD_SIZE: Final = 512
+_BUSY: Final = frozenset({errno.EAGAIN, errno.EACCES, errno.EINTR})
+_UNSUPPORTED: Final = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL})
+_FIRST_PAUSE_S: Final = 0.0002
+_LONGEST_PAUSE_S: Final = 0.004
+_LONGEST_NETWORK_PAUSE_S: Final = 0.02
+
+
+class Head(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What the last holder of the lock left: how far the journal goes, and which status file is the projection.
+
+    `projection` is inode, size and mtime (ns) of the status file as the dispatchers last wrote or examined it;
+    `projected` is the `seq` that it shows. `by` names who wrote this head, `token` changes with every holder.
+    """
+
+    generation: int
+    length: int
+    seq: int
+    projection: tuple[int, int, int] | None = None
+    projected: int = 0
+    by: str = ""
+    token: int = 0
+
+
+_decode_head = msgspec.json.Decoder(Head)
+
+
+def encode_head(head: Head) -> bytes:
+    body = msgspec.json.encode(head)
+    if len(body) > HEAD_SIZE - 16:
+        body = msgspec.json.encode(msgspec.structs.replace(head, by=head.by[:20]))
+    # The checksum tells a whole head from one that a reader without the lock saw half written.
+    line = b"%08x %s" % (zlib.crc32(body), body)
+    return line.ljust(HEAD_SIZE - 1) + b"\n"
+
+
+def decode_head(data: bytes) -> Head | None:
+    """The head, or None when there is none or it is damaged: then the journal alone says how long it is."""
+    checksum, _, rest = data.partition(b" ")
+    body = rest.rstrip(b" \n")
+    if not body or checksum != b"%08x" % zlib.crc32(body):
+        return None
+    try:
+        return _decode_head.decode(body)
+    except msgspec.DecodeError:
+        return None
+
+
+class ClaimsLock:
+    """The lock of a workspace, held by at most one process of all hosts.
+
+    Raises LockUnsupportedError when the filesystem cannot lock, LockTimeoutError when somebody holds it for longer than
+    asked, LockLostError when the file server took it away.
+    """
+
+    def __init__(self, path: Path, kind: str, by: str) -> None:
+        if kind not in KINDS:
+            raise LockError(f"lock: {kind!r} is no kind of lock{nearest(kind, KINDS)}")
+        self.path = path
+        self.kind = kind
+        self.by = by
+        self.network = mount_of(path.parent).is_network
+        self._fd = -1
+        self._strict: StrictSoftFileLock | None = None
+
+    def acquire(self, timeout_s: float, while_waiting: Callable[[], object] | None = None) -> None:
+        """Take the lock; `while_waiting` runs once when somebody else holds it."""
+        deadline = time.monotonic() + timeout_s
+        pause_s = _FIRST_PAUSE_S
+        longest_s = _LONGEST_NETWORK_PAUSE_S if self.network else _LONGEST_PAUSE_S
+        while not self._try():
+            if while_waiting is not None:
+                while_waiting()
+                while_waiting = None
+                continue
+            if time.monotonic() > deadline:
+                raise LockTimeoutError(
+                    f"{self.path}: held by somebody else for {timeout_s:.0f} s ({self._holder()}). "
+                    "Nothing was changed; try again, or look at that process"
+                )
+            time.sleep(pause_s * random.uniform(0.5, 1.5))
+            pause_s = min(pause_s * 1.5, longest_s)
+
+    def release(self) -> None:
+        if self.kind == "flock":
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+        elif self.kind == "lockf":
+            fcntl.lockf(self._fd, fcntl.LOCK_UN)
+        elif self._strict is not None:
+            self._strict.release()
+
+    def read_head(self) -> Head | None:
+        """The head; on a network filesystem, also proves by a synchronous write that the lock is still ours."""
+        data = os.pread(self._fd, HEAD_SIZE, 0)
+        head = decode_head(data)
+        if self.network and head is not None:
+            head.token = (head.token + 1) % 1_000_000
+            head.by = self.by
+            self.write_head(head)
+            try:
+                os.fsync(self._fd)
+            except OSError as error:
+                self._lost(error)
+        return head
+
+    def write_head(self, head: Head) -> None:
+        """Write the head in place. No fsync: it promises freshness, not durability."""
+        head.by = self.by
+        try:
+            files.write_all(self._fd, encode_head(head), 0)
+        except OSError as error:
+            if error.errno == errno.EIO and self.network:
+                self._lost(error)
+            raise
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _try(self) -> bool:
+        if self._fd < 0:
+            self._open()
+        if self.kind == "strict":
+            return self._try_strict()
+        take = fcntl.flock if self.kind == "flock" else fcntl.lockf
+        try:
+            take(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in _BUSY:
+                return False
+            if error.errno in _UNSUPPORTED or error.errno == errno.EIO:
+                raise self._unsupported(error) from error
+            if error.errno in (errno.ESTALE, errno.EBADF):
+                # The server has forgotten this descriptor (it was down, or we were cut off): open the file again.
+                self.close()
+                return False
+            raise files.storage_error(error, "locking", self.path) from error
+        return True
+
+    def _try_strict(self) -> bool:
+        from filelock import StrictSoftFileLock, Timeout
+
+        if self._strict is None:
+            self._strict = StrictSoftFileLock(self.path.with_suffix(".strict"), timeout=0, thread_local=False)
+        try:
+            self._strict.acquire(timeout=0, blocking=False)
+        except Timeout:
+            self._break_dead_claims(self._strict)
+            return False
+        # No kernel lock refreshes the client's cache here; opening does (close-to-open).
+        self.close()
+        self._open()
+        return True
+
+    def _break_dead_claims(self, strict: StrictSoftFileLock) -> None:
+        from dispatcher.run_state.life import claim_owner_is_gone
+
+        for claim in strict.claims:
+            if claim_owner_is_gone(claim.hostname, claim.pid, claim.start):
+                strict.force_break(claim.name)
+
+    def _open(self) -> None:
+        # O_RDWR: a lock on a read-only descriptor is EBADF on NFSv4. Never O_TRUNC: the head stands in it.
+        with files.storing("opening the lock", self.path):
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+
+    def _lost(self, error: OSError) -> None:
+        self.close()
+        raise LockLostError(
+            f"{self.path}: the file server took the lock away from this host ({error.strerror}); "
+            "nothing was changed, the step is tried again"
+        ) from error
+
+    def _unsupported(self, error: OSError) -> LockUnsupportedError:
+        mount = mount_of(self.path)
+        return LockUnsupportedError(
+            f"{self.path}: {self.kind} fails with {errno.errorcode.get(error.errno or 0, error.errno)} "
+            f"({error.strerror}) on {mount}. Cure: {mount.cure}; or set `lock: strict` in dispatcher.yaml"
+        )
+
+    def _holder(self) -> str:
+        """Who holds the lock, as far as this host can tell."""
+        head = decode_head(os.pread(self._fd, HEAD_SIZE, 0)) if self._fd >= 0 else None
+        last = f"last taken by {head.by}" if head is not None and head.by else "holder unknown"
+        inode = os.fstat(self._fd).st_ino
+        for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
+            fields = line.split()
+            if "->" not in fields and fields[5].rsplit(":", 1)[1] == str(inode):
+                return f"pid {fields[4]} of this host, {last}"
+        return last

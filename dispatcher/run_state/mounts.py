@@ -1,0 +1,62 @@
+"""What kind of filesystem a path stands on, and what helps when its locks or its view of files cannot be trusted."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+NETWORK_TYPES = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "ceph", "gpfs", "beegfs", "glusterfs", "9p", "virtiofs", "afs",
+     "pvfs2", "orangefs", "ocfs2", "gfs2", "panfs", "wekafs", "fuse"}
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Mount:
+    """One line of /proc/self/mountinfo."""
+
+    point: str
+    fstype: str
+    source: str
+    options: str
+
+    @property
+    def is_network(self) -> bool:
+        """Whether another host may see (or change) the same files; FUSE counts, nobody knows what is behind it."""
+        return self.fstype in NETWORK_TYPES or self.fstype.startswith("fuse.")
+
+    def __str__(self) -> str:
+        return f"{self.point} ({self.fstype} from {self.source}, options {self.options})"
+
+    @property
+    def cure(self) -> str:
+        """What to change so that locks and views hold on this mount."""
+        if self.fstype.startswith("nfs"):
+            lying = [o for o in self.options.split(",") if o == "nolock" or o.startswith("local_lock=")]
+            lying = [o for o in lying if o != "local_lock=none"]
+            if lying:
+                return f"mount it without {' and '.join(lying)} (rpc.statd must run on NFSv3), or with vers=4.2"
+            return "mount it with vers=4.2, or lookupcache=none where old names are shown"
+        if self.fstype == "fuse.sshfs":
+            return "sshfs never passes locks on to the server: use NFS, or run all dispatchers on one host"
+        if "gluster" in self.fstype:
+            return "switch the volume's performance.* caches off (quick-read, stat-prefetch, io-cache, write-behind)"
+        if self.fstype.startswith("fuse"):
+            return "ask whoever runs this FUSE filesystem for an option that passes flock on, or use NFS"
+        return "set `lock: strict` in dispatcher.yaml, or put the workspace on a filesystem with working locks"
+
+
+def mount_of(path: str | os.PathLike[str]) -> Mount:
+    """The mount that `path` stands on."""
+    target = os.path.realpath(path)
+    best = Mount("/", "unknown", "unknown", "")
+    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+        before, _, after = line.partition(" - ")
+        fields, rest = before.split(" "), after.split(" ")
+        point = fields[4].encode().decode("unicode_escape") if "\\" in fields[4] else fields[4]
+        inside = point == "/" or target == point or target.startswith(point + "/")
+        # A later line on the same point hides the earlier one.
+        if inside and len(point) >= len(best.point):
+            best = Mount(point, rest[0], rest[1], ",".join([fields[5], *rest[2:3]]))
+    return best

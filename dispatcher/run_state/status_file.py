@@ -1,0 +1,91 @@
+"""matrix_status.json as text: one line per job, readable by `json.load`; rendering and careful parsing. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from dispatcher.errors import StatusFileError
+from dispatcher.run_state.states import Record
+
+_encode = msgspec.json.Encoder().encode
+
+
+def render(records: Mapping[str, Record]) -> bytes:
+    """All records, one line each, in the order in which they were first queued."""
+    if not records:
+        return b"{}\n"
+    body = b",\n".join(b"%s: %s" % (_encode(job), _encode(record.fields())) for job, record in records.items())
+    return b"{\n%s\n}\n" % body
+
+
+def parse(data: bytes, name: str) -> dict[str, dict[str, Any]]:
+    """The lines of a status file that a person may have edited, job by job.
+
+    A byte order mark is allowed. Raises StatusFileError that names the line: for anything but a JSON object of objects,
+    for a job that stands there twice (the later line would silently win), and for NaN or infinity.
+    """
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise StatusFileError(f"{name}: line {line}: byte 0x{data[error.start]:02x} is not UTF-8") from None
+    if not text.strip():
+        raise StatusFileError(f"{name}: line 1: the file is empty")
+    try:
+        document = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        raise StatusFileError(f"{name}: line {error.lineno}, column {error.colno}: {error.msg}") from None
+    except _DuplicateKeyError as error:
+        raise StatusFileError(f"{name}: {_lines_with(text, error.key)}: {error.key!r} stands there twice") from None
+    except _ConstantError as error:
+        where = _line_of(text, re.search(rf"(?<![\w\"]){re.escape(error.word)}\b", text))
+        raise StatusFileError(f"{name}: line {where}: {error.word} is no JSON value; write null or a string") from None
+    except RecursionError:
+        raise StatusFileError(f"{name}: line 1: nested too deeply to be a status file") from None
+    if not isinstance(document, dict):
+        raise StatusFileError(f"{name}: line 1: a {type(document).__name__}, expected an object of jobs")
+    for job, fields in document.items():
+        if not isinstance(fields, dict):
+            where = _line_of(text, re.search(re.escape(json.dumps(job, ensure_ascii=False)), text))
+            raise StatusFileError(f"{name}: line {where}: {job!r} holds {fields!r}, expected an object with a state")
+    return document
+
+
+class _DuplicateKeyError(ValueError):
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+
+class _ConstantError(ValueError):
+    def __init__(self, word: str) -> None:
+        self.word = word
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise _DuplicateKeyError(key)
+            seen.add(key)
+    return result
+
+
+def _refuse_constant(word: str) -> Any:
+    raise _ConstantError(word)
+
+
+def _line_of(text: str, match: re.Match[str] | None) -> int:
+    return 1 if match is None else text.count("\n", 0, match.start()) + 1
+
+
+def _lines_with(text: str, key: str) -> str:
+    quoted = json.dumps(key, ensure_ascii=False)
+    numbers = [str(number) for number, line in enumerate(text.splitlines(), 1) if quoted in line]
+    return ("lines " if len(numbers) > 1 else "line ") + ", ".join(numbers[:4] or ["?"])

@@ -29,6 +29,7 @@ RESULT_FILE: Final = "result.json"
 EXIT_FILE: Final = "exit.json"
 ALIVE_FILE: Final = "alive"
 SUPERSEDED_FILE: Final = "superseded"
+STOP_FILE: Final = "stop"
 CLAIMANT_FILE: Final = "claimed_by"
 
 

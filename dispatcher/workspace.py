@@ -48,6 +48,11 @@ class AttemptPaths:
         return self.directory / contract.SUPERSEDED_FILE
 
     @property
+    def stop(self) -> Path:
+        """Why the attempt is being stopped, for the wrapper to repeat in its exit status."""
+        return self.directory / contract.STOP_FILE
+
+    @property
     def claimant(self) -> Path:
         return self.directory / contract.CLAIMANT_FILE
 
@@ -79,6 +84,10 @@ class Layout:
 
     def pod_file(self, pod: str) -> Path:
         return self.pods_dir / f"{pod}.json"
+
+    def pod_drain(self, pod: str) -> Path:
+        """Exists while somebody on any host wants that pod to drain."""
+        return self.pods_dir / f"{pod}.drain"
 
     def job_dir(self, job_id: str) -> Path:
         return self.jobs_dir / job_id

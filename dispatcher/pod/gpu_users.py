@@ -1,0 +1,125 @@
+"""Whose memory is on a GPU: ours, somebody else's, or nobody's that can be named.
+
+NVML names processes by PID. On the host these are the PIDs that everybody sees. Inside a container they may be the
+host's: then a PID means nothing here or, worse, means an innocent process of ours. So a PID is believed only where it
+can be; where it cannot, the memory in use on the device decides, and nobody is blamed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection
+
+from dispatcher.pod.gpus import Gpu, GpuProcess, GpuReading, Health
+
+FOREIGN_MIB = 100
+# Linux gives the first PID namespace this number at every boot (PROC_PID_INIT_INO in proc_ns.h).
+FIRST_PID_NAMESPACE = "pid:[4026531836]"
+# /dev/dxg is the GPU under WSL.
+GPU_DEVICES = ("/dev/nvidia", "/dev/dxg")
+COMMAND_WIDTH = 60
+USERS_SHOWN = 3
+
+
+def foreign_use(
+    reading: GpuReading,
+    is_ours: Callable[[int], bool],
+    occupied: Collection[int],
+    *,
+    contained: bool | None = None,
+) -> dict[int, str]:
+    """The GPUs that somebody else uses (100 MiB or more), and by whom, for a person to read.
+
+    `is_ours` tells whether a PID belongs to one of our attempts; `occupied` are the GPUs that our attempts hold, on
+    which memory alone proves nothing. `contained` (found out where None) says that PIDs may be those of another
+    namespace. GPUs that are not healthy are left out: their health says enough.
+    """
+    if contained is None:
+        contained = in_container()
+    found = {}
+    for gpu in reading.gpus:
+        if gpu.health is Health.OK:
+            why = _foreign_use(gpu, is_ours, gpu.index in occupied, contained)
+            if why is not None:
+                found[gpu.index] = why
+    return found
+
+
+def in_container() -> bool:
+    """Whether this process has a PID namespace of its own, so that PIDs from the driver may mean nothing here."""
+    try:
+        return os.readlink("/proc/self/ns/pid") != FIRST_PID_NAMESPACE
+    except OSError:
+        return True
+
+
+def _foreign_use(gpu: Gpu, is_ours: Callable[[int], bool], held: bool, contained: bool) -> str | None:
+    listed = gpu.processes or ()
+    named = [process for process in listed if _is_believable(process.pid, contained)]
+    theirs = [process for process in named if not is_ours(process.pid)]
+    known_mib = sum(process.used_mib or 0 for process in theirs)
+    if known_mib >= FOREIGN_MIB:
+        return f"{known_mib} MiB used by {_users(theirs)}"
+    rest_mib = _unexplained_mib(gpu, named)
+    if rest_mib is None or rest_mib < FOREIGN_MIB:
+        return None
+    if not contained and gpu.processes is not None and len(named) == len(listed):
+        # Everybody is on the list; what is left belongs to those whose size the driver does not say, or to nobody.
+        unsized = [process for process in named if process.used_mib is None]
+        if unsized and all(process in theirs for process in unsized):
+            return f"{rest_mib} MiB in use, an unknown part of it by {_users(unsized)}"
+        return None
+    if held:
+        return None
+    return f"{rest_mib} MiB in use by processes that cannot be seen from here (inside a container, or already ending)"
+
+
+def _is_believable(pid: int, contained: bool) -> bool:
+    """Whether `pid`, as the driver gives it, is that process here: it exists, and in a container it has a GPU open."""
+    if not contained:
+        return os.path.exists(f"/proc/{pid}")
+    try:
+        return any(_is_gpu(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        # It does not exist here, or it is another user's and may be anybody.
+        return False
+
+
+def _is_gpu(descriptor: str) -> bool:
+    try:
+        return os.readlink(descriptor).startswith(GPU_DEVICES)
+    except OSError:
+        return False
+
+
+def _unexplained_mib(gpu: Gpu, named: Collection[GpuProcess]) -> int | None:
+    """Memory in use that neither the driver nor a named process of known size accounts for; None if unknown."""
+    if gpu.memory_used_mib is None:
+        return None
+    baseline = 0
+    if gpu.memory_reserved_mib is None:
+        # Drivers before 510 count their own share as used and do not say how much; it is under 1 % of the memory.
+        baseline = (gpu.memory_total_mib or 0) // 100
+    return gpu.memory_used_mib - baseline - sum(process.used_mib or 0 for process in named)
+
+
+def _users(processes: Collection[GpuProcess]) -> str:
+    largest = sorted(processes, key=lambda process: (-(process.used_mib or 0), process.pid))
+    shown = ", ".join(describe_process(process.pid) for process in largest[:USERS_SHOWN])
+    return shown if len(largest) <= USERS_SHOWN else f"{shown} and {len(largest) - USERS_SHOWN} more"
+
+
+def describe_process(pid: int) -> str:
+    """`pid 4242 (alice: python train.py)`; what cannot be learnt is left out."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        with process.oneshot():
+            user = process.username()
+            command = " ".join(process.cmdline()) or process.name()
+    except psutil.Error:
+        return f"pid {pid}"
+    # A command line may hold anything, also what moves a terminal's cursor.
+    clean = "".join(letter if letter.isprintable() else "?" for letter in command)
+    return f"pid {pid} ({user}: {clean if len(clean) <= COMMAND_WIDTH else clean[: COMMAND_WIDTH - 3] + '...'})"

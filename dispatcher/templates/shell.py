@@ -1,0 +1,113 @@
+"""Quoting for bash, and the proof that a launcher template leaves the quoting alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterable
+
+# A line break ends a comment, so a value with one must not have it literally: bash's $'...' spells it out.
+_CONTROL = re.compile(r"[\x01-\x1f\x7f]")
+_HEREDOC = re.compile(r"(?<!<)<<-?\s*([\"'\\]?[A-Za-z_]|$)")
+# Bare, these would be read as bash's grammar where a command's name is expected, and `A=b` as an assignment.
+_GRAMMAR = frozenset(
+    ("if", "then", "else", "elif", "fi", "case", "esac", "for", "select", "while", "until", "do", "done", "in")
+    + ("function", "time", "coproc")
+)
+_AT_WORD_START = frozenset(" \t\n;|&(`")
+
+Token = tuple[int, str, str]
+
+
+def quoted(value: object) -> str:
+    """`value` as one word of bash, a list as words with spaces between; nothing in it is special any more."""
+    if isinstance(value, (list, tuple)):
+        return " ".join(quoted(member) for member in value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if not isinstance(value, (str, int, float, os.PathLike)):
+        raise TypeError(
+            f"a value of type {type(value).__name__} ({value!r}) is no word of a shell: pass text or a list"
+        )
+    text = os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+    if "\0" in text:
+        raise ValueError(f"the value {text!r} holds a NUL character, which no shell word can")
+    if text in _GRAMMAR or ("=" in text and shlex.quote(text) == text):
+        return f"'{text}'"
+    if not _CONTROL.search(text):
+        return shlex.quote(text)
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return "$'" + _CONTROL.sub(lambda match: f"\\{ord(match[0]):03o}", escaped) + "'"
+
+
+def check_template(tokens: Iterable[Token]) -> None:
+    """Refuse, with the line, a launcher whose own quotes or here-documents stand around a value.
+
+    `"{{ value }}"` would turn the value's quotes into text and let the shell expand what is in it.
+    """
+    scanner = _Scanner()
+    before = ""
+    for line, kind, text in tokens:
+        if kind == "data":
+            if _HEREDOC.search(text):
+                raise ValueError(f"line {line}: here-documents are not possible in a launcher: use printf or echo")
+            scanner.read(text)
+        elif kind == "variable_begin":
+            if not scanner.takes_a_word():
+                problem = "a value stands inside quotes or after '$' or '\\'"
+                raise ValueError(f"line {line}: {problem}: write it bare, it brings its own quotes")
+            scanner.previous = "x"
+        elif kind == "name" and text == "filter" and before == "block_begin":
+            raise ValueError(f"line {line}: filter blocks are not possible in a launcher: they could remove quotes")
+        if kind != "whitespace":
+            before = kind
+
+
+class _Scanner:
+    """Follows bash through a text as far as quoting goes: what encloses the current place, innermost last."""
+
+    def __init__(self) -> None:
+        self.enclosing: list[str] = []
+        self.previous = "\n"
+        self.escaped = False
+
+    @property
+    def within(self) -> str:
+        return self.enclosing[-1] if self.enclosing else ""
+
+    def takes_a_word(self) -> bool:
+        """Whether a quoted word put here is read as that word."""
+        return self.within in ("", ")", "#") and self.previous != "$" and not self.escaped
+
+    def read(self, text: str) -> None:
+        for character in text:
+            if self.escaped:
+                self.escaped = False
+            elif character == "\\" and self.within not in ("'", "#"):
+                self.escaped = True
+            else:
+                self._step(character)
+            self.previous = character
+
+    def _step(self, character: str) -> None:
+        within = self.within
+        if within in ("'", "#"):
+            if character == ("'" if within == "'" else "\n"):
+                self.enclosing.pop()
+        elif character == '"' and within == '"':
+            self.enclosing.pop()
+        elif character in "({" and self.previous == "$":
+            self.enclosing.append(")" if character == "(" else "}")
+        elif character in ")}" and within == character:
+            self.enclosing.pop()
+        elif character == "(" and within == ")":
+            self.enclosing.append(")")
+        elif within == "`" and character == "`":
+            self.enclosing.pop()
+        elif character in ('"', "`"):
+            self.enclosing.append(character)
+        elif character == "'" and within != '"':
+            self.enclosing.append("'")
+        elif character == "#" and within in ("", ")") and self.previous in _AT_WORD_START:
+            self.enclosing.append("#")

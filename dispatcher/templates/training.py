@@ -1,0 +1,216 @@
+"""Training scripts: a template is a runnable Python script, and an entry replaces its `PARAMS`.
+
+    PARAMS = {
+        "lang": ...,       # required: the entry must say it
+        "lr": 3e-4,        # a default
+        "job_id": "demo",  # reserved words are available by name as well
+    }
+
+Only the source range of that one dict changes. Defaults that the entry does not override keep their source text.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import math
+import os
+import re
+import tokenize
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dispatcher.config import Method
+from dispatcher.errors import StorageError, TemplateError
+from dispatcher.matrix.entry import Entry
+from dispatcher.values import shown
+
+_NAME = "PARAMS"
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+
+
+class Template(NamedTuple):
+    """A template cut at its `PARAMS`: the text before the dict, each default's source (None: required), the rest."""
+
+    head: str
+    defaults: Mapping[str, str | None]
+    tail: str
+    newline: str
+    encoding: str
+
+
+def render_training(template_path: str | os.PathLike[str], entry: Entry, method: Method) -> str:
+    """The script that trains `entry`, to be written with `write_script`; line ends are those of the template.
+
+    What the entry does not say is looked up among the words that its method says (`env`, `gpus` ...), then the
+    template's default stands. TemplateError names template, entry and key.
+    """
+    template = _load(template_path)
+    stated = {**_method_words(method), **entry.document()}
+    if method.env or entry.env:
+        stated["env"] = {**method.env, **entry.env}
+    lines = []
+    missing = []
+    for key, default in template.defaults.items():
+        if key in stated:
+            try:
+                source = _literal(stated[key], template.encoding)
+            except ValueError as error:
+                raise TemplateError(f"{template_path}: {entry.job_id}: {key} = {shown(stated[key])}: {error}") from None
+        elif default is None:
+            missing.append(key)
+            continue
+        else:
+            source = default
+        lines.append(f"    {_literal(key, template.encoding)}: {source},{template.newline}")
+    if missing:
+        keys = ", ".join(missing)
+        raise TemplateError(f"{template_path}: {entry.job_id} does not say {keys}, which the template requires ('...')")
+    return f"{template.head}{{{template.newline}{''.join(lines)}}}{template.tail}"
+
+
+def unread_parameters(template_path: str | os.PathLike[str], entries: Iterable[Entry]) -> dict[str, list[str]]:
+    """The entries' parameters that the template does not read, each with the ids of the entries that say it."""
+    known = _load(template_path).defaults
+    unread: dict[str, list[str]] = {}
+    for entry in entries:
+        for key in entry.params:
+            if key not in known:
+                unread.setdefault(key, []).append(entry.job_id)
+    return unread
+
+
+def write_script(path: Path, script: str) -> None:
+    """Write a rendered script in the encoding that it declares; a reader sees all of it or nothing."""
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(script.encode(errors="surrogateescape")).readline)
+    temporary = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # The mark of utf-8-sig is already in the text.
+        temporary.write_bytes(script.encode("utf-8" if encoding == "utf-8-sig" else encoding))
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise StorageError(f"{path}: the script cannot be written: {error.strerror}") from None
+
+
+def _method_words(method: Method) -> dict[str, Any]:
+    words: dict[str, Any] = {"gpus": method.gpus, "time_limit": method.time_limit_s, "retries": method.retries or None}
+    stated = {key: value for key, value in words.items() if value is not None}
+    if method.resources:
+        stated["resources"] = dict(method.resources)
+    return stated
+
+
+def _literal(value: object, encoding: str) -> str:
+    _check_literal(value)
+    text = repr(value)
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        # The template declares an encoding in which this text cannot be written.
+        return ascii(value)
+    return text
+
+
+def _check_literal(value: object) -> None:
+    """Only what JSON can say has a literal that reads back as the same value."""
+    if isinstance(value, Mapping):
+        for key, member in value.items():
+            _check_literal(key)
+            _check_literal(member)
+    elif isinstance(value, (list, tuple)):
+        for member in value:
+            _check_literal(member)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("expected a finite number")
+    elif type(value) not in (str, int, float, bool, type(None)):
+        raise ValueError(f"a {type(value).__name__} cannot be written as a Python literal")
+
+
+def _load(path: str | os.PathLike[str]) -> Template:
+    try:
+        status = os.stat(path)
+        return _parse(os.fspath(path), status.st_mtime_ns, status.st_size)
+    except FileNotFoundError:
+        problem = "there is no such template; write it, or name another under the method in dispatcher.yaml"
+        raise TemplateError(f"{path}: {problem}") from None
+    except OSError as error:
+        raise TemplateError(f"{path}: the template cannot be read: {error.strerror}") from None
+
+
+@lru_cache(maxsize=64)
+def _parse(path: str, mtime_ns: int, size: int) -> Template:
+    """`mtime_ns` and `size` are there for the cache: a thousand entries share one template, until it changes."""
+    with open(path, "rb") as file:
+        data = file.read()
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        text = data.decode("utf-8" if encoding == "utf-8-sig" else encoding)
+        tree = ast.parse(text.removeprefix("\ufeff"), path)
+        compile(tree, path, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        place = f", line {error.lineno}" if error.lineno else ""
+        raise TemplateError(f"{path}{place}: the template is not valid Python: {error.msg}") from None
+    except ValueError as error:
+        raise TemplateError(f"{path}: the template is not valid Python: {error}") from None
+    mark = "\ufeff" if text.startswith("\ufeff") else ""
+    lines = _LINE.findall(text.removeprefix("\ufeff"))
+    params = _params(path, tree)
+    start = _offset(lines, params.lineno, params.col_offset)
+    end = _offset(lines, params.end_lineno or 0, params.end_col_offset or 0)
+    source = "".join(lines)
+    newline = next((ending for ending in ("\r\n", "\n", "\r") if lines and lines[0].endswith(ending)), "\n")
+    return Template(mark + source[:start], _defaults(path, params, lines), source[end:], newline, encoding)
+
+
+def _offset(lines: list[str], line: int, column: int) -> int:
+    """The index in the text of a place in the syntax tree, whose columns count bytes of UTF-8."""
+    before = lines[line - 1].encode()[:column].decode()
+    return sum(map(len, lines[: line - 1])) + len(before)
+
+
+def _params(path: str, tree: ast.Module) -> ast.Dict:
+    assigned = [
+        (statement.lineno, statement.value)
+        for statement in tree.body
+        if (isinstance(statement, ast.Assign) and any(_is_params(target) for target in statement.targets))
+        or (isinstance(statement, ast.AnnAssign) and _is_params(statement.target))
+        or (isinstance(statement, ast.AugAssign) and _is_params(statement.target))
+    ]
+    if not assigned:
+        problem = f"has no {_NAME} = {{...}} at module level: write one with the parameters and their defaults"
+        raise TemplateError(f"{path}: the template {problem}")
+    if len(assigned) > 1:
+        places = " and ".join(str(line) for line, _ in assigned)
+        raise TemplateError(f"{path}: the template assigns {_NAME} {len(assigned)} times, in lines {places}: keep one")
+    line, value = assigned[0]
+    if not isinstance(value, ast.Dict):
+        raise TemplateError(f'{path}, line {line}: {_NAME} is not a dict display: write {_NAME} = {{"lr": 3e-4, ...}}')
+    return value
+
+
+def _is_params(target: ast.expr) -> bool:
+    return isinstance(target, ast.Name) and target.id == _NAME
+
+
+def _defaults(path: str, params: ast.Dict, lines: list[str]) -> dict[str, str | None]:
+    source = "".join(lines)
+    defaults: dict[str, str | None] = {}
+    for key, value in zip(params.keys, params.values, strict=True):
+        if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
+            place = key or value
+            raise TemplateError(f"{path}, line {place.lineno}: every key of {_NAME} must be a text in quotes")
+        if key.value in defaults:
+            raise TemplateError(f"{path}, line {key.lineno}: {_NAME} has the key {key.value!r} twice: remove one")
+        required = isinstance(value, ast.Constant) and value.value is ...
+        start = _offset(lines, value.lineno, value.col_offset)
+        end = _offset(lines, value.end_lineno or 0, value.end_col_offset or 0)
+        text = source[start:end]
+        if "\n" in text or "\r" in text or isinstance(value, ast.NamedExpr):
+            # The range leaves out the parentheses that such a default needs.
+            text = f"({text})"
+        defaults[key.value] = None if required else text
+    return defaults

@@ -1,0 +1,229 @@
+"""`dispatcher`: without a subcommand it runs a pod. Errors become messages and exit codes here and nowhere else."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from click.core import ParameterSource
+
+from dispatcher import contract
+from dispatcher.cli.common import F, layout, read_list, read_where, root_option
+from dispatcher.cli.lazy import LazyGroup
+from dispatcher.errors import DispatcherError, UsageError, nearest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dispatcher.pod.options import PodOptions
+    from dispatcher.workspace import Layout
+
+_COMMANDS: Final = {
+    "init": "dispatcher.cli.init",
+    "matrix": "dispatcher.cli.matrix",
+    "status": "dispatcher.cli.status",
+    "show": "dispatcher.cli.show",
+    "logs": "dispatcher.cli.logs",
+    "history": "dispatcher.cli.history",
+    "results": "dispatcher.cli.results",
+    "requeue": "dispatcher.cli.change",
+    "abandon": "dispatcher.cli.change",
+    "hold": "dispatcher.cli.change",
+    "forget": "dispatcher.cli.change",
+    "edit": "dispatcher.cli.edit",
+    "pods": "dispatcher.cli.pods",
+    "drain": "dispatcher.cli.pods",
+    "resume": "dispatcher.cli.pods",
+    "doctor": "dispatcher.cli.doctor",
+}
+_INTERRUPTED: Final = 130
+_BROKEN_PIPE: Final = 141
+
+
+class _PodOption(click.Option):
+    """An option that may also come from `DISPATCHER_<NAME>`.
+
+    A job bears variables of these names that say who it is (DISPATCHER_POD): there they are no options, or a job that
+    calls `dispatcher` would become a second pod of its own pod's name.
+    """
+
+    def __init__(self, param_decls: Sequence[str], **attributes: Any) -> None:
+        variable = f"DISPATCHER_{param_decls[0].removeprefix('--').replace('-', '_').upper()}"
+        super().__init__(param_decls, envvar=variable, **attributes)
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        return None if contract.JOB_ID in os.environ else super().resolve_envvar_value(ctx)
+
+
+def _pod_option(*declarations: str, **attributes: Any) -> Callable[[F], F]:
+    return click.option(*declarations, cls=_PodOption, **attributes)
+
+
+def _read_interval(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
+    if value is None:
+        return None
+    from dispatcher.values import BadValueError, parse_duration
+
+    try:
+        seconds: float | None = float(value)
+    except ValueError:
+        seconds = None
+    try:
+        return parse_duration(value if seconds is None else seconds)
+    except BadValueError as error:
+        raise click.BadParameter(f"{value!r}: {error}") from None
+
+
+@click.group(
+    cls=LazyGroup,
+    commands_in=_COMMANDS,
+    name="dispatcher",
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    epilog="Options of a pod may also come from the environment: DISPATCHER_POD, DISPATCHER_GPUS, "
+    "DISPATCHER_POLL_INTERVAL ... (several --where with spaces between).",
+)
+@root_option
+@_pod_option("--pod", metavar="NAME", help="Run a pod of this name, unique in the workspace.")
+@_pod_option("--gpus", default="", metavar="LIST", help="Its GPUs: 0,1,2,3 or 0-7 or all.")
+@_pod_option(
+    "--slots", type=click.IntRange(0), default=0, metavar="N",
+    help="Its CPU slots: for entries that ask for no GPU or do not say.",
+)  # fmt: skip
+@_pod_option(
+    "--jobs-per-gpu", type=click.IntRange(1), default=1, metavar="N",
+    help="How many single-GPU jobs share one GPU.  [default: 1]",
+)  # fmt: skip
+@_pod_option(
+    "--methods", default="", callback=read_list, metavar="LIST",
+    help="Take only entries of these methods.",
+)  # fmt: skip
+@_pod_option(
+    "--matrix", "matrix_file", type=click.Path(dir_okay=False), metavar="FILE",
+    help="The manifest.  [default: as dispatcher.yaml says, else matrix/matrix.json]",
+)  # fmt: skip
+@_pod_option(
+    "--where", multiple=True, callback=read_where, metavar="KEY=VALUE",
+    help="Take only entries with this value (a glob); several must all match.",
+)  # fmt: skip
+@_pod_option(
+    "--poll-interval", callback=_read_interval, metavar="TIME",
+    help="How late a new entry is noticed at most: seconds, 30s, 10m.",
+)  # fmt: skip
+@_pod_option("--until-empty", is_flag=True, help="End when nothing is left to do.")
+@_pod_option("--max-jobs", type=click.IntRange(1), metavar="N", help="End after this many jobs.")
+@_pod_option("--dry-run", is_flag=True, help="Show what would be claimed, and why the rest would not.")
+@click.option("--json", "as_json", is_flag=True, help="With --dry-run: as JSON.")
+@_pod_option(
+    "--on-exit", type=click.Choice(["drain", "stop", "leave"]), default="drain",
+    help="What the first SIGINT or SIGTERM does: let jobs finish, stop and requeue them, or let them run on.",
+)  # fmt: skip
+@click.pass_context
+def cli(ctx: click.Context, /, **given: Any) -> int:
+    """Run a matrix of training runs over the GPUs of hosts that share this directory.
+
+    Without a command, run a pod: `dispatcher --pod NAME --gpus 0,1,2,3`.
+    """
+    typed = [name for name in given if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if ctx.invoked_subcommand is not None:
+        if typed:
+            option = next(param.opts[0] for param in ctx.command.params if param.name == typed[0])
+            raise click.UsageError(f"{option} is an option of a pod and does not go with `{ctx.invoked_subcommand}`")
+        return 0
+    from_environment = [n for n in given if ctx.get_parameter_source(n) is ParameterSource.ENVIRONMENT]
+    if not typed and not from_environment:
+        click.echo(ctx.get_help())
+        return 0
+    return _run(given)
+
+
+def _run(given: dict[str, Any]) -> int:
+    from dispatcher.config import load_config
+
+    where = layout()
+    options = _options(where, given)
+    config = load_config(where)
+    if given["dry_run"]:
+        from dispatcher.cli.dry_run import show_dry_run
+
+        return show_dry_run(where, config, options, as_json=given["as_json"])
+    from dispatcher.pod.run import run_pod
+
+    return run_pod(where, config, options, say=click.echo)
+
+
+def _options(where: Layout, given: dict[str, Any]) -> PodOptions:
+    from dispatcher.pod.options import PodOptions
+    from dispatcher.values import BadValueError, parse_name
+
+    pod = given["pod"] or ("dry-run" if given["dry_run"] else None)
+    if not pod:
+        raise UsageError("a pod needs a name that no other pod of the workspace has: --pod NAME")
+    try:
+        parse_name(pod)
+    except BadValueError as error:
+        raise UsageError(f"--pod {pod!r}: {error}") from None
+    if not given["gpus"].strip() and not given["slots"]:
+        raise UsageError("a pod needs slots: --gpus 0,1,2,3 for GPUs, --slots N for CPU slots, or both")
+    return PodOptions(
+        pod=pod,
+        gpus=given["gpus"],
+        cpu_slots=given["slots"],
+        jobs_per_gpu=given["jobs_per_gpu"],
+        methods=given["methods"],
+        matrix=find_manifest(where, given["matrix_file"]),
+        where=given["where"],
+        poll_interval_s=given["poll_interval"],
+        until_empty=given["until_empty"],
+        max_jobs=given["max_jobs"],
+        on_exit=given["on_exit"],
+    )
+
+
+def find_manifest(where: Layout, name: str | None) -> Path | None:
+    """The manifest that `--matrix` names: from the current directory, the workspace's root or its matrix/."""
+    from pathlib import Path
+
+    if name is None:
+        return None
+    places = list(dict.fromkeys(base / name for base in (Path.cwd(), where.root, where.matrix_dir)))
+    for place in places:
+        if place.exists():
+            return place
+    known = [path.name for path in where.matrix_dir.glob("*.json")]
+    raise UsageError(f"--matrix {name}: not found as {' or '.join(map(str, places))}{nearest(name, known)}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv` (without the program's name); the exit code."""
+    try:
+        code = cli.main(args=None if argv is None else list(argv), prog_name="dispatcher", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except (DispatcherError, click.ClickException) as error:
+        click.echo(f"dispatcher: {_message(error)}", err=True)
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return _INTERRUPTED
+    except BrokenPipeError:
+        return _leave_broken_pipe()
+    except SystemExit as error:
+        # click ends the process itself when it finds the pipe broken, and after completing a shell's word.
+        return _leave_broken_pipe() if error.code == 1 else int(error.code or 0)
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, click.UsageError):
+        command = error.ctx.command_path if error.ctx is not None else "dispatcher"
+        return f"{error.format_message()}\nTry '{command} --help'."
+    return error.format_message() if isinstance(error, click.ClickException) else str(error)
+
+
+def _leave_broken_pipe() -> int:
+    """The reader has gone (`dispatcher status | head`): say nothing, and let nothing be said at the end either."""
+    with open(os.devnull, "w") as nothing:
+        os.dup2(nothing.fileno(), sys.stdout.fileno())
+    return _BROKEN_PIPE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -26,7 +27,8 @@ READERS: Final[Mapping[str, tuple[str, values.Reader]]] = {
 }
 RESERVED: Final = frozenset(READERS) | {"job_id", "method"}
 
-_NOTHING: Final[Mapping[str, Any]] = {}
+# One for all entries: msgspec would give each of them an empty dict of its own.
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):

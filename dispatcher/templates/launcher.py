@@ -2,7 +2,8 @@
 
 Every `{{ value }}` comes out as one quoted word, a list as quoted words with spaces between; there is no way to ask for
 less. Undefined names are errors. A value inside the template's own quotes would lose its quoting, so the template is
-refused (see `shell.py`). Comments are `{{# ... #}}`. A project's `templates/` overrides the packaged launcher of the same name.
+refused (see `shell.py`). Comments are `{{# ... #}}`. A project's `templates/` overrides the packaged launcher of
+the same name.
 """
 
 from __future__ import annotations

@@ -12,9 +12,8 @@ _CONTROL = re.compile(r"[\x01-\x1f\x7f]")
 _HEREDOC = re.compile(r"(?<!<)<<-?\s*([\"'\\]?[A-Za-z_]|$)")
 # Bare, these would be read as bash's grammar where a command's name is expected, and `A=b` as an assignment.
 _GRAMMAR = frozenset(
-    ("if", "then", "else", "elif", "fi", "case", "esac", "for", "select", "while", "until", "do", "done", "in")
-    + ("function", "time", "coproc")
-)
+    ["if", "then", "else", "elif", "fi", "case", "esac", "for", "select", "while", "until", "do", "done", "in"]
+) | {"function", "time", "coproc"}
 _AT_WORD_START = frozenset(" \t\n;|&(`")
 
 Token = tuple[int, str, str]

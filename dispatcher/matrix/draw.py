@@ -1,0 +1,84 @@
+"""Random parameters of a sweep, the same on every machine and in every Python.
+
+Each parameter has its own generator, seeded by the sweep's seed and the parameter's name: one more draw or one more
+parameter changes none of the others. Fractions are rounded to six significant digits, which hides how the logarithms
+of different C libraries differ and keeps values readable.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from dispatcher.errors import nearest
+from dispatcher.values import shown
+
+Drawer = Callable[[random.Random], Any]
+
+
+def make_drawer(document: object) -> Drawer:
+    """How to draw one parameter, from `{uniform: [0, 1]}` and the like; ValueError says what was expected."""
+    if not isinstance(document, Mapping) or len(document) != 1:
+        raise ValueError(f"expected one of {', '.join(_KINDS)}, as in {{uniform: [0, 1]}}")
+    ((kind, choices),) = document.items()
+    make = _KINDS.get(str(kind).replace("-", "_"))
+    if make is None:
+        raise ValueError(f"unknown distribution {shown(kind)}{nearest(str(kind), _KINDS)}")
+    return make(choices)
+
+
+def draw(drawer: Drawer, seed: int, name: str, count: int) -> list[Any]:
+    """`count` values of the parameter `name`."""
+    generator = random.Random(f"{seed}:{name}")
+    return [drawer(generator) for _ in range(count)]
+
+
+def _choice(choices: object) -> Drawer:
+    if not isinstance(choices, Sequence) or isinstance(choices, str) or not choices:
+        raise ValueError("choice: expected a list of values")
+    return lambda generator: choices[generator.randrange(len(choices))]
+
+
+def _uniform(choices: object) -> Drawer:
+    low, high = _range("uniform", choices)
+    return lambda generator: _rounded(low + (high - low) * generator.random(), low, high)
+
+
+def _log_uniform(choices: object) -> Drawer:
+    low, high = _range("log_uniform", choices)
+    if low <= 0:
+        raise ValueError(f"log_uniform: {shown(low)} has no logarithm: expected a lower end above 0")
+    ratio = math.log(high / low)
+    return lambda generator: _rounded(low * math.exp(ratio * generator.random()), low, high)
+
+
+def _integer(choices: object) -> Drawer:
+    low, high = _range("integer", choices)
+    if type(low) is not int or type(high) is not int:
+        raise ValueError(f"integer: expected two whole numbers, both included, not {shown(choices)}")
+    return lambda generator: generator.randint(low, high)
+
+
+def _range(kind: str, choices: object) -> tuple[float, float]:
+    numbers = choices if isinstance(choices, (list, tuple)) and len(choices) == 2 else ()
+    if not numbers or not all(type(number) in (int, float) and math.isfinite(number) for number in numbers):
+        raise ValueError(f"{kind}: expected the two ends of a range, [lowest, highest], not {shown(choices)}")
+    low, high = numbers
+    if low >= high:
+        raise ValueError(f"{kind}: the lower end {shown(low)} is not below the upper end {shown(high)}")
+    return low, high
+
+
+def _rounded(value: float, low: float, high: float) -> float:
+    """Six significant digits, within the ends."""
+    return min(max(float(f"{value:.6g}"), float(low)), float(high))
+
+
+_KINDS: Final[Mapping[str, Callable[[object], Drawer]]] = {
+    "uniform": _uniform,
+    "log_uniform": _log_uniform,
+    "choice": _choice,
+    "integer": _integer,
+}

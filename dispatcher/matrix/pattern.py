@@ -1,0 +1,53 @@
+"""Text with `{key}` fields, as in `"{method}_{lang}_s{seed:03d}"`, filled from an entry."""
+
+from __future__ import annotations
+
+import glob
+import string
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from dispatcher.errors import nearest
+from dispatcher.values import shown, text_of
+
+_Part = tuple[str, str | None, str]
+
+
+def fill(pattern: str, values: Mapping[str, Any], escape_globs: bool = False) -> str:
+    """`pattern` with its fields filled; ValueError names a field that `values` lacks.
+
+    Text goes in as it is, anything else as JSON, or as a format after a colon says (`{lr:.0e}`). Doubled braces stand
+    for themselves. `escape_globs`: values are taken literally in a pattern that has `*`, `?` or `[...]`.
+    """
+    pieces = []
+    for literal, key, form in _parts(pattern):
+        pieces.append(literal)
+        if key is not None:
+            text = _formatted(key, values, form)
+            pieces.append(glob.escape(text) if escape_globs else text)
+    return "".join(pieces)
+
+
+@lru_cache(maxsize=256)
+def _parts(pattern: str) -> tuple[_Part, ...]:
+    try:
+        parsed = list(string.Formatter().parse(pattern))
+    except ValueError as error:
+        raise ValueError(f"{shown(pattern)} is not a pattern: {error}") from None
+    for _, key, form, conversion in parsed:
+        if key == "" or conversion or (form and "{" in form):
+            raise ValueError(f"{shown(pattern)} is not a pattern: expected fields such as {{lang}} or {{seed:03d}}")
+    return tuple((literal, key, form or "") for literal, key, form, _ in parsed)
+
+
+def _formatted(key: str, values: Mapping[str, Any], form: str) -> str:
+    if key not in values:
+        raise ValueError(f"{{{key}}} is no key of the entry{nearest(key, values)}")
+    value = values[key]
+    if not form:
+        return text_of(value)
+    try:
+        return format(value, form)
+    except (ValueError, TypeError):
+        raise ValueError(f"{{{key}:{form}}}: {shown(value)} cannot be written in the format {form!r}") from None

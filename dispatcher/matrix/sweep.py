@@ -1,0 +1,384 @@
+"""Sweep specifications: a few lines of YAML that stand for many entries.
+
+    defaults: {method: fft, run_kind: main}
+    job_id: "{method}_{lang}_cfg{config_id}_s{seed}_{run_kind}"
+    derive: {output_dir: "/checkpoints/{job_id}"}
+    sweeps:
+      - name: languages
+        defaults: {asr_ratio: 0.5}
+        grid: {config_id: [A, B], seed: [42, 43]}
+        zip: {lang: [spanish, german], fleurs_code: [es_419, de_de]}
+        random: {seed: 7, count: 10, draw: {lr: {log_uniform: [1e-5, 1e-3]}}}
+        exclude: [{lang: german, config_id: B}]
+        needs: ["pretrain_*"]
+
+An entry is the defaults, the sweep's own defaults, one point of grid x zip x random (the first key varies slowest), the
+`derive` texts, its job_id. `zip` lists go together; several groups are a list. Every grid point meets the same random
+draws; `{draw}` is their number in patterns. `include` keeps only what one of its conditions fits, `exclude` drops what
+one of its fits; a condition is a value, a glob, a list or bounds (`{lr: {above: 1e-4}}`). `needs` are ids or globs over
+all ids of the specification, with fields filled from the entry. Sweeps may have their own `job_id` and `derive`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import copy
+import fnmatch
+import itertools
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from dispatcher.errors import ManifestError, nearest
+from dispatcher.matrix.condition import check_condition, holds
+from dispatcher.matrix.draw import draw, make_drawer
+from dispatcher.matrix.manifest import read_entries
+from dispatcher.matrix.pattern import fill
+from dispatcher.values import is_name, shown
+
+# More is a slip of the pen, and would fill the memory before anybody reads a message.
+MOST_ENTRIES: Final = 1_000_000
+
+_TOP_KEYS: Final = ("defaults", "job_id", "derive", "sweeps")
+_SWEEP_KEYS: Final = ("name", "defaults", "job_id", "derive", "grid", "zip", "random", "include", "exclude", "needs")
+_RANDOM_KEYS: Final = ("seed", "count", "draw")
+_MADE: Final = frozenset({"job_id", "draw"})
+
+# One axis of a sweep: the alternatives, each a few keys and their values.
+Axis = list[dict[str, Any]]
+
+
+class _Faults(list[str]):
+    """What is wrong so far; each fault begins with its place in the specification."""
+
+    def mapping(self, document: Mapping[Any, Any], key: str, place: str) -> dict[str, Any]:
+        """The mapping under `key`; empty when it is absent or none."""
+        value = document.get(key)
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+            self.append(
+                f"{place}{key} = {shown(value)}: expected names and their values (quote names that are numbers)"
+            )
+            return {}
+        return dict(value)
+
+    def keys(self, document: Mapping[Any, Any], known: tuple[str, ...], place: str) -> None:
+        for key in document:
+            if key not in known:
+                self.append(f"{place}{key}: unknown key{nearest(str(key), known)}")
+
+    def made_names(self, keys: Iterable[str], place: str) -> None:
+        """Refuse keys that the expansion makes itself: they would be overwritten, or lost."""
+        self.extend(f"{place}{key}: is made by the expansion: choose another name" for key in keys if key in _MADE)
+
+
+def expand(spec: Mapping[str, Any] | str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The entries that a specification, or the YAML file at a path, stands for; ManifestError lists every fault.
+
+    The same specification gives the same entries in the same order, always. Ids that collide are refused with the
+    combinations that collide. Needed ids that are not among the entries are left to whoever knows the run state.
+    """
+    if isinstance(spec, Mapping):
+        where, document = "the sweep specification", spec
+    else:
+        where, document = str(spec), _load(spec)
+    faults = _Faults()
+    entries, sources = _expand(document, faults)
+    if not faults:
+        faults.extend(_collisions(entries, sources))
+    if not faults:
+        # The entries are read as a manifest would be: on a copy, for reading uses them up.
+        faults.extend(read_entries([dict(entry) for entry in entries], known_ids=None)[1])
+    if faults:
+        raise ManifestError(where, faults)
+    return entries
+
+
+def _load(path: str | os.PathLike[str]) -> Mapping[str, Any]:
+    from dispatcher.yaml_file import load_yaml
+
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            document = load_yaml(file.read())
+    except OSError as error:
+        raise ManifestError(str(path), [f"cannot be read: {error.strerror}"]) from None
+    except UnicodeDecodeError:
+        raise ManifestError(str(path), ["is not UTF-8: save the file as UTF-8"]) from None
+    except ValueError as error:
+        raise ManifestError(str(path), [str(error)]) from None
+    if not isinstance(document, Mapping):
+        raise ManifestError(str(path), [f"holds {shown(document)}: expected the keys {', '.join(_TOP_KEYS)}"])
+    return document
+
+
+def _expand(document: Mapping[str, Any], faults: _Faults) -> tuple[list[dict[str, Any]], list[str]]:
+    """The entries, and for each the name of the sweep that it comes from."""
+    faults.keys(document, _TOP_KEYS, "")
+    defaults = faults.mapping(document, "defaults", "")
+    derive = faults.mapping(document, "derive", "")
+    sweeps = document.get("sweeps")
+    if not isinstance(sweeps, list) or not sweeps:
+        faults.append(f"sweeps = {shown(sweeps)}: expected a list of sweeps, each with grid, zip or random")
+        return [], []
+    entries: list[dict[str, Any]] = []
+    sources: list[str] = []
+    patterns: list[list[str]] = []
+    for number, sweep in enumerate(sweeps, 1):
+        if not isinstance(sweep, Mapping):
+            faults.append(f"sweep {number} = {shown(sweep)}: expected keys such as grid, zip, random")
+            continue
+        name = f"sweep {sweep.get('name', number)}"
+        inherited = {"defaults": defaults, "derive": derive, "job_id": document.get("job_id")}
+        made = _sweep(sweep, inherited, f"{name}: ", faults)
+        entries += made
+        sources += [name] * len(made)
+        patterns += [_list_of_text(sweep, "needs", f"{name}: ", faults)] * len(made)
+    if not faults:
+        _resolve_needs(entries, sources, patterns, faults)
+    return entries, sources
+
+
+def _sweep(sweep: Mapping[str, Any], inherited: Mapping[str, Any], place: str, faults: _Faults) -> list[dict[str, Any]]:
+    faults.keys(sweep, _SWEEP_KEYS, place)
+    defaults = {**inherited["defaults"], **faults.mapping(sweep, "defaults", place)}
+    derive = {**inherited["derive"], **faults.mapping(sweep, "derive", place)}
+    pattern = sweep.get("job_id", inherited["job_id"])
+    if not isinstance(pattern, str):
+        faults.append(f'{place}job_id = {shown(pattern)}: expected a pattern such as "{{method}}_{{lang}}_s{{seed}}"')
+    axes = _axes(sweep, place, faults)
+    texts = _derived_texts(derive, place, faults)
+    faults.made_names([*defaults, *derive], place)
+    size = math.prod(len(axis) for axis in axes)
+    if size > MOST_ENTRIES:
+        factors = " x ".join(f"{len(axis):,}" for axis in axes if len(axis) > 1)
+        faults.append(
+            f"{place}{factors} = {size:,} combinations: more than {MOST_ENTRIES:,}, the most that is possible"
+        )
+        return []
+    keys = {key for axis in axes for point in axis[:1] for key in point} | defaults.keys()
+    include = _conditions(sweep, "include", keys, place, faults)
+    exclude = _conditions(sweep, "exclude", keys, place, faults)
+    if not isinstance(pattern, str):
+        return []
+    made = []
+    for point in _points(axes, defaults):
+        if (include and not _fits(include, point)) or _fits(exclude, point):
+            continue
+        try:
+            made.append(_finished(point, texts, pattern))
+        except ValueError as error:
+            # Every further point of this sweep would say the same.
+            faults.append(f"{place}{error}")
+            return []
+    if not made and not faults:
+        faults.append(f"{place}include and exclude leave nothing of its {size} combinations")
+    return made
+
+
+def _derived_texts(derive: Mapping[str, Any], place: str, faults: _Faults) -> dict[str, str]:
+    for key, text in derive.items():
+        if not isinstance(text, str):
+            faults.append(f'{place}derive.{key} = {shown(text)}: expected text such as "/checkpoints/{{job_id}}"')
+    return {key: text for key, text in derive.items() if isinstance(text, str)}
+
+
+def _axes(sweep: Mapping[str, Any], place: str, faults: _Faults) -> list[Axis]:
+    axes: list[Axis] = []
+    for key, values in faults.mapping(sweep, "grid", place).items():
+        if isinstance(values, list) and values:
+            axes.append([{key: value} for value in values])
+        else:
+            faults.append(f"{place}grid.{key} = {shown(values)}: expected a list of values")
+    groups = sweep.get("zip")
+    for group in groups if isinstance(groups, list) else [groups]:
+        axes += _zip_axis(faults.mapping({"zip": group}, "zip", place), place, faults)
+    faults.made_names([key for axis in axes for key in axis[0]], place)
+    axes += _random_axis(faults.mapping(sweep, "random", place), place, faults)
+    seen: set[str] = set()
+    for axis in axes:
+        for key in axis[0]:
+            if key in seen:
+                faults.append(f"{place}{key}: stands in more than one of grid, zip and random: keep one")
+            seen.add(key)
+    return axes
+
+
+def _zip_axis(group: Mapping[str, Any], place: str, faults: _Faults) -> list[Axis]:
+    lists = {key: values for key, values in group.items() if isinstance(values, list) and values}
+    for key, values in group.items():
+        if key not in lists:
+            faults.append(f"{place}zip.{key} = {shown(values)}: expected a list of values")
+    lengths = {key: len(values) for key, values in lists.items()}
+    if len(set(lengths.values())) > 1:
+        listed = ", ".join(f"{key} has {length}" for key, length in lengths.items())
+        faults.append(f"{place}zip: expected lists of one length, but {listed}")
+        return []
+    if not lists:
+        return []
+    return [[dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]]
+
+
+def _random_axis(document: Mapping[str, Any], place: str, faults: _Faults) -> list[Axis]:
+    if not document:
+        return []
+    faults.keys(document, _RANDOM_KEYS, f"{place}random.")
+    seed, count = document.get("seed"), document.get("count")
+    valid = True
+    for key, value, least in (("seed", seed, None), ("count", count, 1)):
+        if type(value) is not int or (least is not None and value < least):
+            expected = "a whole number" if least is None else f"a whole number, {least} or more"
+            faults.append(f"{place}random.{key} = {shown(value)}: expected {expected}")
+            valid = False
+    drawers = {}
+    for name, distribution in faults.mapping(document, "draw", f"{place}random.").items():
+        try:
+            drawers[name] = make_drawer(distribution)
+        except ValueError as error:
+            faults.append(f"{place}random.draw.{name} = {shown(distribution)}: {error}")
+    faults.made_names(drawers, f"{place}random.draw.")
+    if not document.get("draw"):
+        faults.append(f"{place}random.draw is missing: expected parameters such as lr: {{log_uniform: [1e-5, 1e-3]}}")
+    if not valid or not drawers or type(seed) is not int or type(count) is not int:
+        return []
+    if count > MOST_ENTRIES:
+        faults.append(f"{place}random.count = {count:,}: more than {MOST_ENTRIES:,}, the most that is possible")
+        return []
+    columns = {name: draw(drawer, seed, name, count) for name, drawer in drawers.items()}
+    return [[{"draw": number, **dict(zip(columns, row, strict=True))} for number, row in enumerate(_rows(columns))]]
+
+
+def _rows(columns: Mapping[str, list[Any]]) -> Iterator[tuple[Any, ...]]:
+    return zip(*columns.values(), strict=True)
+
+
+def _points(axes: list[Axis], defaults: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for point in itertools.product(*axes):
+        # A copy: nested values would else be shared between entries, and a generation script may change them.
+        values = {key: value for part in point for key, value in part.items()}
+        yield copy.deepcopy({**defaults, **values}) if _nested(defaults, values) else {**defaults, **values}
+
+
+def _nested(*parts: Mapping[str, Any]) -> bool:
+    return any(isinstance(value, (list, dict)) for part in parts for value in part.values())
+
+
+def _finished(point: dict[str, Any], texts: Mapping[str, str], pattern: str) -> dict[str, Any]:
+    """The entry of one point: its job_id first, its derived texts last, and without the number of its draw."""
+    job_id = fill(pattern, point)
+    fields = {**point, "job_id": job_id}
+    first = {"job_id": job_id, "method": point["method"]} if "method" in point else {"job_id": job_id}
+    entry = {**first, **{key: value for key, value in point.items() if key != "draw"}}
+    for key, text in texts.items():
+        entry[key] = fields[key] = fill(text, fields)
+    if not is_name(job_id):
+        values = ", ".join(
+            f"{key}={shown(value)}" for key, value in point.items() if not isinstance(value, (dict, list))
+        )
+        raise ValueError(
+            f"job_id {shown(job_id)} cannot be used (from {values}): expected at most 200 letters, digits, '.', '_' or "
+            "'-', not beginning with '.' or '-': use another key in the pattern, or give each value a plain name by zip"
+        )
+    return entry
+
+
+def _conditions(
+    sweep: Mapping[str, Any], word: str, keys: set[str], place: str, faults: _Faults
+) -> list[Mapping[str, Any]]:
+    conditions = sweep.get(word)
+    if conditions is None:
+        return []
+    if isinstance(conditions, Mapping):
+        conditions = [conditions]
+    if not isinstance(conditions, list) or not all(isinstance(one, Mapping) and one for one in conditions):
+        faults.append(f"{place}{word} = {shown(conditions)}: expected a list of conditions such as {{lang: german}}")
+        return []
+    for condition in conditions:
+        for key, expected in condition.items():
+            if key not in keys:
+                faults.append(f"{place}{word}: {key} is no key of this sweep{nearest(str(key), sorted(keys))}")
+                continue
+            try:
+                check_condition(expected)
+            except ValueError as error:
+                faults.append(f"{place}{word}.{key}: {error}")
+    return conditions
+
+
+def _fits(conditions: list[Mapping[str, Any]], point: Mapping[str, Any]) -> bool:
+    return any(all(holds(expected, point.get(key)) for key, expected in one.items()) for one in conditions)
+
+
+def _list_of_text(sweep: Mapping[str, Any], key: str, place: str, faults: _Faults) -> list[str]:
+    value = sweep.get(key)
+    if value is None:
+        return []
+    words = [value] if isinstance(value, str) else value
+    if not isinstance(words, list) or not all(isinstance(word, str) and word for word in words):
+        faults.append(f"{place}{key} = {shown(value)}: expected a list of job ids or globs over them")
+        return []
+    return words
+
+
+def _resolve_needs(
+    entries: list[dict[str, Any]], sources: list[str], patterns: list[list[str]], faults: _Faults
+) -> None:
+    """Put the ids that an entry's patterns find into its `needs`; a glob that finds nothing is a fault."""
+    ids = sorted(str(entry["job_id"]) for entry in entries)
+    found: dict[str, list[str]] = {}
+    reported: set[str] = set()
+    for entry, source, needed in zip(entries, sources, patterns, strict=True):
+        if not needed:
+            continue
+        own = entry.get("needs", [])
+        wanted = dict.fromkeys(own if isinstance(own, list) else [own])
+        for pattern in needed:
+            try:
+                text = fill(pattern, entry, escape_globs=any(character in pattern for character in "*?["))
+            except ValueError as error:
+                if pattern not in reported:
+                    faults.append(f"{source}: needs {shown(pattern)}: {error}")
+                reported.add(pattern)
+                continue
+            if text not in found:
+                found[text] = _matching(text, ids)
+            others = [job_id for job_id in found[text] if job_id != entry["job_id"]]
+            if not others and text not in reported:
+                faults.append(f"{source}: needs {shown(text)}: no other job id of this specification matches")
+                reported.add(text)
+            wanted.update(dict.fromkeys(others))
+        entry["needs"] = list(wanted)
+
+
+def _matching(pattern: str, ids: list[str]) -> list[str]:
+    """The ids that a glob matches; text without one stands for itself and may be a job of another manifest."""
+    prefix = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
+    if prefix == pattern:
+        return [pattern]
+    # All that can match stand together in the sorted list, so that not every id is tried for every pattern.
+    start = bisect.bisect_left(ids, prefix)
+    end = bisect.bisect_right(ids, prefix + "\U0010ffff")
+    return fnmatch.filter(ids[start:end], pattern)
+
+
+def _collisions(entries: list[dict[str, Any]], sources: list[str]) -> list[str]:
+    first: dict[str, int] = {}
+    faults = []
+    for position, entry in enumerate(entries):
+        other = first.setdefault(entry["job_id"], position)
+        if other != position:
+            faults.append(_collision(entries[other], sources[other], entry, sources[position]))
+    return faults
+
+
+def _collision(one: Mapping[str, Any], source: str, other: Mapping[str, Any], other_source: str) -> str:
+    keys = [key for key in {**one, **other} if one.get(key) != other.get(key)]
+    if not keys:
+        return f"{one['job_id']}: stands for two equal combinations, in {source} and {other_source}: remove one"
+    told = [", ".join(f"{key}={shown(values.get(key))}" for key in keys) for values in (one, other)]
+    return (
+        f"{one['job_id']}: stands for two combinations, {told[0]} ({source}) and {told[1]} ({other_source}): "
+        f"put {{{keys[0]}}} into the job_id pattern"
+    )

@@ -16,32 +16,42 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_ROOT = "dispatcher.root"
 FORMATS = ("plain", "github", "latex", "csv", "json")
 
 
 def _keep_root(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
     if value is not None:
-        # `meta` belongs to the whole chain of contexts: --root counts before and after the subcommand.
-        ctx.meta[_ROOT] = value
+        ctx.obj = Layout(value)
+    elif ctx.obj is None:
+        ctx.obj = Layout(os.environ.get(contract.ROOT) or ".")
 
 
-def root_option(function: F) -> F:
-    """`--root DIR`, which every command takes, before or after its name."""
-    return click.option(
-        "--root",
+def root_option() -> click.Option:
+    """`--root DIR`: of `dispatcher` itself and of every command; the commands find the Layout as the context's object."""
+    return click.Option(
+        ["--root"],
         type=click.Path(exists=True, file_okay=False),
         expose_value=False,
         is_eager=True,
         callback=_keep_root,
         help="The workspace.  [default: $DISPATCHER_ROOT, else the current directory]",
-    )(function)
+    )
+
+
+def add_root_option(command: click.Command) -> None:
+    """Let `command` and what is below it take `--root`."""
+    if not any(param.name == "root" for param in command.params):
+        command.params.append(root_option())
+    if isinstance(command, click.Group):
+        for inner in command.commands.values():
+            add_root_option(inner)
 
 
 def layout() -> Layout:
     """The layout of the workspace that the running command is about."""
-    chosen = click.get_current_context().meta.get(_ROOT)
-    return Layout(chosen or os.environ.get(contract.ROOT) or ".")
+    found = click.get_current_context().obj
+    assert isinstance(found, Layout)
+    return found
 
 
 def workspace() -> Workspace:

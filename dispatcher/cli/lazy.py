@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from dispatcher.cli.common import add_root_option
 from dispatcher.errors import nearest
 
 
@@ -37,6 +38,7 @@ class LazyGroup(click.Group):
             raise
         command = getattr(module, cmd_name)
         assert isinstance(command, click.Command)
+        add_root_option(command)
         return command
 
     def resolve_command(

@@ -86,7 +86,6 @@ def _read_interval(_ctx: click.Context, _param: click.Parameter, value: str | No
     epilog="Options of a pod may also come from the environment: DISPATCHER_POD, DISPATCHER_GPUS, "
     "DISPATCHER_POLL_INTERVAL ... (several --where with spaces between).",
 )
-@root_option
 @_pod_option("--pod", metavar="NAME", help="Run a pod of this name, unique in the workspace.")
 @_pod_option("--gpus", default="", metavar="LIST", help="Its GPUs: 0,1,2,3 or 0-7 or all.")
 @_pod_option(
@@ -138,6 +137,9 @@ def cli(ctx: click.Context, /, **given: Any) -> int:
         click.echo(ctx.get_help())
         return 0
     return _run(given)
+
+
+cli.params.insert(0, root_option())
 
 
 def _run(given: dict[str, Any]) -> int:

@@ -1,0 +1,23 @@
+"""Low-rank adapters: LoRA, Hu et al. 2021 (arXiv:2106.09685)."""
+
+from __future__ import annotations
+
+from flax import nnx
+
+
+def add_adapters(module: nnx.Module, rank: int, *, seed: int) -> None:
+    """Wrap every linear layer below `module`, in place: y = base(x) + x A B, where A has `rank` columns.
+
+    B starts at zero, so the wrapped model computes exactly what the bare one did. The adapters are `nnx.LoRAParam`:
+    train with `trainable=nnx.LoRAParam` and nothing else changes.
+    """
+    _wrap_children(module, rank, nnx.Rngs(seed))
+
+
+def _wrap_children(module: nnx.Module, rank: int, rngs: nnx.Rngs) -> None:
+    for name, child in list(nnx.iter_children(module)):
+        if isinstance(child, nnx.Linear):
+            adapter = nnx.LoRA(child.in_features, rank, child.out_features, base_module=child, rngs=rngs)
+            setattr(module, str(name), adapter)
+        elif isinstance(child, nnx.Module):
+            _wrap_children(child, rank, rngs)

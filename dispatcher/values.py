@@ -24,10 +24,10 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 _NUMBERED_REASON = re.compile(r"(exit|signal) [0-9]{1,3}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MEMORY = re.compile(r"[0-9]+(\.[0-9]+)?\s?[KMGT](i?B)?")
-_CLOCK = re.compile(r"(?:(?P<d>\d{1,4})-)?(?P<h>\d{1,4}):(?P<m>[0-5]?\d):(?P<s>[0-5]?\d)")
-_DAYS_CLOCK = re.compile(r"(?P<d>\d{1,4})-(?P<h>\d{1,2})(?::(?P<m>[0-5]?\d))?")
-_UNITS = re.compile(r"(?:\d{1,9}(?:\.\d{1,9})?\s*[dhms]\s*)+")
-_UNIT = re.compile(r"(\d+(?:\.\d+)?)\s*([dhms])")
+_CLOCK = re.compile(r"(?:(?P<d>\d{1,4})-)?(?P<h>\d{1,4}):(?P<m>[0-5]?\d):(?P<s>[0-5]?\d)", re.ASCII)
+_DAYS_CLOCK = re.compile(r"(?P<d>\d{1,4})-(?P<h>\d{1,2})(?::(?P<m>[0-5]?\d))?", re.ASCII)
+_UNITS = re.compile(r"(?:\d{1,9}(?:\.\d{1,9})?\s*[dhms]\s*)+", re.ASCII)
+_UNIT = re.compile(r"(\d+(?:\.\d+)?)\s*([dhms])", re.ASCII)
 _SECONDS: Final = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _LONGEST_S: Final = 3650 * 86400
 

@@ -154,7 +154,9 @@ def _similar(job_id: str, entries: Mapping[str, Entry]) -> str:
     """The nearest id, looked for among few: comparing with 100,000 ids takes minutes."""
     import difflib
 
-    candidates = [other for other in entries if other[:3] == job_id[:3]][:500]
+    alike = [other for other in entries if other[:1] == job_id[:1]]
+    closer = [other for other in alike if other[:8] == job_id[:8]]
+    candidates = (closer or alike)[:500]
     match = difflib.get_close_matches(job_id, candidates, n=1)
     return f" (did you mean {match[0]}?)" if match else ", and the run state knows no such job"
 

@@ -1,0 +1,115 @@
+"""`dispatcher matrix make|check|show`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dispatcher.cli.matrix import matrix
+from dispatcher.errors import ManifestError, UsageError
+from dispatcher.matrix import write_manifest
+from dispatcher.workspace import Layout
+
+SPECIFICATION = """
+defaults: {method: fft}
+job_id: "{lang}_s{seed}"
+sweeps:
+  - grid: {lang: [es, de], seed: [1, 2]}
+"""
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    layout = Layout(tmp_path / "a'; echo foo")
+    layout.templates_dir.mkdir(parents=True)
+    layout.training_template("fft").write_text("PARAMS = {'lang': ..., 'seed': 0}\n")
+    return layout
+
+
+def call(layout: Layout, *arguments: str) -> Result:
+    return CliRunner().invoke(matrix, arguments, obj=layout)
+
+
+def test_make_writes_the_manifest_of_the_workspace(layout: Layout) -> None:
+    spec = layout.root / "sweep.yaml"
+    spec.write_text(SPECIFICATION)
+    result = call(layout, "make", str(spec))
+    assert result.exit_code == 0 and "4 entries (fft 4)" in result.output
+    assert [entry["job_id"] for entry in json.loads(layout.default_matrix.read_text())] == [
+        "es_s1",
+        "es_s2",
+        "de_s1",
+        "de_s2",
+    ]
+    elsewhere = layout.root / "other.json"
+    assert call(layout, "make", str(spec), "-o", str(elsewhere)).exit_code == 0
+    assert elsewhere.read_text() == layout.default_matrix.read_text()
+
+
+def test_make_knows_jobs_that_the_status_file_has(layout: Layout) -> None:
+    spec = layout.root / "sweep.yaml"
+    spec.write_text(SPECIFICATION + "    needs: [pretrained]\n")
+    assert isinstance(call(layout, "make", str(spec)).exception, ManifestError)
+    assert not layout.default_matrix.exists()
+    layout.run_state.mkdir()
+    layout.status_file.write_text('{"pretrained": {"state": "done"}}')
+    assert call(layout, "make", str(spec)).exit_code == 0
+
+
+def test_check_passes_what_can_run(layout: Layout) -> None:
+    write_manifest(layout.default_matrix, [{"job_id": "a", "method": "fft", "lang": "es"}])
+    result = call(layout, "check")
+    assert (result.exit_code, result.stderr) == (0, "") and "1 entry (fft 1)" in result.stdout
+
+
+def test_check_lists_all_faults_and_exits_1(layout: Layout) -> None:
+    path = layout.root / "m.json"
+    path.write_text('[{"job_id": "a/b", "method": "fft"}, {"job_id": "b"}]')
+    result = call(layout, "check", str(path))
+    assert result.exit_code == 1 and "2 problems" in result.stderr
+    assert 'job_id = "a/b"' in result.stderr and "method is missing" in result.stderr
+
+
+def test_check_tries_templates_and_commands(layout: Layout) -> None:
+    write_manifest(
+        layout.default_matrix,
+        [
+            {"job_id": "lacks", "method": "fft"},
+            {"job_id": "typo", "method": "fft", "lang": "es", "sede": 3},
+            {"job_id": "command", "method": "fft", "command": "run {lagn}", "lang": "es"},
+            {"job_id": "reads", "method": "fft", "command": "run {other}", "other": 1},
+            {"job_id": "untold", "method": "lora"},
+        ],
+    )
+    result = call(layout, "check")
+    assert result.exit_code == 1 and "3 problems" in result.stderr
+    assert "lacks does not say lang" in result.stderr
+    assert "command: the command's" in result.stderr and "(did you mean 'lang'?)" in result.stderr
+    assert "train_lora.py: there is no such template" in result.stderr
+    warnings = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
+    assert len(warnings) == 1 and "does not read sede, which 1 entry says (such as typo)" in warnings[0]
+
+
+def test_show_selects_and_tells_what_differs(layout: Layout) -> None:
+    entries = [
+        {"job_id": f"{lang}_{seed}", "method": "fft", "lang": lang, "seed": seed, "same": "x"}
+        for lang in ("es", "et", "de")
+        for seed in (1, 2)
+    ]
+    write_manifest(layout.default_matrix, entries)
+    table = call(layout, "show").output.splitlines()
+    assert table[0].split() == ["job_id", "method", "lang", "seed"] and table[-1] == "6 entries (fft 6)"
+    shown = call(layout, "show", "--where", "lang=e*", "--where", "seed!=1", "--json")
+    assert json.loads(shown.output) == [entries[1], entries[3]]
+    assert call(layout, "show", "--where", "lang=fr").output == "0 entries of 6\n"
+    assert call(layout, "show", "--where", "lang=fr", "--json").output == "[]\n"
+    assert isinstance(call(layout, "show", "--where", "lang").exception, UsageError)
+
+
+def test_show_keeps_a_value_on_its_line(layout: Layout) -> None:
+    write_manifest(layout.default_matrix, [{"job_id": name, "method": "m", "x": f"{name}\n\x1b[31m"} for name in "ab"])
+    output = call(layout, "show").output
+    assert "\x1b" not in output and '"a\\n\\u001b[31m"' in output and len(output.splitlines()) == 5

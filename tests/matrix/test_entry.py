@@ -1,0 +1,65 @@
+"""Time limits, and entries made in code."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatcher.matrix import Entry, parse_time_limit
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90m", 5400),
+        ("8h", 28800),
+        ("1h30m", 5400),
+        ("1.5h", 5400),
+        ("2d", 172800),
+        ("30s", 30),
+        ("01:30:00", 5400),
+        ("100:00:00", 360000),
+        ("1-12:00:00", 129600),
+        ("1-12", 129600),
+        ("1-12:30", 131400),
+        (5400, 5400),
+        (0.5, 0.5),
+    ],
+)
+def test_time_limits(text: object, seconds: float) -> None:
+    assert parse_time_limit(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "90",
+        "01:30",
+        "8 hours",
+        "-8h",
+        "8h-",
+        "1:99:00",
+        "h",
+        "0m",
+        0,
+        -1,
+        True,
+        None,
+        [],
+        float("nan"),
+        float("inf"),
+        "9" * 400 + "h",
+        "9999d",
+        "٣h",
+    ],
+)
+def test_times_that_could_mean_two_things_or_nothing_are_refused(text: object) -> None:
+    with pytest.raises(ValueError, match="expected a time such as 90m"):
+        parse_time_limit(text)
+
+
+def test_an_entry_made_in_code_says_only_what_was_given() -> None:
+    assert Entry(job_id="a", method="m", params={"x": 1}).document() == {"job_id": "a", "method": "m", "x": 1}
+    entry = Entry(job_id="a", method="m", needs=("b",), env={"A": "1"}, time_limit_s=60.0)
+    assert entry.document() == {"job_id": "a", "method": "m", "needs": ["b"], "time_limit": 60.0, "env": {"A": "1"}}
+    assert entry.value("needs") == ["b"] and entry.value("gpus") is None

@@ -1,0 +1,136 @@
+"""dispatcher.yaml: defaults, what may be written, and that every fault is named."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dispatcher.config import load_config
+from dispatcher.errors import ConfigError
+from dispatcher.workspace import Layout
+
+
+def written(tmp_path: Path, text: str | bytes) -> Layout:
+    (tmp_path / "dispatcher.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
+    return Layout(tmp_path)
+
+
+def faults(tmp_path: Path, text: str | bytes) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(written(tmp_path, text))
+    assert str(caught.value).startswith(str(tmp_path / "dispatcher.yaml"))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("text", [None, "", "# nothing yet\n", "methods:\n"])
+def test_without_settings_the_defaults_hold(tmp_path: Path, text: str | None) -> None:
+    config = load_config(Layout(tmp_path) if text is None else written(tmp_path, text))
+    assert config.matrix == tmp_path / "matrix" / "matrix.json" and config.lock == "auto"
+    assert (config.poll_interval_s, config.heartbeat_s, config.lost_after_s) == (30, 2, 600)
+    assert (config.kill_grace_s, config.max_returns) == (15, 20)
+    method = config.method("fft")
+    assert method.template == tmp_path / "templates" / "train_fft.py"
+    assert method.command == ("{python}", "{script}")
+
+
+def test_everything_that_may_be_written(tmp_path: Path) -> None:
+    config = load_config(
+        written(
+            tmp_path,
+            """
+matrix: other.json
+lock: strict
+poll_interval: 10m
+heartbeat: 1s
+lost_after: 120
+kill_grace: 1m30s
+max_returns: 3
+methods:
+  fft:
+    template: /abs/train.py
+    command: python {script} --x "a b"
+    time_limit: 1:30:00
+    env: {TOKENIZERS_PARALLELISM: "false", OMP_NUM_THREADS: 2}
+    gpus: 2
+    retries: 3
+    retry_on: out of memory
+    backoff: 5m
+    resources: {chip: h100, min_chips: 8}
+  lora: {command: [run, "{lang}"], template: t.py}
+  plain:
+""",
+        )
+    )
+    assert config.matrix == tmp_path / "other.json" and config.lock == "strict"
+    assert (config.poll_interval_s, config.lost_after_s, config.kill_grace_s) == (600, 120, 90)
+    fft = config.method("fft")
+    assert fft.template == Path("/abs/train.py") and fft.time_limit_s == 5400 and fft.backoff_s == 300
+    assert fft.env == {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "2"}
+    assert (fft.gpus, fft.retries, fft.retry_on) == (2, 3, ("out of memory",))
+    assert config.method("lora").command == ("run", "{lang}") and config.method("lora").template == tmp_path / "t.py"
+    assert config.method("plain").template == tmp_path / "templates" / "train_plain.py"
+
+
+def test_all_faults_are_listed_at_once(tmp_path: Path) -> None:
+    text = faults(
+        tmp_path,
+        """
+poll_intervall: 3
+lock: no
+kill_grace: soon
+max_returns: -1
+clusters: {}
+methods:
+  fft:
+    time_limt: 8h
+    env: {A: false}
+    command: python 'a
+  "a/b": {}
+  7: {}
+  lora: [1]
+""",
+    )
+    for expected in (
+        "11 problems",
+        "poll_intervall: unknown key (did you mean 'poll_interval'?)",
+        'lock = "no": expected one of auto, flock, lockf, strict',
+        'kill_grace = "soon": expected a time such as 90m',
+        "max_returns = -1: expected a whole number, 0 or more",
+        "clusters: unknown key",
+        "methods.fft.time_limt: unknown key (did you mean 'time_limit'?)",
+        "methods.fft.env = ",
+        "methods.fft.command = ",
+        "methods.a/b: the name cannot be used",
+        "methods.7: the name cannot be used; quote a number",
+        "methods.lora = [1]: expected keys",
+    ):
+        assert expected in text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a: 1\na: 2", "line 2, column 1: the key 'a' stands here a second time"),
+        ("a: [", "line 1"),
+        ("- a", "expected keys and values"),
+        (b"matrix: \xff", "the byte 0xff is not UTF-8"),
+        ("methods: 3", "methods = 3: expected the methods' names"),
+        ("lost_after: 3s", "expected at least five heartbeats of 2 s"),
+    ],
+)
+def test_files_that_cannot_be_used(tmp_path: Path, text: str | bytes, expected: str) -> None:
+    assert expected in faults(tmp_path, text)
+
+
+def test_yaml_is_loaded_only_for_a_file(tmp_path: Path) -> None:
+    code = (
+        "import sys; from dispatcher.config import load_config; from dispatcher.workspace import Layout;"
+        "load_config(Layout(sys.argv[1])); print('yaml' in sys.modules)"
+    )
+    run = [sys.executable, "-c", code, str(tmp_path)]
+    assert subprocess.run(run, capture_output=True, text=True, check=True).stdout == "False\n"
+    written(tmp_path, "lock: auto")
+    assert subprocess.run(run, capture_output=True, text=True, check=True).stdout == "True\n"

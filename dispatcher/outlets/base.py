@@ -1,0 +1,77 @@
+"""The seam between the loop and the places where attempts run: plain data in, plain data out.
+
+An outlet never touches the run state. Its poll is batched, so that one query serves all attempts in flight, and a
+state that it does not know is Unknown, which nobody takes for ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One execution of an entry, ready to start: its directory holds the wrapper and all that the wrapper reads.
+
+    `environment` are changes to the environment of whoever starts it (None takes a variable out).
+    """
+
+    job_id: str
+    number: int
+    directory: Path
+    wrapper: Path
+    root: Path
+    gpus: tuple[int, ...] = ()
+    environment: Mapping[str, str | None] = {}
+
+
+class Pending(msgspec.Struct, frozen=True):
+    """Accepted, not started yet."""
+
+    why: str = ""
+
+
+class Running(msgspec.Struct, frozen=True):
+    """Some process of it lives; `note` says what is unusual (strays being stopped)."""
+
+    note: str = ""
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """Nothing of it is left. `exit_code` None: it was killed outright and nobody wrote an exit status.
+
+    `reason` is what the wrapper or the scheduler says beyond the status: `time limit`, `preempted`, `superseded`,
+    `out of memory`; empty when the status says all.
+    """
+
+    exit_code: int | None
+    reason: str = ""
+    ended_at: str | None = None
+
+
+class Unknown(msgspec.Struct, frozen=True):
+    """Nobody can say at the moment; never treated as ended."""
+
+    why: str = ""
+
+
+Outcome = Pending | Running | Ended | Unknown
+
+
+class Outlet(Protocol):
+    """A place where attempts run."""
+
+    def submit(self, attempt: Attempt) -> str:
+        """Start it; a handle that finds it again, also by a dispatcher that is started later."""
+
+    def poll(self, handles: Sequence[str]) -> Mapping[str, Outcome]:
+        """How each of them is; one query for all."""
+
+    def cancel(self, handle: str, *, force: bool = False) -> None:
+        """Ask it to end (TERM, and KILL after the grace period); `force` kills at once. Returns without waiting."""
+
+    def log(self, handle: str) -> Path:
+        """Where to read its output."""

@@ -1,0 +1,282 @@
+"""Which entries a pod takes next, and why the others wait. Pure: no files, no clocks.
+
+The queue is kept up to date change by change, so that choosing costs what is chosen, not what is queued. Order: higher
+priority first, then the manifest's order. An entry on several GPUs that is next in line and does not fit yet keeps the
+free GPUs for itself: without that, single ones behind it would take them one by one and it would wait for ever.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import heapq
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from dispatcher.matrix.entry import Entry
+from dispatcher.matrix.needs import dependents
+from dispatcher.pod.slots import Slot, Slots
+from dispatcher.run_state.states import IN_FLIGHT, Record, State
+
+CPU, EITHER, GPU = "cpu", "either", "gpu"
+_Key = tuple[int, int, str]
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """An entry and the slot that it gets."""
+
+    entry: Entry
+    slot: Slot
+
+
+class Filter(msgspec.Struct, frozen=True):
+    """Which entries a pod takes at all."""
+
+    methods: Collection[str] = ()
+    where: Sequence[tuple[str, str]] = ()
+    outlet: str = "local"
+
+    def rejects(self, entry: Entry) -> str:
+        """Why the entry is not for this pod; empty when it is."""
+        if self.methods and entry.method not in self.methods:
+            return f"method {entry.method} is not among --methods"
+        if entry.outlet and self.outlet not in entry.outlet:
+            return f"it asks for outlet {', '.join(entry.outlet)}"
+        for key, pattern in self.where:
+            if not matches(entry, key, pattern):
+                return f"--where {key}={pattern} does not match"
+        return ""
+
+
+def matches(entry: Entry, key: str, pattern: str) -> bool:
+    """Whether an entry's value, as text, matches a glob."""
+    value = entry.value(key)
+    text = "" if value is None else value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return fnmatch.fnmatchcase(text, pattern)
+
+
+class ClaimQueue:
+    """The entries of one manifest that one pod may take, in the order in which it takes them.
+
+    `gpus_of(entry)` is the number of GPUs that the entry or its method asks for (None: not said).
+    """
+
+    def __init__(
+        self,
+        entries: Mapping[str, Entry],
+        only: Filter,
+        slots: Slots,
+        gpus_of: Callable[[Entry], int | None],
+    ) -> None:
+        self.entries = entries
+        self.slots = slots
+        self._gpus_of = gpus_of
+        self._only = only
+        self._paused: frozenset[str] = frozenset()
+        self._records: dict[str, Record] = {}
+        self._dependents = dependents({job: entry.needs for job, entry in entries.items() if entry.needs})
+        self._kinds: dict[str, str] = {}
+        for job, entry in entries.items():
+            if not self.rejects(entry):
+                self._kinds[job] = self._kind(entry)
+        self._ready: dict[str, list[_Key]] = {CPU: [], EITHER: [], GPU: []}
+        # The one key by which a job stands in line; keys in the heaps that are not its key any more are dropped there.
+        self._lined: dict[str, _Key] = {}
+        self._retries: list[tuple[str, str]] = []
+        # Ready entries of paused methods, out of the way until the method is resumed.
+        self._shelves: dict[str, list[str]] = {}
+        self.unfinished: set[str] = set()
+
+    def rejects(self, entry: Entry) -> str:
+        """Why this pod never takes the entry; empty when it may."""
+        why = self._only.rejects(entry)
+        if why:
+            return why
+        gpus = self._gpus_of(entry)
+        if gpus is None:
+            return "" if self.slots.fits(0) or self.slots.fits(1) else "this pod has no slots"
+        if self.slots.fits(gpus):
+            return ""
+        return f"it asks for {gpus} GPUs, this pod has {len(self.slots.gpus)}" if gpus else "this pod has no CPU slots"
+
+    def update(self, job: str, record: Record | None) -> None:
+        """A record has changed."""
+        old = self._records.get(job)
+        if record is None:
+            self._records.pop(job, None)
+            self.unfinished.discard(job)
+        else:
+            self._records[job] = record
+        if job in self._kinds and record is not None:
+            if record.state is State.QUEUED or record.state in IN_FLIGHT:
+                self.unfinished.add(job)
+            else:
+                self.unfinished.discard(job)
+            self._line_up(job, record)
+        if (old is not None and old.state is State.DONE) != (record is not None and record.state is State.DONE):
+            for dependent in self._dependents.get(job, ()):
+                waiting = self._records.get(dependent)
+                if dependent in self._kinds and waiting is not None:
+                    self._line_up(dependent, waiting)
+
+    def pause(self, methods: Iterable[str]) -> None:
+        """These methods are paused from now on, all others are not."""
+        self._paused = frozenset(methods)
+        for method in [method for method in self._shelves if method not in self._paused]:
+            for job in self._shelves.pop(method):
+                self.put_back(job)
+
+    def unmet(self, entry: Entry) -> list[str]:
+        """The needs of an entry that are not done."""
+        return [need for need in entry.needs if not self._is_done(need)]
+
+    def choose(self, now: str, limit: int | None = None) -> list[Choice]:
+        """Take entries and slots for them, in order, until either is used up. `now` is a journal time."""
+        self._wake_retries(now)
+        chosen: list[Choice] = []
+        skipped: list[tuple[str, _Key]] = []
+        gpus_reserved = False
+        while limit is None or len(chosen) < limit:
+            kind, key = self._next(gpus_reserved)
+            if kind is None or key is None:
+                break
+            heapq.heappop(self._ready[kind])
+            entry = self.entries[key[2]]
+            if entry.method in self._paused:
+                del self._lined[key[2]]
+                self._shelves.setdefault(entry.method, []).append(key[2])
+                continue
+            slot = self._slot_for(entry, kind, gpus_reserved)
+            if slot is None:
+                # Next in line for several GPUs: nobody behind it gets one of them.
+                skipped.append((kind, key))
+                gpus_reserved = True
+                continue
+            del self._lined[key[2]]
+            chosen.append(Choice(entry, slot))
+        for kind, key in skipped:
+            heapq.heappush(self._ready[kind], key)
+        return chosen
+
+    def put_back(self, job: str) -> None:
+        """A choice was not carried out; the entry is still queued."""
+        record = self._records.get(job)
+        if record is not None:
+            self._line_up(job, record)
+
+    def has_ready(self, now: str) -> bool:
+        """Whether some entry is ready, whatever slots there are."""
+        self._wake_retries(now)
+        return any(self._head(kind) is not None for kind in self._ready)
+
+    def needed_elsewhere(self) -> list[str]:
+        """Jobs that entries here need and that this manifest does not have."""
+        return [need for need in self._dependents if need not in self.entries]
+
+    def next_retry(self) -> str | None:
+        """The earliest time at which an entry that waits for its retry becomes ready."""
+        return self._retries[0][0] if self._retries else None
+
+    def is_finished(self) -> bool:
+        """Whether nothing that this pod could ever take is queued or runs anywhere.
+
+        Entries that go on only when a person acts (a need has failed, the method is paused) do not count.
+        """
+        return all(
+            self._records[job].state is State.QUEUED
+            and (self.entries[job].method in self._paused or self.waits_for_ever(job))
+            for job in self.unfinished
+        )
+
+    def waits_for_ever(self, job: str) -> bool:
+        """Whether a queued entry can only go on when a person acts: something that it needs will not be done."""
+        seen: set[str] = set()
+        pending = [job]
+        while pending:
+            entry = self.entries.get(pending.pop())
+            for need in entry.needs if entry is not None else ():
+                record = self._records.get(need)
+                if record is None or record.state in (State.FAILED, State.ABANDONED, State.HELD):
+                    return True
+                if record.state is State.QUEUED and need not in seen:
+                    seen.add(need)
+                    pending.append(need)
+        return False
+
+    def why_waiting(self, entry: Entry, record: Record | None, now: str, pauses: Mapping[str, Any]) -> str:
+        """Why an entry is not claimed now; empty when it is only a matter of a free slot."""
+        if record is None:
+            return "not queued yet"
+        if record.state is not State.QUEUED:
+            return f"it is {record.state}"
+        for need in self.unmet(entry):
+            known = self._records.get(need)
+            return f"needs {need} ({known.state if known else 'unknown'})"
+        if record.retry_at and record.retry_at > now:
+            return f"waits for its retry at {record.retry_at}"
+        if entry.method in pauses:
+            return f"method {entry.method} is paused: {pauses[entry.method].why}"
+        return ""
+
+    def _is_done(self, job: str) -> bool:
+        record = self._records.get(job)
+        return record is not None and record.state is State.DONE
+
+    def _kind(self, entry: Entry) -> str:
+        gpus = self._gpus_of(entry)
+        return EITHER if gpus is None else GPU if gpus else CPU
+
+    def _is_ready(self, job: str, record: Record) -> bool:
+        return record.state is State.QUEUED and all(self._is_done(need) for need in self.entries[job].needs)
+
+    def _line_up(self, job: str, record: Record) -> None:
+        if not self._is_ready(job, record):
+            self._lined.pop(job, None)
+        elif record.retry_at:
+            self._lined.pop(job, None)
+            heapq.heappush(self._retries, (record.retry_at, job))
+        else:
+            self._push(job, record)
+
+    def _push(self, job: str, record: Record) -> None:
+        entry = self.entries[job]
+        key = (-(record.priority or entry.priority), entry.order, job)
+        if self._lined.get(job) != key:
+            self._lined[job] = key
+            heapq.heappush(self._ready[self._kinds[job]], key)
+
+    def _wake_retries(self, now: str) -> None:
+        while self._retries and self._retries[0][0] <= now:
+            retry_at, job = heapq.heappop(self._retries)
+            record = self._records.get(job)
+            if record is not None and record.retry_at == retry_at and self._is_ready(job, record):
+                self._push(job, record)
+
+    def _next(self, gpus_reserved: bool) -> tuple[str | None, _Key | None]:
+        """The first entry, in order, among those that a free slot could take."""
+        cpu = self.slots.free_cpu > 0
+        gpu = bool(self.slots.free_gpus) and not gpus_reserved
+        usable = [kind for kind, free in ((CPU, cpu), (EITHER, cpu or gpu), (GPU, gpu)) if free]
+        heads = [(key, kind) for kind in usable if (key := self._head(kind)) is not None]
+        if not heads:
+            return None, None
+        key, kind = min(heads)
+        return kind, key
+
+    def _head(self, kind: str) -> _Key | None:
+        """The first key that still holds; those that have been overtaken by a change are dropped here."""
+        heap = self._ready[kind]
+        while heap and self._lined.get(heap[0][2]) != heap[0]:
+            heapq.heappop(heap)
+        return heap[0] if heap else None
+
+    def _slot_for(self, entry: Entry, kind: str, gpus_reserved: bool) -> Slot | None:
+        if kind == CPU:
+            return self.slots.take(0)
+        if kind == EITHER:
+            if self.slots.free_cpu:
+                return self.slots.take(0)
+            return None if gpus_reserved else self.slots.take(1)
+        return self.slots.take(self._gpus_of(entry) or 1)
+

@@ -1,0 +1,141 @@
+"""The attempts that this pod has in flight: started, watched, stopped, collected."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+from dispatcher.config import Config
+from dispatcher.errors import DispatcherError
+from dispatcher.matrix.entry import Entry
+from dispatcher.outlets import processes
+from dispatcher.outlets.base import Ended
+from dispatcher.outlets.local import LocalOutlet, make_handle
+from dispatcher.pod import outcome
+from dispatcher.pod.launch import prepare
+from dispatcher.pod.outcome import Ending
+from dispatcher.pod.slots import Slot
+from dispatcher.run_state import files, life
+from dispatcher.run_state.states import Record
+from dispatcher.workspace import AttemptPaths, Layout
+
+
+class Flight:
+    """One attempt of this pod. `ending` is set when it has ended and is kept until that is recorded."""
+
+    def __init__(self, job: str, number: int, slot: Slot, paths: AttemptPaths, method: str) -> None:
+        self.job = job
+        self.number = number
+        self.slot = slot
+        self.paths = paths
+        self.method = method
+        self.handle: str | None = None
+        self.pid: int | None = None
+        self.pid_recorded = False
+        self.ending: Ending | None = None
+        self.stopping = ""
+        self.released = False
+        self.started_s = time.monotonic()
+        self.oom_kills = _oom_kills()
+
+
+class Flights:
+    """All flights of one pod by job id."""
+
+    def __init__(self, config: Config, pod: str) -> None:
+        self._config = config
+        self._layout: Layout = config.layout
+        self._pod = pod
+        self.outlet = LocalOutlet()
+        self.by_job: dict[str, Flight] = {}
+
+    def __len__(self) -> int:
+        return len(self.by_job)
+
+    def start(self, entry: Entry, number: int, slot: Slot, paths: AttemptPaths) -> Flight:
+        """Start a claimed entry; what keeps it from starting is its ending, never an exception."""
+        flight = Flight(entry.job_id, number, slot, paths, entry.method)
+        self.by_job[entry.job_id] = flight
+        life_fd: int | None = None
+        try:
+            attempt = prepare(self._config, self._pod, entry, number, slot, paths)
+            with files.shared_umask(self._layout.root):
+                life_fd = _take_life_sign(paths.alive)
+            flight.handle = self.outlet.submit(attempt, life_fd)
+            flight.pid = int(flight.handle.partition(":")[0])
+        except DispatcherError as error:
+            flight.ending = Ending(exit_code=None, reason=outcome.CANNOT_START, error=str(error))
+        finally:
+            if life_fd is not None:
+                # The tree has inherited it; what keeps it locked from now on is the tree alone.
+                os.close(life_fd)
+        return flight
+
+    def adopt(self, job: str, record: Record, slot: Slot, method: str) -> Flight:
+        """Watch an attempt that the dispatcher of this name had started before it was restarted."""
+        paths = self._layout.attempt(job, record.attempt)
+        flight = Flight(job, record.attempt, slot, paths, method)
+        pid = record.pid or next(iter(processes.of_attempt(paths.directory)), 0)
+        flight.handle = make_handle(pid, paths.directory)
+        flight.pid, flight.pid_recorded = record.pid, True
+        self.by_job[job] = flight
+        self.outlet.adopt(flight.handle)
+        return flight
+
+    def collect(self) -> list[Flight]:
+        """The flights that have ended and are not recorded yet."""
+        waiting = {f.handle: f for f in self.by_job.values() if f.handle is not None and f.ending is None}
+        for handle, result in self.outlet.poll([h for h in waiting if h]).items():
+            if isinstance(result, Ended):
+                flight = waiting[handle]
+                flight.ending = judge(result, flight.paths.log, oom_killed=_oom_kills() > flight.oom_kills)
+        return [flight for flight in self.by_job.values() if flight.ending is not None]
+
+    def stop(self, flight: Flight, reason: str) -> None:
+        """Ask an attempt to end; `reason` is what its exit status will say beside the number."""
+        if flight.stopping or flight.handle is None or flight.ending is not None:
+            return
+        flight.stopping = reason or "asked"
+        if reason:
+            # On a full disk the attempt is stopped all the same; only why is then not written.
+            with contextlib.suppress(OSError):
+                files.write_new(flight.paths.stop, reason.encode() + b"\n")
+        self.outlet.cancel(flight.handle)
+
+    def kill(self, flight: Flight) -> None:
+        """End an attempt that has no right to run any more, at once."""
+        if flight.handle is not None:
+            self.outlet.cancel(flight.handle, force=True)
+
+    def is_ours(self, pid: int) -> bool:
+        """Whether a process belongs to one of these attempts."""
+        directory = processes.attempt_of(pid)
+        return directory is not None and any(os.fspath(f.paths.directory) == directory for f in self.by_job.values())
+
+
+def judge(ended: Ended, log: Path, *, oom_killed: bool = False) -> Ending:
+    """Why an attempt ended, with the end of its log where that matters."""
+    return outcome.classify(ended, "" if ended.exit_code == 0 else outcome.read_log_end(log), oom_killed=oom_killed)
+
+
+def _take_life_sign(path: Path) -> int | None:
+    """The locked descriptor; None where flock does not work, and heartbeats must do."""
+    try:
+        return life.take(path)
+    except OSError as error:
+        if error.errno in life.CANNOT_LOCK:
+            return None
+        raise files.storage_error(error, "taking the life sign", path) from error
+
+
+def _oom_kills() -> int:
+    """How many processes this host's kernel has killed for want of memory since it started."""
+    try:
+        for line in Path("/proc/vmstat").read_bytes().splitlines():
+            if line.startswith(b"oom_kill "):
+                return int(line.split()[1])
+    except OSError:
+        return 0
+    return 0

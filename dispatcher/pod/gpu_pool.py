@@ -1,0 +1,91 @@
+"""The slots of a pod together with what is known of its GPUs: their health, and who else uses them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from dispatcher.errors import UsageError
+from dispatcher.pod.gpu_users import foreign_use
+from dispatcher.pod.gpus import Gpu, GpuReader, GpuReading, Health, parse_gpus
+from dispatcher.pod.options import PodOptions
+from dispatcher.pod.slots import Slots
+from dispatcher.run_state.life import SlotInfo
+
+# A reading costs a few ms; a GPU that was busy or ill a moment ago is looked at again this often.
+_READ_AGAIN_S: Final = 1.0
+
+
+class GpuPool:
+    """The pool, and its GPUs as they were last read."""
+
+    def __init__(self, options: PodOptions, say: Callable[[str], None]) -> None:
+        self._reader: GpuReader | None = None
+        self._reading = GpuReading()
+        self._next_s = 0.0
+        self._paused: dict[int, str] = {}
+        indices: tuple[int, ...] = ()
+        if options.gpus:
+            self._reader = GpuReader()
+            indices = parse_gpus(options.gpus, self._reader.existing)
+            self._reading = self._reader.read(indices)
+            if self._reading.warning:
+                say(f"warning: {self._reading.warning}")
+        if not indices and not options.cpu_slots:
+            raise UsageError("a pod needs slots: --gpus 0,1,2,3 for GPUs, --slots N for CPU slots, or both")
+        self.slots = Slots(indices, options.cpu_slots, options.jobs_per_gpu)
+
+    def look(self, is_ours: Callable[[int], bool]) -> None:
+        """Read the GPUs again and mark those that cannot be used now."""
+        if self._reader is None or self._reading.unavailable is not None or time.monotonic() < self._next_s:
+            return
+        self._reading = self._reader.read(self.slots.gpus)
+        self.slots.mark_foreign(foreign_use(self._reading, is_ours, self.slots.occupied_gpus))
+        self._quarantine()
+        if self.slots.unusable:
+            self._next_s = time.monotonic() + _READ_AGAIN_S
+
+    def pause(self, paused: Mapping[int, str]) -> None:
+        """These GPUs are paused by the circuit breaker, all others are not."""
+        self._paused = dict(paused)
+        self._quarantine()
+
+    def will_look_again(self) -> float | None:
+        """Seconds until GPUs that somebody else uses are worth another look."""
+        return max(0.0, self._next_s - time.monotonic()) if self._reader and self.slots.unusable else None
+
+    def slot_infos(self, jobs: Mapping[int | None, Iterable[str]]) -> list[SlotInfo]:
+        """The slots as `dispatcher pods` shows them; `jobs` by GPU index, None for the CPU slots."""
+        gpus = {gpu.index: gpu for gpu in self._reading.gpus}
+        unusable = self.slots.unusable
+        infos = []
+        for index in self.slots.gpus:
+            gpu = gpus.get(index, Gpu(index=index))
+            infos.append(
+                SlotInfo(
+                    name=f"gpu{index}",
+                    jobs=list(jobs.get(index, ())),
+                    note=unusable.get(index, ""),
+                    gpu_name=gpu.name or "",
+                    memory_used_mib=gpu.memory_used_mib,
+                    memory_total_mib=gpu.memory_total_mib,
+                )
+            )
+        on_cpu = list(jobs.get(None, ()))
+        for number in range(max(self.slots.cpu_slots, len(on_cpu))):
+            infos.append(SlotInfo(name=f"cpu{number}", jobs=on_cpu[number : number + 1]))
+        return infos
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+
+    def _quarantine(self) -> None:
+        ill = {gpu.index: gpu.why for gpu in self._reading.gpus if gpu.health is not Health.OK}
+        for index in self.slots.gpus:
+            why = ill.get(index) or self._paused.get(index)
+            if why:
+                self.slots.quarantine(index, why)
+            else:
+                self.slots.restore(index)

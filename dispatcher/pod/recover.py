@@ -1,0 +1,121 @@
+"""Recording how attempts of dead dispatchers ended. Any dispatcher on any host may do it: there is no owner to wait for.
+
+An attempt's life sign decides where locks can be trusted; the processes of this very host decide for attempts that ran
+here; where neither can tell, the heartbeat of the attempt's dispatcher must have been still for `lost_after`. Whoever
+takes an entry away from an attempt that may still live leaves `superseded` in its directory first, and then gives its
+wrapper time to look.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+import msgspec
+
+from dispatcher.config import Config
+from dispatcher.outlets import local, processes
+from dispatcher.outlets.base import Ended
+from dispatcher.pod.launch import watch_interval_s
+from dispatcher.run_state import files, life
+from dispatcher.run_state.states import Record
+from dispatcher.workspace import AttemptPaths, Layout
+
+
+class Found(msgspec.Struct, frozen=True):
+    """An attempt of a dead dispatcher that has ended."""
+
+    job: str
+    attempt: int
+    ended: Ended
+
+
+class Recovery:
+    """Looks after attempts in flight that no live dispatcher looks after."""
+
+    def __init__(self, config: Config, me: str, *, trust_locks: bool) -> None:
+        self._layout: Layout = config.layout
+        self._config = config
+        self._me = me
+        self.trust_locks = trust_locks
+        self._watch = life.Watch()
+        self._superseded: set[tuple[str, int]] = set()
+
+    def pod_is_alive(self, pod: str | None) -> bool:
+        """Whether a dispatcher of that name lives (or may, as far as this host can know)."""
+        info = life.read_pod(self._layout, pod) if pod else None
+        return info is not None and self._lives(info)
+
+    def look(self, running: Iterable[tuple[str, Record]]) -> list[Found]:
+        """Those of the attempts in flight, none of them this dispatcher's, that have ended without anybody to say so."""
+        pods: dict[str, tuple[life.PodInfo | None, bool]] = {}
+        found = []
+        for job, record in running:
+            pod = record.pod or ""
+            if pod not in pods:
+                info = life.read_pod(self._layout, pod) if pod else None
+                pods[pod] = info, info is not None and pod != self._me and self._lives(info)
+            info, alive = pods[pod]
+            paths = self._layout.attempt(job, record.attempt)
+            if alive or not os.path.isdir(paths.directory):
+                # Without a directory it is no attempt of ours: a lab's own script may still run it.
+                continue
+            ended = self._look_at(job, record, paths, info)
+            if ended is not None:
+                found.append(Found(job, record.attempt, ended))
+        return found
+
+    def _lives(self, info: life.PodInfo) -> bool:
+        if not self.trust_locks:
+            info = msgspec.structs.replace(info, lock="strict")
+        return life.pod_is_alive(self._layout, info, self._watch, self._config.lost_after_s)
+
+    def _look_at(self, job: str, record: Record, paths: AttemptPaths, info: life.PodInfo | None) -> Ended | None:
+        here = record.host == life.host_name() and (info is None or info.boot_id == life.boot_id())
+        if here:
+            if processes.of_attempt(paths.directory):
+                self._stop_if_asked(record, paths)
+                return None
+            return self._ended(paths)
+        if self.trust_locks:
+            held = life.is_held(paths.alive)
+            if held is False:
+                return self._ended(paths)
+            pod_lock_held = info is not None and life.is_held(self._layout.pod_lock(info.pod))
+            if held and not pod_lock_held and record.want is None:
+                # Its dispatcher has died, the attempt has not: it runs on.
+                return None
+        # Nobody can tell, or a file server keeps the locks of a host that is gone.
+        return self._take_away(job, record, paths)
+
+    def _stop_if_asked(self, record: Record, paths: AttemptPaths) -> None:
+        if record.want is not None and record.pid is not None:
+            handle = local.make_handle(record.pid, paths.directory)
+            local.LocalOutlet().cancel(handle)
+
+    def _ended(self, paths: AttemptPaths) -> Ended | None:
+        files.look_at(paths.directory)
+        outcome = local.read_exit(paths.directory)
+        if not isinstance(outcome, Ended):
+            return None
+        if outcome.exit_code is None:
+            # Its host may only be cut off: when it comes back, its wrapper must find that it has no right any more.
+            self._mark(paths)
+        return outcome
+
+    def _take_away(self, job: str, record: Record, paths: AttemptPaths) -> Ended | None:
+        key = (job, record.attempt)
+        if key not in self._superseded:
+            self._mark(paths)
+            self._superseded.add(key)
+        # Two looks of the wrapper and its grace period, by this process's own clock.
+        guard_s = 2 * watch_interval_s(self._config) + self._config.kill_grace_s
+        if self._watch.unchanged_s(f"superseded:{job}/{record.attempt}", True) < guard_s:
+            return None
+        files.look_at(paths.directory)
+        outcome = local.read_exit(paths.directory)
+        return outcome if isinstance(outcome, Ended) else None
+
+    def _mark(self, paths: AttemptPaths) -> None:
+        with files.storing("marking as superseded", paths.directory):
+            files.write_new(paths.superseded, self._me.encode() + b"\n")

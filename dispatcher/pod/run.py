@@ -1,0 +1,234 @@
+"""One dispatcher: set up, turn after turn of the loop, and away."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final
+
+from dispatcher.config import Config
+from dispatcher.errors import DispatcherError, LockError, StaleViewError, StorageError, UsageError
+from dispatcher.outlets import processes
+from dispatcher.pod.gpu_pool import GpuPool
+from dispatcher.pod.options import PodOptions
+from dispatcher.pod.prove import go_strict, prove_locks
+from dispatcher.pod.register import Registration, locks_refused, refuse_shared_gpus
+from dispatcher.pod.turn import Turn
+from dispatcher.pod.wake import FileWatch, Signals, Wait
+from dispatcher.run_state import files
+from dispatcher.run_state.projection import Projector
+from dispatcher.run_state.store import Store
+from dispatcher.values import is_name
+from dispatcher.workspace import Layout
+
+Say = Callable[[str], None]
+
+RUNNING: Final = "running"
+DRAINING: Final = "draining"
+STOPPING: Final = "stopping"
+LEAVING: Final = "leaving"
+_AFTER = {
+    DRAINING: "no new claims, running jobs finish. Again: stop them (TERM, then KILL) and put them back",
+    STOPPING: "stopping the running jobs and putting them back. Again: leave at once, the jobs run on",
+    LEAVING: "leaving; the jobs run on, a dispatcher of this name finds them again",
+}
+_FIRST = {"drain": DRAINING, "stop": STOPPING, "leave": LEAVING}
+_NEXT = {DRAINING: STOPPING, STOPPING: LEAVING, LEAVING: LEAVING}
+# A pid is recorded with the next transaction, or by itself when none comes in this time.
+_PID_DELAY_S: Final = 0.02
+# While strays are stopped, nothing but a look tells when they are gone.
+_STRAY_LOOK_S: Final = 0.05
+# What runs on the slots is shown at once, but short jobs do not make the pod's file change all the time.
+_SHOW_S: Final = 0.5
+# After a step that failed (disk full, file server away).
+_TRY_AGAIN_S: Final = 2.0
+
+
+def run_pod(layout: Layout, config: Config, options: PodOptions, say: Say) -> int:
+    """Run a dispatcher until it is told to end or, with `until_empty`, until nothing is left; the exit code."""
+    if not is_name(options.pod):
+        raise UsageError(f"--pod {options.pod!r}: a pod's name has letters, digits, '.', '_' and '-', and names its files")
+    processes.adopt_orphans()
+    store = Store(layout, by=options.pod, lock=config.lock)
+    gpus = GpuPool(options, say)
+    registration = Registration(layout, options.pod, config.heartbeat_s)
+    try:
+        _make_sure_of_locks(store, config, registration, gpus, say)
+        return Pod(store, config, options, registration, gpus, say).run()
+    finally:
+        registration.release()
+        gpus.close()
+        store.close()
+
+
+def _make_sure_of_locks(store: Store, config: Config, registration: Registration, gpus: GpuPool, say: Say) -> None:
+    layout = config.layout
+    store.prepare()
+    useless = registration.take()
+    if useless is not None:
+        registration.refuse_if_alive_without_locks(config.lost_after_s)
+    refuse_shared_gpus(layout, registration.info, gpus.slots.gpus)
+
+    def beat() -> None:
+        registration.beat(lock=store.lock_kind)
+
+    registration.beat(force=True, slots=gpus.slot_infos({}), lock=store.lock_kind)
+    if store.lock_kind != "flock":
+        return
+    if useless is None:
+        proof = prove_locks(layout, registration.info.pod, beat, say)
+        useless = proof.message if proof.lying else None
+    if useless is None:
+        return
+    if config.lock != "auto":
+        raise locks_refused(useless, layout.run_state, config.lock)
+    say(f"warning: {useless}. Using the hard-link lock (lock: strict) instead")
+    go_strict(store, layout, registration.info.pod, beat, useless)
+
+
+class Pod:
+    """The loop of one dispatcher."""
+
+    def __init__(
+        self, store: Store, config: Config, options: PodOptions, registration: Registration, gpus: GpuPool, say: Say
+    ) -> None:
+        self.store = store
+        self.options = options
+        self.config = config
+        self.registration = registration
+        self.say = say
+        self.phase = RUNNING
+        self.poll_interval_s = options.poll_interval_s or config.poll_interval_s
+        self.projector = Projector(store)
+        self.turn = Turn(store, config, options, gpus, say)
+        self._next_poll_s = 0.0
+        self._next_show_s = 0.0
+        self._failed_before: str | None = None
+
+    def run(self) -> int:
+        layout = self.config.layout
+        with Signals(self._on_signal) as signals:
+            files.remove_leftovers(layout.run_state)
+            files.remove_leftovers(layout.pods_dir)
+            self.turn.begin()
+            self._say_hello()
+            watch = FileWatch()
+            for path in (layout.status_file, layout.lock_file, self.turn.manifest_path):
+                watch.add(path)
+            wait = Wait(signals, watch)
+            try:
+                while not self._is_over():
+                    self._step(wait)
+            finally:
+                watch.close()
+                self._finish()
+        return self.turn.exit_code()
+
+    def _step(self, wait: Wait) -> None:
+        pause_s = _TRY_AGAIN_S
+        try:
+            due = time.monotonic() >= self._next_poll_s
+            if due:
+                self._next_poll_s = time.monotonic() + self.poll_interval_s
+            claimed = self.turn.take(claiming=self.phase == RUNNING, look_around=due)
+            if self.phase == STOPPING:
+                self.turn.stop_all()
+            self._beat()
+            if claimed and self.turn.can_claim_more():
+                return
+            # Readers can wait for a moment longer than a free slot can.
+            self.projector.look_at_retired()
+            self.projector.write_when_due()
+            pause_s = self._pause_s()
+            self._failed_before = None
+        except (StorageError, LockError, StaleViewError) as error:
+            self._say_once(error)
+        if self._is_over():
+            return
+        idle = self.phase == RUNNING and self.turn.has_free_slots()
+        if wait.wait(pause_s, self.turn.flights.outlet.wait_descriptors(), for_changes=idle or bool(self.turn.flights)):
+            self.turn.something_changed = True
+
+    def _pause_s(self) -> float:
+        turn = self.turn
+        pause_s = min(self._next_poll_s - time.monotonic(), self.registration.due_in_s())
+        projection_s = self.projector.due_in_s()
+        if projection_s is not None:
+            pause_s = min(pause_s, projection_s)
+        if turn.has_unrecorded_pids():
+            pause_s = min(pause_s, _PID_DELAY_S)
+        if turn.flights.outlet.needs_polling():
+            pause_s = min(pause_s, _STRAY_LOOK_S)
+        retry_s = turn.next_retry_in_s()
+        if retry_s is not None and self.phase == RUNNING:
+            pause_s = min(pause_s, retry_s)
+        return max(0.0, pause_s)
+
+    def _beat(self) -> None:
+        if self.registration.due_in_s() > 0 and (time.monotonic() < self._next_show_s or not self.turn.slots_changed()):
+            return
+        self._next_show_s = time.monotonic() + _SHOW_S
+        layout = self.config.layout
+        if self.phase == RUNNING and layout.pod_drain(self.options.pod).exists():
+            self._enter(DRAINING, "asked by `dispatcher drain`")
+        self.registration.beat(
+            force=True,
+            phase=self.phase,
+            lock=self.store.lock_kind,
+            slots=self.turn.slot_infos(),
+            notes=self.turn.notes(),
+            matrix=os.fspath(self.turn.manifest_path),
+            methods=list(self.options.methods),
+        )
+
+    def _is_over(self) -> bool:
+        if self.phase == LEAVING:
+            return True
+        if self.turn.flights:
+            return False
+        if self.phase in (DRAINING, STOPPING) or self.turn.enough():
+            return True
+        return self.options.until_empty and self.turn.is_finished()
+
+    def _finish(self) -> None:
+        """Leave nothing unsaid: pids and endings that are not recorded yet, and a status file that is current."""
+        try:
+            if self.phase != LEAVING:
+                self.turn.take(claiming=False, look_around=False)
+            else:
+                self.turn.record_pids()
+            self.projector.write()
+        except (StorageError, LockError, StaleViewError) as error:
+            self.say(f"warning: {error}")
+        self.projector.close()
+
+    def _on_signal(self, number: int) -> None:
+        self._enter(_NEXT.get(self.phase, _FIRST[self.options.on_exit]), "")
+
+    def _enter(self, phase: str, why: str) -> None:
+        self.phase = phase
+        self.say(f"{phase}{f' ({why})' if why else ''}: {_AFTER[phase]}")
+
+    def _say_hello(self) -> None:
+        counts = self.turn.counts()
+        self.say(
+            f"pod {self.options.pod} on {self.registration.info.host}, pid {os.getpid()}: {self.turn.describe_slots()}; "
+            f"{self.turn.manifest_path.name}: {counts}; poll interval {self.poll_interval_s:g} s"
+        )
+
+    def _say_once(self, error: DispatcherError) -> None:
+        """A fault that lasts is said once, not at every try."""
+        if str(error) != self._failed_before:
+            self._failed_before = str(error)
+            self.say(f"warning: {error}; trying again")
+
+
+def say_with_time(print_line: Say) -> Say:
+    """Put the local time before each line."""
+
+    def say(text: str) -> None:
+        print_line(f"{datetime.now():%H:%M:%S} {text}")
+
+    return say

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from dispatcher import contract
+from dispatcher.cli.complete import complete_jobs, complete_words
 from dispatcher.workspace import Layout
 
 if TYPE_CHECKING:
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-FORMATS = ("plain", "github", "latex", "csv", "json")
+FORMATS: Final = ("plain", "github", "latex", "csv", "json")
+STATE_WORDS: Final = ("queued", "submitted", "running", "done", "failed", "abandoned", "held")
 
 
 def _keep_root(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
@@ -27,7 +29,7 @@ def _keep_root(ctx: click.Context, _param: click.Parameter, value: str | None) -
 
 
 def root_option() -> click.Option:
-    """`--root DIR`: of `dispatcher` itself and of every command; the commands find the Layout as the context's object."""
+    """`--root DIR`, which every command takes; they find the Layout as the context's object."""
     return click.Option(
         ["--root"],
         type=click.Path(exists=True, file_okay=False),
@@ -75,3 +77,40 @@ def read_where(_ctx: click.Context, _param: click.Parameter, values: tuple[str, 
 def read_list(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[str, ...]:
     """A list with commas."""
     return tuple(part.strip() for part in (value or "").split(",") if part.strip())
+
+
+def where_option(function: F) -> F:
+    return click.option(
+        "--where",
+        multiple=True,
+        callback=read_where,
+        metavar="KEY=VALUE",
+        help="Only jobs with this value (a glob), of their entry or record; several must all match.",
+    )(function)
+
+
+def state_option(function: F) -> F:
+    return click.option(
+        "--state",
+        "states",
+        multiple=True,
+        metavar="STATE",
+        shell_complete=complete_words(STATE_WORDS),
+        help="Only jobs in this state; several with commas.",
+    )(function)
+
+
+def format_option(function: F) -> F:
+    """`--format` and its short form `--json`; the command gets `style`."""
+    json_flag = click.option("--json", "style", flag_value="json", help="The same as --format json.")
+    choice = click.option("--format", "style", type=click.Choice(FORMATS), default="plain", help="[default: plain]")
+    return json_flag(choice(function))
+
+
+def json_option(function: F) -> F:
+    return click.option("--json", "as_json", is_flag=True, help="As JSON.")(function)
+
+
+def jobs_argument(function: F, *, required: bool = False) -> F:
+    argument = click.argument("jobs", nargs=-1, required=required, metavar="[JOB]...", shell_complete=complete_jobs)
+    return argument(function)

@@ -1,0 +1,260 @@
+"""The Python API: a workspace to look at and to change, as the commands do.
+
+    from dispatcher import Workspace
+
+    workspace = Workspace("/shared/lab")
+    for row in workspace.results():
+        print(row["lang"], row["test_bpc"])
+    workspace.requeue("fft_*", where={"reason": "out of memory"})
+
+Methods that only look take no lock and write nothing. Methods that change something hold the claims lock for that
+moment, and bring the status file up to date before they return.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dispatcher import contract
+from dispatcher.config import Config, load_config
+from dispatcher.errors import StateError, UsageError, nearest
+from dispatcher.report import changes
+from dispatcher.report.look import Looker
+from dispatcher.report.overview import Overview, overview
+from dispatcher.report.selection import parse_states, select
+from dispatcher.report.view import PodView, View
+from dispatcher.report.waiting import why_waiting
+from dispatcher.run_state import files
+from dispatcher.run_state.states import IN_FLIGHT, Record, State
+from dispatcher.run_state.store import Store, Transaction
+from dispatcher.workspace import Layout
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dispatcher.matrix.entry import Entry
+    from dispatcher.matrix.manifest import Manifest
+    from dispatcher.run_state.journal import Line
+
+Changes = changes.Changes
+# `{"lang": "spa*"}`, or pairs: every glob must match.
+Where = Mapping[str, str] | Sequence[tuple[str, str]]
+
+
+class Workspace:
+    """The workspace at `root` (default: `$DISPATCHER_ROOT`, else the current directory).
+
+    `by` is who changes are recorded under, `user@host` when not said. Any method may raise ConfigError (a faulty
+    dispatcher.yaml), UsageError (no workspace there, a name that no job has), StateError (the run state cannot be
+    read) and StorageError; those that change something LockError as well, and then nothing was changed.
+    """
+
+    def __init__(self, root: str | os.PathLike[str] | None = None, *, by: str | None = None) -> None:
+        self.layout = Layout(root or os.environ.get(contract.ROOT) or ".")
+        self._by = by
+
+    @functools.cached_property
+    def config(self) -> Config:
+        """dispatcher.yaml, or the defaults."""
+        return load_config(self.layout)
+
+    @functools.cached_property
+    def store(self) -> Store:
+        """The run state itself, for what has no method here."""
+        return Store(self.layout, by=self._by or user_at_host(), lock=self.config.lock)
+
+    @functools.cached_property
+    def _looker(self) -> Looker:
+        return Looker(self.layout, self.config, self.store)
+
+    def look(self) -> View:
+        """Everything at this moment: records, entries, progress, pauses, refused edits, pods.
+
+        Hand edits that no dispatcher has taken in yet are shown as if they were in force (`View.edited` names them).
+        """
+        return self._looker.look()
+
+    def records(self) -> dict[str, Record]:
+        """The record of every job, also of those that only the manifest has (queued, `rev` 0)."""
+        return dict(self.look().records)
+
+    def entries(self) -> dict[str, Entry]:
+        """The entry of every job whose manifest is known: the default one, then others for jobs that it lacks."""
+        return dict(self.look().entries)
+
+    def status(self, *, states: Iterable[str] = (), where: Where = ()) -> Overview:
+        """Counts by state, rows of what runs and what failed, and why the rest waits; times are in seconds."""
+        whole = self.look()
+        jobs = select(whole, (), parse_states(states), _pairs(where))
+        return overview(whole.only({job: whole.records[job] for job in jobs}), whole)
+
+    def queue(self) -> list[tuple[str, str]]:
+        """Queued jobs in the order in which they are claimed, each with why it does not run yet."""
+        view = self.look()
+        queued = [job for job, record in view.records.items() if record.state is State.QUEUED]
+        order = {job: number for number, job in enumerate(view.entries)}
+        queued.sort(key=lambda job: (-view.priority(job), order.get(job, len(order)), job))
+        return [(job, why_waiting(view, job, view)) for job in queued]
+
+    def results(self, view: View | None = None) -> list[dict[str, Any]]:
+        """One row per job that has been done: `result.json` of the last such attempt and the entry's parameters.
+
+        A row has `job_id`, `method`, the parameters, `attempt`, and the result's keys; where both have a key the
+        result's value stands. Jobs that wrote no result have no row. `view`: the look whose jobs to take.
+        """
+        return list(self._looker.results(view or self.look()))
+
+    def history(self, job: str | None = None) -> Iterator[Line]:
+        """Every change in order, of one job or of all: `seq`, `at` (UTC), `by`, `event`, `job`, `set`, `data`."""
+        from dispatcher.run_state import journal
+
+        return journal.history(self.layout, job)
+
+    def pods(self) -> list[PodView]:
+        """Every dispatcher that left its file here, and whether it lives as far as this host can know."""
+        return list(self.look().pods)
+
+    def plan(
+        self, state: State, names: Sequence[str], *, states: Iterable[str] = (), where: Where = ()
+    ) -> changes.Plan:
+        """What `requeue`, `hold` or `abandon` (`state`: queued, held, abandoned) would be about; changes nothing."""
+        if not names and not states and not where:
+            raise UsageError("say which jobs: ids, globs such as 'fft_*', --state or --where key=value")
+        return changes.plan(self.look(), state, names, list(states), _pairs(where))
+
+    def carry_out(self, plan: changes.Plan) -> Changes:
+        """Do what was planned, for every job as far as it still makes sense."""
+        outcome = Changes({}, {}, {}, plan.left_alone)
+        with self.changing() as tx:
+            for job, seen in plan.jobs.items():
+                answer = changes.decide(plan.state, seen, tx.record(job))
+                if isinstance(answer, str):
+                    outcome.refused[job] = answer
+                elif not answer[0]:
+                    record = tx.record(job)
+                    outcome.unchanged[job] = f"is {record.state if record else State.QUEUED} already"
+                else:
+                    tx.change(job, answer[0], answer[1])
+                    outcome.changed[job] = changes.what_happened(answer[0])
+        return outcome
+
+    def requeue(self, *names: str, states: Iterable[str] = (), where: Where = ()) -> Changes:
+        """Queue jobs again: ids, globs, jobs in `states`, jobs whose values match `where`; all that is said must fit.
+
+        A running job that is named exactly is stopped first. Globs and `where` without `states` mean failed,
+        abandoned and held jobs only. Jobs that refuse are in the result's `refused`, with why.
+        """
+        return self.carry_out(self.plan(State.QUEUED, names, states=states, where=where))
+
+    def hold(self, *names: str, states: Iterable[str] = (), where: Where = ()) -> Changes:
+        """Keep jobs from being claimed until they are requeued; globs mean queued jobs only. Else as `requeue`."""
+        return self.carry_out(self.plan(State.HELD, names, states=states, where=where))
+
+    def abandon(self, *names: str, states: Iterable[str] = (), where: Where = ()) -> Changes:
+        """Give jobs up and stop those that run; globs mean all that are not done. Else as `requeue`."""
+        return self.carry_out(self.plan(State.ABANDONED, names, states=states, where=where))
+
+    def forget(self, *names: str) -> list[str]:
+        """Remove the records of these jobs (ids, globs); what was removed. Their directories and history stay.
+
+        Raises StateError when one of them is in flight; nothing is removed then.
+        """
+        jobs = select(self.look(), names)
+        with self.changing() as tx:
+            known = [job for job in jobs if tx.record(job) is not None]
+            busy = [job for job in known if (record := tx.record(job)) and record.state in IN_FLIGHT]
+            if busy:
+                raise StateError(f"{', '.join(busy[:3])}: in flight; abandon it first (`dispatcher abandon {busy[0]}`)")
+            for job in known:
+                tx.forget(job)
+        return known
+
+    def resume(self, scope: str) -> None:
+        """Go on claiming within a paused scope: a method, or `gpu:host:n`. UsageError when that is not paused."""
+        with self.changing() as tx:
+            pauses = self.store.fold.pauses
+            if scope not in pauses:
+                raise UsageError(f"{scope} is not paused" + (nearest(scope, pauses) if pauses else "; nothing is"))
+            tx.note("resumed", {"scope": scope})
+
+    def clear_refused(self, jobs: Iterable[str] = ()) -> list[str]:
+        """Forget refused hand edits, of these jobs or all; whose they were (`""`: the file as a whole)."""
+        with self.changing() as tx:
+            known = self.store.fold.refusals
+            wanted = list(jobs)
+            for job in wanted:
+                if job not in known:
+                    raise UsageError(f"{job}: no hand edit of it was refused" + (nearest(job, known) if known else ""))
+            cleared = wanted or list(known)
+            for job in cleared:
+                tx.note("cleared", {}, job=job or None)
+        return cleared
+
+    def drain(self, pod: str, *, undo: bool = False) -> None:
+        """Let a pod on any host finish its jobs and claim no more; `undo` takes that back. UsageError: no such pod."""
+        from dispatcher.run_state import life
+
+        known = life.pod_names(self.layout)
+        if pod not in known:
+            raise UsageError(f"there is no pod {pod!r}" + (nearest(pod, known) if known else ": no pod has run here"))
+        path = self.layout.pod_drain(pod)
+        with files.shared_umask(self.layout.root), files.storing("asking the pod to drain with", path):
+            if undo:
+                path.unlink(missing_ok=True)
+            else:
+                files.replace_file(path, f"{self.store.by}\n".encode(), durable=False)
+
+    def add(self, entries: Iterable[Mapping[str, Any]], manifest: str | os.PathLike[str] | None = None) -> Manifest:
+        """Append entries (as in matrix.json) to the default manifest, or to another file; what it holds then.
+
+        Running dispatchers notice at their next poll. ManifestError lists every fault, and nothing is written then.
+        """
+        from dispatcher.matrix.manifest import load_manifest, write_manifest
+
+        path: Path = self.layout.root / (manifest or self.config.matrix)
+        self.store.refresh()
+        known = self.store.records.keys()
+        old = load_manifest(path, known).entries.values() if path.exists() else ()
+        return write_manifest(path, [*(entry.document() for entry in old), *entries], known)
+
+    def attempts(self, job: str) -> list[dict[str, Any]]:
+        """One row per attempt that has a directory, oldest first; `exit_code` is None while it has not ended.
+
+        Keys: attempt, directory, claimed_by, exit_code, reason, ended_at (UTC), log_bytes.
+        """
+        return self._looker.attempts(job)
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[Transaction]:
+        """A transaction (`tx.change(job, event, fields)`); when it is over the status file is brought up to date."""
+        from dispatcher.run_state.projection import Projector
+
+        with self.store.transaction() as tx:
+            yield tx
+        projector = Projector(self.store)
+        try:
+            projector.write()
+        finally:
+            projector.close()
+
+
+def user_at_host() -> str:
+    """Who a person's changes are recorded under."""
+    import pwd
+
+    from dispatcher.run_state.life import host_name
+
+    try:
+        name = os.environ.get("LOGNAME") or os.environ.get("USER") or pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        # A container may have no name for its user.
+        name = str(os.getuid())
+    return f"{name}@{host_name()}"
+
+
+def _pairs(where: Where) -> tuple[tuple[str, str], ...]:
+    return tuple(where.items()) if isinstance(where, Mapping) else tuple(where)

@@ -1,0 +1,129 @@
+"""`dispatcher requeue | abandon | hold | forget`: what a person wants to become of jobs."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from dispatcher.cli.common import jobs_argument, json_option, state_option, where_option, workspace
+from dispatcher.cli.printing import note, print_json
+from dispatcher.errors import UsageError
+from dispatcher.run_state.states import State
+
+if TYPE_CHECKING:
+    from dispatcher.report.changes import Changes
+
+# More jobs than a person has looked at one by one.
+_MANY: Final = 20
+_Where = tuple[tuple[str, str], ...]
+
+
+def _yes(function: click.decorators.FC) -> click.decorators.FC:
+    return click.option("-y", "--yes", is_flag=True, help=f"Do not ask, also for more than {_MANY} jobs.")(function)
+
+
+@click.command()
+@jobs_argument
+@state_option
+@where_option
+@_yes
+@json_option
+def requeue(jobs: tuple[str, ...], states: tuple[str, ...], where: _Where, yes: bool, as_json: bool) -> int:
+    """Queue jobs again: ids, globs, --state, --where; all that is said must fit.
+
+    A glob or --where alone means failed, abandoned and held jobs. A running job that is named is stopped first.
+    """
+    return _wish(State.QUEUED, "requeue", jobs, states, where, yes=yes, as_json=as_json)
+
+
+@click.command()
+@jobs_argument
+@state_option
+@where_option
+@_yes
+@json_option
+def hold(jobs: tuple[str, ...], states: tuple[str, ...], where: _Where, yes: bool, as_json: bool) -> int:
+    """Keep jobs from being claimed until they are requeued: ids, globs, --state, --where.
+
+    A glob or --where alone means queued jobs. A running job that is named is stopped.
+    """
+    return _wish(State.HELD, "hold", jobs, states, where, yes=yes, as_json=as_json)
+
+
+@click.command()
+@jobs_argument
+@state_option
+@where_option
+@_yes
+@json_option
+def abandon(jobs: tuple[str, ...], states: tuple[str, ...], where: _Where, yes: bool, as_json: bool) -> int:
+    """Give jobs up, and stop those that run: ids, globs, --state, --where.
+
+    A glob or --where alone means all jobs that are not done.
+    """
+    return _wish(State.ABANDONED, "abandon", jobs, states, where, yes=yes, as_json=as_json)
+
+
+@click.command()
+@click.argument("jobs", nargs=-1, required=True)
+@_yes
+def forget(jobs: tuple[str, ...], yes: bool) -> None:
+    """Remove the records of jobs (ids, globs) for good. Their directories and their history stay."""
+    from dispatcher.report.selection import select
+
+    found = workspace()
+    view = found.look()
+    meant = [job for job in select(view, jobs) if job not in view.unqueued]
+    if not meant:
+        click.echo("nothing to forget: no dispatcher has queued these yet")
+        return
+    question = f"Forget {_count(len(meant))}?"
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UsageError(f"{question} Say --yes: there is no terminal to ask on")
+        click.confirm(question, abort=True)
+    for job in found.forget(*meant):
+        again = ": its manifest still lists it, so it will be queued anew" if job in view.entries else ""
+        click.echo(f"{job}: forgotten{again}")
+
+
+def _wish(
+    state: State, verb: str, jobs: tuple[str, ...], states: tuple[str, ...], where: _Where, *, yes: bool, as_json: bool
+) -> int:
+    found = workspace()
+    plan = found.plan(state, jobs, states=states, where=where)
+    is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    if len(plan.jobs) > _MANY and not yes and is_terminal:
+        click.confirm(f"{verb} {_count(len(plan.jobs))}?", abort=True)
+    # Without jobs nothing is to be changed, and a look takes no lock.
+    outcome = found.carry_out(plan) if plan.jobs else None
+    if as_json:
+        print_json(outcome or {"changed": {}, "unchanged": {}, "refused": {}, "left_alone": plan.left_alone})
+    elif outcome is None:
+        click.echo(f"nothing to {verb}: no such job" if not plan.left_alone else f"nothing to {verb}")
+    else:
+        _say(outcome)
+    if plan.left_alone and not as_json:
+        names = ", ".join(plan.left_alone[:3]) + (", ..." if len(plan.left_alone) > 3 else "")
+        note(f"{_count(len(plan.left_alone))} matched and left alone ({names}): name them exactly, or say --state")
+    return 1 if outcome is not None and outcome.refused else 0
+
+
+def _say(outcome: Changes) -> None:
+    if len(outcome.changed) > _MANY:
+        kinds = sorted(set(outcome.changed.values()))
+        for kind in kinds:
+            click.echo(f"{_count(sum(done == kind for done in outcome.changed.values()))}: {kind}")
+    else:
+        for job, done in outcome.changed.items():
+            click.echo(f"{job}: {done}")
+    for job, why in outcome.unchanged.items():
+        click.echo(f"{job}: {why}")
+    for job, why in outcome.refused.items():
+        click.echo(f"{job}: refused: {why}", err=True)
+
+
+def _count(number: int) -> str:
+    return f"{number} job{'' if number == 1 else 's'}"

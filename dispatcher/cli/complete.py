@@ -1,0 +1,47 @@
+"""Completion of words by the shell. Silent, whatever is wrong: a message would land in the middle of a command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from dispatcher.workspace import Layout
+
+if TYPE_CHECKING:
+    from dispatcher.api import Workspace
+
+Complete = Callable[[click.Context, click.Parameter, str], list[str]]
+
+
+def complete_words(words: Sequence[str]) -> Complete:
+    """Complete the last word of a list with commas."""
+
+    def complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        return [f"{before}{comma}{word}" for word in words if word.startswith(last)]
+
+    return complete
+
+
+def _completing(ctx: click.Context) -> Workspace:
+    from dispatcher.api import Workspace
+
+    chosen = ctx.find_object(Layout)
+    return Workspace(chosen.root if chosen is not None else None)
+
+
+def complete_jobs(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    from dispatcher.errors import DispatcherError
+
+    try:
+        return [job for job in _completing(ctx).records() if job.startswith(incomplete)]
+    except DispatcherError:
+        return []
+
+
+def complete_pods(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    from dispatcher.run_state.life import pod_names
+
+    return [pod for pod in pod_names(_completing(ctx).layout) if pod.startswith(incomplete)]

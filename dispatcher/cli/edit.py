@@ -1,0 +1,138 @@
+"""`dispatcher edit`: change status lines in an editor, checked before they count, as visudo does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import click
+
+from dispatcher.cli.common import jobs_argument, state_option, where_option, workspace
+from dispatcher.errors import StateError, StatusFileError, UsageError
+
+if TYPE_CHECKING:
+    from dispatcher.api import Workspace
+    from dispatcher.run_state.edits import Outcome
+    from dispatcher.run_state.states import Record
+
+
+@click.command()
+@jobs_argument
+@state_option
+@where_option
+@click.option("--clear-refused", is_flag=True, help="Forget refused hand edits, of these jobs or of all; edit nothing.")
+def edit(
+    jobs: tuple[str, ...], states: tuple[str, ...], where: tuple[tuple[str, str], ...], clear_refused: bool
+) -> None:
+    """Open the status lines of jobs (all, ids, globs, --state, --where) in $EDITOR, and apply what was changed.
+
+    Only state (queued, held, abandoned), priority and fields of your own can be changed.
+    """
+    found = workspace()
+    if clear_refused:
+        cleared = found.clear_refused(jobs)
+        click.echo(f"{len(cleared)} refused hand edit{'' if len(cleared) == 1 else 's'} cleared")
+        return
+    from dispatcher.report.selection import parse_states, select
+    from dispatcher.run_state import status_file
+
+    view = found.look()
+    chosen = [job for job in select(view, jobs, parse_states(states), where) if job in found.store.records]
+    if not chosen:
+        raise UsageError("nothing to edit: no such job has a status line")
+    shown = {job: found.store.records[job] for job in chosen}
+    before = status_file.render(shown)
+    after = _edit_until_right(found, before, shown)
+    if after is None:
+        click.echo("nothing was changed")
+    else:
+        _apply(found, after)
+
+
+def _edit_until_right(found: Workspace, before: bytes, shown: Mapping[str, Record]) -> bytes | None:
+    """What the person saved, without faults; None when they changed nothing or gave up."""
+    with _copy(before) as path:
+        while True:
+            _open_editor(path)
+            with open(path, "rb") as file:
+                after = file.read()
+            if after == before:
+                return None
+            faults = _faults(found, after, shown)
+            if not faults:
+                return after
+            for fault in faults:
+                click.echo(f"dispatcher: {fault}", err=True)
+            if not sys.stdin.isatty():
+                raise StateError("nothing was applied: correct these and edit again")
+            if not click.confirm("Edit again?", default=True, err=True):
+                return None
+
+
+@contextlib.contextmanager
+def _copy(data: bytes) -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="dispatcher-edit-") as directory:
+        path = os.path.join(directory, "matrix_status.json")
+        with open(path, "wb") as file:
+            file.write(data)
+        yield path
+
+
+def _open_editor(path: str) -> None:
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    try:
+        code = subprocess.run([*shlex.split(editor), path], check=False).returncode
+    except (OSError, ValueError) as error:
+        raise UsageError(f"the editor {editor!r} cannot be started ({error}): set EDITOR") from None
+    if code != 0:
+        raise UsageError(f"the editor {editor!r} ended with exit status {code}: nothing was changed")
+
+
+def _faults(found: Workspace, after: bytes, shown: Collection[str]) -> list[str]:
+    """Why what was saved cannot be used, if it cannot."""
+    from dispatcher.run_state import status_file
+
+    try:
+        lines = status_file.parse(after, "the edited copy")
+    except StatusFileError as error:
+        return [str(error)]
+    gone = [job for job in shown if job not in lines]
+    faults = [f"{job}: the line was removed; `dispatcher forget {job}` removes a record" for job in gone[:5]]
+    if len(gone) > len(faults):
+        faults.append(f"... and {len(gone) - len(faults)} more lines")
+    return faults + [f"{change.job}: {change.why}" for change in _changes(found, after) if change.event == "refused"]
+
+
+def _changes(found: Workspace, after: bytes) -> list[Outcome]:
+    """What the edited lines change, judged against the records as they are now."""
+    store = found.store
+    problem = store.problem
+    outcomes = store.judge(after)
+    # The copy says nothing about whether the real file can be read.
+    store.problem = problem
+    # The copy may hold only some of the lines: those that it lacks have been dealt with.
+    return [outcome for outcome in outcomes or [] if outcome.line]
+
+
+def _apply(found: Workspace, after: bytes) -> None:
+    applied: list[Outcome] = []
+    late: list[Outcome] = []
+    with found.changing() as tx:
+        for outcome in _changes(found, after):
+            if outcome.event == "refused":
+                late.append(outcome)
+            else:
+                tx.change(outcome.job, outcome.event, dict(outcome.fields))
+                applied.append(outcome)
+    for outcome in applied:
+        click.echo(f"{outcome.job}: {outcome.event}")
+    if late:
+        raise StateError("\n".join(f"{o.job}: has changed while you were editing: {o.why}" for o in late))
+    if not applied:
+        click.echo("nothing was changed")

@@ -1,0 +1,50 @@
+"""`dispatcher history [JOB]`: what happened, who did it, and when."""
+
+from __future__ import annotations
+
+import collections
+from typing import TYPE_CHECKING
+
+import click
+
+from dispatcher.cli.common import json_option, workspace
+from dispatcher.cli.complete import complete_jobs
+from dispatcher.cli.printing import print_json
+from dispatcher.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from dispatcher.run_state.journal import Line
+
+
+@click.command()
+@click.argument("job", required=False, shell_complete=complete_jobs)
+@click.option("-n", "--tail", type=click.IntRange(1), metavar="N", help="Only the last changes.")
+@json_option
+def history(job: str | None, tail: int | None, as_json: bool) -> None:
+    """List every change of JOB, or of all jobs, in order."""
+    found = workspace()
+    lines: Iterable[Line] = found.history(job)
+    if tail is not None:
+        lines = collections.deque(lines, maxlen=tail)
+    if as_json:
+        print_json(list(lines))
+        return
+    nothing = True
+    for line in lines:
+        click.echo(_text(line))
+        nothing = False
+    if nothing and job is not None and job not in found.records():
+        raise UsageError(f"{job}: no job of that name")
+
+
+def _text(line: Line) -> str:
+    from dispatcher.report.selection import text_of
+    from dispatcher.report.tables import one_line
+
+    changed = [f"{key}={text_of(value)}" for key, value in line.set.items() if value is not None]
+    changed += [f"{key}: {text_of(value)}" for key, value in (line.data or {}).items()]
+    return one_line(
+        "  ".join([str(line.seq), line.at, line.by, line.event, line.job or "-", " ".join(changed)]).rstrip()
+    )

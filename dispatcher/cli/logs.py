@@ -1,0 +1,131 @@
+"""`dispatcher logs JOB`: what an attempt has printed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+import click
+
+from dispatcher.cli.common import workspace
+from dispatcher.cli.complete import complete_jobs
+from dispatcher.cli.printing import note
+from dispatcher.errors import StateError
+
+if TYPE_CHECKING:
+    from dispatcher.api import Workspace
+    from dispatcher.workspace import AttemptPaths
+
+_BLOCK: Final = 1 << 20
+# A look at the file's size costs microseconds; one at the journal a little more.
+_PAUSE_S: Final = 0.2
+_STATE_PAUSE_S: Final = 1.0
+
+
+@click.command()
+@click.argument("job", shell_complete=complete_jobs)
+@click.option("-f", "--follow", is_flag=True, help="Go on until the attempt has ended.")
+@click.option("--attempt", type=click.IntRange(1), metavar="N", help="Which attempt.  [default: the last one]")
+@click.option("-n", "--tail", type=click.IntRange(0), metavar="LINES", help="Only the last lines.")
+def logs(job: str, follow: bool, attempt: int | None, tail: int | None) -> None:
+    """Print the log of JOB's last attempt."""
+    found = workspace()
+    number = attempt or _last_attempt(found, job)
+    paths = found.layout.attempt(job, number)
+    out = sys.stdout.buffer
+    file = _open(found, paths, job, number, follow)
+    if file is None:
+        return
+    with file:
+        if tail is not None:
+            file.seek(_tail_start(file, tail))
+        _copy(file, out)
+        if follow:
+            _follow(found, file, out, job, number)
+
+
+def _last_attempt(found: Workspace, job: str) -> int:
+    from dispatcher.report.selection import select
+
+    view = found.look()
+    select(view, [job])
+    number = view.records[job].attempt
+    if not number:
+        raise StateError(f"{job} has not run yet: there is no log (it is {view.records[job].state})")
+    return number
+
+
+def _open(found: Workspace, paths: AttemptPaths, job: str, number: int, follow: bool) -> BinaryIO | None:
+    """The log; with `follow` waits until there is one, None when the attempt ends without."""
+    while True:
+        has_ended = _has_ended(found, job, number)
+        try:
+            return open(paths.log, "rb", buffering=0)
+        except FileNotFoundError:
+            if not paths.directory.is_dir():
+                known = ", ".join(str(row["attempt"]) for row in found.attempts(job)) or "none"
+                raise StateError(f"{job} has no attempt {number} (there are: {known})") from None
+            if has_ended or not follow:
+                note(f"attempt {number} of {job} has no log")
+                return None
+        time.sleep(_PAUSE_S)
+
+
+def _copy(file: BinaryIO, out: BinaryIO) -> bool:
+    """Copy what is there; whether there was anything."""
+    some = False
+    while block := file.read(_BLOCK):
+        out.write(block)
+        some = True
+    if some:
+        out.flush()
+    return some
+
+
+def _follow(found: Workspace, file: BinaryIO, out: BinaryIO, job: str, number: int) -> None:
+    next_look_s = 0.0
+    while True:
+        # Asked before the rest is read: what was written before the end must not be missed.
+        has_ended = False
+        if time.monotonic() >= next_look_s:
+            has_ended = _has_ended(found, job, number)
+            next_look_s = time.monotonic() + _STATE_PAUSE_S
+        if not _copy(file, out) and has_ended:
+            return
+        if not has_ended:
+            time.sleep(_PAUSE_S)
+
+
+def _has_ended(found: Workspace, job: str, number: int) -> bool:
+    from dispatcher.run_state import life
+    from dispatcher.run_state.states import IN_FLIGHT
+
+    paths = found.layout.attempt(job, number)
+    if os.path.exists(paths.exit):
+        return True
+    found.store.refresh()
+    record = found.store.records.get(job)
+    if record is None or record.attempt != number or record.state not in IN_FLIGHT:
+        return True
+    # Killed outright, and nobody has recorded it yet.
+    return os.path.exists(paths.alive) and life.is_held(paths.alive) is False
+
+
+def _tail_start(file: BinaryIO, lines: int) -> int:
+    """Where the last `lines` lines begin."""
+    end = file.seek(0, os.SEEK_END)
+    position, found = end, 0
+    while position > 0:
+        start = max(0, position - _BLOCK)
+        file.seek(start)
+        block = file.read(position - start)
+        for index in range(len(block) - 1, -1, -1):
+            # The newline that ends the file ends a line and begins none.
+            if block[index] == 0x0A and start + index != end - 1:
+                found += 1
+                if found == lines:
+                    return start + index + 1
+        position = start
+    return 0 if lines else end

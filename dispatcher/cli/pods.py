@@ -1,0 +1,122 @@
+"""`dispatcher pods | drain | resume`: the dispatchers of the workspace, and what keeps them from claiming."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from dispatcher.cli.common import json_option, workspace
+from dispatcher.cli.complete import complete_pods
+from dispatcher.cli.printing import print_json, print_rows
+
+if TYPE_CHECKING:
+    from dispatcher.api import Workspace
+    from dispatcher.report.view import PodView, View
+
+_CLEAR: Final = "\x1b[H\x1b[2J"
+
+
+@click.command()
+@click.option("--watch", is_flag=True, help="Show it again and again; tells how long heartbeats have not risen.")
+@click.option("--interval", type=click.FloatRange(0.1), default=2.0, metavar="SECONDS", help="How often.  [default: 2]")
+@json_option
+def pods(watch: bool, interval: float, as_json: bool) -> None:
+    """List the pods, their slots, and what runs on these."""
+    found = workspace()
+    _show(found, as_json)
+    if not watch:
+        return
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            time.sleep(interval)
+            if sys.stdout.isatty():
+                click.echo(_CLEAR, nl=False)
+            _show(found, as_json)
+
+
+def _show(found: Workspace, as_json: bool) -> None:
+    from dispatcher.report.pods import pod_row, slot_rows
+
+    view = found.look()
+    rows = [pod_row(pod, view.now_s) for pod in view.pods]
+    if as_json:
+        print_json([{**row, "slots": slot_rows(pod, view)} for row, pod in zip(rows, view.pods, strict=True)])
+        return
+    print_rows([_shown_pod(row) for row in rows], "plain", none="no pod has run here")
+    slots = [_shown_slot(row) for pod in view.pods if pod.is_alive for row in slot_rows(pod, view)]
+    if slots:
+        click.echo()
+        used = [name for name in slots[0] if any(row[name] for row in slots)]
+        print_rows(slots, "plain", used)
+    _say_notes(view)
+
+
+def _shown_pod(row: dict[str, Any]) -> dict[str, Any]:
+    from dispatcher.report.progress import duration_text
+
+    unchanged_s = row["heartbeat_unchanged_s"]
+    heartbeat = f"{row['heartbeat']}" if unchanged_s is None else f"unchanged for {duration_text(unchanged_s)}"
+    return {
+        "pod": row["pod"],
+        "state": row["state"],
+        "host": row["host"],
+        "pid": row["pid"],
+        "user": row["user"],
+        "slots": f"{row['busy']}/{row['size']} busy" if row["size"] else "",
+        "up": duration_text(row["up_s"]) if row["alive"] else "",
+        "heartbeat": heartbeat if row["alive"] else "",
+        "methods": ",".join(row["methods"]) or "all",
+    }
+
+
+def _shown_slot(row: dict[str, Any]) -> dict[str, Any]:
+    from dispatcher.report.progress import duration_text
+
+    used, total = row["memory_used_mib"], row["memory_total_mib"]
+    return {
+        "pod": row["pod"],
+        "slot": row["slot"],
+        "job": row["job"] or "free",
+        "elapsed": duration_text(row["elapsed_s"]) if row["job"] else "",
+        "gpu": row["gpu_name"],
+        "memory": f"{used if used is not None else '?'}/{total} MiB" if total is not None else "",
+        "note": row["note"],
+    }
+
+
+def _say_notes(view: View) -> None:
+    for pod in view.pods:
+        for line in pod.info.notes if _is_worth_reading(pod) else ():
+            click.echo(f"{pod.info.pod}: {line}")
+
+
+def _is_worth_reading(pod: PodView) -> bool:
+    return pod.state != "ended"
+
+
+@click.command()
+@click.argument("pod", shell_complete=complete_pods)
+@click.option("--undo", is_flag=True, help="Let it claim again.")
+def drain(pod: str, undo: bool) -> None:
+    """Let POD, on whatever host, finish its jobs and claim no more."""
+    found = workspace()
+    found.drain(pod, undo=undo)
+    view = next((view for view in found.pods() if view.info.pod == pod), None)
+    if view is not None and not view.is_alive:
+        click.echo(f"{pod} does not run" + ("" if undo else ": there is nothing to drain"))
+    elif undo:
+        click.echo(f"{pod} may claim again")
+    else:
+        click.echo(f"{pod} on {view.info.host if view else '?'} will finish its jobs and claim no more")
+
+
+@click.command()
+@click.argument("scope")
+def resume(scope: str) -> None:
+    """Go on claiming within SCOPE, which is paused: a method, or gpu:HOST:N."""
+    workspace().resume(scope)
+    click.echo(f"{scope}: claiming goes on")

@@ -1,0 +1,79 @@
+"""`dispatcher show JOB`: everything about one job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dispatcher.cli.common import json_option, workspace
+from dispatcher.cli.complete import complete_jobs
+from dispatcher.cli.printing import print_json, print_rows
+
+if TYPE_CHECKING:
+    from dispatcher.report.view import View
+
+
+@click.command()
+@click.argument("job", shell_complete=complete_jobs)
+@json_option
+def show(job: str, as_json: bool) -> None:
+    """Show the record of JOB, its entry and its attempts, and why it waits."""
+    from dispatcher.report.overview import job_row
+    from dispatcher.report.selection import select
+
+    found = workspace()
+    view = found.look()
+    job = select(view, [job])[0]
+    record, entry = view.records[job], view.entries.get(job)
+    attempts = found.attempts(job)
+    if as_json:
+        print_json(
+            {
+                **job_row(view, job),
+                "record": record.fields(),
+                "entry": entry.document() if entry else None,
+                "attempts": attempts,
+                "why": _why(view, job),
+                "refused_edits": [refusal for refusal in view.refusals if refusal.job == job],
+            }
+        )
+        return
+    print_rows(_facts(view, job), "plain", ("", job))
+    if entry is not None:
+        click.echo()
+        print_rows([{"entry": key, "value": value} for key, value in entry.document().items()], "plain")
+    if attempts:
+        click.echo()
+        print_rows(attempts, "plain", ("attempt", "exit_code", "reason", "ended_at", "log_bytes", "directory"))
+
+
+def _facts(view: View, job: str) -> list[dict[str, Any]]:
+    from dispatcher.report.overview import job_row
+    from dispatcher.report.progress import duration_text, progress_text
+
+    row = job_row(view, job)
+    facts: dict[str, Any] = {key: value for key, value in view.records[job].fields().items() if value != ""}
+    if job in view.edited:
+        facts["edited"] = "by hand, not yet taken in"
+    if job in view.unqueued:
+        facts["rev"] = "no dispatcher has queued it yet"
+    facts["why it waits"] = _why(view, job)
+    facts["progress"] = progress_text(view.progress.get(job)) or None
+    if row["metrics"]:
+        facts["metrics"] = row["metrics"]
+    if row["started_at"] is not None:
+        facts["elapsed"] = duration_text(row["elapsed_s"])
+    if row["remaining_s"] is not None:
+        facts["remaining"] = duration_text(row["remaining_s"])
+    for refusal in view.refusals:
+        if refusal.job == job:
+            facts["refused edit"] = f"{refusal.why} (written: {refusal.line})"
+    return [{"": key, job: value} for key, value in facts.items() if value is not None]
+
+
+def _why(view: View, job: str) -> str | None:
+    from dispatcher.report.waiting import why_waiting
+    from dispatcher.run_state.states import State
+
+    return why_waiting(view, job, view) if view.records[job].state is State.QUEUED else None

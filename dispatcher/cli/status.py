@@ -1,0 +1,215 @@
+"""`dispatcher status`: how the jobs stand."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from dispatcher.cli.common import format_option, read_list, state_option, where_option, workspace
+from dispatcher.cli.printing import coloured, note, wants_colour
+from dispatcher.errors import UsageError
+
+if TYPE_CHECKING:
+    from dispatcher.api import Workspace
+    from dispatcher.report.tables import Rows
+    from dispatcher.report.view import View
+
+_RUNNING: Final = ("job", "state", "pod", "gpu", "attempt", "progress", "elapsed", "remaining")
+_FAILED: Final = ("job", "attempt", "reason", "error")
+_CHOSEN: Final = (*_RUNNING, "reason", "error", "why")
+_ALWAYS: Final = ("job", "state")
+_FAILED_SHOWN: Final = 10
+_HOME, _TO_LINE_END, _TO_END = "\x1b[H", "\x1b[K", "\x1b[J"
+_CLEAR: Final = "\x1b[2J"
+
+
+class Request:
+    """What the command line asks to see."""
+
+    def __init__(
+        self, by: tuple[str, ...], where: tuple[tuple[str, str], ...], states: tuple[str, ...], style: str
+    ) -> None:
+        self.by = by
+        self.where = where
+        self.states = states
+        self.style = style
+
+    @property
+    def is_narrowed(self) -> bool:
+        return bool(self.where or self.states)
+
+
+@click.command()
+@click.option("--by", callback=read_list, metavar="KEYS", help="Counts of states by these keys, e.g. lang,method.")
+@click.option("--watch", is_flag=True, help="Show it again and again until Ctrl-C.")
+@click.option("--interval", type=click.FloatRange(0.1), default=2.0, metavar="SECONDS", help="How often.  [default: 2]")
+@where_option
+@state_option
+@format_option
+@click.option(
+    "--restore", is_flag=True, help="Write a status file that cannot be read anew; the old one is kept in rejected/."
+)
+def status(
+    by: tuple[str, ...],
+    watch: bool,
+    interval: float,
+    where: tuple[tuple[str, str], ...],
+    states: tuple[str, ...],
+    style: str,
+    restore: bool,
+) -> None:
+    """Show how the jobs stand: counts, what runs and how long it will still take, why the rest waits."""
+    found = workspace()
+    if restore:
+        _restore(found)
+        return
+    request = Request(by, where, states, style)
+    if not watch:
+        text, notices = _text(found, request)
+        click.echo(text)
+        for notice in notices:
+            note(notice)
+        return
+    with contextlib.suppress(KeyboardInterrupt):
+        _watch(found, request, interval)
+
+
+def _watch(found: Workspace, request: Request, interval: float) -> None:
+    on_terminal = sys.stdout.isatty()
+    if on_terminal:
+        click.echo(_CLEAR, nl=False)
+    while True:
+        text, notices = _text(found, request)
+        text = "\n".join([text, *(f"note: {notice}" for notice in notices)])
+        if on_terminal:
+            # Overwritten in place: clearing first would flicker.
+            lines = "".join(f"{line}{_TO_LINE_END}\n" for line in text.splitlines())
+            click.echo(f"{_HOME}{lines}{_TO_END}", nl=False)
+        else:
+            click.echo(f"{text}\n")
+        time.sleep(interval)
+
+
+def _restore(found: Workspace) -> None:
+    from dispatcher.run_state.projection import restore
+
+    kept = restore(found.store)
+    if kept is None:
+        click.echo(f"{found.layout.status_file} can be read: nothing was changed")
+    else:
+        click.echo(f"{found.layout.status_file}: written anew; the old one is kept as {kept}")
+
+
+def _text(found: Workspace, request: Request) -> tuple[str, list[str]]:
+    """What to print, and the notices that go beside it."""
+    from dispatcher.report.overview import notices
+    from dispatcher.report.selection import parse_states, select
+
+    whole = found.look()
+    view = whole
+    if request.is_narrowed:
+        jobs = select(whole, (), parse_states(request.states), request.where)
+        view = whole.only({job: whole.records[job] for job in jobs})
+    if request.by:
+        return _pivot(view, request), notices(whole)
+    if request.style == "json":
+        return _json(view, whole), []
+    if request.style == "csv":
+        from dispatcher.report.overview import job_rows
+
+        return _table(job_rows(view, whole), "csv"), notices(whole)
+    return _for_people(view, whole, request), notices(whole)
+
+
+def _pivot(view: View, request: Request) -> str:
+    from dispatcher.report.pivot import states_by
+    from dispatcher.report.selection import check_keys
+
+    if "state" in request.by:
+        raise UsageError(
+            "--by state: the states are the columns already; name keys of the entries, such as lang,method"
+        )
+    check_keys(view, request.by)
+    return _table(states_by(view, request.by), request.style)
+
+
+def _json(view: View, whole: View) -> str:
+    from dispatcher.report.overview import job_rows, overview
+    from dispatcher.report.tables import json_text
+
+    seen = overview(view, whole)
+    document: dict[str, Any] = {
+        "counts": seen.counts,
+        "total": seen.total,
+        "jobs": job_rows(view, whole),
+        "waiting": seen.waiting,
+        "pauses": list(whole.pauses.values()),
+        "refusals": whole.refusals,
+        "problem": whole.problem,
+        "notices": seen.notices,
+    }
+    return json_text(document)
+
+
+def _for_people(view: View, whole: View, request: Request) -> str:
+    from dispatcher.report.overview import job_row, job_rows, shown_job
+    from dispatcher.run_state.states import IN_FLIGHT
+
+    parts = [_counts(view)]
+    if request.is_narrowed:
+        rows = [shown_job(view, row) for row in job_rows(view, whole)]
+        used = [name for name in _CHOSEN if name in _ALWAYS or any(row[name] for row in rows)]
+        parts += [_table(rows, request.style, used)] if rows else []
+    else:
+        running = [job for job, record in view.records.items() if record.state in IN_FLIGHT]
+        if running:
+            parts.append(_table([shown_job(view, job_row(view, job)) for job in running], request.style, _RUNNING))
+        parts += [*_waiting(view, request), *_failed(view, request)]
+    return "\n\n".join(parts)
+
+
+def _counts(view: View) -> str:
+    from dispatcher.report.pivot import count_states
+
+    counts = {state: count for state, count in count_states(view).items() if count}
+    words = [f"{state} {count}" for state, count in counts.items()]
+    if wants_colour():
+        words = [coloured("state", word) for word in words]
+    total = len(view.records)
+    return f"{total} job{'' if total == 1 else 's'}" + (f": {', '.join(words)}" if words else "")
+
+
+def _waiting(view: View, request: Request) -> list[str]:
+    from dispatcher.report.waiting import names_text, waits
+
+    rows = [
+        {"jobs": len(wait.jobs), "waiting because": wait.why, "which": names_text(wait.jobs)} for wait in waits(view)
+    ]
+    return [_table(rows, request.style)] if rows else []
+
+
+def _failed(view: View, request: Request) -> list[str]:
+    from dispatcher.report.overview import job_row, shown_job
+    from dispatcher.run_state.states import State
+
+    jobs = [job for job, record in view.records.items() if record.state is State.FAILED]
+    if not jobs:
+        return []
+    # The most recent ones: revisions rise with time.
+    recent = sorted(jobs, key=lambda job: -view.records[job].rev)[:_FAILED_SHOWN]
+    rows = [shown_job(view, job_row(view, job)) for job in recent]
+    for row in rows:
+        row["failed"] = row["job"]
+    table = _table(rows, request.style, ("failed", *_FAILED[1:]))
+    more = len(jobs) - len(recent)
+    return [table + (f"\n... and {more} more: dispatcher status --state failed" if more else "")]
+
+
+def _table(rows: Rows, style: str, columns: tuple[str, ...] | list[str] | None = None) -> str:
+    from dispatcher.report.tables import render
+
+    return render(rows, style, columns, coloured if style == "plain" and wants_colour() else None)

@@ -1,0 +1,38 @@
+"""Rows of results: what the last done attempt of each job left, with the parameters of its entry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from dispatcher.matrix.entry import Entry
+
+
+def parse_object(data: bytes | None) -> dict[str, Any] | None:
+    """A JSON object; None for none and for anything else."""
+    if not data:
+        return None
+    try:
+        value = msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def ended_well(exit_file: bytes | None) -> bool:
+    """Whether an attempt's `exit.json` says that it is done."""
+    status = parse_object(exit_file)
+    return status is not None and status.get("exit_code") == 0
+
+
+def result_row(job: str, entry: Entry | None, attempt: int, result: Mapping[str, Any]) -> dict[str, Any]:
+    """job_id, method, the entry's parameters, the attempt's number, and the result; on one name the result stands."""
+    row: dict[str, Any] = {"job_id": job}
+    if entry is not None:
+        row["method"] = entry.method
+        row.update(entry.params)
+    row["attempt"] = attempt
+    row.update(result)
+    return row

@@ -1,0 +1,66 @@
+"""Which jobs a person's wish (queued, held, abandoned) is about, and what became of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from dispatcher.report.selection import Where, is_glob, parse_states, select
+from dispatcher.report.view import View
+from dispatcher.run_state.edits import wished
+from dispatcher.run_state.states import Record, State
+
+# What a glob, or nothing but --where, stands for. `requeue '*'` must not run again what is done, nor stop what runs:
+# who means these names them, or says --state.
+BY_GLOB: Final[Mapping[State, frozenset[State]]] = {
+    State.QUEUED: frozenset({State.FAILED, State.ABANDONED, State.HELD}),
+    State.HELD: frozenset({State.QUEUED}),
+    State.ABANDONED: frozenset({State.QUEUED, State.HELD, State.FAILED, State.SUBMITTED, State.RUNNING}),
+}
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """A wish for some jobs: `jobs` are their records as they were seen, `left_alone` what a glob does not mean."""
+
+    state: State
+    jobs: Mapping[str, Record]
+    left_alone: tuple[str, ...] = ()
+
+
+class Changes(msgspec.Struct, frozen=True):
+    """What a command did: `changed` job -> what happened, `unchanged` job -> why nothing had to, `refused` job -> why.
+
+    `left_alone` are jobs that a glob matched but does not mean.
+    """
+
+    changed: dict[str, str]
+    unchanged: dict[str, str]
+    refused: dict[str, str]
+    left_alone: tuple[str, ...] = ()
+
+
+def plan(view: View, state: State, names: Sequence[str], states: Sequence[str], where: Where) -> Plan:
+    """The jobs that `state` is wished for; UsageError for a name, state or key that nobody knows."""
+    wanted = parse_states(states)
+    chosen = select(view, names, wanted, where)
+    exact = {name for name in names if not is_glob(name)}
+    meant = wanted or BY_GLOB[state]
+    jobs = {job: view.records[job] for job in chosen if job in exact or view.records[job].state in meant}
+    return Plan(state, jobs, tuple(job for job in chosen if job not in jobs))
+
+
+def decide(wish: State, seen: Record, now: Record | None) -> tuple[str, dict[str, Any]] | str:
+    """What the wish does to a job that was `seen` so and is `now` so (None: no dispatcher has queued it yet).
+
+    As `edits.wished`: an event and the fields that it changes, `("", {})` for nothing to do, or why it is refused.
+    """
+    if now is None:
+        return ("", {}) if wish is State.QUEUED else (wish.value, {"state": wish})
+    return wished(wish, seen, now)
+
+
+def what_happened(event: str) -> str:
+    """The event of a change in a person's words."""
+    return "its owner is asked to stop it" if event == "requested" else event

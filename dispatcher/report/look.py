@@ -1,0 +1,233 @@
+"""One look at a workspace: reads everything, changes nothing, takes no lock."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from dispatcher.config import Config
+from dispatcher.errors import ManifestError, StatusFileError, UsageError
+from dispatcher.matrix.entry import Entry
+from dispatcher.matrix.manifest import parse_manifest
+from dispatcher.report import attempts
+from dispatcher.report.progress import Progress, parse_progress
+from dispatcher.report.view import UNKNOWN_JOB, PodView, View
+from dispatcher.run_state import edits, files, life, status_file
+from dispatcher.run_state.fold import Refusal
+from dispatcher.run_state.states import IN_FLIGHT, Record, State, apply
+from dispatcher.run_state.store import Store
+from dispatcher.workspace import Layout
+
+# A dispatcher that replaces the status file between two of our reads looks like a hand edit until we look again.
+_LOOKS = 3
+
+_Signature = tuple[int, int, int]
+
+
+class Looker:
+    """Looks at one workspace, again and again if asked to; what has not changed is not read twice."""
+
+    def __init__(self, layout: Layout, config: Config, store: Store) -> None:
+        self._layout = layout
+        self._config = config
+        self._store = store
+        self._watch = life.Watch()
+        self._looks = 0
+        self._manifests: dict[Path, tuple[_Signature, dict[str, Entry] | ManifestError]] = {}
+
+    def look(self) -> View:
+        """How things stand now; UsageError when there is no workspace."""
+        self._looks += 1
+        store = self._store
+        records, edited, refused = self._records()
+        pods = self._pods()
+        default = self._manifest(self._config.matrix)
+        warnings: list[str] = []
+        entries: dict[str, Entry] = {}
+        if isinstance(default, ManifestError):
+            self._check_workspace(default, records)
+            warnings.append(str(default))
+        else:
+            entries.update(default)
+        unqueued = [job for job in entries if job not in records]
+        unknown = [job for job in records if job not in entries]
+        records.update((job, Record(state=State.QUEUED)) for job in unqueued)
+        if unknown:
+            self._add_other_manifests(entries, unknown, pods, warnings)
+        return View(
+            records=records,
+            entries=entries,
+            now_s=time.time(),
+            edited=frozenset(edited),
+            unqueued=frozenset(unqueued),
+            progress=self._progress(records),
+            pauses=dict(store.fold.pauses),
+            refusals=(*store.fold.refusals.values(), *refused),
+            pods=tuple(pods),
+            problem=store.problem,
+            unknown_job="its manifest cannot be read" if warnings else UNKNOWN_JOB,
+            warnings=tuple(warnings),
+        )
+
+    def results(self, view: View) -> Iterator[dict[str, Any]]:
+        """The result rows of all jobs of the view that have been done; see `Workspace.results`."""
+        for job, record in view.records.items():
+            attempt = self._last_done(job, record)
+            if attempt:
+                result = attempts.parse_object(_read(self._layout.attempt(job, attempt).result))
+                if result is not None:
+                    yield attempts.result_row(job, view.entries.get(job), attempt, result)
+
+    def attempts(self, job: str) -> list[dict[str, Any]]:
+        """The attempts of a job that have a directory; see `Workspace.attempts`."""
+        try:
+            numbers = sorted(int(name) for name in os.listdir(self._layout.job_dir(job)) if name.isdigit())
+        except FileNotFoundError:
+            return []
+        rows = []
+        for number in numbers:
+            paths = self._layout.attempt(job, number)
+            status = attempts.parse_object(_read(paths.exit)) or {}
+            rows.append(
+                {
+                    "attempt": number,
+                    "exit_code": status.get("exit_code"),
+                    "reason": status.get("reason"),
+                    "ended_at": status.get("ended_at"),
+                    "claimed_by": (_read(paths.claimant) or b"").decode(errors="replace").strip() or None,
+                    "log_bytes": paths.log.stat().st_size if paths.log.exists() else None,
+                    "directory": str(paths.directory),
+                }
+            )
+        return rows
+
+    # The run state.
+
+    def _records(self) -> tuple[dict[str, Record], list[str], list[Refusal]]:
+        """All records as hand edits want them, the jobs whose edits nobody has taken in yet, and refused edits."""
+        store = self._store
+        store.refresh(to_the_end=True)
+        outcomes = self._pending()
+        for _ in range(_LOOKS):
+            seq = store.seq
+            if not outcomes:
+                break
+            store.refresh(to_the_end=True)
+            if store.seq == seq:
+                break
+            outcomes = self._pending()
+        records = dict(store.records)
+        edited, refused = [], []
+        for outcome in outcomes:
+            if outcome.event == "refused":
+                known = store.fold.refusals.get(outcome.job)
+                if known is None or (known.line, known.why) != (outcome.line[:2000], outcome.why):
+                    refused.append(Refusal(outcome.job, outcome.line, outcome.why, ""))
+            else:
+                old = records.get(outcome.job)
+                records[outcome.job] = apply(old, outcome.fields, old.rev if old else 0)
+                edited.append(outcome.job)
+        # Without a journal the status file is all there is, and nothing in it is an edit.
+        return records, edited if store.generation is not None else [], refused
+
+    def _pending(self) -> list[edits.Outcome]:
+        store = self._store
+        if store.generation is not None:
+            return store.pending_edits()
+        path = self._layout.status_file
+        data = files.read_fresh(path)
+        if data is None:
+            return []
+        try:
+            return edits.adopt(status_file.parse(data, str(path)), str(path))
+        except StatusFileError as error:
+            store.problem = f"{error}. Correct it: there is no journal yet, so nothing else knows these jobs"
+            return []
+
+    def _progress(self, records: dict[str, Record]) -> dict[str, Progress]:
+        found = {}
+        for job, record in records.items():
+            if record.state in IN_FLIGHT and record.attempt:
+                progress = parse_progress(_read(self._layout.attempt(job, record.attempt).progress))
+                if progress is not None:
+                    found[job] = progress
+        return found
+
+    def _last_done(self, job: str, record: Record) -> int:
+        """The number of the last attempt that was done; 0 for none."""
+        if record.state is State.DONE:
+            return record.attempt
+        older = range(record.attempt, 0, -1)
+        return next((n for n in older if attempts.ended_well(_read(self._layout.attempt(job, n).exit))), 0)
+
+    def _pods(self) -> list[PodView]:
+        pods = []
+        for info in life.read_pods(self._layout):
+            counter = (info.pid, info.heartbeat)
+            alive = life.pod_is_alive(self._layout, info, self._watch, self._config.lost_after_s)
+            unchanged_s = self._watch.unchanged_s(f"pod:{info.pod}", counter)
+            draining = alive and os.path.exists(self._layout.pod_drain(info.pod))
+            pods.append(PodView(info, alive, draining, unchanged_s if self._looks > 1 else None))
+        return pods
+
+    # Manifests.
+
+    def _manifest(self, path: Path) -> dict[str, Entry] | ManifestError:
+        try:
+            found = os.stat(path)
+            signature = (found.st_ino, found.st_size, found.st_mtime_ns)
+            known = self._manifests.get(path)
+            if known is not None and known[0] == signature:
+                return known[1]
+            data = path.read_bytes()
+        except FileNotFoundError:
+            problem = "there is no such file; write it, or make it with `dispatcher matrix make SPEC`"
+            return ManifestError(str(path), [problem])
+        except OSError as error:
+            return ManifestError(str(path), [f"cannot be read: {error.strerror}"])
+        entries: dict[str, Entry] | ManifestError
+        try:
+            # Entries may need jobs of any other manifest; whether these exist is shown as why they wait.
+            entries = parse_manifest(data, str(path), None)
+        except ManifestError as error:
+            entries = error
+        self._manifests[path] = (signature, entries)
+        return entries
+
+    def _check_workspace(self, error: ManifestError, records: dict[str, Record]) -> None:
+        layout, manifest = self._layout, self._config.matrix
+        if not records and not os.path.exists(manifest) and not os.path.isdir(layout.run_state):
+            raise UsageError(
+                f"{layout.root} is no workspace: there is neither {os.path.relpath(manifest, layout.root)} nor "
+                "run_state/. `dispatcher init DIR` makes one, --root DIR names one that stands elsewhere"
+            ) from error
+
+    def _add_other_manifests(
+        self, entries: dict[str, Entry], unknown: list[str], pods: Iterable[PodView], warnings: list[str]
+    ) -> None:
+        """Look for the jobs that the default manifest does not know in the other ones of the workspace."""
+        missing = set(unknown)
+        named = [Path(pod.info.matrix) for pod in pods if pod.info.matrix]
+        for path in dict.fromkeys([*named, *sorted(self._layout.matrix_dir.glob("*.json"))]):
+            if not missing:
+                return
+            if path == self._config.matrix:
+                continue
+            found = self._manifest(self._layout.root / path)
+            if isinstance(found, ManifestError):
+                warnings.append(str(found))
+                continue
+            entries.update((job, found[job]) for job in missing & found.keys())
+            missing -= found.keys()
+
+
+def _read(path: Path) -> bytes | None:
+    """A small file of an attempt; None when there is none. On NFS it may be a few seconds old."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return None

@@ -1,0 +1,153 @@
+"""What `dispatcher status` shows: counts, what runs, why the rest waits, what failed, and what wants attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from dispatcher.report.pivot import count_states
+from dispatcher.report.progress import duration_text, elapsed_s, progress_text, remaining_s
+from dispatcher.report.view import View
+from dispatcher.report.waiting import Wait, waits, why_waiting
+from dispatcher.run_state.states import IN_FLIGHT, State
+
+Row = dict[str, Any]
+
+
+class Overview(msgspec.Struct, frozen=True, kw_only=True):
+    """How the jobs of a view stand.
+
+    `counts` has every state; `running`, `failed` are rows as `job_row` makes them, `waiting` the reasons why queued and
+    held jobs do not run, `notices` what a person should know or do.
+    """
+
+    counts: Mapping[str, int]
+    total: int
+    running: list[Row]
+    waiting: list[Wait]
+    failed: list[Row]
+    notices: list[str]
+
+
+def overview(view: View, whole: View | None = None) -> Overview:
+    """The overview of `view`; `whole` is the unfiltered view, which decides whether needs are done."""
+    records = view.records
+    return Overview(
+        counts=count_states(view),
+        total=len(records),
+        running=[job_row(view, job) for job, record in records.items() if record.state in IN_FLIGHT],
+        waiting=waits(view, whole),
+        failed=[job_row(view, job) for job, record in records.items() if record.state is State.FAILED],
+        notices=notices(whole or view),
+    )
+
+
+def job_row(view: View, job: str) -> Row:
+    """One job as plain data, times in seconds; None for what is unknown or does not apply.
+
+    Keys: job, method, state, want, pod, host, gpu, attempt, started_at, finished_at, elapsed_s, remaining_s, step, of,
+    metrics, exit_code, reason, error, priority, edited (by hand, not yet taken in), rev.
+    """
+    record = view.records[job]
+    progress = view.progress.get(job)
+    elapsed = elapsed_s(record, view.now_s)
+    return {
+        "job": job,
+        "method": view.method(job),
+        "state": record.state.value,
+        "want": record.want,
+        "pod": record.pod,
+        "host": record.host,
+        "gpu": record.gpu,
+        "attempt": record.attempt,
+        "started_at": record.started_at,
+        "finished_at": record.finished_at,
+        "elapsed_s": elapsed,
+        "remaining_s": remaining_s(elapsed, progress) if record.state in IN_FLIGHT else None,
+        "step": progress.step if progress else None,
+        "of": progress.of if progress else None,
+        "metrics": progress.metrics if progress else None,
+        "exit_code": record.exit_code,
+        "reason": record.reason,
+        "error": record.error,
+        "priority": view.priority(job),
+        "edited": job in view.edited,
+        "rev": record.rev,
+    }
+
+
+def job_rows(view: View, whole: View | None = None) -> list[Row]:
+    """Every job of the view; `why` says what a queued one waits for."""
+    rows = []
+    for job, record in view.records.items():
+        row = job_row(view, job)
+        row["why"] = why_waiting(view, job, whole or view) if record.state is State.QUEUED else None
+        rows.append(row)
+    return rows
+
+
+def shown_job(view: View, row: Row) -> Row:
+    """A row of `job_row` as people read it: durations and progress as words, a mark for what is not in force yet."""
+    started = row["started_at"] is not None
+    state = f"{row['state']} -> {row['want']}" if row["want"] else row["state"]
+    return {
+        "job": row["job"],
+        "state": f"{state} (edited by hand)" if row["edited"] else state,
+        "pod": row["pod"],
+        "gpu": gpu_text(row["gpu"]),
+        "attempt": row["attempt"] or None,
+        "progress": progress_text(view.progress.get(row["job"])),
+        "elapsed": duration_text(row["elapsed_s"]) if started else None,
+        "remaining": duration_text(row["remaining_s"]) if row["remaining_s"] is not None else None,
+        "reason": row["reason"],
+        "error": row["error"],
+        "why": row.get("why"),
+    }
+
+
+def gpu_text(gpu: int | tuple[int, ...] | None) -> str | None:
+    if gpu is None:
+        return None
+    return str(gpu) if isinstance(gpu, int) else ",".join(map(str, gpu))
+
+
+def notices(view: View) -> list[str]:
+    """What is out of order, each with what to do about it."""
+    found = list(view.warnings)
+    if view.problem:
+        found.append(view.problem)
+    if view.edited:
+        count = len(view.edited)
+        found.append(
+            f"{count} hand edit{'s' if count > 1 else ''} not yet taken in (shown as if they were): a dispatcher or "
+            "the next command that changes something takes them in"
+        )
+    found += [_refusal_text(refusal.job, refusal.why, refusal.line) for refusal in view.refusals]
+    found += [
+        f"{'method ' if ':' not in pause.scope else ''}{pause.scope} is paused since {pause.at}: {pause.why}. "
+        f"Go on with `dispatcher resume {pause.scope}`"
+        for pause in view.pauses.values()
+    ]
+    found += _dead_pods(view)
+    return found
+
+
+def _refusal_text(job: str, why: str, line: str) -> str:
+    where = f"hand edit of {job} refused" if job else "hand edit refused"
+    wrote = f" (written: {line})" if line else ""
+    clear = f"`dispatcher edit --clear-refused {job}`" if job else "`dispatcher edit --clear-refused`"
+    return f"{where}: {why}{wrote}. Edit it again, or clear this with {clear}"
+
+
+def _dead_pods(view: View) -> list[str]:
+    jobs: dict[str, list[str]] = {}
+    for job in view.in_flight():
+        jobs.setdefault(view.records[job].pod or "", []).append(job)
+    return [
+        f"pod {pod.info.pod} on {pod.info.host} is dead, {len(jobs[pod.info.pod])} of its jobs stand as running: "
+        "another pod, or the same when it starts again, looks after them"
+        for pod in view.pods
+        if pod.state == "dead" and pod.info.pod in jobs
+    ]

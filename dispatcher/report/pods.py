@@ -1,0 +1,55 @@
+"""Rows about pods and their slots."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dispatcher.report.progress import elapsed_s, parse_time
+from dispatcher.report.view import PodView, View
+
+
+def pod_row(pod: PodView, now_s: float) -> dict[str, Any]:
+    """One pod as plain data; `heartbeat_unchanged_s` and `up_s` are None where they are unknown."""
+    info = pod.info
+    begun = parse_time(info.started_at)
+    return {
+        "pod": info.pod,
+        "state": pod.state,
+        "alive": pod.is_alive,
+        "host": info.host,
+        "pid": info.pid,
+        "user": info.user,
+        "started_at": info.started_at,
+        "up_s": None if begun is None or not pod.is_alive else max(0.0, now_s - begun),
+        "heartbeat": info.heartbeat,
+        "heartbeat_unchanged_s": pod.unchanged_s,
+        "busy": sum(bool(slot.jobs) for slot in info.slots),
+        "size": len(info.slots),
+        "matrix": info.matrix,
+        "methods": info.methods,
+        "lock": info.lock,
+        "notes": info.notes,
+    }
+
+
+def slot_rows(pod: PodView, view: View) -> list[dict[str, Any]]:
+    """One row per slot and job on it; a free slot has one row with job None. Memory in MiB, times in seconds."""
+    rows = []
+    for slot in pod.info.slots:
+        for name in slot.jobs or [""]:
+            job, _, attempt = name.rpartition("/")
+            record = view.records.get(job)
+            is_this = record is not None and str(record.attempt) == attempt
+            rows.append(
+                {
+                    "pod": pod.info.pod,
+                    "slot": slot.name,
+                    "job": name or None,
+                    "elapsed_s": elapsed_s(record, view.now_s) if record is not None and is_this else None,
+                    "gpu_name": slot.gpu_name,
+                    "memory_used_mib": slot.memory_used_mib,
+                    "memory_total_mib": slot.memory_total_mib,
+                    "note": slot.note,
+                }
+            )
+    return rows

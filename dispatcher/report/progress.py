@@ -1,0 +1,101 @@
+"""How far a running job is, how long it has run, and how long it will still take.
+
+Times are compared for people to read, never to decide anything: they come from the clocks of several hosts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from dispatcher.run_state.states import Record
+
+_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """What a job says of itself in `progress.json`: `step` of `of`, and its metrics."""
+
+    step: float
+    of: float
+    metrics: Mapping[str, Any] = {}
+
+    @property
+    def share(self) -> float | None:
+        """The part that is done, 0 to 1; None when the numbers do not say."""
+        if not (math.isfinite(self.step) and math.isfinite(self.of)) or self.of <= 0 or self.step < 0:
+            return None
+        return min(1.0, self.step / self.of)
+
+
+_decode = msgspec.json.Decoder(Progress)
+
+
+def parse_progress(data: bytes | None) -> Progress | None:
+    """The progress that a job has written; None for none and for anything that is no progress."""
+    if not data:
+        return None
+    try:
+        return _decode.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        # A job writes what it likes; a table of all jobs does not end because of one of them.
+        return None
+
+
+def parse_time(text: str | None) -> float | None:
+    """Seconds since 1970 from an ISO 8601 time (UTC when it has no zone); None when it is no time.
+
+    Status files exist whose times have an hour 26: they are shown as unknown.
+    """
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def elapsed_s(record: Record, now_s: float) -> float | None:
+    """Seconds since the attempt began, up to its end if it has ended; None when a time is unknown.
+
+    A start in the future (two clocks that differ) counts as just begun.
+    """
+    begun = parse_time(record.started_at)
+    if begun is None:
+        return None
+    ended = now_s if record.finished_at is None else parse_time(record.finished_at)
+    return None if ended is None else max(0.0, ended - begun)
+
+
+def remaining_s(elapsed: float | None, progress: Progress | None) -> float | None:
+    """Seconds still to go if it goes on as before: elapsed * (of - step) / step; None when nobody can say."""
+    if elapsed is None or progress is None or progress.share is None or progress.step <= 0:
+        return None
+    return elapsed * max(0.0, progress.of - progress.step) / progress.step
+
+
+def duration_text(seconds: float | None) -> str:
+    """`45s`, `12m05s`, `3h07m`, `2d04h`; `?` when unknown."""
+    if seconds is None:
+        return "?"
+    whole = int(seconds)
+    if whole < _MINUTE_S:
+        return f"{whole}s"
+    if whole < _HOUR_S:
+        return f"{whole // _MINUTE_S}m{whole % _MINUTE_S:02d}s"
+    if whole < _DAY_S:
+        return f"{whole // _HOUR_S}h{whole % _HOUR_S // _MINUTE_S:02d}m"
+    return f"{whole // _DAY_S}d{whole % _DAY_S // _HOUR_S:02d}h"
+
+
+def progress_text(progress: Progress | None) -> str:
+    """`120/1000 12%`, empty when the job says nothing."""
+    if progress is None:
+        return ""
+    counted = f"{progress.step:g}/{progress.of:g}"
+    return counted if progress.share is None else f"{counted} {progress.share:.0%}"

@@ -1,0 +1,94 @@
+"""Which jobs somebody means: ids, globs, states, values of entries."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from dispatcher.errors import UsageError, nearest
+from dispatcher.report.view import View
+from dispatcher.run_state.states import State
+
+Where = Sequence[tuple[str, str]]
+_MAGIC = frozenset("*?[")
+
+
+def is_glob(name: str) -> bool:
+    return not _MAGIC.isdisjoint(name)
+
+
+def text_of(value: Any) -> str:
+    """A value as globs see it: text as it is, nothing as empty, all else as JSON."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def matches(view: View, job: str, where: Where) -> bool:
+    """Whether every `key=glob` matches the job's value, of its entry or else of its record."""
+    return all(fnmatch.fnmatchcase(text_of(view.value(job, key)), pattern) for key, pattern in where)
+
+
+def parse_states(words: Iterable[str]) -> frozenset[State]:
+    """The states that `words` (each maybe a list with commas) name; UsageError with the nearest one."""
+    known = [state.value for state in State]
+    states = set()
+    for word in (part.strip() for words_ in words for part in words_.split(",")):
+        if word not in known:
+            raise UsageError(f"unknown state {word!r}{nearest(word, known)}")
+        states.add(State(word))
+    return frozenset(states)
+
+
+def select(view: View, names: Sequence[str] = (), states: Collection[State] = (), where: Where = ()) -> list[str]:
+    """The jobs that fit all that is said, in the view's order; UsageError for a name that no job has.
+
+    No names means all jobs. Raises UsageError as well for a key of `where` that no job has.
+    """
+    check_keys(view, [key for key, _ in where])
+    chosen: Iterable[str] = view.records if not names else _named(view, names)
+    return [job for job in chosen if (not states or view.records[job].state in states) and matches(view, job, where)]
+
+
+def check_keys(view: View, keys: Iterable[str]) -> None:
+    """UsageError for a key that no job has a value for: a slip of the pen must not look like an empty answer."""
+    for key in keys:
+        if view.records and all(view.value(job, key) is None for job in view.records) and not _is_field(key):
+            raise UsageError(f"no job has a value for {key!r}{nearest(key, _known_keys(view))}")
+
+
+def _is_field(key: str) -> bool:
+    from dispatcher.run_state.states import FIELD_NAMES
+
+    return key in FIELD_NAMES
+
+
+def _known_keys(view: View) -> list[str]:
+    keys = dict.fromkeys(("method", "state", "pod", "reason"))
+    for entry in list(view.entries.values())[:100]:
+        keys.update(dict.fromkeys(entry.params))
+    return list(keys)
+
+
+def _named(view: View, names: Sequence[str]) -> list[str]:
+    chosen: set[str] = set()
+    for name in names:
+        if name in view.records:
+            chosen.add(name)
+            continue
+        found = fnmatch.filter(view.records, name) if is_glob(name) else []
+        if not found:
+            raise UsageError(f"{name}: no job of that name{_similar(view, name)}")
+        chosen.update(found)
+    return [job for job in view.records if job in chosen]
+
+
+def _similar(view: View, name: str) -> str:
+    """The nearest id, looked for among few: comparing with 100,000 ids takes minutes."""
+    if is_glob(name):
+        return ": nothing matches"
+    near = [job for job in view.records if job[:3] == name[:3]][:500]
+    return nearest(name, near)

@@ -1,0 +1,91 @@
+"""One look at a workspace, as data: what all tables are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from dispatcher.matrix.entry import Entry
+from dispatcher.report.progress import Progress
+from dispatcher.run_state.fold import Pause, Refusal
+from dispatcher.run_state.life import PodInfo
+from dispatcher.run_state.states import FIELD_NAMES, IN_FLIGHT, Record
+
+UNKNOWN_JOB: Final = "no manifest knows it: it is kept, not claimed"
+
+
+class PodView(msgspec.Struct, frozen=True):
+    """A dispatcher that left a file here. `unchanged_s`: for how long its heartbeat has not risen, as seen from here.
+
+    That is known only to somebody who looks for a while; None at the first look.
+    """
+
+    info: PodInfo
+    is_alive: bool
+    is_draining: bool = False
+    unchanged_s: float | None = None
+
+    @property
+    def state(self) -> str:
+        """`running`, `draining`, `ended` or `dead`."""
+        if self.info.phase == "ended":
+            return "ended"
+        if not self.is_alive:
+            return "dead"
+        return "draining" if self.is_draining else self.info.phase
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """How a workspace stands. `records` has every job that the run state knows or the default manifest lists.
+
+    `edited` are jobs whose record is shown as a hand edit wants it that no dispatcher has taken in yet; `unqueued` are
+    those that only the manifest has. `problem` is what is wrong with the status file, `unknown_job` why a record has no
+    entry. `now_s`: wall clock, seconds since 1970.
+    """
+
+    records: Mapping[str, Record]
+    entries: Mapping[str, Entry]
+    now_s: float
+    edited: frozenset[str] = frozenset()
+    unqueued: frozenset[str] = frozenset()
+    progress: Mapping[str, Progress] = {}
+    pauses: Mapping[str, Pause] = {}
+    refusals: tuple[Refusal, ...] = ()
+    pods: tuple[PodView, ...] = ()
+    problem: str | None = None
+    unknown_job: str = UNKNOWN_JOB
+    warnings: tuple[str, ...] = ()
+
+    def value(self, job: str, key: str) -> Any:
+        """What a job has under `key`: of its entry, else of its record; None when neither says."""
+        entry = self.entries.get(job)
+        if entry is not None and key != "priority":
+            value = entry.value(key)
+            if value is not None:
+                return value
+        if key == "job_id":
+            return job
+        record = self.records.get(job)
+        if record is None:
+            return None
+        if key == "priority":
+            return self.priority(job)
+        return getattr(record, key) if key in FIELD_NAMES else record.extra.get(key)
+
+    def priority(self, job: str) -> int:
+        """Higher is claimed first: the record's if somebody has set it, else the entry's."""
+        record, entry = self.records.get(job), self.entries.get(job)
+        return (record.priority if record else 0) or (entry.priority if entry else 0)
+
+    def method(self, job: str) -> str | None:
+        entry = self.entries.get(job)
+        return None if entry is None else entry.method
+
+    def only(self, jobs: Mapping[str, Record]) -> View:
+        """The same look, at these jobs alone. Needs and pods still see the whole."""
+        return msgspec.structs.replace(self, records=jobs)
+
+    def in_flight(self) -> list[str]:
+        return [job for job, record in self.records.items() if record.state in IN_FLIGHT]

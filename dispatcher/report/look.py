@@ -54,7 +54,8 @@ class Looker:
             entries.update(default)
         unqueued = [job for job in entries if job not in records]
         unknown = [job for job in records if job not in entries]
-        records.update((job, Record(state=State.QUEUED)) for job in unqueued)
+        # The manifest's order is the one that people know; jobs that it does not have come last.
+        records = {job: records.get(job) or Record(state=State.QUEUED) for job in [*entries, *unknown]}
         if unknown:
             self._add_other_manifests(entries, unknown, pods, warnings)
         return View(

@@ -1,0 +1,90 @@
+"""What each bed needs on this machine, in one table: the fixtures skip by it and `scripts/install-beds` installs by it.
+
+Only the standard library is used, because `scripts/install-beds` runs before there is a virtual environment.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+# Daemons and mkfs stand in the administrator's folders, which a test run's PATH may lack.
+SEARCH_PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin"))
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Files that must be there, and the Debian 12 package that brings each (a bare name is looked up on PATH)."""
+
+    packages: dict[str, str]
+    devices: tuple[str, ...]
+
+    def missing(self) -> dict[str, str]:
+        return {name: package for name, package in self.packages.items() if not _is_there(name)}
+
+
+NEEDS = {
+    "nfs": Needs(
+        {
+            "linux.uml": "user-mode-linux",
+            "mount.nfs": "nfs-common",
+            "rpc.statd": "nfs-common",
+            "rpc.nfsd": "nfs-kernel-server",
+            "exportfs": "nfs-kernel-server",
+            "rpcbind": "rpcbind",
+            "ip": "iproute2",
+            "mkfs.ext4": "e2fsprogs",
+            "modprobe": "kmod",
+        },
+        ("/dev/net/tun",),
+    ),
+    "sshfs": Needs(
+        {
+            "sshfs": "sshfs",
+            "sshd": "openssh-server",
+            "ssh": "openssh-client",
+            "ssh-keygen": "openssh-client",
+            "fusermount3": "fuse3",
+            "ip": "iproute2",
+        },
+        ("/dev/fuse",),
+    ),
+    "lockfs": Needs(
+        {
+            "gcc": "gcc",
+            "pkg-config": "pkg-config",
+            "/usr/include/fuse3/fuse_lowlevel.h": "libfuse3-dev",
+            "fusermount3": "fuse3",
+            "ip": "iproute2",
+        },
+        ("/dev/fuse",),
+    ),
+}
+
+
+def why_not(bed: str) -> str | None:
+    """Why this machine cannot have the bed, in words for a skip; None where it can."""
+    needs = NEEDS[bed]
+    if os.geteuid() != 0:
+        return f"the {bed} bed needs root: it mounts filesystems in namespaces of its own"
+    if missing := needs.missing():
+        packages = " ".join(sorted(set(missing.values())))
+        return f"the {bed} bed needs {', '.join(missing)}: run scripts/install-beds, or apt-get install {packages}"
+    for device in needs.devices:
+        if not os.path.exists(device):
+            return f"the {bed} bed needs {device}, which this machine or container does not have"
+    probe = subprocess.run(
+        ["unshare", "--mount", "--pid", "--net", "--uts", "--fork", "--mount-proc", "true"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if probe.returncode != 0:
+        return f"the {bed} bed needs namespaces of its own, which are refused here: {probe.stderr.strip()}"
+    return None
+
+
+def _is_there(name: str) -> bool:
+    return os.path.exists(name) if name.startswith("/") else shutil.which(name, path=SEARCH_PATH) is not None

@@ -8,7 +8,7 @@ from flax import nnx
 def add_adapters(module: nnx.Module, rank: int, *, seed: int) -> None:
     """Wrap every linear layer below `module`, in place: y = base(x) + x A B, where A has `rank` columns.
 
-    B starts at zero, so the wrapped model computes exactly what the bare one did. The adapters are `nnx.LoRAParam`:
+    B starts at zero, so the wrapped model computes what the bare one did. The adapters are `nnx.LoRAParam`:
     train with `trainable=nnx.LoRAParam` and nothing else changes.
     """
     _wrap_children(module, rank, nnx.Rngs(seed))

@@ -59,8 +59,11 @@ def train(
 ) -> TrainingRun:
     """Train the parameters of kind `trainable` on encoded names, in place; all others stay as they are.
 
-    The weights depend on the model, names, settings and `seed` only (on one kind of CPU and one version of JAX).
+    The weights depend on the model, names, settings and `seed` only, on one kind of CPU with one number of threads
+    and one version of JAX. A loss that is no finite number ends the training with a FloatingPointError.
     """
+    if settings.steps < 1:
+        raise ValueError(f"steps is {settings.steps}: expected at least 1")
     began = time.monotonic()
     optimizer = _optimizer(settings)
     graph, weights, frozen = _split(model, trainable)
@@ -86,6 +89,11 @@ def train(
         weights, moments, nats = update(weights, moments, frozen, *next(batches), jax.random.fold_in(key, step))
         if step % PROGRESS_EVERY_STEPS == 0 or step == settings.steps:
             train_bpc = float(nats) / math.log(2)
+            if not math.isfinite(train_bpc):
+                raise FloatingPointError(
+                    f"the loss is {train_bpc} at step {step} of {settings.steps}: "
+                    f"try a learning rate below {settings.learning_rate:g}"
+                )
             progress(step, settings.steps, train_bpc=round(train_bpc, 4))
     nnx.update(model, weights)
     return TrainingRun(train_bpc=train_bpc, train_seconds=time.monotonic() - began)
@@ -93,6 +101,7 @@ def train(
 
 def _split(model: nnx.Module, trainable: type[nnx.Param[Any]]) -> tuple[nnx.GraphDef[nnx.Module], State, State]:
     """The model's structure, what is trained, and the rest."""
+    # The published type of a split by filters promises nothing about how many parts there are.
     return nnx.split(model, trainable, ...)  # type: ignore[return-value]
 
 

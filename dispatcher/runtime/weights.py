@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
+import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -91,5 +92,9 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None
 
 def read_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     """All arrays of an .npz file; pickled content is refused."""
-    with np.load(path, allow_pickle=False) as file:
-        return {name: file[name] for name in file.files}
+    try:
+        # Opened here, so that a missing file is told apart from one that is no archive.
+        with path.open("rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (zipfile.BadZipFile, ValueError) as error:
+        raise FormatError(f"{path}: not an .npz file of plain arrays, or damaged: {error}") from None

@@ -22,7 +22,8 @@ everything that was started on its hosts is killed, and hosts that are off, cut 
 classes (`nfs.NfsBed(lease_s=...)`, `sshfs.SshfsBed`, `lockfs.LockfsBed`) are context managers that know nothing of
 pytest, for a bed with other settings or for a benchmark.
 
-Times differ: a Python program starts in half a second on an `nfs` host, and its timers have a step of 10 ms.
+On an `nfs` host starting a process costs 80 ms and starting Python half a second, so that limits in tests must be wide.
+There NFSv4 has its own ways with a host that vanishes: for up to two leases even to open a file that it had open hangs.
 
 What is needed is in `needs.py`: root, namespaces, Debian packages that `scripts/install-beds` installs. Without them
 the tests are skipped with the reason. Nothing is left on the machine, see `bed.py`.

@@ -49,6 +49,8 @@ class Machine:
             self.pid = None
 
     def ask(self, op: str, answer_within_s: float = SLACK_S, **fields: object) -> dict:
+        if self.pid is None:
+            raise ConnectionError(f"{self.name} is switched off")
         with self.bed.connect(self.address, self.port) as connection:
             connection.settimeout(answer_within_s)
             with connection.makefile("rwb") as lines:
@@ -79,10 +81,16 @@ class Machine:
 
     def heal(self) -> None:
         """Whatever a test did: running, and with nothing left of what was started on it."""
-        if self.pid is None or self.ask("reset")["left"]:
+        if not self._is_idle():
             # What even SIGKILL does not end waits for a file server; only the host's own end ends it.
             self.power_cut()
             self.boot()
+
+    def _is_idle(self) -> bool:
+        try:
+            return not self.ask("reset")["left"]
+        except (ConnectionError, TimeoutError):
+            return False
 
 
 class Host:

@@ -12,7 +12,7 @@ Rows = Sequence[Mapping[str, Any]]
 # From a column's name and a cell's text to the text with colour.
 Colour = Callable[[str, str], str]
 
-_TABULATE: Final = {"plain": "simple", "github": "github", "latex": "latex"}
+_GAP: Final = "  "
 
 
 def render(rows: Rows, style: str, columns: Sequence[str] | None = None, colour: Colour | None = None) -> str:
@@ -26,16 +26,15 @@ def render(rows: Rows, style: str, columns: Sequence[str] | None = None, colour:
     names = list(columns) if columns is not None else list(dict.fromkeys(name for row in rows for name in row))
     if style == "csv":
         return _csv(rows, names)
+    cells = [[_cell(row.get(name), style) for name in names] for row in rows]
+    right = [_is_numeric(rows, name) for name in names]
+    if style == "plain":
+        return _plain(names, cells, right, colour)
     from tabulate import tabulate
 
-    cells = [[_cell(row.get(name), style) for name in names] for row in rows]
-    if colour is not None:
-        cells = [[colour(name, cell) for name, cell in zip(names, row, strict=True)] for row in cells]
-    align = ["right" if _is_numeric(rows, name) else "left" for name in names]
+    align = ["right" if is_right else "left" for is_right in right]
     # Job ids such as 1e5 are no numbers, so tabulate must not look for any.
-    return tabulate(
-        cells, headers=names, tablefmt=_TABULATE[style], colalign=align if rows else None, disable_numparse=True
-    )
+    return tabulate(cells, headers=names, tablefmt=style, colalign=align if rows else None, disable_numparse=True)
 
 
 def json_text(value: Any) -> str:
@@ -53,6 +52,31 @@ def number_text(value: float) -> str:
 def one_line(text: str) -> str:
     """What cannot be printed is shown as `?`: values come from jobs, and a terminal obeys control characters."""
     return text if text.isprintable() else "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)
+
+
+def _plain(names: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[bool], colour: Colour | None) -> str:
+    """As tabulate's `simple`. Importing tabulate takes a sixth of what `dispatcher status` may take altogether."""
+    widths = [max(map(_width, column)) for column in zip(names, *cells, strict=True)]
+
+    def line(texts: Sequence[str], paint: Colour | None) -> str:
+        padded = []
+        for name, text, width, is_right in zip(names, texts, widths, right, strict=True):
+            space = " " * (width - _width(text))
+            painted = paint(name, text) if paint else text
+            padded.append(space + painted if is_right else painted + space)
+        return _GAP.join(padded).rstrip()
+
+    rule = _GAP.join("-" * width for width in widths)
+    return "\n".join([line(names, None), rule, *(line(row, colour) for row in cells)])
+
+
+def _width(text: str) -> int:
+    """Columns of a terminal that the text takes."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import combining, east_asian_width
+
+    return sum(0 if combining(letter) else 2 if east_asian_width(letter) in "WF" else 1 for letter in text)
 
 
 def _cell(value: Any, style: str) -> str:

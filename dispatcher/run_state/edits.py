@@ -65,7 +65,9 @@ def merge(
         why = f"{len(removed)} lines were removed ({', '.join(removed[:3])}, ...); records are never lost: {_FORGET}"
         outcomes.append(Outcome("", "refused", why=why))
     else:
-        outcomes += [Outcome(job, "refused", why=f"the line was removed; records are never lost: {_FORGET}") for job in removed]
+        outcomes += [
+            Outcome(job, "refused", why=f"the line was removed; records are never lost: {_FORGET}") for job in removed
+        ]
     return outcomes
 
 
@@ -94,30 +96,37 @@ def _merge_line(
     seq: int,
     base_of: Callable[[str, int], Record | None],
 ) -> Outcome | None:
+    rev = line.get("rev", 0 if record is None else record.rev)
+    if type(rev) is not int or rev < 0:
+        return _refuse(job, line, f"rev {rev!r} is no line number; leave rev as it is")
     if record is None:
-        return _new_line(job, line)
-    rev = line.get("rev", record.rev)
-    if not isinstance(rev, int) or isinstance(rev, bool):
-        return _refuse(job, line, f"rev {rev!r} is no number; leave rev as it is")
+        return _merge_unknown(job, line, base_of(job, rev) if 0 < rev <= seq else None)
     if rev > seq and record.state not in IN_FLIGHT:
         # The journal has lost its end (a cut file): the status file knows more than it.
-        fields = {key: value for key, value in line.items() if key != "rev"}
-        return _refuse(job, line, why) if (why := _no_record(fields)) else Outcome(job, "adopted", fields)
+        return _adopt_line(job, line)
     base = record if rev >= record.rev else base_of(job, rev)
     if base is None:
         return _refuse(job, line, f"nobody knows any more what the entry was at rev {rev}; edit the line as it is now")
     changed, removed = _difference(line, base)
-    if not changed and not removed:
-        return None
-    return _judge(job, line, changed, removed, base, record)
+    return _judge(job, line, changed, removed, base, record) if changed or removed else None
 
 
-def _new_line(job: str, line: Mapping[str, Any]) -> Outcome:
+def _merge_unknown(job: str, line: Mapping[str, Any], base: Record | None) -> Outcome | None:
+    """A line of a job that has no record; `base` is what it was when the copy was made."""
+    if base is not None:
+        # A copy from before the job was forgotten: it must not bring the job back.
+        gone = "the job has been forgotten meanwhile; without rev the line adds it anew"
+        return _refuse(job, line, gone) if any(_difference(line, base)) else None
+    state = line.get("state")
+    if state in (State.SUBMITTED, State.RUNNING):
+        return _refuse(job, line, f"an entry cannot be made {state!r} by hand; write queued, held or abandoned")
+    return _adopt_line(job, line)
+
+
+def _adopt_line(job: str, line: Mapping[str, Any]) -> Outcome:
     fields = {key: value for key, value in line.items() if key != "rev"}
     why = _no_record(fields)
-    if not why and fields.get("state") not in (State.QUEUED, State.HELD, State.ABANDONED, State.DONE, State.FAILED):
-        why = f"an entry cannot be made {fields.get('state')!r} by hand; write queued, held or abandoned"
-    return _refuse(job, line, why) if why else Outcome(job, "adopted", fields)
+    return _refuse(job, line, why) if why else Outcome(job, "adopted", fields, line=_text(job, line))
 
 
 def _difference(line: Mapping[str, Any], base: Record) -> tuple[dict[str, Any], set[str]]:
@@ -130,13 +139,22 @@ def _difference(line: Mapping[str, Any], base: Record) -> tuple[dict[str, Any], 
         before = old.get(key)
         if key == "priority" and before is None:
             before = 0
-        if isinstance(before, tuple):
-            before = list(before)
-        if value != before or isinstance(value, bool) != isinstance(before, bool):
+        if not _same(value, before):
             changed[key] = value
     # Fields of ours that a person leaves out come back by themselves: `{"state": "queued"}` is a fair way to requeue.
     removed = {key for key in old if key not in line and (key not in FIELD_NAMES or key in ("priority", "want"))}
     return changed, removed
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal as JSON values: `true` is not 1, but 1.0 is 1 (some tools write it so)."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)
 
 
 def _judge(
@@ -146,18 +164,14 @@ def _judge(
         if key in FIELD_NAMES and key not in _EDITABLE and value is not None:
             return _refuse(job, line, f"{key} was changed to {value!r}; only the dispatchers write {key}")
     fields: dict[str, Any] = {key: value for key, value in changed.items() if key not in FIELD_NAMES}
-    fields.update(dict.fromkeys(key for key in removed))
-    if "priority" in changed:
-        if not isinstance(changed["priority"], int) or isinstance(changed["priority"], bool):
-            return _refuse(job, line, f"priority {changed['priority']!r} is no whole number")
-        fields["priority"] = changed["priority"]
-    if "retry_at" in changed and changed["retry_at"] is None:
-        fields["retry_at"] = None
+    fields.update(dict.fromkeys(removed))
+    why = _set_plain(fields, changed)
+    if why:
+        return _refuse(job, line, why)
     event = "edited"
-    wish = changed.get("state", changed.get("want"))
-    if wish is not None:
+    if "state" in changed or changed.get("want") is not None:
         try:
-            state = parse_state(wish)
+            state = parse_state(changed.get("state", changed.get("want")))
         except ValueError as error:
             return _refuse(job, line, str(error))
         answer = wished(state, base, record)
@@ -165,9 +179,24 @@ def _judge(
             return _refuse(job, line, answer)
         event, extra = answer if answer[0] else (event, {})
         fields = {**extra, **fields}
-    if not fields:
-        return None
-    return Outcome(job, event, fields, line=_text(job, line))
+    known = record.fields()
+    # What the record says already is left out: a file that is looked at twice changes a record once.
+    fields = {key: value for key, value in fields.items() if not _same(value, known.get(key))}
+    return Outcome(job, event, fields, line=_text(job, line)) if fields else None
+
+
+def _set_plain(fields: dict[str, Any], changed: Mapping[str, Any]) -> str:
+    """Take over the fields that a person may simply set; why one cannot be used, empty when all can."""
+    for key, kind, expected in (("priority", int, "a whole number"), ("retry_at", str, "a time or null")):
+        if key not in changed:
+            continue
+        value = changed[key]
+        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+            return f"{key} {value!r} is not {expected}"
+        fields[key] = value
+    if "want" in changed and changed["want"] is None:
+        fields["want"] = None
+    return ""
 
 
 def wished(state: State, base: Record, record: Record) -> tuple[str, dict[str, Any]] | str:
@@ -175,19 +204,20 @@ def wished(state: State, base: Record, record: Record) -> tuple[str, dict[str, A
 
     An event and the fields that it changes, `("", {})` when there is nothing left to do, or why it is refused.
     """
-    if state not in WISHES:
-        choices = ", ".join(WISHES)
-        return f"{state} cannot be set by hand (the entry is {record.state}); one of: {choices}"
     current = record.state
+    if state not in WISHES:
+        return f"{state} cannot be set by hand (the entry is {current}); one of: {', '.join(WISHES)}"
     if current in IN_FLIGHT:
         return _wished_in_flight(state, base, record)
-    if current == state:
-        return "", {}
+    return ("", {}) if current is state else _wished_at_rest(state, base, current)
+
+
+def _wished_at_rest(state: State, base: Record, current: State) -> tuple[str, dict[str, Any]] | str:
     if state is State.QUEUED:
         if current is State.DONE and base.state is not State.DONE:
             return "it has been done meanwhile; set it to queued again to run it once more"
         return "requeued", {"state": State.QUEUED, **FRESH_START}
-    if current is State.DONE or (current is State.QUEUED and state not in WISHES):
+    if current is State.DONE:
         return f"it is done; {state} is only for entries that are not"
     return ("held" if state is State.HELD else "abandoned"), {"state": state, "retry_at": None}
 
@@ -223,5 +253,3 @@ def _refuse(job: str, line: Mapping[str, Any], why: str) -> Outcome:
 
 def _text(job: str, line: Mapping[str, Any]) -> str:
     return f"{json.dumps(job, ensure_ascii=False)}: {json.dumps(line, ensure_ascii=False)}"
-
-

@@ -52,7 +52,7 @@ def storing(doing: str, path: Path | str) -> Iterator[None]:
 
 def look_at(directory: Path | str) -> None:
     """Open and close a directory: makes an NFS client fetch its current names."""
-    os.close(os.open(directory, os.O_RDONLY | os.O_DIRECTORY))
+    os.close(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
 
 def open_existing(path: Path | str, flags: int = os.O_RDONLY) -> int:
@@ -112,6 +112,28 @@ def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
         view = view[written:]
 
 
+@contextlib.contextmanager
+def creating(path: Path | str) -> Iterator[int]:
+    """A descriptor of a new file; raises FileExistsError when there is one."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make names in a directory durable, where the filesystem can (some refuse to sync a directory)."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+    finally:
+        os.close(fd)
+
+
 def write_new(path: Path | str, data: bytes, mode: int = 0o666) -> None:
     """Write a file that nobody reads before its writer says so (no rename, no fsync)."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
@@ -119,6 +141,19 @@ def write_new(path: Path | str, data: bytes, mode: int = 0o666) -> None:
         write_all(fd, data, 0)
     finally:
         os.close(fd)
+
+
+def write_unique(path: Path, data: bytes) -> Path:
+    """Write a file that is there to be found by people; under a name beside `path` when that one is taken."""
+    for number in itertools.count(1):
+        try:
+            name = path if number == 1 else path.with_name(f"{path.stem}.{number}{path.suffix}")
+            with creating(name) as fd:
+                write_all(fd, data, 0)
+            return name
+        except FileExistsError:
+            continue
+    raise AssertionError("unreachable")
 
 
 def temporary_name(path: Path) -> Path:
@@ -144,22 +179,30 @@ def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
         raise
 
 
-def remove_leftovers(directory: Path) -> None:
-    """Remove temporary files of processes of this host that are gone (killed between write and rename)."""
+def leftovers(directory: Path) -> list[Path]:
+    """Temporary files of processes of this host that are gone (killed between write and rename)."""
     marker = f".{socket.gethostname()}."
+    found = []
     for name in os.listdir(directory):
-        if not (name.startswith(".") and name.endswith(".tmp") and marker in name):
-            continue
-        pid = name.rsplit(".", 3)[1]
-        if pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(directory / name)
+        if name.startswith(".") and name.endswith(".tmp") and marker in name:
+            pid = name.rsplit(".", 3)[1]
+            if pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
+                found.append(directory / name)
+    return found
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Remove temporary files of processes of this host that are gone."""
+    for path in leftovers(directory):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
 
 
 @contextlib.contextmanager
 def shared_umask(root: Path) -> Iterator[None]:
     """Create files as the workspace's group-write bit says, whatever the user's umask; never writable for others."""
-    group_may_write = os.stat(root).st_mode & 0o020
+    with storing("looking at the workspace", root):
+        group_may_write = os.stat(root).st_mode & 0o020
     old = os.umask(0o002 if group_may_write else 0o022)
     try:
         yield

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -18,7 +18,11 @@ STREAK_LENGTH: Final = 5
 _REMEMBERED: Final = 20_000
 
 # Events by which somebody settles a refused edit of the same entry.
-_SETTLING: Final = frozenset({"cleared", "edited", "requeued", "held", "abandoned", "requested", "forgotten"})
+_SETTLING: Final = frozenset(
+    {"cleared", "adopted", "edited", "requeued", "held", "abandoned", "requested", "forgotten"}
+)
+# Events that change a record and nothing else: the bulk of every journal.
+_PLAIN: Final = frozenset({"queued", "claimed", "started", "submitted", "snapshot", "returned"})
 
 
 class Pause(msgspec.Struct, frozen=True):
@@ -71,9 +75,10 @@ class Fold:
     def extend(self, lines: Iterable[Line]) -> None:
         """Take in lines that follow `seq`."""
         for line in lines:
-            if line.job is not None and line.event != "refused":
+            if line.job is not None and (line.set or line.event == "forgotten"):
                 self._take_record(line)
-            self._take_rest(line)
+            if line.event not in _PLAIN:
+                self._take_rest(line)
             self.seq = line.seq
 
     def extend_in_bulk(self, lines: Iterable[Line]) -> None:
@@ -81,7 +86,7 @@ class Fold:
         fields: dict[str, dict[str, Any]] = {}
         for line in lines:
             job = line.job
-            if job is not None and line.event != "refused":
+            if job is not None and (line.set or line.event == "forgotten"):
                 if line.event == "forgotten":
                     fields.pop(job, None)
                     self._forget(job)
@@ -90,9 +95,10 @@ class Fold:
                     if known is None:
                         old = self.records.get(job)
                         fields[job] = known = {} if old is None else old.fields()
-                        self.born.setdefault(job, line.seq)
+                        self.born.setdefault(job, _birth(line))
                     known.update(line.set)
-                    known["rev"] = line.seq
+                    if line.event != "snapshot":
+                        known["rev"] = line.seq
             if line.event not in _PLAIN:
                 self._take_rest(line)
             self.seq = line.seq
@@ -107,6 +113,20 @@ class Fold:
             return current
         return self._versions.get((job, rev))
 
+    def put_back(self, job: str, record: Record | None, born: int | None) -> None:
+        """Undo changes of a record whose lines were never written."""
+        current = self.records.get(job)
+        if current is not None and current is not record:
+            # The next line will bear this number, and may be another job's.
+            self._versions.pop((job, current.rev), None)
+        if record is None:
+            self.records.pop(job, None)
+            self.born.pop(job, None)
+        else:
+            self.records[job] = record
+            self.born[job] = born or 0
+        self.touched.add(job)
+
     def drain_touched(self) -> set[str]:
         """The jobs whose records changed since the last call."""
         touched, self.touched = self.touched, set()
@@ -120,11 +140,11 @@ class Fold:
             return
         old = self.records.get(job)
         if old is None:
-            self.born.setdefault(job, line.seq)
-        record = apply(old, line.set, line.seq)
+            self.born.setdefault(job, _birth(line))
+        record = apply(old, line.set, line.set["rev"] if line.event == "snapshot" else line.seq)
         self.records[job] = record
         self.touched.add(job)
-        self._versions[(job, line.seq)] = record
+        self._versions[(job, record.rev)] = record
         if len(self._versions) > _REMEMBERED:
             self._versions.popitem(last=False)
 
@@ -146,6 +166,8 @@ class Fold:
         elif event == "resumed":
             self.pauses.pop(str(data["scope"]), None)
             self.streaks.pop(str(data["scope"]), None)
+        elif event == "streak":
+            self.streaks[str(data["scope"])] = msgspec.convert(data["streak"], Streak)
         elif event == "lock":
             self.lock_kind = str(data["kind"])
         elif event in ("done", "failed", "retried") and data:
@@ -168,8 +190,25 @@ class Fold:
             self.streaks[scope] = Streak(key, jobs, methods)
 
 
-# Events that change a record and nothing else: the bulk of every journal.
-_PLAIN: Final = frozenset({"queued", "claimed", "started", "submitted", "snapshot", "returned", "adopted"})
+def _birth(line: Line) -> int:
+    """The `seq` at which a record came to be, which a snapshot repeats."""
+    return int((line.data or {})["born"]) if line.event == "snapshot" else line.seq
+
+
+def snapshot(fold: Fold, at: str, by: str) -> Iterator[Line]:
+    """Lines from which a new fold comes to stand as `fold` does; all bear its `seq`."""
+
+    def line(event: str, job: str | None = None, when: str = at, **rest: Any) -> Line:
+        return Line(seq=fold.seq, at=when, by=by, event=event, job=job, **rest)
+
+    for job, record in fold.records.items():
+        yield line("snapshot", job, set=record.fields(), data={"born": fold.born[job]})
+    for pause in fold.pauses.values():
+        yield line("paused", when=pause.at, data={"scope": pause.scope, "why": pause.why})
+    for refusal in fold.refusals.values():
+        yield line("refused", refusal.job or None, refusal.at, data={"line": refusal.line, "why": refusal.why})
+    for scope, streak in fold.streaks.items():
+        yield line("streak", data={"scope": scope, "streak": msgspec.to_builtins(streak)})
 
 
 def tripped(streak: Streak, scope: str) -> str | None:
@@ -180,5 +219,7 @@ def tripped(streak: Streak, scope: str) -> str | None:
     if not scope.startswith("gpu:"):
         return f"{STREAK_LENGTH} different entries in a row failed alike ({names}): {streak.signature}"
     if len(streak.methods) > 1:
-        return f"{STREAK_LENGTH} different entries of methods {', '.join(streak.methods)} failed here in a row ({names})"
+        return (
+            f"{STREAK_LENGTH} different entries of methods {', '.join(streak.methods)} failed here in a row ({names})"
+        )
     return None

@@ -1,12 +1,12 @@
 """The journal: lines, files and what a line means. A file is only ever appended to, under the claims lock.
 
     {"format": "dispatcher-journal", "version": 1, "generation": 1, "base_seq": 0, "records": 0, "lock": "flock", ...}
-    {"seq": 1, "at": "2026-06-17T22:48:00.123Z", "by": "pod-0", "job": "a", "event": "queued", "set": {"state": "queued"}}
+    {"seq": 1, "at": "2026-06-17T22:48:00.123Z", "by": "pod-0", "job": "a", "event": "queued", "set": {...}}
 
-The first line is the header. A later generation begins with `records` lines that say how things stood (a `snapshot` for
-every record, then what is paused or refused), all with `seq` equal to `base_seq`, and then goes on with the lines after `base_seq`; the generation before it ends with
-a line whose event is `continued`. So the newest generation that has all its snapshot lines and whose predecessor ends
-that way is the journal, whatever the head says.
+The first line is the header. A later generation begins with `records` lines that say how things stood (a `snapshot`
+for every record, then what is paused, refused or failing in a row), all with `seq` equal to `base_seq`, and goes on
+with the lines after `base_seq`. The generation before it, which the header names, ends with a line whose event is
+`continued` and which names the new one: only that line puts a generation in force, whatever the head says.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from __future__ import annotations
 import contextlib
 import gzip
 import os
-from collections.abc import Iterator
-from datetime import datetime, timezone
+from collections.abc import Collection, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from dispatcher.workspace import Layout
 
 FORMAT = "dispatcher-journal"
 VERSION = 1
+_HEADER_LIMIT = 4096
 
 
 class Header(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
@@ -39,6 +40,8 @@ class Header(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
     records: int = 0
     lock: str = "flock"
     at: str = ""
+    # The generation that this one continues; 0 when there was none.
+    after: int = 0
 
 
 class Line(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -60,15 +63,18 @@ encode = msgspec.json.Encoder().encode
 
 def now_text(seconds: float) -> str:
     """A time as the journal writes it: UTC, milliseconds."""
-    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def parse_header(line: bytes, path: Path) -> Header:
-    """The header; FormatError when the file is not ours or of a newer version."""
+    """The header; FormatError when the file is not ours or newer, DamagedJournalError when it is garbled."""
     try:
         header = _decode_header.decode(line)
     except msgspec.DecodeError as error:
-        raise FormatError(f"{path}: line 1 is not a journal header ({error}); nothing was touched") from None
+        raise DamagedJournalError(
+            f"{path}: line 1 is not a journal header ({error}); nothing was touched. Restore the file from a backup, "
+            "or let `dispatcher doctor --repair` go on from matrix_status.json"
+        ) from None
     if header.format != FORMAT:
         raise FormatError(f"{path}: format {header.format!r}, expected {FORMAT!r}; nothing was touched")
     if header.version > VERSION:
@@ -112,8 +118,13 @@ def parse_consecutive(data: bytes, seq: int) -> tuple[list[Line], int]:
 
     For what stands beyond the head: its writer died before it could say how much of it counts.
     """
+    whole = complete_part(data)
+    with contextlib.suppress(msgspec.DecodeError):
+        lines = _decode_line.decode_lines(whole)
+        if all(line.seq == number for number, line in enumerate(lines, seq + 1)):
+            return lines, len(whole)
     lines, length = [], 0
-    for raw in complete_part(data).splitlines(keepends=True):
+    for raw in whole.splitlines(keepends=True):
         try:
             line = _decode_line.decode(raw)
         except msgspec.DecodeError:
@@ -123,6 +134,15 @@ def parse_consecutive(data: bytes, seq: int) -> tuple[list[Line], int]:
         lines.append(line)
         length += len(raw)
     return lines, length
+
+
+def later_lines(data: bytes) -> list[Line]:
+    """The lines that can be read among others that cannot."""
+    lines = []
+    for raw in complete_part(data).split(b"\n"):
+        with contextlib.suppress(msgspec.DecodeError):
+            lines.append(_decode_line.decode(raw))
+    return lines
 
 
 def generations(layout: Layout) -> list[int]:
@@ -136,40 +156,117 @@ def generations(layout: Layout) -> list[int]:
     return sorted(numbers)
 
 
+def packed(path: Path) -> Path:
+    """The name of a generation that has been compressed."""
+    return path.with_name(path.name + ".gz")
+
+
 def read_generation(layout: Layout, generation: int) -> bytes:
     """A generation's whole content, also when it has been compressed."""
     path = layout.journal(generation)
-    try:
-        fd = files.open_existing(path)
-    except FileNotFoundError:
-        with gzip.open(f"{path}.gz") as packed:
-            return packed.read()
+    if not path.exists() and packed(path).exists():
+        with gzip.open(packed(path)) as file:
+            return file.read()
+    fd = files.open_existing(path)
     try:
         return files.read_fd(fd)
     finally:
         os.close(fd)
 
 
-def history(layout: Layout, job_id: str | None = None) -> Iterator[Line]:
-    """Every line of every generation in order (of one job when named), without the repeated snapshots."""
+def read_header(layout: Layout, generation: int) -> Header | None:
+    """The first line of a generation; None when it is not whole. Raises FormatError when it is not ours."""
+    path = layout.journal(generation)
+    if not path.exists() and packed(path).exists():
+        with gzip.open(packed(path)) as file:
+            line = file.readline(_HEADER_LIMIT)
+    else:
+        fd = files.open_existing(path)
+        try:
+            line = files.read_fd(fd, 0, _HEADER_LIMIT)
+        finally:
+            os.close(fd)
+    line, newline, _ = line.partition(b"\n")
+    return parse_header(line, path) if newline else None
+
+
+def successor(layout: Layout, generation: int) -> int | None:
+    """The generation that continues this one, if its last line names one."""
+    path = layout.journal(generation)
+    if not path.exists() and packed(path).exists():
+        data = read_generation(layout, generation)
+    else:
+        fd = files.open_existing(path)
+        try:
+            data = files.read_fd(fd, max(0, os.fstat(fd).st_size - _HEADER_LIMIT))
+        finally:
+            os.close(fd)
+    last = data.rstrip(b"\n").rpartition(b"\n")[2]
+    if not data.endswith(b"\n") or b'"event":"continued"' not in last:
+        return None
+    with contextlib.suppress(msgspec.DecodeError):
+        return named_by(_decode_line.decode(last))
+    return None
+
+
+def named_by(line: Line) -> int:
+    """The generation that a `continued` line names."""
+    return int((line.data or {})["generation"])
+
+
+def generations_in_force(layout: Layout) -> list[int]:
+    """The generations that are or were the journal, oldest first: not those whose writer died before they counted."""
     numbers = generations(layout)
-    for generation in numbers:
+    return [number for number in numbers if _came_into_force(layout, number, numbers)]
+
+
+def newest_generation(layout: Layout) -> int | None:
+    """The generation in force as the files themselves tell it, for when the head does not; None without a journal."""
+    numbers = generations(layout)
+    for number in reversed(numbers):
+        if _came_into_force(layout, number, numbers):
+            return number
+    if numbers:
+        raise DamagedJournalError(
+            f"{layout.journal(numbers[-1])}: the first line is not whole; nothing was changed. "
+            "Restore the file from a backup, or let `dispatcher doctor --repair` go on from matrix_status.json"
+        )
+    return None
+
+
+def _came_into_force(layout: Layout, number: int, numbers: list[int]) -> bool:
+    header = read_header(layout, number)
+    if header is None:
+        return False
+    # A generation that somebody has removed to save space cannot tell any more; only old ones are removed.
+    return header.after not in numbers or successor(layout, header.after) == number
+
+
+def history(layout: Layout, jobs: str | Collection[str] | None = None) -> Iterator[Line]:
+    """Every change of every generation in order (of some jobs when named), without what later generations repeat.
+
+    Of the oldest generation that is left the snapshot counts too: nothing older says how those records came to be.
+    """
+    wanted = {jobs} if isinstance(jobs, str) else jobs
+    needle = encode(next(iter(wanted))) if wanted is not None and len(wanted) == 1 else b""
+    done = -1
+    for number, generation in enumerate(generations_in_force(layout)):
         data = complete_part(read_generation(layout, generation))
         start = data.find(b"\n") + 1
-        if start == 0:
-            continue
-        parse_header(data[:start], layout.journal(generation))
-        first = generation == numbers[0]
-        needle = b"" if job_id is None else encode(job_id)
-        for raw in data[start:].splitlines():
-            if needle not in raw:
+        if number:
+            done = max(done, parse_header(data[:start], layout.journal(generation)).base_seq)
+        last = done
+        for raw in data[start:].split(b"\n"):
+            if not raw or needle not in raw:
                 continue
             with contextlib.suppress(msgspec.DecodeError):
                 line = _decode_line.decode(raw)
-                if line.event == "continued" or (line.event == "snapshot" and not first):
+                if line.seq <= done or line.event == "continued":
                     continue
-                if job_id is None or line.job == job_id:
+                last = line.seq
+                if wanted is None or line.job in wanted:
                     yield line
+        done = max(done, last)
 
 
 def _line_number(path: Path, position: int) -> int:

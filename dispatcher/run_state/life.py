@@ -25,7 +25,7 @@ from dispatcher.errors import StorageError
 from dispatcher.run_state import files
 from dispatcher.workspace import Layout
 
-_CANNOT_LOCK = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EIO, errno.EINVAL})
+CANNOT_LOCK = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EIO, errno.EINVAL})
 
 
 def host_name() -> str:
@@ -91,7 +91,7 @@ def is_held(path: Path) -> bool | None:
     except OSError as error:
         if error.errno in (errno.EAGAIN, errno.EACCES):
             return True
-        if error.errno in _CANNOT_LOCK:
+        if error.errno in CANNOT_LOCK:
             return None
         raise files.storage_error(error, "asking for the life sign", path) from error
     finally:

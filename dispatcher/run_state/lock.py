@@ -11,6 +11,7 @@ for the lock's holder; it is a lower bound of what the journal must show, never 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -34,6 +35,7 @@ KINDS: Final = ("flock", "lockf", "strict")
 HEAD_SIZE: Final = 512
 _BUSY: Final = frozenset({errno.EAGAIN, errno.EACCES, errno.EINTR})
 _UNSUPPORTED: Final = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL})
+_PEEKS: Final = 5
 _FIRST_PAUSE_S: Final = 0.0002
 _LONGEST_PAUSE_S: Final = 0.004
 _LONGEST_NETWORK_PAUSE_S: Final = 0.02
@@ -79,6 +81,18 @@ def decode_head(data: bytes) -> Head | None:
         return None
 
 
+def peek_head(path: Path) -> Head | None:
+    """The head without the lock: old or none, never wrong (it carries a checksum)."""
+    for _ in range(_PEEKS):
+        data = files.read_fresh(path)
+        head = decode_head(data) if data else None
+        if head is not None or not data:
+            return head
+        # Seen while it was being written.
+        time.sleep(_FIRST_PAUSE_S)
+    return None
+
+
 class ClaimsLock:
     """The lock of a workspace, held by at most one process of all hosts.
 
@@ -115,12 +129,12 @@ class ClaimsLock:
             pause_s = min(pause_s * 1.5, longest_s)
 
     def release(self) -> None:
-        if self.kind == "flock":
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
-        elif self.kind == "lockf":
-            fcntl.lockf(self._fd, fcntl.LOCK_UN)
-        elif self._strict is not None:
+        """Give the lock back; also after it was lost, when there is nothing left to give."""
+        if self._strict is not None:
             self._strict.release()
+        elif self._fd >= 0 and self.kind != "strict":
+            unlock = fcntl.flock if self.kind == "flock" else fcntl.lockf
+            unlock(self._fd, fcntl.LOCK_UN)
 
     def read_head(self) -> Head | None:
         """The head; on a network filesystem, also proves by a synchronous write that the lock is still ours."""
@@ -169,6 +183,10 @@ class ClaimsLock:
                 self.close()
                 return False
             raise files.storage_error(error, "locking", self.path) from error
+        if os.fstat(self._fd).st_nlink == 0:
+            # Somebody has removed or replaced the file: those who open it now would lock another one.
+            self.close()
+            return False
         return True
 
     def _try_strict(self) -> bool:
@@ -191,7 +209,8 @@ class ClaimsLock:
 
         for claim in strict.claims:
             if claim_owner_is_gone(claim.hostname, claim.pid, claim.start):
-                strict.force_break(claim.name)
+                with contextlib.suppress(FileNotFoundError):
+                    strict.force_break(claim.name)
 
     def _open(self) -> None:
         # O_RDWR: a lock on a read-only descriptor is EBADF on NFSv4. Never O_TRUNC: the head stands in it.

@@ -55,7 +55,7 @@ def mount_of(path: str | os.PathLike[str]) -> Mount:
         before, _, after = line.partition(" - ")
         fields, rest = before.split(" "), after.split(" ")
         point = fields[4].encode().decode("unicode_escape") if "\\" in fields[4] else fields[4]
-        inside = point == "/" or target == point or target.startswith(point + "/")
+        inside = point in ("/", target) or target.startswith(point + "/")
         # A later line on the same point hides the earlier one.
         if inside and len(point) >= len(best.point):
             best = Mount(point, rest[0], rest[1], ",".join([fields[5], *rest[2:3]]))

@@ -1,8 +1,9 @@
 """Writing matrix_status.json anew: complete at every moment, never older than what stands there, never over an edit.
 
-The file is rendered and synced outside the lock. Under the lock it takes one look (has somebody saved it meanwhile?)
-and one exchange of names. What the exchange brings out is looked at again: a person's save that arrived between look
-and exchange is taken in, and so is one that an editor still writes into the old file afterwards.
+The file is rendered and synced outside the lock. Under the lock there is one exchange of names. What the exchange
+brings out is looked at: a person's save that arrived at the last moment is taken in, and so is one that an editor still
+writes into the old file afterwards. Where names cannot be exchanged (NFS), a save by rename in the microseconds between
+opening the old file and renaming over it is not seen.
 """
 
 from __future__ import annotations
@@ -10,17 +11,24 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from dispatcher.run_state import files, status_file
-from dispatcher.run_state.store import Identity, Store
+from dispatcher.run_state.hand_edits import Identity, identity_of
+from dispatcher.run_state.store import Store
 
 _TRIES: Final = 5
 # An in-place save goes on in the file that it opened, also after we have replaced it; editors are done in this time.
 _LINGER_S: Final = 10.0
+# As many replaced files are watched at once: each costs a descriptor.
+_WATCHED: Final = 64
+# A process that ends waits so long for a save that somebody is in the middle of.
+_LAST_WAIT_S: Final = 1.0
 # A refresh may cost at most this part of a process's time.
 _SHARE: Final = 0.05
 _AT_FDCWD: Final = -100
@@ -35,7 +43,7 @@ class Projector:
         self.store = store
         self.interval_s = interval_s
         self._next_s = 0.0
-        self._retired: list[tuple[int, Identity, float]] = []
+        self._retired: list[_Retired] = []
         self._exchange_works = True
 
     def due_in_s(self) -> float | None:
@@ -62,21 +70,34 @@ class Projector:
         """Take in what somebody has written into a file that was replaced while they had it open."""
         now = time.monotonic()
         kept = []
-        for fd, identity, until_s in self._retired:
-            found = _identity(fd)
-            if found is not None and found != identity:
-                self._take_in_late(files.read_fd(fd))
-                identity = found
-            if now < until_s:
-                kept.append((fd, identity, until_s))
+        for retired in self._retired:
+            self._look_at(retired)
+            if now < retired.until_s:
+                kept.append(retired)
             else:
-                os.close(fd)
+                os.close(retired.fd)
         self._retired = kept
 
     def close(self) -> None:
-        for fd, _, _ in self._retired:
-            os.close(fd)
+        """Look at the replaced files for the last time; wait for a save that is half written."""
+        give_up_s = time.monotonic() + _LAST_WAIT_S
+        for retired in self._retired:
+            self._look_at(retired)
+            while retired.half_written and time.monotonic() < give_up_s:
+                time.sleep(0.01)
+                self._look_at(retired)
+            os.close(retired.fd)
         self._retired = []
+
+    def take_in_leftovers(self) -> None:
+        """Take in and remove what a process of this host that died while it replaced the file has left behind."""
+        path = self.store.layout.status_file
+        for leftover in files.leftovers(path.parent):
+            if leftover.name.startswith(f".{path.name}."):
+                with contextlib.suppress(FileNotFoundError):
+                    self._take_in_late(leftover.read_bytes())
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(leftover)
 
     def _write_once(self) -> bool:
         """Whether the file is current now, or cannot be."""
@@ -95,49 +116,41 @@ class Projector:
                 if store.problem is not None or (store.projected >= seq and store.status_identity() is not None):
                     store.status_is_stale = store.projected < store.seq
                     return True
-                if store.status_identity() not in (store.expected_projection, None):
-                    return False
-                displaced = self._replace(path, temporary)
+                self._replace(path, temporary)
                 store.accept_projection(identity, seq)
                 store.status_is_stale = store.seq > seq
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
-        if displaced is not None:
-            self._take_in_late(displaced)
+        self.look_at_retired()
         return not store.status_is_stale
 
-    def _replace(self, path: Path, temporary: Path) -> bytes | None:
-        """Exchange the names; what a person saved at the last moment, if they did."""
-        expected = self.store.expected_projection
-        try:
-            old = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            old = -1
+    def _replace(self, path: Path, temporary: Path) -> None:
+        """Put `temporary` in the place of `path`, and keep an eye on what stood there."""
         with files.storing("replacing", path):
-            exchanged = old >= 0 and self._exchange(temporary, path)
-            if not exchanged:
-                os.rename(temporary, path)
-        if old < 0:
-            return None
-        self._retired.append((old, _identity(old) or (0, 0, 0), time.monotonic() + _LINGER_S))
-        if exchanged:
-            # Whatever bears the temporary name now is what stood there until this moment.
-            fd = os.open(temporary, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                if _identity(fd) != expected and expected is not None:
-                    return files.read_fd(fd)
-            finally:
-                os.close(fd)
-        return None
+                if self._exchange(temporary, path):
+                    # Whatever bears the temporary name now is what stood there until this moment.
+                    self._watch(os.open(temporary, os.O_RDONLY | os.O_CLOEXEC))
+                    return
+                old = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                os.rename(temporary, path)
+                return
+            self._watch(old)
+            os.rename(temporary, path)
+
+    def _watch(self, fd: int) -> None:
+        # What is not as the last transaction has examined it is looked at.
+        examined = self.store.expected_projection or (0, 0, 0)
+        self._retired.append(_Retired(fd, examined, time.monotonic() + _LINGER_S))
+        for retired in self._retired[:-_WATCHED]:
+            retired.until_s = 0.0
 
     def _exchange(self, one: Path, other: Path) -> bool:
         """Exchange two names in one step; False where the filesystem cannot (NFS)."""
-        if not self._exchange_works:
-            return False
-        rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-        if rename is None:
-            self._exchange_works = False
+        rename = _renameat2()
+        if not self._exchange_works or rename is None:
             return False
         result = rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE)
         if result == 0:
@@ -148,60 +161,76 @@ class Projector:
             return False
         raise OSError(code, os.strerror(code), str(other))
 
-    def _take_in_late(self, data: bytes) -> None:
+    def _look_at(self, retired: _Retired) -> None:
+        try:
+            found = identity_of(retired.fd)
+            if found == retired.identity and not retired.half_written:
+                return
+            data = files.read_fd(retired.fd)
+        except OSError:
+            # A file server forgets a removed file that another client had open.
+            return
+        retired.half_written = not self._take_in_late(data)
+        retired.identity = found
+
+    def _take_in_late(self, data: bytes) -> bool:
+        """Take in a file that is not in force any more; False when it cannot be read (yet)."""
         store = self.store
         with store.transaction() as tx:
             before = store.problem
             outcomes = store.judge(data)
+            store.problem = before
             if outcomes is None:
-                # Half a save: either it goes on, and is seen again, or the file that counts is another one by now.
-                store.problem = before
-                return
-            # A file that is not in force any more cannot have lost lines; it can only bring changes.
-            store.apply_edits(tx, [o for o in outcomes if o.line])
+                return False
+            # It cannot have lost lines, it can only bring changes.
+            changes = [outcome for outcome in outcomes if outcome.line]
+            if changes:
+                store.apply_edits(tx, changes)
+        return True
+
+
+class _Retired:
+    """A replaced status file that somebody may still write to."""
+
+    def __init__(self, fd: int, identity: Identity, until_s: float) -> None:
+        self.fd = fd
+        self.identity = identity
+        self.until_s = until_s
+        self.half_written = False
+
+
+@functools.cache
+def _renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
+    return getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
 
 
 def _write_temporary(path: Path, data: bytes) -> tuple[Path, Identity]:
     temporary = files.temporary_name(path)
-    fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
-        files.write_all(fd, data, 0)
-        # The kernel's file times tick every few milliseconds: with an exact one, a save of the same length within
-        # the same tick is still told apart.
-        os.utime(fd, ns=(time.time_ns(), time.time_ns()))
-        os.fsync(fd)
-        identity = _identity(fd)
+        with files.creating(temporary) as fd:
+            files.write_all(fd, data, 0)
+            # The kernel's file times tick every few milliseconds: with an exact one, a save of the same length within
+            # the same tick is still told apart.
+            now_ns = time.time_ns()
+            os.utime(fd, ns=(now_ns, now_ns))
+            os.fsync(fd)
+            return temporary, identity_of(fd)
     except OSError:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-    finally:
-        os.close(fd)
-    assert identity is not None
-    return temporary, identity
-
-
-def _identity(fd: int) -> Identity | None:
-    try:
-        found = os.fstat(fd)
-    except OSError:
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def restore(store: Store) -> Path | None:
     """Write the status file anew although it cannot be read; where the unreadable one is kept."""
-    from dispatcher.run_state import journal
-
     path = store.layout.status_file
-    kept: Path | None = None
-    with store.transaction():
+    with store.transaction() as tx:
         if store.problem is None:
             return None
-        name = f"{journal.now_text(time.time()).replace(':', '')}-{path.name}"
+        at = tx.at.replace(":", "")
         with files.storing("keeping the unreadable status file in", store.layout.rejected_dir):
             os.makedirs(store.layout.rejected_dir, exist_ok=True)
-            kept = store.layout.rejected_dir / name
+            kept = store.layout.rejected_dir / f"{at}-{path.name}"
             os.rename(path, kept)
         store.problem = None
         store.accept_projection(None, 0)

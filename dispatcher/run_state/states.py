@@ -49,13 +49,15 @@ def check_transition(job_id: str, old: State, new: State) -> None:
     """Raise TransitionError unless the table has `old` -> `new`."""
     if new not in TRANSITIONS[old]:
         allowed = ", ".join(sorted(TRANSITIONS[old]))
-        raise TransitionError(f"{job_id}: {old} -> {new} is not a possible change; from {old} an entry goes to: {allowed}")
+        raise TransitionError(
+            f"{job_id}: {old} -> {new} is not a possible change; from {old} an entry goes to: {allowed}"
+        )
 
 
 def parse_state(word: object) -> State:
     """The state that `word` names; ValueError with the nearest valid word otherwise."""
     try:
-        return State(word)
+        return State(str(word))
     except ValueError:
         raise ValueError(f"unknown state {word!r}{nearest(str(word), [state.value for state in State])}") from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -37,14 +38,22 @@ def parse(data: bytes, name: str) -> dict[str, dict[str, Any]]:
     if not text.strip():
         raise StatusFileError(f"{name}: line 1: the file is empty")
     try:
-        document = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        document = json.loads(
+            text, object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite, parse_int=_limited
+        )
+        # What json.loads takes and we could not write again: half of a surrogate pair, nesting at the limit.
+        _encode(document)
     except json.JSONDecodeError as error:
         raise StatusFileError(f"{name}: line {error.lineno}, column {error.colno}: {error.msg}") from None
+    except UnicodeEncodeError as error:
+        where = _line_of(text, re.search(r"\\u[dD][89a-fA-F]", text))
+        raise StatusFileError(f"{name}: line {where}: {error.object!r} is no valid text") from None
     except _DuplicateKeyError as error:
         raise StatusFileError(f"{name}: {_lines_with(text, error.key)}: {error.key!r} stands there twice") from None
     except _ConstantError as error:
-        where = _line_of(text, re.search(rf"(?<![\w\"]){re.escape(error.word)}\b", text))
-        raise StatusFileError(f"{name}: line {where}: {error.word} is no JSON value; write null or a string") from None
+        where = _line_of(text, re.search(rf"(?<![\w\"-]){re.escape(error.word)}\b", text))
+        shown = error.word if len(error.word) < 40 else f"{error.word[:20]}... ({len(error.word)} characters)"
+        raise StatusFileError(f"{name}: line {where}: {shown} is no number that can be kept; write a string") from None
     except RecursionError:
         raise StatusFileError(f"{name}: line 1: nested too deeply to be a status file") from None
     if not isinstance(document, dict):
@@ -79,6 +88,19 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(word: str) -> Any:
     raise _ConstantError(word)
+
+
+def _finite(word: str) -> float:
+    value = float(word)
+    if math.isinf(value):
+        raise _ConstantError(word)
+    return value
+
+
+def _limited(word: str) -> int:
+    if len(word) > 18 and (len(word) > 20 or not -(2**63) <= int(word) < 2**63):
+        raise _ConstantError(word)
+    return int(word)
 
 
 def _line_of(text: str, match: re.Match[str] | None) -> int:

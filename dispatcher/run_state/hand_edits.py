@@ -1,0 +1,195 @@
+"""Taking in what people did to the status file: looking whether it was saved, judging it, recording it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import pwd
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from dispatcher.errors import FormatError, StatusFileError
+from dispatcher.run_state import edits, files, journal, status_file
+from dispatcher.run_state.fold import Fold
+from dispatcher.run_state.replica import Replica
+from dispatcher.run_state.states import Record
+from dispatcher.run_state.transaction import Transaction
+from dispatcher.workspace import Layout
+
+# Inode, size and mtime (ns) of a file.
+Identity = tuple[int, int, int]
+
+# The clock of file times ticks every few milliseconds, on a file server maybe every second: two saves of the same
+# length within one tick look alike.
+_TICK_NS: Final = 50_000_000
+_NETWORK_TICK_NS: Final = 2_000_000_000
+_SHOWN: Final = 2_000
+
+
+def identity_of(fd: int) -> Identity:
+    found = os.fstat(fd)
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+class HandEdits:
+    """The status file as the place where people make changes.
+
+    `problem` says what is wrong with the file when it cannot be read; `examined` is the file that was looked at last,
+    `missing` whether there was none.
+    """
+
+    def __init__(self, layout: Layout, replica: Replica, wall_clock: Callable[[], float]) -> None:
+        self.layout = layout
+        self.problem: str | None = None
+        self.examined: Identity | None = None
+        self.missing = False
+        self._replica = replica
+        self._wall_clock = wall_clock
+
+    def identity(self) -> Identity | None:
+        """Inode, size and mtime of the status file as it is now; None without one."""
+        path = self.layout.status_file
+        try:
+            if not self._replica.network:
+                found = os.stat(path)
+                return found.st_ino, found.st_size, found.st_mtime_ns
+            files.look_at(self.layout.run_state)
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ESTALE):
+                return None
+            raise files.storage_error(error, "looking at", path) from error
+        try:
+            return identity_of(fd)
+        finally:
+            os.close(fd)
+
+    def take_in(self, tx: Transaction, expected: Identity | None) -> Identity | None:
+        """Under the lock: record what people did, unless the file is `expected` (the projection).
+
+        What is to be expected from now on when the file was taken in; None when there was nothing to take in.
+        """
+        identity = self.identity()
+        self.missing = identity is None
+        if identity is None or identity == expected:
+            self.problem = None
+            return None
+        if self.problem is not None and identity == self.examined:
+            return None
+        self.examined = None
+        settled = self._settled(identity)
+        outcomes = self.read()
+        if outcomes is None:
+            self.examined = settled
+            return None
+        self.apply(tx, outcomes)
+        self.examined = identity
+        return settled
+
+    def apply(self, tx: Transaction, outcomes: list[edits.Outcome]) -> None:
+        """Record what people did to the status file; what could not be used is kept word for word in rejected/."""
+        who = f"hand edit ({_owner(self.layout)})"
+        for outcome in outcomes:
+            if outcome.event != "refused":
+                tx.change(outcome.job, outcome.event, dict(outcome.fields), by=who)
+                continue
+            shown = outcome.line[:_SHOWN]
+            known = self._replica.fold.refusals.get(outcome.job)
+            if known is None or (known.line, known.why) != (shown, outcome.why):
+                self._reject(outcome)
+                tx.note("refused", {"why": outcome.why, "line": shown}, job=outcome.job or None, by=who)
+
+    def read(self) -> list[edits.Outcome] | None:
+        """What the status file changes; None, and `problem` says why, when it cannot be read."""
+        try:
+            data = files.read_fresh(self.layout.status_file)
+        except OSError as error:
+            # Somebody's editor has saved it with permissions of its own: no reason to stop.
+            self.problem = f"{files.storage_error(error, 'reading', self.layout.status_file)}. {_GOING_ON}"
+            return None
+        return [] if data is None else self.judge(data)
+
+    def judge(self, data: bytes) -> list[edits.Outcome] | None:
+        """What `data`, a status file that somebody saved, changes; None when it cannot be read (see `problem`)."""
+        try:
+            lines = status_file.parse(data, str(self.layout.status_file))
+        except StatusFileError as error:
+            self.problem = f"{error}. {_GOING_ON}"
+            return None
+        self.problem = None
+        fold = self._replica.fold
+        old = _OldVersions(self.layout, fold, lines)
+        return edits.merge(lines, fold.records, fold.born, fold.seq, old.version)
+
+    def _settled(self, identity: Identity) -> Identity:
+        """The identity by which this very content is known again; none ever equals it when that cannot be said yet."""
+        tick_ns = _NETWORK_TICK_NS if self._replica.network else _TICK_NS
+        inode, size, mtime_ns = identity
+        return identity if abs(time.time_ns() - mtime_ns) > tick_ns else (inode, size, 0)
+
+    def _reject(self, outcome: edits.Outcome) -> None:
+        directory = self.layout.rejected_dir
+        # A job's name in a hand-written line may hold anything, slashes too.
+        name = re.sub(r"[^\w.-]", "_", outcome.job)[:80] or "file"
+        at = journal.now_text(self._wall_clock()).replace(":", "")
+        with files.storing("keeping a refused edit in", directory):
+            os.makedirs(directory, exist_ok=True)
+            data = f"{outcome.line}\n".encode() if outcome.line else files.read_fresh(self.layout.status_file) or b""
+            files.write_unique(directory / f"{at}-{name}.json", data)
+
+
+_GOING_ON: Final = (
+    "The dispatchers go on from the journal and leave the file alone: correct it, or `dispatcher status --restore` "
+    "writes it anew and keeps this one under run_state/rejected/"
+)
+
+
+class _OldVersions:
+    """Records as they were when somebody made a copy of the status file.
+
+    What is not remembered any more is read from the journal, once for all lines: a whole old copy costs one reading.
+    """
+
+    def __init__(self, layout: Layout, fold: Fold, lines: Mapping[str, Mapping[str, Any]]) -> None:
+        self._layout = layout
+        self._fold = fold
+        self._lines = lines
+        self._read: dict[tuple[str, int], Record] | None = None
+
+    def version(self, job: str, rev: int) -> Record | None:
+        found = self._fold.version(job, rev)
+        if found is not None:
+            return found
+        if self._read is None:
+            self._read = self._read_history()
+        return self._read.get((job, rev))
+
+    def _read_history(self) -> dict[tuple[str, int], Record]:
+        revs = {job: rev for job, line in self._lines.items() if isinstance(rev := line.get("rev"), int)}
+        wanted = {job: rev for job, rev in revs.items() if self._fold.version(job, rev) is None}
+        newest = max(wanted.values(), default=0)
+        older = Fold()
+        found = {}
+        with files.storing("reading the journal", self._layout.journal_dir):
+            for line in journal.history(self._layout, wanted.keys()):
+                if line.seq > newest and line.event != "snapshot":
+                    break
+                with contextlib.suppress(FormatError):
+                    # A line of an old generation that cannot be read leaves a gap: then nobody knows that version.
+                    older.extend((line,))
+                record = older.records.get(line.job or "")
+                if record is not None and record.rev == wanted[line.job or ""]:
+                    found[(line.job or "", record.rev)] = record
+        return found
+
+
+def _owner(layout: Layout) -> str:
+    """The user who owns the status file: as near as one can come to who edited it."""
+    try:
+        uid = os.stat(layout.status_file).st_uid
+        return pwd.getpwuid(uid).pw_name
+    except (OSError, KeyError):
+        return "unknown"

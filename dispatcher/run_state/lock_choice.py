@@ -1,0 +1,87 @@
+"""Which kind of lock a workspace uses: one for all dispatchers, for different kinds do not exclude each other.
+
+The journal's header names it. The hard-link lock's own file is the sign that all go over to that one: whoever finds
+that the kernel's locks do not exclude creates it, and the others see it under their next lock.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from dispatcher.errors import LockError, LockUnsupportedError
+from dispatcher.run_state import files, journal
+from dispatcher.run_state.lock import ClaimsLock, peek_head
+from dispatcher.workspace import Layout
+
+AUTO: Final = "auto"
+STRICT: Final = "strict"
+
+
+def choose_lock(layout: Layout, wanted: str, by: str) -> ClaimsLock:
+    """The lock of this workspace, not yet taken; raises LockError when `wanted` is not the kind that it uses."""
+    used = _in_use(layout)
+    if used is None:
+        kind = _first_kind(layout, by) if wanted == AUTO else wanted
+    else:
+        check_wanted(layout, wanted, used)
+        kind = used
+    return ClaimsLock(layout.lock_file, kind, by)
+
+
+def check_wanted(layout: Layout, wanted: str, used: str) -> None:
+    """Raise LockError when dispatcher.yaml asks for another kind than `used`."""
+    if wanted not in (AUTO, used):
+        raise LockError(
+            f"{layout.config_file}: lock: {wanted}, but this workspace uses {used}: all dispatchers of a workspace "
+            f"must use one kind, for they do not exclude each other. Set `lock: {used}` or `lock: auto`"
+        )
+
+
+def strict_is_in_force(layout: Layout) -> bool:
+    """Whether somebody has found that the kernel's locks do not exclude here."""
+    return os.path.exists(layout.strict_lock_file)
+
+
+def go_over_to_strict(layout: Layout, old: ClaimsLock, by: str, timeout_s: float) -> ClaimsLock:
+    """Take the hard-link lock for the first time, which makes all others follow; returned released.
+
+    Where the old kind does exclude after all, nobody is in a transaction meanwhile.
+    """
+    strict = ClaimsLock(layout.lock_file, STRICT, by)
+    with files.shared_umask(layout.root):
+        old.acquire(timeout_s)
+        try:
+            strict.acquire(timeout_s)
+            strict.release()
+        finally:
+            old.release()
+            old.close()
+    return strict
+
+
+def _in_use(layout: Layout) -> str | None:
+    if strict_is_in_force(layout):
+        return STRICT
+    with files.storing("reading the journal", layout.journal_dir):
+        head = peek_head(layout.lock_file)
+        numbers = journal.generations(layout)
+        newest = head.generation if head is not None and head.generation in numbers else None
+        if newest is None:
+            newest = journal.newest_generation(layout)
+        header = journal.read_header(layout, newest) if newest is not None else None
+    return header.lock if header is not None else None
+
+
+def _first_kind(layout: Layout, by: str) -> str:
+    """flock where it works, else the hard-link lock."""
+    probe = ClaimsLock(layout.lock_file, "flock", by)
+    try:
+        with files.shared_umask(layout.root):
+            probe.acquire(5.0)
+            probe.release()
+    except LockUnsupportedError:
+        return STRICT
+    finally:
+        probe.close()
+    return "flock"

@@ -1,0 +1,222 @@
+"""This process's copy of what the journal says, and how it keeps up with the files."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+from typing import Final
+
+from dispatcher.errors import DamagedJournalError, LockLostError, StaleViewError
+from dispatcher.run_state import files, journal
+from dispatcher.run_state.fold import Fold
+from dispatcher.run_state.generations import Generation
+from dispatcher.run_state.journal import Line
+from dispatcher.run_state.lock import Head
+from dispatcher.run_state.mounts import mount_of
+from dispatcher.workspace import Layout
+
+_BULK: Final = 2_000
+_STALE_PAUSES_S: Final = (0.0, 0.05, 0.2, 0.5, 1.0, 2.0)
+
+
+class Replica:
+    """The fold of the journal up to byte `offset` of `generation` (None before anything was read).
+
+    `reloads` counts how often the records were built anew: then all of them count as touched.
+    """
+
+    def __init__(self, layout: Layout, network: bool) -> None:
+        self.layout = layout
+        self.network = network
+        self.fold = Fold()
+        self.generation: int | None = None
+        self.base_seq = 0
+        self.offset = 0
+        self.reloads = 0
+        self._successor: int | None = None
+
+    def follow(self, head: Head | None, *, to_the_end: bool) -> None:
+        """Without the lock: take in what is certain to stay, or also what stands beyond the head."""
+        try:
+            self._follow(head, to_the_end=to_the_end)
+        except FileNotFoundError as error:
+            # Without any file it was removed, and the next transaction rebuilds it.
+            if journal.generations(self.layout):
+                raise files.storage_error(error, "opening the journal", self.layout.journal_dir) from error
+
+    def _follow(self, head: Head | None, *, to_the_end: bool) -> None:
+        newest = head.generation if head is not None else journal.newest_generation(self.layout)
+        if newest is None:
+            return
+        if self.generation is None or newest > self.generation:
+            self._load(newest, head, to_the_end=to_the_end or head is None)
+        fd = self._open()
+        try:
+            end = os.fstat(fd).st_size
+            if head is not None and not to_the_end:
+                end = min(end, head.length) if head.generation == self.generation else self.offset
+            if end > self.offset:
+                data = files.read_fd(fd, self.offset, end - self.offset)
+                self._take_in(*journal.parse_consecutive(data, self.fold.seq))
+        finally:
+            os.close(fd)
+        while self._successor is not None:
+            self._load(self._successor, None, to_the_end=True)
+
+    def catch_up(self, head: Head | None) -> int | None:
+        """Under the lock: take in everything and cut off what was never finished.
+
+        The journal's descriptor, opened for writing; None when there is no journal. Raises StaleViewError when this
+        host is shown less than the head says, DamagedJournalError when the journal cannot be read in the middle.
+        """
+        newest = head.generation if head is not None else journal.newest_generation(self.layout)
+        if newest is None:
+            return None
+        try:
+            if newest != self.generation:
+                self._load(newest, head, to_the_end=True)
+            fd = self._read_until_whole(head)
+            while self._successor is not None:
+                # Its writer died before the head named it.
+                os.close(fd)
+                self._load(self._successor, None, to_the_end=True)
+                fd = self._read_until_whole(None)
+        except FileNotFoundError as error:
+            if not journal.generations(self.layout):
+                return None
+            raise files.storage_error(error, "opening the journal", self.layout.journal(newest)) from error
+        return fd
+
+    def append(self, fd: int, lines: list[Line]) -> None:
+        """Under the lock: make changes that the fold already has durable, or leave the journal as it was."""
+        data = b"".join([journal.encode(line) + b"\n" for line in lines])
+        path = self.layout.journal(self.generation or 0)
+        try:
+            files.write_all(fd, data, self.offset)
+            os.fsync(fd)
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(fd, self.offset)
+            if not isinstance(error, OSError):
+                raise
+            if error.errno == errno.EIO and self.network:
+                raise LockLostError(f"{path}: the file server refused the write ({error.strerror})") from error
+            raise files.storage_error(error, "writing to the journal", path) from error
+        self.offset += len(data)
+
+    def move_to(self, generation: int, base_seq: int, length: int) -> None:
+        """This process has begun a new generation, which says what the fold says."""
+        self.generation, self.base_seq, self.offset = generation, base_seq, length
+
+    def _open(self, flags: int = os.O_RDONLY) -> int:
+        if self.network:
+            files.look_at(self.layout.journal_dir)
+        return files.open_existing(self.layout.journal(self.generation or 0), flags)
+
+    def _read_until_whole(self, head: Head | None) -> int:
+        """The journal's descriptor, everything taken in; looks again where a filesystem may show old data."""
+        for pause_s in _STALE_PAUSES_S:
+            if pause_s:
+                time.sleep(pause_s)
+                files.look_at(self.layout.journal_dir)
+            fd = self._open(os.O_RDWR)
+            try:
+                problem = self._read_to_the_end(fd, head)
+            except BaseException:
+                os.close(fd)
+                raise
+            if problem is None:
+                return fd
+            os.close(fd)
+            if not self.network:
+                break
+        mount = mount_of(self.layout.journal_dir)
+        cure = mount.cure if mount.is_network else (
+            "if the file was cut (a damaged disk, a restored copy), `dispatcher doctor --repair` goes on from what is "
+            "there and from the newer lines of matrix_status.json"
+        )  # fmt: skip
+        raise StaleViewError(f"{problem}. This host is shown old data by {mount}, or the file was cut. Cure: {cure}")
+
+    def _read_to_the_end(self, fd: int, head: Head | None) -> str | None:
+        """Take in the rest of the journal; what is wrong when this cannot be the journal that the head names."""
+        path = self.layout.journal(self.generation or 0)
+        size = os.fstat(fd).st_size
+        if head is not None and size < head.length:
+            return f"{path}: {size} bytes, but the lock file says that {head.length} were written"
+        if size < self.offset:
+            return f"{path}: {size} bytes, but {self.offset} were there before"
+        if size == self.offset:
+            return None
+        data = files.read_fd(fd, self.offset, size - self.offset)
+        certain = 0 if head is None else max(0, head.length - self.offset)
+        if certain:
+            try:
+                self._take_in(journal.parse_lines(data[:certain], path, self.offset), certain)
+            except DamagedJournalError as error:
+                if self.network:
+                    return str(error)
+                raise
+        # Beyond the head: whole lines count (their writer died before it could say so), the rest was never finished.
+        rest = data[certain:]
+        lines, length = journal.parse_consecutive(rest, self.fold.seq)
+        if lines:
+            os.fsync(fd)
+        self._take_in(lines, length)
+        if length < len(rest):
+            self._check_unfinished(rest[length:], head)
+            with files.storing("cutting off an unfinished line of", path):
+                os.ftruncate(fd, self.offset)
+        return None
+
+    def _check_unfinished(self, rest: bytes, head: Head | None) -> None:
+        """Raise DamagedJournalError when `rest` is more than one write that was never finished."""
+        later = journal.later_lines(rest)
+        # All lines of one transaction bear one time. Without a head nothing says that these were not finished.
+        if later and (head is None or len({line.at for line in later}) > 1):
+            raise DamagedJournalError(
+                f"{self.layout.journal(self.generation or 0)}: cannot be read from byte {self.offset} on, but whole "
+                f"lines stand behind it (up to {later[-1].seq}); nothing was changed. Restore the file from a backup, "
+                "or let `dispatcher doctor --repair` go on from what is whole"
+            )
+
+    def _take_in(self, lines: list[Line], length: int) -> None:
+        if lines and (lines[0].seq != self.fold.seq + 1 or lines[-1].seq != self.fold.seq + len(lines)):
+            raise DamagedJournalError(
+                f"{self.layout.journal(self.generation or 0)}: after line {self.fold.seq} come {len(lines)} lines, "
+                f"{lines[0].seq} to {lines[-1].seq}; nothing was changed. Restore the file from a backup, or let "
+                "`dispatcher doctor --repair` go on from what is whole"
+            )
+        if lines and lines[-1].event == "continued":
+            self._successor = journal.named_by(lines.pop())
+        if len(lines) > _BULK:
+            self.fold.extend_in_bulk(lines)
+        else:
+            self.fold.extend(lines)
+        self.offset += length
+
+    def _load(self, number: int, head: Head | None, *, to_the_end: bool) -> None:
+        """Build the records anew from one generation."""
+        generation = Generation.read(self.layout, number)
+        snapshot, start = generation.snapshot()
+        known = set(self.fold.records)
+        self.fold = Fold()
+        self.fold.lock_kind = generation.header.lock
+        self.fold.seq = self.base_seq = generation.header.base_seq
+        self.fold.extend_in_bulk(snapshot)
+        self.fold.touched |= known
+        # Only when all is read: a generation that cannot be read whole is read again by the next try.
+        self.generation = None
+        self._successor = None
+        self.offset = start
+        rest = journal.complete_part(generation.data[start:])
+        certain = 0
+        if head is not None and head.generation == number:
+            certain = max(0, min(len(rest), head.length - start))
+            certain = len(journal.complete_part(rest[:certain]))
+            self._take_in(journal.parse_lines(rest[:certain], generation.path, start), certain)
+        if to_the_end:
+            self._take_in(*journal.parse_consecutive(rest[certain:], self.fold.seq))
+        self.generation = number
+        self.reloads += 1

@@ -1,0 +1,123 @@
+"""Beginning a new generation of the journal, and compressing the old one.
+
+The new file is written outside the lock, under the next free number and with everything up to some line S. Under the
+lock the lines after S follow, and then one line at the end of the old file puts the new one in force. Whoever dies
+before that line leaves a file that nobody follows and that the next rotation removes; whoever dies after it has done
+enough, for everybody finds that line with or without the head.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from dispatcher.run_state import files, journal
+from dispatcher.run_state.fold import snapshot
+from dispatcher.run_state.generations import encode_generation
+from dispatcher.run_state.journal import Header, Line
+
+if TYPE_CHECKING:
+    from dispatcher.run_state.store import Store
+
+# A generation is worth its snapshot when reading it costs several times what reading the snapshot costs.
+_LINES_PER_RECORD: Final = 4
+_LEAST_LINES: Final = 50_000
+
+
+def is_worthwhile(lines: int, records: int) -> bool:
+    return lines > _LINES_PER_RECORD * records + _LEAST_LINES
+
+
+def rotate(store: Store) -> bool:
+    """Begin a new generation; False when somebody else has done so meanwhile."""
+    store.refresh()
+    old = store.generation
+    if old is None:
+        return False
+    layout = store.layout
+    begun = journal.generations(layout)[-1] + 1
+    path = layout.journal(begun)
+    with files.shared_umask(layout.root), files.storing("beginning a new generation of the journal in", path):
+        try:
+            new = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        except FileExistsError:
+            # Somebody else prepares the same generation.
+            return False
+        # Once the line that puts it in force may have been written, the new file stays.
+        may_be_in_force = False
+        try:
+            since, base_seq = store.offset, store.seq
+            length = _write_snapshot(store, new, begun)
+            with store.held() as fd:
+                if store.generation == old:
+                    tail = files.read_fd(fd, since)
+                    files.write_all(new, tail, length)
+                    os.fsync(new)
+                    files.sync_directory(layout.journal_dir)
+                    may_be_in_force = True
+                    continue_with(fd, store.seq + 1, store.by, begun)
+                    store.begin_generation(begun, base_seq, length + len(tail))
+        finally:
+            os.close(new)
+            if not may_be_in_force:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+        if may_be_in_force:
+            _tidy(store, old, begun)
+    return may_be_in_force
+
+
+def continue_with(fd: int, seq: int, by: str, generation: int) -> None:
+    """Under the lock, up to date: end a generation with the line that puts the next one in force."""
+    end = os.fstat(fd).st_size
+    at = journal.now_text(time.time())
+    line = Line(seq=seq, at=at, by=by, event="continued", data={"generation": generation})
+    try:
+        files.write_all(fd, journal.encode(line) + b"\n", end)
+        os.fsync(fd)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.ftruncate(fd, end)
+        raise
+
+
+def _write_snapshot(store: Store, fd: int, generation: int) -> int:
+    at = journal.now_text(time.time())
+    lines = list(snapshot(store.fold, at, store.by))
+    header = Header(
+        format=journal.FORMAT,
+        version=journal.VERSION,
+        generation=generation,
+        base_seq=store.seq,
+        records=len(lines),
+        lock=store.fold.lock_kind or store.lock_kind,
+        at=at,
+        after=store.generation or 0,
+    )
+    data = encode_generation(header, lines)
+    files.write_all(fd, data, 0)
+    # The bulk goes to the disk before the lock is taken.
+    os.fsync(fd)
+    return len(data)
+
+
+def _tidy(store: Store, old: int, begun: int) -> None:
+    """Compress what nobody follows any more; remove what never came into force."""
+    layout = store.layout
+    for number in journal.generations(layout):
+        path = layout.journal(number)
+        if number <= old and path.exists():
+            _compress(path)
+        elif old < number < begun:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+
+def _compress(path: Path) -> None:
+    with open(path, "rb") as file:
+        files.replace_file(journal.packed(path), gzip.compress(file.read(), compresslevel=3))
+    os.unlink(path)

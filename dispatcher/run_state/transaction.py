@@ -1,0 +1,94 @@
+"""Changes under the lock: applied in memory at once, written together at the end, or taken back together."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any
+
+from dispatcher.run_state import files
+from dispatcher.run_state.fold import Fold
+from dispatcher.run_state.journal import Line
+from dispatcher.run_state.states import Record, check_transition, parse_state
+from dispatcher.workspace import AttemptPaths, Layout
+
+
+class Transaction:
+    """What `Store.transaction()` gives: the records as they are now, and the ways to change them."""
+
+    def __init__(self, fold: Fold, layout: Layout, by: str, at: str) -> None:
+        self.at = at
+        self.lines: list[Line] = []
+        self._fold = fold
+        self._layout = layout
+        self._by = by
+        self._directories: list[AttemptPaths] = []
+        self._undo: dict[str, tuple[Record | None, int | None]] = {}
+        self._rest = (fold.seq, dict(fold.pauses), dict(fold.refusals), dict(fold.streaks), fold.lock_kind)
+
+    def record(self, job: str) -> Record | None:
+        """The record as it is now, with the changes of this transaction."""
+        return self._fold.records.get(job)
+
+    def change(
+        self,
+        job: str,
+        event: str,
+        fields: dict[str, Any],
+        *,
+        data: dict[str, Any] | None = None,
+        by: str | None = None,
+    ) -> Record | None:
+        """Change a record's fields (None removes one); raises TransitionError for a state change that cannot be."""
+        fold = self._fold
+        old = fold.records.get(job)
+        if old is not None and "state" in fields and event != "adopted":
+            new = parse_state(fields["state"])
+            if new is not old.state:
+                check_transition(job, old.state, new)
+        self._undo.setdefault(job, (old, fold.born.get(job)))
+        self._add(Line(seq=fold.seq + 1, at=self.at, by=by or self._by, event=event, job=job, set=fields, data=data))
+        return fold.records.get(job)
+
+    def forget(self, job: str) -> None:
+        """Remove a record for good; its history stays in the journal."""
+        self.change(job, "forgotten", {})
+
+    def note(self, event: str, data: dict[str, Any], *, job: str | None = None, by: str | None = None) -> None:
+        """Something that is no record: a pause, a refused edit, the kind of lock."""
+        self._add(Line(seq=self._fold.seq + 1, at=self.at, by=by or self._by, event=event, job=job, data=data))
+
+    def make_attempt(self, job: str, attempt: int) -> AttemptPaths | None:
+        """Create the directory of a new attempt: the second fence of a claim. None when it is there already."""
+        paths = self._layout.attempt(job, attempt)
+        with files.storing("creating the attempt's directory", paths.directory):
+            try:
+                os.mkdir(paths.directory)
+            except FileExistsError:
+                return None
+            except FileNotFoundError:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(paths.directory.parent)
+                try:
+                    os.mkdir(paths.directory)
+                except FileExistsError:
+                    return None
+            self._directories.append(paths)
+            files.write_new(paths.claimant, self._by.encode() + b"\n")
+        return paths
+
+    def undo(self) -> None:
+        """Take everything back in memory, and the directories that were made."""
+        fold = self._fold
+        for job, (record, born) in self._undo.items():
+            fold.put_back(job, record, born)
+        fold.seq, fold.pauses, fold.refusals, fold.streaks, fold.lock_kind = self._rest
+        for paths in self._directories:
+            with contextlib.suppress(OSError):
+                os.unlink(paths.claimant)
+            with contextlib.suppress(OSError):
+                os.rmdir(paths.directory)
+
+    def _add(self, line: Line) -> None:
+        self._fold.extend((line,))
+        self.lines.append(line)

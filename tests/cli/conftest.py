@@ -1,0 +1,120 @@
+"""A small lab whose folder bears a name that shells and careless code choke on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatcher.api import Workspace
+from dispatcher.cli.main import main
+
+ENTRIES = [
+    {"job_id": "base", "method": "pretrain"},
+    *(
+        {"job_id": f"{method}_{lang}_s{seed}", "method": method, "lang": lang, "seed": seed, "needs": ["base"]}
+        for method in ("fft", "lora")
+        for lang in ("german", "spanish")
+        for seed in (1, 2)
+    ),
+]
+
+
+class Outcome:
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+class Lab:
+    """One workspace, commands run in it, and records put where a test wants them."""
+
+    def __init__(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.root = root
+        self._capsys = capsys
+        self.workspace = Workspace(root, by="test")
+        self.layout = self.workspace.layout
+
+    def write_manifest(self, entries: list[dict[str, Any]], name: str = "matrix.json") -> None:
+        self.layout.matrix_dir.mkdir(exist_ok=True)
+        (self.layout.matrix_dir / name).write_text(json.dumps(entries))
+
+    def run(self, *args: str) -> Outcome:
+        """One command, in this process."""
+        self._capsys.readouterr()
+        code = main(["--root", str(self.root), *args])
+        captured = self._capsys.readouterr()
+        return Outcome(code, captured.out, captured.err)
+
+    def start(self, *args: str, **options: Any) -> subprocess.Popen[bytes]:
+        """One command, in a process of its own."""
+        command = [sys.executable, "-c", "import sys; from dispatcher.cli.main import main; sys.exit(main())", *args]
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("DISPATCHER_")}
+        environment.update(options.pop("env", {}), DISPATCHER_ROOT=str(self.root))
+        return subprocess.Popen(command, env=environment, **options)
+
+    def put(self, job: str, state: str, **fields: Any) -> None:
+        """Bring a job into a state by way of possible ones."""
+        with self.workspace.changing() as tx:
+            record = tx.record(job)
+            if record is None:
+                tx.change(job, "queued", {"state": "queued"})
+            if state in ("done", "failed", "running"):
+                claimed = {"state": "running", "pod": "pod-0", "attempt": (record.attempt if record else 0) + 1}
+                tx.change(job, "claimed", {**claimed, **(fields if state == "running" else {})})
+            if state not in ("running", "queued"):
+                tx.change(job, state, {"state": state, **fields})
+            elif state == "queued" and fields:
+                tx.change(job, "queued", fields)
+
+    def attempt(self, job: str, number: int = 1, **files: str) -> Path:
+        """An attempt's directory with files such as `log="..."`, `result='{...}'`."""
+        paths = self.layout.attempt(job, number)
+        paths.directory.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            getattr(paths, name).write_text(text)
+        return paths.directory
+
+    def state(self, job: str) -> str:
+        """What the status file says, as other tools read it."""
+        return str(json.loads(self.layout.status_file.read_text())[job]["state"])
+
+    def snapshot(self) -> dict[str, tuple[int, int]]:
+        """Every path with the time of its last change: what a command that only looks must leave as it is."""
+        return {
+            str(path.relative_to(self.root)): (path.lstat().st_mtime_ns, path.lstat().st_ctime_ns)
+            for path in [self.root, *self.root.rglob("*")]
+        }
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, f"{what}: not within {timeout_s} s"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def lab(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Lab:
+    for name in [name for name in os.environ if name.startswith("DISPATCHER_")]:
+        monkeypatch.delenv(name)
+    root = tmp_path / "a'; echo foo"
+    root.mkdir()
+    made = Lab(root, capsys)
+    made.write_manifest(ENTRIES)
+    return made
+
+
+@pytest.fixture
+def until() -> Callable[..., None]:
+    return wait_until

@@ -21,6 +21,9 @@ PARAMS = {
     "batch_rows": 8,
     "learning_rate": 3e-3,
     "dropout": 0.2,
+    # Labels, not read below: with them a rendered script says which run it is.
+    "config_id": "",
+    "run_kind": "main",
 }
 
 

@@ -25,6 +25,9 @@ PARAMS = {
     "batch_rows": 8,
     "learning_rate": 1e-2,
     "dropout": 0.2,
+    # Labels, not read below: with them a rendered script says which run it is.
+    "config_id": "",
+    "run_kind": "main",
 }
 
 

@@ -20,6 +20,10 @@ PARAMS = {
     "batch_rows": 16,
     "learning_rate": 1e-2,
     "dropout": 0.1,
+    # Labels, not read below: with them a rendered script says which run it is.
+    "lang": "all",
+    "config_id": "",
+    "run_kind": "main",
 }
 
 

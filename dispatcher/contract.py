@@ -30,7 +30,6 @@ EXIT_FILE: Final = "exit.json"
 ALIVE_FILE: Final = "alive"
 SUPERSEDED_FILE: Final = "superseded"
 STOP_FILE: Final = "stop"
-CLAIMANT_FILE: Final = "claimed_by"
 
 
 def attempt_dir() -> Path | None:

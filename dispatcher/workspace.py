@@ -54,7 +54,8 @@ class AttemptPaths:
 
     @property
     def claimant(self) -> Path:
-        return self.directory / contract.CLAIMANT_FILE
+        """Holds the name of the pod that made the directory; the same file is its attempt's life sign later."""
+        return self.alive
 
 
 class Layout:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from pathlib import Path
+from typing import Final
 
 from dispatcher.config import Config
 from dispatcher.errors import DispatcherError
@@ -20,6 +21,10 @@ from dispatcher.pod.slots import Slot
 from dispatcher.run_state import files, life
 from dispatcher.run_state.states import Record
 from dispatcher.workspace import AttemptPaths, Layout
+
+
+# 128 and SIGKILL, as shells say it.
+_KILLED: Final = 137
 
 
 class Flight:
@@ -38,7 +43,6 @@ class Flight:
         self.stopping = ""
         self.released = False
         self.started_s = time.monotonic()
-        self.oom_kills = _oom_kills()
 
 
 class Flights:
@@ -50,6 +54,7 @@ class Flights:
         self._pod = pod
         self.outlet = LocalOutlet()
         self.by_job: dict[str, Flight] = {}
+        self._oom_kills = _oom_kills()
 
     def __len__(self) -> int:
         return len(self.by_job)
@@ -90,8 +95,16 @@ class Flights:
         for handle, result in self.outlet.poll([h for h in waiting if h]).items():
             if isinstance(result, Ended):
                 flight = waiting[handle]
-                flight.ending = judge(result, flight.paths.log, oom_killed=_oom_kills() > flight.oom_kills)
+                oom_killed = result.exit_code == _KILLED and _oom_kills() > self._oom_kills
+                flight.ending = judge(result, flight.paths.log, oom_killed=oom_killed)
         return [flight for flight in self.by_job.values() if flight.ending is not None]
+
+    def note_oom_kills(self) -> None:
+        """Remember how many processes the kernel has killed up to now; called at every heartbeat.
+
+        A SIGKILL that is noticed after the count has risen since was the kernel's.
+        """
+        self._oom_kills = _oom_kills()
 
     def stop(self, flight: Flight, reason: str) -> None:
         """Ask an attempt to end; `reason` is what its exit status will say beside the number."""

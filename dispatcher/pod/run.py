@@ -170,6 +170,7 @@ class Pod:
         if self.registration.due_in_s() > 0 and (time.monotonic() < self._next_show_s or not self.turn.slots_changed()):
             return
         self._next_show_s = time.monotonic() + _SHOW_S
+        self.turn.flights.note_oom_kills()
         layout = self.config.layout
         if self.phase == RUNNING and layout.pod_drain(self.options.pod).exists():
             self._enter(DRAINING, "asked by `dispatcher drain`")

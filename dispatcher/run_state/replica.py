@@ -36,6 +36,7 @@ class Replica:
         self.offset = 0
         self.reloads = 0
         self._successor: int | None = None
+        self._path = layout.journal(0)
 
     def follow(self, head: Head | None, *, to_the_end: bool) -> None:
         """Without the lock: take in what is certain to stay, or also what stands beyond the head."""
@@ -92,7 +93,6 @@ class Replica:
     def append(self, fd: int, lines: list[Line]) -> None:
         """Under the lock: make changes that the fold already has durable, or leave the journal as it was."""
         data = b"".join([journal.encode(line) + b"\n" for line in lines])
-        path = self.layout.journal(self.generation or 0)
         try:
             files.write_all(fd, data, self.offset)
             os.fsync(fd)
@@ -102,18 +102,19 @@ class Replica:
             if not isinstance(error, OSError):
                 raise
             if error.errno == errno.EIO and self.network:
-                raise LockLostError(f"{path}: the file server refused the write ({error.strerror})") from error
-            raise files.storage_error(error, "writing to the journal", path) from error
+                raise LockLostError(f"{self._path}: the file server refused the write ({error.strerror})") from error
+            raise files.storage_error(error, "writing to the journal", self._path) from error
         self.offset += len(data)
 
     def move_to(self, generation: int, base_seq: int, length: int) -> None:
         """This process has begun a new generation, which says what the fold says."""
         self.generation, self.base_seq, self.offset = generation, base_seq, length
+        self._path = self.layout.journal(generation)
 
     def _open(self, flags: int = os.O_RDONLY) -> int:
         if self.network:
             files.look_at(self.layout.journal_dir)
-        return files.open_existing(self.layout.journal(self.generation or 0), flags)
+        return files.open_existing(self._path, flags)
 
     def _read_until_whole(self, head: Head | None) -> int:
         """The journal's descriptor, everything taken in; looks again where a filesystem may show old data."""
@@ -141,7 +142,7 @@ class Replica:
 
     def _read_to_the_end(self, fd: int, head: Head | None) -> str | None:
         """Take in the rest of the journal; what is wrong when this cannot be the journal that the head names."""
-        path = self.layout.journal(self.generation or 0)
+        path = self._path
         size = os.fstat(fd).st_size
         if head is not None and size < head.length:
             return f"{path}: {size} bytes, but the lock file says that {head.length} were written"
@@ -176,7 +177,7 @@ class Replica:
         # All lines of one transaction bear one time. Without a head nothing says that these were not finished.
         if later and (head is None or len({line.at for line in later}) > 1):
             raise DamagedJournalError(
-                f"{self.layout.journal(self.generation or 0)}: cannot be read from byte {self.offset} on, but whole "
+                f"{self._path}: cannot be read from byte {self.offset} on, but whole "
                 f"lines stand behind it (up to {later[-1].seq}); nothing was changed. Restore the file from a backup, "
                 "or let `dispatcher doctor --repair` go on from what is whole"
             )
@@ -184,7 +185,7 @@ class Replica:
     def _take_in(self, lines: list[Line], length: int) -> None:
         if lines and (lines[0].seq != self.fold.seq + 1 or lines[-1].seq != self.fold.seq + len(lines)):
             raise DamagedJournalError(
-                f"{self.layout.journal(self.generation or 0)}: after line {self.fold.seq} come {len(lines)} lines, "
+                f"{self._path}: after line {self.fold.seq} come {len(lines)} lines, "
                 f"{lines[0].seq} to {lines[-1].seq}; nothing was changed. Restore the file from a backup, or let "
                 "`dispatcher doctor --repair` go on from what is whole"
             )
@@ -209,6 +210,7 @@ class Replica:
         # Only when all is read: a generation that cannot be read whole is read again by the next try.
         self.generation = None
         self._successor = None
+        self._path = generation.path
         self.offset = start
         rest = journal.complete_part(generation.data[start:])
         certain = 0

@@ -62,17 +62,13 @@ class Transaction:
         """Create the directory of a new attempt: the second fence of a claim. None when it is there already."""
         paths = self._layout.attempt(job, attempt)
         with files.storing("creating the attempt's directory", paths.directory):
+            # The job's folder is new with the first attempt, or when somebody has removed old attempts.
+            if attempt == 1 or not paths.directory.parent.is_dir():
+                os.makedirs(paths.directory.parent, exist_ok=True)
             try:
                 os.mkdir(paths.directory)
             except FileExistsError:
                 return None
-            except FileNotFoundError:
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(paths.directory.parent)
-                try:
-                    os.mkdir(paths.directory)
-                except FileExistsError:
-                    return None
             self._directories.append(paths)
             files.write_new(paths.claimant, self._by.encode() + b"\n")
         return paths

@@ -110,9 +110,9 @@ class Pod:
     def run(self) -> int:
         layout = self.config.layout
         with Signals(self._on_signal) as signals:
-            files.remove_leftovers(layout.run_state)
             files.remove_leftovers(layout.pods_dir)
             self.turn.begin()
+            self.projector.take_in_leftovers()
             self._say_hello()
             watch = FileWatch()
             for path in (layout.status_file, layout.lock_file, self.turn.manifest_path):
@@ -141,6 +141,8 @@ class Pod:
             # Readers can wait for a moment longer than a free slot can.
             self.projector.look_at_retired()
             self.projector.write_when_due()
+            if due:
+                self.store.rotate_if_worthwhile()
             pause_s = self._pause_s()
             self._failed_before = None
         except (StorageError, LockError, StaleViewError) as error:

@@ -140,6 +140,7 @@ class Looker:
             return store.pending_edits()
         path = self._layout.status_file
         data = files.read_fresh(path)
+        store.problem = None
         if data is None:
             return []
         try:

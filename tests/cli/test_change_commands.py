@@ -1,0 +1,239 @@
+"""requeue, hold, abandon, forget, edit, resume and drain: what they change, what they refuse, and whom they ask."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import stat
+import subprocess
+
+import pytest
+
+
+def journal_of(lab, job):
+    return [(line.event, line.by) for line in lab.workspace.history(job)]
+
+
+def test_requeue_by_name(lab):
+    lab.put("base", "failed", reason="exit 1", exit_code=1)
+    outcome = lab.run("requeue", "base")
+    assert (outcome.code, outcome.out) == (0, "base: requeued\n")
+    line = json.loads(lab.layout.status_file.read_text())["base"]
+    assert (line["state"], line.get("reason"), line["attempt"]) == ("queued", None, 1)
+    event, by = journal_of(lab, "base")[-1]
+    assert event == "requeued"
+    assert "@" in by
+
+
+def test_a_glob_leaves_alone_what_is_done_or_runs(lab):
+    lab.put("fft_german_s1", "done")
+    lab.put("fft_german_s2", "running")
+    lab.put("fft_spanish_s1", "failed")
+    outcome = lab.run("requeue", "fft_*")
+    assert outcome.out == "fft_spanish_s1: requeued\n"
+    assert "3 jobs matched and left alone" in outcome.err
+    assert (lab.state("fft_german_s1"), lab.state("fft_german_s2")) == ("done", "running")
+
+
+def test_states_and_values_together(lab):
+    for job in ("fft_german_s1", "lora_german_s1", "lora_spanish_s1"):
+        lab.put(job, "done")
+    assert lab.run("requeue", "--state", "done", "--where", "lang=german", "lora*").out == "lora_german_s1: requeued\n"
+
+
+def test_a_running_job_that_is_named_is_asked_to_stop(lab):
+    lab.put("base", "running")
+    assert lab.run("abandon", "base").out == "base: its owner is asked to stop it\n"
+    assert json.loads(lab.layout.status_file.read_text())["base"]["want"] == "abandoned"
+    assert "running -> abandoned" in lab.run("status").out
+
+
+def test_refusals_are_told_and_the_rest_is_done(lab):
+    lab.put("base", "done")
+    outcome = lab.run("abandon", "base", "fft_german_s1")
+    assert outcome.code == 1
+    assert outcome.out == "fft_german_s1: abandoned\n"
+    assert outcome.err.startswith("base: refused: it is done")
+
+
+def test_nothing_to_do(lab):
+    outcome = lab.run("requeue", "--state", "failed")
+    assert (outcome.code, outcome.out) == (0, "nothing to requeue: no such job\n")
+    assert lab.run("requeue", "base").out == "base: is queued already\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ([], "say which jobs"),
+        (["bas"], "did you mean 'base'?"),
+        (["x*"], "nothing matches"),
+        (["--state", "failled"], "did you mean 'failed'?"),
+    ],
+)
+def test_mistakes_are_named(lab, words, part):
+    outcome = lab.run("hold", *words)
+    assert outcome.code == 2
+    assert part in outcome.err
+
+
+def on_terminal(lab, *words, answer=b"", **env):
+    """A command with a terminal of its own; its exit code and what it wrote."""
+    ours, theirs = pty.openpty()
+    process = lab.start(*words, stdin=theirs, stdout=theirs, stderr=theirs, env=env)
+    os.close(theirs)
+    os.write(ours, answer)
+    written = b""
+    while True:
+        try:
+            part = os.read(ours, 4096)
+        except OSError:
+            break
+        if not part:
+            break
+        written += part
+    os.close(ours)
+    return process.wait(timeout=20), written.decode()
+
+
+def many(lab):
+    lab.write_manifest([{"job_id": f"job_{n}", "method": "fft"} for n in range(30)])
+
+
+@pytest.mark.parametrize(("answer", "held"), [(b"y\n", 30), (b"n\n", 0)])
+def test_many_jobs_are_asked_about_on_a_terminal(lab, answer, held):
+    many(lab)
+    code, written = on_terminal(lab, "hold", "job_*", answer=answer)
+    assert "hold 30 jobs?" in written
+    assert lab.run("status", "--json").json["counts"]["held"] == held
+    assert code == (0 if held else 130)
+
+
+def test_many_jobs_without_a_question(lab):
+    many(lab)
+    assert lab.run("hold", "job_*").out == "30 jobs: held\n"
+    code, written = on_terminal(lab, "requeue", "job_*", "--yes")
+    assert (code, written) == (0, "30 jobs: requeued\r\n")
+
+
+def test_colour_on_a_terminal_only(lab):
+    lab.put("base", "failed")
+    assert "\x1b[31mfailed 1\x1b[0m" in on_terminal(lab, "status")[1]
+    assert "\x1b" not in on_terminal(lab, "status", NO_COLOR="1")[1]
+    assert "\x1b" not in lab.run("status").out
+
+
+def test_forget(lab):
+    lab.put("base", "failed")
+    lab.put("stranger", "failed")
+    lab.put("fft_german_s1", "running")
+    assert "there is no terminal" in lab.run("forget", "stranger").err
+    assert lab.run("forget", "stranger", "--yes").out == "stranger: forgotten\n"
+    assert "queued anew" in lab.run("forget", "base", "--yes").out
+    outcome = lab.run("forget", "fft_german_s1", "--yes")
+    assert outcome.code == 1
+    assert "in flight" in outcome.err
+    assert list(json.loads(lab.layout.status_file.read_text())) == ["fft_german_s1"]
+    assert [event for event, _ in journal_of(lab, "stranger")][-1] == "forgotten"
+
+
+@pytest.fixture
+def editor(tmp_path, monkeypatch):
+    """Makes an editor of a shell script, whose first argument is the file."""
+
+    def make(script):
+        path = tmp_path / "my editor"
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setenv("EDITOR", f"'{path}'")
+        monkeypatch.delenv("VISUAL", raising=False)
+
+    return make
+
+
+def test_edit(lab, editor):
+    lab.put("base", "failed")
+    lab.put("fft_german_s1", "failed")
+    editor("""sed -i 's/"state":"failed"/"state":"queued","note":"check LR"/' "$1" """)
+    assert lab.run("edit", "base").out == "base: requeued\n"
+    line = json.loads(lab.layout.status_file.read_text())["base"]
+    assert (line["state"], line["note"]) == ("queued", "check LR")
+    assert lab.state("fft_german_s1") == "failed"
+
+
+def test_edit_without_a_change(lab, editor):
+    lab.put("base", "failed")
+    editor("true")
+    before = lab.snapshot()
+    assert lab.run("edit").out == "nothing was changed\n"
+    assert lab.snapshot() == before
+
+
+@pytest.mark.parametrize(
+    ("script", "part"),
+    [
+        ("""sed -i 's/"failed"/"quued"/' "$1" """, "did you mean 'queued'?"),
+        ("""printf '}' >>"$1" """, "the edited copy: line 4"),
+        ("""echo '{}' >"$1" """, "the line was removed"),
+        ("""sed -i 's/"attempt":1/"attempt":9/' "$1" """, "only the dispatchers write attempt"),
+        ("exit 3", "exit status 3"),
+    ],
+)
+def test_edit_applies_nothing_that_has_a_fault(lab, editor, script, part):
+    lab.put("base", "failed")
+    editor(script)
+    before = lab.snapshot()
+    outcome = lab.run("edit")
+    assert outcome.code in (1, 2)
+    assert part in outcome.err
+    assert lab.snapshot() == before
+
+
+def test_edit_again_after_a_fault(lab, editor, tmp_path):
+    lab.put("base", "failed")
+    # The first time a slip of the pen, the second time right.
+    editor(
+        f"""if [ -e '{tmp_path}/once' ]; then sed -i 's/quued/queued/' "$1";
+        else touch '{tmp_path}/once'; sed -i 's/"failed"/"quued"/' "$1"; fi"""
+    )
+    code, written = on_terminal(lab, "edit", answer=b"y\n", EDITOR=os.environ["EDITOR"])
+    assert code == 0
+    assert "did you mean 'queued'?" in written
+    assert lab.state("base") == "queued"
+
+
+def test_edit_of_a_job_that_changes_meanwhile(lab, editor):
+    lab.put("base", "failed")
+    program = (
+        "from dispatcher import Workspace; w = Workspace();\n"
+        "with w.changing() as tx: tx.change('base', 'held', {'state': 'held'})"
+    )
+    import sys
+
+    editor(f"""DISPATCHER_ROOT="$LAB" {sys.executable} -c "{program}" && sed -i 's/"failed"/"queued"/' "$1" """)
+    process = lab.start(
+        "edit", stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, env={"EDITOR": os.environ["EDITOR"], "LAB": lab.root}
+    )
+    out, _ = process.communicate(timeout=20)
+    # Whoever wanted it queued still wants so, and a held job can be.
+    assert out == b"base: requeued\n"
+    assert lab.state("base") == "queued"
+
+
+def test_edit_of_a_broken_status_file_leaves_it_alone(lab, editor):
+    lab.put("base", "failed")
+    broken = lab.layout.status_file.read_text() + "}"
+    lab.layout.status_file.write_text(broken)
+    editor("""sed -i 's/"failed"/"queued"/' "$1" """)
+    assert lab.run("edit").out == "base: requeued\n"
+    assert lab.layout.status_file.read_text() == broken
+
+
+def test_resume(lab):
+    with lab.workspace.changing() as tx:
+        tx.note("paused", {"scope": "lora", "why": "5 failed alike"})
+    assert "did you mean 'lora'?" in lab.run("resume", "loro").err
+    assert lab.run("resume", "lora").code == 0
+    assert "nothing is" in lab.run("resume", "lora").err
+    assert lab.run("status").err == ""

@@ -1,0 +1,211 @@
+"""show, logs, history, pods, drain and results; and a workspace of `init` that really runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+
+import pytest
+
+from dispatcher.run_state import life
+
+
+def test_logs(lab):
+    lab.put("base", "failed")
+    lab.put("base", "queued")
+    lab.attempt("base", 1, log="one\ntwo\nthree\n")
+    assert lab.run("logs", "base").out == "one\ntwo\nthree\n"
+    assert lab.run("logs", "base", "--tail", "2").out == "two\nthree\n"
+    assert lab.run("logs", "base", "--tail", "0").out == ""
+    assert lab.run("logs", "base", "--tail", "9").out == "one\ntwo\nthree\n"
+    outcome = lab.run("logs", "base", "--attempt", "7")
+    assert outcome.code == 1
+    assert "no attempt 7 (there are: 1)" in outcome.err
+    assert "has not run yet" in lab.run("logs", "fft_german_s1").err
+    assert "did you mean 'base'?" in lab.run("logs", "bas").err
+
+
+@pytest.mark.parametrize("how", ["exit", "record", "killed"])
+def test_following_ends_with_the_attempt(lab, how):
+    lab.put("base", "running")
+    directory = lab.attempt("base", 1, alive="")
+    life_sign = life.take(directory / "alive")
+    assert life_sign is not None
+    process = lab.start("logs", "-f", "base", stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    with open(directory / "output.log", "w", buffering=1) as log:
+        log.write("first\n")
+        assert process.stdout.readline() == b"first\n"
+        log.write("last\n")
+    if how == "exit":
+        (directory / "exit.json").write_text('{"exit_code": 0}')
+    elif how == "record":
+        with lab.workspace.changing() as tx:
+            tx.change("base", "done", {"state": "done"})
+    else:
+        os.close(life_sign)
+    out, _ = process.communicate(timeout=20)
+    assert (out, process.returncode) == (b"last\n", 0)
+    if how != "killed":
+        os.close(life_sign)
+
+
+def test_show(lab):
+    lab.put("base", "failed", reason="exit 3", error="boom")
+    lab.attempt("base", 1, log="x", exit='{"exit_code": 3, "reason": "", "ended_at": "2026-06-17T22:48:00Z"}')
+    out = lab.run("show", "base").out
+    for part in ("failed", "exit 3", "boom", "pretrain", "2026-06-17T22:48:00Z"):
+        assert part in out
+    document = lab.run("show", "fft_german_s1", "--json").json
+    assert document["why"] == "needs base (failed)"
+    assert document["entry"]["lang"] == "german"
+    assert document["attempts"] == []
+
+
+def test_history(lab):
+    lab.put("base", "failed")
+    lab.put("fft_german_s1", "held")
+    assert [line.split()[3] for line in lab.run("history", "base").out.splitlines()] == ["queued", "claimed", "failed"]
+    assert len(lab.run("history", "-n", "2").out.splitlines()) == 2
+    assert [line["event"] for line in lab.run("history", "base", "--json").json] == ["queued", "claimed", "failed"]
+    assert lab.run("history", "fft_german_s2").out == ""
+    assert lab.run("history", "nope").code == 2
+
+
+RESULTS = {
+    ("fft", "german", 1): 2.0,
+    ("fft", "german", 2): 3.0,
+    ("fft", "spanish", 1): 1.5,
+    ("lora", "german", 1): 2.5,
+}
+
+
+@pytest.fixture
+def done(lab):
+    for (method, lang, seed), bpc in RESULTS.items():
+        job = f"{method}_{lang}_s{seed}"
+        lab.put(job, "done")
+        lab.attempt(job, 1, result=json.dumps({"test_bpc": bpc, "note": "a, b"}), exit='{"exit_code": 0}')
+    return lab
+
+
+def test_results_rows(done):
+    rows = done.run("results", "--json").json
+    assert rows[0] == {
+        "job_id": "fft_german_s1", "method": "fft", "lang": "german", "seed": 1, "attempt": 1,
+        "test_bpc": 2.0, "note": "a, b",
+    }  # fmt: skip
+    assert len(rows) == 4
+    assert done.run("results", "--format", "csv", "--where", "method=lora").out.splitlines()[1].endswith('2.5,"a, b"')
+
+
+def test_results_of_a_job_that_runs_once_more(done):
+    done.run("requeue", "fft_spanish_s1")
+    done.put("fft_spanish_s1", "running")
+    done.attempt("fft_spanish_s1", 2, result='{"test_bpc": 99}')
+    row = done.run("results", "--json", "--where", "job_id=fft_spanish_s1").json
+    assert [(r["attempt"], r["test_bpc"]) for r in row] == [(1, 1.5)]
+
+
+def test_results_pivot(done):
+    words = "results --rows lang --cols method --value test_bpc --agg mean,std,best,n --best min --json"
+    german, spanish = done.run(*words.split()).json
+    assert german["fft mean"] == 2.5
+    assert german["fft std"] == pytest.approx(0.5**0.5)
+    assert (german["fft best"], german["fft n"], german["lora std"]) == (2.0, 2, None)
+    assert (spanish["fft mean"], spanish["lora mean"]) == (1.5, None)
+    table = done.run("results", "--rows", "lang", "--cols", "method", "--value", "test_bpc").out.splitlines()
+    assert [line.split() for line in table] == [
+        ["lang", "fft", "lora"], ["-------", "---", "----"], ["german", "2.5", "2.5"], ["spanish", "1.5"],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ("--rows lang", "--value KEY"),
+        ("--rows lang --value test_bcp", "did you mean 'test_bpc'?"),
+        ("--rows lnag --value test_bpc", "did you mean 'lang'?"),
+        ("--value test_bpc --agg maen", "did you mean 'mean'?"),
+        ("--value test_bpc --agg best", "--best min"),
+        ("--value note", "is no number"),
+    ],
+)
+def test_results_mistakes(done, words, part):
+    outcome = done.run("results", *words.split())
+    assert outcome.code == 2
+    assert part in outcome.err
+
+
+def test_pods_and_drain_of_a_real_pod(lab, until):
+    lab.write_manifest([{"job_id": "slow", "method": "x", "command": "sleep 60"}])
+    pod = lab.start("--pod", "pod-0", "--slots", "2", "--on-exit", "stop", stdout=subprocess.DEVNULL)
+    try:
+        until(lambda: lab.run("status", "--json").json["counts"]["running"] == 1, "the job runs")
+        until(lambda: lab.run("pods", "--json").json[0]["busy"] == 1, "the pod says so")
+        (row,) = lab.run("pods", "--json").json
+        assert (row["pod"], row["alive"], row["state"], row["size"]) == ("pod-0", True, "running", 2)
+        assert [slot["job"] for slot in row["slots"]] == ["slow/1", None]
+        assert row["slots"][0]["elapsed_s"] >= 0
+        assert "1/2 busy" in lab.run("pods").out
+        assert "no pod 'pod-1' (did you mean 'pod-0'?)" in lab.run("drain", "pod-1").err
+        assert "claim no more" in lab.run("drain", "pod-0").out
+        until(lambda: lab.run("pods", "--json").json[0]["state"] == "draining", "the pod drains")
+        assert lab.run("abandon", "slow").code == 0
+        assert pod.wait(timeout=30) == 0
+        assert lab.run("pods", "--json").json[0]["state"] == "ended"
+        assert "does not run" in lab.run("drain", "pod-0").out
+    finally:
+        pod.kill()
+        pod.wait()
+
+
+def test_a_dead_pod_with_jobs_is_a_notice(lab, until):
+    lab.write_manifest([{"job_id": "slow", "method": "x", "command": "sleep 60"}])
+    pod = lab.start("--pod", "pod-0", "--slots", "1", stdout=subprocess.DEVNULL)
+    try:
+        until(lambda: lab.workspace.records()["slow"].pid is not None, "the job runs")
+    finally:
+        pod.kill()
+        pod.wait()
+    job = lab.workspace.records()["slow"].pid
+    assert job is not None
+    try:
+        assert "pod pod-0 on " in lab.run("status").err
+        assert lab.run("pods", "--json").json[0]["state"] == "dead"
+    finally:
+        os.kill(job, signal.SIGTERM)
+
+
+def test_init_lays_a_workspace_that_runs(lab, tmp_path, monkeypatch):
+    from dispatcher.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+    new = tmp_path / "b'; $(echo) foo"
+    assert main(["init", new.name]) == 0
+    assert main(["init", new.name]) == 2
+    assert sorted(path.name for path in new.iterdir()) == [".gitignore", "matrix", "run_state", "scripts", "templates"]
+    sweep = new / "matrix" / "sweep.yaml"
+    sweep.write_text(sweep.read_text().replace("steps: 200", "steps: 40, pause_s: 0"))
+    monkeypatch.chdir(new)
+    assert main(["matrix", "make", "matrix/sweep.yaml"]) == 0
+    assert main(["matrix", "check"]) == 0
+    assert lab.start("--root", str(new), "--pod", "p", "--slots", "2", "--until-empty").wait(timeout=60) == 0
+    from dispatcher import Workspace
+
+    results = Workspace(new).results()
+    assert len(results) == 6
+    assert all(row["loss"] < 0.1 for row in results)
+
+
+def test_the_generation_script_of_init_writes_the_same_kind_of_manifest(tmp_path):
+    import sys
+
+    from dispatcher import Workspace
+    from dispatcher.cli.main import main
+
+    assert main(["init", str(tmp_path / "new")]) == 0
+    subprocess.run([sys.executable, "scripts/make_matrix.py"], cwd=tmp_path / "new", check=True)
+    assert len(Workspace(tmp_path / "new").entries()) == 6

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from dispatcher.report.progress import (
+    Progress,
+    duration_text,
+    elapsed_s,
+    parse_progress,
+    parse_time,
+    progress_text,
+    remaining_s,
+)
+from dispatcher.run_state.states import Record, State
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("1970-01-01T00:01:00Z", 60.0),
+        ("1970-01-01T00:01:00.250Z", 60.25),
+        ("1970-01-01T01:01:00+01:00", 60.0),
+        ("1970-01-01T00:01:00", 60.0),
+        ("2026-06-17T26:12:00Z", None),
+        ("yesterday", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_times(text, seconds):
+    assert parse_time(text) == seconds
+
+
+def record(started_at, finished_at=None):
+    return Record(state=State.RUNNING, started_at=started_at, finished_at=finished_at)
+
+
+def test_elapsed():
+    assert elapsed_s(record("1970-01-01T00:01:00Z"), 100.0) == 40.0
+    assert elapsed_s(record("1970-01-01T00:01:00Z", "1970-01-01T00:01:05Z"), 100.0) == 5.0
+    assert elapsed_s(record("1970-01-01T00:05:00Z"), 100.0) == 0.0
+    assert elapsed_s(record("1970-01-01T00:01:00Z", "1970-01-01T26:01:05Z"), 100.0) is None
+    assert elapsed_s(record(None), 100.0) is None
+
+
+@pytest.mark.parametrize(
+    ("elapsed", "progress", "remaining"),
+    [
+        (30.0, Progress(step=10, of=40), 90.0),
+        (30.0, Progress(step=40, of=40), 0.0),
+        (30.0, Progress(step=50, of=40), 0.0),
+        (30.0, Progress(step=0, of=40), None),
+        (30.0, Progress(step=10, of=0), None),
+        (30.0, Progress(step=math.inf, of=math.inf), None),
+        (None, Progress(step=10, of=40), None),
+        (30.0, None, None),
+    ],
+)
+def test_remaining(elapsed, progress, remaining):
+    assert remaining_s(elapsed, progress) == remaining
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "?"), (0.9, "0s"), (59, "59s"), (725, "12m05s"), (11220, "3h07m"), (187200, "2d04h")],
+)
+def test_durations(seconds, text):
+    assert duration_text(seconds) == text
+
+
+def test_progress_that_jobs_write():
+    found = parse_progress(b'{"step": 120, "of": 1000, "metrics": {"loss": 2.31}, "more": 1}')
+    assert found is not None
+    assert (progress_text(found), found.metrics) == ("120/1000 12%", {"loss": 2.31})
+    assert parse_progress(b'{"step": 1}') is None
+    assert parse_progress(b"") is None
+    assert parse_progress(None) is None

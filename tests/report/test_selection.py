@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+
+from dispatcher.errors import UsageError
+from dispatcher.matrix.entry import Entry
+from dispatcher.report.selection import select
+from dispatcher.report.view import View
+from dispatcher.report.waiting import why_waiting
+from dispatcher.run_state.states import Record, State
+
+
+def view():
+    jobs = {"a_1": State.QUEUED, "a_2": State.DONE, "b[1]": State.FAILED}
+    return View(
+        records={job: Record(state=state, extra={"note": "x"}) for job, state in jobs.items()},
+        entries={
+            "a_1": Entry(job_id="a_1", method="fft", params={"lr": 0.1, "tags": ["x", 1]}, needs=("gone",)),
+            "a_2": Entry(job_id="a_2", method="lora", params={"lr": 0.5}),
+        },
+        now_s=0.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "states", "where", "chosen"),
+    [
+        ((), (), (), ["a_1", "a_2", "b[1]"]),
+        (("a_2", "a_1"), (), (), ["a_1", "a_2"]),
+        (("a*",), (State.DONE,), (), ["a_2"]),
+        (("b[1]",), (), (), ["b[1]"]),
+        ((), (), (("lr", "0.*"),), ["a_1", "a_2"]),
+        ((), (), (("tags", '[[]"x",1]'),), ["a_1"]),
+        ((), (), (("method", "fft"), ("state", "queued")), ["a_1"]),
+        ((), (), (("note", "x"), ("lr", "")), ["b[1]"]),
+    ],
+)
+def test_select(names, states, where, chosen):
+    assert select(view(), names, states, where) == chosen
+
+
+def test_a_key_that_nobody_has():
+    with pytest.raises(UsageError, match="no job has a value for 'lrr'"):
+        select(view(), where=[("lrr", "1")])
+    assert select(view(), where=[("finished_at", "2026*")]) == []
+
+
+def test_needs_that_nobody_knows():
+    assert why_waiting(view(), "a_1", view()) == "needs gone (which nobody knows)"

@@ -1,0 +1,128 @@
+"""The public Workspace, as a user's script would use it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import dispatcher
+from dispatcher import DispatcherError, Workspace
+from dispatcher.errors import ManifestError, StateError, UsageError
+from dispatcher.run_state.states import State
+
+ENTRIES = [
+    {"job_id": "base", "method": "pretrain"},
+    {"job_id": "fft_1", "method": "fft", "seed": 1, "needs": ["base"], "priority": 5},
+    {"job_id": "fft_2", "method": "fft", "seed": 2},
+]
+
+
+@pytest.fixture
+def workspace(tmp_path):
+    root = tmp_path / "a'; echo foo"
+    root.mkdir()
+    made = Workspace(root, by="script")
+    made.add(ENTRIES)
+    return made
+
+
+def test_public_names():
+    assert dispatcher.__all__ == ["DispatcherError", "Workspace"]
+    assert set(dispatcher.__all__) <= set(dir(dispatcher))
+    with pytest.raises(AttributeError, match="nothing"):
+        dispatcher.nothing  # noqa: B018
+    program = "import sys, dispatcher; assert 'dispatcher.api' not in sys.modules; assert 'msgspec' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_looking(workspace):
+    assert list(workspace.records()) == ["base", "fft_1", "fft_2"]
+    assert workspace.entries()["fft_1"].needs == ("base",)
+    status = workspace.status()
+    assert (status.total, status.counts["queued"]) == (3, 3)
+    assert workspace.status(where={"seed": "1"}).total == 1
+    assert workspace.status(states=["done"]).total == 0
+    assert workspace.queue() == [
+        ("fft_1", "needs base (queued)"),
+        ("base", "no pod is running"),
+        ("fft_2", "no pod is running"),
+    ]
+    assert workspace.pods() == []
+    assert workspace.results() == []
+    assert not workspace.layout.run_state.exists()
+
+
+def test_changing(workspace):
+    assert workspace.hold("fft_*").changed == {"fft_1": "held", "fft_2": "held"}
+    assert workspace.requeue(where={"seed": "1"}).changed == {"fft_1": "requeued"}
+    assert workspace.abandon("fft_2", "fft_1").changed == {"fft_2": "abandoned", "fft_1": "abandoned"}
+    assert workspace.requeue("base").unchanged == {"base": "is queued already"}
+    assert {line.by for line in workspace.history()} == {"script"}
+    assert json.loads(workspace.layout.status_file.read_text())["fft_1"]["state"] == "abandoned"
+    assert workspace.forget("fft_1") == ["fft_1"]
+    assert workspace.records()["fft_1"].rev == 0
+
+
+def test_a_change_is_seen_by_others(workspace):
+    other = Workspace(workspace.layout.root)
+    assert other.status().counts["held"] == 0
+    workspace.hold("base")
+    assert other.status().counts["held"] == 1
+
+
+def test_a_plan_that_has_been_overtaken(workspace):
+    with workspace.changing() as tx:
+        tx.change("fft_2", "queued", {"state": "queued"})
+        tx.change("fft_2", "claimed", {"state": "running", "attempt": 1})
+        tx.change("fft_2", "failed", {"state": "failed"})
+    plan = workspace.plan(State.QUEUED, ["fft_2"])
+    with workspace.changing() as tx:
+        tx.change("fft_2", "requeued", {"state": "queued"})
+        tx.change("fft_2", "claimed", {"state": "running", "attempt": 2})
+    outcome = workspace.carry_out(plan)
+    # It runs again already: stopping it is not what was wanted.
+    assert outcome.unchanged == {"fft_2": "is running already"}
+    assert workspace.records()["fft_2"].want is None
+
+
+def test_forget_refuses_what_is_in_flight(workspace):
+    with workspace.changing() as tx:
+        tx.change("base", "queued", {"state": "queued"})
+        tx.change("fft_2", "queued", {"state": "queued"})
+        tx.change("base", "claimed", {"state": "running", "attempt": 1})
+    with pytest.raises(StateError, match="abandon it first"):
+        workspace.forget("base", "fft_2")
+    assert set(workspace.store.records) == {"base", "fft_2"}
+
+
+def test_add(workspace):
+    workspace.hold("base")
+    added = workspace.add([{"job_id": "fft_3", "method": "fft", "needs": ["fft_2"], "time_limit": "8h"}])
+    assert list(added.entries) == ["base", "fft_1", "fft_2", "fft_3"]
+    assert workspace.entries()["fft_3"].time_limit_s == 8 * 3600
+    before = workspace.config.matrix.read_bytes()
+    with pytest.raises(ManifestError, match="stands 2 times"):
+        workspace.add([{"job_id": "fft_3", "method": "fft"}])
+    assert workspace.config.matrix.read_bytes() == before
+    workspace.add([{"job_id": "more", "method": "fft", "needs": ["base"]}], "matrix/more.json")
+    assert "more" not in workspace.records()
+
+
+def test_errors(workspace, tmp_path):
+    with pytest.raises(UsageError, match="say which jobs"):
+        workspace.requeue()
+    with pytest.raises(UsageError, match="did you mean 'fft_1'"):
+        workspace.hold("fft1")
+    with pytest.raises(UsageError, match="no pod has run here"):
+        workspace.drain("pod-0")
+    with pytest.raises(DispatcherError, match="is no workspace"):
+        Workspace(tmp_path).look()
+
+
+def test_root_from_the_environment(workspace, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DISPATCHER_ROOT", str(workspace.layout.root))
+    assert len(Workspace().records()) == 3

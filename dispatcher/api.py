@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from dispatcher import contract
 from dispatcher.config import Config, load_config
 from dispatcher.errors import StateError, UsageError, nearest
+from dispatcher.matrix import condition
 from dispatcher.report import changes
 from dispatcher.report.look import Looker
 from dispatcher.report.overview import Overview, overview
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
     from dispatcher.run_state.journal import Line
 
 Changes = changes.Changes
-# `{"lang": "spa*"}`, or pairs: every glob must match.
-Where = Mapping[str, str] | Sequence[tuple[str, str]]
+# `{"lang": "spa*"}`, or as typed after --where: `["lang=spa*", "seed!=42"]`; every condition must hold.
+Where = Mapping[str, str] | Sequence[str] | condition.Where
 
 
 class Workspace:
@@ -89,7 +90,7 @@ class Workspace:
     def status(self, *, states: Iterable[str] = (), where: Where = ()) -> Overview:
         """Counts by state, rows of what runs and what failed, and why the rest waits; times are in seconds."""
         whole = self.look()
-        jobs = select(whole, (), parse_states(states), _pairs(where))
+        jobs = select(whole, (), parse_states(states), _parsed(where))
         return overview(whole.only({job: whole.records[job] for job in jobs}), whole)
 
     def queue(self) -> list[tuple[str, str]]:
@@ -124,7 +125,7 @@ class Workspace:
         """What `requeue`, `hold` or `abandon` (`state`: queued, held, abandoned) would be about; changes nothing."""
         if not names and not states and not where:
             raise UsageError("say which jobs: ids, globs such as 'fft_*', --state or --where key=value")
-        return changes.plan(self.look(), state, names, list(states), _pairs(where))
+        return changes.plan(self.look(), state, names, list(states), _parsed(where))
 
     def carry_out(self, plan: changes.Plan) -> Changes:
         """Do what was planned, for every job as far as it still makes sense."""
@@ -256,5 +257,7 @@ def user_at_host() -> str:
     return f"{name}@{host_name()}"
 
 
-def _pairs(where: Where) -> tuple[tuple[str, str], ...]:
-    return tuple(where.items()) if isinstance(where, Mapping) else tuple(where)
+def _parsed(where: Where) -> condition.Where:
+    if isinstance(where, Mapping):
+        return condition.Where(tuple(condition.Condition(key, pattern) for key, pattern in where.items()))
+    return where if isinstance(where, condition.Where) else condition.Where.parse(where)

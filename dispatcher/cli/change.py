@@ -10,6 +10,7 @@ import click
 from dispatcher.cli.common import jobs_argument, json_option, state_option, where_option, workspace
 from dispatcher.cli.printing import note, print_json
 from dispatcher.errors import UsageError
+from dispatcher.matrix.condition import Where
 from dispatcher.run_state.states import State
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 # More jobs than a person has looked at one by one.
 _MANY: Final = 20
-_Where = tuple[tuple[str, str], ...]
 
 
 def _yes(function: click.decorators.FC) -> click.decorators.FC:
@@ -30,7 +30,7 @@ def _yes(function: click.decorators.FC) -> click.decorators.FC:
 @where_option
 @_yes
 @json_option
-def requeue(jobs: tuple[str, ...], states: tuple[str, ...], where: _Where, yes: bool, as_json: bool) -> int:
+def requeue(jobs: tuple[str, ...], states: tuple[str, ...], where: Where, yes: bool, as_json: bool) -> int:
     """Queue jobs again: ids, globs, --state, --where; all that is said must fit.
 
     A glob or --where alone means failed, abandoned and held jobs. A running job that is named is stopped first.
@@ -44,7 +44,7 @@ def requeue(jobs: tuple[str, ...], states: tuple[str, ...], where: _Where, yes: 
 @where_option
 @_yes
 @json_option
-def hold(jobs: tuple[str, ...], states: tuple[str, ...], where: _Where, yes: bool, as_json: bool) -> int:
+def hold(jobs: tuple[str, ...], states: tuple[str, ...], where: Where, yes: bool, as_json: bool) -> int:
     """Keep jobs from being claimed until they are requeued: ids, globs, --state, --where.
 
     A glob or --where alone means queued jobs. A running job that is named is stopped.
@@ -58,7 +58,7 @@ def hold(jobs: tuple[str, ...], states: tuple[str, ...], where: _Where, yes: boo
 @where_option
 @_yes
 @json_option
-def abandon(jobs: tuple[str, ...], states: tuple[str, ...], where: _Where, yes: bool, as_json: bool) -> int:
+def abandon(jobs: tuple[str, ...], states: tuple[str, ...], where: Where, yes: bool, as_json: bool) -> int:
     """Give jobs up, and stop those that run: ids, globs, --state, --where.
 
     A glob or --where alone means all jobs that are not done.
@@ -90,7 +90,7 @@ def forget(jobs: tuple[str, ...], yes: bool) -> None:
 
 
 def _wish(
-    state: State, verb: str, jobs: tuple[str, ...], states: tuple[str, ...], where: _Where, *, yes: bool, as_json: bool
+    state: State, verb: str, jobs: tuple[str, ...], states: tuple[str, ...], where: Where, *, yes: bool, as_json: bool
 ) -> int:
     found = workspace()
     plan = found.plan(state, jobs, states=states, where=where)

@@ -10,6 +10,7 @@ import click
 
 from dispatcher import contract
 from dispatcher.cli.complete import complete_jobs, complete_words
+from dispatcher.matrix.condition import Where
 from dispatcher.workspace import Layout
 
 if TYPE_CHECKING:
@@ -63,15 +64,9 @@ def workspace() -> Workspace:
     return Workspace(layout().root)
 
 
-def read_where(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """`key=glob` pairs."""
-    pairs = []
-    for value in values:
-        key, sign, pattern = value.partition("=")
-        if not sign or not key:
-            raise click.BadParameter(f"{value!r} is not KEY=VALUE, for example lang=spanish or seed=4*")
-        pairs.append((key, pattern))
-    return tuple(pairs)
+def read_where(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> Where:
+    """`key=glob` or `key!=glob`, all of which must hold."""
+    return Where.parse(values)
 
 
 def read_list(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ import click
 
 from dispatcher.cli.common import jobs_argument, state_option, where_option, workspace
 from dispatcher.errors import StateError, StatusFileError, UsageError
+from dispatcher.matrix.condition import Where
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
@@ -27,9 +28,7 @@ if TYPE_CHECKING:
 @state_option
 @where_option
 @click.option("--clear-refused", is_flag=True, help="Forget refused hand edits, of these jobs or of all; edit nothing.")
-def edit(
-    jobs: tuple[str, ...], states: tuple[str, ...], where: tuple[tuple[str, str], ...], clear_refused: bool
-) -> None:
+def edit(jobs: tuple[str, ...], states: tuple[str, ...], where: Where, clear_refused: bool) -> None:
     """Open the status lines of jobs (all, ids, globs, --state, --where) in $EDITOR, and apply what was changed.
 
     Only state (queued, held, abandoned), priority and fields of your own can be changed.

@@ -40,11 +40,11 @@ def history(job: str | None, tail: int | None, as_json: bool) -> None:
 
 
 def _text(line: Line) -> str:
-    from dispatcher.report.selection import text_of
+    from dispatcher.report.selection import cell_text
     from dispatcher.report.tables import one_line
 
-    changed = [f"{key}={text_of(value)}" for key, value in line.set.items() if value is not None]
-    changed += [f"{key}: {text_of(value)}" for key, value in (line.data or {}).items()]
+    changed = [f"{key}={cell_text(value)}" for key, value in line.set.items() if value is not None]
+    changed += [f"{key}: {cell_text(value)}" for key, value in (line.data or {}).items()]
     return one_line(
         "  ".join([str(line.seq), line.at, line.by, line.event, line.job or "-", " ".join(changed)]).rstrip()
     )

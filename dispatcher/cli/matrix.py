@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from dispatcher.cli.common import where_option
 from dispatcher.config import Config, load_config
 from dispatcher.errors import DispatcherError, ManifestError, TemplateError
 from dispatcher.matrix.condition import Where
@@ -64,14 +65,13 @@ def check(context: click.Context, manifest: Path | None) -> None:
 
 @matrix.command()
 @click.argument("manifest", required=False, type=click.Path(path_type=Path))
-@click.option("--where", multiple=True, metavar="KEY=VALUE", help="Only entries with this value (a glob); repeatable.")
+@where_option
 @click.option("--json", "as_json", is_flag=True, help="The entries as a JSON list.")
 @click.pass_obj
-def show(layout: Layout, manifest: Path | None, where: tuple[str, ...], as_json: bool) -> None:
+def show(layout: Layout, manifest: Path | None, where: Where, as_json: bool) -> None:
     """Show the entries of MANIFEST with the parameters in which they differ."""
-    selected = Where(where)
     loaded = load_manifest(manifest or load_config(layout).matrix, known_ids(layout))
-    entries = [entry for entry in loaded.entries.values() if selected.matches(entry)]
+    entries = [entry for entry in loaded.entries.values() if where.holds(entry.value)]
     if as_json:
         lines = [json.dumps(entry.document(), ensure_ascii=False) for entry in entries]
         click.echo("[\n" + ",\n".join(lines) + "\n]" if lines else "[]")

@@ -7,6 +7,7 @@ import click
 from dispatcher.cli.common import format_option, read_list, state_option, where_option, workspace
 from dispatcher.cli.printing import note, print_rows
 from dispatcher.errors import UsageError
+from dispatcher.matrix.condition import Where
 
 
 @click.command()
@@ -24,7 +25,7 @@ def results(
     value: str | None,
     agg: tuple[str, ...],
     best: str | None,
-    where: tuple[tuple[str, str], ...],
+    where: Where,
     states: tuple[str, ...],
     style: str,
 ) -> None:

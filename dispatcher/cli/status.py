@@ -12,6 +12,7 @@ import click
 from dispatcher.cli.common import format_option, read_list, state_option, where_option, workspace
 from dispatcher.cli.printing import coloured, note, wants_colour
 from dispatcher.errors import UsageError
+from dispatcher.matrix.condition import Where
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
@@ -30,9 +31,7 @@ _CLEAR: Final = "\x1b[2J"
 class Request:
     """What the command line asks to see."""
 
-    def __init__(
-        self, by: tuple[str, ...], where: tuple[tuple[str, str], ...], states: tuple[str, ...], style: str
-    ) -> None:
+    def __init__(self, by: tuple[str, ...], where: Where, states: tuple[str, ...], style: str) -> None:
         self.by = by
         self.where = where
         self.states = states
@@ -57,7 +56,7 @@ def status(
     by: tuple[str, ...],
     watch: bool,
     interval: float,
-    where: tuple[tuple[str, str], ...],
+    where: Where,
     states: tuple[str, ...],
     style: str,
     restore: bool,

@@ -6,8 +6,9 @@ import fnmatch
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import msgspec
+
 from dispatcher.errors import UsageError
-from dispatcher.matrix.entry import Entry
 from dispatcher.values import text_of
 
 _BOUNDS: Mapping[str, Callable[[Any, Any], bool]] = {
@@ -51,33 +52,50 @@ def _bound_holds(word: str, bound: Any, value: object) -> bool:
     return type(value) in (int, float) and _BOUNDS[word](value, bound)
 
 
-class Where:
-    """What several `--where key=value` options select together: every one must hold.
+class Condition(msgspec.Struct, frozen=True):
+    """One `--where key=glob` or `key!=glob`."""
 
-    The value is a glob over the entry's value as text (`lang=es*`, `seed=42`); `key!=value` turns it round. An entry
-    that does not say the key matches only `key!=value`.
+    key: str
+    pattern: str
+    negated: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.key}{'!=' if self.negated else '='}{self.pattern}"
+
+    def holds(self, value: object) -> bool:
+        """Whether the value as text matches the glob; one that is not there (None) matches only the empty `key=`."""
+        matches = not self.pattern if value is None else fnmatch.fnmatchcase(text_of(value), self.pattern)
+        return matches is not self.negated
+
+
+class Where(msgspec.Struct, frozen=True):
+    """What several `--where` options select together: every condition must hold.
+
+    The value is a glob over the value as text (`lang=es*`, `seed=42`); `key!=value` turns it round.
     """
 
-    def __init__(self, options: Iterable[str] = ()) -> None:
-        self._conditions = [_parse_option(option) for option in options]
+    conditions: tuple[Condition, ...] = ()
+
+    @classmethod
+    def parse(cls, options: Iterable[str]) -> Where:
+        """From options as they are typed; UsageError for one that is no `key=value`."""
+        return cls(tuple(_parse_option(option) for option in options))
 
     def __bool__(self) -> bool:
-        return bool(self._conditions)
+        return bool(self.conditions)
 
-    def matches(self, entry: Entry) -> bool:
-        return all(
-            _text_matches(entry.value(key), pattern) is not negated for key, pattern, negated in self._conditions
-        )
+    def first_miss(self, value_of: Callable[[str], object]) -> Condition | None:
+        """The first condition that does not hold, if any; `value_of` gives a key's value, None without one."""
+        return next((one for one in self.conditions if not one.holds(value_of(one.key))), None)
+
+    def holds(self, value_of: Callable[[str], object]) -> bool:
+        return self.first_miss(value_of) is None
 
 
-def _parse_option(option: str) -> tuple[str, str, bool]:
+def _parse_option(option: str) -> Condition:
     key, equals, pattern = option.partition("=")
     negated = key.endswith("!")
     key = key.removesuffix("!").strip()
     if not equals or not key:
         raise UsageError(f"--where {option}: expected key=value, as in --where lang=spanish or --where 'seed!=4*'")
-    return key, pattern, negated
-
-
-def _text_matches(value: object, pattern: str) -> bool:
-    return value is not None and fnmatch.fnmatchcase(text_of(value), pattern)
+    return Condition(key, pattern, negated)

@@ -1,0 +1,1 @@
+"""Places where attempts run. base is the seam; each outlet is one small class with the same methods."""

@@ -7,13 +7,13 @@ free GPUs for itself: without that, single ones behind it would take them one by
 
 from __future__ import annotations
 
-import fnmatch
 import heapq
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
+from dispatcher.matrix.condition import Where
 from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.needs import dependents
 from dispatcher.pod.slots import Slot, Slots
@@ -34,7 +34,7 @@ class Filter(msgspec.Struct, frozen=True):
     """Which entries a pod takes at all."""
 
     methods: Collection[str] = ()
-    where: Sequence[tuple[str, str]] = ()
+    where: Where = Where()
     outlet: str = "local"
 
     def rejects(self, entry: Entry) -> str:
@@ -43,17 +43,8 @@ class Filter(msgspec.Struct, frozen=True):
             return f"method {entry.method} is not among --methods"
         if entry.outlet and self.outlet not in entry.outlet:
             return f"it asks for outlet {', '.join(entry.outlet)}"
-        for key, pattern in self.where:
-            if not matches(entry, key, pattern):
-                return f"--where {key}={pattern} does not match"
-        return ""
-
-
-def matches(entry: Entry, key: str, pattern: str) -> bool:
-    """Whether an entry's value, as text, matches a glob."""
-    value = entry.value(key)
-    text = "" if value is None else value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    return fnmatch.fnmatchcase(text, pattern)
+        miss = self.where.first_miss(entry.value)
+        return "" if miss is None else f"--where {miss} does not hold"
 
 
 class ClaimQueue:
@@ -279,4 +270,3 @@ class ClaimQueue:
                 return self.slots.take(0)
             return None if gpus_reserved else self.slots.take(1)
         return self.slots.take(self._gpus_of(entry) or 1)
-

@@ -22,7 +22,6 @@ from dispatcher.run_state import files, life
 from dispatcher.run_state.states import Record
 from dispatcher.workspace import AttemptPaths, Layout
 
-
 # 128 and SIGKILL, as shells say it.
 _KILLED: Final = 137
 

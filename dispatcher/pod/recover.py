@@ -1,4 +1,4 @@
-"""Recording how attempts of dead dispatchers ended. Any dispatcher on any host may do it: there is no owner to wait for.
+"""Recording how attempts of dead dispatchers ended: any dispatcher on any host may, there is no owner to wait for.
 
 An attempt's life sign decides where locks can be trusted; the processes of this very host decide for attempts that ran
 here; where neither can tell, the heartbeat of the attempt's dispatcher must have been still for `lost_after`. Whoever
@@ -47,7 +47,7 @@ class Recovery:
         return info is not None and self._lives(info)
 
     def look(self, running: Iterable[tuple[str, Record]]) -> list[Found]:
-        """Those of the attempts in flight, none of them this dispatcher's, that have ended without anybody to say so."""
+        """Those of these attempts in flight, none this dispatcher's own, that have ended and nobody says so."""
         pods: dict[str, tuple[life.PodInfo | None, bool]] = {}
         found = []
         for job, record in running:

@@ -76,7 +76,11 @@ class Registration:
 
     def _taken(self) -> str:
         other = self.previous
-        who = f"on host {other.host}, pid {other.pid}, user {other.user}, since {other.started_at}" if other else "unknown"
+        who = (
+            f"on host {other.host}, pid {other.pid}, user {other.user}, since {other.started_at}"
+            if other
+            else "unknown"
+        )
         return (
             f"a dispatcher named {self.info.pod!r} runs already ({who}). Give this one another --pod name, "
             f"or end that one (`dispatcher drain {self.info.pod}`)"

@@ -49,7 +49,9 @@ _TRY_AGAIN_S: Final = 2.0
 def run_pod(layout: Layout, config: Config, options: PodOptions, say: Say) -> int:
     """Run a dispatcher until it is told to end or, with `until_empty`, until nothing is left; the exit code."""
     if not is_name(options.pod):
-        raise UsageError(f"--pod {options.pod!r}: a pod's name has letters, digits, '.', '_' and '-', and names its files")
+        raise UsageError(
+            f"--pod {options.pod!r}: a pod's name has letters, digits, '.', '_' and '-', and names its files"
+        )
     processes.adopt_orphans()
     store = Store(layout, by=options.pod, lock=config.lock)
     gpus = GpuPool(options, say)
@@ -217,8 +219,9 @@ class Pod:
     def _say_hello(self) -> None:
         counts = self.turn.counts()
         self.say(
-            f"pod {self.options.pod} on {self.registration.info.host}, pid {os.getpid()}: {self.turn.describe_slots()}; "
-            f"{self.turn.manifest_path.name}: {counts}; poll interval {self.poll_interval_s:g} s"
+            f"pod {self.options.pod} on {self.registration.info.host}, pid {os.getpid()}: "
+            f"{self.turn.describe_slots()}; {self.turn.manifest_path.name}: {counts}; "
+            f"poll interval {self.poll_interval_s:g} s"
         )
 
     def _say_once(self, error: DispatcherError) -> None:

@@ -438,5 +438,3 @@ class Turn:
 
 def _is_current(record: Record | None, flight: Flight) -> bool:
     return record is not None and record.state in IN_FLIGHT and record.attempt == flight.number
-
-

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from dispatcher.report.selection import Where, is_glob, parse_states, select
+from dispatcher.matrix.condition import Where
+from dispatcher.report.selection import is_glob, parse_states, select
 from dispatcher.report.view import View
 from dispatcher.run_state.edits import wished
 from dispatcher.run_state.states import Record, State

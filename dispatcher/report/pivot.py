@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from dispatcher.errors import UsageError, nearest
-from dispatcher.report.selection import text_of
+from dispatcher.report.selection import cell_text
 from dispatcher.report.view import View
 from dispatcher.run_state.states import State
 
@@ -28,7 +28,7 @@ def states_by(view: View, keys: Sequence[str]) -> list[Row]:
     used = [state for state, count in count_states(view).items() if count]
     rows: dict[tuple[str, ...], Row] = {}
     for job, record in view.records.items():
-        values = tuple(text_of(view.value(job, key)) for key in keys)
+        values = tuple(cell_text(view.value(job, key)) for key in keys)
         row = rows.get(values)
         if row is None:
             row = rows[values] = {**dict(zip(keys, values, strict=True)), **dict.fromkeys(used, 0), "total": 0}
@@ -93,9 +93,9 @@ def pivot(
         number = _number(result, value)
         if number is None:
             continue
-        column = tuple(text_of(result.get(key)) for key in cols)
+        column = tuple(cell_text(result.get(key)) for key in cols)
         across[column] = None
-        down = tuple(text_of(result.get(key)) for key in rows)
+        down = tuple(cell_text(result.get(key)) for key in rows)
         cells.setdefault(down, {}).setdefault(column, []).append(number)
     columns = sorted(across, key=lambda values: tuple(map(_natural, values)))
     table = []

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
-
-import msgspec
 
 from dispatcher.errors import UsageError, nearest
+from dispatcher.matrix.condition import Where
 from dispatcher.report.view import View
 from dispatcher.run_state.states import State
+from dispatcher.values import text_of
 
-Where = Sequence[tuple[str, str]]
+EVERYTHING = Where()
 _MAGIC = frozenset("*?[")
 
 
@@ -20,16 +19,14 @@ def is_glob(name: str) -> bool:
     return not _MAGIC.isdisjoint(name)
 
 
-def text_of(value: Any) -> str:
-    """A value as globs see it: text as it is, nothing as empty, all else as JSON."""
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+def cell_text(value: object) -> str:
+    """A value as tables show it: nothing as empty, text as it is, all else as JSON."""
+    return "" if value is None else text_of(value)
 
 
 def matches(view: View, job: str, where: Where) -> bool:
-    """Whether every `key=glob` matches the job's value, of its entry or else of its record."""
-    return all(fnmatch.fnmatchcase(text_of(view.value(job, key)), pattern) for key, pattern in where)
+    """Whether every condition holds for the job's values, of its entry or else of its record."""
+    return where.holds(lambda key: view.value(job, key))
 
 
 def parse_states(words: Iterable[str]) -> frozenset[State]:
@@ -43,12 +40,14 @@ def parse_states(words: Iterable[str]) -> frozenset[State]:
     return frozenset(states)
 
 
-def select(view: View, names: Sequence[str] = (), states: Collection[State] = (), where: Where = ()) -> list[str]:
+def select(
+    view: View, names: Sequence[str] = (), states: Collection[State] = (), where: Where = EVERYTHING
+) -> list[str]:
     """The jobs that fit all that is said, in the view's order; UsageError for a name that no job has.
 
     No names means all jobs. Raises UsageError as well for a key of `where` that no job has.
     """
-    check_keys(view, [key for key, _ in where])
+    check_keys(view, [condition.key for condition in where.conditions])
     chosen: Iterable[str] = view.records if not names else _named(view, names)
     return [job for job in chosen if (not states or view.records[job].state in states) and matches(view, job, where)]
 

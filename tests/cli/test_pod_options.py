@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dispatcher.matrix.condition import Where
 from dispatcher.pod.options import PodOptions
 
 
@@ -54,7 +55,7 @@ def test_all_other_options(lab, started):
             cpu_slots=3,
             jobs_per_gpu=2,
             methods=("fft", "lora"),
-            where=(("lang", "sp*"), ("seed", "4")),
+            where=Where.parse(["lang=sp*", "seed=4"]),
             poll_interval_s=600.0,
             until_empty=True,
             max_jobs=5,
@@ -95,7 +96,7 @@ def test_help_without_options(lab, started):
         (["--pod", "p"], "--slots N"),
         (["--pod", "a/b", "--slots", "1"], "letters, digits"),
         (["--pod", "p", "--slots", "1", "--poll-interval", "soon"], "90m"),
-        (["--pod", "p", "--slots", "1", "--where", "lang"], "KEY=VALUE"),
+        (["--pod", "p", "--slots", "1", "--where", "lang"], "expected key=value"),
         (["--pod", "p", "--slots", "1", "--matrix", "matrx.json"], "did you mean 'matrix.json'?"),
         (["--pod", "p", "status"], "--pod is an option of a pod and does not go with `status`"),
         (["statsu"], "did you mean 'status'?"),

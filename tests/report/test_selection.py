@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.errors import UsageError
+from dispatcher.matrix.condition import Where
 from dispatcher.matrix.entry import Entry
 from dispatcher.report.selection import select
 from dispatcher.report.view import View
@@ -30,19 +31,19 @@ def view():
         (("a*",), (State.DONE,), (), ["a_2"]),
         (("b[1]",), (), (), ["b[1]"]),
         ((), (), (("lr", "0.*"),), ["a_1", "a_2"]),
-        ((), (), (("tags", '[[]"x",1]'),), ["a_1"]),
+        ((), (), (("tags", '[[]"x", 1]'),), ["a_1"]),
         ((), (), (("method", "fft"), ("state", "queued")), ["a_1"]),
         ((), (), (("note", "x"), ("lr", "")), ["b[1]"]),
     ],
 )
 def test_select(names, states, where, chosen):
-    assert select(view(), names, states, where) == chosen
+    assert select(view(), names, states, Where.parse(f"{key}={glob}" for key, glob in where)) == chosen
 
 
 def test_a_key_that_nobody_has():
     with pytest.raises(UsageError, match="no job has a value for 'lrr'"):
-        select(view(), where=[("lrr", "1")])
-    assert select(view(), where=[("finished_at", "2026*")]) == []
+        select(view(), where=Where.parse(["lrr=1"]))
+    assert select(view(), where=Where.parse(["finished_at=2026*"])) == []
 
 
 def test_needs_that_nobody_knows():

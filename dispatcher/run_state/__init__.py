@@ -2,42 +2,45 @@
 
 Files. `journal/000001.jsonl` is the record: every change, one line each, `seq` rising by one, only ever appended to.
 `matrix_status.json` shows it and is where people change things. `claims.lock` is the lock, and the head stands in it:
-the journal's generation, its length, and which status file is the projection. Journal and status file each rebuild the
-other; the head can be lost, for it is only a lower bound of what the journal must show.
+the journal's generation, its length, and which status file is the projection. Journal and status file each rebuild
+the other; the head can be lost, for it is only a lower bound of what the journal must show.
 
 A transaction (store). Take the lock by non-blocking tries. Read the head from the locked file, and on a network
 filesystem write it back and sync it: a host whose lock was taken away gets its error here. Read what the journal has
-beyond the last time; less than the head says means that this host is shown old data, and is an error. Whole lines beyond
-the head count (their writer died before it wrote the head); what was never finished behind them is cut off, unless
-later lines show that it is damage. Take in the status file if it is not the projection. Decide; a claim makes its
-attempt's directory. Write all lines at once, sync, write the head, release. A write that fails is cut off again.
+beyond the last time; less than the head says means that this host is shown old data, and is an error. Whole lines
+beyond the head count (their writer died before it wrote the head); what was never finished behind them is cut off,
+unless later lines show that it is damage. Take in the status file if it is not the projection. Decide; a claim makes
+its attempt's directory. Write all lines at once, sync, write the head, release. A write that fails is cut off again.
 No step depends on how many entries there are.
 
-Hand edits (edits, hand_edits). Each line is compared with the record of the same `rev`: what differs is an edit, what is
-merely old is not. Old versions are remembered, or read from the journal once for a whole old copy. What cannot be used
-is refused, shown until it is settled, and kept in rejected/. A file that cannot be read stops nothing and is left alone.
-A save within one tick of the file's clock looks like the one before it, so such a file is examined again later.
+Hand edits (edits, hand_edits). Each line is compared with the record of the same `rev`: what differs is an edit, what
+is merely old is not. Old versions are remembered, or read from the journal once for a whole old copy. What cannot be
+used is refused, shown until it is settled, and kept in rejected/. A file that cannot be read stops nothing and is
+left alone. A save within one tick of the file's clock looks like the one before it, so such a file is examined again
+later.
 
-Projection. The new file is written and synced outside the lock, under a name with host and pid in it, and its exact time
-is set so that no save looks like it. Under the lock the two names are exchanged (renameat2), so the file that was there
-can still be looked at: a save of the last moment is taken in, and for ten seconds so is what an editor writes into a
-file that it opened before. Where names cannot be exchanged (NFS), the old file is opened and then renamed over.
+Projection. The new file is written and synced outside the lock, under a name with host and pid in it, and its exact
+time is set so that no save looks like it. Under the lock the two names are exchanged (renameat2), so the file that
+was there can still be looked at: a save of the last moment is taken in, and for ten seconds so is what an editor
+writes into a file that it opened before. Where names cannot be exchanged (NFS), the old file is opened and then
+renamed over.
 
-Generations (rotation). A journal with many lines per record is begun anew: the snapshot is written under the next number
-outside the lock, the lines after it follow under the lock, then the old generation gets a last line `continued` that
-names the new one. That line alone puts it in force, with or without a head; a file that no such line names counts for
-nothing. The old one is compressed then. A journal that was removed is rebuilt under a number that was never used.
+Generations (rotation). A journal with many lines per record is begun anew: the snapshot is written under the next
+number outside the lock, the lines after it follow under the lock, then the old generation gets a last line
+`continued` that names the new one. That line alone puts it in force, with or without a head; a file that no such line
+names counts for nothing. The old one is compressed then. A journal that was removed is rebuilt under a number that
+was never used.
 
-Repair. A journal that is shorter than its head or damaged in the middle stops all dispatchers, until
-`dispatcher doctor --repair` begins a new generation from the lines that are whole and the newer records of the status
-file. The damaged file is kept in rejected/, and `seq` never goes back.
+Repair. A journal that is shorter than its head or damaged in the middle stops all dispatchers, until `dispatcher
+doctor --repair` begins a new generation from the lines that are whole and the newer records of the status file. The
+damaged file is kept in rejected/, and `seq` never goes back.
 
-Locks (lock, lock_choice). One kind for all, named in the journal's header; a dispatcher with another setting is refused.
-The file `claims.strict` is the sign that kernel locks do not exclude here: whoever finds that out creates it by taking
-the hard-link lock, and everybody looks for it under every other lock and goes over. A lock file that was removed while
-it was open is opened anew.
+Locks (lock, lock_choice). One kind for all, named in the journal's header; a dispatcher with another setting is
+refused. The file `claims.strict` is the sign that kernel locks do not exclude here: whoever finds that out creates it
+by taking the hard-link lock, and everybody looks for it under every other lock and goes over. A lock file that was
+removed while it was open is opened anew.
 
-Life signs (life). The dispatcher locks an attempt's `alive` file before it starts the wrapper, which inherits the lock
-with all its children: there is no moment in which a started attempt has no life sign. The same file names who made the
-directory, so a claimant that died between mkdir and journal is told from one that lives.
+Life signs (life). The dispatcher locks an attempt's `alive` file before it starts the wrapper, which inherits the
+lock with all its children: there is no moment in which a started attempt has no life sign. The same file names who
+made the directory, so a claimant that died between mkdir and journal is told from one that lives.
 """

@@ -16,6 +16,7 @@ import errno
 import fcntl
 import os
 import random
+import struct
 import time
 import zlib
 from collections.abc import Callable
@@ -37,8 +38,16 @@ _BUSY: Final = frozenset({errno.EAGAIN, errno.EACCES, errno.EINTR})
 _UNSUPPORTED: Final = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL})
 _PEEKS: Final = 5
 _FIRST_PAUSE_S: Final = 0.0002
-_LONGEST_PAUSE_S: Final = 0.004
+_LONGEST_PAUSE_S: Final = 0.01
+# Whoever is next looks often, so that the lock is not free for long; all others may be lazy.
+_NEXT_PAUSE_S: Final = 0.0001
+_COURTESY_S: Final = 0.25
 _LONGEST_NETWORK_PAUSE_S: Final = 0.02
+
+
+def _lock_range(fd: int, kind: int, start: int, length: int) -> None:
+    """Lock or unlock bytes for this open file; unlike lockf's, it outlives the closing of another descriptor."""
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack("hhqqi", kind, os.SEEK_SET, start, length, 0))
 
 
 class Head(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -109,32 +118,40 @@ class ClaimsLock:
         self.network = mount_of(path.parent).is_network
         self._fd = -1
         self._strict: StrictSoftFileLock | None = None
+        self._has_turn = False
 
     def acquire(self, timeout_s: float, while_waiting: Callable[[], object] | None = None) -> None:
         """Take the lock; `while_waiting` runs once when somebody else holds it."""
-        deadline = time.monotonic() + timeout_s
+        begun = time.monotonic()
         pause_s = _FIRST_PAUSE_S
         longest_s = _LONGEST_NETWORK_PAUSE_S if self.network else _LONGEST_PAUSE_S
-        while not self._try():
-            if while_waiting is not None:
-                while_waiting()
-                while_waiting = None
-                continue
-            if time.monotonic() > deadline:
-                raise LockTimeoutError(
-                    f"{self.path}: held by somebody else for {timeout_s:.0f} s ({self._holder()}). "
-                    "Nothing was changed; try again, or look at that process"
-                )
-            time.sleep(pause_s * random.uniform(0.5, 1.5))
-            pause_s = min(pause_s * 1.5, longest_s)
+        try:
+            while not (self._may_try(begun) and self._try()):
+                if while_waiting is not None:
+                    while_waiting()
+                    while_waiting = None
+                    continue
+                if time.monotonic() - begun > timeout_s:
+                    raise LockTimeoutError(
+                        f"{self.path}: held by somebody else for {timeout_s:.0f} s ({self._holder()}). "
+                        "Nothing was changed; try again, or look at that process"
+                    )
+                if self._has_turn:
+                    time.sleep(_NEXT_PAUSE_S)
+                    continue
+                time.sleep(pause_s * random.uniform(0.5, 1.5))
+                pause_s = min(pause_s * 1.5, longest_s)
+        finally:
+            self._end_turn()
 
     def release(self) -> None:
         """Give the lock back; also after it was lost, when there is nothing left to give."""
         if self._strict is not None:
             self._strict.release()
-        elif self._fd >= 0 and self.kind != "strict":
-            unlock = fcntl.flock if self.kind == "flock" else fcntl.lockf
-            unlock(self._fd, fcntl.LOCK_UN)
+        elif self._fd >= 0 and self.kind == "flock":
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+        elif self._fd >= 0 and self.kind == "lockf":
+            _lock_range(self._fd, fcntl.F_UNLCK, 0, HEAD_SIZE)
 
     def read_head(self) -> Head | None:
         """The head; on a network filesystem, also proves by a synchronous write that the lock is still ours."""
@@ -164,15 +181,40 @@ class ClaimsLock:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+            self._has_turn = False
+
+    def _may_try(self, begun: float) -> bool:
+        """Whether it is this process's turn: one at a time waits for the lock itself, the others for their turn.
+
+        Without it, whoever has just released the lock takes it again before a waiting process wakes up. It is only a
+        courtesy: a process that was stopped while it had the turn holds nobody up for long.
+        """
+        if self.network or self.kind == "strict" or self._has_turn:
+            return True
+        if self._fd < 0:
+            self._open()
+        try:
+            _lock_range(self._fd, fcntl.F_WRLCK, HEAD_SIZE, 1)
+            self._has_turn = True
+        except OSError as error:
+            return error.errno not in _BUSY or time.monotonic() - begun > _COURTESY_S
+        return True
+
+    def _end_turn(self) -> None:
+        if self._has_turn:
+            self._has_turn = False
+            _lock_range(self._fd, fcntl.F_UNLCK, HEAD_SIZE, 1)
 
     def _try(self) -> bool:
         if self._fd < 0:
             self._open()
         if self.kind == "strict":
             return self._try_strict()
-        take = fcntl.flock if self.kind == "flock" else fcntl.lockf
         try:
-            take(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if self.kind == "flock":
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            else:
+                _lock_range(self._fd, fcntl.F_WRLCK, 0, HEAD_SIZE)
         except OSError as error:
             if error.errno in _BUSY:
                 return False

@@ -1,0 +1,249 @@
+"""What happens to a workspace on its worst day, in random order."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fleet import Dispatcher, Fleet
+
+from dispatcher.api import Workspace
+
+PODS = 4
+
+
+class Storm:
+    """Kills, edits and restarts, as `seed` has it."""
+
+    def __init__(self, fleet: Fleet, seed: int, window: Path) -> None:
+        self.fleet = fleet
+        self.random = random.Random(seed)
+        self.done: Counter[str] = Counter()
+        self.pods: list[Dispatcher] = []
+        self._window = window
+        self._born = 0
+        self._revive_s: list[tuple[float, str]] = []
+        self._actions = {
+            self.kill_dispatcher: 3,
+            self.stop_dispatcher: 2,
+            self.freeze_dispatcher: 2,
+            self.kill_wrapper: 5,
+            self.kill_job: 8,
+            self.run_the_labs_snippet: 6,
+            self.save_in_place: 6,
+            self.save_by_rename: 6,
+            self.save_half: 3,
+            self.save_an_old_copy: 3,
+            self.requeue_by_command: 3,
+            self.hold_and_release: 2,
+        }
+        self._old_copy = b""
+
+    def blow(self, seconds: float) -> None:
+        """Go on for so long."""
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            self.keep_pods_alive()
+            action = self.random.choices(list(self._actions), list(self._actions.values()))[0]
+            if action():
+                self.done[action.__name__] += 1
+            time.sleep(self.random.uniform(0.0, 0.3))
+
+    # Dispatchers.
+
+    def start_pod(self, name: str | None = None) -> None:
+        if name is None:
+            name = f"pod-{self._born}"
+            self._born += 1
+        words = ["--slots", str(self.random.choice([1, 2, 3]))]
+        self.pods.append(self.fleet.start(name, *words, poll="0.5"))
+
+    def keep_pods_alive(self) -> None:
+        """As many as there should be: some come back under their name, others are left to the rest."""
+        for pod in [pod for pod in self.pods if not pod.is_running()]:
+            self.pods.remove(pod)
+            name = pod.pod if self.random.random() < 0.6 else ""
+            self._revive_s.append((time.monotonic() + self.random.uniform(0.0, 2.0), name))
+        for due in [due for due in self._revive_s if due[0] <= time.monotonic()]:
+            self._revive_s.remove(due)
+            self.start_pod(due[1] or None)
+
+    def settle(self) -> None:
+        """All dispatchers that should be there are."""
+        self._revive_s = [(0.0, name) for _, name in self._revive_s]
+        self.keep_pods_alive()
+
+    def kill_dispatcher(self) -> bool:
+        return self._signal_pod(signal.SIGKILL)
+
+    def stop_dispatcher(self) -> bool:
+        """Drain one, and mostly become impatient with it."""
+        pod = self._any_pod()
+        if pod is None:
+            return False
+        for _ in range(self.random.choice([1, 2, 2, 3])):
+            if pod.is_running():
+                pod.send(signal.SIGTERM)
+                time.sleep(0.05)
+        return True
+
+    def freeze_dispatcher(self) -> bool:
+        """One that stands still for a moment, perhaps with the lock in its hand."""
+        pod = self._any_pod()
+        if pod is None:
+            return False
+        pod.send(signal.SIGSTOP)
+        time.sleep(self.random.uniform(0.1, 1.0))
+        pod.send(signal.SIGCONT)
+        return True
+
+    def _signal_pod(self, number: int) -> bool:
+        pod = self._any_pod()
+        if pod is not None:
+            pod.send(number)
+        return pod is not None
+
+    def _any_pod(self) -> Dispatcher | None:
+        running = [pod for pod in self.pods if pod.is_running()]
+        return self.random.choice(running) if running else None
+
+    # Jobs.
+
+    def kill_wrapper(self) -> bool:
+        """Or its subshell: their command lines are the same."""
+        return self._kill_one("/job.sh ")
+
+    def kill_job(self) -> bool:
+        return self._kill_one("witness.py")
+
+    def _kill_one(self, part: str) -> bool:
+        pids = [pid for pid, words in self.fleet.pids().items() if part in words]
+        if not pids:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.random.choice(pids), signal.SIGKILL)
+        return True
+
+    # People.
+
+    def run_the_labs_snippet(self) -> bool:
+        """Load everything, change one line, dump everything, without any lock."""
+        file = self.fleet.layout.status_file
+        with self._in_place():
+            found = self._load()
+            if found is None:
+                return False
+            time.sleep(self.random.choice([0.0, 0.02]))
+            self._edit(found)
+            with open(file, "w", encoding="utf-8") as out:
+                json.dump(found, out)
+        return True
+
+    def save_in_place(self) -> bool:
+        """An editor that was open for a while and writes into the file that is there."""
+        found = self._load()
+        if found is None:
+            return False
+        time.sleep(self.random.uniform(0.0, 0.2))
+        self._edit(found)
+        with self._in_place():
+            self.fleet.layout.status_file.write_bytes(self._text(found))
+        return True
+
+    def save_by_rename(self) -> bool:
+        """An editor that was open for a while and writes a new file."""
+        found = self._load()
+        if found is None:
+            return False
+        time.sleep(self.random.uniform(0.0, 0.2))
+        self._edit(found)
+        self._rename_over(self._text(found))
+        return True
+
+    def save_half(self) -> bool:
+        """A file that is half written for a while, and then whole."""
+        found = self._load()
+        if found is None:
+            return False
+        self._edit(found)
+        text = self._text(found)
+        with self._in_place():
+            file = self.fleet.layout.status_file
+            file.write_bytes(text[: self.random.randrange(len(text))])
+            time.sleep(self.random.uniform(0.05, 0.5))
+            file.write_bytes(text)
+        return True
+
+    def save_an_old_copy(self) -> bool:
+        """Somebody puts back what they copied a while ago: merely old lines change nothing."""
+        copy = self._old_copy
+        with contextlib.suppress(OSError):
+            data = self.fleet.layout.status_file.read_bytes()
+            self._old_copy = data if self._parsed(data) is not None else b""
+        if not copy:
+            return False
+        self._rename_over(copy)
+        return True
+
+    def requeue_by_command(self) -> bool:
+        jobs = self.random.sample(sorted(self.fleet.records()), 3)
+        self.workspace().requeue(*jobs)
+        return True
+
+    def hold_and_release(self) -> bool:
+        jobs = self.random.sample(sorted(self.fleet.records()), 2)
+        self.workspace().hold(*jobs)
+        return True
+
+    def workspace(self) -> Workspace:
+        return Workspace(self.fleet.root, by="storm")
+
+    def _edit(self, found: dict[str, dict[str, Any]]) -> None:
+        """What people do to one line or two: mostly requeue."""
+        for job in self.random.sample(sorted(found), self.random.choice([1, 1, 2])):
+            line = found[job]
+            what = self.random.random()
+            if what < 0.6:
+                line["state"] = "queued"
+            elif what < 0.75:
+                line["state"] = self.random.choice(["held", "abandoned", "quued"])
+            elif what < 0.9:
+                line["note"] = f"seen {self.random.random()}"
+            else:
+                line["priority"] = self.random.randrange(10)
+
+    def _load(self) -> dict[str, dict[str, Any]] | None:
+        with contextlib.suppress(OSError):
+            return self._parsed(self.fleet.layout.status_file.read_bytes())
+        return None
+
+    def _parsed(self, data: bytes) -> dict[str, dict[str, Any]] | None:
+        with contextlib.suppress(ValueError):
+            return dict(json.loads(data)) or None
+        return None
+
+    def _text(self, found: dict[str, dict[str, Any]]) -> bytes:
+        lines = (f"{json.dumps(job)}: {json.dumps(line)}" for job, line in found.items())
+        return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+
+    def _rename_over(self, data: bytes) -> None:
+        file = self.fleet.layout.status_file
+        temporary = file.with_name("4913~")
+        temporary.write_bytes(data)
+        temporary.replace(file)
+
+    @contextlib.contextmanager
+    def _in_place(self) -> Iterator[None]:
+        """While this is held, readers do not expect a whole file."""
+        with open(self._window, "w") as window:
+            fcntl.flock(window, fcntl.LOCK_EX)
+            yield

@@ -1,0 +1,139 @@
+"""A workspace on its worst day: nothing is lost and nothing runs twice, and every unlocked read is whole."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from chaos.storm import PODS, Storm
+from fleet import Fleet, wait_until
+
+from dispatcher.run_state.fold import Fold
+
+HERE = Path(__file__).parent
+JOBS = 300
+DEFAULT_S = 30.0
+CONFIG = """
+heartbeat: 0.5s
+lost_after: 30s
+kill_grace: 2s
+max_returns: 1000
+methods:
+  m: {retries: 1000, retry_on: [signal], backoff: 0.1s}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+def test_the_worst_day(fleet: Fleet, tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    seconds = pytestconfig.getoption("--chaos-seconds") or DEFAULT_S
+    seed = pytestconfig.getoption("--chaos-seed")
+    seed = random.SystemRandom().randrange(10**6) if seed is None else seed
+    print(f"chaos seed {seed}, {seconds:g} s (--chaos-seed {seed} makes the same choices)")
+    proof = tmp_path / "proof"
+    proof.mkdir()
+    write_matrix(fleet, proof, random.Random(seed))
+    storm = Storm(fleet, seed, tmp_path / "window")
+    reader = start_reader(fleet, tmp_path)
+    for _ in range(PODS):
+        storm.start_pod()
+    wait_until(lambda: len(fleet.records()) == JOBS, "all entries are queued")
+    storm.blow(seconds)
+    finish(fleet, storm)
+    reader.send_signal(signal.SIGTERM)
+    assert reader.wait(60) == 0
+    print(f"{dict(storm.done)}, {len(fleet.history())} lines in the journal")
+
+    assert not (proof / "twice").exists(), (proof / "twice").read_text()
+    check_intervals(proof)
+    check_reader(tmp_path / "report")
+    check_journal(fleet)
+    assert set(fleet.states().values()) == {"done"}
+
+
+def write_matrix(fleet: Fleet, proof: Path, chance: random.Random) -> None:
+    fleet.write_config(CONFIG)
+    python = [sys.executable, "-I", "-S", str(HERE / "witness.py"), str(proof)]
+    entries = []
+    for number in range(JOBS):
+        job = f"job_{number:03d}"
+        stray = ["stray"] if number % 15 == 0 else []
+        entries.append({"job_id": job, "command": [*python, job, f"{chance.uniform(0.05, 0.6):.3f}", *stray]})
+    fleet.write_manifest(entries)
+
+
+def start_reader(fleet: Fleet, tmp_path: Path) -> subprocess.Popen[bytes]:
+    fleet.layout.run_state.mkdir()
+    fleet.layout.status_file.write_text("{}\n")
+    words = [fleet.layout.status_file, tmp_path / "window", tmp_path / "report"]
+    return subprocess.Popen([sys.executable, "-I", "-S", str(HERE / "reader.py"), *map(str, words)])
+
+
+def finish(fleet: Fleet, storm: Storm) -> None:
+    """Let the day end well: what people have put aside is put back, until all is done."""
+    end_s = time.monotonic() + 300
+    while True:
+        storm.settle()
+        records = fleet.records()
+        left = {job: record for job, record in records.items() if record.state != "done"}
+        if not left:
+            break
+        assert time.monotonic() < end_s, f"not done: {left}"
+        aside = [job for job, record in left.items() if record.state in ("failed", "held", "abandoned")]
+        if aside:
+            storm.workspace().requeue(*aside)
+        for scope in storm.workspace().look().pauses:
+            storm.workspace().resume(scope)
+        time.sleep(0.2)
+    for pod in storm.pods:
+        pod.send(signal.SIGTERM)
+    for pod in storm.pods:
+        assert pod.end() in (0, 1), pod.said
+
+
+def check_intervals(proof: Path) -> None:
+    """No two attempts of an entry overlap by their own times; of those that were killed their successor tells."""
+    for path in proof.glob("*.times"):
+        open_attempt = None
+        last_ns = 0
+        begun = Counter[str]()
+        for line in path.read_text().splitlines():
+            what, attempt, at = line.split()
+            assert int(at) >= last_ns, f"{path.name}: {line} is out of order"
+            last_ns = int(at)
+            if what == "begin":
+                assert open_attempt is None, f"{path.name}: {line}, but attempt {open_attempt} has not ended"
+                open_attempt = attempt
+                begun[attempt] += 1
+            else:
+                assert open_attempt in (attempt, None) or attempt == "?", f"{path.name}: {line} of {open_attempt}"
+                open_attempt = None
+        assert max(begun.values()) == 1, f"{path.name}: an attempt ran twice: {begun}"
+
+
+def check_reader(report: Path) -> None:
+    found = json.loads(report.read_text())
+    assert found["faults"] == []
+    assert found["reads"] > 100
+
+
+def check_journal(fleet: Fleet) -> None:
+    """Every line follows the one before it, every attempt was claimed once, and all lines make the status file."""
+    fold = Fold()
+    claims = Counter[tuple[str, int]]()
+    for line in fleet.history():
+        assert line.seq == fold.seq + 1, f"line {line.seq} follows {fold.seq}"
+        fold.extend([line])
+        if line.event == "claimed":
+            claims[str(line.job), fold.records[str(line.job)].attempt] += 1
+    assert max(claims.values()) == 1, claims.most_common(3)
+    shown = fleet.status()
+    replayed = {job: json.loads(json.dumps(record.fields())) for job, record in fold.records.items()}
+    assert shown == replayed

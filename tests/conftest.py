@@ -1,0 +1,23 @@
+"""What all tests may use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fleet import Fleet, fleet_at
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--chaos-seconds", type=float, default=None, help="how long the chaos test goes on (default 30; an hour: 3600)"
+    )
+    parser.addoption("--chaos-seed", type=int, default=None, help="repeat a chaos test's choices")
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    """A workspace whose name shells and careless code choke on, and dispatchers in it."""
+    with fleet_at(tmp_path / "a'; echo foo") as made:
+        yield made

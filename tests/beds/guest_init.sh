@@ -9,6 +9,8 @@ export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
+# What udev would add to the kernel's own /dev; bash needs it.
+ln -s /proc/self/fd /dev/fd
 hostname "$NAME"
 mount -t tmpfs tmpfs /run
 mkdir -p /run/lock /run/rpcbind /run/sendsigs.omit.d /run/kernel/lib

@@ -22,6 +22,7 @@ PREEMPTED: Final = "preempted"
 LOST: Final = "lost"
 OUT_OF_MEMORY: Final = "out of memory"
 TIME_LIMIT: Final = "time limit"
+STOPPED: Final = "stopped on request"
 CANNOT_START: Final = "cannot start"
 _LONGEST_BACKOFF_S: Final = 3600.0
 _LOG_END: Final = 64 * 1024
@@ -115,7 +116,7 @@ def after(ending: Ending, record: Record, policy: Policy, now_s: float) -> tuple
     if record.want is not None and not (ending.exit_code == 0 and record.want is not State.QUEUED):
         if record.want is State.QUEUED:
             return "stopped", {"state": State.QUEUED, **FRESH_START}
-        return "stopped", {**finished, "state": record.want, "reason": ending.reason or "stopped on request"}
+        return "stopped", {**finished, "state": record.want, "reason": STOPPED, "error": None}
     if ending.exit_code == 0 and ending.reason is None:
         return "done", {**finished, "state": State.DONE, "retries": None, "returns": None, "retry_at": None}
     reason = ending.reason or "unknown"

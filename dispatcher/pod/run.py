@@ -31,8 +31,8 @@ STOPPING: Final = "stopping"
 LEAVING: Final = "leaving"
 _AFTER = {
     DRAINING: "no new claims, running jobs finish. Again: stop them (TERM, then KILL) and put them back",
-    STOPPING: "stopping the running jobs and putting them back. Again: leave at once, the jobs run on",
-    LEAVING: "leaving; the jobs run on, a dispatcher of this name finds them again",
+    STOPPING: "running jobs are stopped and put back. Again: leave at once, the jobs run on",
+    LEAVING: "the jobs run on, a dispatcher of this name finds them again",
 }
 _FIRST = {"drain": DRAINING, "stop": STOPPING, "leave": LEAVING}
 _NEXT = {DRAINING: STOPPING, STOPPING: LEAVING, LEAVING: LEAVING}
@@ -107,11 +107,13 @@ class Pod:
         self.turn = Turn(store, config, options, gpus, say)
         self._next_poll_s = 0.0
         self._next_show_s = 0.0
+        self._signals = Signals()
+        self._signals_heard = 0
         self._failed_before: str | None = None
 
     def run(self) -> int:
         layout = self.config.layout
-        with Signals(self._on_signal) as signals:
+        with self._signals:
             files.remove_leftovers(layout.pods_dir)
             self.turn.begin()
             self.projector.take_in_leftovers()
@@ -119,7 +121,7 @@ class Pod:
             watch = FileWatch()
             for path in (layout.status_file, layout.lock_file, self.turn.manifest_path):
                 watch.add(path)
-            wait = Wait(signals, watch)
+            wait = Wait(self._signals, watch)
             try:
                 while not self._is_over():
                     self._step(wait)
@@ -189,6 +191,9 @@ class Pod:
         )
 
     def _is_over(self) -> bool:
+        while self._signals_heard < self._signals.count:
+            self._signals_heard += 1
+            self._enter(_NEXT.get(self.phase, _FIRST[self.options.on_exit]), "")
         if self.phase == LEAVING:
             return True
         if self.turn.flights:
@@ -208,9 +213,6 @@ class Pod:
         except (StorageError, LockError, StaleViewError) as error:
             self.say(f"warning: {error}")
         self.projector.close()
-
-    def _on_signal(self, number: int) -> None:
-        self._enter(_NEXT.get(self.phase, _FIRST[self.options.on_exit]), "")
 
     def _enter(self, phase: str, why: str) -> None:
         self.phase = phase

@@ -14,6 +14,8 @@ from dispatcher.errors import StatusFileError
 from dispatcher.run_state.states import Record
 
 _encode = msgspec.json.Encoder().encode
+# Far below what the interpreter's stack allows, however deep the caller stands in it.
+_DEEPEST = 100
 
 
 def render(records: Mapping[str, Record]) -> bytes:
@@ -41,8 +43,9 @@ def parse(data: bytes, name: str) -> dict[str, dict[str, Any]]:
         document = json.loads(
             text, object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite, parse_int=_limited
         )
-        # What json.loads takes and we could not write again: half of a surrogate pair, nesting at the limit.
+        # What json.loads takes and we could not write again: half of a surrogate pair.
         _encode(document)
+        _check_depth(document, _DEEPEST)
     except json.JSONDecodeError as error:
         raise StatusFileError(f"{name}: line {error.lineno}, column {error.colno}: {error.msg}") from None
     except UnicodeEncodeError as error:
@@ -88,6 +91,15 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(word: str) -> Any:
     raise _ConstantError(word)
+
+
+def _check_depth(value: Any, left: int) -> None:
+    if isinstance(value, (dict, list)):
+        if not left:
+            raise RecursionError
+        for inner in value.values() if isinstance(value, dict) else value:
+            if isinstance(inner, (dict, list)):
+                _check_depth(inner, left - 1)
 
 
 def _finite(word: str) -> float:

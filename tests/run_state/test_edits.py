@@ -1,0 +1,324 @@
+"""Merging hand edits: copies of any age, saved at any time, lose no change of the dispatchers and no edit that applies."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.errors import StatusFileError
+from dispatcher.run_state import edits, status_file
+from dispatcher.run_state.edits import Outcome
+from dispatcher.run_state.fold import Fold
+from dispatcher.run_state.states import IN_FLIGHT, TRANSITIONS, WISHES, Record, State
+from dispatcher.run_state.transaction import Transaction
+from dispatcher.workspace import Layout
+from run_state.lines import AT, JOBS, change, json_values
+
+Lines = dict[str, dict[str, Any]]
+_SETTABLE = {"state", "want", "priority", "retry_at"}
+
+
+class World:
+    """Records and a status file in memory, changed as dispatchers and people do."""
+
+    def __init__(self) -> None:
+        self.fold = Fold()
+        self.tx = Transaction(self.fold, Layout("/nowhere"), "pod-0", AT)
+
+    @property
+    def records(self) -> dict[str, Record]:
+        return self.fold.records
+
+    def copy(self) -> Lines:
+        """What somebody has who loads the status file now."""
+        loaded: Lines = json.loads(status_file.render(self.records))
+        return loaded
+
+    def version(self, job: str, rev: int) -> Record | None:
+        """The record as it was, from the journal alone."""
+        fold = Fold()
+        fold.extend(line for line in self.tx.lines if line.seq <= rev)
+        found = fold.records.get(job)
+        return found if found is not None and found.rev == rev else None
+
+    def merge(self, lines: Lines) -> list[Outcome]:
+        """Save `lines` as the status file and let the next transaction take it in."""
+        saved = status_file.parse(json.dumps(lines).encode(), "status")
+        return edits.merge(saved, self.records, self.fold.born, self.fold.seq, self.version)
+
+    def take_in(self, lines: Lines) -> list[Outcome]:
+        outcomes = self.merge(lines)
+        for outcome in outcomes:
+            if outcome.event != "refused":
+                self.tx.change(outcome.job, outcome.event, dict(outcome.fields))
+        return outcomes
+
+    def go_on(self, data: st.DataObject, most: int = 8) -> None:
+        """Some changes by dispatchers."""
+        for _ in range(data.draw(st.integers(0, most))):
+            job = data.draw(st.sampled_from(JOBS))
+            record = self.records.get(job)
+            event, fields, extra = data.draw(st.composite(change)(job, record.state if record else None))
+            if event == "claimed" and record is not None:
+                fields = {**fields, "attempt": record.attempt + 1}
+            self.tx.change(job, event, fields, data=extra)
+
+    def transitions(self) -> dict[str, tuple[Any, ...]]:
+        """What the dispatchers have said of every job, and nothing that people may set."""
+        return {
+            job: tuple(v for k, v in sorted(record.fields().items()) if k not in (*_SETTABLE, "rev") and k != "note")
+            for job, record in self.records.items()
+        }
+
+
+@given(st.data())
+def test_a_copy_of_any_age_that_nobody_edited_changes_nothing(data: st.DataObject) -> None:
+    world = World()
+    world.go_on(data)
+    copy = world.copy()
+    world.go_on(data)
+    assert world.merge(copy) == []
+
+
+@given(st.data())
+def test_one_changed_line_of_an_old_copy_changes_one_line(data: st.DataObject) -> None:
+    world = World()
+    world.go_on(data)
+    copy = world.copy()
+    world.go_on(data)
+    if not copy:
+        return
+    job = data.draw(st.sampled_from(sorted(copy)))
+    copy[job]["state"] = data.draw(st.sampled_from([*State, "quued"]))
+    before = dict(world.records)
+    world.take_in(copy)
+    after = dict(world.records)
+    before.pop(job, None)
+    after.pop(job, None)
+    assert after == before
+
+
+def expected_after(wish: State, base: Record, now: Record) -> State | str:
+    """What must become of `wish`: the state it leads to, "want", "refused", or "nothing"."""
+    same_run = base.state in IN_FLIGHT and base.attempt == now.attempt
+    if now.state in IN_FLIGHT:
+        if same_run or wish is State.ABANDONED:
+            return "want"
+        return "nothing" if wish is State.QUEUED else "refused"
+    if now.state is wish:
+        return "nothing"
+    if now.state is State.DONE:
+        return State.QUEUED if wish is State.QUEUED and base.state is State.DONE else "refused"
+    return wish
+
+
+@given(st.data())
+def test_every_wish_is_carried_out_asked_for_or_refused(data: st.DataObject) -> None:
+    world = World()
+    world.go_on(data)
+    copy = world.copy()
+    bases = dict(world.records)
+    world.go_on(data)
+    if not copy:
+        return
+    job = data.draw(st.sampled_from(sorted(copy)))
+    base, now = bases[job], world.records[job]
+    wish = data.draw(st.sampled_from(WISHES))
+    copy[job]["state"] = wish
+    if wish is base.state:
+        assert world.merge(copy) == []
+        return
+    said = world.take_in(copy)
+    record = world.records[job]
+    expected = expected_after(wish, base, now)
+    if expected == "refused":
+        assert [outcome.event for outcome in said] == ["refused"]
+        assert record == now
+    elif expected == "nothing":
+        assert said == []
+        assert record == now
+    elif expected == "want":
+        assert (record.state, record.want) == (now.state, wish)
+    else:
+        assert record.state is expected
+        assert record.want is None
+    # Looked at once more (a crash before the head was written), the file changes nothing more.
+    seq = world.fold.seq
+    again = world.take_in(copy)
+    assert world.fold.seq == seq, again
+
+
+@given(st.data())
+def test_any_interleaving_loses_no_change_and_no_note(data: st.DataObject) -> None:
+    world = World()
+    copies: list[Lines] = []
+    noted: dict[str, Any] = {}
+    ranked: dict[str, int] = {}
+    for number in range(data.draw(st.integers(1, 12))):
+        step = data.draw(st.sampled_from(["go on", "copy", "save", "save"]))
+        if step == "go on":
+            world.go_on(data, most=3)
+            # The dispatchers of this test add notes too, as another person's edit would.
+            noted = {job: r.extra.get("note") for job, r in world.records.items() if job in noted}
+            ranked = {job: r.priority for job, r in world.records.items() if job in ranked}
+        elif step == "copy":
+            copies.append(world.copy())
+        elif copies:
+            copy = json.loads(json.dumps(data.draw(st.sampled_from(copies))))
+            if not copy:
+                continue
+            job = data.draw(st.sampled_from(sorted(copy)))
+            copy[job]["note"] = noted[job] = f"note {number}"
+            copy[job]["priority"] = ranked[job] = 100 + number
+            before = world.transitions()
+            world.take_in(copy)
+            assert world.transitions() == before
+        for job, note in noted.items():
+            assert world.records[job].extra.get("note") == note
+            assert world.records[job].priority == ranked[job]
+
+
+@given(st.sampled_from(list(State)), st.sampled_from(list(State)), st.sampled_from(WISHES), st.booleans())
+def test_a_wish_never_leads_where_the_transition_table_does_not(
+    base: State, now: State, wish: State, same_attempt: bool
+) -> None:
+    answer = edits.wished(wish, Record(state=base, attempt=1), Record(state=now, attempt=1 if same_attempt else 2))
+    if isinstance(answer, tuple) and "state" in answer[1]:
+        assert answer[1]["state"] in TRANSITIONS[now]
+
+
+@given(json_values, json_values)
+def test_a_note_may_be_any_json_value(first: Any, second: Any) -> None:
+    world = World()
+    world.tx.change("a", "queued", {"state": "queued"})
+    for value in (first, second, second):
+        copy = world.copy()
+        copy["a"]["note"] = value
+        world.take_in(copy)
+        assert world.copy()["a"].get("note") == value
+        assert world.merge(world.copy()) == []
+        seq = world.fold.seq
+    assert world.merge(copy) == []
+    assert seq <= 3
+
+
+def world_with(state: State, **fields: Any) -> World:
+    world = World()
+    world.tx.change("a", "queued", {"state": "queued"})
+    path = {
+        State.QUEUED: [],
+        State.RUNNING: [State.RUNNING],
+        State.DONE: [State.RUNNING, State.DONE],
+        State.FAILED: [State.RUNNING, State.FAILED],
+        State.HELD: [State.HELD],
+    }
+    for step in path[state]:
+        world.tx.change("a", "x", {"state": step, **fields})
+    return world
+
+
+@pytest.mark.parametrize(
+    ("edit", "word"),
+    [
+        ({"state": "quued"}, "did you mean 'queued'?"),
+        ({"state": "done"}, "done cannot be set by hand"),
+        ({"state": "running"}, None),
+        ({"state": None}, "unknown state None"),
+        ({"state": ["queued"]}, "unknown state"),
+        ({"pid": 7}, "pid was changed to 7"),
+        ({"attempt": 4}, "attempt was changed"),
+        ({"priority": "high"}, "priority 'high' is not a whole number"),
+        ({"priority": True}, "priority True"),
+        ({"retry_at": 5}, "retry_at 5"),
+        ({"rev": "new"}, "rev 'new' is no line number"),
+        ({"rev": -1}, "rev -1 is no line number"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_the_line(edit: dict[str, Any], word: str | None) -> None:
+    world = world_with(State.RUNNING, pid=4711)
+    copy = world.copy()
+    copy["a"].update(edit)
+    before = world.records["a"]
+    said = world.take_in(copy)
+    assert world.records["a"] == before
+    if word is None:
+        assert said == []
+        return
+    assert [outcome.event for outcome in said] == ["refused"]
+    assert word in said[0].why
+    assert json.loads("{" + said[0].line + "}") == {"a": copy["a"]}
+
+
+def test_null_takes_a_wish_a_priority_and_a_retry_back() -> None:
+    world = world_with(State.RUNNING)
+    world.tx.change("a", "requested", {"want": "abandoned", "priority": 4, "retry_at": AT})
+    copy = world.copy()
+    copy["a"].update({"want": None, "priority": None, "retry_at": None})
+    assert [outcome.event for outcome in world.take_in(copy)] == ["edited"]
+    record = world.records["a"]
+    assert (record.want, record.priority, record.retry_at) == (None, 0, None)
+
+
+def test_a_line_of_state_alone_requeues() -> None:
+    world = world_with(State.FAILED, error="boom", pid=4711, attempt=1)
+    world.take_in({"a": {"state": "queued"}})
+    record = world.records["a"]
+    assert (record.state, record.error, record.pid, record.attempt) == (State.QUEUED, None, None, 1)
+
+
+def test_a_removed_line_is_refused_and_the_record_stays() -> None:
+    world = world_with(State.FAILED)
+    world.tx.change("b", "queued", {"state": "queued"})
+    copy = world.copy()
+    del copy["a"]
+    said = world.take_in(copy)
+    assert [(outcome.job, outcome.event) for outcome in said] == [("a", "refused")]
+    assert "dispatcher forget" in said[0].why
+    assert set(world.records) == {"a", "b"}
+
+
+def test_an_empty_object_is_one_refusal_not_thousands() -> None:
+    world = World()
+    for number in range(50):
+        world.tx.change(f"job{number}", "queued", {"state": "queued"})
+    copy = world.copy()
+    kept = {"job49": copy["job49"]}
+    said = world.take_in(kept)
+    assert [(outcome.job, outcome.event) for outcome in said] == [("", "refused")]
+    assert "49 lines were removed" in said[0].why
+    assert len(world.records) == 50
+
+
+def test_an_old_copy_does_not_bring_a_forgotten_job_back() -> None:
+    world = world_with(State.FAILED)
+    world.tx.change("b", "queued", {"state": "queued"})
+    copy = world.copy()
+    world.tx.forget("a")
+    assert world.merge(copy) == []
+    copy["a"]["state"] = "queued"
+    said = world.take_in(copy)
+    assert [(outcome.job, outcome.event) for outcome in said] == [("a", "refused")]
+    assert "forgotten" in said[0].why
+    del copy["a"]["rev"]
+    world.take_in(copy)
+    assert world.records["a"].state is State.QUEUED
+
+
+def test_a_new_line_makes_a_record_but_not_a_running_one() -> None:
+    world = world_with(State.QUEUED)
+    world.take_in({**world.copy(), "new": {"state": "held", "note": "later"}})
+    assert world.records["new"].state is State.HELD
+    said = world.take_in({**world.copy(), "newer": {"state": "running"}, "newest": {"note": 1}})
+    assert [(outcome.job, outcome.event) for outcome in said] == [("newer", "refused"), ("newest", "refused")]
+    assert set(world.records) == {"a", "new"}
+
+
+def test_adoption_names_the_line_that_makes_no_record() -> None:
+    lines = {"a": {"state": "done"}, "b": {"state": "running", "pid": "many"}}
+    with pytest.raises(StatusFileError, match=r"'b'.*pid.*nothing was adopted"):
+        edits.adopt(lines, str(Path("matrix_status.json")))

@@ -1,0 +1,146 @@
+"""The fold of the journal gives the same, however the lines come in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.run_state import journal
+from dispatcher.run_state.fold import STREAK_LENGTH, Fold, snapshot, tripped
+from dispatcher.run_state.journal import Line
+from run_state.lines import AT, histories
+
+
+def shown(fold: Fold) -> dict[str, Any]:
+    """All that a fold says; also the order of the records, which is the order of the status file."""
+    return {
+        "seq": fold.seq,
+        "records": list(fold.records.items()),
+        "born": fold.born,
+        "pauses": fold.pauses,
+        "refusals": fold.refusals,
+        "streaks": fold.streaks,
+    }
+
+
+def folded(lines: list[Line]) -> Fold:
+    fold = Fold()
+    fold.extend(lines)
+    return fold
+
+
+@given(histories())
+def test_many_lines_at_once_give_what_they_give_one_by_one(lines: list[Line]) -> None:
+    bulk = Fold()
+    bulk.extend_in_bulk(lines)
+    assert shown(bulk) == shown(folded(lines))
+
+
+@given(histories(), st.data())
+def test_any_split_gives_the_same(lines: list[Line], data: st.DataObject) -> None:
+    fold = Fold()
+    rest = lines
+    while rest:
+        size = data.draw(st.integers(1, len(rest)))
+        part, rest = rest[:size], rest[size:]
+        (fold.extend if data.draw(st.booleans()) else fold.extend_in_bulk)(part)
+    assert shown(fold) == shown(folded(lines))
+
+
+@given(histories())
+def test_what_was_written_and_read_again_gives_the_same(lines: list[Line]) -> None:
+    data = b"".join(journal.encode(line) + b"\n" for line in lines)
+    read, length = journal.parse_consecutive(data, 0)
+    assert length == len(data)
+    assert shown(folded(read)) == shown(folded(lines))
+
+
+@given(histories(), histories())
+def test_a_snapshot_stands_for_all_lines_before_it(before: list[Line], after: list[Line]) -> None:
+    whole = folded(before)
+    lines = list(snapshot(whole, AT, "p"))
+    again = Fold()
+    again.seq = whole.seq
+    again.extend_in_bulk(msgspec.json.decode(journal.encode(lines), type=list[Line]))
+    assert shown(again) == shown(whole)
+    # And what follows is judged alike: streaks go on, born and rev are those of the lines.
+    jobs = {job: f"{job}+" for job in [line.job for line in after if line.job]}
+    rest = [msgspec.structs.replace(line, seq=line.seq + whole.seq, job=jobs.get(line.job or "")) for line in after]
+    whole.extend(rest)
+    again.extend(rest)
+    assert shown(again) == shown(whole)
+
+
+@given(histories(), st.data())
+def test_taking_changes_back_leaves_no_trace(lines: list[Line], data: st.DataObject) -> None:
+    cut = data.draw(st.integers(0, len(lines)))
+    fold = folded(lines[:cut])
+    expected = shown(folded(lines[:cut]))
+    old = {line.job: (fold.records.get(line.job), fold.born.get(line.job)) for line in lines[cut:] if line.job}
+    rest = (fold.seq, dict(fold.pauses), dict(fold.refusals), dict(fold.streaks))
+    fold.extend(lines[cut:])
+    for job, (record, born) in old.items():
+        fold.put_back(job, record, born)
+    fold.seq, fold.pauses, fold.refusals, fold.streaks = rest
+    found = shown(fold)
+    # A job that was forgotten and is back stands at the end.
+    assert dict(found.pop("records")) == dict(expected.pop("records"))
+    assert found == expected
+
+
+def failure(seq: int, job: str, error: str, method: str = "fft", gpu: str | None = None) -> list[Line]:
+    data = {"method": method, "gpu": gpu}
+    return [
+        Line(seq=seq, at=AT, by="p", event="queued", job=job, set={"state": "queued"}),
+        Line(seq=seq + 1, at=AT, by="p", event="claimed", job=job, set={"state": "running"}),
+        Line(seq=seq + 2, at=AT, by="p", event="failed", job=job, set={"state": "failed", "error": error}, data=data),
+    ]
+
+
+def failures(errors: list[str], **where: str) -> Fold:
+    fold = Fold()
+    for number, error in enumerate(errors):
+        fold.extend(failure(3 * number + 1, f"job{number}", error, **where))
+    return fold
+
+
+def test_the_same_failure_of_five_entries_in_a_row_trips() -> None:
+    alike = [f"RuntimeError: step {n} of /scratch/run{n}/x.py at 0x{n:x}f" for n in range(STREAK_LENGTH)]
+    why = tripped(failures(alike).streaks["fft"], "fft")
+    assert why is not None
+    assert "job0, job1, job2, job3, job4" in why
+    assert tripped(failures(alike[1:]).streaks["fft"], "fft") is None
+    assert tripped(failures([*alike[1:], "KeyError: 'lr'"]).streaks["fft"], "fft") is None
+
+
+def test_a_gpu_trips_only_when_different_methods_fail_on_it() -> None:
+    fold = Fold()
+    for number in range(STREAK_LENGTH):
+        method = "lora" if number == 2 else "fft"
+        fold.extend(failure(3 * number + 1, f"job{number}", f"error {'abcdef'[number]}", method, "gpu:h:1"))
+    assert tripped(fold.streaks["gpu:h:1"], "gpu:h:1") is not None
+    only_one = failures([f"error {letter}" for letter in "abcde"], gpu="gpu:h:1")
+    assert tripped(only_one.streaks["gpu:h:1"], "gpu:h:1") is None
+
+
+def test_a_refusal_of_a_job_without_record_is_settled_without_making_one() -> None:
+    fold = Fold()
+    fold.extend([Line(seq=1, at=AT, by="p", event="refused", job="x", data={"line": "l", "why": "w"})])
+    assert set(fold.refusals) == {"x"}
+    fold.extend([Line(seq=2, at=AT, by="p", event="cleared", job="x", data={})])
+    assert fold.refusals == {}
+    assert fold.records == {}
+
+
+def test_a_corrected_line_of_a_new_job_settles_its_refusal() -> None:
+    for bulk in (False, True):
+        fold = Fold()
+        lines = [
+            Line(seq=1, at=AT, by="p", event="refused", job="x", data={"line": "l", "why": "quued"}),
+            Line(seq=2, at=AT, by="p", event="adopted", job="x", set={"state": "queued"}),
+        ]
+        (fold.extend_in_bulk if bulk else fold.extend)(lines)
+        assert fold.refusals == {}

@@ -88,19 +88,26 @@ def read_fd(fd: int, offset: int = 0, size: int | None = None) -> bytes:
 
 
 def read_fresh(path: Path | str) -> bytes | None:
-    """The file's current content, looking at its directory first; None when it does not exist."""
-    with contextlib.suppress(FileNotFoundError):
-        look_at(os.path.dirname(path))
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        if error.errno in _LOOK_AGAIN:
+    """The file's current content, looking at its directory first; None when it does not exist.
+
+    Where a file server forgets a file that was replaced while this host read it, the new one is read.
+    """
+    for pause_s in _PAUSES_S:
+        if pause_s:
+            time.sleep(pause_s)
+        try:
+            look_at(os.path.dirname(path))
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return read_fd(fd)
+            finally:
+                os.close(fd)
+        except FileNotFoundError:
             return None
-        raise
-    try:
-        return read_fd(fd)
-    finally:
-        os.close(fd)
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+    return None
 
 
 def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:

@@ -45,7 +45,10 @@ class Header(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
 
 
 class Line(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One change. `set` holds the changed fields of the job's record (null removes one); `data` what is no record."""
+    """One change. `set` holds the changed fields of the job's record (null removes one); `data` what is no record.
+
+    `batch` counts the lines that were written together, in the first of them: they count all or not at all.
+    """
 
     seq: int
     at: str
@@ -54,6 +57,7 @@ class Line(msgspec.Struct, kw_only=True, omit_defaults=True):
     job: str | None = None
     set: dict[str, Any] = {}
     data: dict[str, Any] | None = None
+    batch: int = 1
 
 
 _decode_line = msgspec.json.Decoder(Line)
@@ -116,15 +120,19 @@ def parse_lines(data: bytes, path: Path, offset: int) -> list[Line]:
 def parse_consecutive(data: bytes, seq: int) -> tuple[list[Line], int]:
     """Lines that follow `seq` one by one, and their length in bytes; stops at the first that does not.
 
-    For what stands beyond the head: its writer died before it could say how much of it counts.
+    For what stands beyond the head: its writer died before it could say how much of it counts. Of lines that were
+    written together, a part counts for nothing.
     """
     whole = complete_part(data)
+    lines: list[Line] = []
     with contextlib.suppress(msgspec.DecodeError):
         lines = _decode_line.decode_lines(whole)
-        if all(line.seq == number for number, line in enumerate(lines, seq + 1)):
+        if all(line.seq == number for number, line in enumerate(lines, seq + 1)) and _whole_batches(lines) == len(
+            lines
+        ):
             return lines, len(whole)
-    lines, length = [], 0
-    for raw in whole.splitlines(keepends=True):
+    lines, lengths = [], []
+    for raw in whole.split(b"\n"):
         try:
             line = _decode_line.decode(raw)
         except msgspec.DecodeError:
@@ -132,8 +140,17 @@ def parse_consecutive(data: bytes, seq: int) -> tuple[list[Line], int]:
         if line.seq != seq + len(lines) + 1:
             break
         lines.append(line)
-        length += len(raw)
-    return lines, length
+        lengths.append(len(raw) + 1)
+    count = _whole_batches(lines)
+    return lines[:count], sum(lengths[:count])
+
+
+def _whole_batches(lines: list[Line]) -> int:
+    """How many of the lines belong to batches that are whole."""
+    start = 0
+    while start < len(lines) and start + lines[start].batch <= len(lines):
+        start += max(1, lines[start].batch)
+    return start
 
 
 def later_lines(data: bytes) -> list[Line]:

@@ -6,19 +6,20 @@ that the kernel's locks do not exclude creates it, and the others see it under t
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Final
 
 from dispatcher.errors import LockError, LockUnsupportedError
 from dispatcher.run_state import files, journal
-from dispatcher.run_state.lock import ClaimsLock, peek_head
+from dispatcher.run_state.lock import LOST_AFTER_S, ClaimsLock, peek_head
 from dispatcher.workspace import Layout
 
 AUTO: Final = "auto"
 STRICT: Final = "strict"
 
 
-def choose_lock(layout: Layout, wanted: str, by: str) -> ClaimsLock:
+def choose_lock(layout: Layout, wanted: str, by: str, lost_after_s: float = LOST_AFTER_S) -> ClaimsLock:
     """The lock of this workspace, not yet taken; raises LockError when `wanted` is not the kind that it uses."""
     used = _in_use(layout)
     if used is None:
@@ -26,7 +27,7 @@ def choose_lock(layout: Layout, wanted: str, by: str) -> ClaimsLock:
     else:
         check_wanted(layout, wanted, used)
         kind = used
-    return ClaimsLock(layout.lock_file, kind, by)
+    return ClaimsLock(layout.lock_file, kind, by, lost_after_s)
 
 
 def check_wanted(layout: Layout, wanted: str, used: str) -> None:
@@ -38,17 +39,21 @@ def check_wanted(layout: Layout, wanted: str, used: str) -> None:
         )
 
 
-def strict_is_in_force(layout: Layout) -> bool:
+def strict_is_in_force(layout: Layout, *, network: bool = True) -> bool:
     """Whether somebody has found that the kernel's locks do not exclude here."""
+    if network:
+        # A network filesystem may remember for half a minute that the file was not there.
+        with contextlib.suppress(FileNotFoundError):
+            files.look_at(layout.run_state)
     return os.path.exists(layout.strict_lock_file)
 
 
-def go_over_to_strict(layout: Layout, old: ClaimsLock, by: str, timeout_s: float) -> ClaimsLock:
+def go_over_to_strict(layout: Layout, old: ClaimsLock, timeout_s: float) -> ClaimsLock:
     """Take the hard-link lock for the first time, which makes all others follow; returned released.
 
     Where the old kind does exclude after all, nobody is in a transaction meanwhile.
     """
-    strict = ClaimsLock(layout.lock_file, STRICT, by)
+    strict = ClaimsLock(layout.lock_file, STRICT, old.by, old.lost_after_s)
     with files.shared_umask(layout.root):
         old.acquire(timeout_s)
         try:

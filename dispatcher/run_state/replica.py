@@ -92,6 +92,7 @@ class Replica:
 
     def append(self, fd: int, lines: list[Line]) -> None:
         """Under the lock: make changes that the fold already has durable, or leave the journal as it was."""
+        lines[0].batch = len(lines)
         data = b"".join([journal.encode(line) + b"\n" for line in lines])
         try:
             files.write_all(fd, data, self.offset)
@@ -174,6 +175,8 @@ class Replica:
     def _check_unfinished(self, rest: bytes, head: Head | None) -> None:
         """Raise DamagedJournalError when `rest` is more than one write that was never finished."""
         later = journal.later_lines(rest)
+        if later and later[0].seq == self.fold.seq + 1 and later[0].batch > 1:
+            later = [line for line in later if line.seq >= later[0].seq + later[0].batch]
         # All lines of one transaction bear one time. Without a head nothing says that these were not finished.
         if later and (head is None or len({line.at for line in later}) > 1):
             raise DamagedJournalError(

@@ -1,4 +1,4 @@
-"""Merging hand edits: copies of any age, saved at any time, lose no change of the dispatchers and no edit that applies."""
+"""Merging hand edits: copies of any age, saved at any time, lose no change and no edit that applies."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from run_state.lines import AT, JOBS, change, json_values
 
 from dispatcher.errors import StatusFileError
 from dispatcher.run_state import edits, status_file
@@ -17,7 +18,6 @@ from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.states import IN_FLIGHT, TRANSITIONS, WISHES, Record, State
 from dispatcher.run_state.transaction import Transaction
 from dispatcher.workspace import Layout
-from run_state.lines import AT, JOBS, change, json_values
 
 Lines = dict[str, dict[str, Any]]
 _SETTABLE = {"state", "want", "priority", "retry_at"}

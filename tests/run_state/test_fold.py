@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
+from run_state.lines import AT, histories
 
 from dispatcher.run_state import journal
 from dispatcher.run_state.fold import STREAK_LENGTH, Fold, snapshot, tripped
 from dispatcher.run_state.journal import Line
-from run_state.lines import AT, histories
 
 
 def shown(fold: Fold) -> dict[str, Any]:

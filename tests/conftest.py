@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,3 +22,17 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
     """A workspace whose name shells and careless code choke on, and dispatchers in it."""
     with fleet_at(tmp_path / "a'; echo foo") as made:
         yield made
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A filesystem of its own with room for very little."""
+    disk = tmp_path / "small disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m,nr_inodes=4k", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a small tmpfs cannot be mounted: that needs root")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)

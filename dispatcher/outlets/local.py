@@ -126,11 +126,11 @@ class LocalOutlet:
         """Whether any process of the tree still lives; cheap where this process would have inherited it."""
         if tree.popen is not None:
             own = {other.pid for other in self._trees.values() if other.popen is not None and not other.wrapper_gone}
-            orphans = processes.children() - own
-            reap(orphans)
-            if not orphans and not self._group_is_left(tree):
+            if not _orphans(own) and not self._group_is_left(tree):
                 return False
-        return bool(processes.of_attempt(tree.directory)) or self._group_is_left(tree)
+        # A process that forks and ends while the list is read is missed with its child: so nothing must be there twice.
+        left = processes.of_attempt(tree.directory) or processes.of_attempt(tree.directory)
+        return bool(left) or self._group_is_left(tree)
 
     def _group_is_left(self, tree: _Tree) -> bool:
         # The number stays taken for as long as the group has members, and may be another's as soon as it has none:
@@ -184,13 +184,21 @@ def read_exit(directory: Path) -> Outcome:
         return Ended(None, reason="unreadable exit status")
 
 
-def reap(pids: set[int]) -> None:
-    """Collect those of these children that have ended, and take them out of the set."""
-    for pid in list(pids):
-        with contextlib.suppress(ChildProcessError):
-            if os.waitpid(pid, os.WNOHANG)[0] == 0:
-                continue
-        pids.discard(pid)
+def _orphans(own: set[int]) -> set[int]:
+    """The children of this process that live and are not `own`; those that have ended are collected."""
+    while True:
+        orphans = processes.children() - own
+        alive = {pid for pid in orphans if not _reap(pid)}
+        # One that had ended may have left us a child of its own after the list was read.
+        if alive == orphans:
+            return alive
+
+
+def _reap(pid: int) -> bool:
+    """Whether this child has ended, and is collected now."""
+    with contextlib.suppress(ChildProcessError):
+        return os.waitpid(pid, os.WNOHANG)[0] != 0
+    return True
 
 
 def _group_exists(pid: int) -> bool:

@@ -43,6 +43,21 @@ def of_attempt(directory: Path) -> list[int]:
     return [pid for pid in pids if pid != me and (is_of_attempt(pid, directory) or _has_open(pid, sign))]
 
 
+def first_of(directory: Path) -> int:
+    """The attempt's process that was started first, its wrapper if that lives; 0 when nothing of it does."""
+    started = {pid: ticks for pid in of_attempt(directory) if (ticks := _start_ticks(pid)) is not None}
+    return min(started, key=lambda pid: (started[pid], pid), default=0)
+
+
+def _start_ticks(pid: int) -> int | None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    # The second field is the command in parentheses and may hold anything.
+    return int(stat[stat.rindex(b")") + 2 :].split()[19])
+
+
 def _has_open(pid: int, path: str) -> bool:
     folder = f"/proc/{pid}/fd"
     try:

@@ -140,9 +140,10 @@ class ClaimQueue:
                 continue
             slot = self._slot_for(entry, kind, gpus_reserved)
             if slot is None:
-                # Next in line for several GPUs: nobody behind it gets one of them.
+                # Next in line for several GPUs: nobody behind it gets one of them, unless it waits for one that is ill
+                # or somebody else's.
                 skipped.append((kind, key))
-                gpus_reserved = True
+                gpus_reserved = (self._gpus_of(entry) or 1) <= len(self.slots.usable_gpus)
                 continue
             del self._lined[key[2]]
             chosen.append(Choice(entry, slot))

@@ -81,9 +81,10 @@ class Flights:
         """Watch an attempt that the dispatcher of this name had started before it was restarted."""
         paths = self._layout.attempt(job, record.attempt)
         flight = Flight(job, record.attempt, slot, paths, method)
-        pid = record.pid or next(iter(processes.of_attempt(paths.directory)), 0)
+        # The dispatcher may have been killed before it could record the pid.
+        pid = record.pid or processes.first_of(paths.directory)
         flight.handle = make_handle(pid, paths.directory)
-        flight.pid, flight.pid_recorded = record.pid, True
+        flight.pid, flight.pid_recorded = pid or None, record.pid is not None
         self.by_job[job] = flight
         self.outlet.adopt(flight.handle)
         return flight

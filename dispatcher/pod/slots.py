@@ -45,14 +45,20 @@ class Slots:
         return max(0, self.cpu_slots - self._taken[Slot()])
 
     @property
+    def usable_gpus(self) -> tuple[int, ...]:
+        """GPUs that attempts can have, now or when others have ended."""
+        unusable = self.unusable
+        return tuple(index for index in self.gpus if index not in unusable)
+
+    @property
     def free_gpus(self) -> tuple[int, ...]:
         """Usable GPUs with room for one more single-GPU attempt."""
-        return tuple(index for index in self._usable() if self._shares[index] < self.jobs_per_gpu)
+        return tuple(index for index in self.usable_gpus if self._shares[index] < self.jobs_per_gpu)
 
     @property
     def whole_gpus(self) -> tuple[int, ...]:
         """Usable GPUs on which nothing of ours runs: what an attempt on several GPUs can have."""
-        return tuple(index for index in self._usable() if not self._shares[index])
+        return tuple(index for index in self.usable_gpus if not self._shares[index])
 
     @property
     def free_gpu_shares(self) -> int:
@@ -116,10 +122,6 @@ class Slots:
     def mark_foreign(self, users: Mapping[int, str]) -> None:
         """The GPUs that somebody else uses now, and who; GPUs that are no longer named are free of it."""
         self._foreign = dict(users)
-
-    def _usable(self) -> list[int]:
-        unusable = self.unusable
-        return [index for index in self.gpus if index not in unusable]
 
     def _weight(self, slot: Slot) -> int:
         return 1 if len(slot.gpus) == 1 else self.jobs_per_gpu

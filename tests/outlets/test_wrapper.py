@@ -1,0 +1,235 @@
+"""The wrapper of an attempt: what it passes on, what it writes, and what is left of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from fleet import wait_until
+
+from dispatcher.outlets.base import Ended
+from dispatcher.run_state import life
+
+DEAF = "trap '' TERM INT; echo ready; while :; do sleep 0.05; done"
+
+
+@pytest.mark.parametrize("status", [0, 1, 75, 255])
+def test_exit_status(trial, status):
+    one = trial(f"echo out; echo err >&2; exit {status}").start()
+    assert one.end() == Ended(status, "", one.exit["ended_at"])
+    assert one.output == "out\nerr\n"
+
+
+@pytest.mark.parametrize("name", ["TERM", "KILL", "SEGV", "INT"])
+def test_a_job_that_a_signal_ends(trial, name):
+    ended = trial(f"echo before; kill -{name} $$; sleep 5").start().end()
+    assert (ended.exit_code, ended.reason) == (128 + getattr(signal, f"SIG{name}"), "")
+
+
+def test_a_command_that_is_not_there(trial):
+    one = trial("", command=("/nonexistent/program",)).start()
+    assert one.end().exit_code == 127
+    assert "/nonexistent/program" in one.output
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_reach_the_whole_tree(trial, number):
+    script = """
+        python3 -c "
+import os, signal, sys, time
+def said(number, _): print('child', number, flush=True); sys.exit(0)
+signal.signal(signal.SIGTERM, said); signal.signal(signal.SIGINT, said)
+print('ready', flush=True); time.sleep(60)" &
+        trap 'echo parent; wait; exit 9' TERM INT
+        wait
+    """
+    one = trial(script).start().says("ready")
+    one.send(number)
+    assert one.end().exit_code == 9
+    assert f"child {int(number)}" in one.output
+    assert "parent" in one.output
+
+
+def test_a_job_can_be_interrupted_as_if_it_were_started_by_hand(trial):
+    show = "import signal; print(signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)"
+    one = trial("", command=("python3", "-c", show)).start()
+    one.end()
+    assert "default_int_handler" in one.output
+    assert "True" in one.output
+
+
+def test_a_job_may_take_its_time_to_save(trial):
+    one = (
+        trial("trap 'sleep 1; echo saved; exit 75' TERM; echo ready; while :; do sleep 0.05; done")
+        .start()
+        .says("ready")
+    )
+    one.send(signal.SIGTERM)
+    one.send(signal.SIGTERM)
+    assert one.end().exit_code == 75
+    assert one.output.endswith("saved\n")
+
+
+def test_kill_after_the_grace_period(trial):
+    one = trial(DEAF, grace_s=1.0).start().says("ready")
+    begun = time.monotonic()
+    one.send(signal.SIGTERM)
+    ended = one.end()
+    assert (ended.exit_code, ended.reason) == (137, "")
+    assert 0.5 < time.monotonic() - begun < 15
+
+
+def test_time_limit(trial):
+    ended = trial("sleep 60", time_limit_s=1.0).start().end()
+    assert (ended.exit_code, ended.reason) == (143, "time limit")
+
+
+def test_time_limit_of_a_job_that_does_not_hear(trial):
+    ended = trial(DEAF, time_limit_s=1.0, grace_s=1.0).start().end()
+    assert (ended.exit_code, ended.reason) == (137, "time limit")
+
+
+def test_a_job_that_ends_well_in_the_grace_period_says_so(trial):
+    one = trial("trap 'exit 0' TERM; while :; do sleep 0.05; done", time_limit_s=1.0).start()
+    ended = one.end()
+    assert (ended.exit_code, ended.reason) == (0, "time limit")
+
+
+def test_superseded(trial):
+    one = trial("echo ready; sleep 60", lost_after_s=4.0).start().says("ready")
+    one.paths.superseded.write_text("other\n")
+    ended = one.end()
+    assert (ended.exit_code, ended.reason) == (143, "superseded")
+
+
+def test_what_the_stop_file_says_is_the_reason(trial):
+    one = trial("echo ready; sleep 60").start().says("ready")
+    one.paths.stop.write_text("preempted\n")
+    one.send(signal.SIGTERM)
+    ended = one.end()
+    assert (ended.exit_code, ended.reason) == (143, "preempted")
+
+
+def test_the_last_line_of_the_log_is_the_jobs(trial):
+    one = trial("echo last words; kill -9 $$").start()
+    one.end()
+    assert one.output == "last words\n"
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_a_killed_wrapper_leaves_no_exit_status(trial):
+    one = trial("echo ready; sleep 60").start().says("ready")
+    one.send(signal.SIGKILL)
+    assert one.end() == Ended(None)
+
+
+def test_a_killed_subshell_takes_the_job_with_it(trial):
+    one = trial("echo ready; sleep 60").start().says("ready")
+    (subshell,) = children(one.pid)
+    os.kill(subshell, signal.SIGKILL)
+    assert one.end() == Ended(None)
+
+
+def test_a_stray_of_the_same_group_ends_with_the_job(trial):
+    one = trial("sleep 60 & echo ready").start()
+    assert one.end().exit_code == 0
+
+
+def test_a_stray_that_ignores_term(trial):
+    one = trial("(trap '' TERM; sleep 60) & echo ready").start()
+    assert one.end().exit_code == 0
+
+
+def test_a_daemon_is_found_and_stopped(trial):
+    """In a session of its own, its parent gone, with none of the descriptors that it inherited."""
+    script = """python3 -c "
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        print('daemon', os.getpid(), flush=True)
+        os.closerange(0, 1024)
+        time.sleep(60)
+    os._exit(0)
+" """
+    one = trial(script).start().says("daemon")
+    daemon = int(one.output.split()[1])
+    assert one.end().exit_code == 0
+    assert not Path(f"/proc/{daemon}").exists()
+
+
+def test_the_life_sign_is_the_trees(trial):
+    """Held by whatever of the tree lives, also when all else of it was killed, and free when nothing does."""
+    one = trial("setsid sleep 60 & echo ready; sleep 60")
+    assert life.is_held(one.paths.alive) is False
+    one.start().says("ready")
+    wait_until(lambda: b"sleep" in b"".join(commands(one.tree())), "sleep has started")
+    sleepers = [pid for pid in one.tree() if command(pid).startswith(b"sleep")]
+    assert life.is_held(one.paths.alive) is True
+    for pid in one.tree():
+        if pid not in sleepers:
+            os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: sorted(one.tree()) == sorted(sleepers), "only the sleepers live")
+    assert life.is_held(one.paths.alive) is True
+    one.end()
+
+
+def command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def commands(pids: list[int]) -> list[bytes]:
+    return [command(pid) for pid in pids]
+
+
+def test_no_second_process_under_one_life_sign(trial):
+    one = trial("echo ready; sleep 60").start().says("ready")
+    refused = one.by_hand()
+    assert refused.returncode == 1
+    assert "running already" in refused.stderr
+    assert one.output == "ready\n"
+    one.send(signal.SIGTERM)
+    one.end()
+
+
+def test_the_attempt_can_be_run_again_by_hand(trial):
+    one = trial("echo $DISPATCHER_JOB_ID in $PWD; exit 3").start()
+    one.end()
+    assert one.by_hand().returncode == 3
+    assert one.output == f"job in {one.attempt.root}\n" * 2
+    assert one.exit["exit_code"] == 3
+
+
+def test_by_hand_a_signal_reaches_the_job_too(trial):
+    one = trial("echo ready; sleep 60")
+    by_hand = subprocess.Popen(["bash", one.paths.wrapper])
+    one.says("ready")
+    by_hand.send_signal(signal.SIGTERM)
+    assert by_hand.wait(30) == 143
+    wait_until(lambda: one.tree() == [], "nothing is left")
+    assert one.exit["exit_code"] == 143
+
+
+def test_no_room_for_the_exit_status(trial, small_disk):
+    """The status and the life sign are kept until there is room."""
+    one = trial("echo ready; cat /dev/zero >filler 2>/dev/null; exit 7", root=small_disk).start().says("ready")
+    filler = small_disk / "filler"
+    wait_until(lambda: command_names(one.tree()) == {b"/bin/bash", b"sleep"}, "the job has ended, the wrapper waits")
+    assert life.is_held(one.paths.alive) is True
+    assert not one.paths.exit.exists() or not one.paths.exit.read_text().endswith("\n")
+    filler.unlink()
+    assert one.end().exit_code == 7
+
+
+def command_names(pids: list[int]) -> set[bytes]:
+    return {command(pid).split(b"\0")[0] for pid in pids}

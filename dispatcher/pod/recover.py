@@ -40,6 +40,9 @@ class Recovery:
         self.trust_locks = trust_locks
         self._watch = life.Watch()
         self._superseded: set[tuple[str, int]] = set()
+        # What dead dispatchers have left running on this host, by job and attempt.
+        self._outlet = local.LocalOutlet()
+        self._handles: dict[tuple[str, int], str] = {}
 
     def pod_is_alive(self, pod: str | None) -> bool:
         """Whether a dispatcher of that name lives (or may, as far as this host can know)."""
@@ -73,25 +76,35 @@ class Recovery:
     def _look_at(self, job: str, record: Record, paths: AttemptPaths, info: life.PodInfo | None) -> Ended | None:
         here = record.host == life.host_name() and (info is None or info.boot_id == life.boot_id())
         if here:
-            if processes.of_attempt(paths.directory):
-                self._stop_if_asked(record, paths)
-                return None
-            return self._ended(paths)
+            return self._look_here(job, record, paths)
         if self.trust_locks:
             held = life.is_held(paths.alive)
             if held is False:
                 return self._ended(paths)
-            pod_lock_held = info is not None and life.is_held(self._layout.pod_lock(info.pod))
+            # Our own name's lock is ours: whoever bore it before has died, or a file server took its lock away.
+            others = info is not None and info.pod != self._me
+            pod_lock_held = others and life.is_held(self._layout.pod_lock(record.pod or ""))
             if held and not pod_lock_held and record.want is None:
                 # Its dispatcher has died, the attempt has not: it runs on.
                 return None
         # Nobody can tell, or a file server keeps the locks of a host that is gone.
         return self._take_away(job, record, paths)
 
-    def _stop_if_asked(self, record: Record, paths: AttemptPaths) -> None:
-        if record.want is not None and record.pid is not None:
-            handle = local.make_handle(record.pid, paths.directory)
-            local.LocalOutlet().cancel(handle)
+    def _look_here(self, job: str, record: Record, paths: AttemptPaths) -> Ended | None:
+        """The processes of this host say it; what a job has left behind is stopped, as its dispatcher would have."""
+        key = (job, record.attempt)
+        if key not in self._handles:
+            pid = record.pid or processes.first_of(paths.directory)
+            self._handles[key] = local.make_handle(pid, paths.directory)
+        handle = self._handles[key]
+        if isinstance(self._outlet.poll([handle])[handle], Ended):
+            del self._handles[key]
+            if self.trust_locks and life.is_held(paths.alive):
+                return None
+            return self._ended(paths)
+        if record.want is not None:
+            self._outlet.cancel(handle)
+        return None
 
     def _ended(self, paths: AttemptPaths) -> Ended | None:
         files.look_at(paths.directory)

@@ -320,13 +320,12 @@ class Turn:
             self._rebuild_queue()
             self._elsewhere = {job for job, record in self.store.records.items() if record.state in IN_FLIGHT}
             self._elsewhere.difference_update(self.flights.by_job)
-            return
         for job in self.store.fold.drain_touched():
             record = self.store.records.get(job)
             self.queue.update(job, record)
+            # A claim of ours that was never started counts too: the lock may have failed after it was written.
             if record is not None and record.state in IN_FLIGHT and job not in self.flights.by_job:
-                if record.pod != self.options.pod:
-                    self._elsewhere.add(job)
+                self._elsewhere.add(job)
             else:
                 self._elsewhere.discard(job)
         pauses = self.store.fold.pauses
@@ -341,6 +340,8 @@ class Turn:
     def _carry_out_wishes(self) -> None:
         """Stop what people want stopped, and kill what is no longer the entry's current attempt."""
         for flight in self.flights.by_job.values():
+            if flight.ending is not None:
+                continue
             record = self.store.records.get(flight.job)
             if not _is_current(record, flight) or flight.paths.superseded.exists():
                 if not flight.stopping:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import os
+import secrets
 from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -42,6 +43,8 @@ class Header(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
     at: str = ""
     # The generation that this one continues; 0 when there was none.
     after: int = 0
+    # Tells this file from any other of the same number.
+    id: str = ""
 
 
 class Line(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -63,6 +66,21 @@ class Line(msgspec.Struct, kw_only=True, omit_defaults=True):
 _decode_line = msgspec.json.Decoder(Line)
 _decode_header = msgspec.json.Decoder(Header)
 encode = msgspec.json.Encoder().encode
+
+
+def new_header(generation: int, *, base_seq: int, records: int, lock: str, seconds: float, after: int = 0) -> Header:
+    """The first line of a file that is about to be written at a time in seconds."""
+    return Header(
+        format=FORMAT,
+        version=VERSION,
+        generation=generation,
+        base_seq=base_seq,
+        records=records,
+        lock=lock,
+        at=now_text(seconds),
+        after=after,
+        id=secrets.token_hex(4),
+    )
 
 
 def now_text(seconds: float) -> str:

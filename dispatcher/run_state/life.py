@@ -12,12 +12,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import functools
+import math
 import os
 import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -25,6 +26,11 @@ from dispatcher.errors import StorageError
 from dispatcher.run_state import files
 from dispatcher.workspace import Layout
 
+# PROC_PID_INIT_INO of the kernel: the namespace of a host's own processes.
+_FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC
+# Where a file server may have taken a lock away, so many heartbeats are waited for, and as long as NFS shows old ones.
+_STILL_HEARTBEATS: Final = 3
+_NETWORK_DELAY_S: Final = 4.0
 CANNOT_LOCK = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EIO, errno.EINVAL})
 
 
@@ -54,12 +60,17 @@ def claim_owner_is_gone(hostname: str, pid: int, start: int | None) -> bool:
     """Whether the holder of a hard-link lock was a process of this host that no longer exists.
 
     `hostname` and `start` are as filelock writes them: the name with a mark for a pid namespace of its own, and the
-    start time in ticks below the boot id.
+    start time in ticks below the boot id. Another boot of that name may be another host: that one is not judged.
     """
-    if hostname != socket.gethostname():
+    if hostname != _name_with_namespace() or (start is not None and start >> 64 != int(boot_id().replace("-", ""), 16)):
         return False
     ticks = start_ticks(pid)
     return ticks is None or (start is not None and ticks != start % 2**64)
+
+
+def _name_with_namespace() -> str:
+    namespace = os.stat("/proc/self/ns/pid").st_ino
+    return socket.gethostname() + ("" if namespace == _FIRST_PID_NAMESPACE else f"?pidns-{namespace:x}")
 
 
 def take(path: Path) -> int | None:
@@ -172,36 +183,55 @@ def write_pod(layout: Layout, info: PodInfo) -> None:
 
 
 class Observed(msgspec.Struct):
-    """What one observer has seen of a counter: its value, since when, and whether it ever rose."""
+    """What one observer has seen of a counter: its value, for how long, when last, and whether it ever rose."""
 
     value: Any
-    since_s: float
+    last_s: float
+    unchanged_s: float = 0.0
     rose: bool = False
 
 
 class Watch:
-    """Watches counters (heartbeats) by this process's monotonic clock."""
+    """Watches counters (heartbeats) by this process's monotonic clock.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    `longest_gap_s` is the most that the time between two looks counts: an observer that could not look, because the
+    file server was away, has not seen that nothing happened meanwhile.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, longest_gap_s: float = math.inf) -> None:
         self._clock = clock
+        self._longest_gap_s = longest_gap_s
         self._seen: dict[str, Observed] = {}
 
     def observe(self, name: str, value: Any) -> Observed:
-        """Note the current value; the result says since when it has been the same."""
+        """Note the current value; the result says for how long it has been the same."""
+        now = self._clock()
         seen = self._seen.get(name)
         if seen is None:
-            seen = self._seen[name] = Observed(value, self._clock())
+            seen = self._seen[name] = Observed(value, now)
         elif seen.value != value:
-            seen.value, seen.since_s, seen.rose = value, self._clock(), True
+            seen.value, seen.unchanged_s, seen.rose = value, 0.0, True
+        else:
+            seen.unchanged_s += min(now - seen.last_s, self._longest_gap_s)
+        seen.last_s = now
         return seen
 
     def unchanged_s(self, name: str, value: Any) -> float:
         """For how many seconds of this process's clock `value` has been the same."""
-        return self._clock() - self.observe(name, value).since_s
+        return self.observe(name, value).unchanged_s
+
+    def start_over(self) -> None:
+        """Forget for how long nothing has changed: this observer has been in trouble itself."""
+        for seen in self._seen.values():
+            seen.unchanged_s = 0.0
 
 
-def pod_is_alive(layout: Layout, info: PodInfo, watch: Watch, lost_after_s: float) -> bool:
-    """Whether that dispatcher lives, by what this host can know; in doubt it does."""
+def pod_is_alive(layout: Layout, info: PodInfo, watch: Watch, lost_after_s: float, *, patient: bool = False) -> bool:
+    """Whether that dispatcher lives, by what this host can know; in doubt it does.
+
+    `patient`, for those who act on it: a free lock is only believed when the heartbeat is still, too. A file server
+    takes the lock away from a host that it has not heard of for a while, and the host may come back.
+    """
     if info.phase == "ended" or info.process_is_gone():
         return False
     try:
@@ -209,6 +239,8 @@ def pod_is_alive(layout: Layout, info: PodInfo, watch: Watch, lost_after_s: floa
     except StorageError:
         held = None
     if held is False and info.lock != "strict":
-        return False
-    # The lock is held (maybe only by a file server that waits for a dead host), or cannot tell.
+        if not patient:
+            return False
+        lost_after_s = min(lost_after_s, _STILL_HEARTBEATS * info.heartbeat_s + _NETWORK_DELAY_S)
+    # Else the lock is held (maybe only by a file server that waits for a dead host), or cannot tell.
     return watch.unchanged_s(f"pod:{info.pod}", (info.pid, info.heartbeat)) < lost_after_s

@@ -32,8 +32,11 @@ from dispatcher.run_state.mounts import mount_of
 if TYPE_CHECKING:
     from filelock import StrictSoftFileLock
 
+    from dispatcher.run_state.life import Watch
+
 KINDS: Final = ("flock", "lockf", "strict")
 HEAD_SIZE: Final = 512
+LOST_AFTER_S: Final = 600.0
 _BUSY: Final = frozenset({errno.EAGAIN, errno.EACCES, errno.EINTR})
 _UNSUPPORTED: Final = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL})
 _PEEKS: Final = 5
@@ -43,6 +46,10 @@ _LONGEST_PAUSE_S: Final = 0.01
 _NEXT_PAUSE_S: Final = 0.0001
 _COURTESY_S: Final = 0.25
 _LONGEST_NETWORK_PAUSE_S: Final = 0.02
+# How often who waits looks after other things: its heartbeat must go on.
+_WAITING_S: Final = 1.0
+# A hard-link lock that was held for longer is looked at again before anything is written under it.
+_SURELY_HELD_S: Final = 2.0
 
 
 def _lock_range(fd: int, kind: int, start: int, length: int) -> None:
@@ -106,30 +113,35 @@ class ClaimsLock:
     """The lock of a workspace, held by at most one process of all hosts.
 
     Raises LockUnsupportedError when the filesystem cannot lock, LockTimeoutError when somebody holds it for longer than
-    asked, LockLostError when the file server took it away.
+    asked, LockLostError when the file server took it away. A hard-link lock whose holder this host knows nothing of is
+    taken away when it has been held for `lost_after_s`; `took_over` says that this has happened.
     """
 
-    def __init__(self, path: Path, kind: str, by: str) -> None:
+    def __init__(self, path: Path, kind: str, by: str, lost_after_s: float = LOST_AFTER_S) -> None:
         if kind not in KINDS:
             raise LockError(f"lock: {kind!r} is no kind of lock{nearest(kind, KINDS)}")
         self.path = path
         self.kind = kind
         self.by = by
+        self.lost_after_s = lost_after_s
+        self.took_over = False
         self.network = mount_of(path.parent).is_network
         self._fd = -1
         self._strict: StrictSoftFileLock | None = None
+        self._strict_since_s = 0.0
+        self._claims_watch: Watch | None = None
         self._has_turn = False
 
     def acquire(self, timeout_s: float, while_waiting: Callable[[], object] | None = None) -> None:
-        """Take the lock; `while_waiting` runs once when somebody else holds it."""
-        begun = time.monotonic()
+        """Take the lock; `while_waiting` runs at once and then every second while somebody else holds it."""
+        begun = next_s = time.monotonic()
         pause_s = _FIRST_PAUSE_S
         longest_s = _LONGEST_NETWORK_PAUSE_S if self.network else _LONGEST_PAUSE_S
         try:
             while not (self._may_try(begun) and self._try()):
-                if while_waiting is not None:
+                if while_waiting is not None and time.monotonic() >= next_s:
                     while_waiting()
-                    while_waiting = None
+                    next_s = time.monotonic() + _WAITING_S
                     continue
                 if time.monotonic() - begun > timeout_s:
                     raise LockTimeoutError(
@@ -146,12 +158,28 @@ class ClaimsLock:
 
     def release(self) -> None:
         """Give the lock back; also after it was lost, when there is nothing left to give."""
-        if self._strict is not None:
-            self._strict.release()
+        if self.kind == "strict":
+            self._release_strict()
         elif self._fd >= 0 and self.kind == "flock":
             fcntl.flock(self._fd, fcntl.LOCK_UN)
         elif self._fd >= 0 and self.kind == "lockf":
             _lock_range(self._fd, fcntl.F_UNLCK, 0, HEAD_SIZE)
+
+    def make_sure(self) -> None:
+        """Before a write: raise LockLostError when a hard-link lock may have been taken away from a slow holder.
+
+        Who takes it away waits twice as long as a holder may go on.
+        """
+        if self.kind != "strict" or self._strict is None:
+            return
+        held_s = time.monotonic() - self._strict_since_s
+        if held_s < min(_SURELY_HELD_S, self.lost_after_s / 4):
+            return
+        if held_s > self.lost_after_s / 2 or not any(claim.pid == os.getpid() for claim in self._strict.claims):
+            raise LockLostError(
+                f"{self.path}: this process has held the lock for {held_s:.0f} s, and others may have taken it since; "
+                "nothing was changed, the step is tried again"
+            )
 
     def read_head(self) -> Head | None:
         """The head; on a network filesystem, also proves by a synchronous write that the lock is still ours."""
@@ -232,27 +260,56 @@ class ClaimsLock:
         return True
 
     def _try_strict(self) -> bool:
-        from filelock import StrictSoftFileLock, Timeout
+        from filelock import SoftFileLockProtocolError, StrictSoftFileLock, Timeout
 
         if self._strict is None:
             self._strict = StrictSoftFileLock(self.path.with_suffix(".strict"), timeout=0, thread_local=False)
         try:
-            self._strict.acquire(timeout=0, blocking=False)
-        except Timeout:
-            self._break_dead_claims(self._strict)
-            return False
+            try:
+                self._strict.acquire(timeout=0, blocking=False)
+            except Timeout:
+                self._break_dead_claims(self._strict)
+                return False
+        except SoftFileLockProtocolError as error:
+            where = mount_of(self.path)
+            raise LockUnsupportedError(f"{self.path}: no hard-link lock on {where}: {error}") from error
+        except OSError as error:
+            if error.errno == errno.ESTALE:
+                return False
+            raise files.storage_error(error, "taking the hard-link lock", self.path) from error
+        self._strict_since_s = time.monotonic()
         # No kernel lock refreshes the client's cache here; opening does (close-to-open).
         self.close()
         self._open()
         return True
 
     def _break_dead_claims(self, strict: StrictSoftFileLock) -> None:
-        from dispatcher.run_state.life import claim_owner_is_gone
+        from dispatcher.run_state.life import Watch, claim_owner_is_gone
 
+        if self._claims_watch is None:
+            self._claims_watch = Watch(longest_gap_s=5 * _WAITING_S)
         for claim in strict.claims:
-            if claim_owner_is_gone(claim.hostname, claim.pid, claim.start):
+            gone = claim_owner_is_gone(claim.hostname, claim.pid, claim.start)
+            # Every holder writes claims of its own, so one that stays is one that somebody does not give back.
+            still_s = self._claims_watch.unchanged_s(claim.name, True)
+            if gone or still_s >= self.lost_after_s:
                 with contextlib.suppress(FileNotFoundError):
                     strict.force_break(claim.name)
+                self.took_over |= not gone
+
+    def _release_strict(self) -> None:
+        if self._strict is None:
+            return
+        strict = self._strict
+        # Without a kernel lock, only closing brings what was written to the file server before the next holder looks.
+        with contextlib.suppress(OSError):
+            self.close()
+        try:
+            strict.release()
+        except OSError as error:
+            # As it stands it would count as held by this process at the next try.
+            self._strict = None
+            raise files.storage_error(error, "giving back the hard-link lock", self.path) from error
 
     def _open(self) -> None:
         # O_RDWR: a lock on a read-only descriptor is EBADF on NFSv4. Never O_TRUNC: the head stands in it.
@@ -275,8 +332,13 @@ class ClaimsLock:
 
     def _holder(self) -> str:
         """Who holds the lock, as far as this host can tell."""
+        if self._strict is not None:
+            holders = {f"pid {claim.pid} of host {claim.hostname.partition('?')[0]}" for claim in self._strict.claims}
+            return ", ".join(sorted(holders)) or "holder unknown"
         head = decode_head(os.pread(self._fd, HEAD_SIZE, 0)) if self._fd >= 0 else None
         last = f"last taken by {head.by}" if head is not None and head.by else "holder unknown"
+        if self._fd < 0:
+            return last
         inode = os.fstat(self._fd).st_ino
         for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
             fields = line.split()

@@ -55,12 +55,15 @@ def go_over_to_strict(layout: Layout, old: ClaimsLock, timeout_s: float) -> Clai
     """
     strict = ClaimsLock(layout.lock_file, STRICT, old.by, old.lost_after_s)
     with files.shared_umask(layout.root):
-        old.acquire(timeout_s)
+        # Where the old kind cannot be had at all it keeps nobody away either.
+        with contextlib.suppress(LockUnsupportedError):
+            old.acquire(timeout_s)
         try:
             strict.acquire(timeout_s)
             strict.release()
         finally:
-            old.release()
+            with contextlib.suppress(OSError):
+                old.release()
             old.close()
     return strict
 

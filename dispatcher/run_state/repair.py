@@ -16,7 +16,7 @@ from dispatcher.errors import DamagedJournalError, FormatError, StaleViewError, 
 from dispatcher.run_state import files, journal, status_file
 from dispatcher.run_state.fold import Fold, snapshot
 from dispatcher.run_state.generations import encode_generation
-from dispatcher.run_state.journal import Header, Line
+from dispatcher.run_state.journal import Line
 from dispatcher.run_state.lock import ClaimsLock, Head
 from dispatcher.run_state.lock_choice import STRICT, choose_lock, strict_is_in_force
 from dispatcher.run_state.rotation import continue_with
@@ -162,17 +162,10 @@ class _Repair:
 
     def _write(self, begun: int, damaged: int, lock_kind: str) -> int:
         self.fold.seq = self.last_seq
-        at = journal.now_text(time.time())
-        lines = list(snapshot(self.fold, at, self.by))
-        header = Header(
-            format=journal.FORMAT,
-            version=journal.VERSION,
-            generation=begun,
-            base_seq=self.last_seq,
-            records=len(lines),
-            lock=lock_kind,
-            at=at,
-            after=damaged,
+        now_s = time.time()
+        lines = list(snapshot(self.fold, journal.now_text(now_s), self.by))
+        header = journal.new_header(
+            begun, base_seq=self.last_seq, records=len(lines), lock=lock_kind, seconds=now_s, after=damaged
         )
         data = encode_generation(header, lines)
         os.makedirs(self.layout.journal_dir, exist_ok=True)

@@ -21,6 +21,10 @@ _BULK: Final = 2_000
 _STALE_PAUSES_S: Final = (0.0, 0.05, 0.2, 0.5, 1.0, 2.0)
 
 
+class _ReplacedError(Exception):
+    """A file of the same number has taken the journal's place: a start from nothing, a copy of another workspace."""
+
+
 class Replica:
     """The fold of the journal up to byte `offset` of `generation` (None before anything was read).
 
@@ -37,6 +41,7 @@ class Replica:
         self.reloads = 0
         self._successor: int | None = None
         self._path = layout.journal(0)
+        self._header = b""
 
     def follow(self, head: Head | None, *, to_the_end: bool) -> None:
         """Without the lock: take in what is certain to stay, or also what stands beyond the head."""
@@ -78,7 +83,11 @@ class Replica:
         try:
             if newest != self.generation:
                 self._load(newest, head, to_the_end=True)
-            fd = self._read_until_whole(head)
+            try:
+                fd = self._read_until_whole(head)
+            except _ReplacedError:
+                self._load(newest, head, to_the_end=True)
+                fd = self._read_until_whole(head)
             while self._successor is not None:
                 # Its writer died before the head named it.
                 os.close(fd)
@@ -107,10 +116,11 @@ class Replica:
             raise files.storage_error(error, "writing to the journal", self._path) from error
         self.offset += len(data)
 
-    def move_to(self, generation: int, base_seq: int, length: int) -> None:
+    def move_to(self, generation: int, header: bytes, base_seq: int, length: int) -> None:
         """This process has begun a new generation, which says what the fold says."""
         self.generation, self.base_seq, self.offset = generation, base_seq, length
         self._path = self.layout.journal(generation)
+        self._header = header
 
     def _open(self, flags: int = os.O_RDONLY) -> int:
         if self.network:
@@ -145,6 +155,8 @@ class Replica:
         """Take in the rest of the journal; what is wrong when this cannot be the journal that the head names."""
         path = self._path
         size = os.fstat(fd).st_size
+        if os.pread(fd, len(self._header), 0) != self._header:
+            raise _ReplacedError
         if head is not None and size < head.length:
             return f"{path}: {size} bytes, but the lock file says that {head.length} were written"
         if size < self.offset:
@@ -214,6 +226,7 @@ class Replica:
         self.generation = None
         self._successor = None
         self._path = generation.path
+        self._header = generation.data[: generation.start]
         self.offset = start
         rest = journal.complete_part(generation.data[start:])
         certain = 0

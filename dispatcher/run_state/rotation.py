@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from dispatcher.run_state import files, journal
 from dispatcher.run_state.fold import snapshot
 from dispatcher.run_state.generations import encode_generation
-from dispatcher.run_state.journal import Header, Line
+from dispatcher.run_state.journal import Line
 
 if TYPE_CHECKING:
     from dispatcher.run_state.store import Store
@@ -51,7 +51,7 @@ def rotate(store: Store) -> bool:
         may_be_in_force = False
         try:
             since, base_seq = store.offset, store.seq
-            length = _write_snapshot(store, new, begun)
+            header, length = _write_snapshot(store, new, begun)
             with store.held() as fd:
                 if store.generation == old:
                     tail = files.read_fd(fd, since)
@@ -60,7 +60,7 @@ def rotate(store: Store) -> bool:
                     files.sync_directory(layout.journal_dir)
                     may_be_in_force = True
                     continue_with(fd, store.seq + 1, store.by, begun)
-                    store.begin_generation(begun, base_seq, length + len(tail))
+                    store.begin_generation(begun, header, base_seq, length + len(tail))
         finally:
             os.close(new)
             if not may_be_in_force:
@@ -85,24 +85,23 @@ def continue_with(fd: int, seq: int, by: str, generation: int) -> None:
         raise
 
 
-def _write_snapshot(store: Store, fd: int, generation: int) -> int:
-    at = journal.now_text(time.time())
-    lines = list(snapshot(store.fold, at, store.by))
-    header = Header(
-        format=journal.FORMAT,
-        version=journal.VERSION,
-        generation=generation,
+def _write_snapshot(store: Store, fd: int, generation: int) -> tuple[bytes, int]:
+    """The first line of the new file, and its length."""
+    now_s = time.time()
+    lines = list(snapshot(store.fold, journal.now_text(now_s), store.by))
+    header = journal.new_header(
+        generation,
         base_seq=store.seq,
         records=len(lines),
         lock=store.fold.lock_kind or store.lock_kind,
-        at=at,
+        seconds=now_s,
         after=store.generation or 0,
     )
     data = encode_generation(header, lines)
     files.write_all(fd, data, 0)
     # The bulk goes to the disk before the lock is taken.
     os.fsync(fd)
-    return len(data)
+    return data[: data.find(b"\n") + 1], len(data)
 
 
 def _tidy(store: Store, old: int, begun: int) -> None:

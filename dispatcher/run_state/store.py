@@ -20,8 +20,8 @@ from dispatcher.run_state import edits, files, journal, rotation, status_file
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.generations import encode_generation, publish
 from dispatcher.run_state.hand_edits import HandEdits, Identity
-from dispatcher.run_state.journal import Header, Line
-from dispatcher.run_state.lock import ClaimsLock, Head, peek_head
+from dispatcher.run_state.journal import Line
+from dispatcher.run_state.lock import LOST_AFTER_S, ClaimsLock, Head, peek_head
 from dispatcher.run_state.lock_choice import (
     STRICT,
     check_wanted,
@@ -56,13 +56,17 @@ class Store:
         *,
         by: str,
         lock: str = "auto",
+        lost_after_s: float = LOST_AFTER_S,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.layout = layout
         self.by = by
         self.status_is_stale = True
+        # Called about every second while somebody else holds the lock.
+        self.while_waiting: Callable[[], object] = lambda: None
         self._wall_clock = wall_clock
         self._wanted_lock = lock
+        self._lost_after_s = lost_after_s
         self._lock: ClaimsLock | None = None
         self._head: Head | None = None
         self._head_changed = False
@@ -135,6 +139,7 @@ class Store:
                 self._take_in_edits(tx)
                 yield tx
                 if tx.lines:
+                    self._claims_lock().make_sure()
                     self._replica.append(fd, tx.lines)
                     self.status_is_stale = True
             except BaseException:
@@ -145,6 +150,10 @@ class Store:
                     self._replica.generation = None
                 raise
             self._write_head()
+        if self._lock is not None and self._lock.took_over:
+            # What the old holder may still write goes to a file that nobody reads any more.
+            self._lock.took_over = False
+            rotation.rotate(self)
 
     @contextlib.contextmanager
     def held(self, timeout_s: float = 120.0) -> Iterator[int]:
@@ -192,7 +201,7 @@ class Store:
 
     def _become_current(self, lock: ClaimsLock) -> int | None:
         """Under the lock: the journal's descriptor; None when this is not the lock that the others use."""
-        used = STRICT if lock.kind != STRICT and strict_is_in_force(self.layout) else None
+        used = STRICT if lock.kind != STRICT and strict_is_in_force(self.layout, network=lock.network) else None
         if used is None:
             seen = self._seen()
             self._head = lock.read_head()
@@ -208,6 +217,7 @@ class Store:
         return None
 
     def _refresh_while_waiting(self) -> None:
+        self.while_waiting()
         # Reading is better done while somebody else holds the lock than while we do.
         if self.generation is not None:
             self.refresh()
@@ -238,9 +248,9 @@ class Store:
         self._head = written
         self._head_changed = False
 
-    def begin_generation(self, generation: int, base_seq: int, length: int) -> None:
+    def begin_generation(self, generation: int, header: bytes, base_seq: int, length: int) -> None:
         """Under the lock: a new generation that says what this one says is in force from now on."""
-        self._replica.move_to(generation, base_seq, length)
+        self._replica.move_to(generation, header, base_seq, length)
         self._write_head()
 
     def _create_journal(self, generation: int) -> None:
@@ -250,25 +260,31 @@ class Store:
         with files.storing("reading", name):
             data = files.read_fresh(name)
         lines = status_file.parse(data, name) if data is not None and data.strip() else {}
-        outcomes = edits.adopt(lines, name)
-        revs = (line.get("rev") for line in lines.values())
-        base = max((rev for rev in revs if type(rev) is int and 0 <= rev < _LAST_SEQ), default=0)
         at = journal.now_text(self._wall_clock())
-        header = Header(
-            format=journal.FORMAT,
-            version=journal.VERSION,
-            generation=generation,
+        # A line of ours keeps its number, by which old copies of the file are judged; one of the lab's gets one.
+        revs = {job: line["rev"] for job, line in lines.items() if type(line.get("rev")) is int}
+        revs = {job: rev for job, rev in revs.items() if 0 < rev < _LAST_SEQ}
+        base = max(revs.values(), default=0)
+        known: list[Line] = []
+        new: list[Line] = []
+        for outcome in edits.adopt(lines, name):
+            job, fields = outcome.job, dict(outcome.fields)
+            if job in revs:
+                fields["rev"] = revs[job]
+                born = {"born": revs[job]}
+                known.append(Line(seq=base, at=at, by=self.by, event="snapshot", job=job, set=fields, data=born))
+            else:
+                new.append(Line(seq=base + len(new) + 1, at=at, by=self.by, event="adopted", job=job, set=fields))
+        header = journal.new_header(
+            generation,
             base_seq=base,
+            records=len(known),
             lock=self._claims_lock().kind,
-            at=at,
+            seconds=self._wall_clock(),
         )
-        adopted = [
-            Line(seq=number, at=at, by=self.by, event=outcome.event, job=outcome.job, set=dict(outcome.fields))
-            for number, outcome in enumerate(outcomes, base + 1)
-        ]
         with files.storing("creating the journal", path):
             os.makedirs(self.layout.journal_dir, exist_ok=True)
-            publish(path, encode_generation(header, adopted))
+            publish(path, encode_generation(header, known + new))
 
     # Hand edits.
 
@@ -345,12 +361,19 @@ class Store:
         lock = self._claims_lock()
         if lock.kind != STRICT:
             check_wanted(self.layout, self._wanted_lock, STRICT)
-            self._lock = go_over_to_strict(self.layout, lock, self.by, 60.0)
+            self._lock = go_over_to_strict(self.layout, lock, 60.0)
+
+    def follow_lock_kind(self) -> None:
+        """Outside a transaction: go over to the hard-link lock when somebody has found that it is needed."""
+        lock = self._claims_lock()
+        if lock.kind != STRICT and strict_is_in_force(self.layout, network=lock.network):
+            check_wanted(self.layout, self._wanted_lock, STRICT)
+            self.close()
 
     def _claims_lock(self) -> ClaimsLock:
         if self._lock is None:
             self._make_directories()
-            self._lock = choose_lock(self.layout, self._wanted_lock, self.by)
+            self._lock = choose_lock(self.layout, self._wanted_lock, self.by, self._lost_after_s)
         return self._lock
 
     def _make_directories(self) -> None:

@@ -1,0 +1,263 @@
+"""A journal that is cut, garbled, removed, newer or foreign: a clear message, nothing lost, nothing touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dispatcher.errors import DamagedJournalError, FormatError, LockTimeoutError, StaleViewError
+from dispatcher.run_state import journal, rotation
+from dispatcher.run_state.projection import Projector
+from dispatcher.run_state.repair import repair
+from dispatcher.run_state.states import Record, State
+from dispatcher.run_state.store import Store
+from dispatcher.workspace import Layout
+
+
+def grown(layout: Layout, *, projected: bool = True) -> Store:
+    """A workspace in which something has happened."""
+    store = Store(layout, by="pod-0")
+    with store.transaction() as tx:
+        for job in "abcd":
+            tx.change(job, "queued", {"state": "queued"})
+    with store.transaction() as tx:
+        tx.change("a", "claimed", {"state": "running", "attempt": 1, "pod": "pod-0"})
+    with store.transaction() as tx:
+        tx.change("a", "done", {"state": "done", "exit_code": 0}, data={"method": "fft"})
+    with store.transaction() as tx:
+        tx.change("b", "held", {"state": "held", "note": "später"})
+    if projected:
+        Projector(store).write()
+    return store
+
+
+def reopened(layout: Layout) -> Store:
+    store = Store(layout, by="pod-1")
+    with store.transaction():
+        pass
+    return store
+
+
+def comparable(records: dict[str, Record]) -> dict[str, Record]:
+    """What is known of each job, without the number of the line that said so last."""
+    return {job: msgspec.structs.replace(record, rev=0) for job, record in records.items()}
+
+
+def tree(directory: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
+
+
+def cuts(layout: Layout) -> list[int]:
+    """Every length at which the journal may be cut within its last three lines."""
+    data = layout.journal(1).read_bytes()
+    ends = [index + 1 for index, byte in enumerate(data) if byte == ord("\n")]
+    return list(range(ends[-4], len(data)))
+
+
+def test_a_cut_at_every_byte_is_noticed_by_the_head_and_repaired(quick_dir: Path) -> None:
+    whole = Layout(quick_dir / "whole")
+    whole.root.mkdir()
+    store = grown(whole)
+    for length in cuts(whole):
+        layout = Layout(quick_dir / "cut")
+        shutil.copytree(whole.root, layout.root)
+        os.truncate(layout.journal(1), length)
+        before = tree(layout.run_state)
+        with pytest.raises(StaleViewError, match=r"doctor --repair"):
+            reopened(layout)
+        assert tree(layout.run_state) == before
+        said = repair(Store(layout, by="pod-1"))
+        assert any("is kept as it was in" in sentence for sentence in said)
+        # The status file knew what the journal has lost.
+        assert reopened(layout).records == store.records
+        shutil.rmtree(layout.root)
+
+
+def test_a_cut_at_every_byte_without_the_head_comes_back_from_the_status_file(quick_dir: Path) -> None:
+    whole = Layout(quick_dir / "whole")
+    whole.root.mkdir()
+    store = grown(whole)
+    for length in cuts(whole):
+        layout = Layout(quick_dir / "cut")
+        shutil.copytree(whole.root, layout.root)
+        os.truncate(layout.journal(1), length)
+        layout.lock_file.unlink()
+        found = reopened(layout)
+        # Running entries are left to whoever finds out how the attempt ended.
+        state = found.records["a"].state
+        assert state is State.DONE or (state is State.RUNNING and length < len(whole.journal(1).read_bytes()))
+        expected = comparable(store.records)
+        assert {job: r for job, r in comparable(found.records).items() if job != "a"} == {
+            job: r for job, r in expected.items() if job != "a"
+        }
+        with found.transaction() as tx:
+            tx.change("c", "held", {"state": "held"})
+        assert reopened(layout).records == found.records
+        shutil.rmtree(layout.root)
+
+
+@pytest.mark.parametrize("with_head", [True, False])
+def test_a_line_garbled_in_the_middle_stops_everything_and_touches_nothing(layout: Layout, with_head: bool) -> None:
+    store = grown(layout)
+    lines = layout.journal(1).read_bytes().splitlines(keepends=True)
+    lines[5] = b"\x00" * (len(lines[5]) - 1) + b"\n"
+    layout.journal(1).write_bytes(b"".join(lines))
+    if not with_head:
+        layout.lock_file.unlink()
+    journal_before, status_before = layout.journal(1).read_bytes(), layout.status_file.read_bytes()
+    with pytest.raises(DamagedJournalError, match=r"000001\.jsonl.*(line 6|byte \d+).*doctor --repair"):
+        reopened(layout)
+    assert (layout.journal(1).read_bytes(), layout.status_file.read_bytes()) == (journal_before, status_before)
+    said = " ".join(repair(Store(layout, by="pod-1")))
+    assert "1 of its lines could not be read" in said
+    found = reopened(layout)
+    assert comparable(found.records).keys() == store.records.keys()
+    assert found.records["a"].state is State.DONE
+    assert found.records["b"] == store.records["b"]
+    kept = [path.read_bytes() for path in layout.rejected_dir.iterdir()]
+    assert journal_before in kept
+
+
+def test_a_repair_of_a_whole_journal_does_nothing(layout: Layout) -> None:
+    grown(layout).close()
+    before = tree(layout.journal_dir)
+    assert repair(Store(layout, by="pod-1")) == []
+    assert tree(layout.journal_dir) == before
+
+
+@pytest.mark.parametrize("damage", [b"", b"garbage" * 100, b"\x00" * 512, b"00000000 {}"])
+def test_the_head_can_be_lost(layout: Layout, damage: bytes) -> None:
+    store = grown(layout)
+    layout.lock_file.write_bytes(damage)
+    found = reopened(layout)
+    assert found.records == store.records
+    # Those who were there before go on with it.
+    with store.transaction() as tx:
+        tx.change("c", "held", {"state": "held"})
+    found.refresh()
+    assert found.records == store.records
+
+
+def test_a_garbled_first_line_is_repaired_from_the_status_file(layout: Layout) -> None:
+    store = grown(layout)
+    data = layout.journal(1).read_bytes()
+    layout.journal(1).write_bytes(b"#" * 20 + data[20:])
+    before = tree(layout.run_state)
+    with pytest.raises(DamagedJournalError, match="line 1 is not a journal header"):
+        reopened(layout)
+    assert tree(layout.run_state) == before
+    said = " ".join(repair(Store(layout, by="pod-1")))
+    assert "first line cannot be read" in said
+    assert reopened(layout).records == store.records
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        ({"format": "dispatcher-journal", "version": 99}, "version 99; this dispatcher knows versions up to 1"),
+        ({"format": "something-else", "version": 1}, "format 'something-else', expected 'dispatcher-journal'"),
+    ],
+)
+def test_a_newer_or_foreign_journal_is_refused_and_not_touched(
+    layout: Layout, header: dict[str, object], words: str
+) -> None:
+    grown(layout).close()
+    lines = layout.journal(1).read_bytes().split(b"\n", 1)
+    layout.journal(1).write_bytes(json.dumps(header).encode() + b"\n" + lines[1])
+    before = tree(layout.run_state)
+    for act in (reopened, lambda here: repair(Store(here, by="x")), lambda here: Store(here, by="x").refresh()):
+        with pytest.raises(FormatError, match=words):
+            act(layout)
+    assert tree(layout.run_state) == before
+
+
+def test_a_removed_journal_is_rebuilt_from_the_status_file(layout: Layout) -> None:
+    store = grown(layout)
+    layout.journal(1).unlink()
+    found = reopened(layout)
+    assert found.records == store.records
+    assert list(found.records) == list(store.records)
+    assert found.fold.refusals == {}
+    # The number is a new one, so those who have read the old file notice.
+    assert journal.generations(layout) == [2]
+    with store.transaction() as tx:
+        tx.change("c", "held", {"state": "held"})
+    found.refresh()
+    assert found.records == store.records
+
+
+@pytest.mark.parametrize("removed", ["journal", "claims.lock"])
+def test_what_is_removed_while_dispatchers_run_makes_no_two_of_them(layout: Layout, removed: str) -> None:
+    """The lock that a process has open must be the one that a newcomer opens."""
+    store = grown(layout)
+    if removed == "journal":
+        shutil.rmtree(layout.journal_dir)
+    layout.lock_file.unlink()
+    newcomer = reopened(layout)
+    with (
+        newcomer.transaction(),
+        # The elder must not get in now.
+        pytest.raises(LockTimeoutError, match="held by somebody else"),
+        store.transaction(timeout_s=0.2),
+    ):
+        pass
+    with store.transaction() as tx:
+        tx.change("c", "held", {"state": "held"})
+    newcomer.refresh()
+    assert newcomer.records == store.records
+
+
+def test_a_removed_status_file_is_written_anew(layout: Layout) -> None:
+    store = grown(layout)
+    data = layout.status_file.read_bytes()
+    layout.status_file.unlink()
+    fresh = reopened(layout)
+    assert fresh.status_is_stale
+    Projector(fresh).write()
+    assert layout.status_file.read_bytes() == data
+    # Also by one that believed it current.
+    layout.status_file.unlink()
+    with store.transaction():
+        pass
+    assert store.status_is_stale
+    Projector(store).write()
+    assert layout.status_file.read_bytes() == data
+
+
+def test_a_journal_and_a_status_file_that_are_gone_are_a_first_start(layout: Layout) -> None:
+    grown(layout).close()
+    shutil.rmtree(layout.run_state)
+    assert reopened(layout).records == {}
+
+
+def test_an_unfinished_batch_counts_for_nothing_without_a_head(layout: Layout) -> None:
+    store = grown(layout)
+    expected = dict(store.records)
+    with store.transaction() as tx:
+        for number in range(50):
+            tx.change(f"new{number}", "queued", {"state": "queued"})
+    data = layout.journal(1).read_bytes()
+    os.truncate(layout.journal(1), len(data) - 10)
+    layout.lock_file.unlink()
+    assert reopened(layout).records == expected
+
+
+def test_history_is_one_story_over_all_generations(layout: Layout) -> None:
+    store = grown(layout)
+    told = list(journal.history(layout))
+    for state in ("held", "queued"):
+        assert rotation.rotate(store)
+        with store.transaction() as tx:
+            tx.change("c", "held" if state == "held" else "requeued", {"state": state})
+        told = [*told, *list(journal.history(layout))[-1:]]
+    assert journal.generations(layout) == [1, 2, 3]
+    assert [path.name for path in sorted(layout.journal_dir.iterdir())] == [
+        "000001.jsonl.gz", "000002.jsonl.gz", "000003.jsonl",
+    ]  # fmt: skip
+    assert list(journal.history(layout)) == told
+    assert [line.event for line in journal.history(layout, "c")] == ["queued", "held", "requeued"]

@@ -1,0 +1,126 @@
+"""A new generation says what the old one said, for whoever comes, stays or looks in between."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+
+import pytest
+
+from dispatcher.run_state import journal, rotation
+from dispatcher.run_state.store import Store
+from dispatcher.workspace import Layout
+
+
+def busy(layout: Layout) -> Store:
+    store = Store(layout, by="pod-0")
+    with store.transaction() as tx:
+        for job in "abcdef":
+            tx.change(job, "queued", {"state": "queued"})
+        tx.note("paused", {"scope": "lora", "why": "five alike"})
+        tx.note("refused", {"line": '"x": {}', "why": "no state"}, job="x")
+        tx.forget("f")
+    for job in "abc":
+        with store.transaction() as tx:
+            tx.change(job, "claimed", {"state": "running", "attempt": 1, "note": ["ü", 1.5, None]})
+        with store.transaction() as tx:
+            fields = {"state": "failed", "error": "CUDA error 700", "reason": "exit 1"}
+            tx.change(job, "failed", fields, data={"method": "fft", "gpu": "gpu:h:1"})
+    return store
+
+
+def said(store: Store) -> list[object]:
+    fold = store.fold
+    return [fold.seq, list(fold.records.items()), fold.born, fold.pauses, fold.refusals, fold.streaks]
+
+
+def test_everybody_finds_the_same_after_it(layout: Layout) -> None:
+    store = busy(layout)
+    elder, waiting = Store(layout, by="elder"), Store(layout, by="waiting")
+    elder.refresh()
+    waiting.refresh()
+    before = said(store)
+    assert rotation.rotate(store)
+    assert said(store) == before
+    assert store.generation == 2
+    newcomer = Store(layout, by="newcomer")
+    newcomer.refresh()
+    elder.refresh()
+    with waiting.transaction():
+        pass
+    for other in (newcomer, elder, waiting):
+        assert said(other) == before
+        assert other.generation == 2
+    with elder.transaction() as tx:
+        tx.change("d", "held", {"state": "held"})
+    for other in (store, newcomer, waiting):
+        other.refresh()
+        assert said(other) == said(elder)
+
+
+def once_synced(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]) -> None:
+    """Do `then` when this process has synced a file for the first time: a snapshot, which is done without the lock."""
+    fsync, pending = os.fsync, [then]
+
+    def synced(fd: int) -> None:
+        fsync(fd)
+        if pending:
+            pending.pop()()
+
+    monkeypatch.setattr(os, "fsync", synced)
+
+
+def test_what_is_changed_while_it_is_prepared_is_not_lost(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, other = busy(layout), Store(layout, by="other")
+
+    def overtake() -> None:
+        with other.transaction() as tx:
+            tx.change("d", "held", {"state": "held"})
+            tx.change("e", "held", {"state": "held"})
+
+    once_synced(monkeypatch, overtake)
+    assert rotation.rotate(store)
+    newcomer = Store(layout, by="newcomer")
+    newcomer.refresh()
+    other.refresh()
+    assert said(newcomer) == said(other) == said(store)
+    assert newcomer.records["e"].state == "held"
+    assert [line.seq for line in journal.history(layout)] == list(range(1, store.seq + 1))
+
+
+def test_of_two_at_once_one_gives_way(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, other = busy(layout), Store(layout, by="other")
+    once_synced(monkeypatch, lambda: rotation.rotate(other))
+    assert not rotation.rotate(store)
+    store.refresh()
+    assert said(store) == said(other)
+    assert journal.generations_in_force(layout) == journal.generations(layout) == [1, 3]
+
+
+def test_a_file_that_never_came_into_force_counts_for_nothing_and_goes(layout: Layout) -> None:
+    store = busy(layout)
+    before = said(store)
+    shutil.copy(layout.journal(1), layout.journal(2))
+    data = (
+        layout.journal(1).read_bytes().replace(b'"generation":1', b'"generation":2').replace(b'"after":0', b'"after":1')
+    )
+    layout.journal(2).write_bytes(data[: len(data) // 2])
+    layout.lock_file.unlink()
+    newcomer = Store(layout, by="newcomer")
+    newcomer.refresh()
+    assert said(newcomer) == before
+    assert rotation.rotate(newcomer)
+    assert journal.generations(layout) == [1, 3]
+    assert said(newcomer) == before
+
+
+def test_it_is_worthwhile_only_for_many_lines_per_record(layout: Layout) -> None:
+    store = busy(layout)
+    assert not store.rotate_if_worthwhile()
+    with store.transaction() as tx:
+        for number in range(60_000):
+            tx.note("paused", {"scope": "fft", "why": str(number)})
+    assert store.rotate_if_worthwhile()
+    assert store.generation == 2
+    assert not store.rotate_if_worthwhile()

@@ -66,7 +66,8 @@ class Workspace:
     @functools.cached_property
     def store(self) -> Store:
         """The run state itself, for what has no method here."""
-        return Store(self.layout, by=self._by or user_at_host(), lock=self.config.lock)
+        config = self.config
+        return Store(self.layout, by=self._by or user_at_host(), lock=config.lock, lost_after_s=config.lost_after_s)
 
     @functools.cached_property
     def _looker(self) -> Looker:
@@ -232,8 +233,10 @@ class Workspace:
     @contextlib.contextmanager
     def changing(self) -> Iterator[Transaction]:
         """A transaction (`tx.change(job, event, fields)`); when it is over the status file is brought up to date."""
+        from dispatcher.pod.prove import prove_for_command
         from dispatcher.run_state.projection import Projector
 
+        prove_for_command(self.store, self.layout, self.config.lock)
         with self.store.transaction() as tx:
             yield tx
         projector = Projector(self.store)

@@ -58,7 +58,7 @@ class LocalOutlet:
                 environment[name] = value
         try:
             child = subprocess.Popen(
-                ["/bin/bash", os.fspath(attempt.wrapper), *([] if life_fd is None else [str(life_fd)])],
+                ["/bin/bash", os.fspath(attempt.wrapper), "none" if life_fd is None else str(life_fd)],
                 cwd=attempt.root,
                 env=environment,
                 stdin=subprocess.DEVNULL,

@@ -7,20 +7,20 @@ so of two that start together at least one sees the other.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 
 import msgspec
 
 from dispatcher.errors import LockUnsupportedError
+from dispatcher.pod.register import heartbeat_delay_s, locks_refused
 from dispatcher.run_state import life
+from dispatcher.run_state.lock_choice import AUTO, STRICT
 from dispatcher.run_state.mounts import Mount, mount_of
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 
-# How long old file content may be shown by a network filesystem before a heartbeat is seen to rise (sshfs: 20 s).
-_NETWORK_DELAY_S = 25.0
-_NFS_DELAY_S = 4.0
 # How long a live dispatcher may take to go over to another kind of lock.
 _FOLLOW_S = 90.0
 
@@ -51,9 +51,7 @@ def prove_locks(layout: Layout, me: str, beat: Callable[[], None], say: Callable
         if life.is_held(layout.pod_lock(info.pod)) is False:
             suspects[info.pod] = info
     lying = [pod for pod, info in suspects.items() if info.same_host()]
-    delay_s = 0.0
-    if mount.is_network:
-        delay_s = _NFS_DELAY_S if mount.fstype.startswith("nfs") else _NETWORK_DELAY_S
+    delay_s = heartbeat_delay_s(mount)
     waiting = {pod: info for pod, info in suspects.items() if pod not in lying}
     if waiting and not lying:
         say(f"looking whether pod {', '.join(waiting)} lives (its lock is free, its end was not announced) ...")
@@ -72,19 +70,43 @@ def prove_locks(layout: Layout, me: str, beat: Callable[[], None], say: Callable
     return Proof(tuple(lying), mount)
 
 
+def refuse_sshfs(mount: Mount, why: str) -> None:
+    """Raise LockUnsupportedError on sshfs: it has no lock that could help."""
+    if mount.fstype == "fuse.sshfs":
+        raise LockUnsupportedError(
+            f"{why}. The hard-link lock does not help on sshfs either: it shows old file content for up to 20 s. "
+            f"Nothing was claimed. Filesystem: {mount}. Cure: {mount.cure}"
+        )
+
+
+def refuse_other_hosts_on_sshfs(layout: Layout, me: str, lost_after_s: float) -> None:
+    """With the hard-link lock from the start: raise LockUnsupportedError when pods of other hosts live on an sshfs."""
+    mount = mount_of(layout.run_state)
+    if mount.fstype != "fuse.sshfs":
+        return
+    watch = life.Watch()
+    others = [info for info in life.read_pods(layout) if info.pod != me and not info.same_host()]
+    alive = [info for info in others if life.pod_is_alive(layout, info, watch, lost_after_s)]
+    if alive:
+        names = ", ".join(f"{info.pod} (host {info.host})" for info in alive)
+        refuse_sshfs(mount, f"the workspace is used from other hosts, too: pod {names}")
+
+
 def go_strict(store: Store, layout: Layout, me: str, beat: Callable[[], None], why: str) -> None:
     """Change the workspace over to the hard-link lock, and wait until every live dispatcher has followed.
 
     Raises LockUnsupportedError when one does not: then two kinds of lock would be in use.
     """
-    mount = mount_of(layout.run_state)
-    if mount.fstype == "fuse.sshfs":
-        raise LockUnsupportedError(
-            f"{why}. The hard-link lock does not help on sshfs either: it shows old file content for up to 20 s. "
-            f"Nothing was claimed. Cure: {mount.cure}"
-        )
+    refuse_sshfs(mount_of(layout.run_state), why)
     store.use_strict_lock()
+    wait_until_all_follow(layout, me, beat, why)
+
+
+def wait_until_all_follow(layout: Layout, me: str, beat: Callable[[], None], why: str) -> None:
+    """Wait until every live dispatcher uses the hard-link lock; LockUnsupportedError when one does not."""
+    mount = mount_of(layout.run_state)
     watch = life.Watch()
+    delay_s = heartbeat_delay_s(mount)
     begun = time.monotonic()
     while True:
         others = [
@@ -97,15 +119,37 @@ def go_strict(store: Store, layout: Layout, me: str, beat: Callable[[], None], w
         alive = [
             info
             for info in others
-            if watch.observe(info.pod, info.heartbeat).rose or waited_s < 3 * info.heartbeat_s + _NETWORK_DELAY_S
+            if watch.observe(info.pod, info.heartbeat).rose or waited_s < 3 * info.heartbeat_s + delay_s
         ]
         if not alive:
             return
         if waited_s > _FOLLOW_S:
             names = ", ".join(f"{info.pod} (host {info.host})" for info in alive)
             raise LockUnsupportedError(
-                f"{why}. Went over to the hard-link lock, but these dispatchers have not followed: {names}. Nothing "
-                "was claimed. End them and start again"
+                f"{why}. This workspace has gone over to the hard-link lock, but these dispatchers have not followed: "
+                f"{names}. Nothing was changed. End them and try again"
             )
         beat()
         time.sleep(0.2)
+
+
+def prove_for_command(store: Store, layout: Layout, wanted: str) -> None:
+    """Before a command changes anything: that its lock keeps the dispatchers of other hosts away.
+
+    Goes over to the hard-link lock where it does not, as a dispatcher would; raises LockUnsupportedError when
+    dispatcher.yaml (`wanted`) forbids that. Without dispatchers on a network filesystem there is nothing to prove.
+    """
+    if not mount_of(layout.run_state).is_network or not os.path.isdir(layout.pods_dir):
+        return
+    if store.lock_kind == STRICT:
+        wait_until_all_follow(layout, "", _nothing, "the hard-link lock is in use")
+        return
+    proof = prove_locks(layout, "", _nothing, _nothing)
+    if proof.lying and wanted != AUTO:
+        raise locks_refused(proof.message, layout.run_state, wanted)
+    if proof.lying:
+        go_strict(store, layout, "", _nothing, proof.message)
+
+
+def _nothing(*_: object) -> None:
+    pass

@@ -9,7 +9,8 @@ wrapper time to look.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Final
 
 import msgspec
 
@@ -18,8 +19,14 @@ from dispatcher.outlets import local, processes
 from dispatcher.outlets.base import Ended
 from dispatcher.pod.launch import watch_interval_s
 from dispatcher.run_state import files, life
+from dispatcher.run_state.mounts import mount_of
 from dispatcher.run_state.states import Record
 from dispatcher.workspace import AttemptPaths, Layout
+
+# Beyond the time between two looks, for a look that is slow.
+_SLACK_S: Final = 10.0
+# For how long a pod's file must be missing before its dispatcher counts as gone.
+_MISSING_S: Final = 60.0
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -33,21 +40,34 @@ class Found(msgspec.Struct, frozen=True):
 class Recovery:
     """Looks after attempts in flight that no live dispatcher looks after."""
 
-    def __init__(self, config: Config, me: str, *, trust_locks: bool) -> None:
+    def __init__(self, config: Config, me: str, *, trust_locks: Callable[[], bool], look_every_s: float) -> None:
         self._layout: Layout = config.layout
         self._config = config
         self._me = me
-        self.trust_locks = trust_locks
-        self._watch = life.Watch()
+        # Asked anew at every look: the kind of lock may change while dispatchers run.
+        self._locks_are_trusted = trust_locks
+        self._network = mount_of(config.layout.run_state).is_network
+        self._watch = life.Watch(longest_gap_s=look_every_s + _SLACK_S)
         self._superseded: set[tuple[str, int]] = set()
         # What dead dispatchers have left running on this host, by job and attempt.
         self._outlet = local.LocalOutlet()
         self._handles: dict[tuple[str, int], str] = {}
 
+    @property
+    def trust_locks(self) -> bool:
+        return self._locks_are_trusted()
+
+    def start_over(self) -> None:
+        """Begin all waiting anew: who could not write or lock itself cannot blame others for being still."""
+        self._watch.start_over()
+
     def pod_is_alive(self, pod: str | None) -> bool:
         """Whether a dispatcher of that name lives (or may, as far as this host can know)."""
         info = life.read_pod(self._layout, pod) if pod else None
-        return info is not None and self._lives(info)
+        if info is None:
+            # Network filesystems show "missing" for files that are there.
+            return bool(pod) and self._network and self._watch.unchanged_s(f"pod:{pod}", None) < _MISSING_S
+        return self._lives(info)
 
     def look(self, running: Iterable[tuple[str, Record]]) -> list[Found]:
         """Those of these attempts in flight, none this dispatcher's own, that have ended and nobody says so."""
@@ -57,7 +77,7 @@ class Recovery:
             pod = record.pod or ""
             if pod not in pods:
                 info = life.read_pod(self._layout, pod) if pod else None
-                pods[pod] = info, info is not None and pod != self._me and self._lives(info)
+                pods[pod] = info, pod != self._me and self.pod_is_alive(pod)
             info, alive = pods[pod]
             paths = self._layout.attempt(job, record.attempt)
             if alive or not os.path.isdir(paths.directory):
@@ -71,7 +91,8 @@ class Recovery:
     def _lives(self, info: life.PodInfo) -> bool:
         if not self.trust_locks:
             info = msgspec.structs.replace(info, lock="strict")
-        return life.pod_is_alive(self._layout, info, self._watch, self._config.lost_after_s)
+        patient = self._network
+        return life.pod_is_alive(self._layout, info, self._watch, self._config.lost_after_s, patient=patient)
 
     def _look_at(self, job: str, record: Record, paths: AttemptPaths, info: life.PodInfo | None) -> Ended | None:
         here = record.host == life.host_name() and (info is None or info.boot_id == life.boot_id())

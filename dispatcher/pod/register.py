@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import getpass
 import os
 import time
@@ -13,10 +14,26 @@ import msgspec
 
 from dispatcher.errors import LockUnsupportedError, PodError
 from dispatcher.run_state import files, journal, life
-from dispatcher.run_state.mounts import mount_of
+from dispatcher.run_state.mounts import Mount, mount_of
 from dispatcher.workspace import Layout
 
 _TRIES = 20
+# How often a heartbeat may be missed before its dispatcher counts as gone.
+_STILL_HEARTBEATS = 3
+# How long old file content may be shown by a network filesystem before a heartbeat is seen to rise (sshfs: 20 s).
+_NETWORK_DELAY_S = 25.0
+_NFS_DELAY_S = 4.0
+
+
+class NameTakenError(PodError):
+    """Another dispatcher bears this pod's name and is in the right."""
+
+
+def heartbeat_delay_s(mount: Mount) -> float:
+    """How late a heartbeat of another host may be seen on this mount."""
+    if not mount.is_network:
+        return 0.0
+    return _NFS_DELAY_S if mount.fstype.startswith("nfs") else _NETWORK_DELAY_S
 
 
 class Registration:
@@ -40,26 +57,30 @@ class Registration:
             lock="flock",
         )
         self._next_s = 0.0
+        # Whether the pod's file is this dispatcher's, and whether another one has taken it over since.
+        self._begun = False
+        self._lost = False
+        self._network = mount_of(layout.root).is_network
 
     def take(self) -> str | None:
         """Take the pod's name; why locks cannot be used here, if they cannot.
 
-        Raises PodError when a dispatcher of that name runs.
+        Raises PodError when a dispatcher of that name runs. Where locks cannot tell, `refuse_if_alive` must.
         """
         path = self._layout.pod_lock(self.info.pod)
         with files.shared_umask(self._layout.root):
             os.makedirs(path.parent, exist_ok=True)
             try:
                 self.fd = self._take(path)
+                if self.fd is None:
+                    raise PodError(self._taken())
+                # A lock that a second descriptor can have too is none.
+                second = life.take(path)
             except OSError as error:
-                return f"flock fails with {error.strerror} on {mount_of(path.parent)}"
-        if self.fd is None:
-            raise PodError(self._taken())
-        # A lock that a second descriptor can have too is none.
-        try:
-            second = life.take(path)
-        except OSError as error:
-            return f"flock fails with {error.strerror} on {mount_of(path.parent)}"
+                if error.errno not in life.CANNOT_LOCK:
+                    raise files.storage_error(error, "taking the name of the pod with", path) from error
+                name = errno.errorcode.get(error.errno or 0, "")
+                return f"flock fails with {name} ({error.strerror}) on {mount_of(path.parent)}"
         if second is not None:
             os.close(second)
             return f"flock is granted to everybody on {mount_of(path.parent)}"
@@ -86,15 +107,21 @@ class Registration:
             f"or end that one (`dispatcher drain {self.info.pod}`)"
         )
 
-    def refuse_if_alive_without_locks(self, lost_after_s: float) -> None:
-        """Where locks cannot tell, the heartbeat must: a name whose heartbeat still rises is taken."""
+    def refuse_if_alive(self, lost_after_s: float, *, locks_work: bool) -> None:
+        """A name whose heartbeat still rises is taken, whatever the locks say (they may not reach the other host)."""
         other = self.previous
         if other is None or other.phase == "ended" or other.process_is_gone():
             return
         if other.same_host():
+            if locks_work:
+                return
             raise PodError(self._taken())
+        mount = mount_of(self._layout.pods_dir)
+        if locks_work and not mount.is_network:
+            return
         watch = life.Watch()
-        end_s = time.monotonic() + min(lost_after_s, 5 * other.heartbeat_s + 25)
+        delay_s = heartbeat_delay_s(mount)
+        end_s = time.monotonic() + min(lost_after_s, _STILL_HEARTBEATS * other.heartbeat_s + delay_s)
         while time.monotonic() < end_s:
             now = life.read_pod(self._layout, self.info.pod)
             if now is not None and watch.observe("pod", now.heartbeat).rose:
@@ -102,23 +129,53 @@ class Registration:
             time.sleep(other.heartbeat_s / 4)
 
     def beat(self, *, force: bool = False, **changes: Any) -> None:
-        """Write the file when a heartbeat is due, or at once when `force`."""
+        """Write the file when a heartbeat is due, or at once when `force`.
+
+        Raises NameTakenError when another dispatcher of this name has written it: without locks, or after a file server
+        took the lock away from this host, that is how it shows.
+        """
         now = time.monotonic()
         if not force and now < self._next_s:
             return
+        self._refuse_others()
         self._next_s = now + self.info.heartbeat_s
         self.info = msgspec.structs.replace(self.info, heartbeat=self.info.heartbeat + 1, **changes)
         with files.shared_umask(self._layout.root):
             life.write_pod(self._layout, self.info)
+        self._begun = True
+
+    def _refuse_others(self) -> None:
+        found = life.read_pod(self._layout, self.info.pod) if self._begun else None
+        if found is None or self._is_me(found):
+            return
+        self.previous, self._lost = found, True
+        raise NameTakenError(f"{self._taken()}. This one ends; its jobs run on where they are still its own")
+
+    def _is_me(self, info: life.PodInfo) -> bool:
+        return (info.pid, info.boot_id, info.host) == (self.info.pid, self.info.boot_id, self.info.host)
+
+    def keep_lock(self) -> None:
+        """On a network filesystem: take the lock again when the file server has taken it away from this host."""
+        if self.fd is None or not self._network:
+            return
+        try:
+            os.pwrite(self.fd, b"\n", 0)
+            os.fsync(self.fd)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.close(self.fd)
+            self.fd = None
+            self.take()
 
     def due_in_s(self) -> float:
         return max(0.0, self._next_s - time.monotonic())
 
     def release(self) -> None:
         """Say that the pod has ended, and let go of its name."""
-        self.beat(force=True, phase="ended", slots=[])
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._layout.pod_drain(self.info.pod))
+        if self._begun and not self._lost:
+            self.beat(force=True, phase="ended", slots=[])
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._layout.pod_drain(self.info.pod))
         if self.fd is not None:
             os.close(self.fd)
             self.fd = None

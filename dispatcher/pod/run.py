@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from dispatcher.errors import DispatcherError, LockError, StaleViewError, Storag
 from dispatcher.outlets import processes
 from dispatcher.pod.gpu_pool import GpuPool
 from dispatcher.pod.options import PodOptions
-from dispatcher.pod.prove import go_strict, prove_locks
+from dispatcher.pod.prove import go_strict, prove_locks, refuse_other_hosts_on_sshfs, wait_until_all_follow
 from dispatcher.pod.register import Registration, locks_refused, refuse_shared_gpus
 from dispatcher.pod.turn import Turn
 from dispatcher.pod.wake import FileWatch, Signals, Wait
@@ -53,7 +54,7 @@ def run_pod(layout: Layout, config: Config, options: PodOptions, say: Say) -> in
             f"--pod {options.pod!r}: a pod's name has letters, digits, '.', '_' and '-', and names its files"
         )
     processes.adopt_orphans()
-    store = Store(layout, by=options.pod, lock=config.lock)
+    store = Store(layout, by=options.pod, lock=config.lock, lost_after_s=config.lost_after_s)
     gpus = GpuPool(options, say)
     registration = Registration(layout, options.pod, config.heartbeat_s)
     try:
@@ -69,19 +70,24 @@ def _make_sure_of_locks(store: Store, config: Config, registration: Registration
     layout = config.layout
     store.prepare()
     useless = registration.take()
-    if useless is not None:
-        registration.refuse_if_alive_without_locks(config.lost_after_s)
+    registration.refuse_if_alive(config.lost_after_s, locks_work=useless is None and store.lock_kind != "strict")
     refuse_shared_gpus(layout, registration.info, gpus.slots.gpus)
 
     def beat() -> None:
         registration.beat(lock=store.lock_kind)
 
     registration.beat(force=True, slots=gpus.slot_infos({}), lock=store.lock_kind)
-    if store.lock_kind != "flock":
+    if store.lock_kind == "strict":
+        refuse_other_hosts_on_sshfs(layout, registration.info.pod, config.lost_after_s)
+        # Somebody else may have gone over just now, and others may not have followed yet.
+        wait_until_all_follow(layout, registration.info.pod, beat, "the hard-link lock is in use")
         return
     if useless is None:
         proof = prove_locks(layout, registration.info.pod, beat, say)
         useless = proof.message if proof.lying else None
+    elif store.lock_kind == "lockf":
+        say(f"warning: {useless}, so nothing proves that lockf excludes here: run `dispatcher doctor` on two hosts")
+        return
     if useless is None:
         return
     if config.lock != "auto":
@@ -105,6 +111,7 @@ class Pod:
         self.poll_interval_s = options.poll_interval_s or config.poll_interval_s
         self.projector = Projector(store)
         self.turn = Turn(store, config, options, gpus, say)
+        store.while_waiting = registration.beat
         self._next_poll_s = 0.0
         self._next_show_s = 0.0
         self._signals = Signals()
@@ -151,6 +158,10 @@ class Pod:
             self._failed_before = None
         except (StorageError, LockError, StaleViewError) as error:
             self._say_once(error)
+            self.turn.recovery.start_over()
+            # Whatever is wrong, others must see that this dispatcher lives.
+            with contextlib.suppress(StorageError, LockError):
+                self._beat()
         if self._is_over():
             return
         idle = self.phase == RUNNING and self.turn.has_free_slots()
@@ -176,6 +187,7 @@ class Pod:
         if self.registration.due_in_s() > 0 and (time.monotonic() < self._next_show_s or not self.turn.slots_changed()):
             return
         self._next_show_s = time.monotonic() + _SHOW_S
+        self.registration.keep_lock()
         self.turn.flights.note_oom_kills()
         layout = self.config.layout
         if self.phase == RUNNING and layout.pod_drain(self.options.pod).exists():
@@ -189,6 +201,8 @@ class Pod:
             matrix=os.fspath(self.turn.manifest_path),
             methods=list(self.options.methods),
         )
+        # A dispatcher that has nothing to write must not be the one that the others wait for.
+        self.store.follow_lock_kind()
 
     def _is_over(self) -> bool:
         while self._signals_heard < self._signals.count:

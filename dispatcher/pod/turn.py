@@ -46,7 +46,12 @@ class Turn:
         self.gpus = gpus
         self.say = say
         self.flights = Flights(config, options.pod)
-        self.recovery = Recovery(config, options.pod, trust_locks=store.lock_kind == "flock")
+        self.recovery = Recovery(
+            config,
+            options.pod,
+            trust_locks=lambda: store.lock_kind == "flock",
+            look_every_s=options.poll_interval_s or config.poll_interval_s,
+        )
         self.manifest_path = options.matrix or config.matrix
         self.something_changed = True
         self._fence = Fence(config.layout, options.pod, self.recovery.pod_is_alive)

@@ -96,6 +96,7 @@ class ClaimQueue:
         old = self._records.get(job)
         if record is None:
             self._records.pop(job, None)
+            self._lined.pop(job, None)
             self.unfinished.discard(job)
         else:
             self._records[job] = record

@@ -79,7 +79,7 @@ class Trial:
 
     def end(self) -> Ended:
         """Wait until nothing of it is left; how it ended."""
-        found = wait_until(lambda: self._ended(), f"{self.tree()} have ended")
+        found = wait_until(self._ended, f"{self.tree()} have ended")
         assert isinstance(found, Ended)
         assert self.tree() == []
         assert life.is_held(self.paths.alive) is False

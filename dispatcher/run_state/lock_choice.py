@@ -10,7 +10,7 @@ import contextlib
 import os
 from typing import Final
 
-from dispatcher.errors import LockError, LockUnsupportedError
+from dispatcher.errors import LockError, LockTimeoutError, LockUnsupportedError
 from dispatcher.run_state import files, journal
 from dispatcher.run_state.lock import LOST_AFTER_S, ClaimsLock, peek_head
 from dispatcher.workspace import Layout
@@ -90,6 +90,9 @@ def _first_kind(layout: Layout, by: str) -> str:
             probe.release()
     except LockUnsupportedError:
         return STRICT
+    except LockTimeoutError:
+        # Somebody holds it, or a file server that has just started does not give any yet: it works all the same.
+        pass
     finally:
         probe.close()
     return "flock"

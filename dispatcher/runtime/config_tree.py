@@ -1,0 +1,135 @@
+"""A configuration with attribute access: `config.training.lr = 1e-4` is checked where it is written."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dispatcher.errors import ConfigError, nearest
+from dispatcher.runtime.places import REQUIRED, Place
+from dispatcher.runtime.value_types import MismatchError, convert, plain, shown
+
+
+class Config:
+    """A nested configuration, or a group of one, by attributes and by keys.
+
+    With `places` an assignment is refused with a ConfigError when the path is unknown or the type is wrong, and only
+    values are assigned, never whole groups. Without them anything goes. Groups are views: what is set in one is set in
+    the whole. There are no methods, so that every name is free for a key; `to_dict` and `merge` take a Config.
+    """
+
+    __slots__ = ("_assigned", "_document", "_path", "_places")
+
+    def __init__(self, document: Mapping[str, Any], places: Mapping[str, Place] | None = None) -> None:
+        _fill(self, copy.deepcopy(dict(document)), places, (), {})
+
+    def __getitem__(self, key: str) -> Any:
+        path = (*self._path, key)
+        dotted = ".".join(path)
+        if key not in self._document:
+            raise KeyError(f"{dotted}: there is no such key{nearest(dotted, _known(self))}")
+        value = self._document[key]
+        if isinstance(value, dict) and (self._places is None or dotted not in self._places):
+            group = Config.__new__(Config)
+            _fill(group, value, self._places, path, self._assigned)
+            return group
+        if isinstance(value, str) and value == REQUIRED:
+            raise KeyError(f"{dotted}: has no value yet: it is required, and nobody has said it")
+        return value
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        dotted = ".".join((*self._path, key))
+        value = plain(to_dict(value) if isinstance(value, Config) else value)
+        if self._places is not None:
+            _check_assignment(self._places, dotted, value)
+        self._document[key] = copy.deepcopy(value)
+        self._assigned[(*self._path, key)] = copy.deepcopy(value)
+
+    def __getattr__(self, key: str) -> Any:
+        if key.startswith("__"):
+            # Copying and pickling ask for these before there is a document.
+            raise AttributeError(key)
+        try:
+            return self[key]
+        except KeyError as error:
+            raise AttributeError(error.args[0]) from None
+
+    def __setattr__(self, key: str, value: Any) -> None:
+        self[key] = value
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._document
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._document)
+
+    def __len__(self) -> int:
+        return len(self._document)
+
+    def __eq__(self, other: object) -> bool:
+        return to_dict(self) == (to_dict(other) if isinstance(other, Config) else other)
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def __dir__(self) -> list[str]:
+        return [key for key in self._document if isinstance(key, str)]
+
+    def __repr__(self) -> str:
+        from dispatcher.runtime import yaml_text
+
+        return yaml_text.dump(self._document).rstrip("\n")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Config:
+        twin = Config.__new__(Config)
+        _fill(twin, copy.deepcopy(self._document), self._places, self._path, copy.deepcopy(self._assigned))
+        return twin
+
+
+def to_dict(config: Config | Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of the whole configuration as nested dicts."""
+    document = config._document if isinstance(config, Config) else config
+    return copy.deepcopy(dict(document))
+
+
+def live_document(config: Config) -> Mapping[str, Any]:
+    """The configuration itself, not a copy: to read from at once."""
+    document: Mapping[str, Any] = config._document
+    return document
+
+
+def assigned(config: Config) -> dict[str, Any]:
+    """What was assigned since the Config was made, and nothing else, as nested dicts."""
+    document: dict[str, Any] = {}
+    for path, value in config._assigned.items():
+        here = document
+        for key in path[:-1]:
+            here = here.setdefault(key, {})
+        here[path[-1]] = copy.deepcopy(value)
+    return document
+
+
+def _fill(config: Config, document: Any, places: Any, path: tuple[str, ...], assigned: Any) -> None:
+    """Set what a Config is made of; a group shares the document and the assignments of its whole."""
+    for slot, value in (("_document", document), ("_places", places), ("_path", path), ("_assigned", assigned)):
+        object.__setattr__(config, slot, value)
+
+
+def _known(config: Config) -> list[str]:
+    if config._places is not None:
+        return list(config._places)
+    return [".".join((*config._path, key)) for key in config._document]
+
+
+def _check_assignment(places: Mapping[str, Place], dotted: str, value: Any) -> None:
+    place = places.get(dotted)
+    if place is None:
+        inside = [path for path in places if path.startswith(f"{dotted}.")]
+        if inside:
+            raise ConfigError(f"{dotted} is a group: set its values one by one, such as {inside[0]}")
+        raise ConfigError(f"{dotted} = {shown(value)}: unknown key{nearest(dotted, places)}")
+    for kind in place.kinds:
+        try:
+            convert(kind, value)
+        except MismatchError as error:
+            raise ConfigError(f"{dotted}{error.place} = {shown(error.value)}: expected {error.expected}") from None

@@ -1,0 +1,253 @@
+"""A job's configuration: nested keys on one side, the typed dataclasses of jobs and models on the other.
+
+A document (nested dicts, as YAML has them) is made by `defaults`, `merge` and `parse_overrides`, looked at by `check`,
+which knows all dataclasses and so finds unknown keys, and read by `configure`, which builds one dataclass from the
+configuration in force:
+
+    with configuration({"training": {"lr": 1e-4, "steps": 100}}):
+        training = configure(Training)
+
+Every ConfigError lists all faults at once, each with its path, the value and what was expected.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import MISSING
+from typing import Any, TypeVar
+
+from dispatcher.errors import ConfigError, nearest
+from dispatcher.runtime import yaml_text
+from dispatcher.runtime.config_tree import Config, assigned, live_document, to_dict
+from dispatcher.runtime.places import REQUIRED, Place, field, is_group, layout, places_of
+from dispatcher.runtime.value_types import MismatchError, convert, shown
+
+__all__ = [
+    "REQUIRED",
+    "Config",
+    "assigned",
+    "check",
+    "checked",
+    "configuration",
+    "configure",
+    "current_config",
+    "defaults",
+    "field",
+    "merge",
+    "parse_overrides",
+    "to_dict",
+]
+
+T = TypeVar("T")
+Document = Mapping[str, Any]
+
+_current: ContextVar[Config | None] = ContextVar("configuration", default=None)
+
+
+@contextmanager
+def configuration(config: Config | Document) -> Iterator[Config]:
+    """Let `configure` and `current_config` use `config` inside the block; what is assigned meanwhile counts."""
+    tree = config if isinstance(config, Config) else Config(config)
+    token = _current.set(tree)
+    try:
+        yield tree
+    finally:
+        _current.reset(token)
+
+
+def current_config() -> Config | None:
+    """The configuration in force; None outside of any `configuration` block."""
+    return _current.get()
+
+
+def configure(cls: type[T], config: Config | Document | None = None) -> T:
+    """An instance of the dataclass `cls` from `config`, or from the configuration in force.
+
+    Keys of other dataclasses are left alone. ConfigError lists every value that is missing or has a wrong type.
+    """
+    source = config if config is not None else _current.get()
+    if source is None:
+        raise ConfigError(f"there is no configuration to make {cls.__qualname__} from: use `with configuration(...):`")
+    faults: list[str] = []
+    made = _build(cls, live_document(source) if isinstance(source, Config) else source, (), faults)
+    if faults:
+        raise config_error(cls.__qualname__, faults)
+    assert made is not None
+    return made
+
+
+def defaults(*classes: type) -> dict[str, Any]:
+    """The document that says every key of `classes` with its default; `...` stands where a value is required."""
+    document: dict[str, Any] = {}
+    for place in layout(*classes).values():
+        *groups, key = place.path.split(".")
+        here = document
+        for group in groups:
+            here = here.setdefault(group, {})
+        here[key] = copy.deepcopy(place.default)
+    return document
+
+
+def check(
+    document: Config | Document,
+    *classes: type,
+    where: str = "configuration",
+    complete: bool = True,
+    known: Config | Document | None = None,
+) -> None:
+    """Raise a ConfigError, headed by `where`, that lists unknown keys, wrong types and missing values.
+
+    Unless `complete`, required values may be missing. The keys of `known` (a checkpoint's configuration, say) are
+    known as well, whatever their values.
+    """
+    places = layout(*classes)
+    faults: list[str] = []
+    said = dict(_leaves(to_dict(document), places, (), faults))
+    also = dict(_leaves(to_dict(known), places, (), [])) if known is not None else {}
+    for path, value in said.items():
+        if path in places:
+            faults += _value_faults(places[path], value)
+        elif path not in also:
+            faults.append(f"{path} = {shown(value)}: unknown key{nearest(path, [*places, *also])}")
+    for path, place in places.items():
+        if complete and place.required and path not in said:
+            faults.append(f"{path}: not said, and it has no default: expected {place.expected}")
+    if faults:
+        raise config_error(where, faults)
+
+
+def checked(
+    classes: Iterable[type], *layers: Config | Document, where: str = "configuration", complete: bool = True
+) -> Config:
+    """The defaults of `classes` with `layers` merged over them, later ones last, and checked as `check` does."""
+    kinds = tuple(classes)
+    document: Document = defaults(*kinds)
+    for layer in layers:
+        document = merge(document, layer)
+    check(document, *kinds, where=where, complete=complete)
+    return Config(document, layout(*kinds))
+
+
+def merge(base: Config | Document, over: Config | Document) -> dict[str, Any]:
+    """A new document: `over` where it says something, else `base`; groups are merged key by key, lists are replaced."""
+    merged = to_dict(base)
+    _merge_into(merged, to_dict(over))
+    return merged
+
+
+def parse_overrides(words: Iterable[str]) -> dict[str, Any]:
+    """The document that `training.lr=1e-4 model.layers=[1, 2]` says; values are read as YAML.
+
+    ConfigError lists every word that is no override, and every key that is said twice.
+    """
+    document: dict[str, Any] = {}
+    faults: list[str] = []
+    for word in words:
+        path, equals, text = word.partition("=")
+        keys = path.strip().split(".")
+        if not equals or not all(keys):
+            faults.append(f"{word!r}: expected a key and a value such as training.lr=1e-4")
+            continue
+        try:
+            value = yaml_text.load_word(text)
+        except ValueError as error:
+            faults.append(f"{path} = {text!r}: cannot be read as YAML: {error}")
+            continue
+        if not place_value(document, keys, value):
+            faults.append(f"{word!r}: another override says {path} or a part of it already")
+    if faults:
+        raise config_error("overrides", faults)
+    return document
+
+
+def place_value(document: dict[str, Any], keys: list[str], value: Any) -> bool:
+    """Put `value` at the path `keys` of `document`; False when the path is taken."""
+    here = document
+    for key in keys[:-1]:
+        here = here.setdefault(key, {})
+        if not isinstance(here, dict):
+            return False
+    if keys[-1] in here:
+        return False
+    here[keys[-1]] = value
+    return True
+
+
+def config_error(where: str, faults: Iterable[str]) -> ConfigError:
+    """One error for all faults of one configuration."""
+    listed = list(faults)
+    count = "1 problem" if len(listed) == 1 else f"{len(listed)} problems"
+    return ConfigError("\n".join([f"{where}: {count}", *(f"  {fault}" for fault in listed)]))
+
+
+def _merge_into(base: dict[str, Any], over: Mapping[str, Any]) -> None:
+    for key, value in over.items():
+        here = base.get(key)
+        if isinstance(here, dict) and isinstance(value, Mapping):
+            _merge_into(here, value)
+        elif not (key in base and isinstance(value, str) and value == REQUIRED):
+            base[key] = value
+
+
+def _leaves(
+    document: Mapping[Any, Any], places: Mapping[str, Place], above: tuple[str, ...], faults: list[str]
+) -> Iterator[tuple[str, Any]]:
+    """The values of `document` that stand at known places or nowhere known, by path; placeholders are left out."""
+    for key, value in document.items():
+        path = ".".join((*above, str(key)))
+        if not isinstance(key, str):
+            faults.append(f"{path}: the key {shown(key)} is not text: put it in quotes")
+        elif path in places:
+            if not (isinstance(value, str) and value == REQUIRED):
+                yield path, value
+        elif isinstance(value, Mapping) and value:
+            yield from _leaves(value, places, (*above, key), faults)
+        elif inside := [other for other in places if other.startswith(f"{path}.")]:
+            # `training:` with all its keys commented out says nothing.
+            if value is not None and value != {}:
+                faults.append(f"{path} = {shown(value)}: expected a group of keys such as {inside[0]}")
+        else:
+            yield path, value
+
+
+def _value_faults(place: Place, value: Any) -> list[str]:
+    for kind in place.kinds:
+        try:
+            convert(kind, value)
+        except MismatchError as error:
+            return [f"{place.path}{error.place} = {shown(error.value)}: expected {error.expected}"]
+    return []
+
+
+def _build(cls: type[T], document: Document, above: tuple[str, ...], faults: list[str]) -> T | None:
+    """An instance of `cls`; None, and the faults in `faults`, when it cannot be made."""
+    before = len(faults)
+    values: dict[str, Any] = {}
+    for member, place, kind in places_of(cls):
+        path = above + (place or ())
+        if is_group(kind):
+            values[member.name] = _build(kind, document, path, faults)
+        elif place is not None:
+            found = _lookup(document, path)
+            if found is MISSING:
+                if member.default is MISSING and member.default_factory is MISSING:
+                    faults.append(f"{'.'.join(path)}: not said, and it has no default")
+                continue
+            try:
+                values[member.name] = convert(kind, copy.deepcopy(found))
+            except MismatchError as error:
+                dotted = ".".join(path) + error.place
+                faults.append(f"{dotted} = {shown(error.value)}: expected {error.expected}")
+    return cls(**values) if len(faults) == before else None
+
+
+def _lookup(document: Document, path: tuple[str, ...]) -> Any:
+    here: Any = document
+    for key in path:
+        if not isinstance(here, Mapping) or key not in here:
+            return MISSING
+        here = here[key]
+    return MISSING if isinstance(here, str) and here == REQUIRED else here

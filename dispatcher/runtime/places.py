@@ -1,0 +1,135 @@
+"""Where the fields of dataclasses stand in a job's configuration.
+
+    @dataclass(frozen=True)
+    class Training:
+        lr: float = field("training/lr", default=1e-3)
+        steps: int = field("training/steps")            # required
+        clip: float | None = field("training/clip", default=None)
+
+Several dataclasses share one configuration; where two of them place a field alike they share the value, which must
+suit both. A field that is itself a dataclass contributes its own places, below its place if it has one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from dispatcher.runtime.value_types import expected, plain
+
+# Stands in a written configuration where somebody has to say a value, as `...` does in a training template.
+REQUIRED: Final = "..."
+
+# What a configuration file says beside the configuration.
+RESERVED: Final = ("job", "request")
+
+_KEY: Final = "dispatcher place"
+_WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+
+
+@dataclass(frozen=True)
+class Place:
+    """One value of a configuration: its dotted path, the types that it must suit, and its default in YAML's terms."""
+
+    path: str
+    kinds: tuple[Any, ...]
+    default: Any
+
+    @property
+    def required(self) -> bool:
+        return isinstance(self.default, str) and self.default == REQUIRED
+
+    @property
+    def expected(self) -> str:
+        return " and ".join(dict.fromkeys(map(expected, self.kinds)))
+
+
+def field(
+    place: str, *, default: Any = MISSING, default_factory: Callable[[], Any] | Any = MISSING, **options: Any
+) -> Any:
+    """A dataclass field that stands at `place` (`training/lr`) in the configuration; without a default it is required.
+
+    `options` are those of `dataclasses.field`. The constructor takes it by name only, unless `kw_only=False`.
+    """
+    # So that required fields may follow those with a default, also in a subclass.
+    options.setdefault("kw_only", True)
+    words = place.split("/")
+    for word in words:
+        if not _WORD.fullmatch(word):
+            raise TypeError(f"field({place!r}): {word!r} is no name: letters, digits, '_' and '-', as in 'training/lr'")
+    metadata = {**options.pop("metadata", {}), _KEY: tuple(words)}
+    return dataclasses.field(default=default, default_factory=default_factory, metadata=metadata, **options)
+
+
+@lru_cache(maxsize=256)
+def layout(*classes: type) -> Mapping[str, Place]:
+    """Every place that `classes` have, in their order; TypeError for dataclasses that cannot share a configuration.
+
+    Where defaults differ nobody knows which is meant: then the value is required.
+    """
+    found: dict[str, Place] = {}
+    for cls in classes:
+        for path, kind, default in _fields(cls, ()):
+            dotted = ".".join(path)
+            before = found.get(dotted)
+            if path[0] in RESERVED:
+                raise TypeError(
+                    f"{cls.__qualname__}: no field can stand at {dotted!r}: {path[0]!r} is a word of the file"
+                )
+            if before is None:
+                found[dotted] = Place(dotted, (kind,), default)
+            else:
+                kinds = before.kinds if kind in before.kinds else (*before.kinds, kind)
+                same = before.default == default and type(before.default) is type(default)
+                found[dotted] = Place(dotted, kinds, default if same else REQUIRED)
+    for above in found:
+        inside = next((other for other in found if other.startswith(f"{above}.")), None)
+        if inside:
+            raise TypeError(f"{above!r} is the place of a value, so {inside!r} cannot stand below it")
+    return found
+
+
+def places_of(cls: type) -> Iterator[tuple[dataclasses.Field[Any], tuple[str, ...] | None, Any]]:
+    """The fields of a dataclass that its constructor takes, each with its place, if it has one, and its type."""
+    if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
+        raise TypeError(f"{cls!r} is no dataclass: a job's config() returns dataclasses, not instances")
+    try:
+        hints = typing.get_type_hints(cls)
+    except NameError as error:
+        raise TypeError(f"{cls.__qualname__}: a field's type cannot be found: {error}") from None
+    for member in dataclasses.fields(cls):
+        if member.init:
+            yield member, member.metadata.get(_KEY), hints[member.name]
+
+
+def is_group(kind: Any) -> bool:
+    """Whether a field of this type has places of its own."""
+    return isinstance(kind, type) and dataclasses.is_dataclass(kind)
+
+
+def _fields(cls: type, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+    for member, place, kind in places_of(cls):
+        if is_group(kind):
+            yield from _fields(kind, above + (place or ()))
+        elif place is not None:
+            try:
+                expected(kind)
+            except TypeError as error:
+                raise TypeError(f"{cls.__qualname__}.{member.name}: {error}") from None
+            yield above + place, kind, _default(member)
+        elif member.default is MISSING and member.default_factory is MISSING:
+            where = f"field({'/'.join([*above, member.name])!r})"
+            raise TypeError(f"{cls.__qualname__}.{member.name} has neither a place nor a default: write {where}")
+
+
+def _default(member: dataclasses.Field[Any]) -> Any:
+    if member.default is not MISSING:
+        return plain(member.default)
+    if member.default_factory is not MISSING:
+        return plain(member.default_factory())
+    return REQUIRED

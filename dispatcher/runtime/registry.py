@@ -1,0 +1,154 @@
+"""Jobs by their keys: `@job("gpt/train/pretrain")` names a class, `find_job` finds it again.
+
+Where jobs come from, in this order:
+
+- the package's own, each imported when its key is asked for (`_SHIPPED`);
+- every Python file in the workspace's `jobs/` folder, imported as `jobs.<name>` so that one may import another; files
+  that begin with `_` or `.` only when another imports them;
+- whatever `--import` on the command line, or `import` in a matrix entry, names: a module, or a file that ends in .py.
+
+A file that cannot be imported stops only those who ask for a job that nothing else has.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+from dispatcher.errors import UsageError, nearest
+
+J = TypeVar("J", bound=type)
+
+FOLDER: Final = "jobs"
+
+# The package's own jobs: key to module.
+_SHIPPED: Final[Mapping[str, str]] = MappingProxyType({})
+
+_KEY: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
+_log = logging.getLogger(__name__)
+
+_registered: dict[str, type] = {}
+# Imports that failed, as lines for whoever does not find a job.
+_failures: dict[str, str] = {}
+
+
+def job(key: str) -> Callable[[J], J]:
+    """Register a class under `key`: words with `/` between, such as `gpt/train/pretrain`.
+
+    The same class again (a notebook's cell run twice, a module reloaded) takes the place of the old one; another class
+    under a key that is taken is a TypeError.
+    """
+    if not _KEY.fullmatch(key):
+        raise TypeError(
+            f"@job({key!r}): expected words of letters, digits, '_', '.', '-', such as 'gpt/train/pretrain'"
+        )
+
+    def register(cls: J) -> J:
+        before = _registered.get(key)
+        if before is not None and _name(before) != _name(cls):
+            raise TypeError(f"@job({key!r}) on {_name(cls)}: the key is that of {_name(before)}; choose another")
+        _registered[key] = cls
+        return cls
+
+    return register
+
+
+def find_job(key: str) -> Any:
+    """The class registered under `key`; UsageError lists the nearest key and the files that could not be imported."""
+    if key not in _registered and key in _SHIPPED:
+        importlib.import_module(_SHIPPED[key])
+    if key in _registered:
+        return _registered[key]
+    lines = [f"there is no job {key!r}{nearest(key, job_keys())}", *_failures.values()]
+    if not job_keys():
+        lines.append(f"jobs are classes with @job(key) in {FOLDER}/*.py of the workspace, or in what --import names")
+    raise UsageError("\n".join(lines))
+
+
+def job_keys() -> list[str]:
+    """Every key that is known, in alphabetical order."""
+    return sorted({*_registered, *_SHIPPED})
+
+
+def key_of(cls: type) -> str | None:
+    """The key under which `cls` is registered; None when it is not."""
+    return next((key for key, known in _registered.items() if known is cls), None)
+
+
+def import_jobs(root: Path, names: Iterable[str] = ()) -> list[str]:
+    """Import the workspace's `jobs/*.py` and the modules or files `names`; one line for each that cannot be imported.
+
+    What `names` says must be there: an import of it that fails is a UsageError.
+    """
+    root = root.absolute()
+    if str(root) not in sys.path:
+        # Last, so that nothing in a workspace stands in for a library.
+        sys.path.append(str(root))
+    for name in names:
+        problem = _try(lambda name=name: _import_named(name), name)  # type: ignore[misc]
+        if problem:
+            raise UsageError(problem)
+    for path in sorted((root / FOLDER).glob("*.py")):
+        if not path.name.startswith(("_", ".")):
+            problem = _try(lambda path=path: _import_file(f"{FOLDER}.{path.stem}", path), str(path))  # type: ignore[misc]
+            if problem:
+                _log.warning("%s", problem)
+                _failures[str(path)] = problem
+    return list(_failures.values())
+
+
+def _import_named(name: str) -> None:
+    if name.endswith(".py"):
+        path = Path(name).absolute()
+        _import_file(path.stem, path)
+    else:
+        importlib.import_module(name)
+
+
+def _import_file(name: str, path: Path) -> None:
+    """Import the file `path` as the module `name`, once."""
+    known = sys.modules.get(name)
+    if known is not None:
+        place = getattr(known, "__file__", None)
+        if place is None or Path(place).resolve() != path.resolve():
+            raise ImportError(f"a module {name} is there already ({place}); give the file another name")
+        return
+    if not path.is_file():
+        raise ImportError("there is no such file")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+
+
+def _try(load: Callable[[], None], what: str) -> str:
+    """Run an import; the line that says why it failed, or nothing."""
+    try:
+        load()
+    except Exception as error:  # noqa: BLE001  # the code is somebody else's and may raise anything; it is reported
+        line = ""
+        trace = error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == what:
+                line = f", line {trace.tb_lineno}"
+            trace = trace.tb_next
+        if isinstance(error, SyntaxError) and error.lineno:
+            line = f", line {error.lineno}"
+        return f"{what}{line}: cannot be imported: {type(error).__name__}: {error}"
+    return ""
+
+
+def _name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"

@@ -1,4 +1,4 @@
-"""The order of claims: what is kept up to date change by change chooses as one that is built anew, and as a plain list."""
+"""The order of claims: a queue kept up to date chooses as one that is built anew, and as a plain list."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dispatcher.errors import StorageError
+from dispatcher.run_state.mounts import mount_of
 
 _LOOK_AGAIN = frozenset({errno.ENOENT, errno.ESTALE})
 _PAUSES_S = (0.0, 0.02, 0.1, 0.3)
@@ -56,7 +57,7 @@ def look_at(directory: Path | str) -> None:
 
 
 def open_existing(path: Path | str, flags: int = os.O_RDONLY) -> int:
-    """Open a file that should exist; believes "missing" only after several looks at its directory."""
+    """Open a file that should exist; on a network filesystem, "missing" is believed only after several looks."""
     directory = os.path.dirname(path)
     for pause_s in _PAUSES_S:
         if pause_s:
@@ -66,7 +67,7 @@ def open_existing(path: Path | str, flags: int = os.O_RDONLY) -> int:
         try:
             return os.open(path, flags | os.O_CLOEXEC)
         except OSError as error:
-            if error.errno not in _LOOK_AGAIN:
+            if error.errno not in _LOOK_AGAIN or not mount_of(directory).is_network:
                 raise
             last = error
     raise last

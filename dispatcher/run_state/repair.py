@@ -75,14 +75,17 @@ class _Repair:
         damaged = head.generation if head is not None and head.generation in numbers else numbers[-1] if numbers else 0
         if head is not None:
             self.last_seq = head.seq
-        if damaged:
+        if head is not None and head.generation not in numbers:
+            self.said.append(f"{self.layout.journal(head.generation)} is gone")
+        elif damaged:
             self._keep(self.layout.journal(damaged))
         header_is_whole = self._fold_whole_lines(numbers, damaged)
         self._adopt_newer()
-        begun = max([damaged, head.generation if head is not None else 0, *numbers]) + 1
-        length = self._write(begun, damaged, lock.kind)
-        if damaged:
-            self._end(damaged, begun, header_is_whole)
+        after = head.generation if head is not None else damaged
+        begun = max([after, *numbers]) + 1
+        length = self._write(begun, after, lock.kind)
+        if after in numbers:
+            self._end(after, begun, header_is_whole)
         lock.write_head(Head(generation=begun, length=length, seq=self.last_seq))
         self.said.append(f"{len(self.fold.records)} records stand in {self.layout.journal(begun)} now")
         return self.said
@@ -160,12 +163,12 @@ class _Repair:
         self.last_seq = max(self.last_seq, rev)
         return True
 
-    def _write(self, begun: int, damaged: int, lock_kind: str) -> int:
+    def _write(self, begun: int, after: int, lock_kind: str) -> int:
         self.fold.seq = self.last_seq
         now_s = time.time()
         lines = list(snapshot(self.fold, journal.now_text(now_s), self.by))
         header = journal.new_header(
-            begun, base_seq=self.last_seq, records=len(lines), lock=lock_kind, seconds=now_s, after=damaged
+            begun, base_seq=self.last_seq, records=len(lines), lock=lock_kind, seconds=now_s, after=after
         )
         data = encode_generation(header, lines)
         os.makedirs(self.layout.journal_dir, exist_ok=True)

@@ -47,10 +47,10 @@ class Replica:
         """Without the lock: take in what is certain to stay, or also what stands beyond the head."""
         try:
             self._follow(head, to_the_end=to_the_end)
-        except FileNotFoundError as error:
-            # Without any file it was removed, and the next transaction rebuilds it.
-            if journal.generations(self.layout):
-                raise files.storage_error(error, "opening the journal", self.layout.journal_dir) from error
+        except FileNotFoundError:
+            if self._newest_instead(head) is not None:
+                self.generation = None
+                self._follow(None, to_the_end=to_the_end)
 
     def _follow(self, head: Head | None, *, to_the_end: bool) -> None:
         newest = head.generation if head is not None else journal.newest_generation(self.layout)
@@ -60,6 +60,9 @@ class Replica:
             self._load(newest, head, to_the_end=to_the_end or head is None)
         fd = self._open()
         try:
+            if os.pread(fd, len(self._header), 0) != self._header:
+                self._load(newest, head, to_the_end=to_the_end)
+                return
             end = os.fstat(fd).st_size
             if head is not None and not to_the_end:
                 end = min(end, head.length) if head.generation == self.generation else self.offset
@@ -77,27 +80,42 @@ class Replica:
         The journal's descriptor, opened for writing; None when there is no journal. Raises StaleViewError when this
         host is shown less than the head says, DamagedJournalError when the journal cannot be read in the middle.
         """
+        try:
+            return self._catch_up(head)
+        except FileNotFoundError:
+            if self._newest_instead(head) is None:
+                return None
+            # Its writer died before the head named it.
+            self.generation = None
+            return self._catch_up(None)
+
+    def _catch_up(self, head: Head | None) -> int | None:
         newest = head.generation if head is not None else journal.newest_generation(self.layout)
         if newest is None:
             return None
+        if newest != self.generation:
+            self._load(newest, head, to_the_end=True)
         try:
-            if newest != self.generation:
-                self._load(newest, head, to_the_end=True)
-            try:
-                fd = self._read_until_whole(head)
-            except _ReplacedError:
-                self._load(newest, head, to_the_end=True)
-                fd = self._read_until_whole(head)
-            while self._successor is not None:
-                # Its writer died before the head named it.
-                os.close(fd)
-                self._load(self._successor, None, to_the_end=True)
-                fd = self._read_until_whole(None)
-        except FileNotFoundError as error:
-            if not journal.generations(self.layout):
-                return None
-            raise files.storage_error(error, "opening the journal", self.layout.journal(newest)) from error
+            fd = self._read_until_whole(head)
+        except _ReplacedError:
+            self._load(newest, head, to_the_end=True)
+            fd = self._read_until_whole(head)
+        while self._successor is not None:
+            # Its writer died before the head named it.
+            os.close(fd)
+            self._load(self._successor, None, to_the_end=True)
+            fd = self._read_until_whole(None)
         return fd
+
+    def _newest_instead(self, head: Head | None) -> int | None:
+        """The generation to go on with when the expected file is not there; None without any."""
+        newest = journal.newest_generation(self.layout)
+        if newest is not None and head is not None and newest < head.generation:
+            raise DamagedJournalError(
+                f"{self.layout.journal(head.generation)} is gone, and {self.layout.journal(newest)} is older; nothing "
+                "was changed. Restore the file from a backup, or let `dispatcher doctor --repair` go on without it"
+            )
+        return newest
 
     def append(self, fd: int, lines: list[Line]) -> None:
         """Under the lock: make changes that the fold already has durable, or leave the journal as it was."""

@@ -261,3 +261,17 @@ def test_history_is_one_story_over_all_generations(layout: Layout) -> None:
     ]  # fmt: skip
     assert list(journal.history(layout)) == told
     assert [line.event for line in journal.history(layout, "c")] == ["queued", "held", "requeued"]
+
+
+def test_a_missing_newest_generation_is_not_taken_for_an_older_one(layout: Layout) -> None:
+    store = grown(layout)
+    assert rotation.rotate(store)
+    layout.journal(2).unlink()
+    before = tree(layout.run_state)
+    for look in (reopened, lambda here: Store(here, by="x").refresh()):
+        with pytest.raises(DamagedJournalError, match=r"000002\.jsonl is gone.*doctor --repair"):
+            look(layout)
+    assert tree(layout.run_state) == before
+    assert repair(Store(layout, by="x"))
+    assert reopened(layout).records == store.records
+    assert journal.generations_in_force(layout) == [1, 3]

@@ -1,0 +1,72 @@
+"""Real dispatchers, started as a person starts them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.figures import BenchError
+
+# Beside the interpreter of this environment, which may not be on PATH.
+DISPATCHER = str(Path(sys.executable).parent / "dispatcher")
+_END_S = 20.0
+
+
+def environment() -> dict[str, str]:
+    """This process's, without what would change what a dispatcher does."""
+    unwanted = ("PYTHONPATH", "PYTHONSAFEPATH")
+    return {k: v for k, v in os.environ.items() if k not in unwanted and not k.startswith("DISPATCHER_")}
+
+
+def run_pod(root: Path, *options: str) -> float:
+    """Run a pod until nothing is left to do; seconds from its start to its end."""
+    begun = time.perf_counter()
+    with start_pod(root, "--until-empty", *options) as pod:
+        code = pod.wait()
+    elapsed_s = time.perf_counter() - begun
+    if code != 0:
+        raise BenchError(f"the dispatcher ended with {code}:\n{_log(root).read_text()[-2000:]}")
+    return elapsed_s
+
+
+@contextlib.contextmanager
+def start_pod(root: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A pod that is stopped at the end of the block."""
+    with open(_log(root), "wb") as log:
+        pod = subprocess.Popen(
+            [DISPATCHER, "--pod", "bench", *options],
+            cwd=root,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            # An interrupt from the terminal is for the benchmark, which then ends it in good order.
+            start_new_session=True,
+        )
+    try:
+        yield pod
+    finally:
+        pod.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            pod.wait(_END_S)
+        pod.kill()
+        pod.wait()
+
+
+def wait_until_ready(root: Path, pod: subprocess.Popen[bytes], limit_s: float = 120.0) -> float:
+    """Wait for the line by which a pod says that it begins to claim; the monotonic time when it was there."""
+    end_s = time.monotonic() + limit_s
+    while "poll interval" not in _log(root).read_text():
+        if pod.poll() is not None or time.monotonic() > end_s:
+            raise BenchError(f"the dispatcher does not begin:\n{_log(root).read_text()[-2000:]}")
+        time.sleep(0.005)
+    return time.monotonic()
+
+
+def _log(root: Path) -> Path:
+    return root / "pod.log"

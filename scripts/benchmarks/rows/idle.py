@@ -1,0 +1,88 @@
+"""What a dispatcher costs while it has nothing to do."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.bench import Bench
+from benchmarks.figures import Figure, Spread, shown
+from benchmarks.pods import environment, start_pod, wait_until_ready
+from benchmarks.workspaces import make_workspace, write_history
+
+_SIZES = (1_200, 100_000)
+_SLEEP = [sys.executable, "-c", "import time; time.sleep(1000)"]
+# After this, what came with the start is over.
+_SETTLE_S = 5.0
+_HOUR_S = 3600.0
+
+
+def measure(bench: Bench) -> Iterator[Figure]:
+    """Memory and processor time of a dispatcher that has nothing to do, at the default poll interval."""
+    # A whole number of poll intervals (30 s), so that their cost counts as it does in an hour.
+    window_s = bench.pick(60.0, 30.0)
+    with contextlib.ExitStack() as stack:
+        pids = {count: stack.enter_context(_idle_pod(bench, count)) for count in _SIZES}
+        bare = stack.enter_context(_bare_interpreter())
+        bench.say(f"watching them for {window_s:g} s")
+        time.sleep(_SETTLE_S)
+        before = {count: _processor_s(pid) for count, pid in pids.items()}
+        time.sleep(window_s)
+        used_s = {count: _processor_s(pid) - before[count] for count, pid in pids.items()}
+        memory = {count: _memory_mib(pid) for count, pid in pids.items()}
+        bare_memory = _memory_mib(bare)
+    for count in _SIZES:
+        pss, rss = memory[count]
+        times = pss / bare_memory[0]
+        yield Figure(
+            what=f"memory of an idle dispatcher, {count:,} entries",
+            ours=f"{shown(pss)} MiB PSS, {shown(rss)} MiB RSS",
+            against=f"bare Python {shown(bare_memory[0])} MiB PSS",
+            ratio=Spread(times, times, times),
+            samples={"pss_mib": pss, "rss_mib": rss, "bare_pss_mib": bare_memory[0]},
+        )
+    for count in _SIZES:
+        part = used_s[count] / window_s
+        yield Figure(
+            what=f"processor time of an idle dispatcher, {count:,} entries",
+            ours=f"{shown(part * _HOUR_S)} s per hour",
+            against="one core",
+            ratio=Spread(part, part, part),
+            samples={"used_s": used_s[count], "window_s": window_s},
+        )
+
+
+@contextlib.contextmanager
+def _idle_pod(bench: Bench, count: int) -> Iterator[int]:
+    """A pod on a workspace whose entries are all done; its pid."""
+    bench.say(f"starting a dispatcher on {count:,} entries that are done")
+    layout = make_workspace(bench.new_directory("idle"), count)
+    write_history(layout, count)
+    with start_pod(layout.root, "--slots", "2") as pod:
+        wait_until_ready(layout.root, pod)
+        yield pod.pid
+
+
+@contextlib.contextmanager
+def _bare_interpreter() -> Iterator[int]:
+    with subprocess.Popen(_SLEEP, env=environment(), start_new_session=True) as process:
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def _processor_s(pid: int) -> float:
+    # The processor clock of another process (clock_getcpuclockid): /proc/PID/stat counts in ticks of 10 ms.
+    return time.clock_gettime((~pid << 3) | 2)
+
+
+def _memory_mib(pid: int) -> tuple[float, float]:
+    """PSS (shared pages in parts) and RSS."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    kib = {words[0]: int(words[1]) for line in lines if len(words := line.split()) == 3}
+    return kib["Pss:"] / 1024, kib["Rss:"] / 1024

@@ -1,0 +1,59 @@
+"""`dispatcher status` as a multiple of what no command line in Python can do without."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.bench import Bench
+from benchmarks.figures import Figure, Target, interleave, median_of, milliseconds, ratio
+from benchmarks.pods import DISPATCHER, environment
+from benchmarks.workspaces import job_ids, make_workspace, queue_all
+from dispatcher.run_state.projection import Projector
+from dispatcher.run_state.states import State
+from dispatcher.run_state.store import Store
+from dispatcher.workspace import Layout
+
+_ENTRIES = 1_200
+
+
+def measure(bench: Bench) -> Iterator[Figure]:
+    """`dispatcher status` on 1,200 entries against `python -c "import click"`."""
+    rounds = bench.pick(25, 7)
+    layout = make_workspace(bench.new_directory("status"), _ENTRIES)
+    queue_all(layout, _ENTRIES)
+    _finish_some(layout)
+    bench.say(f"{rounds} rounds")
+    arms = {"status": [DISPATCHER, "status"], "click": [sys.executable, "-c", "import click"]}
+    for argv in arms.values():
+        _run(argv, layout.root)
+    found = interleave({name: lambda argv=argv: [_run(argv, layout.root)] for name, argv in arms.items()}, rounds)
+    yield Figure(
+        what=f"dispatcher status, {_ENTRIES:,} entries",
+        ours=milliseconds(median_of(found["status"])),
+        against=f"import click {milliseconds(median_of(found['click']))}",
+        ratio=ratio(found["status"], found["click"]),
+        target=Target(3.0),
+        samples=found,
+    )
+
+
+def _finish_some(layout: Layout) -> None:
+    """Half done, some failed: what a lab looks at."""
+    store = Store(layout, by="bench")
+    with store.transaction() as tx:
+        for number, job in enumerate(job_ids(_ENTRIES // 2)):
+            tx.change(job, "claimed", {"state": State.RUNNING, "pod": "bench", "started_at": tx.at, "attempt": 1})
+            ending = {"state": State.DONE, "exit_code": 0} if number % 10 else {"state": State.FAILED, "exit_code": 1}
+            tx.change(job, ending["state"], {**ending, "finished_at": tx.at})
+    Projector(store).write()
+    store.close()
+
+
+def _run(argv: list[str], root: Path) -> float:
+    begun = time.perf_counter()
+    subprocess.run(argv, cwd=root, env=environment(), stdout=subprocess.DEVNULL, check=True)
+    return time.perf_counter() - begun

@@ -1,0 +1,71 @@
+"""A thousand jobs that do nothing, end to end, beside the tools that people use for that."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+
+from benchmarks import rivals
+from benchmarks.bench import Bench
+from benchmarks.figures import BenchError, Figure, Skipped, Spread, Target, interleave, ratio, shown
+from benchmarks.pods import run_pod
+from benchmarks.workspaces import job_ids, make_workspace
+from dispatcher.run_state.states import State
+from dispatcher.run_state.store import Store
+from dispatcher.workspace import Layout
+
+_BASE = "parallel"
+_SLOTS = 2
+
+
+def measure(bench: Bench) -> Iterator[Figure]:
+    """1,000 entries of /bin/true on 2 slots, end to end."""
+    count, rounds = bench.pick(1_000, 200), bench.pick(5, 2)
+    arms: dict[str, Callable[[], list[float]]] = {}
+    missing: list[Figure] = []
+    for name, make in rivals.RIVALS.items():
+        try:
+            run = make(bench)
+            arms[name] = lambda name=name, run=run: [run(bench.new_directory(name), count)]
+        except Skipped as reason:
+            missing.append(Figure(what=name, note=f"skipped: {reason}"))
+    arms["ours"] = lambda: [_run_ours(bench, count)]
+    bench.say(f"{rounds} rounds of {count:,} jobs: {', '.join(arms)}")
+    found = interleave(arms, rounds)
+    rates = {name: count / statistics.median(s[0] for s in samples) for name, samples in found.items()}
+    base = f"parallel --joblog {shown(rates[_BASE])}/s" if _BASE in rates else ""
+    for name in ("ours", *(name for name in rates if name not in ("ours", _BASE))):
+        times = ratio(found[_BASE], found[name]) if _BASE in found else None
+        yield _figure(name, count, rates[name], base, times, found)
+    yield from missing
+
+
+def _figure(
+    name: str, count: int, rate: float, base: str, times: Spread | None, found: dict[str, list[list[float]]]
+) -> Figure:
+    ours = name == "ours"
+    return Figure(
+        what=f"{count:,} x /bin/true on {_SLOTS} slots" if ours else f"the same by {name}",
+        ours=f"{shown(rate)}/s",
+        against=base,
+        ratio=times,
+        target=Target(1.0, at_least=True) if ours else None,
+        samples=found if ours else {},
+    )
+
+
+def _run_ours(bench: Bench, count: int) -> float:
+    layout = make_workspace(bench.new_directory("ours"), count)
+    elapsed_s = run_pod(layout.root, "--slots", str(_SLOTS))
+    _check_complete(layout, count)
+    return elapsed_s
+
+
+def _check_complete(layout: Layout, count: int) -> None:
+    """Raise BenchError unless every attempt has its directory, log, exit status and record."""
+    store = Store(layout, by="bench")
+    store.refresh(to_the_end=True)
+    for job in job_ids(count):
+        record, paths = store.records.get(job), layout.attempt(job, 1)
+        if record is None or record.state is not State.DONE or not (paths.log.exists() and paths.exit.exists()):
+            raise BenchError(f"{job}: the record is {record}, and {paths.directory} may lack its log or exit status")

@@ -38,6 +38,7 @@ _COMMANDS: Final = {
     "drain": "dispatcher.cli.pods",
     "resume": "dispatcher.cli.pods",
     "doctor": "dispatcher.cli.doctor",
+    "job": "dispatcher.cli.job",
 }
 _INTERRUPTED: Final = 130
 _BROKEN_PIPE: Final = 141

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
@@ -11,6 +12,28 @@ import msgspec
 from dispatcher import values
 
 parse_time_limit = values.parse_duration
+
+_JOB_KEY: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
+
+
+def _parse_job(value: object) -> str:
+    """The key of a job's class: words with `/` between."""
+    if not isinstance(value, str) or not _JOB_KEY.fullmatch(value):
+        raise values.BadValueError("expected the key of a class with @job, such as gpt/train/pretrain")
+    return value
+
+
+def _parse_config(value: object) -> Mapping[str, Any]:
+    """A job's configuration: keys, each with a value or with keys of its own. What they mean only the job knows."""
+    if not isinstance(value, Mapping):
+        raise values.BadValueError('expected keys and values such as {"training": {"lr": 1e-4}}')
+    for key, inner in value.items():
+        if not isinstance(key, str):
+            raise values.BadValueError(f"the key {values.shown(key)} is not text: put it in quotes")
+        if isinstance(inner, Mapping):
+            _parse_config(inner)
+    return value
+
 
 # Each optional word: the field it fills and how its value is read. Every other key is a parameter of the job.
 READERS: Final[Mapping[str, tuple[str, values.Reader]]] = {
@@ -24,6 +47,9 @@ READERS: Final[Mapping[str, tuple[str, values.Reader]]] = {
     "env": ("env", values.parse_env),
     "outlet": ("outlet", values.parse_words),
     "resources": ("resources", values.parse_resources),
+    "job": ("job", _parse_job),
+    "config": ("config", _parse_config),
+    "import": ("imports", values.parse_words),
 }
 RESERVED: Final = frozenset(READERS) | {"job_id", "method"}
 
@@ -36,6 +62,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `params` is everything that is not a reserved word. `gpus` None counts as one on a GPU slot, and CPU slots take the
     entry as well. `order` is the position in the manifest. `written` has the reserved words as the manifest has them.
+
+    `job` is the key of a class with @job, which runs with the configuration `config` in place of the method's command;
+    `imports` are modules and files that hold such classes. Of the method all else applies.
     """
 
     job_id: str
@@ -51,6 +80,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     env: Mapping[str, str] = _NOTHING
     outlet: tuple[str, ...] = ()
     resources: Mapping[str, Any] = _NOTHING
+    job: str | None = None
+    config: Mapping[str, Any] = _NOTHING
+    imports: tuple[str, ...] = ()
     order: int = 0
     written: Mapping[str, Any] = _NOTHING
 
@@ -105,6 +137,10 @@ def read_entry(document: dict[str, Any], order: int) -> tuple[Entry | None, list
             fields[field] = read(value)
         except values.BadValueError as error:
             faults.append(f"{word} = {values.shown(value)}: {error}")
+    if written.get("job") is None:
+        for word in ("config", "import"):
+            if written.get(word) is not None:
+                faults.append(f"{word} = {values.shown(written[word])}: only an entry that says `job` has a {word}")
     return _make(job_id, method, document, order, fields, faults), faults
 
 

@@ -26,6 +26,9 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 OWN_PLACEHOLDERS: Final = ("script", "python")
 
+# What runs an entry with a `job`. Without -P everything in the workspace's root could stand in for a library.
+_RUN_JOB: Final = ("{python}", "-P", "-m", "dispatcher.runtime", "attempt")
+
 
 def command_line(method: Method, entry: Entry, script: Path) -> list[str]:
     """The arguments that start `entry`; TemplateError names the entry and the word that cannot be filled.
@@ -47,7 +50,9 @@ def uses_script(method: Method, entry: Entry) -> bool:
 
 
 def _command(method: Method, entry: Entry) -> str | tuple[str, ...]:
-    return method.command if entry.command is None else entry.command
+    if entry.command is not None:
+        return entry.command
+    return method.command if entry.job is None else _RUN_JOB
 
 
 @lru_cache(maxsize=1024)

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from dispatcher.runtime.configuration import Config, checked, configure
+from dispatcher.runtime.configuration import Config, checked, configuration, configure, current_config
 from dispatcher.runtime.execution import ExecutionSpec, local
 
 C = TypeVar("C")
@@ -37,13 +37,15 @@ class BasicJob(ABC, Generic[C]):
             def run(self):
                 return {"vowels": sum(letter in self.args.vowels for letter in self.args.text)}
 
-    It is made inside of a `configuration` block and then called, on all processes of the job alike. `args` is the
-    configuration's instance of C (of several dataclasses, the first), `spec` says where and as what the job runs.
+    It is made inside of a `configuration` block and then called, on all processes of the job alike; a call has that
+    configuration in force again. `args` is its instance of C (of several dataclasses, the first), `spec` says where
+    and as what the job runs.
     """
 
     def __init__(self, spec: ExecutionSpec) -> None:
         self.spec = spec
         self.args: C = configure(self.config_classes()[0])
+        self._config = current_config()
 
     @classmethod
     @abstractmethod
@@ -64,22 +66,12 @@ class BasicJob(ABC, Generic[C]):
 
     def __call__(self) -> Row | None:
         """Skip if done, else: wait for all, run, wait for all, finish. The row of results, also of a job skipped."""
-        if _everywhere(self.done):
-            _log.info("%s: done already, skipped", self.spec.name)
-            return self._kept_row()
-        self.sync("start")
-        row = self.run()
-        if row is not None:
-            with self.spec.result(_RESULT) as file:
-                if file is not None:
-                    json.dump(dict(row), file, ensure_ascii=False)
-        self.sync("end")
-        self.finish()
-        return row
+        with configuration(self._config or {}):
+            return self._run_once()
 
     def sync(self, moment: str) -> None:
         """Wait until what this process gave its devices is done, and until all processes are at this `moment`."""
-        for array in jax.live_arrays():
+        for array in jax.live_arrays():  # type: ignore[no-untyped-call]  # JAX says no types here
             if not array.is_deleted():
                 array.block_until_ready()
         multihost_utils.sync_global_devices(f"{self.spec.name}:{moment}")
@@ -111,6 +103,20 @@ class BasicJob(ABC, Generic[C]):
     ) -> Self:
         """The job on the devices that are there, with its files below `root`; inside of a `configuration` block."""
         return cls(local(root, name, project, group))
+
+    def _run_once(self) -> Row | None:
+        if _everywhere(self.done):
+            _log.info("%s: done already, skipped", self.spec.name)
+            return self._kept_row()
+        self.sync("start")
+        row = self.run()
+        if row is not None:
+            with self.spec.result(_RESULT) as file:
+                if file is not None:
+                    json.dump(dict(row), file, ensure_ascii=False)
+        self.sync("end")
+        self.finish()
+        return row
 
     def _kept_row(self) -> Row | None:
         try:

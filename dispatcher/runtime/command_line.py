@@ -1,0 +1,141 @@
+"""What runs in the process of a job: `python -m dispatcher.runtime attempt`, and the commands of `dispatcher job`.
+
+Here errors become messages and exit codes, as in the CLI, which starts this program rather than importing it: the CLI
+never pays for JAX. Commands that need no device import it late for the same reason.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from dispatcher import contract
+from dispatcher.errors import DispatcherError, UsageError
+from dispatcher.runtime import launching
+from dispatcher.runtime.configuration import to_dict
+from dispatcher.runtime.job_file import JobFile, read_job_file, write_job_file
+from dispatcher.runtime.registry import find_job, import_jobs, job_keys
+from dispatcher.runtime.yaml_text import dump
+
+if TYPE_CHECKING:
+    from dispatcher.runtime.jobs.basic import BasicJob
+
+_INTERRUPTED: Final = 130
+
+import_option = click.option(
+    "--import", "imports", multiple=True, metavar="MODULE_OR_FILE",
+    help="Import this module or .py file, for the jobs in it, beside the workspace's jobs/*.py; may be repeated.",
+)  # fmt: skip
+overrides_argument = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+def program() -> None:
+    """Make and run jobs (classes with @job) outside of a matrix."""
+
+
+@program.command(hidden=True)
+def attempt() -> int:
+    """Run the job of the attempt in $DISPATCHER_ATTEMPT_DIR; exit status 0 is done, 75 preempted."""
+    directory = contract.attempt_dir()
+    if directory is None:
+        raise UsageError(f"{contract.ATTEMPT_DIR} is not set: this is what a dispatcher runs; see `dispatcher job run`")
+    return _call(launching.attempt_job(directory, launching.workspace_root()))
+
+
+@program.command("list")
+@import_option
+def list_jobs(imports: tuple[str, ...]) -> None:
+    """List the keys of all jobs, with the first line of what they say of themselves."""
+    import_jobs(launching.workspace_root(), imports)
+    keys = job_keys()
+    width = max(map(len, keys), default=0)
+    for key in keys:
+        lines = (find_job(key).__doc__ or "").strip().splitlines()
+        click.echo(f"{key:<{width}}  {lines[0] if lines else ''}".rstrip())
+    if not keys:
+        click.echo(
+            "no jobs: write a class with @job(key) into jobs/ of the workspace, or name its module with --import"
+        )
+
+
+@program.command()
+@click.argument("key")
+@click.argument("out", metavar="OUT.yaml", type=click.Path(dir_okay=False, path_type=Path))
+@overrides_argument
+@import_option
+@click.option("--force", is_flag=True, help="Replace OUT.yaml if it is there.")
+def configure(key: str, out: Path, overrides: tuple[str, ...], imports: tuple[str, ...], force: bool) -> None:
+    """Write the configuration of the job KEY: defaults, overrides, and `...` where a value is required."""
+    import_jobs(launching.workspace_root(), imports)
+    cls = find_job(key)
+    if out.exists() and not force:
+        raise UsageError(f"{out}: is there already, and was left as it is; --force replaces it")
+    config = cls.checked_config(launching.with_overrides({}, overrides), where="overrides", complete=False)
+    write_job_file(out, JobFile(job=key, config=to_dict(config)))
+    click.echo(dump(to_dict(config)), nl=False)
+    click.echo(f"written to {out}", err=True)
+
+
+@program.command()
+@click.argument("name")
+@click.argument("config", metavar="CONFIG.yaml", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path(file_okay=False, path_type=Path))
+@overrides_argument
+@click.option("--restore", metavar="REL_PATH", help="Go on from this checkpoint, a path below the checkpoints.")
+@click.option("--project", help="The folder above the group's.  [default: default]")
+@click.option("--group", help="The folder above the run's.  [default: default]")
+@click.option("--checkpoints", metavar="URL", help="Where checkpoints are kept.  [default: OUT/checkpoints]")
+@import_option
+def run(name: str, config: Path, out: Path, overrides: tuple[str, ...], **given: Any) -> int:
+    """Run the job that CONFIG.yaml describes as NAME, with its files below OUT."""
+    file = read_job_file(config)
+    import_jobs(launching.workspace_root(), given["imports"])
+    cls = find_job(file.job)
+    said = launching.with_overrides(file.config, overrides)
+
+    from dispatcher.runtime.execution import local
+
+    spec = local(
+        out,
+        name,
+        given["project"],
+        given["group"],
+        tensor_shards=file.request.tensor_shards or 1,
+        checkpoints=given["checkpoints"],
+    )
+    return _call(launching.make_job(cls, spec, said, restore=given["restore"], where=str(config)))
+
+
+def _call(job: BasicJob[Any]) -> int:
+    """Run the job and report its row of results."""
+    row = job()
+    if row is not None and job.main_process():
+        contract.report_result(**row)
+    return contract.EXIT_DONE
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv`; the exit code. What a job raises beside our own errors stays a traceback."""
+    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    logging.getLogger("dispatcher").setLevel(logging.INFO)
+    try:
+        code = program.main(
+            args=None if argv is None else list(argv), prog_name="dispatcher job", standalone_mode=False
+        )
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx is not None else "dispatcher job"
+        click.echo(f"{command}: {error.format_message()}\nTry '{command} --help'.", err=True)
+        return error.exit_code
+    except (DispatcherError, click.ClickException) as error:
+        click.echo(f"dispatcher: {error}", err=True)
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return _INTERRUPTED

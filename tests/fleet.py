@@ -257,9 +257,11 @@ def fleet_at(root: Path) -> Iterator[Fleet]:
     fleet = Fleet(root)
     try:
         yield fleet
-        for dispatcher in fleet.dispatchers:
-            if dispatcher.is_running():
-                dispatcher.send(signal.SIGTERM)
+        # The second signal stops what still runs. It is another one, because of equal ones the kernel may keep but one.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            for dispatcher in fleet.dispatchers:
+                if dispatcher.is_running():
+                    dispatcher.send(number)
         for dispatcher in fleet.dispatchers:
             dispatcher.end()
         left = fleet.pids()

@@ -38,7 +38,11 @@ class Fence:
         return None
 
     def _is_left_over(self, job: str, number: int) -> bool:
-        claimant = files.read_fresh(self._layout.attempt(job, number).claimant)
+        paths = self._layout.attempt(job, number)
+        if paths.exit.exists() or paths.superseded.exists():
+            # An attempt of a record that somebody has forgotten.
+            return True
+        claimant = files.read_fresh(paths.claimant)
         name = (claimant or b"").decode(errors="replace").strip()
         if name:
             # We hold our own name, so whoever claimed under it before is dead.

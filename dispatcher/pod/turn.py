@@ -58,6 +58,8 @@ class Turn:
         self._manifest: Manifest | None = None
         self._manifest_identity: tuple[int, int, int] | None = None
         self._elsewhere: set[str] = set()
+        # Whether entries of the manifest have lost their records, to be queued anew.
+        self._forgotten = False
         self._claims = 0
         self._failures = 0
         self._shown_slots: list[SlotInfo] = []
@@ -154,7 +156,10 @@ class Turn:
             self.something_changed = False
             self.store.refresh()
             self._sync()
-            self._read_manifest()
+            if not self._read_manifest() and self._forgotten and self._manifest is not None:
+                self._queue_new(self._manifest)
+                self._sync()
+            self._forgotten = False
         if look_around:
             found = self.recovery.look([(job, self.store.records[job]) for job in sorted(self._elsewhere)])
         self._carry_out_wishes()
@@ -328,6 +333,7 @@ class Turn:
         for job in self.store.fold.drain_touched():
             record = self.store.records.get(job)
             self.queue.update(job, record)
+            self._forgotten |= record is None and self._entry(job) is not None
             # A claim of ours that was never started counts too: the lock may have failed after it was written.
             if record is not None and record.state in IN_FLIGHT and job not in self.flights.by_job:
                 self._elsewhere.add(job)

@@ -76,6 +76,8 @@ class Layout:
         self.pods_dir = self.run_state / "pods"
         self.jobs_dir = self.run_state / "jobs"
         self.rejected_dir = self.run_state / "rejected"
+        # Where the doctors of several hosts meet.
+        self.doctor_dir = self.run_state / "doctor"
 
     def journal(self, generation: int) -> Path:
         return self.journal_dir / f"{generation:06d}.jsonl"

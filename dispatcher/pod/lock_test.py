@@ -1,0 +1,112 @@
+"""Trying each kind of lock on files of a directory: whether it excludes here, and what it costs."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from filelock import SoftFileLockProtocolError, StrictSoftFileLock, Timeout
+
+BUSY = frozenset({errno.EAGAIN, errno.EACCES})
+
+
+class LockTest:
+    """Locks on files of `directory`, which it leaves as it found it."""
+
+    def __init__(self, directory: Path, name: str = "") -> None:
+        self._directory = directory
+        self._name = name or f"test-{os.uname().nodename}-{os.getpid()}"
+
+    def why_not(self, kind: str) -> str | None:
+        """Why a lock of this kind does not exclude even on this host; None when it does."""
+        with self._clean_up():
+            try:
+                with held(kind, self._path):
+                    return f"{kind} is granted to everybody" if self._is_granted_again(kind) else None
+            except SoftFileLockProtocolError as error:
+                return str(error)
+            except OSError as error:
+                return f"{kind} fails with {errno.errorcode.get(error.errno or 0, '')} ({error.strerror})"
+
+    def time_lock(self) -> None:
+        with self._clean_up(), held("flock", self._path):
+            pass
+
+    def time_sync(self) -> None:
+        with self._clean_up():
+            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            try:
+                os.write(fd, b"a line of the journal\n")
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    @property
+    def _path(self) -> Path:
+        return self._directory / self._name
+
+    def _is_granted_again(self, kind: str) -> bool:
+        if kind != "lockf":
+            return try_lock(kind, self._path)
+        # Byte ranges belong to the process: only another one is refused.
+        child = os.fork()
+        if child == 0:
+            granted = False
+            with contextlib.suppress(BaseException):
+                granted = try_lock(kind, self._path)
+            os._exit(granted)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
+
+    @contextlib.contextmanager
+    def _clean_up(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            clean_up(self._path)
+
+
+@contextlib.contextmanager
+def held(kind: str, path: Path) -> Iterator[None]:
+    """Hold a lock that is free; OSError (EAGAIN) when it is not, or where locks do not work."""
+    if kind == "strict":
+        lock = StrictSoftFileLock(path, timeout=0, thread_local=False)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from None
+        try:
+            yield
+        finally:
+            lock.release()
+        return
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        (fcntl.flock if kind == "flock" else fcntl.lockf)(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(fd)
+
+
+def try_lock(kind: str, path: Path) -> bool:
+    """Whether the lock is granted, for a moment; False when somebody holds it."""
+    try:
+        with held(kind, path):
+            return True
+    except OSError as error:
+        if error.errno in BUSY:
+            return False
+        raise
+
+
+def clean_up(path: Path) -> None:
+    """Remove what locks at `path` have left."""
+    folder = path.with_name(f"{path.name}.filelock")
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+    with contextlib.suppress(OSError):
+        os.rmdir(folder / "claims")
+        os.rmdir(folder)

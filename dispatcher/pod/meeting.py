@@ -1,0 +1,163 @@
+"""How the doctors of two hosts find each other and talk: by files with new names in one directory, and nothing else.
+
+Every message is a file of its own that is written once, because that is what every network filesystem shows soonest:
+a name that was not there before, after its directory was opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from dispatcher.errors import PodError
+from dispatcher.run_state import files, life
+
+_ANSWER_S: Final = 90.0
+_LOOK_S: Final = 0.005
+_HELLO_S: Final = 0.1
+_SUFFIX: Final = ".hello"
+
+
+class PeerGoneError(PodError):
+    """The other doctor has stopped answering."""
+
+
+class Doctor(msgspec.Struct, frozen=True):
+    """Who runs a doctor."""
+
+    id: str
+    host: str
+    boot_id: str
+    pid: int
+
+    @property
+    def is_here(self) -> bool:
+        return (self.host, self.boot_id) == (life.host_name(), life.boot_id())
+
+    @property
+    def is_gone(self) -> bool:
+        return self.is_here and life.start_ticks(self.pid) is None
+
+
+class Meeting:
+    """A talk with the doctor of another host. `leads` is true for exactly one of the two.
+
+    `directory` is for the two alone.
+    """
+
+    def __init__(self, directory: Path, me: Doctor, peer: Doctor) -> None:
+        self.directory = directory
+        self.me, self.peer = me, peer
+        self.leads = me.id < peer.id
+        self._sent = 0
+        self._received = 0
+
+    def send(self, **data: Any) -> None:
+        """Say something; the peer gets it by its next `receive`."""
+        self._sent += 1
+        path = self.directory / f"{self.me.id}.{self._sent}"
+        files.replace_file(path, msgspec.json.encode(data), durable=False)
+
+    def receive(self) -> dict[str, Any]:
+        """What the peer said next; PeerGoneError when it says nothing for long."""
+        self._received += 1
+        path = self.directory / f"{self.peer.id}.{self._received}"
+        end_s = time.monotonic() + _ANSWER_S
+        while True:
+            data = files.read_fresh(path)
+            if data:
+                answer: dict[str, Any] = msgspec.json.decode(data)
+                return answer
+            if time.monotonic() > end_s:
+                raise PeerGoneError(f"the doctor on host {self.peer.host} has not answered for {_ANSWER_S:.0f} s")
+            time.sleep(_LOOK_S)
+
+    def swap(self, **data: Any) -> dict[str, Any]:
+        """Say something and hear what the peer says at this point: when it returns, both have come here."""
+        self.send(**data)
+        return self.receive()
+
+    def end(self) -> None:
+        """Part; the one who leads cleans up."""
+        self.swap(end=True)
+        if self.leads:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def meet(place: Path, wait_s: float, say: Callable[[str], None]) -> Meeting | None:
+    """Wait in `place` for the doctor of another host; None when none has come."""
+    me = Doctor(f"{secrets.token_hex(6)}", life.host_name(), life.boot_id(), os.getpid())
+    _remove_dead(place)
+    hello = place / f"{me.id}{_SUFFIX}"
+    files.replace_file(hello, msgspec.json.encode(me), durable=False)
+    try:
+        if wait_s > 0:
+            say(f"waiting {wait_s:g} s for `dispatcher doctor` on another host ...")
+        end_s = time.monotonic() + wait_s
+        seen: dict[str, Doctor] = {}
+        while True:
+            # One that has met us already has taken its hello away.
+            seen.update((peer.id, peer) for peer in _others(place, me))
+            for peer in seen.values():
+                directory = place / "+".join(sorted((me.id, peer.id)))
+                if _nods(place, me, peer) or directory.exists():
+                    os.makedirs(directory, exist_ok=True)
+                    return Meeting(directory, me, peer)
+            if time.monotonic() >= end_s:
+                return None
+            time.sleep(_HELLO_S)
+    finally:
+        for name in (hello.name, *_nodded(place, me)):
+            with contextlib.suppress(OSError):
+                os.unlink(place / name)
+
+
+def _others(place: Path, me: Doctor) -> list[Doctor]:
+    """Doctors of other hosts that have left a hello, some of them maybe dead."""
+    files.look_at(place)
+    found = []
+    for name in sorted(os.listdir(place)):
+        if name.endswith(_SUFFIX) and not name.startswith("."):
+            with contextlib.suppress(msgspec.DecodeError):
+                doctor = msgspec.json.decode(files.read_fresh(place / name) or b"", type=Doctor)
+                if doctor.id != me.id and not doctor.is_here:
+                    found.append(doctor)
+    return found
+
+
+def _nods(place: Path, me: Doctor, peer: Doctor) -> bool:
+    """Whether the peer has seen us as we have seen it: one that is dead nods to nobody."""
+    mine, theirs = place / f"{me.id}.nod.{peer.id}", place / f"{peer.id}.nod.{me.id}"
+    if not mine.exists():
+        files.write_new(mine, b"\n")
+    files.look_at(place)
+    return theirs.exists()
+
+
+def _nodded(place: Path, me: Doctor) -> list[str]:
+    with contextlib.suppress(OSError):
+        return [name for name in os.listdir(place) if name.startswith(f"{me.id}.nod.")]
+    return []
+
+
+def _remove_dead(place: Path) -> None:
+    """Remove what doctors of this host that were killed have left."""
+    files.remove_leftovers(place)
+    for name in os.listdir(place):
+        if not name.endswith(_SUFFIX) or name.startswith("."):
+            continue
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            doctor = msgspec.json.decode((place / name).read_bytes(), type=Doctor)
+            if doctor.is_gone:
+                for left in os.listdir(place):
+                    if doctor.id in left:
+                        path = place / left
+                        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()

@@ -145,7 +145,7 @@ class ClaimsLock:
                     continue
                 if time.monotonic() - begun > timeout_s:
                     raise LockTimeoutError(
-                        f"{self.path}: held by somebody else for {timeout_s:.0f} s ({self._holder()}). "
+                        f"{self.path}: held by somebody else for {timeout_s:g} s ({self._holder()}). "
                         "Nothing was changed; try again, or look at that process"
                     )
                 if self._has_turn:
@@ -342,6 +342,7 @@ class ClaimsLock:
         inode = os.fstat(self._fd).st_ino
         for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
             fields = line.split()
-            if "->" not in fields and fields[5].rsplit(":", 1)[1] == str(inode):
+            # Locks of bytes belong to an open file, not to a process: they name nobody.
+            if fields[1] == "FLOCK" and fields[5].rsplit(":", 1)[1] == str(inode):
                 return f"pid {fields[4]} of this host, {last}"
         return last

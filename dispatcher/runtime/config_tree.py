@@ -6,8 +6,8 @@ import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dispatcher.errors import ConfigError, nearest
-from dispatcher.runtime.places import REQUIRED, Place
+from dispatcher.errors import ConfigError
+from dispatcher.runtime.places import REQUIRED, Place, nearest_path
 from dispatcher.runtime.value_types import MismatchError, convert, plain, shown
 
 
@@ -28,7 +28,7 @@ class Config:
         path = (*self._path, key)
         dotted = ".".join(path)
         if key not in self._document:
-            raise KeyError(f"{dotted}: there is no such key{nearest(dotted, _known(self))}")
+            raise KeyError(f"{dotted}: there is no such key{nearest_path(dotted, _known(self))}")
         value = self._document[key]
         if isinstance(value, dict) and (self._places is None or dotted not in self._places):
             group = Config.__new__(Config)
@@ -127,7 +127,7 @@ def _check_assignment(places: Mapping[str, Place], dotted: str, value: Any) -> N
         inside = [path for path in places if path.startswith(f"{dotted}.")]
         if inside:
             raise ConfigError(f"{dotted} is a group: set its values one by one, such as {inside[0]}")
-        raise ConfigError(f"{dotted} = {shown(value)}: unknown key{nearest(dotted, places)}")
+        raise ConfigError(f"{dotted} = {shown(value)}: unknown key{nearest_path(dotted, places)}")
     for kind in place.kinds:
         try:
             convert(kind, value)

@@ -19,10 +19,10 @@ from contextvars import ContextVar
 from dataclasses import MISSING
 from typing import Any, TypeVar
 
-from dispatcher.errors import ConfigError, nearest
+from dispatcher.errors import ConfigError
 from dispatcher.runtime import yaml_text
 from dispatcher.runtime.config_tree import Config, assigned, live_document, to_dict
-from dispatcher.runtime.places import REQUIRED, Place, field, is_group, layout, places_of
+from dispatcher.runtime.places import REQUIRED, Place, field, is_group, layout, nearest_path, places_of
 from dispatcher.runtime.value_types import MismatchError, convert, shown
 
 __all__ = [
@@ -111,7 +111,7 @@ def check(
         if path in places:
             faults += _value_faults(places[path], value)
         elif path not in also:
-            faults.append(f"{path} = {shown(value)}: unknown key{nearest(path, [*places, *also])}")
+            faults.append(f"{path} = {shown(value)}: unknown key{nearest_path(path, [*places, *also])}")
     for path, place in places.items():
         if complete and place.required and path not in said:
             faults.append(f"{path}: not said, and it has no default: expected {place.expected}")

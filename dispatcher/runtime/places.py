@@ -13,13 +13,15 @@ suit both. A field that is itself a dataclass contributes its own places, below 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import re
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from functools import lru_cache
 from typing import Any, Final
 
+from dispatcher.errors import nearest
 from dispatcher.runtime.value_types import expected, plain
 
 # Stands in a written configuration where somebody has to say a value, as `...` does in a training template.
@@ -110,6 +112,19 @@ def places_of(cls: type) -> Iterator[tuple[dataclasses.Field[Any], tuple[str, ..
 def is_group(kind: Any) -> bool:
     """Whether a field of this type has places of its own."""
     return isinstance(kind, type) and dataclasses.is_dataclass(kind)
+
+
+def nearest_path(path: str, known: Iterable[str]) -> str:
+    """As `errors.nearest`, for dotted paths: first a like key in the same group, then the same key elsewhere."""
+    group, _, key = path.rpartition(".")
+    paths = list(known)
+    beside = {other.rpartition(".")[2]: other for other in paths if other.rpartition(".")[0] == group}
+    like = [beside[word] for word in difflib.get_close_matches(key, beside, n=1, cutoff=0.6)]
+    like = like or [other for other in paths if other.rpartition(".")[2] == key]
+    if like:
+        return f" (did you mean {like[0]!r}?)"
+    # Paths of one group are all alike: none is nearer than the others.
+    return nearest("", beside.values()) if beside else nearest(path, paths)
 
 
 def _fields(cls: type, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any, Any]]:

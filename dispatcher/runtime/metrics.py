@@ -1,0 +1,179 @@
+"""What a training measures: `metrics.jsonl`, one line per step logged, and `progress.json` for the status table.
+
+A line is `{"step": 120, "wall_s": 34.5, "loss": 2.31}`: seconds of training so far, those of earlier attempts
+included, then names to numbers; `"NaN"`, `"Infinity"` and `"-Infinity"` are text, which JSON has no numbers for.
+
+An attempt that goes on from step N begins with the lines up to N that the attempt before it wrote; what was logged
+beyond N is measured again. So, wall time aside, the file of the last attempt is that of a run that nobody disturbed,
+provided that a trainer logs what belongs to a step before it saves that step. Each line is written at once and
+survives the process; `sync` before a checkpoint is committed lets it survive the host.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from dispatcher import contract
+from dispatcher.errors import StorageError
+
+if TYPE_CHECKING:
+    from dispatcher.runtime.execution import ExecutionSpec
+
+METRICS_FILE: Final = "metrics.jsonl"
+PROGRESS_EVERY_S: Final = 1.0
+
+# Takes a step and its metrics to somewhere else.
+Sink = Callable[[int, Mapping[str, float]], None]
+
+
+class MetricsLog:
+    """The metrics of one attempt in `directory`, from `resumed_step` on; also given to `sinks`.
+
+    `clock` counts seconds. A write that fails is a StorageError, and leaves no part of a line behind.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        resumed_step: int = 0,
+        sinks: tuple[Sink, ...] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.path = directory / METRICS_FILE
+        self._sinks = sinks
+        self._clock = clock
+        self._latest: dict[str, float] = {}
+        self._progress_at_s = -math.inf
+        directory.mkdir(parents=True, exist_ok=True)
+        with _storing(self.path):
+            kept = list(_lines_up_to(_written_before(directory, resumed_step), resumed_step))
+            self._replace(kept)
+            self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        earlier_s = _number(json.loads(kept[-1]).get("wall_s", 0.0)) if kept else 0.0
+        self._began_s = clock() - earlier_s
+
+    @classmethod
+    def of(cls, spec: ExecutionSpec, *, resumed_step: int = 0, sinks: tuple[Sink, ...] = ()) -> MetricsLog:
+        """The log in the attempt's directory; by hand, beside the job's results. For the first process only."""
+        directory = contract.attempt_dir() or spec.result_path(METRICS_FILE).parent
+        return cls(directory, resumed_step=resumed_step, sinks=sinks)
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Append one line; the values are numbers or scalar arrays."""
+        numbers = {name: float(value) for name, value in metrics.items()}
+        if taken := numbers.keys() & {"step", "wall_s"}:
+            raise ValueError(f"a metric cannot be called {', '.join(sorted(taken))}: every line has its own")
+        wall_s = round(self._clock() - self._began_s, 3)
+        self._append({"step": step, "wall_s": wall_s, **{name: _written(value) for name, value in numbers.items()}})
+        self._latest.update(numbers)
+        for sink in self._sinks:
+            sink(step, numbers)
+
+    def progress(self, step: int, of: int) -> None:
+        """Show `step` of `of` and the latest metrics in `dispatcher status`, at most once a second and at the end."""
+        now_s = self._clock()
+        if now_s - self._progress_at_s < PROGRESS_EVERY_S and step < of:
+            return
+        self._progress_at_s = now_s
+        shown = {name: value for name, value in self._latest.items() if math.isfinite(value)}
+        with _storing(self.path.with_name(contract.PROGRESS_FILE)):
+            contract.write_json(self.path.with_name(contract.PROGRESS_FILE), {"step": step, "of": of, "metrics": shown})
+
+    def sync(self) -> None:
+        """Wait until all lines are on the disk."""
+        with _storing(self.path):
+            os.fsync(self._file)
+
+    def close(self) -> None:
+        """Nothing can be logged afterwards."""
+        os.close(self._file)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _append(self, line: dict[str, Any]) -> None:
+        data = json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        with _storing(self.path):
+            length = os.fstat(self._file).st_size
+            written = 0
+            try:
+                while written < len(data):
+                    written += os.write(self._file, data[written:])
+            except OSError:
+                # Else the next line would be appended to a part of this one.
+                os.ftruncate(self._file, length)
+                raise
+
+    def _replace(self, lines: list[str]) -> None:
+        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        try:
+            with temporary.open("w", encoding="utf-8") as file:
+                file.writelines(f"{line}\n" for line in lines)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self.path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The complete lines of a metrics file, numbers that JSON cannot write included."""
+    return [
+        {key: _number(value) for key, value in json.loads(line).items()}
+        for line in _complete(path.read_text(encoding="utf-8"))
+    ]
+
+
+def _written_before(directory: Path, resumed_step: int) -> Path | None:
+    """The file that has the lines up to the resumed step: this attempt's own, else that of the latest before it."""
+    if resumed_step <= 0:
+        return None
+    own = directory / METRICS_FILE
+    if own.exists() or not directory.name.isdigit():
+        return own if own.exists() else None
+    numbers = [int(name) for name in os.listdir(directory.parent) if name.isdigit() and int(name) < int(directory.name)]
+    earlier = [directory.parent / str(number) / METRICS_FILE for number in sorted(numbers, reverse=True)]
+    return next((path for path in earlier if path.exists()), None)
+
+
+def _lines_up_to(path: Path | None, step: int) -> Iterator[str]:
+    for line in _complete(path.read_text(encoding="utf-8")) if path is not None else ():
+        if json.loads(line)["step"] <= step:
+            yield line
+
+
+def _complete(text: str) -> list[str]:
+    """The lines that end; one that does not was being written when its process was killed."""
+    return text.split("\n")[:-1]
+
+
+@contextmanager
+def _storing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _written(value: float) -> float | str:
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+
+
+def _number(value: Any) -> Any:
+    return float(value) if value in ("NaN", "Infinity", "-Infinity") else value

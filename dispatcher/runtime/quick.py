@@ -1,0 +1,100 @@
+"""Jobs in a notebook.
+
+from dispatcher.runtime.quick import quick
+
+with quick("gpt/train/pretrain", "first-try", out_path="runs") as j:
+    j.config.training.lr = 1e-4                   # checked here and now
+    j.restore("default/default/base/best")        # optional: go on from a checkpoint
+    j()
+    j.save("config.yaml", chip="h100", n_chips=8)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from dispatcher.errors import UsageError
+from dispatcher.runtime.configuration import Config, assigned, check, configuration, to_dict
+from dispatcher.runtime.execution import local
+from dispatcher.runtime.job_file import JobFile, Request, write_job_file
+from dispatcher.runtime.jobs.basic import BasicJob, Row
+from dispatcher.runtime.launching import OUTPUT, make_job, workspace_root
+from dispatcher.runtime.registry import find_job, import_jobs, key_of
+
+
+class QuickJob:
+    """A job that is being set up: assign to `config`, then call it.
+
+    The job itself is made once, by `create` or by the first call; what is assigned afterwards no longer reaches it.
+    """
+
+    def __init__(
+        self, cls: type[BasicJob[Any]], name: str, out_path: Path, project: str | None, group: str | None
+    ) -> None:
+        self.cls = cls
+        self.config: Config = cls.checked_config(complete=False)
+        self._where = (out_path, name, project, group)
+        self._restore: str | None = None
+        self._job: BasicJob[Any] | None = None
+
+    def restore(self, rel_path: str) -> None:
+        """Go on from this checkpoint, a path below the checkpoints; what was not assigned here is taken from it."""
+        if self._job is not None:
+            raise UsageError(f"{rel_path}: the job is made already; restore before it is called")
+        self._restore = rel_path
+
+    def create(self, *, tensor_shards: int = 1) -> BasicJob[Any]:
+        """The job, made once; ConfigError lists every value that is missing."""
+        if self._job is None:
+            spec = local(*self._where, tensor_shards=tensor_shards)
+            self._job = make_job(self.cls, spec, assigned(self.config), restore=self._restore)
+        return self._job
+
+    def __call__(self) -> Row | None:
+        """Run the job; its row of results."""
+        return self.create()()
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        chip: str | None = None,
+        n_chips: int | None = None,
+        n_shards: int | None = None,
+    ) -> Path:
+        """Write key, configuration and the hardware asked for to `path`, for `dispatcher job run`; the path."""
+        key = key_of(self.cls)
+        if key is None:
+            raise UsageError(
+                f"{self.cls.__qualname__} has no key under which it could be found again: give it @job(key)"
+            )
+        check(self.config, *self.cls.config_classes(), complete=False)
+        request = Request(chip=chip, min_chips=n_chips, tensor_shards=n_shards)
+        target = Path(path)
+        write_job_file(target, JobFile(job=key, config=to_dict(self.config), request=request))
+        return target
+
+
+@contextmanager
+def quick(
+    job: str | type[BasicJob[Any]],
+    name: str,
+    out_path: str | os.PathLike[str] | None = None,
+    project: str | None = None,
+    group: str | None = None,
+) -> Iterator[QuickJob]:
+    """A QuickJob of the class `job`, or of the class with that key, whose configuration is in force in the block.
+
+    Its files go below `out_path`, by default the `runs` of the workspace.
+    """
+    if isinstance(job, str):
+        import_jobs(workspace_root())
+        job = find_job(job)
+    assert isinstance(job, type)
+    root = Path(out_path) if out_path is not None else workspace_root() / OUTPUT
+    made = QuickJob(job, name, root, project, group)
+    with configuration(made.config):
+        yield made

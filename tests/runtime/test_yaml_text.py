@@ -1,0 +1,103 @@
+"""Values come back as what they were, for us and for other readers of YAML."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.runtime import yaml_text
+
+texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
+# Words that one version of YAML or another takes for something else than text.
+traps = st.sampled_from(
+    [
+        "no",
+        "on",
+        "1e-4",
+        "1:30",
+        "null",
+        "~",
+        "",
+        "0o7",
+        "0x1F",
+        "010",
+        "1_000",
+        ".inf",
+        ".nan",
+        "2026-01-01",
+        "<<",
+        "=",
+    ]
+)
+scalars = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | texts | traps | st.integers().map(str)
+)
+documents = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts | traps, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def same(one: object, other: object) -> bool:
+    """Equal, and of equal types all the way down: 1, 1.0 and true are three values."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return type(one) is type(other) and one == other
+
+
+@given(documents)
+def test_what_is_written_is_read_back(document: object) -> None:
+    assert same(yaml_text.load(yaml_text.dump(document)), document)
+
+
+@given(documents)
+def test_other_readers_read_the_same(document: object) -> None:
+    assert same(yaml.safe_load(yaml_text.dump(document)), document)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-4", 1e-4),
+        ("1E3", 1000.0),
+        (".5", 0.5),
+        ("-.inf", -math.inf),
+        ("12", 12),
+        ("0x10", 16),
+        ("true", True),
+        ("null", None),
+        ("", None),
+        ("no", "no"),
+        ("2026-01-01", "2026-01-01"),
+        ("http://host:80/#a", "http://host:80/#a"),
+        ("a: b # c", "a: b # c"),
+        ("'1'", "1"),
+        ('"a\\n"', "a\n"),
+        ("[1, 2.0, x]", [1, 2.0, "x"]),
+        ("{a: 1e-3}", {"a": 1e-3}),
+        ("-", "-"),
+        ("*x", "*x"),
+    ],
+)
+def test_one_word(text: str, value: object) -> None:
+    assert same(yaml_text.load_word(text), value)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a: 1\na: 2\n", "line 2, column 1: the key 'a' stands here a second time"),
+        ("a: [1", "line 1"),
+        ("a: !!python/object/apply:os.getcwd []", "could not determine a constructor"),
+    ],
+)
+def test_what_cannot_be_used_is_named(text: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        yaml_text.load(text)

@@ -219,7 +219,7 @@ def _wished_at_rest(state: State, base: Record, current: State) -> tuple[str, di
         return "requeued", {"state": State.QUEUED, **FRESH_START}
     if current is State.DONE:
         return f"it is done; {state} is only for entries that are not"
-    return ("held" if state is State.HELD else "abandoned"), {"state": state, "retry_at": None}
+    return ("held" if state is State.HELD else "abandoned"), {"state": state, "retry_at": None, "want": None}
 
 
 def _wished_in_flight(state: State, base: Record, record: Record) -> tuple[str, dict[str, Any]] | str:

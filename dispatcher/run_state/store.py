@@ -144,7 +144,9 @@ class Store:
                     self.status_is_stale = True
             except BaseException:
                 tx.undo()
+                # What was taken in of the status file is not: it is looked at again.
                 self._edits.examined = None
+                self._head = None
                 if self._replica.offset != before:
                     # Interrupted when it had been written already: then it has happened, and is read again.
                     self._replica.generation = None

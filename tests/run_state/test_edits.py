@@ -61,7 +61,7 @@ class World:
     def go_on(self, data: st.DataObject, most: int = 8) -> None:
         """Some changes by dispatchers."""
         for _ in range(data.draw(st.integers(0, most))):
-            job = data.draw(st.sampled_from(JOBS))
+            job = data.draw(st.sampled_from(JOBS[:3]))
             record = self.records.get(job)
             event, fields, extra = data.draw(st.composite(change)(job, record.state if record else None))
             if event == "claimed" and record is not None:
@@ -183,13 +183,26 @@ def test_any_interleaving_loses_no_change_and_no_note(data: st.DataObject) -> No
             assert world.records[job].priority == ranked[job]
 
 
-@given(st.sampled_from(list(State)), st.sampled_from(list(State)), st.sampled_from(WISHES), st.booleans())
-def test_a_wish_never_leads_where_the_transition_table_does_not(
-    base: State, now: State, wish: State, same_attempt: bool
-) -> None:
-    answer = edits.wished(wish, Record(state=base, attempt=1), Record(state=now, attempt=1 if same_attempt else 2))
-    if isinstance(answer, tuple) and "state" in answer[1]:
-        assert answer[1]["state"] in TRANSITIONS[now]
+@pytest.mark.parametrize("wish", WISHES)
+@pytest.mark.parametrize("base", State)
+@pytest.mark.parametrize("now", State)
+@pytest.mark.parametrize("attempt", [1, 2], ids=["same attempt", "later attempt"])
+def test_what_a_wish_does_in_every_case(wish: State, base: State, now: State, attempt: int) -> None:
+    old, record = Record(state=base, attempt=1), Record(state=now, attempt=attempt)
+    answer = edits.wished(wish, old, record)
+    expected = expected_after(wish, old, record)
+    if expected == "refused":
+        assert isinstance(answer, str)
+        return
+    assert not isinstance(answer, str)
+    event, fields = answer
+    if expected == "nothing":
+        assert (event, fields) == ("", {})
+    elif expected == "want":
+        assert fields == {"want": wish}
+    else:
+        assert fields["state"] is expected
+        assert expected in TRANSITIONS[now]
 
 
 @given(json_values, json_values)

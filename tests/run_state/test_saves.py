@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import json
 import os
 import random
 import re
+import socket
 import subprocess
 import sys
 import textwrap
@@ -17,7 +20,7 @@ from typing import Any
 import pytest
 
 from dispatcher.errors import StatusFileError
-from dispatcher.run_state import status_file
+from dispatcher.run_state import projection, status_file
 from dispatcher.run_state.projection import Projector, restore
 from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
@@ -281,8 +284,11 @@ def test_an_edit_is_not_lost_when_the_transaction_that_took_it_in_fails(layout: 
         assert store.records["a"].state is State.QUEUED
         raise ZeroDivisionError
     assert store.records["a"].state is State.FAILED
+    # By this a dispatcher sees that there is something to take in.
+    assert store.status_identity() not in (store.expected_projection, store.examined)
     touch(store)
     assert store.records["a"].state is State.QUEUED
+    assert store.status_identity() in (store.expected_projection, store.examined)
 
 
 def test_two_saves_of_one_length_within_one_tick_of_the_clock(layout: Layout, store: Store) -> None:
@@ -299,6 +305,59 @@ def test_two_saves_of_one_length_within_one_tick_of_the_clock(layout: Layout, st
     os.utime(layout.status_file, ns=(now_ns, now_ns))
     Projector(store).write()
     assert (store.records["a"].state, store.records["b"].state) == (State.QUEUED, State.QUEUED)
+
+
+@pytest.mark.parametrize("exchange", [True, False], ids=["names are exchanged", "renamed over, as on NFS"])
+@pytest.mark.parametrize("save", [write_in_place, write_by_rename])
+def test_a_save_at_the_moment_of_the_replacement(
+    layout: Layout,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    save: Callable[[Path, str], None],
+    exchange: bool,
+) -> None:
+    """The dispatcher has looked, and then the person saves, and then the file is replaced."""
+    renameat2 = projection._renameat2()
+    if renameat2 is None:
+        pytest.skip("this C library cannot exchange names")
+    text = layout.status_file.read_text(encoding="utf-8").replace('"a": {"state":"failed"', '"a": {"state":"queued"')
+    saved: list[str] = []
+
+    def late(*names: Any) -> int:
+        if not saved:
+            saved.append(text)
+            save(layout.status_file, text)
+        if exchange:
+            return renameat2(*names)
+        ctypes.set_errno(errno.EINVAL)
+        return -1
+
+    monkeypatch.setattr(projection, "_renameat2", lambda: late)
+    with store.transaction() as tx:
+        tx.change("b", "requeued", {"state": "queued"})
+    projector = Projector(store)
+    projector.write()
+    assert saved
+    assert store.records["a"].state is State.QUEUED
+    assert loaded(layout)["a"]["state"] == loaded(layout)["b"]["state"] == "queued"
+    projector.close()
+
+
+def test_a_save_that_a_killed_dispatcher_had_just_replaced(layout: Layout, store: Store) -> None:
+    """It died between the exchange of names and the look at what came out."""
+    text = layout.status_file.read_text(encoding="utf-8").replace('"a": {"state":"failed"', '"a": {"state":"queued"')
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    left = layout.run_state / f".{layout.status_file.name}.{socket.gethostname()}.{dead.pid}.0.tmp"
+    left.write_text(text, encoding="utf-8")
+    half = layout.run_state / f".{layout.status_file.name}.{socket.gethostname()}.{dead.pid}.1.tmp"
+    half.write_text(text[:50], encoding="utf-8")
+    projector = Projector(store)
+    projector.take_in_leftovers()
+    assert store.records["a"].state is State.QUEUED
+    assert store.problem is None
+    assert not left.exists()
+    assert not half.exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")

@@ -63,8 +63,7 @@ class Meeting:
     def send(self, **data: Any) -> None:
         """Say something; the peer gets it by its next `receive`."""
         self._sent += 1
-        path = self.directory / f"{self.me.id}.{self._sent}"
-        files.replace_file(path, msgspec.json.encode(data), durable=False)
+        _publish(self.directory / f"{self.me.id}.{self._sent}", msgspec.json.encode(data))
 
     def receive(self) -> dict[str, Any]:
         """What the peer said next; PeerGoneError when it says nothing for long."""
@@ -97,7 +96,7 @@ def meet(place: Path, wait_s: float, say: Callable[[str], None]) -> Meeting | No
     me = Doctor(f"{secrets.token_hex(6)}", life.host_name(), life.boot_id(), os.getpid())
     _remove_dead(place)
     hello = place / f"{me.id}{_SUFFIX}"
-    files.replace_file(hello, msgspec.json.encode(me), durable=False)
+    _publish(hello, msgspec.json.encode(me))
     try:
         if wait_s > 0:
             say(f"waiting {wait_s:g} s for `dispatcher doctor` on another host ...")
@@ -137,9 +136,18 @@ def _nods(place: Path, me: Doctor, peer: Doctor) -> bool:
     """Whether the peer has seen us as we have seen it: one that is dead nods to nobody."""
     mine, theirs = place / f"{me.id}.nod.{peer.id}", place / f"{peer.id}.nod.{me.id}"
     if not mine.exists():
-        files.write_new(mine, b"\n")
+        _publish(mine, b"\n")
     files.look_at(place)
     return theirs.exists()
+
+
+def _publish(path: Path, data: bytes) -> None:
+    """Write a new file whole, and make sure that others notice.
+
+    NFSv3 tells that a directory has changed by its time alone, which may be the same after two changes in a row.
+    """
+    files.replace_file(path, data, durable=False)
+    os.utime(path.parent)
 
 
 def _nodded(place: Path, me: Doctor) -> list[str]:

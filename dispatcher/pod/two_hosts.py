@@ -31,6 +31,7 @@ _ROUNDS: Final = 8
 _RACES: Final = 100
 _TRANSACTIONS: Final = 40
 _OLD_STAT_S: Final = 10.0
+_SETTLE_S: Final = 0.5
 _MUCH_SKEW_S: Final = 2.0
 
 
@@ -119,25 +120,21 @@ class _Proof:
         return str(self._meeting.swap(problem=problem)["problem"])
 
     def _hand_over(self, kind: str) -> list[float]:
-        """Seconds from a release to the grant on the other host: two locks change hands in turn, so one clock does."""
-        mine, other = self._directory / "one", self._directory / "two"
-        if not self._meeting.leads:
-            mine, other = other, mine
-        lock = _spin(kind, mine)
-        self._meeting.swap()
+        """Seconds from a release to the grant on the other host: there by one lock, back by another, by one clock."""
         times = []
-        for _ in range(_ROUNDS):
+        for number in range(_ROUNDS):
+            there, back = self._directory / f"there-{number}", self._directory / f"back-{number}"
+            lock = _spin(kind, there if self._meeting.leads else back)
+            self._meeting.swap()
             begun = time.perf_counter()
             if self._meeting.leads:
                 lock.__exit__(None, None, None)
-                lock = _spin(kind, other)
+                _spin(kind, back).__exit__(None, None, None)
+                times.append((time.perf_counter() - begun) / 2)
             else:
-                taken = _spin(kind, other)
+                taken = _spin(kind, there)
                 lock.__exit__(None, None, None)
-                lock = taken
-            times.append((time.perf_counter() - begun) / 2)
-            mine, other = other, mine
-        lock.__exit__(None, None, None)
+                taken.__exit__(None, None, None)
         return self._of_the_leader(times)
 
     # What each sees of the other.
@@ -202,10 +199,12 @@ class _Proof:
         old = os.stat(path).st_ino
         self._meeting.swap()
         if self._meeting.leads:
+            # The other host must have stopped looking into the directory, which makes it see everything.
+            time.sleep(_SETTLE_S)
             files.replace_file(path, b"new", durable=False)
             self._meeting.send()
             seconds = self._meeting.receive()["seconds"]
-            return None if seconds is None else float(seconds)
+            return None if seconds is None else max(0.0, float(seconds) - _SETTLE_S)
         # Not by `receive`, which opens the directory: that would end what is measured.
         begun = time.perf_counter()
         seen: float | None = None
@@ -215,7 +214,7 @@ class _Proof:
                 seen = None if os.stat(path).st_ino == old else time.perf_counter() - begun
         self._meeting.receive()
         self._meeting.send(seconds=seen)
-        return seen
+        return None if seen is None else max(0.0, seen - _SETTLE_S)
 
     def _transactions(self, kind: str) -> Finding:
         """The real thing: both hosts change one run state of their own in turn, as fast as they can."""

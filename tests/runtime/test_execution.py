@@ -1,0 +1,93 @@
+"""Where a job runs and where its files go."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from dispatcher.errors import UsageError
+from dispatcher.runtime.execution import ExecutionSpec, Topology, local
+
+
+def test_the_devices_that_are_there(tmp_path: Path) -> None:
+    spec = local(tmp_path, "run")
+    assert spec.hardware.devices == len(jax.devices()) and spec.hardware.processes == 1
+    assert (spec.hardware.platform, spec.distributed) == ("cpu", False)
+    assert spec.topology is not None
+    assert spec.topology.mesh.axis_names == ("data", "tensor")
+    assert spec.hardware.cluster.checkpoints == str(tmp_path / "checkpoints")
+    assert local(tmp_path, "run", checkpoints="s3://bucket/x").hardware.cluster.checkpoints == "s3://bucket/x"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_mesh_keeps_tensor_groups_together() -> None:
+    code = (
+        "import jax; jax.config.update('jax_platforms', 'cpu'); jax.config.update('jax_num_cpu_devices', 8)\n"
+        "from dispatcher.runtime.execution import Topology\n"
+        "t = Topology.detect(2)\n"
+        "print(t.data_shards, dict(t.mesh.shape), [[d.id for d in row] for row in t.mesh.devices])\n"
+        "try: Topology.detect(3)\n"
+        "except Exception as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "4 {'data': 4, 'tensor': 2} [[0, 1], [2, 3], [4, 5], [6, 7]]",
+        "tensor_shards = 3: 8 devices can be split into 1, 2, 4, 8 shards",
+    ]
+
+
+def test_names_are_folders(tmp_path: Path) -> None:
+    assert local(tmp_path, "run").relative_path.parts == ("default", "default", "run")
+    assert local(tmp_path, "run", "project", "group").relative_path.parts == ("project", "group", "run")
+    for bad in ("", "..", "a/b"):
+        with pytest.raises(UsageError, match="expected a folder's name"):
+            local(tmp_path, bad)
+        with pytest.raises(UsageError, match="project = "):
+            local(tmp_path, "run", project=bad)
+
+
+def test_a_result_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    spec = local(tmp_path, "run", "p", "g")
+    path = tmp_path / "results" / "p" / "g" / "run" / "plots" / "table.csv"
+    assert spec.result_path("plots/table.csv") == path
+    with spec.result("plots/table.csv") as file:
+        assert file is not None
+        file.write("one")
+        assert not path.exists()
+    assert path.read_text() == "one"
+    with pytest.raises(RuntimeError), spec.result("plots/table.csv") as file:
+        assert file is not None
+        file.write("two")
+        raise RuntimeError
+    with spec.result("raw", mode="wb") as file:
+        assert file is not None
+        file.write(b"\x00")
+    assert path.read_text() == "one" and spec.result_path("raw").read_bytes() == b"\x00"
+    assert [entry.name for entry in path.parent.iterdir()] == ["table.csv"]
+
+
+@pytest.mark.parametrize("name", ["", "/etc/passwd", "../other/result.json", "."])
+def test_a_result_stays_below_the_results(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="expected a file's name"):
+        local(tmp_path, "run").result_path(name)
+
+
+def test_other_processes_write_only_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec: ExecutionSpec = local(tmp_path, "run")
+    monkeypatch.setattr(jax, "process_index", lambda: 2)
+    with spec.result("table.json") as file:
+        assert file is None
+    assert not (tmp_path / "results").exists()
+    with spec.result("table.json", main_process_only=False) as file:
+        assert file is not None
+        file.write("{}")
+    assert spec.result_path("table.2.json").read_text() == "{}"
+
+
+def test_a_mesh_needs_devices() -> None:
+    with pytest.raises(UsageError, match="tensor_shards = 1: 0 devices"):
+        Topology(())

@@ -1,0 +1,190 @@
+"""Metrics: what is logged, and what is left of it when an attempt goes on from an earlier step."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher import contract
+from dispatcher.errors import StorageError, UsageError
+from dispatcher.runtime.execution import local
+from dispatcher.runtime.metrics import MetricsLog, read_metrics
+from dispatcher.runtime.wandb_log import WandbLog
+
+
+class Clock:
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        self.now_s += 1
+        return self.now_s
+
+
+def without_time(path: Path) -> list[dict[str, float]]:
+    return [{key: value for key, value in line.items() if key != "wall_s"} for line in read_metrics(path)]
+
+
+def train(directory: Path, *, begin: int, end: int) -> None:
+    """Log as a trainer does: the loss of every step, an evaluation of every third, before that step is saved."""
+    with MetricsLog(directory, resumed_step=begin) as log:
+        for step in range(begin + 1, end + 1):
+            log.log(step, {"loss": 1 / step})
+            if step % 3 == 0:
+                log.log(step, {"eval_loss": 2 / step})
+
+
+def test_a_line_is_there_as_soon_as_it_is_logged(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path, clock=Clock())
+    log.log(1, {"loss": np.float32(0.5), "accuracy": 1})
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1, "wall_s": 1.0, "loss": 0.5, "accuracy": 1.0}\n'
+    log.log(2, {"loss": math.nan, "norm": math.inf, "low": -math.inf})
+    log.sync()
+    assert json.loads(log.path.read_text().splitlines()[1])["loss"] == "NaN"
+    last = read_metrics(log.path)[1]
+    assert math.isnan(last["loss"]) and last["norm"] == math.inf and last["low"] == -math.inf
+    with pytest.raises(ValueError, match="cannot be called step"):
+        log.log(3, {"step": 1.0})
+
+
+@given(kills=st.lists(st.tuples(st.integers(1, 12), st.integers(0, 12)), max_size=4), torn=st.booleans())
+def test_the_last_attempt_has_the_metrics_of_an_undisturbed_run(
+    tmp_path_factory: pytest.TempPathFactory, kills: list[tuple[int, int]], torn: bool
+) -> None:
+    root = tmp_path_factory.mktemp("attempts")
+    train(root / "undisturbed", begin=0, end=12)
+    begin, attempt = 0, 1
+    for more, lost in kills:
+        end = min(12, begin + more)
+        train(root / str(attempt), begin=begin, end=end)
+        if torn:
+            with open(root / str(attempt) / "metrics.jsonl", "a") as file:
+                file.write('{"step": 13, "lo')
+        begin, attempt = max(begin, end - lost), attempt + 1
+        # The next attempt dies before it has measured anything.
+        (root / str(attempt)).mkdir()
+        attempt += 1
+    train(root / str(attempt), begin=begin, end=12)
+    assert without_time(root / str(attempt) / "metrics.jsonl") == without_time(root / "undisturbed" / "metrics.jsonl")
+
+
+def test_time_goes_on_and_a_fresh_start_begins_anew(tmp_path: Path) -> None:
+    with MetricsLog(tmp_path / "1", clock=Clock()) as log:
+        for step in (1, 2, 3):
+            log.log(step, {"loss": 1.0})
+    with MetricsLog(tmp_path / "2", resumed_step=2, clock=Clock()) as log:
+        log.log(3, {"loss": 1.0})
+    assert [line["wall_s"] for line in read_metrics(tmp_path / "2" / "metrics.jsonl")] == [1, 2, 3]
+    with MetricsLog(tmp_path / "2", resumed_step=0):
+        pass
+    assert read_metrics(tmp_path / "2" / "metrics.jsonl") == []
+    with MetricsLog(tmp_path / "3", resumed_step=2) as log:
+        assert read_metrics(log.path) == []
+
+
+def test_lines_survive_a_killed_process(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from dispatcher.runtime.metrics import MetricsLog\n"
+        "log = MetricsLog(Path(sys.argv[1])); step = 0\n"
+        "while True:\n    step += 1; log.log(step, {'loss': 1.0}); print(step, flush=True)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    while int(process.stdout.readline()) < 50:
+        pass
+    process.send_signal(signal.SIGKILL)
+    said = process.stdout.read().split()
+    process.wait()
+    steps = [line["step"] for line in read_metrics(tmp_path / "metrics.jsonl")]
+    assert steps == list(range(1, len(steps) + 1)) and len(steps) >= max(map(int, said or ["50"]))
+
+
+def test_progress_shows_the_latest_numbers(tmp_path: Path) -> None:
+    clock = Clock()
+    log = MetricsLog(tmp_path, clock=clock)
+    log.log(1, {"loss": 2.0, "norm": math.nan})
+    log.progress(1, 10)
+    log.log(2, {"loss": 1.0})
+    clock.now_s -= 1.5
+    log.progress(2, 10)
+    path = tmp_path / contract.PROGRESS_FILE
+    assert json.loads(path.read_text()) == {"step": 1, "of": 10, "metrics": {"loss": 2.0}}
+    clock.now_s -= 1.5
+    log.progress(10, 10)
+    assert json.loads(path.read_text()) == {"step": 10, "of": 10, "metrics": {"loss": 1.0}}
+
+
+def test_a_full_disk_leaves_no_part_of_a_line(small_disk: Path) -> None:
+    log = MetricsLog(small_disk)
+    filler = small_disk / "filler"
+    with pytest.raises(StorageError, match=r"metrics\.jsonl: cannot be written: No space left"):
+        with filler.open("wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(b"x" * 4096)
+            except OSError:
+                pass
+        for step in range(1, 2000):
+            log.log(step, {"a metric with a long name, so that the page is full soon": 1.0})
+    kept = read_metrics(log.path)
+    assert log.path.read_text().endswith("\n") or not kept
+    filler.unlink()
+    log.log(9999, {"loss": 1.0})
+    assert [line["step"] for line in read_metrics(log.path)] == [*(line["step"] for line in kept), 9999]
+
+
+def test_the_place_is_the_attempt_or_beside_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = local(tmp_path / "out", "run")
+    assert MetricsLog.of(spec).path == spec.result_path("metrics.jsonl")
+    monkeypatch.setenv(contract.ATTEMPT_DIR, str(tmp_path / "1"))
+    assert MetricsLog.of(spec).path == tmp_path / "1" / "metrics.jsonl"
+
+
+FAKE_WANDB = """
+import json, os
+class Run:
+    def __init__(self, **options):
+        self.say(options)
+    def say(self, what):
+        with open(os.environ["FAKE_WANDB_LOG"], "a") as file:
+            file.write(json.dumps(what) + "\\n")
+    def log(self, metrics, step):
+        self.say([step, metrics])
+    def finish(self):
+        self.say("finished")
+def init(**options):
+    return Run(**options)
+"""
+
+
+def test_weights_and_biases_goes_on_in_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "wandb.py").write_text(FAKE_WANDB)
+    monkeypatch.syspath_prepend(str(tmp_path / "modules"))
+    monkeypatch.setenv("FAKE_WANDB_LOG", str(tmp_path / "said"))
+    spec = local(tmp_path, "run", "project")
+    for attempt in (1, 2):
+        sink = WandbLog(spec)
+        with MetricsLog(tmp_path / str(attempt), sinks=(sink,)) as log:
+            log.log(attempt, {"loss": 0.5})
+        sink.close()
+    sys.modules.pop("wandb")
+    said = [json.loads(line) for line in (tmp_path / "said").read_text().splitlines()]
+    assert said[1:3] == [[1, {"loss": 0.5}], "finished"] and said[4:] == [[2, {"loss": 0.5}], "finished"]
+    assert said[0] == said[3]
+    assert (said[0]["project"], said[0]["name"], said[0]["resume"]) == ("project", "run", "allow") and said[0]["id"]
+
+
+@pytest.mark.skipif("wandb" in sys.modules, reason="wandb is imported already")
+def test_without_wandb_nothing_needs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(UsageError, match="pip install wandb"):
+        WandbLog(local(tmp_path, "run"))

@@ -1,0 +1,68 @@
+"""Optimizers: AdamW, and Muon for a model's matrices with AdamW for the rest. Parameters are a dict by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import optax
+from optax.contrib import MuonDimensionNumbers, muon
+
+from dispatcher.runtime.configuration import field
+
+# What a matrix inside the model is called; embeddings are tables of vectors, and are not mixed by Muon.
+_TABLES = ("embedding",)
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """`clip` is the largest norm of all gradients together (null: any); `weight_decay` is times the learning rate.
+
+    `b1`, `b2` and `eps` are AdamW's, also where Muon leaves the rest to it. `momentum` is Muon's.
+    """
+
+    kind: Literal["adamw", "muon"] = field("optimization/optimizer", default="adamw")
+    b1: float = field("optimization/b1", default=0.9)
+    b2: float = field("optimization/b2", default=0.95)
+    eps: float = field("optimization/eps", default=1e-8)
+    weight_decay: float = field("optimization/weight_decay", default=0.01)
+    clip: float | None = field("optimization/clip", default=1.0)
+    momentum: float = field("optimization/momentum", default=0.95)
+
+
+def make_optimizer(config: OptimizerConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
+    """The optimizer with this learning rate. Only matrices decay: a norm's scale has no reason to be near zero.
+
+    Muon (Jordan 2024) makes the update of each matrix orthogonal; its size is scaled as in Liu et al. 2025
+    (arXiv:2502.16982) to that of AdamW's update, so that one learning rate serves both. Only what it updates decays.
+    """
+    if config.kind == "muon":
+        update = muon(
+            schedule,
+            beta=config.momentum,
+            weight_decay=config.weight_decay,
+            eps=config.eps,
+            adam_b1=config.b1,
+            adam_b2=config.b2,
+            muon_weight_dimension_numbers=_orthogonal,
+            consistent_rms=0.2,
+        )
+    else:
+        update = optax.adamw(
+            schedule, b1=config.b1, b2=config.b2, eps=config.eps, weight_decay=config.weight_decay, mask=_matrices
+        )
+    return update if config.clip is None else optax.chain(optax.clip_by_global_norm(config.clip), update)
+
+
+def _matrices(parameters: Mapping[str, Any]) -> dict[str, bool]:
+    return {name: array.ndim >= 2 for name, array in parameters.items()}
+
+
+def _orthogonal(parameters: Mapping[str, Any]) -> dict[str, MuonDimensionNumbers | None]:
+    return {name: MuonDimensionNumbers() if _is_mixed(name, array) else None for name, array in parameters.items()}
+
+
+def _is_mixed(name: str, array: Any) -> bool:
+    # Where Muon asks a second time, what it does not update has become a placeholder without a shape.
+    return getattr(array, "ndim", 0) == 2 and name.rsplit("/", 1)[-1] not in _TABLES

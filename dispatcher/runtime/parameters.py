@@ -1,0 +1,69 @@
+"""A model's variables as a flat dict from names to arrays, such as `blocks/0/attention/query/kernel`.
+
+That is what is differentiated, optimized, saved and compared: names in messages, files and masks are the same, and no
+class of a library is part of a checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import jax
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding
+
+from dispatcher.runtime.sharding import variable_sharding
+
+M = TypeVar("M", bound=nnx.Module)
+Arrays = dict[str, jax.Array]
+
+
+@dataclass(frozen=True)
+class Skeleton:
+    """A model without its arrays: what `rebuild` needs to make it again, inside or outside of a compiled program."""
+
+    graph: nnx.GraphDef[Any]
+    variables: Mapping[str, tuple[tuple[Any, ...], nnx.Variable[Any]]]
+
+    @classmethod
+    def of(cls, model: nnx.Module) -> Skeleton:
+        graph, state = nnx.split(model)
+        found = {name_of(path): (path, variable) for path, variable in nnx.to_flat_state(state)}
+        return cls(graph, found)
+
+    def names(self, kind: type[nnx.Variable[Any]] = nnx.Variable) -> list[str]:
+        """The names of all variables of `kind`, in order."""
+        return sorted(name for name, (_, variable) in self.variables.items() if isinstance(variable, kind))
+
+    def shardings(self, mesh: Mesh) -> dict[str, NamedSharding]:
+        """Where each variable lives on `mesh`, by what it says itself."""
+        return {name: variable_sharding(variable, mesh) for name, (_, variable) in self.variables.items()}
+
+    def rebuild(self, *parts: Mapping[str, jax.Array]) -> Any:
+        """The model with the arrays of `parts`, which together name every variable once."""
+        arrays = {name: array for part in parts for name, array in part.items()}
+        return nnx.merge(
+            self.graph, nnx.from_flat_state([(path, arrays[name]) for name, (path, _) in self.variables.items()])
+        )
+
+
+def arrays_of(model: nnx.Module, kind: type[nnx.Variable[Any]] = nnx.Variable) -> Arrays:
+    """The arrays of all variables of `kind`, by name."""
+    return {name_of(path): variable.get_value() for path, variable in nnx.to_flat_state(nnx.state(model, kind))}
+
+
+def abstract(make: Callable[[], M]) -> M:
+    """The model that `make` makes, with shapes in place of arrays: nothing is computed."""
+    model: M = nnx.eval_shape(make)
+    return model
+
+
+def name_of(path: tuple[Any, ...]) -> str:
+    return "/".join(map(str, path))
+
+
+def count(arrays: Mapping[str, Any]) -> int:
+    """How many numbers the arrays hold."""
+    return sum(array.size for array in arrays.values())

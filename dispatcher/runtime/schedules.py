@@ -1,0 +1,59 @@
+"""Learning rates over the steps of a training. Each schedule is a function from steps done to a learning rate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import optax
+
+from dispatcher.errors import ConfigError
+from dispatcher.runtime.configuration import field
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """The learning rate rises from 0 to `lr` over the first `warmup` of the steps, and then it
+
+    - stays there (`constant`),
+    - falls along half a cosine to `final_lr` of `lr` (`cosine`),
+    - stays, and over the last `decay` of the steps falls in a straight line to `final_lr` of `lr` (`wsd`:
+      warm-up-stable-decay, Hu et al. 2024, arXiv:2404.06395).
+
+    `warmup` and `decay` are fractions of the steps, `final_lr` is a fraction of `lr`.
+    """
+
+    kind: Literal["constant", "cosine", "wsd"] = field("optimization/schedule", default="cosine")
+    lr: float = field("optimization/lr", default=1e-3)
+    warmup: float = field("optimization/warmup", default=0.05)
+    decay: float = field("optimization/decay", default=0.2)
+    final_lr: float = field("optimization/final_lr", default=0.0)
+
+    def __post_init__(self) -> None:
+        for name in ("warmup", "decay", "final_lr"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"optimization.{name} = {getattr(self, name)}: expected a fraction, from 0 to 1")
+        if self.kind == "wsd" and self.warmup + self.decay > 1:
+            raise ConfigError(
+                f"optimization: warmup {self.warmup} and decay {self.decay} are more than the whole training"
+            )
+
+
+def make_schedule(config: ScheduleConfig, steps: int) -> optax.Schedule:
+    """The schedule for a training of `steps` steps."""
+    warmup = round(config.warmup * steps)
+    after = max(1, steps - warmup)
+    if config.kind == "constant":
+        rest = optax.constant_schedule(config.lr)
+    elif config.kind == "cosine":
+        rest = optax.cosine_decay_schedule(config.lr, after, alpha=config.final_lr)
+    else:
+        decay = round(config.decay * steps)
+        rest = optax.join_schedules(
+            [
+                optax.constant_schedule(config.lr),
+                optax.linear_schedule(config.lr, config.final_lr * config.lr, max(1, decay)),
+            ],
+            [steps - warmup - decay],
+        )
+    return optax.join_schedules([optax.linear_schedule(0.0, config.lr, max(1, warmup)), rest], [warmup])

@@ -16,6 +16,10 @@
     │   └── LockUnsupportedError        this filesystem's locks do not lock
     ├── StaleViewError                  this host is shown old data by its filesystem
     ├── StorageError                    a write failed: disk full, read-only, directory gone
+    ├── CheckpointError                 a checkpoint cannot be saved, found or restored
+    │   ├── DamagedCheckpointError      what lies there is not what was written
+    │   ├── CheckpointMismatchError     it does not fit the tree that it is restored into; lists every leaf
+    │   └── SupersededError             this attempt is no longer its entry's current one and may not commit
     ├── PodError                        a pod cannot start (its name is taken, its GPUs are used by another pod ...)
     └── OutletError                     a place where attempts run could not be reached or refused
 
@@ -26,6 +30,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+
+_MOST_SHOWN = 20
 
 
 class DispatcherError(Exception):
@@ -103,6 +109,34 @@ class StaleViewError(DispatcherError):
 
 class StorageError(DispatcherError):
     """A write failed (disk full, read-only, directory gone); the change did not happen."""
+
+
+class CheckpointError(DispatcherError):
+    """A checkpoint cannot be saved, found or restored; what was committed before still stands."""
+
+
+class DamagedCheckpointError(CheckpointError):
+    """A checkpoint is not what was written: a file is missing, has another size or another checksum."""
+
+
+class CheckpointMismatchError(CheckpointError):
+    """A checkpoint does not fit the tree that it is restored into.
+
+    `problems` holds one line per leaf: its name and both values.
+    """
+
+    def __init__(self, where: str, problems: Sequence[str], advice: str) -> None:
+        self.where = where
+        self.problems = list(problems)
+        leaves = "1 leaf does" if len(self.problems) == 1 else f"{len(self.problems)} leaves do"
+        lines = [f"{where}: {leaves} not fit", *(f"  {problem}" for problem in self.problems[:_MOST_SHOWN])]
+        if len(self.problems) > _MOST_SHOWN:
+            lines.append(f"  ... and {len(self.problems) - _MOST_SHOWN} more")
+        super().__init__("\n".join([*lines, advice]))
+
+
+class SupersededError(CheckpointError):
+    """The entry was given to a newer attempt: this one must stop, and commits nothing more."""
 
 
 class PodError(DispatcherError):

@@ -1,0 +1,63 @@
+"""Checksums of files: XXH3 with 128 bits, which costs a tenth of what reading the file costs.
+
+They tell damage, not tampering: whoever can write the files can write the manifest.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import xxhash
+
+ALGORITHM: Final = "xxh3_128"
+
+# Small enough to stay in the processor's cache between reading and summing.
+_PIECE_BYTES: Final = 256 * 1024
+
+
+class Checksum:
+    """The checksum of what `update` was given so far."""
+
+    def __init__(self) -> None:
+        self._sum = xxhash.xxh3_128()
+        self.size = 0
+
+    def update(self, piece: bytes | memoryview) -> None:
+        """Add a piece."""
+        self._sum.update(piece)
+        self.size += len(piece)
+
+    def hex(self) -> str:
+        """The checksum, as 32 hexadecimal digits."""
+        return str(self._sum.hexdigest())
+
+
+def of_bytes(data: bytes) -> str:
+    """The checksum of `data`."""
+    return str(xxhash.xxh3_128(data).hexdigest())
+
+
+def of_file(path: Path, *, sync: bool = False) -> tuple[int, str]:
+    """Size and checksum of a file; with `sync` it is brought down to the disk as well."""
+    checksum = Checksum()
+    buffer = memoryview(bytearray(_PIECE_BYTES))
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        while count := os.readv(fd, [buffer]):
+            checksum.update(buffer[:count])
+        if sync:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+    return checksum.size, checksum.hex()
+
+
+def pieces(path: Path, checksum: Checksum, piece_bytes: int) -> Iterator[bytes]:
+    """The content of a file in pieces, each added to `checksum` on its way."""
+    with open(path, "rb", buffering=0) as file:
+        while piece := file.read(piece_bytes):
+            checksum.update(piece)
+            yield piece

@@ -1,0 +1,185 @@
+"""Checkpoints in a directory. A commit is one rename, of a directory that is complete down to its manifest."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from dispatcher.errors import CheckpointError, DamagedCheckpointError
+from dispatcher.runtime.checkpoint import checksum, files
+from dispatcher.runtime.checkpoint.manifest import MANIFEST, FileRecord, Manifest, decode, encode
+from dispatcher.runtime.checkpoint.scratch import Scratch
+from dispatcher.runtime.checkpoint.storage import DAMAGED, LATEST, OLD, SCRATCH, Guard
+from dispatcher.runtime.checkpoint.tree import TREE
+
+_OCCUPIED: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
+_TRIES: Final = 5
+
+
+class DirectoryStorage:
+    """A series of checkpoints below `root`, which several hosts may see."""
+
+    def __init__(self, root: Path) -> None:
+        self.url = str(root)
+        self._root = root
+        self._scratch = Scratch(root / SCRATCH)
+
+    def staging(self) -> Path:
+        with files.storing(f"{self._root}: cannot prepare a checkpoint"):
+            staged = self._scratch.new()
+            os.mkdir(staged)
+        return staged
+
+    def clean(self, staged: Path) -> None:
+        files.remove_tree(staged)
+
+    def publish(self, staged: Path, name: str, draft: Manifest, guard: Guard) -> Manifest:
+        target = self._root / name
+        with files.storing(f"{target}: the checkpoint could not be written"):
+            records = [FileRecord(path, *checksum.of_file(file, sync=True)) for path, file in files.files_below(staged)]
+            manifest = msgspec.structs.replace(draft, files=tuple(records))
+            data = encode(manifest)
+            files.write_new(staged / MANIFEST, data)
+            for folder in files.directories_below(staged):
+                files.sync_directory(folder)
+            self._check_parents(name)
+            os.makedirs(target.parent, exist_ok=True)
+            guard(None)
+            for _ in range(_TRIES):
+                if self._place(staged, target, data, guard):
+                    break
+            else:
+                raise CheckpointError(f"{target}: others keep changing it; is it used by several jobs at once?")
+            files.sync_directory(target.parent)
+            self._forget_replaced(target)
+        return manifest
+
+    def manifests(self) -> Iterator[tuple[str, bytes]]:
+        yield from self._below(self._root, "")
+
+    def manifest(self, name: str) -> bytes | None:
+        with files.storing(f"{self._root / name}: cannot be read"):
+            return files.read_fresh(self._root / name / MANIFEST)
+
+    def looks_whole(self, name: str, manifest: Manifest) -> bool:
+        try:
+            return all(os.stat(self._root / name / each.path).st_size == each.size for each in manifest.files)
+        except OSError:
+            return False
+
+    @contextlib.contextmanager
+    def opened(self, name: str, manifest: Manifest) -> Iterator[tuple[Path, bool]]:
+        yield self._root / name, False
+
+    def read(self, name: str, manifest: Manifest, path: str) -> bytes | None:
+        with files.storing(f"{self._root / name / path}: cannot be read"):
+            return files.read_fresh(self._root / name / path)
+
+    def remove(self, name: str) -> None:
+        with files.storing(f"{self._root / name}: the checkpoint could not be removed"):
+            self._discard(self._root / name)
+
+    def set_aside(self, name: str) -> str:
+        aside = self._root / DAMAGED / f"{name.replace('/', '_')}.{uuid.uuid4().hex[:8]}"
+        with files.storing(f"{self._root / name}: the damaged checkpoint could not be set aside"):
+            os.makedirs(aside.parent, exist_ok=True)
+            os.rename(self._root / name, aside)
+            files.sync_directory((self._root / name).parent)
+        return str(aside)
+
+    def read_pointer(self) -> bytes | None:
+        with contextlib.suppress(OSError):
+            return files.read_fresh(self._root / LATEST)
+        return None
+
+    def write_pointer(self, data: bytes) -> None:
+        with files.storing(f"{self._root / LATEST}: cannot be written"):
+            files.replace(self._root / LATEST, data, self._scratch.token)
+
+    def close(self) -> None:
+        self._scratch.close()
+
+    def _place(self, staged: Path, target: Path, data: bytes, guard: Guard) -> bool:
+        """Rename `staged` to `target`; False when something has changed meanwhile and it has to be tried again."""
+        try:
+            os.rename(staged, target)
+        except OSError as error:
+            # A file server that answered too late is asked again, and then the first try has done it.
+            if error.errno == errno.ENOENT and files.read_fresh(target / MANIFEST) == data:
+                return True
+            if error.errno not in _OCCUPIED:
+                raise
+        else:
+            return True
+        present = files.read_fresh(target / MANIFEST)
+        if present is None:
+            self._clear(target)
+            return False
+        with contextlib.suppress(DamagedCheckpointError):
+            guard(decode(present, str(target / MANIFEST)))
+        old = target.with_name(f"{target.name}{OLD}{uuid.uuid4().hex[:8]}")
+        os.rename(target, old)
+        # Somebody may have replaced it between the look and the rename: then it was not ours to take.
+        if files.read_fresh(old / MANIFEST) != present:
+            os.rename(old, target)
+            return False
+        os.rename(staged, target)
+        return True
+
+    def _clear(self, target: Path) -> None:
+        """Make room where a checkpoint was removed without coming to an end; what others put there stays."""
+        if not target.is_dir() or not (target / TREE).exists():
+            raise CheckpointError(
+                f"{target}: something else than a checkpoint stands there; move it away or choose another name"
+            )
+        self._discard(target)
+
+    def _check_parents(self, name: str) -> None:
+        for parent in list(Path(name).parents)[:-1]:
+            if (self._root / parent / MANIFEST).exists():
+                raise CheckpointError(
+                    f"{self._root / name}: {parent} is a checkpoint itself, and nothing can be saved inside of one"
+                )
+
+    def _forget_replaced(self, target: Path) -> None:
+        for entry in os.listdir(target.parent):
+            if entry.startswith(f"{target.name}{OLD}"):
+                self._discard(target.with_name(entry))
+
+    def _discard(self, path: Path) -> None:
+        """Remove a checkpoint so that it ends in one moment: with its manifest."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path / MANIFEST)
+            files.sync_directory(path)
+        doomed = self._scratch.new()
+        try:
+            os.rename(path, doomed)
+        except FileNotFoundError:
+            return
+        files.remove_tree(doomed)
+
+    def _below(self, folder: Path, prefix: str) -> Iterator[tuple[str, bytes]]:
+        try:
+            with os.scandir(folder) as scan:
+                entries = {entry.name: entry.is_dir() for entry in scan}
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise files.storage_error(error, f"{folder}: cannot be listed") from error
+        if prefix and MANIFEST in entries:
+            data = files.read_fresh(folder / MANIFEST)
+            if data is not None:
+                yield prefix, data
+            return
+        if prefix and TREE in entries:
+            return
+        for name in sorted(entries):
+            if entries[name] and not name.startswith(".") and (prefix or name not in (SCRATCH, DAMAGED)):
+                yield from self._below(folder / name, f"{prefix}/{name}" if prefix else name)

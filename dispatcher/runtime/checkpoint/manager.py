@@ -1,0 +1,364 @@
+"""CheckpointManager: save without holding up the training, and restore what is whole."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import math
+import os
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import jax
+import msgspec
+
+from dispatcher.errors import CheckpointError, DamagedCheckpointError, DispatcherError
+from dispatcher.runtime.checkpoint import arrays, contents, files, processes, tree, verify
+from dispatcher.runtime.checkpoint.background import Background
+from dispatcher.runtime.checkpoint.contents import Contents
+from dispatcher.runtime.checkpoint.directory import DirectoryStorage
+from dispatcher.runtime.checkpoint.fence import Run
+from dispatcher.runtime.checkpoint.manifest import Manifest
+from dispatcher.runtime.checkpoint.reference import CheckpointRef
+from dispatcher.runtime.checkpoint.retention import Retention
+from dispatcher.runtime.checkpoint.rng import RandomState
+from dispatcher.runtime.checkpoint.series import Series
+from dispatcher.runtime.checkpoint.storage import SCRATCH, Storage, check_name, is_url, normal
+
+PATIENCE_S: Final = 120.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A checkpoint that was read: its tree, which one it was, and what lay beside the tree."""
+
+    tree: Any
+    ref: CheckpointRef
+    contents: Contents
+
+
+class CheckpointManager:
+    """The checkpoints below `place`, a directory or the URL of a prefix in an object store (`s3://`, `gs://`).
+
+        with CheckpointManager("checkpoints/run1", retention=Retention(last=3)) as checkpoints:
+            if checkpoints.latest() is not None:
+                state = checkpoints.restore(state)
+            ...
+            checkpoints.save(state, step, metrics={"loss": loss})
+
+    In a job of several processes all call `save`, `wait`, `restore`, `load` and `register` together; the first one
+    commits. The others may be called by any. `scratch` is where checkpoints for an object store are put together
+    (several processes: a directory that all see). A request to an object store is repeated for `patience_s`.
+    """
+
+    def __init__(
+        self,
+        place: str | os.PathLike[str],
+        *,
+        retention: Retention | None = None,
+        scratch: Path | None = None,
+        compress: bool = False,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._run = Run.current()
+        self._storage = _open(normal(place), scratch, self._run, patience_s)
+        self._series = Series(self._storage, self._run)
+        self._retention = retention
+        self._compress = compress
+        self._background = Background()
+        self._pending = False
+        # What the next checkpoint is a continuation of.
+        self._parent: str | None = None
+
+    @property
+    def url(self) -> str:
+        """The directory or the URL of the series."""
+        return self._storage.url
+
+    def save(
+        self,
+        pytree: Any,
+        step: int,
+        *,
+        name: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        metrics: Mapping[str, float] | None = None,
+        beside: Contents | None = None,
+        resumable: bool = True,
+    ) -> CheckpointRef:
+        """Begin to save `pytree`, and return as soon as its arrays are off the devices.
+
+        It is committed in the background, under `name` (`step-00000120`); an older checkpoint of that name is
+        replaced. `wait`, or the next save, waits until it is, and raises what went wrong: StorageError,
+        SupersededError, CheckpointError. `metadata` is plain data, `beside` what else is kept. With `resumable` it
+        becomes the latest and is subject to the retention.
+        """
+        self.wait()
+        name = check_name(name or f"step-{step:08d}")
+        doing = f"{self.url}/{name}: step {step} was not saved"
+        leaves = tree.named_leaves(pytree)
+        described = tree.describe(leaves)
+        kept = beside or Contents()
+        if metadata is not None:
+            kept = replace(kept, metadata=metadata)
+        if kept.random is None:
+            kept = replace(kept, random=RandomState.capture())
+        each_process = processes.gather(kept.of_this_process())
+        staged, order = self._prepare(doing)
+        draft = self._draft(step, order, resumable, metrics or {})
+        to_write = tree.for_orbax(leaves, described)
+        try:
+            place = staged / arrays.ARRAYS
+            writing = arrays.begin_saving(place, to_write, compress=self._compress) if to_write else None
+        except Exception as error:
+            self._storage.clean(staged)
+            raise arrays.writing_error(error, doing) from error
+
+        def finish() -> None:
+            with self._cleaned(staged, doing):
+                if writing is not None:
+                    writing.result()
+                if processes.first():
+                    kept.write(staged, each_process)
+                    files.write_new(staged / tree.TREE, tree.encode(described))
+                    self._commit(staged, name, draft, doing)
+
+        self._pending = True
+        self._background.start(finish)
+        if resumable:
+            self._parent = name
+        return CheckpointRef.of(self.url, name, draft)
+
+    def wait(self) -> None:
+        """Wait until what was saved last is committed; raises what went wrong with it."""
+        if not self._pending:
+            return
+        self._pending = False
+        processes.agree(self._background.wait())
+
+    def close(self) -> None:
+        """Wait, and remove the scratch directory."""
+        try:
+            self.wait()
+        finally:
+            self._storage.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            # The other processes may never come here, and this error must not be covered by another.
+            self._background.wait()
+            self._storage.close()
+
+    def checkpoints(self) -> list[CheckpointRef]:
+        """Everything that is committed, the oldest first."""
+        return self._series.checkpoints()
+
+    def latest(self) -> CheckpointRef | None:
+        """What a run would go on from: the newest, or the one that was registered since; None when there is none."""
+        return self._series.latest()
+
+    def find(self, name: str) -> CheckpointRef:
+        """The checkpoint of that name; CheckpointError lists those that are there when it is not."""
+        return self._series.found(name)[0]
+
+    def register(self, name: str) -> CheckpointRef:
+        """Make a committed checkpoint the latest, until another one is saved."""
+        self.wait()
+        return self.find(processes.decide(lambda: self._series.register(name).name))
+
+    def contents(self, ref: CheckpointRef) -> Contents:
+        """What lies beside the arrays, without reading those."""
+        _, manifest = self._series.found(ref.name)
+        return self._contents(ref, manifest)
+
+    def restore(self, target: Any, ref: CheckpointRef | None = None, *, partial: bool = False) -> Any:
+        """The tree of the latest checkpoint, or of `ref`, with `target`'s structure and on its devices. See `load`."""
+        return self.load(target, ref, partial=partial).tree
+
+    def load(self, target: Any, ref: CheckpointRef | None = None, *, partial: bool = False) -> Restored:
+        """Read the latest checkpoint, or `ref`, onto the devices that `target`, a tree of arrays or shapes, says.
+
+        A latest one that is damaged is reported and set aside, and the one before it is taken; a `ref` that is damaged
+        is a DamagedCheckpointError. A leaf that is missing, unknown or of another shape or type is a
+        CheckpointMismatchError; with `partial` the checkpoint may have more leaves than the target.
+        """
+        self.wait()
+        while True:
+            chosen, manifest = self._choose(ref)
+            try:
+                restored = self._load(chosen, manifest, target, partial=partial)
+            except DamagedCheckpointError as error:
+                if ref is not None:
+                    raise
+                processes.decide(functools.partial(self._series.set_aside, chosen.name, error))
+            else:
+                self._parent = chosen.name
+                return restored
+
+    def _prepare(self, doing: str) -> tuple[Path, tuple[int, int, int]]:
+        """Where the checkpoint is put together, and its place in the order."""
+
+        def prepare() -> list[Any]:
+            self._series.check_current(doing)
+            order = self._series.next_order()
+            return [str(self._storage.staging()), list(order)]
+
+        staged, order = processes.decide(prepare)
+        missing = None
+        if not Path(staged).is_dir():
+            missing = CheckpointError(f"{doing}: {staged} is not seen by process {jax.process_index()}")
+        processes.agree(missing)
+        return Path(staged), (order[0], order[1], order[2])
+
+    def _draft(self, step: int, order: tuple[int, int, int], resumable: bool, metrics: Mapping[str, float]) -> Manifest:
+        return Manifest(
+            step=step,
+            term=order[0],
+            attempt=order[1],
+            sequence=order[2],
+            run=self._run.id,
+            job=self._run.job,
+            created=datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            parent=self._parent,
+            resumable=resumable,
+            metrics={name: float(value) if math.isfinite(value) else None for name, value in metrics.items()},
+            processes=jax.process_count(),
+            files=(),
+        )
+
+    def _commit(self, staged: Path, name: str, draft: Manifest, doing: str) -> None:
+        def guard(present: Manifest | None) -> None:
+            if present is None:
+                self._series.check_current(doing)
+            else:
+                self._series.check_replaceable(present, name, draft, doing)
+
+        self._storage.publish(staged, name, draft, guard)
+        # From here on it is saved: what goes wrong with the rest is no reason to stop.
+        try:
+            if draft.resumable:
+                self._series.register(name)
+                if self._retention is not None:
+                    self._series.retain(self._retention, name)
+        except DispatcherError as error:
+            _log.warning("%s/%s is saved, but: %s", self.url, name, error)
+
+    @contextlib.contextmanager
+    def _cleaned(self, staged: Path, doing: str) -> Iterator[None]:
+        """Leave nothing behind in the scratch directory, and say in this project's terms what went wrong."""
+        try:
+            yield
+        except DispatcherError:
+            raise
+        except Exception as error:
+            raise arrays.writing_error(error, doing) from error
+        finally:
+            if processes.first():
+                self._storage.clean(staged)
+
+    def _choose(self, ref: CheckpointRef | None) -> tuple[CheckpointRef, Manifest]:
+        def choose() -> list[Any]:
+            if ref is None:
+                self._series.set_unreadable_aside()
+            wanted = ref or self._series.latest()
+            if wanted is None:
+                raise CheckpointError(f"{self.url}: there is no checkpoint to restore")
+            found, manifest = self._series.found(wanted.name)
+            return [found.name, msgspec.to_builtins(manifest)]
+
+        name, said = processes.decide(choose)
+        manifest = msgspec.convert(said, Manifest)
+        return CheckpointRef.of(self.url, name, manifest), manifest
+
+    def _load(self, ref: CheckpointRef, manifest: Manifest, target: Any, *, partial: bool) -> Restored:
+        with contextlib.ExitStack() as stack:
+            with _together():
+                directory, verified = stack.enter_context(self._storage.opened(ref.name, manifest))
+                kept = self._contents(ref, manifest)
+                saved = tree.decode(self._read(ref, manifest, tree.TREE) or b"", f"{ref.url}/{tree.TREE}")
+                wanted = tree.named_leaves(target)
+                described = tree.describe(wanted)
+                tree.check_fit(saved, described, f"{ref.url}/{arrays.ARRAYS}", partial=partial)
+            abstract = tree.abstract(wanted, described)
+            read = functools.partial(arrays.load, directory / arrays.ARRAYS, abstract, partial=partial)
+            check = functools.partial(verify.twice, directory, manifest.files)
+            restored: dict[str, Any] = {}
+            if verified or jax.process_count() > 1:
+                with _together():
+                    if not verified:
+                        # Each process reads its share, before any of them begins to load what may be damaged.
+                        verify.twice(directory, manifest.files[jax.process_index() :: jax.process_count()])
+                restored = _explained(read, ref) if abstract else {}
+            else:
+                # The disk is read once for both.
+                with ThreadPoolExecutor(1, "checkpoint-verify") as pool:
+                    checking = pool.submit(check)
+                    try:
+                        restored = _explained(read, ref) if abstract else {}
+                    finally:
+                        # What cannot be loaded because it is damaged is damaged.
+                        checking.result()
+            return Restored(tree.rebuild(target, restored, saved), ref, kept)
+
+    def _contents(self, ref: CheckpointRef, manifest: Manifest) -> Contents:
+        return contents.read(lambda path: self._read(ref, manifest, path), ref.url, jax.process_index())
+
+    def _read(self, ref: CheckpointRef, manifest: Manifest, path: str) -> bytes | None:
+        """A small file as it was written; None when there was none."""
+        record = manifest.file(path)
+        if record is None:
+            return None
+        data = self._storage.read(ref.name, manifest, path)
+        problems = verify.of_content(record, data)
+        if problems:
+            raise verify.damaged(ref.url, problems)
+        return data
+
+
+def _explained(read: Any, ref: CheckpointRef) -> dict[str, Any]:
+    try:
+        loaded: dict[str, Any] = read()
+    except Exception as error:
+        raise arrays.writing_error(error, f"{ref.url}: the arrays cannot be read") from error
+    return loaded
+
+
+@contextlib.contextmanager
+def _together() -> Iterator[None]:
+    """Raise on all processes what the block raises on one of them."""
+    problem: Exception | None = None
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001  # it is raised by agree, here and on the others
+        problem = error
+    processes.agree(problem)
+
+
+def _open(place: str, scratch: Path | None, run: Run, patience_s: float) -> Storage:
+    if not is_url(place):
+        return DirectoryStorage(Path(place))
+    from dispatcher.runtime.checkpoint.objects import ObjectStorage, default_scratch
+
+    if scratch is None and jax.process_count() > 1:
+        if run.directory is None:
+            raise CheckpointError(
+                f"{place}: several processes put a checkpoint together in a directory that all of them see: say "
+                "scratch=..."
+            )
+        scratch = run.directory / SCRATCH
+    return ObjectStorage(place, scratch or default_scratch(), run, patience_s)

@@ -1,0 +1,95 @@
+"""manifest.json: what a checkpoint consists of. It is written last, so a directory without one is no checkpoint."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from dispatcher.errors import DamagedCheckpointError, FormatError
+from dispatcher.runtime.checkpoint import checksum
+
+FORMAT: Final = 1
+MANIFEST: Final = "manifest.json"
+
+
+class FileRecord(msgspec.Struct, frozen=True):
+    """One file: its path below the checkpoint's directory, its size in bytes, its checksum."""
+
+    path: str
+    size: int
+    checksum: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint's contents and its place in the order of checkpoints.
+
+    `term` rises by one with each run that saves here, `sequence` with each checkpoint; `run` says which run it was,
+    `job` and `attempt` which attempt of which entry (empty and 0: started by hand). `parent` is the checkpoint that
+    the run restored or saved before. `blobs` is the prefix of the files' keys in an object store.
+    """
+
+    format: int = FORMAT
+    step: int
+    term: int
+    attempt: int
+    sequence: int
+    run: str
+    job: str
+    created: str
+    parent: str | None
+    resumable: bool
+    metrics: dict[str, float | None]
+    processes: int
+    checksum: str = checksum.ALGORITHM
+    blobs: str = ""
+    files: tuple[FileRecord, ...]
+    # The checksum of the manifest itself, taken with this field empty.
+    seal: str = ""
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Compares checkpoints of one series: a later attempt's are always behind an earlier one's."""
+        return self.term, self.attempt, self.sequence
+
+    def file(self, path: str) -> FileRecord | None:
+        """The record of one file."""
+        return next((record for record in self.files if record.path == path), None)
+
+
+class _Version(msgspec.Struct):
+    format: int
+
+
+def encode(manifest: Manifest) -> bytes:
+    """The manifest as the JSON text that is written, sealed."""
+    sealed = msgspec.structs.replace(manifest, seal=_seal(manifest))
+    return msgspec.json.format(msgspec.json.encode(sealed), indent=1) + b"\n"
+
+
+def decode(data: bytes, where: str) -> Manifest:
+    """The manifest that `data` says; `where` is its path or URL.
+
+    FormatError for a newer version, DamagedCheckpointError for anything that `encode` did not write.
+    """
+    try:
+        version = msgspec.json.decode(data, type=_Version).format
+        if version > FORMAT:
+            raise FormatError(
+                f"{where}: format {version}, written by a newer dispatcher; this one knows format {FORMAT}. "
+                "Nothing was touched. Install that version, or restore from another directory"
+            )
+        manifest = msgspec.json.decode(data, type=Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DamagedCheckpointError(f"{where}: not a manifest: {error}") from None
+    if manifest.seal != _seal(manifest):
+        raise DamagedCheckpointError(
+            f"{where}: its content does not have the checksum {manifest.seal or '(none)'} that stands in it"
+        )
+    return manifest
+
+
+def _seal(manifest: Manifest) -> str:
+    plain: dict[str, Any] = msgspec.to_builtins(manifest)
+    del plain["seal"]
+    return checksum.of_bytes(msgspec.json.encode(plain))

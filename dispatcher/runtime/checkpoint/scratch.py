@@ -1,0 +1,79 @@
+"""`ckpt.tmp/`: where checkpoints are put together. Each process has a folder in it, and a lock as its life sign."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import uuid
+from pathlib import Path
+from typing import Final
+
+from dispatcher.runtime.checkpoint import files
+
+_LOCK: Final = ".lock"
+
+
+class Scratch:
+    """A process's folder below `home`, made when it is first needed; folders of dead processes are removed then."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._token = uuid.uuid4().hex[:12]
+        self._lock: int | None = None
+        self._count = 0
+
+    @property
+    def token(self) -> str:
+        """Tells this folder from all others, on every host."""
+        return self._token
+
+    def new(self) -> Path:
+        """A path for a new directory; its parent exists."""
+        folder = self._home / self._token
+        if self._lock is None:
+            os.makedirs(self._home, exist_ok=True)
+            self._lock = self._take_lock()
+            os.makedirs(folder, exist_ok=True)
+            self._sweep()
+        self._count += 1
+        return folder / str(self._count)
+
+    def close(self) -> None:
+        """Remove the folder, and `home` when it is empty."""
+        if self._lock is None:
+            return
+        files.remove_tree(self._home / self._token)
+        with contextlib.suppress(OSError):
+            os.unlink(self._home / f"{self._token}{_LOCK}")
+        os.close(self._lock)
+        self._lock = None
+        with contextlib.suppress(OSError):
+            os.rmdir(self._home)
+
+    def _take_lock(self) -> int:
+        path = self._home / f"{self._token}{_LOCK}"
+        while True:
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # Somebody may have swept it away as a dead process's before it was locked.
+            with contextlib.suppress(FileNotFoundError):
+                if os.stat(path).st_ino == os.fstat(lock).st_ino:
+                    return lock
+            os.close(lock)
+
+    def _sweep(self) -> None:
+        """Remove what processes left that were killed."""
+        for entry in os.listdir(self._home):
+            token = entry.removesuffix(_LOCK)
+            if token == self._token:
+                continue
+            path = self._home / f"{token}{_LOCK}"
+            with contextlib.suppress(OSError):
+                fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    files.remove_tree(self._home / token)
+                    os.unlink(path)
+                finally:
+                    os.close(fd)

@@ -1,0 +1,172 @@
+"""The checkpoints of one place: which there are, which is the latest, what the next one is numbered, what may go."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+
+import msgspec
+
+from dispatcher.errors import CheckpointError, DamagedCheckpointError, DispatcherError, StorageError, SupersededError
+from dispatcher.runtime.checkpoint.fence import Run
+from dispatcher.runtime.checkpoint.manifest import FORMAT, MANIFEST, Manifest, decode
+from dispatcher.runtime.checkpoint.reference import CheckpointRef
+from dispatcher.runtime.checkpoint.retention import Retention
+from dispatcher.runtime.checkpoint.storage import LATEST, OLD, Storage
+
+_log = logging.getLogger(__name__)
+
+
+class Pointer(msgspec.Struct, frozen=True):
+    """The file `latest`: which checkpoint was named, and how new the newest one was at that time."""
+
+    checkpoint: str
+    order: tuple[int, int, int]
+    format: int = FORMAT
+
+
+class Series:
+    """What is committed in `storage`, as `run` sees it."""
+
+    def __init__(self, storage: Storage, run: Run) -> None:
+        self.storage = storage
+        self._run = run
+        # Damaged ones that could not be moved away: not looked at again.
+        self._given_up: set[str] = set()
+
+    def checkpoints(self) -> list[CheckpointRef]:
+        """Every checkpoint, the oldest first; FormatError when one of them is of a newer format."""
+        found = [CheckpointRef.of(self.storage.url, name, manifest) for name, manifest in self._readable()]
+        return sorted(found, key=lambda each: each.order)
+
+    def latest(self) -> CheckpointRef | None:
+        """The one that was named the latest, or what was saved since; found without the file `latest` if need be."""
+        known = self.checkpoints()
+        newest = next(reversed([each for each in known if each.resumable] or known), None)
+        pointer = self._pointer()
+        if pointer is None or newest is None:
+            return newest
+        named = next((each for each in known if each.name == pointer.checkpoint), None)
+        if named is None:
+            _log.warning(
+                "%s/%s names %s, which is not there: taking %s, the newest that is",
+                *(self.storage.url, LATEST, pointer.checkpoint, newest.name),
+            )
+            return newest
+        return newest if newest.order > pointer.order else named
+
+    def register(self, name: str) -> CheckpointRef:
+        """Name a checkpoint the latest."""
+        ref, _ = self.found(name)
+        self._run.check(f"{ref.url} cannot be made the latest")
+        newest = max([ref.order, *(each.order for each in self.checkpoints() if each.resumable)])
+        self.storage.write_pointer(msgspec.json.encode(Pointer(ref.name, newest)) + b"\n")
+        return ref
+
+    def found(self, name: str) -> tuple[CheckpointRef, Manifest]:
+        """The checkpoint under `name`; CheckpointError lists those that are there when it is not."""
+        data = self.storage.manifest(name)
+        if data is None:
+            # Its place is empty for a moment while it is replaced, and stays so when that process dies.
+            stands_in = [each.name for each in self.checkpoints() if each.name.startswith(f"{name}{OLD}")]
+            if not stands_in:
+                raise CheckpointError(f"{self.storage.url}/{name}: there is no such checkpoint{self._list()}")
+            name = stands_in[-1]
+            data = self.storage.manifest(name) or b""
+        manifest = decode(data, f"{self.storage.url}/{name}/{MANIFEST}")
+        return CheckpointRef.of(self.storage.url, name, manifest), manifest
+
+    def next_order(self) -> tuple[int, int, int]:
+        """The place of this run's next checkpoint behind all others: a new run begins a new term."""
+        newest = max((manifest for _, manifest in self._readable()), key=lambda each: each.order, default=None)
+        if newest is None:
+            return 1, self._run.attempt, 1
+        term = newest.term if newest.run == self._run.id else newest.term + 1
+        return term, self._run.attempt, newest.sequence + 1
+
+    def check_current(self, doing: str) -> None:
+        """Raise a SupersededError when a newer attempt of this run's entry has saved, or is known to be there."""
+        self._run.check(doing)
+        for each in self.checkpoints():
+            self._check_outrun(each.job, each.attempt, each.url, doing)
+
+    def check_replaceable(self, present: Manifest, name: str, ours: Manifest, doing: str) -> None:
+        """Raise unless `ours` may take the place of `present`: it has to be newer."""
+        where = f"{self.storage.url}/{name}"
+        self._check_outrun(present.job, present.attempt, where, doing)
+        if present.order >= ours.order:
+            raise CheckpointError(
+                f"{doing}: {where} was saved meanwhile by {present.run} (step {present.step}); do two runs save here?"
+            )
+
+    def retain(self, retention: Retention, committed: str) -> None:
+        """Remove what `retention` does not keep, after `committed` was; nothing when that does not look whole."""
+        ref, manifest = self.found(committed)
+        if not self.storage.looks_whole(ref.name, manifest):
+            _log.warning("%s does not look whole: older checkpoints are kept", ref.url)
+            return
+        pointer = self._pointer()
+        protected = {ref.name} | ({pointer.checkpoint} if pointer else set())
+        for each in retention.superfluous(self.checkpoints(), protected):
+            self.storage.remove(each.name)
+
+    def set_aside(self, name: str, why: DamagedCheckpointError) -> None:
+        """Take a damaged checkpoint out of the series, and report it."""
+        self._run.check(f"{self.storage.url}/{name} is damaged, but cannot be set aside")
+        try:
+            place = f"it was moved to {self.storage.set_aside(name)}"
+        except StorageError as error:
+            self._given_up.add(name)
+            place = f"it stays where it is: {error}"
+        _log.warning("%s\n%s; the one before it is taken", why, place)
+
+    def set_unreadable_aside(self) -> None:
+        """Set aside every checkpoint whose manifest is damaged."""
+        for name, data in list(self.storage.manifests()):
+            try:
+                decode(data, self._manifest_of(name))
+            except DamagedCheckpointError:
+                self._second_look(name)
+
+    def _second_look(self, name: str) -> None:
+        """A file server may have answered with a part: only what is damaged twice is damaged."""
+        if name in self._given_up:
+            return
+        try:
+            decode(self.storage.manifest(name) or b"", self._manifest_of(name))
+        except DamagedCheckpointError as error:
+            self.set_aside(name, error)
+
+    def _readable(self) -> Iterator[tuple[str, Manifest]]:
+        for name, data in self.storage.manifests():
+            if name in self._given_up:
+                continue
+            try:
+                yield name, decode(data, self._manifest_of(name))
+            except DamagedCheckpointError as error:
+                _log.warning("%s; it is left out", error)
+
+    def _pointer(self) -> Pointer | None:
+        data = self.storage.read_pointer()
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+            if data is not None:
+                return msgspec.json.decode(data, type=Pointer)
+        return None
+
+    def _check_outrun(self, job: str, attempt: int, where: str, doing: str) -> None:
+        if self._run.outrun_by(job, attempt):
+            raise SupersededError(
+                f"{doing}: attempt {attempt} of {job} has saved {where} already, so attempt {self._run.attempt} is no "
+                "longer the current one. Nothing was committed; this one must stop"
+            )
+
+    def _manifest_of(self, name: str) -> str:
+        return f"{self.storage.url}/{name}/{MANIFEST}"
+
+    def _list(self) -> str:
+        try:
+            names = [each.name for each in self.checkpoints()]
+        except DispatcherError:
+            return ""
+        return f"; there are {', '.join(names[-12:])}" if names else "; there is none at all"

@@ -1,0 +1,211 @@
+"""A pytree as named leaves: what is saved of it, and whether a checkpoint fits the tree that it is restored into.
+
+Arrays go through Orbax. Python's numbers and text, and arrays without elements, stand in tree.json with the shape and
+type of every leaf. A target decides the containers and where arrays lie; names, shapes and types must be the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+import msgspec
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+
+from dispatcher.errors import CheckpointError, CheckpointMismatchError, DamagedCheckpointError
+
+TREE: Final = "tree.json"
+
+_ROOT: Final = "(the tree itself)"
+_ARRAY: Final = "array"
+_SCALARS: Final[Mapping[str, type]] = {"bool": bool, "int": int, "float": float, "str": str}
+_READ: Final[Mapping[str, Callable[[str], Any]]] = {
+    "bool": lambda text: text == "True",
+    "int": int,
+    "float": float.fromhex,
+    "str": str,
+}
+
+Leaves = dict[str, Any]
+
+
+class Leaf(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is known of one leaf without its array. `weak`: a JAX array of a Python number, which promotes like one."""
+
+    kind: str
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    weak: bool = False
+    # Numbers as text, which JSON's readers cannot round.
+    value: str | None = None
+
+    def __str__(self) -> str:
+        if self.kind != _ARRAY:
+            return self.kind
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+    @property
+    def in_orbax(self) -> bool:
+        return self.kind == _ARRAY and 0 not in self.shape
+
+
+def named_leaves(tree: Any) -> Leaves:
+    """The leaves of `tree` by name, such as `params/dense/kernel`; CheckpointError when two have one name."""
+    named: Leaves = {}
+    dotted: dict[str, str] = {}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        name = "/".join(map(_part, path)) or _ROOT
+        # Orbax joins the parts with dots, and mixes up leaves whose names are then the same.
+        other = dotted.setdefault(name.replace("/", "."), name)
+        if name in named or other != name:
+            raise CheckpointError(
+                f"two leaves of the tree would be saved under one name: {other!r} and {name!r}; rename one of them"
+            )
+        named[name] = leaf
+    return named
+
+
+def describe(leaves: Leaves) -> dict[str, Leaf]:
+    """What every leaf is; CheckpointError for one that cannot be saved."""
+    return {name: _describe(name, leaf) for name, leaf in leaves.items()}
+
+
+def encode(described: Mapping[str, Leaf]) -> bytes:
+    """The file tree.json."""
+    return msgspec.json.format(msgspec.json.encode({"leaves": described}), indent=1) + b"\n"
+
+
+def decode(data: bytes, where: str) -> dict[str, Leaf]:
+    """What `encode` wrote."""
+    try:
+        return msgspec.json.decode(data, type=dict[str, dict[str, Leaf]])["leaves"]
+    except (msgspec.DecodeError, KeyError) as error:
+        raise DamagedCheckpointError(f"{where}: not the description of a tree: {error}") from None
+
+
+def for_orbax(leaves: Leaves, described: Mapping[str, Leaf]) -> dict[str, Any]:
+    """The arrays of the tree in nested dicts, the form in which anybody can read them with Orbax alone."""
+    arrays = {name: leaf for name, leaf in leaves.items() if described[name].in_orbax}
+    return _nest({name: np.asarray(leaf) if isinstance(leaf, np.generic) else leaf for name, leaf in arrays.items()})
+
+
+def check_fit(saved: Mapping[str, Leaf], wanted: Mapping[str, Leaf], where: str, *, partial: bool) -> None:
+    """Raise a CheckpointMismatchError that lists every leaf which is missing, unknown or of another shape or type.
+
+    With `partial` the checkpoint may have leaves that the target does not have.
+    """
+    problems = []
+    for name, leaf in wanted.items():
+        there = saved.get(name)
+        if there is None:
+            problems.append(f"{name}: missing in the checkpoint; the target has {leaf}")
+        elif (there.kind, there.dtype, there.shape) != (leaf.kind, leaf.dtype, leaf.shape):
+            problems.append(f"{name}: {there} in the checkpoint, {leaf} in the target")
+    if not partial:
+        unknown = [name for name in saved if name not in wanted]
+        problems += [f"{name}: {saved[name]} in the checkpoint; unknown to the target" for name in unknown]
+    if problems:
+        raise CheckpointMismatchError(
+            where, problems, "Restore into the tree that was saved: the same model, optimizer and configuration"
+        )
+
+
+def abstract(leaves: Leaves, described: Mapping[str, Leaf]) -> dict[str, Any]:
+    """What Orbax has to restore for a target with these leaves, and where each array has to lie."""
+    return _nest({name: _abstract(leaf) for name, leaf in leaves.items() if described[name].in_orbax})
+
+
+def rebuild(target: Any, restored: Mapping[str, Any], saved: Mapping[str, Leaf]) -> Any:
+    """`target` with the restored arrays and what else was saved in the place of its leaves."""
+    values = [
+        _value(saved[name], leaf, lambda name=name: _pick(restored, name))  # type: ignore[misc]  # bound per turn
+        for name, leaf in named_leaves(target).items()
+    ]
+    return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(target), values)
+
+
+def _describe(name: str, leaf: Any) -> Leaf:
+    for kind, python_type in _SCALARS.items():
+        if type(leaf) is python_type:
+            return Leaf(kind, value=leaf.hex() if isinstance(leaf, float) else str(leaf))
+    if isinstance(leaf, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct) and leaf.dtype != np.dtype(object):
+        weak = bool(getattr(leaf, "weak_type", False))
+        return Leaf(_ARRAY, str(leaf.dtype), tuple(leaf.shape), weak)
+    raise CheckpointError(
+        f"{name}: a {type(leaf).__qualname__} cannot be saved in a checkpoint: expected an array or one of "
+        f"{', '.join(_SCALARS)}; put other things into the metadata"
+    )
+
+
+def _value(saved: Leaf, wanted: Any, array: Callable[[], Any]) -> Any:
+    if saved.kind != _ARRAY:
+        return _READ[saved.kind](saved.value or "")
+    if not saved.in_orbax:
+        return _empty(wanted)
+    if isinstance(wanted, np.generic):
+        return np.asarray(array())[()]
+    if saved.weak and not saved.shape and isinstance(wanted, jax.Array | jax.ShapeDtypeStruct):
+        return _weakened(array())
+    return array()
+
+
+def _weakened(array: jax.Array) -> jax.Array:
+    """As a Python number's array, or the first step after a restore computes with other types than the one before."""
+    weak = jnp.asarray(np.asarray(array).item())
+    if weak.dtype != array.dtype:
+        return array
+    placed: jax.Array = jax.device_put(weak, array.sharding)
+    return placed
+
+
+def _abstract(leaf: Any) -> Any:
+    if isinstance(leaf, np.ndarray | np.generic):
+        return np.empty(leaf.shape, leaf.dtype)
+    shape_and_type: Any = jax.ShapeDtypeStruct
+    return shape_and_type(leaf.shape, leaf.dtype, sharding=_sharding(leaf))
+
+
+def _sharding(leaf: Any) -> Sharding:
+    """Where the target wants the array; on the first device, or on all of several processes, when it does not say."""
+    said: Sharding | None = getattr(leaf, "sharding", None)
+    if said is not None:
+        return said
+    if jax.process_count() == 1:
+        return SingleDeviceSharding(jax.devices()[0])
+    everywhere: Any = PartitionSpec
+    return NamedSharding(Mesh(np.array(jax.devices()), ("all",)), everywhere())
+
+
+def _empty(wanted: Any) -> Any:
+    empty = np.zeros(wanted.shape, wanted.dtype)
+    if isinstance(wanted, np.ndarray):
+        return empty
+    return jax.make_array_from_callback(wanted.shape, _sharding(wanted), lambda index: empty[index])
+
+
+def _part(key: Any) -> str:
+    for attribute in ("key", "idx", "name"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)
+
+
+def _nest(named: Mapping[str, Any]) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for name, value in named.items():
+        *folders, last = name.split("/")
+        here = nested
+        for folder in folders:
+            here = here.setdefault(folder, {})
+        here[last] = value
+    return nested
+
+
+def _pick(nested: Mapping[str, Any], name: str) -> Any:
+    here: Any = nested
+    for part in name.split("/"):
+        here = here[part]
+    return here

@@ -96,12 +96,12 @@ class Dispatcher:
 class Fleet:
     """A workspace at `root`, and everything that a test starts in it."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, said: Path | None = None) -> None:
         self.root = root
         root.mkdir(parents=True, exist_ok=True)
         self.layout = Layout(root)
         self.dispatchers: list[Dispatcher] = []
-        self._logs = root / "said"
+        self._logs = said or root / "said"
         self._logs.mkdir(exist_ok=True)
 
     # What users write.
@@ -252,9 +252,12 @@ def shell(job: str, script: str, **rest: Any) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def fleet_at(root: Path) -> Iterator[Fleet]:
-    """A fleet, of which nothing may be left at the end once its dispatchers have been stopped."""
-    fleet = Fleet(root)
+def fleet_at(root: Path, said: Path | None = None) -> Iterator[Fleet]:
+    """A fleet, of which nothing may be left at the end once its dispatchers have been stopped.
+
+    `said` is a folder for what the dispatchers print, if not in the workspace.
+    """
+    fleet = Fleet(root, said)
     try:
         yield fleet
         # The second signal stops what still runs. It is another one, because of equal ones the kernel may keep but one.

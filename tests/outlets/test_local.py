@@ -1,0 +1,143 @@
+"""Attempts as processes of this host: started, found again, stopped, and told from others."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+
+import pytest
+from fleet import wait_until
+
+from dispatcher.errors import OutletError
+from dispatcher.outlets import processes
+from dispatcher.outlets.base import Attempt, Ended, Running, Unknown
+from dispatcher.outlets.local import LocalOutlet, make_handle, parse_handle, read_exit
+
+LONG = "echo ready; sleep 600"
+
+
+def test_a_handle_survives_any_path(tmp_path):
+    directory = tmp_path / "a: b;'"
+    assert parse_handle(make_handle(7, directory)) == (7, directory)
+
+
+def test_running_until_it_has_ended(trial):
+    one = trial("echo ready; until [ -e go ]; do sleep 0.02; done; exit 3").start().says("ready")
+    assert one.outlet.poll([one.handle]) == {one.handle: Running()}
+    (one.attempt.root / "go").touch()
+    (descriptor,) = one.outlet.wait_descriptors()
+    assert select.select([descriptor], [], [], 60)[0], "nothing tells that the wrapper has ended"
+    assert one.end().exit_code == 3
+    assert one.outlet.wait_descriptors() == []
+    assert not one.outlet.needs_polling()
+
+
+def test_one_query_for_many(trial, tmp_path):
+    ones = [trial(f"exit {n}", root=tmp_path / f"w{n}").start() for n in range(3)]
+    assert [one.end().exit_code for one in ones] == [0, 1, 2]
+
+
+def test_the_environment_is_the_dispatchers_with_changes(trial, monkeypatch):
+    monkeypatch.setenv("KEPT", "kept")
+    one = trial('echo "$KEPT $MINE $(printenv CUDA_VISIBLE_DEVICES || echo unset)"', env={"MINE": "mine"})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    one.start().end()
+    assert one.output == "kept mine unset\n"
+
+
+def test_found_again_by_another_process_of_the_dispatcher(trial):
+    one = trial("echo ready; until [ -e go ]; do sleep 0.02; done; exit 4").start().says("ready")
+    later = LocalOutlet()
+    later.adopt(one.handle)
+    assert later.poll([one.handle]) == {one.handle: Running()}
+    assert len(later.wait_descriptors()) == 1
+    (one.attempt.root / "go").touch()
+    assert one.end().exit_code == 4
+    found = wait_until(lambda: later.poll([one.handle])[one.handle], "the adopted one has ended")
+    assert isinstance(found, Ended)
+    assert found.exit_code == 4
+
+
+def test_found_again_without_its_pid(trial):
+    one = trial(LONG).start().says("ready")
+    assert processes.first_of(one.paths.directory) == one.pid
+
+
+def test_strays_of_an_adopted_one_are_stopped(trial):
+    one = trial("setsid sleep 600 & " + LONG).start().says("ready")
+    wait_until(lambda: len(one.tree()) >= 5, "both sleep")
+    os.killpg(one.pid, signal.SIGKILL)
+    later = LocalOutlet()
+    ended = wait_until(lambda: isinstance(later.poll([one.handle])[one.handle], Ended), "the stray is stopped")
+    assert ended
+    assert one.tree() == []
+
+
+def test_a_pid_that_is_another_process_now(trial):
+    one = trial("exit 5").start()
+    one.end()
+    other = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    try:
+        outlet = LocalOutlet()
+        handle = make_handle(other.pid, one.paths.directory)
+        outlet.cancel(handle)
+        outlet.cancel(handle, force=True)
+        found = outlet.poll([handle])[handle]
+        assert isinstance(found, Ended)
+        assert found.exit_code == 5
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_cancel(trial):
+    one = trial(LONG).start().says("ready")
+    one.outlet.cancel(one.handle)
+    assert one.end().exit_code == 143
+
+
+def test_cancel_by_force_ends_the_whole_tree(trial):
+    one = (
+        trial("trap '' TERM; setsid bash -c \"trap '' TERM; sleep 600\" & echo ready; sleep 600").start().says("ready")
+    )
+    wait_until(lambda: len(one.tree()) >= 4, "both sleep")
+    one.outlet.cancel(one.handle, force=True)
+    assert one.end().exit_code is None
+
+
+def test_a_wrapper_that_cannot_be_started(trial):
+    one = trial("true")
+    attempt = Attempt(
+        job_id="job",
+        number=1,
+        directory=one.paths.directory,
+        wrapper=one.paths.wrapper,
+        root=one.attempt.root / "absent",
+    )
+    with pytest.raises(OutletError, match="job: /bin/bash cannot be started"):
+        one.outlet.submit(attempt)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"exit_code": 3, "reason": "", "ended_at": "2026-06-17T22:48:00Z"}\n', Ended(3, "", "2026-06-17T22:48:00Z")),
+        ('{"exit_code": 3, "reason": "", "ended_at"', Ended(None)),
+        ("", Ended(None)),
+        ("[]\n", Ended(None, reason="unreadable exit status")),
+        ('{"exit_code": "x", "ended_at": ""}\n', Ended(None, reason="unreadable exit status")),
+    ],
+)
+def test_exit_files(tmp_path, text, expected):
+    (tmp_path / "exit.json").write_text(text)
+    assert read_exit(tmp_path) == expected
+
+
+def test_an_exit_file_that_cannot_be_read_says_nothing(tmp_path):
+    """Not that the attempt has ended without one: it would run again."""
+    (tmp_path / "exit.json").mkdir()
+    assert isinstance(read_exit(tmp_path), Unknown)
+    assert read_exit(tmp_path / "absent") == Ended(None)

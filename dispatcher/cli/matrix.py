@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import click
 
+from dispatcher import contract
 from dispatcher.cli.common import where_option
-from dispatcher.config import Config, load_config
+from dispatcher.config import Config, interpreter, load_config
 from dispatcher.errors import DispatcherError, ManifestError, TemplateError
 from dispatcher.matrix.condition import Where
 from dispatcher.matrix.entry import Entry
@@ -104,6 +107,7 @@ def check_jobs(config: Config, manifest: Manifest) -> tuple[list[str], list[str]
     by_method: dict[str, list[Entry]] = {}
     for entry in manifest.entries.values():
         by_method.setdefault(entry.method, []).append(entry)
+    _check_job_keys(config, manifest, faults, warnings)
     for name, entries in by_method.items():
         method = config.method(name)
         for entry in entries:
@@ -122,6 +126,34 @@ def check_jobs(config: Config, manifest: Manifest) -> tuple[list[str], list[str]
             continue
         warnings += _unread_lines(str(method.template), unread, read_by_command)
     return list(faults), warnings
+
+
+def _check_job_keys(config: Config, manifest: Manifest, faults: dict[str, None], warnings: list[str]) -> None:
+    """Look at the entries that say `job`: whether there is such a job, and whether it takes their configuration.
+
+    Only the jobs' own code knows, and it may import JAX: another process asks it.
+    """
+    entries = [entry.document() for entry in manifest.entries.values() if entry.job and entry.command is None]
+    if not entries:
+        return
+    root = config.layout.root
+    done = subprocess.run(
+        [interpreter(), "-P", "-m", "dispatcher.runtime", "check"],
+        input=json.dumps(entries),
+        cwd=root,
+        env={**os.environ, contract.ROOT: os.fspath(root)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        last = (done.stderr.strip() or "no reason given").splitlines()[-1]
+        warnings.append(f"the entries with a job could not be checked: {last}")
+        return
+    # What a job's own module prints when it is imported stands above.
+    for job_id, found in json.loads(done.stdout.splitlines()[-1]).items():
+        for fault in found:
+            faults.setdefault(f"{job_id}: {fault}")
 
 
 def _unread_lines(

@@ -6,6 +6,7 @@ never pays for JAX. Commands that need no device import it late for the same rea
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Sequence
@@ -46,6 +47,15 @@ def attempt() -> int:
     if directory is None:
         raise UsageError(f"{contract.ATTEMPT_DIR} is not set: this is what a dispatcher runs; see `dispatcher job run`")
     return _call(launching.attempt_job(directory, launching.workspace_root()))
+
+
+@program.command(hidden=True)
+def check() -> None:
+    """Print the faults of the entries that stand on the standard input: job ids and faults, as JSON."""
+    root = launching.workspace_root()
+    entries = json.load(sys.stdin)
+    faults = {entry["job_id"]: launching.entry_faults(entry, root) for entry in entries}
+    click.echo(json.dumps({job_id: found for job_id, found in faults.items() if found}))
 
 
 @program.command("list")

@@ -65,9 +65,7 @@ def attempt_job(directory: Path, root: Path) -> BasicJob[Any]:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
     if not entry.get("job"):
         raise ConfigError(f'{path}: names no job: write one into the matrix, such as "job": "gpt/train/pretrain"')
-    imports = entry.get("import") or []
-    import_jobs(root, [imports] if isinstance(imports, str) else imports)
-    cls = find_job(entry["job"])
+    cls = _entry_class(entry, root)
 
     from dispatcher.runtime.execution import local
 
@@ -82,6 +80,23 @@ def attempt_job(directory: Path, root: Path) -> BasicJob[Any]:
     )
     said = entry_config(entry, where)
     return make_job(cls, spec, said, restore=_text(entry, "restore", where), where=where)
+
+
+def entry_faults(entry: Mapping[str, Any], root: Path) -> list[str]:
+    """What would keep the entry's job from being made: its key, and every fault of its configuration.
+
+    Of an entry that goes on from a checkpoint only the key is looked at: what it may say, the checkpoint knows.
+    """
+    try:
+        cls = _entry_class(entry, root)
+        if not entry.get("restore"):
+            cls.checked_config(entry_config(entry, ""), where="")
+    except ConfigError as error:
+        # Without the line that says whose faults these are and how many.
+        return [line.strip() for line in str(error).splitlines()[1:]]
+    except UsageError as error:
+        return [" ".join(str(error).splitlines())]
+    return []
 
 
 def entry_config(entry: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -105,6 +120,12 @@ def workspace_root() -> Path:
 def with_overrides(said: Config | Mapping[str, Any], words: tuple[str, ...]) -> dict[str, Any]:
     """`said` with dotted overrides (`training.lr=1e-4`) over it."""
     return merge(said, parse_overrides(words))
+
+
+def _entry_class(entry: Mapping[str, Any], root: Path) -> Any:
+    imports = entry.get("import") or []
+    import_jobs(root, [imports] if isinstance(imports, str) else imports)
+    return find_job(entry["job"])
 
 
 def _text(entry: Mapping[str, Any], key: str, where: str) -> str | None:

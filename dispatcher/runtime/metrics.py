@@ -73,7 +73,7 @@ class MetricsLog:
         if taken := numbers.keys() & {"step", "wall_s"}:
             raise ValueError(f"a metric cannot be called {', '.join(sorted(taken))}: every line has its own")
         wall_s = round(self._clock() - self._began_s, 3)
-        self._append({"step": step, "wall_s": wall_s, **{name: _written(value) for name, value in numbers.items()}})
+        self._append({"step": step, "wall_s": wall_s, **{name: json_number(value) for name, value in numbers.items()}})
         self._latest.update(numbers)
         for sink in self._sinks:
             sink(step, numbers)
@@ -138,6 +138,13 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     ]
 
 
+def json_number(value: float) -> float | str:
+    """`value`, or the text that stands for it where JSON has no number."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+
+
 def _written_before(directory: Path, resumed_step: int) -> Path | None:
     """The file that has the lines up to the resumed step: this attempt's own, else that of the latest before it."""
     if resumed_step <= 0:
@@ -167,12 +174,6 @@ def _storing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError(f"{path}: cannot be written: {error.strerror}") from None
-
-
-def _written(value: float) -> float | str:
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
 def _number(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import socket
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dispatcher.errors import ConfigError
@@ -69,6 +71,18 @@ def test_a_call_has_the_configuration_that_the_job_was_made_in(tmp_path: Path) -
     assert current_config() is None
     with configuration({"extra": {"letter": "z"}}):
         assert job() == {"letters": 5, "letter": "a"}
+
+
+def test_a_row_is_what_json_can_say(tmp_path: Path) -> None:
+    class Row(Count):
+        def run(self) -> dict[str, Any]:
+            return {"array": np.float32(0.5), "count": 3, "loss": math.nan, "name": "x"}
+
+    with configuration(Row.checked_config({"count": {"text": "a"}})):
+        job = Row.local(tmp_path, "row")
+    job.calls = []
+    assert job() == {"array": 0.5, "count": 3, "loss": "NaN", "name": "x"}
+    assert json.loads(job.spec.result_path("result.json").read_text())["loss"] == "NaN"
 
 
 def test_a_job_that_lacks_a_value_is_not_made(tmp_path: Path) -> None:

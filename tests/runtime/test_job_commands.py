@@ -209,13 +209,40 @@ def test_an_entry_that_cannot_be_is_refused(workspace: Fleet) -> None:
         assert problem in done.stderr, done.stderr
 
 
-def test_the_method_of_a_job_needs_no_template(workspace: Fleet) -> None:
-    entry = {"job_id": "a", "method": "nowhere", "job": "count/letters", "config": {"count": {"text": "a"}}}
-    workspace.write_manifest([entry, {**entry, "job_id": "b", "command": ["echo", "{job}", "{config}"]}])
-    done = subprocess.run(
-        [*COMMAND, "matrix", "check"], cwd=workspace.root, capture_output=True, text=True, check=False
-    )
+def test_checking_a_matrix_asks_the_jobs(workspace: Fleet) -> None:
+    entry = {"method": "nowhere", "job": "count/letters", "config": {"count": {"text": "a"}}}
+    good = [
+        {**entry, "job_id": "a"},
+        {**entry, "job_id": "b", "command": ["echo", "{job}", "{config}"], "config": {"x": 1}},
+        {**entry, "job_id": "c", "job": "count/restored", "restore": "p/g/base", "config": {"model": {"layers": 2}}},
+    ]
+    workspace.write_manifest(good)
+    done = workspace.try_("matrix", "check")
     assert (done.returncode, done.stderr) == (0, "")
+    workspace.write_manifest(
+        [
+            *good,
+            {**entry, "job_id": "d", "count.times": "many", "count.tims": 2},
+            {**entry, "job_id": "e", "job": "count/leters"},
+            {**entry, "job_id": "f", "count": 1, "count.text.more": 1},
+        ]
+    )
+    done = workspace.try_("matrix", "check")
+    assert done.returncode == 1
+    assert [line.strip() for line in done.stderr.splitlines()[1:]] == [
+        'd: count.times = "many": expected a whole number',
+        "d: count.tims = 2: unknown key (did you mean 'count.times'?)",
+        "e: there is no job 'count/leters' (did you mean 'count/letters'?)",
+        'f: count.text = {"more": 1}: expected text',
+    ]
+
+
+def test_jobs_that_cannot_be_asked_are_a_warning(workspace: Fleet) -> None:
+    (workspace.root / "jobs" / "count.py").write_text("import os; os._exit(3)")
+    workspace.write_manifest([{"job_id": "a", "method": "m", "job": "count/letters"}])
+    done = workspace.try_("matrix", "check")
+    assert done.returncode == 0
+    assert done.stderr == "warning: the entries with a job could not be checked: no reason given\n"
 
 
 def test_the_command_line_itself_does_not_load_jax() -> None:

@@ -15,6 +15,7 @@ from jax.experimental import multihost_utils
 
 from dispatcher.runtime.configuration import Config, checked, configuration, configure, current_config
 from dispatcher.runtime.execution import ExecutionSpec, local
+from dispatcher.runtime.metrics import json_number
 
 C = TypeVar("C")
 
@@ -54,7 +55,10 @@ class BasicJob(ABC, Generic[C]):
 
     @abstractmethod
     def run(self) -> Row | None:
-        """Do the work, on every process; what the first one returns is the job's row of the results table."""
+        """Do the work, on every process; what the first one returns is the job's row of the results table.
+
+        Names to text and numbers, also scalar arrays; `"NaN"` and `"Infinity"` are text there.
+        """
 
     @property
     def done(self) -> bool:
@@ -109,11 +113,12 @@ class BasicJob(ABC, Generic[C]):
             _log.info("%s: done already, skipped", self.spec.name)
             return self._kept_row()
         self.sync("start")
-        row = self.run()
+        said = self.run()
+        row = None if said is None else {name: _cell(value) for name, value in said.items()}
         if row is not None:
             with self.spec.result(_RESULT) as file:
                 if file is not None:
-                    json.dump(dict(row), file, ensure_ascii=False)
+                    json.dump(row, file, ensure_ascii=False)
         self.sync("end")
         self.finish()
         return row
@@ -124,6 +129,10 @@ class BasicJob(ABC, Generic[C]):
         except FileNotFoundError:
             return None
         return row
+
+
+def _cell(value: Any) -> float | str:
+    return value if isinstance(value, (str, int)) else json_number(float(value))
 
 
 def _everywhere(verdict: bool) -> bool:

@@ -93,6 +93,14 @@ class Trial:
         """Every process that is the attempt's."""
         return processes.of_attempt(self.paths.directory)
 
+    def running(self, program: str) -> int:
+        """How many processes of the attempt run this program."""
+        found = 0
+        for pid in self.tree():
+            with contextlib.suppress(OSError):
+                found += Path(f"/proc/{pid}/comm").read_text().strip() == program
+        return found
+
     def send(self, number: int) -> None:
         os.kill(self.pid, number)
 

@@ -67,7 +67,7 @@ def test_found_again_without_its_pid(trial):
 
 def test_strays_of_an_adopted_one_are_stopped(trial):
     one = trial("setsid sleep 600 & " + LONG).start().says("ready")
-    wait_until(lambda: len(one.tree()) >= 5, "both sleep")
+    wait_until(lambda: one.running("sleep") == 2, "both sleep")
     os.killpg(one.pid, signal.SIGKILL)
     later = LocalOutlet()
     ended = wait_until(lambda: isinstance(later.poll([one.handle])[one.handle], Ended), "the stray is stopped")
@@ -100,23 +100,17 @@ def test_cancel(trial):
 
 
 def test_cancel_by_force_ends_the_whole_tree(trial):
-    one = (
-        trial("trap '' TERM; setsid bash -c \"trap '' TERM; sleep 600\" & echo ready; sleep 600").start().says("ready")
-    )
-    wait_until(lambda: len(one.tree()) >= 4, "both sleep")
+    one = trial("trap '' TERM; setsid sleep 600 & echo ready; sleep 600").start().says("ready")
+    wait_until(lambda: one.running("sleep") == 2, "both sleep")
     one.outlet.cancel(one.handle, force=True)
     assert one.end().exit_code is None
 
 
 def test_a_wrapper_that_cannot_be_started(trial):
     one = trial("true")
-    attempt = Attempt(
-        job_id="job",
-        number=1,
-        directory=one.paths.directory,
-        wrapper=one.paths.wrapper,
-        root=one.attempt.root / "absent",
-    )
+    absent = one.attempt.root / "absent"
+    paths = one.paths
+    attempt = Attempt(job_id="job", number=1, directory=paths.directory, wrapper=paths.wrapper, root=absent)
     with pytest.raises(OutletError, match="job: /bin/bash cannot be started"):
         one.outlet.submit(attempt)
 

@@ -1,7 +1,8 @@
-"""From the end of one job to the start of the next on its slot, and from a change to its effect: not a poll interval."""
+"""From the end of a job to the start of the next on its slot, from a change to its effect: not a poll interval."""
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 
@@ -70,8 +71,6 @@ def test_an_idle_dispatcher_does_next_to_nothing(fleet: Fleet) -> None:
 
 
 def cpu_s(pid: int) -> float:
-    import os
-
     with open(f"/proc/{pid}/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

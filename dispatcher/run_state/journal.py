@@ -29,6 +29,7 @@ from dispatcher.workspace import Layout
 FORMAT = "dispatcher-journal"
 VERSION = 1
 _HEADER_LIMIT = 4096
+_PART = 4 * 1024 * 1024
 
 
 class Header(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
@@ -47,7 +48,7 @@ class Header(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
     id: str = ""
 
 
-class Line(msgspec.Struct, kw_only=True, omit_defaults=True):
+class Line(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """One change. `set` holds the changed fields of the job's record (null removes one); `data` what is no record.
 
     `batch` counts the lines that were written together, in the first of them: they count all or not at all.
@@ -133,6 +134,15 @@ def parse_lines(data: bytes, path: Path, offset: int) -> list[Line]:
             ) from None
         position += len(raw) + 1
     raise DamagedJournalError(f"{path}: cannot be read from byte {offset}")
+
+
+def parse_in_parts(data: bytes, path: Path, offset: int) -> Iterator[list[Line]]:
+    """Whole lines that begin at `offset` of `path`, some thousands at a time: a long journal never stands in memory."""
+    start = 0
+    while start < len(data):
+        end = data.rfind(b"\n", start, start + _PART) + 1 or data.find(b"\n", start) + 1 or len(data)
+        yield parse_lines(data[start:end], path, offset + start)
+        start = end
 
 
 def parse_consecutive(data: bytes, seq: int) -> tuple[list[Line], int]:

@@ -139,6 +139,7 @@ class Projector:
                 return
             self._watch(old)
             os.rename(temporary, path)
+            files.stamp(path.parent)
 
     def _watch(self, fd: int) -> None:
         # What is not as the last transaction has examined it is looked at.

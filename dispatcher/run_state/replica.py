@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import time
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from dispatcher.errors import DamagedJournalError, LockLostError, StaleViewError
@@ -216,43 +217,58 @@ class Replica:
             )
 
     def _take_in(self, lines: list[Line], length: int) -> None:
-        if lines and (lines[0].seq != self.fold.seq + 1 or lines[-1].seq != self.fold.seq + len(lines)):
-            raise DamagedJournalError(
-                f"{self._path}: after line {self.fold.seq} come {len(lines)} lines, "
-                f"{lines[0].seq} to {lines[-1].seq}; nothing was changed. Restore the file from a backup, or let "
-                "`dispatcher doctor --repair` go on from what is whole"
-            )
-        if lines and lines[-1].event == "continued":
-            self._successor = journal.named_by(lines.pop())
+        checked = self._checked([lines])
         if len(lines) > _BULK:
-            self.fold.extend_in_bulk(lines)
+            self.fold.extend_in_bulk(checked)
         else:
-            self.fold.extend(lines)
+            self.fold.extend(checked)
         self.offset += length
 
+    def _checked(self, parts: Iterable[list[Line]]) -> Iterator[Line]:
+        """The lines, as long as they follow one another, without the one that ends the generation."""
+        seq = self.fold.seq
+        for lines in parts:
+            if lines and (lines[0].seq != seq + 1 or lines[-1].seq != seq + len(lines)):
+                raise DamagedJournalError(
+                    f"{self._path}: after line {seq} come {len(lines)} lines, {lines[0].seq} to {lines[-1].seq}; "
+                    "nothing was changed. Restore the file from a backup, or let `dispatcher doctor --repair` go on "
+                    "from what is whole"
+                )
+            seq += len(lines)
+            if lines and lines[-1].event == "continued":
+                self._successor = journal.named_by(lines.pop())
+            yield from lines
+
     def _load(self, number: int, head: Head | None, *, to_the_end: bool) -> None:
-        """Build the records anew from one generation."""
+        """Build the records anew from one generation; a generation that cannot be read changes nothing."""
         generation = Generation.read(self.layout, number)
+        before = self.fold, self.base_seq, self.offset, self._path, self._header, self._successor
+        try:
+            self._build(generation, head, to_the_end)
+        except BaseException:
+            self.fold, self.base_seq, self.offset, self._path, self._header, self._successor = before
+            # What is known is what was known, but it is read again by the next try.
+            self.generation = None
+            raise
+        self.fold.touched |= before[0].records.keys()
+        self.generation = number
+        self.reloads += 1
+
+    def _build(self, generation: Generation, head: Head | None, to_the_end: bool) -> None:
         snapshot, start = generation.snapshot()
-        known = set(self.fold.records)
         self.fold = Fold()
         self.fold.lock_kind = generation.header.lock
         self.fold.seq = self.base_seq = generation.header.base_seq
         self.fold.extend_in_bulk(snapshot)
-        self.fold.touched |= known
-        # Only when all is read: a generation that cannot be read whole is read again by the next try.
-        self.generation = None
         self._successor = None
         self._path = generation.path
         self._header = generation.data[: generation.start]
-        self.offset = start
         rest = journal.complete_part(generation.data[start:])
         certain = 0
-        if head is not None and head.generation == number:
-            certain = max(0, min(len(rest), head.length - start))
-            certain = len(journal.complete_part(rest[:certain]))
-            self._take_in(journal.parse_lines(rest[:certain], generation.path, start), certain)
+        if head is not None and head.generation == generation.number:
+            certain = len(journal.complete_part(rest[: max(0, head.length - start)]))
+            parts = journal.parse_in_parts(rest[:certain], generation.path, start)
+            self.fold.extend_in_bulk(self._checked(parts))
+        self.offset = start + certain
         if to_the_end:
             self._take_in(*journal.parse_consecutive(rest[certain:], self.fold.seq))
-        self.generation = number
-        self.reloads += 1

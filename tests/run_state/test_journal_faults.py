@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -210,6 +211,50 @@ def test_what_is_removed_while_dispatchers_run_makes_no_two_of_them(layout: Layo
         tx.change("c", "held", {"state": "held"})
     newcomer.refresh()
     assert newcomer.records == store.records
+
+
+def test_a_journal_that_another_took_the_place_of_is_read_anew(layout: Layout, tmp_path: Path) -> None:
+    store = grown(layout)
+    other = Layout(tmp_path / "other")
+    other.root.mkdir()
+    others = grown(other)
+    with others.transaction() as tx:
+        tx.change("z" * 500, "queued", {"state": "queued"})
+    os.rename(other.journal(1), layout.journal(1))
+    os.rename(other.lock_file, layout.root / "head")
+    layout.lock_file.write_bytes((layout.root / "head").read_bytes())
+    layout.status_file.unlink()
+    with store.transaction():
+        pass
+    assert store.records == others.records
+
+
+def test_a_change_is_on_the_disk_before_the_head_tells_of_it(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = grown(layout)
+    calls: list[tuple[str, str]] = []
+    pwrite, fsync = os.pwrite, os.fsync
+
+    def name(fd: int) -> str:
+        return Path(os.readlink(f"/proc/self/fd/{fd}")).name
+
+    def noted_pwrite(fd: int, *rest: Any) -> int:
+        calls.append(("write", name(fd)))
+        return pwrite(fd, *rest)
+
+    def noted_fsync(fd: int) -> None:
+        calls.append(("sync", name(fd)))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "pwrite", noted_pwrite)
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    with store.transaction() as tx:
+        tx.change("c", "held", {"state": "held"})
+        tx.change("d", "held", {"state": "held"})
+    assert calls == [("write", "000001.jsonl"), ("sync", "000001.jsonl"), ("write", "claims.lock")]
+    calls.clear()
+    with store.transaction():
+        pass
+    assert calls == []
 
 
 def test_a_removed_status_file_is_written_anew(layout: Layout) -> None:

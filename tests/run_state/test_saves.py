@@ -21,6 +21,7 @@ import pytest
 
 from dispatcher.errors import StatusFileError
 from dispatcher.run_state import projection, status_file
+from dispatcher.run_state.lock import peek_head
 from dispatcher.run_state.projection import Projector, restore
 from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
@@ -65,7 +66,12 @@ def touch(store: Store) -> None:
 def test_both_kinds_of_saves_are_taken_in(layout: Layout, store: Store, save: Callable[[Path, str], None]) -> None:
     text = layout.status_file.read_text(encoding="utf-8")
     save(layout.status_file, text.replace('"a": {"state":"failed"', '"a": {"state":"queued","note":"ключ"'))
+    # Saved a while ago: nobody needs to look at it again.
+    os.utime(layout.status_file, (time.time() - 60, time.time() - 60))
     touch(store)
+    head = peek_head(layout.lock_file)
+    assert head is not None
+    assert head.projection == store.status_identity()
     assert store.records["a"].state is State.QUEUED
     assert store.records["a"].extra == {"note": "ключ"}
     assert store.records["b"].state is State.FAILED
@@ -168,6 +174,21 @@ def test_a_command_that_ends_waits_for_a_save_that_is_half_written(layout: Layou
         with subprocess.Popen([sys.executable, "-c", rest], stdout=editor.fileno()):
             projector.close()
     assert store.records["a"].state is State.QUEUED
+
+
+def test_what_others_change_is_projected_too(layout: Layout, store: Store) -> None:
+    assert not store.status_is_stale
+    with Store(layout, by="pod-1").transaction() as tx:
+        tx.change("a", "requeued", {"state": "queued"})
+    touch(store)
+    assert store.status_is_stale
+    Projector(store).write()
+    assert loaded(layout)["a"]["state"] == "queued"
+    # And what somebody else has projected is not written again.
+    identity = store.status_identity()
+    other = Store(layout, by="pod-2")
+    Projector(other).write()
+    assert store.status_identity() == identity
 
 
 BROKEN = {

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -14,6 +16,7 @@ from benchmarks import machine, report
 from benchmarks.bench import Bench, working_directory
 from benchmarks.figures import BenchError, Figure, Skipped
 from benchmarks.rows import ROWS
+from dispatcher.errors import DispatcherError
 from dispatcher.outlets.processes import adopt_orphans
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
@@ -43,33 +46,37 @@ def main(rows: tuple[str, ...], quick: bool, only_list: bool, out: Path, parent:
     # A daemon that a compared tool leaves behind becomes a child of this process, and can be stopped.
     adopt_orphans()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_INTERRUPTED))
+    known = machine.facts(_CHECKOUT)
     results: dict[str, list[Figure]] = {}
+    interrupted = False
     try:
         with working_directory(parent.resolve()) as directory:
             known = machine.facts(directory)
             for name in dict.fromkeys(rows or ROWS):
-                say = _progress(name)
-                results[name] = _measure(name, Bench(directory, quick, say, hyperqueue))
+                results[name] = []
+                _measure(name, Bench(directory, quick, _progress(name), hyperqueue), results[name])
     except KeyboardInterrupt:
-        click.echo("interrupted: these rows were done", err=True)
+        interrupted = True
+        click.echo("interrupted: this is what was measured until then", err=True)
     click.echo(machine.summary(known))
     click.echo(report.table(results))
     report.write_json(out, known, quick, results)
     click.echo(f"every sample: {out}")
+    sys.exit(_INTERRUPTED if interrupted else 0)
 
 
-def _measure(name: str, bench: Bench) -> list[Figure]:
-    figures = []
+def _measure(name: str, bench: Bench, figures: list[Figure]) -> None:
+    """Add the figures of a row; one that cannot be measured does not keep the others from it."""
     try:
-        figures.extend(ROWS[name](bench))
+        for figure in ROWS[name](bench):
+            figures.append(figure)
     except Skipped as reason:
         figures.append(Figure(what=name, note=f"skipped: {reason}"))
-    except BenchError as error:
+    except (BenchError, DispatcherError, OSError, subprocess.SubprocessError) as error:
         figures.append(Figure(what=name, note=f"FAILED: {error}"))
-    return figures
 
 
-def _progress(row: str):
+def _progress(row: str) -> Callable[[str], None]:
     begun = time.monotonic()
 
     def say(text: str) -> None:

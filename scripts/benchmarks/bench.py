@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ import psutil
 
 T = TypeVar("T")
 _END_S = 10.0
+_PLACES, _PROBES = 8, 10
 
 
 @dataclass(frozen=True)
@@ -31,8 +33,23 @@ class Bench:
         return quick if self.quick else thorough
 
     def new_directory(self, name: str) -> Path:
-        # A random name: ext4 finds the part of the disk by it, and where the last run was, files were just removed.
-        return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.directory))
+        """A place for one arm. Of several, the one where new files cost least.
+
+        ext4 steps over inodes that were freed in the last minutes, one by one: near files that were just removed, by
+        whomever, making one costs up to ten times as much, and no two places would be alike.
+        """
+        places = [Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.directory)) for _ in range(_PLACES)]
+        return min(places, key=_cost_of_new_files)
+
+
+def _cost_of_new_files(place: Path) -> float:
+    # The files stay where they are: removed, they would be what is to be avoided.
+    begun = time.perf_counter()
+    for number in range(_PROBES):
+        inner = place / "probe" / str(number) / "1"
+        inner.mkdir(parents=True)
+        (inner / "file").touch()
+    return time.perf_counter() - begun
 
 
 @contextlib.contextmanager
@@ -40,8 +57,7 @@ def working_directory(parent: Path) -> Iterator[Path]:
     """A new directory below `parent`; at the end it is removed, and with it what this process has started."""
     parent.mkdir(parents=True, exist_ok=True)
     path = Path(tempfile.mkdtemp(prefix="bench-", dir=parent))
-    # ext4 steps over inodes that were freed in the last minutes, one by one: near files that were just removed, making
-    # one costs up to ten times as much. With this flag each row gets a part of the disk of its own.
+    # ext4: the directories in it are spread over the disk, see `Bench.new_directory`.
     with contextlib.suppress(OSError):
         subprocess.run(["chattr", "+T", path], capture_output=True, check=False)
     try:

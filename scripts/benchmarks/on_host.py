@@ -14,6 +14,8 @@ from benchmarks.turnovers import gaps, spawns
 from benchmarks.workspaces import make_workspace, queue_all
 from dispatcher.workspace import Layout
 
+_WARM_UP = 20
+
 
 def prepare(root: str, count: str) -> None:
     """A workspace with all its entries queued."""
@@ -23,7 +25,9 @@ def prepare(root: str, count: str) -> None:
 def claim(root: str, rounds: str, batch: str) -> dict[str, Any]:
     """Claims of the workspace at `root` and the bare loop beside it, in turns."""
     ours, floor = claims.ours(root), claims.floor(root)
-    ours(1), floor(1)
+    # The first ones also fill the caches of this host.
+    ours(_WARM_UP)
+    floor(_WARM_UP)
     return interleave({"floor": lambda: floor(int(batch)), "ours": lambda: ours(int(batch))}, int(rounds))
 
 

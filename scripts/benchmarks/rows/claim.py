@@ -13,7 +13,7 @@ from benchmarks.workspaces import make_workspace, queue_all
 
 SMALL, LARGE = 1_200, 100_000
 # Short turns, because what else the machine does changes quickly. All of them must not use up the small workspace.
-_BATCH, _TURNS = 8, 5
+_BATCH, _TURNS = 2, 20
 
 
 def measure(bench: Bench) -> Iterator[Figure]:

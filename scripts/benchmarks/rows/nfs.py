@@ -31,15 +31,19 @@ _START_S = 10.0
 def measure(bench: Bench) -> Iterator[Figure]:
     """Claims and slot turnover on NFS v4.2 and v3, between kernels on this machine."""
     sys.path.insert(0, str(_CHECKOUT / "tests"))
+    from beds.bed import BedError
     from beds.needs import why_not
     from beds.nfs import NfsBed
 
     if reason := why_not("nfs"):
         raise Skipped(reason)
     bench.say("booting a file server and two clients")
-    with NfsBed() as bed:
-        for mount in _MOUNTS:
-            yield from _measure(bench, mount, *bed.hosts(mount))
+    try:
+        with NfsBed() as bed:
+            for mount in _MOUNTS:
+                yield from _measure(bench, mount, *bed.hosts(mount))
+    except BedError as error:
+        raise BenchError(f"the bed: {error}") from error
 
 
 def _measure(bench: Bench, mount: str, a: Any, b: Any) -> Iterator[Figure]:

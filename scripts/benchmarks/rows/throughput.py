@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import resource
 import statistics
 from collections.abc import Callable, Iterator
 
 from benchmarks import rivals
 from benchmarks.bench import Bench
-from benchmarks.figures import BenchError, Figure, Skipped, Spread, Target, interleave, ratio, shown
+from benchmarks.figures import (
+    BenchError,
+    Figure,
+    Rounds,
+    Skipped,
+    Spread,
+    Target,
+    interleave,
+    median_of,
+    milliseconds,
+    ratio,
+    shown,
+)
 from benchmarks.pods import run_pod
 from benchmarks.workspaces import job_ids, make_workspace
 from dispatcher.run_state.states import State
@@ -30,6 +43,8 @@ def measure(bench: Bench) -> Iterator[Figure]:
         except Skipped as reason:
             missing.append(Figure(what=name, note=f"skipped: {reason}"))
     arms["ours"] = lambda: [_run_ours(bench, count)]
+    processor_s: dict[str, Rounds] = {name: [] for name in arms}
+    arms = {name: _watched(arm, processor_s[name]) for name, arm in arms.items()}
     bench.say(f"{rounds} rounds of {count:,} jobs: {', '.join(arms)}")
     found = interleave(arms, rounds)
     rates = {name: count / statistics.median(s[0] for s in samples) for name, samples in found.items()}
@@ -37,12 +52,36 @@ def measure(bench: Bench) -> Iterator[Figure]:
     for name in ("ours", *(name for name in rates if name not in ("ours", _BASE))):
         times = ratio(found[_BASE], found[name]) if _BASE in found else None
         yield _figure(name, count, rates[name], base, times, found)
+    if _BASE in found:
+        yield _processor_figure(count, processor_s["ours"], processor_s[_BASE])
     yield from missing
 
 
-def _figure(
-    name: str, count: int, rate: float, base: str, times: Spread | None, found: dict[str, list[list[float]]]
-) -> Figure:
+def _watched(arm: Callable[[], list[float]], processor_s: Rounds) -> Callable[[], list[float]]:
+    """The arm, which also notes what processor time it took, as far as its processes are children of this one."""
+
+    def run() -> list[float]:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        samples = arm()
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        processor_s.append([after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime])
+        return samples
+
+    return run
+
+
+def _processor_figure(count: int, ours: Rounds, theirs: Rounds) -> Figure:
+    """What a machine that does other things too says more surely than seconds."""
+    return Figure(
+        what="processor time for each of them",
+        ours=milliseconds(median_of(ours) / count),
+        against=f"parallel --joblog {milliseconds(median_of(theirs) / count)}",
+        ratio=ratio(ours, theirs),
+        samples={"ours": ours, "parallel": theirs},
+    )
+
+
+def _figure(name: str, count: int, rate: float, base: str, times: Spread | None, found: dict[str, Rounds]) -> Figure:
     ours = name == "ours"
     return Figure(
         what=f"{count:,} x /bin/true on {_SLOTS} slots" if ours else f"the same by {name}",

@@ -26,6 +26,8 @@ _WORDS: Final[tuple[tuple[str, str, str], ...]] = (
     ("merge", r"<<", "<"),
 )
 
+_LINE_BREAKS: Final = frozenset("\x85\u2028\u2029\ufeff")
+
 
 def load(text: str) -> Any:
     """What `text` says; ValueError with line and column when it is not YAML or names a key twice."""
@@ -95,6 +97,12 @@ def _dumper() -> type[yaml.SafeDumper]:
             # Two keys with one list are two values to whoever edits the file.
             return True
 
+        def represent_str(self, data: str) -> yaml.ScalarNode:
+            # YAML breaks lines at these too, and only escaped do they come back as what they were.
+            style = '"' if _LINE_BREAKS.intersection(data) else None
+            return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
+
+    Dumper.add_representer(str, Dumper.represent_str)
     # The inherited table stays: text that YAML 1.1 takes for something else is quoted as well.
     _teach(Dumper)
     return Dumper

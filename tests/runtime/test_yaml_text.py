@@ -6,7 +6,7 @@ import math
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.runtime import yaml_text
@@ -15,6 +15,11 @@ texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
 # Words that one version of YAML or another takes for something else than text.
 traps = st.sampled_from(
     [
+        "\x85",
+        "a\u2028b",
+        "\u2029 ",
+        "\ufeffa",
+        " \r\n",
         "no",
         "on",
         "1e-4",
@@ -53,11 +58,13 @@ def same(one: object, other: object) -> bool:
 
 
 @given(documents)
+@settings(max_examples=300)
 def test_what_is_written_is_read_back(document: object) -> None:
     assert same(yaml_text.load(yaml_text.dump(document)), document)
 
 
 @given(documents)
+@settings(max_examples=300)
 def test_other_readers_read_the_same(document: object) -> None:
     assert same(yaml.safe_load(yaml_text.dump(document)), document)
 

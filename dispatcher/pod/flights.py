@@ -29,12 +29,11 @@ _KILLED: Final = 137
 class Flight:
     """One attempt of this pod. `ending` is set when it has ended and is kept until that is recorded."""
 
-    def __init__(self, job: str, number: int, slot: Slot, paths: AttemptPaths, method: str) -> None:
+    def __init__(self, job: str, number: int, slot: Slot, paths: AttemptPaths) -> None:
         self.job = job
         self.number = number
         self.slot = slot
         self.paths = paths
-        self.method = method
         self.handle: str | None = None
         self.pid: int | None = None
         self.pid_recorded = False
@@ -60,7 +59,7 @@ class Flights:
 
     def start(self, entry: Entry, number: int, slot: Slot, paths: AttemptPaths) -> Flight:
         """Start a claimed entry; what keeps it from starting is its ending, never an exception."""
-        flight = Flight(entry.job_id, number, slot, paths, entry.method)
+        flight = Flight(entry.job_id, number, slot, paths)
         self.by_job[entry.job_id] = flight
         life_fd: int | None = None
         try:
@@ -77,10 +76,10 @@ class Flights:
                 os.close(life_fd)
         return flight
 
-    def adopt(self, job: str, record: Record, slot: Slot, method: str) -> Flight:
+    def adopt(self, job: str, record: Record, slot: Slot) -> Flight:
         """Watch an attempt that the dispatcher of this name had started before it was restarted."""
         paths = self._layout.attempt(job, record.attempt)
-        flight = Flight(job, record.attempt, slot, paths, method)
+        flight = Flight(job, record.attempt, slot, paths)
         # The dispatcher may have been killed before it could record the pid.
         pid = record.pid or processes.first_of(paths.directory)
         flight.handle = make_handle(pid, paths.directory)

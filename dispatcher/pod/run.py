@@ -126,7 +126,7 @@ class Pod:
             self.projector.take_in_leftovers()
             self._say_hello()
             watch = FileWatch()
-            for path in (layout.status_file, layout.lock_file, self.turn.manifest_path):
+            for path in (layout.status_file, layout.lock_file, self.turn.manifest.path):
                 watch.add(path)
             wait = Wait(self._signals, watch)
             try:
@@ -198,7 +198,7 @@ class Pod:
             lock=self.store.lock_kind,
             slots=self.turn.slot_infos(),
             notes=self.turn.notes(),
-            matrix=os.fspath(self.turn.manifest_path),
+            matrix=os.fspath(self.turn.manifest.path),
             methods=list(self.options.methods),
         )
         # A dispatcher that has nothing to write must not be the one that the others wait for.
@@ -233,10 +233,10 @@ class Pod:
         self.say(f"{phase}{f' ({why})' if why else ''}: {_AFTER[phase]}")
 
     def _say_hello(self) -> None:
-        counts = self.turn.counts()
+        counts = self.turn.manifest.counts()
         self.say(
             f"pod {self.options.pod} on {self.registration.info.host}, pid {os.getpid()}: "
-            f"{self.turn.describe_slots()}; {self.turn.manifest_path.name}: {counts}; "
+            f"{self.turn.describe_slots()}; {self.turn.manifest.path.name}: {counts}; "
             f"poll interval {self.poll_interval_s:g} s"
         )
 

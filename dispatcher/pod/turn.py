@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
 
 from dispatcher.config import Config
-from dispatcher.contract import EXIT_DONE
-from dispatcher.errors import ManifestError
 from dispatcher.matrix.entry import Entry
-from dispatcher.matrix.manifest import Manifest, load_manifest
 from dispatcher.pod import outcome
 from dispatcher.pod.claim import Choice, ClaimQueue, Filter
+from dispatcher.pod.current_manifest import CurrentManifest
 from dispatcher.pod.fence import Fence
-from dispatcher.pod.flights import Flight, Flights, judge
+from dispatcher.pod.flights import Flight, Flights
 from dispatcher.pod.gpu_pool import GpuPool
 from dispatcher.pod.launch import gpus_of
 from dispatcher.pod.options import PodOptions
-from dispatcher.pod.outcome import Ending, Policy
+from dispatcher.pod.recording import Recorder, gpu_indices, is_current
 from dispatcher.pod.recover import Found, Recovery
-from dispatcher.pod.slots import Slot
 from dispatcher.run_state import life
-from dispatcher.run_state.fold import tripped
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.life import SlotInfo
-from dispatcher.run_state.states import IN_FLIGHT, Record, State
+from dispatcher.run_state.mounts import mount_of
+from dispatcher.run_state.states import IN_FLIGHT, State
 from dispatcher.run_state.store import Store, Transaction
 from dispatcher.workspace import AttemptPaths
-
-# New entries are queued in portions, so that nobody waits long for the lock.
-_PORTION = 5_000
 
 
 class Turn:
@@ -52,27 +45,23 @@ class Turn:
             trust_locks=lambda: store.lock_kind == "flock",
             look_every_s=options.poll_interval_s or config.poll_interval_s,
         )
-        self.manifest_path = options.matrix or config.matrix
+        self.manifest = CurrentManifest(options.matrix or config.matrix, store, say)
         self.something_changed = True
+        self._record = Recorder(store, config, self._entry, say)
         self._fence = Fence(config.layout, options.pod, self.recovery.pod_is_alive)
-        self._manifest: Manifest | None = None
-        self._manifest_identity: tuple[int, int, int] | None = None
         self._elsewhere: set[str] = set()
         # Whether entries of the manifest have lost their records, to be queued anew.
         self._forgotten = False
         self._claims = 0
-        self._failures = 0
         self._shown_slots: list[SlotInfo] = []
-        self._complaint = ""
+        self._old_data = ""
         self._status_complaint: str | None = None
-
-    # Beginning.
 
     def begin(self) -> None:
         """Read everything, queue what is new, find the own running attempts again."""
         with self.store.transaction():
             pass
-        self._read_manifest()
+        self._follow_manifest()
         for job, record in self.store.records.items():
             if record.state in IN_FLIGHT:
                 self._elsewhere.add(job)
@@ -86,64 +75,33 @@ class Turn:
             mine = record.pod == self.options.pod and record.host == life.host_name() and record.attempt > 0
             if not mine or not paths.directory.is_dir():
                 continue
-            indices = record.gpu if isinstance(record.gpu, tuple) else () if record.gpu is None else (record.gpu,)
-            entry = self._entry(job)
-            flight = self.flights.adopt(job, record, self.gpus.slots.adopt(indices), entry.method if entry else "")
+            flight = self.flights.adopt(job, record, self.gpus.slots.adopt(gpu_indices(record)))
             self._elsewhere.discard(job)
             self.say(f"found {job} (attempt {flight.number}) again")
 
-    # The manifest.
-
-    def _read_manifest(self) -> bool:
-        """Load the manifest when it has changed; a broken one is reported and the old one stays in force."""
-        try:
-            found = self.manifest_path.stat()
-            identity = (found.st_ino, found.st_size, found.st_mtime_ns)
-        except OSError as error:
-            if self._manifest is None:
-                raise ManifestError(str(self.manifest_path), [f"cannot be read: {error.strerror}"]) from None
-            return False
-        if identity == self._manifest_identity:
-            return False
-        try:
-            manifest = load_manifest(self.manifest_path, self.store.records.keys())
-        except ManifestError as error:
-            if self._manifest is None:
-                raise
-            self._manifest_identity = identity
-            self._complaint = f"{self.manifest_path.name} is broken, the manifest of before stays in force: {error}"
-            self.say(f"warning: {self._complaint}")
-            return False
-        self._manifest, self._manifest_identity, self._complaint = manifest, identity, ""
-        self._queue_new(manifest)
-        self._rebuild_queue()
-        return True
-
-    def _queue_new(self, manifest: Manifest) -> None:
-        new = [job for job in manifest.entries if job not in self.store.records]
-        for start in range(0, len(new), _PORTION):
-            with self.store.transaction() as tx:
-                for job in new[start : start + _PORTION]:
-                    if tx.record(job) is None:
-                        tx.change(job, "queued", {"state": State.QUEUED})
+    def _follow_manifest(self) -> None:
+        """Take in a manifest that was replaced, and queue anew what people have forgotten."""
+        if self.manifest.read():
+            self.manifest.queue_new()
+            self._rebuild_queue()
+        elif self._forgotten:
+            self.manifest.queue_new()
+            self._sync()
+        self._forgotten = False
 
     def _rebuild_queue(self) -> None:
-        assert self._manifest is not None
+        entries = self.manifest.entries
         only = Filter(self.options.methods, self.options.where)
-        self.queue = ClaimQueue(
-            self._manifest.entries, only, self.gpus.slots, lambda entry: gpus_of(self.config, entry)
-        )
+        self.queue = ClaimQueue(entries, only, self.gpus.slots, lambda entry: gpus_of(self.config, entry))
         self.store.fold.drain_touched()
-        for job in self._manifest.entries:
+        for job in entries:
             self.queue.update(job, self.store.records.get(job))
         for need in self.queue.needed_elsewhere():
             self.queue.update(need, self.store.records.get(need))
         self._reloads = self.store.reloads
 
     def _entry(self, job: str) -> Entry | None:
-        return self._manifest.entries.get(job) if self._manifest is not None else None
-
-    # One turn.
+        return self.manifest.entries.get(job)
 
     def take(self, *, claiming: bool, look_around: bool) -> int:
         """Record endings and, when `claiming`, take new entries; how many were started.
@@ -156,10 +114,7 @@ class Turn:
             self.something_changed = False
             self.store.refresh()
             self._sync()
-            if not self._read_manifest() and self._forgotten and self._manifest is not None:
-                self._queue_new(self._manifest)
-                self._sync()
-            self._forgotten = False
+            self._follow_manifest()
         if look_around:
             found = self.recovery.look([(job, self.store.records[job]) for job in sorted(self._elsewhere)])
         self._carry_out_wishes()
@@ -181,9 +136,9 @@ class Turn:
         try:
             with self.store.transaction() as tx:
                 for flight in flights:
-                    self._record_pid(tx, flight)
-                endings = [self._record_end(tx, f.job, f.number, f.ending, f.slot) for f in ended if f.ending]
-                endings += [self._record_found(tx, one) for one in found]
+                    self._record.pid(tx, flight)
+                endings = [self._record.end(tx, f.job, f.number, f.ending, f.slot.gpus) for f in ended if f.ending]
+                endings += [self._record.found(tx, one) for one in found]
                 self._sync()
                 if claiming:
                     taken = self.queue.choose(self._now(), self._limit())
@@ -210,8 +165,10 @@ class Turn:
         for choice in choices:
             job = choice.entry.job_id
             record = tx.record(job)
-            passed = self._fence.pass_through(tx, job, (record.attempt if record else 0) + 1)
+            attempt = (record.attempt if record else 0) + 1
+            passed = self._fence.pass_through(tx, job, attempt)
             if passed is None:
+                self._doubt(self.config.layout.attempt(job, attempt))
                 continue
             number, paths = passed
             gpus = choice.slot.gpus
@@ -234,10 +191,21 @@ class Turn:
             claimed.append((choice, number, paths))
         return claimed
 
+    def _doubt(self, paths: AttemptPaths) -> None:
+        """Say once that an entry is left alone because its next attempt is there already."""
+        if not self._old_data:
+            mount = mount_of(paths.directory)
+            self._old_data = (
+                f"{paths.directory}: somebody has made this attempt, but the journal does not know it; the entry is "
+                f"left alone for now. If this lasts, this host is shown old data by {mount}. Cure: {mount.cure}"
+            )
+            self.say(f"warning: {self._old_data}")
+
     def _start(self, choice: Choice, number: int, paths: AttemptPaths) -> None:
         entry = choice.entry
         flight = self.flights.start(entry, number, choice.slot, paths)
         self._claims += 1
+        self._old_data = ""
         where = "gpu " + ",".join(map(str, choice.slot.gpus)) if choice.slot.gpus else "cpu"
         if flight.ending is not None:
             self.say(f"cannot start {entry.job_id} (attempt {number}): {flight.ending.error}")
@@ -255,74 +223,12 @@ class Turn:
             self.gpus.slots.release(choice.slot)
             self.queue.put_back(choice.entry.job_id)
 
-    # Recording.
-
-    def _record_pid(self, tx: Transaction, flight: Flight) -> None:
-        record = tx.record(flight.job)
-        if flight.pid is not None and not flight.pid_recorded and _is_current(record, flight):
-            tx.change(flight.job, "started", {"pid": flight.pid})
-
-    def _record_end(self, tx: Transaction, job: str, number: int, ending: Ending, slot: Slot) -> str:
-        """Record how an attempt ended, unless it is not the entry's current one any more; a line for people."""
-        record = tx.record(job)
-        if record is None or record.state not in IN_FLIGHT or record.attempt != number:
-            return f"{job} (attempt {number}) has ended, but is not the current attempt any more: not recorded"
-        entry = self._entry(job)
-        event, fields = outcome.after(ending, record, self._policy(entry), time.time())
-        scopes = self._scopes(entry, slot)
-        counted = event in ("done", "failed", "retried") and ending.reason not in (outcome.PREEMPTED, outcome.LOST)
-        tx.change(job, event, fields, data=scopes if counted else None)
-        if counted and event != "done":
-            self._trip(tx, scopes.values())
-        self._failures += event == "failed"
-        state = fields["state"]
-        detail = f": {ending.reason}" if ending.reason else ""
-        if ending.error and ending.exit_code != EXIT_DONE:
-            detail += f": {ending.error}"
-        return f"{event if event == state else f'{event} ({state})'} {job} (attempt {number}){detail}"
-
-    def _record_found(self, tx: Transaction, found: Found) -> str:
-        record = tx.record(found.job)
-        if record is None or record.attempt != found.attempt or record.state not in IN_FLIGHT:
-            return ""
-        ending = judge(found.ended, self.config.layout.attempt(found.job, found.attempt).log)
-        gpus = record.gpu if isinstance(record.gpu, tuple) else () if record.gpu is None else (record.gpu,)
-        line = self._record_end(tx, found.job, found.attempt, ending, Slot(gpus))
-        return f"{line} (of pod {record.pod}, which is gone)"
-
-    def _trip(self, tx: Transaction, scopes: object) -> None:
-        fold = self.store.fold
-        for scope in list(scopes):  # type: ignore[call-overload]
-            why = tripped(fold.streaks[scope], scope) if scope in fold.streaks else None
-            if why is not None and scope not in fold.pauses:
-                tx.note("paused", {"scope": scope, "why": why})
-                self.say(f"paused {scope}: {why}. `dispatcher resume {scope}` goes on")
-
-    def _scopes(self, entry: Entry | None, slot: Slot) -> dict[str, str]:
-        scopes = {"method": entry.method} if entry is not None else {}
-        if len(slot.gpus) == 1:
-            scopes["gpu"] = f"gpu:{life.host_name()}:{slot.gpus[0]}"
-        return scopes
-
-    def _policy(self, entry: Entry | None) -> Policy:
-        if entry is None:
-            return Policy(max_returns=self.config.max_returns)
-        method = self.config.method(entry.method)
-        return Policy(
-            retries=method.retries if entry.retries is None else entry.retries,
-            retry_on=method.retry_on if entry.retry_on is None else entry.retry_on,
-            backoff_s=method.backoff_s,
-            max_returns=self.config.max_returns,
-        )
-
     def record_pids(self) -> None:
         """Record the pids of attempts that run on without this dispatcher."""
         if self.has_unrecorded_pids():
             with self.store.transaction() as tx:
                 for flight in self.flights.by_job.values():
-                    self._record_pid(tx, flight)
-
-    # Keeping up.
+                    self._record.pid(tx, flight)
 
     def _sync(self) -> None:
         """Bring the queue up to date with the records that have changed."""
@@ -354,7 +260,7 @@ class Turn:
             if flight.ending is not None:
                 continue
             record = self.store.records.get(flight.job)
-            if not _is_current(record, flight) or flight.paths.superseded.exists():
+            if not is_current(record, flight.number) or flight.paths.superseded.exists():
                 if not flight.stopping:
                     self.say(f"{flight.job} (attempt {flight.number}) belongs to somebody else now: killing it")
                     flight.stopping = "superseded"
@@ -376,8 +282,6 @@ class Turn:
 
     def _limit(self) -> int | None:
         return None if self.options.max_jobs is None else self.options.max_jobs - self._claims
-
-    # Answers for the loop.
 
     def enough(self) -> bool:
         """Whether `--max-jobs` have been claimed."""
@@ -414,7 +318,7 @@ class Turn:
 
     def exit_code(self) -> int:
         """1 when an entry that this pod could run has failed for good or cannot go on, else 0."""
-        return int(self._failures > 0 or (self.options.until_empty and bool(self.queue.unfinished)))
+        return int(self._record.failures > 0 or (self.options.until_empty and bool(self.queue.unfinished)))
 
     def slots_changed(self) -> bool:
         """Whether the slots are otherwise than `slot_infos` last said."""
@@ -432,7 +336,7 @@ class Turn:
         return self.gpus.slot_infos(jobs)
 
     def notes(self) -> list[str]:
-        return [note for note in (self._complaint, self.store.problem or "") if note]
+        return [note for note in (self.manifest.complaint, self.store.problem or "", self._old_data) if note]
 
     def describe_slots(self) -> str:
         slots = self.gpus.slots
@@ -440,13 +344,3 @@ class Turn:
         if slots.cpu_slots:
             parts.append("1 CPU slot" if slots.cpu_slots == 1 else f"{slots.cpu_slots} CPU slots")
         return " and ".join(parts)
-
-    def counts(self) -> str:
-        assert self._manifest is not None
-        records = (self.store.records.get(job) for job in self._manifest.entries)
-        states = Counter(record.state for record in records if record is not None)
-        return ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "no entries"
-
-
-def _is_current(record: Record | None, flight: Flight) -> bool:
-    return record is not None and record.state in IN_FLIGHT and record.attempt == flight.number

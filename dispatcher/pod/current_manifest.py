@@ -1,0 +1,74 @@
+"""The manifest that a pod works on, which may be replaced while it runs."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from dispatcher.errors import ManifestError
+from dispatcher.matrix.entry import Entry
+from dispatcher.matrix.manifest import load_manifest
+from dispatcher.run_state.states import State
+from dispatcher.run_state.store import Store
+
+# New entries are queued in portions, so that nobody waits long for the lock.
+_PORTION: Final = 5_000
+
+
+class CurrentManifest:
+    """The entries in force. `complaint` says what is wrong with the file when it was replaced by a broken one."""
+
+    def __init__(self, path: Path, store: Store, say: Callable[[str], None]) -> None:
+        self.path = path
+        self.entries: Mapping[str, Entry] = {}
+        self.complaint = ""
+        self._store = store
+        self._say = say
+        self._identity: tuple[int, int, int] | None = None
+
+    def read(self) -> bool:
+        """Load the file when it has changed; whether it was, and is usable.
+
+        A broken or missing file is reported and the entries of before stay in force. Raises ManifestError at the first
+        time, when there are none.
+        """
+        first = self._identity is None
+        try:
+            found = os.stat(self.path)
+        except OSError as error:
+            if first:
+                raise ManifestError(str(self.path), [f"cannot be read: {error.strerror}"]) from None
+            return False
+        identity = (found.st_ino, found.st_size, found.st_mtime_ns)
+        if identity == self._identity:
+            return False
+        try:
+            self.entries = load_manifest(self.path, self._store.records.keys()).entries
+            self.complaint = ""
+        except ManifestError as error:
+            if first:
+                raise
+            self.complaint = f"{self.path.name} is broken, the manifest of before stays in force: {error}"
+            self._say(f"warning: {self.complaint}")
+            return False
+        finally:
+            self._identity = identity
+        return True
+
+    def queue_new(self) -> None:
+        """Queue the entries that have no record."""
+        new = [job for job in self.entries if job not in self._store.records]
+        for start in range(0, len(new), _PORTION):
+            with self._store.transaction() as tx:
+                for job in new[start : start + _PORTION]:
+                    if tx.record(job) is None:
+                        tx.change(job, "queued", {"state": State.QUEUED})
+
+    def counts(self) -> str:
+        """How many entries are in which state, for people."""
+        records = (self._store.records.get(job) for job in self.entries)
+        states = Counter(record.state for record in records if record is not None)
+        return ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "no entries"

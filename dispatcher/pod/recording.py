@@ -1,0 +1,101 @@
+"""Recording how attempts go: pids, ends, and what follows from a failure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from dispatcher.config import Config
+from dispatcher.contract import EXIT_DONE
+from dispatcher.matrix.entry import Entry
+from dispatcher.pod import outcome
+from dispatcher.pod.flights import Flight, judge
+from dispatcher.pod.outcome import Ending, Policy
+from dispatcher.pod.recover import Found
+from dispatcher.run_state import life
+from dispatcher.run_state.fold import tripped
+from dispatcher.run_state.states import IN_FLIGHT, Record
+from dispatcher.run_state.store import Store, Transaction
+
+
+def is_current(record: Record | None, number: int) -> bool:
+    """Whether attempt `number` is the one that the record has in flight."""
+    return record is not None and record.state in IN_FLIGHT and record.attempt == number
+
+
+def gpu_indices(record: Record) -> tuple[int, ...]:
+    """The GPUs of a record; none for a CPU slot."""
+    return record.gpu if isinstance(record.gpu, tuple) else () if record.gpu is None else (record.gpu,)
+
+
+class Recorder:
+    """Writes what happened to attempts into a transaction. `failures` counts entries that failed for good."""
+
+    def __init__(
+        self, store: Store, config: Config, entry_of: Callable[[str], Entry | None], say: Callable[[str], None]
+    ) -> None:
+        self.failures = 0
+        self._store = store
+        self._config = config
+        self._entry_of = entry_of
+        self._say = say
+
+    def pid(self, tx: Transaction, flight: Flight) -> None:
+        """Record under which pid an attempt runs, once."""
+        if flight.pid is not None and not flight.pid_recorded and is_current(tx.record(flight.job), flight.number):
+            tx.change(flight.job, "started", {"pid": flight.pid})
+
+    def end(self, tx: Transaction, job: str, number: int, ending: Ending, gpus: tuple[int, ...]) -> str:
+        """Record how an attempt ended, unless it is not the entry's current one any more; a line for people."""
+        record = tx.record(job)
+        if record is None or not is_current(record, number):
+            return f"{job} (attempt {number}) has ended, but is not the current attempt any more: not recorded"
+        entry = self._entry_of(job)
+        event, fields = outcome.after(ending, record, self._policy(entry), time.time())
+        scopes = _scopes(entry, gpus)
+        counted = event in ("done", "failed", "retried") and ending.reason not in (outcome.PREEMPTED, outcome.LOST)
+        tx.change(job, event, fields, data=scopes if counted else None)
+        if counted and event != "done":
+            self._trip(tx, scopes.values())
+        self.failures += event == "failed"
+        state = fields["state"]
+        detail = f": {ending.reason}" if ending.reason else ""
+        if ending.error and ending.exit_code != EXIT_DONE:
+            detail += f": {ending.error}"
+        return f"{event if event == state else f'{event} ({state})'} {job} (attempt {number}){detail}"
+
+    def found(self, tx: Transaction, found: Found) -> str:
+        """Record how an attempt of a dead dispatcher ended; a line for people, empty when somebody was quicker."""
+        record = tx.record(found.job)
+        if record is None or not is_current(record, found.attempt):
+            return ""
+        ending = judge(found.ended, self._config.layout.attempt(found.job, found.attempt).log)
+        line = self.end(tx, found.job, found.attempt, ending, gpu_indices(record))
+        return f"{line} (of pod {record.pod}, which is gone)"
+
+    def _trip(self, tx: Transaction, scopes: Iterable[str]) -> None:
+        fold = self._store.fold
+        for scope in scopes:
+            why = tripped(fold.streaks[scope], scope) if scope in fold.streaks else None
+            if why is not None and scope not in fold.pauses:
+                tx.note("paused", {"scope": scope, "why": why})
+                self._say(f"paused {scope}: {why}. `dispatcher resume {scope}` goes on")
+
+    def _policy(self, entry: Entry | None) -> Policy:
+        if entry is None:
+            return Policy(max_returns=self._config.max_returns)
+        method = self._config.method(entry.method)
+        return Policy(
+            retries=method.retries if entry.retries is None else entry.retries,
+            retry_on=method.retry_on if entry.retry_on is None else entry.retry_on,
+            backoff_s=method.backoff_s,
+            max_returns=self._config.max_returns,
+        )
+
+
+def _scopes(entry: Entry | None, gpus: tuple[int, ...]) -> dict[str, str]:
+    """What a failure may be the fault of: the method, the one GPU."""
+    scopes = {"method": entry.method} if entry is not None else {}
+    if len(gpus) == 1:
+        scopes["gpu"] = f"gpu:{life.host_name()}:{gpus[0]}"
+    return scopes

@@ -74,5 +74,21 @@ def put_rows(batch: Any, mesh: Mesh, *, axis: int = 0) -> Any:
     return jax.tree.map(put, batch)
 
 
-def _sharding(mesh: Mesh, axes: Iterable[str | None]) -> NamedSharding:
+def for_each_device(value: int, mesh: Mesh) -> jax.Array:
+    """int32[devices] in which this process's devices have `value`, and those of others what these say."""
+    everywhere = _sharding(mesh, (mesh.axis_names,))
+    return jax.make_array_from_callback((mesh.size,), everywhere, lambda index: np.full(1, value, np.int32))
+
+
+def shape_at(shape: Any, place: NamedSharding) -> Any:
+    """The shape and type of `shape`, to live at `place`."""
+    return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=place)  # type: ignore[no-untyped-call]
+
+
+def constrain(tree: Any, shardings: Any) -> Any:
+    """Inside of a compiled program: the arrays of `tree`, each living where `shardings` says."""
+    return jax.lax.with_sharding_constraint(tree, shardings)  # type: ignore[no-untyped-call]
+
+
+def _sharding(mesh: Mesh, axes: Iterable[str | tuple[str, ...] | None]) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(*axes))  # type: ignore[no-untyped-call]

@@ -1,0 +1,317 @@
+"""BaseTrainer: the training loop."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Generic, TypeVar
+
+import jax
+import numpy as np
+import optax
+from flax import nnx
+
+from dispatcher import contract
+from dispatcher.errors import ConfigError
+from dispatcher.runtime import sharding
+from dispatcher.runtime.checkpoint import CheckpointManager, Contents, RandomState
+from dispatcher.runtime.configuration import configure
+from dispatcher.runtime.execution import Topology
+from dispatcher.runtime.jobs.basic import BasicJob, Row
+from dispatcher.runtime.jobs.training_config import FIND, DataConfig, Portions, TrainingConfig
+from dispatcher.runtime.metrics import MetricsLog
+from dispatcher.runtime.optimizers import OptimizerConfig, make_optimizer
+from dispatcher.runtime.preemption import Preemption
+from dispatcher.runtime.schedules import ScheduleConfig, make_schedule
+from dispatcher.runtime.step import LOSS, WISH, Programs, TrainState, negative_log_likelihood
+from dispatcher.runtime.stream import Batch, Source, Stream, TokenWindows, whole_epoch
+
+C = TypeVar("C")
+M = TypeVar("M", bound=nnx.Module)
+
+BEST: Final = "best"
+HELD_OUT_LOSS: Final = "held_out_loss"
+
+_log = logging.getLogger(__name__)
+
+
+class BaseTrainer(BasicJob[C], Generic[C, M]):
+    """A training that goes on where it was, bit for bit, whatever ended the attempt before. The user writes:
+
+        @job("gpt/train/pretrain")
+        class Pretrain(BaseTrainer[PretrainConfig, Transformer]):
+            MODEL = Transformer
+            CONFIG = PretrainConfig
+
+            def schedule(self):
+                return optax.linear_schedule(self.args.peak, 0.0, self.training.steps)
+
+    MODEL is a Flax module made as `MODEL(config, rngs=...)`, where `config` is of the dataclass `MODEL.CONFIG`. What
+    else may be replaced: `source`, `held_out`, `loss`, `evaluate`, `optimizer`, `make_model`, `start_from`, `result`.
+
+    `state` is what is trained, `step` how many updates it has had.
+    """
+
+    MODEL: type[Any]
+    CONFIG: type[Any]
+    # The kind of variables that are trained; all others stay as they are.
+    TRAINABLE: type[nnx.Variable[Any]] = nnx.Param
+
+    def __init__(self, spec: Any) -> None:
+        super().__init__(spec)
+        self.training = configure(TrainingConfig)
+        self._configs = {
+            cls: configure(cls) for cls in (OptimizerConfig, ScheduleConfig, DataConfig, self.MODEL.CONFIG)
+        }
+        self.topology: Topology = spec.topology or Topology.detect()
+        self.key = jax.random.key(self.training.seed)
+        self.step = 0
+        self.state: TrainState | None = None
+        # What was measured last, and the step and value of the best checkpoint.
+        self.latest: dict[str, float] = {}
+        self.best: tuple[int, float] | None = None
+        self._portions: Portions | None = None
+
+    @classmethod
+    def config(cls) -> list[type[Any]]:
+        return [cls.CONFIG, TrainingConfig, OptimizerConfig, ScheduleConfig, DataConfig, cls.MODEL.CONFIG]
+
+    # What a training consists of.
+
+    def schedule(self) -> optax.Schedule:
+        """The learning rate over the steps; by default what `optimization` in the configuration says."""
+        return make_schedule(self._configs[ScheduleConfig], self.training.steps)
+
+    def optimizer(self) -> optax.GradientTransformation:
+        """What makes updates of gradients; by default what `optimization` in the configuration says."""
+        return make_optimizer(self._configs[OptimizerConfig], self.schedule())
+
+    def make_model(self) -> M:
+        """A fresh model; called inside of a compiled program."""
+        model: M = self.MODEL(self._configs[self.MODEL.CONFIG], rngs=nnx.Rngs(self.training.seed))
+        return model
+
+    def start_from(self) -> Mapping[str, Any]:
+        """Arrays that take the place of fresh ones, by their names in the model; none by default."""
+        return {}
+
+    def source(self) -> Source:
+        """The rows to train on; by default the tokens of the file that `data.train` names."""
+        data = self._configs[DataConfig]
+        if data.train is None:
+            raise ConfigError("data.train: not said: expected the path of an .npy file of tokens")
+        return self._windows(data, data.train)
+
+    def held_out(self) -> Source | None:
+        """The rows to evaluate on; by default the tokens of the file that `data.held_out` names, if it names one."""
+        data = self._configs[DataConfig]
+        return None if data.held_out is None else self._windows(data, data.held_out)
+
+    def loss(self, model: M, batch: Any, key: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+        """The summed loss of a Batch in nats and the number of predictions; with a `key` as in training."""
+        forward: Any = model
+        return negative_log_likelihood(forward(batch.inputs, segments=batch.segments, key=key), batch.targets)
+
+    def evaluate(self) -> dict[str, float]:
+        """What the model is worth now, by name; by default the loss on what `held_out` gives, in nats."""
+        source = self.held_out()
+        if source is None:
+            return {}
+        nats, count = self.total_loss(source)
+        return {HELD_OUT_LOSS: nats / count}
+
+    def result(self) -> Row | None:
+        """The row of the results table; by default the steps and what was measured last."""
+        best = {} if self.best is None else {"best_step": self.best[0], f"best_{HELD_OUT_LOSS}": self.best[1]}
+        return {"steps": self.step, **self.latest, **best}
+
+    # How it goes.
+
+    @property
+    def done(self) -> bool:
+        latest = self.open_checkpoints().latest()
+        return (
+            latest is not None and latest.step >= self.training.steps and self.spec.result_path("result.json").exists()
+        )
+
+    def run(self) -> Row | None:
+        """Train from where the last checkpoint stands to the last step; exits with 75 when it is told to leave."""
+        with Preemption(self.training.preemption_s) as preemption, self.open_checkpoints() as checkpoints:
+            self.prepare()
+            stream = Stream(self.source())
+            self._go_on(checkpoints, stream)
+            with self._open_log() as log:
+                self._train(checkpoints, stream, log, preemption)
+        return self.result()
+
+    def prepare(self) -> None:
+        """Set up the programs, and the state that a fresh training begins with."""
+        if self.state is None:
+            if self.training.per_device_batch_size == FIND:
+                raise NotImplementedError
+            self._portions = Portions.of(
+                self.training.batch_size, self.training.per_device_batch_size, self.topology.data_shards
+            )
+            self._schedule = self.schedule()
+            self.programs = Programs(
+                self.make_model, self.loss, self.optimizer(), self.topology.mesh, trainable=self.TRAINABLE
+            )
+            self.state = self._filled(self.programs.init(), self.start_from())
+
+    @property
+    def portions(self) -> Portions:
+        """How a batch is computed; known once the training is prepared."""
+        assert self._portions is not None, "prepare() comes first"
+        return self._portions
+
+    @property
+    def live_state(self) -> TrainState:
+        """The state as it is now; its arrays are gone after the next update."""
+        assert self.state is not None, "prepare() comes first"
+        return self.state
+
+    def total_loss(self, source: Source) -> tuple[float, int]:
+        """The loss over the first epoch of `source`: summed in nats, and over how many predictions."""
+        nats, count = 0.0, 0
+        for batch in whole_epoch(source, self.portions.rows):
+            placed = sharding.put_rows(batch, self.topology.mesh)
+            part = self.programs.evaluate(self.live_state.trained, self.live_state.frozen, placed)
+            nats += float(part[0])
+            count += int(part[1])
+        if count == 0:
+            raise ConfigError("there is nothing to predict in the held-out data")
+        return nats, count
+
+    def open_checkpoints(self) -> CheckpointManager:
+        """This job's own checkpoints."""
+        place = f"{self.spec.hardware.cluster.checkpoints}/{self.spec.relative_path}"
+        return CheckpointManager(place, retention=self.training.retention)
+
+    def _train(
+        self, checkpoints: CheckpointManager, stream: Stream, log: MetricsLog | None, preemption: Preemption
+    ) -> None:
+        training = self.training
+        mesh = self.topology.mesh
+        stay, leave = (sharding.for_each_device(value, mesh) for value in (0, 1))
+        before: dict[str, jax.Array] | None = None
+        while self.step < training.steps:
+            batch = sharding.put_rows(self._in_parts(stream.take(training.batch_size)), mesh, axis=1)
+            wish = leave if preemption.requested else stay
+            state = self.live_state
+            trained, moments, measured = self.programs.update(
+                state.trained, state.optimizer, state.frozen, batch, self.key, np.int32(self.step), wish
+            )
+            self.state = TrainState(trained, state.frozen, moments)
+            self.step += 1
+            # Looked at one step late, so that the devices always have the next one to do.
+            leaving = before is not None and bool(before[WISH])
+            before = measured
+            self._measure(checkpoints, stream, log, measured)
+            if leaving or training.is_due(training.save_every, self.step):
+                self._save(checkpoints, stream, log)
+            if leaving and self.step < training.steps:
+                checkpoints.wait()
+                _log.warning("%s: preempted at step %d of %d, saved", self.spec.name, self.step, training.steps)
+                raise SystemExit(contract.EXIT_PREEMPTED)
+
+    def _measure(
+        self, checkpoints: CheckpointManager, stream: Stream, log: MetricsLog | None, measured: Mapping[str, jax.Array]
+    ) -> None:
+        """Log and evaluate, where this step is one to do so."""
+        found: dict[str, float] = {}
+        if self.training.is_due(self.training.log_every, self.step):
+            found = {name: float(value) for name, value in measured.items() if name != WISH}
+            found["lr"] = float(self._schedule(np.int32(self.step - 1)))
+            self._check_finite(found)
+        evaluated = self.evaluate() if self.training.is_due(self.training.evaluate_every, self.step) else {}
+        found |= evaluated
+        if not found:
+            return
+        self.latest |= found
+        if log is not None:
+            log.log(self.step, found)
+            log.progress(self.step, self.training.steps)
+        value = evaluated.get(HELD_OUT_LOSS)
+        if value is not None and (self.best is None or value < self.best[1]):
+            self.best = (self.step, value)
+            self._save(checkpoints, stream, log, name=BEST)
+
+    def _check_finite(self, found: Mapping[str, float]) -> None:
+        if not math.isfinite(found[LOSS]):
+            raise FloatingPointError(
+                f"the loss is {found[LOSS]} at step {self.step} of {self.training.steps}: "
+                f"try a learning rate below {found['lr']:g}"
+            )
+
+    def _save(
+        self, checkpoints: CheckpointManager, stream: Stream, log: MetricsLog | None, *, name: str | None = None
+    ) -> None:
+        """Begin to save all that the next step depends on; under a name it is not what a restart goes on from."""
+        if log is not None:
+            log.sync()
+        beside = Contents(
+            metadata={"step": self.step, "best": self.best, "latest": self.latest},
+            position=stream.position,
+            random=RandomState.capture(self.key),
+        )
+        checkpoints.save(
+            self._tree(self.live_state), self.step, name=name, metrics=self._finite(), beside=beside, resumable=not name
+        )
+
+    def _go_on(self, checkpoints: CheckpointManager, stream: Stream) -> None:
+        """Take up the latest checkpoint, if there is one."""
+        if checkpoints.latest() is None:
+            return
+        restored = checkpoints.load(self._tree(self.programs.target))
+        self.state = TrainState(**restored.tree)
+        self.step = restored.ref.step
+        said = restored.contents.metadata
+        self.best = None if said["best"] is None else (said["best"][0], said["best"][1])
+        self.latest = dict(said["latest"])
+        stream.seek(restored.contents.position)
+        if restored.contents.random is not None:
+            key = restored.contents.random.restore()
+            self.key = self.key if key is None else key
+        _log.info("%s: going on from step %d of %d", self.spec.name, self.step, self.training.steps)
+
+    def _filled(self, state: TrainState, arrays: Mapping[str, Any]) -> TrainState:
+        """`state` with `arrays` in place of those of the same names, each where it lives on the mesh."""
+        if not arrays:
+            return state
+        places = self.programs.shardings.trained | self.programs.shardings.frozen
+        unknown = sorted(arrays.keys() - places.keys())
+        if unknown:
+            raise ConfigError(f"the model has no arrays {', '.join(unknown)}")
+        placed = {name: jax.device_put(array, places[name]) for name, array in arrays.items()}
+        trained, frozen = self.programs.split(placed)
+        return TrainState(state.trained | trained, state.frozen | frozen, state.optimizer)
+
+    def _in_parts(self, batch: Batch) -> Batch:
+        """[rows, ...] -> [parts, rows of a part, ...]."""
+        parts = self.portions.parts
+        return Batch(*(array.reshape(parts, -1, *array.shape[1:]) for array in batch))
+
+    def _tree(self, state: TrainState) -> dict[str, Any]:
+        return {"trained": state.trained, "frozen": state.frozen, "optimizer": state.optimizer}
+
+    def _finite(self) -> dict[str, float]:
+        return {name: value for name, value in self.latest.items() if math.isfinite(value)}
+
+    def _windows(self, data: DataConfig, path: Any) -> TokenWindows:
+        return TokenWindows.from_file(self.spec.hardware.cluster.data / path, data.length, seed=self.training.seed)
+
+    @contextlib.contextmanager
+    def _open_log(self) -> Iterator[MetricsLog | None]:
+        """The log of this attempt, on the first process."""
+        if not self.main_process():
+            yield None
+            return
+        with contextlib.ExitStack() as stack:
+            sinks: tuple[Any, ...] = ()
+            if self.training.wandb:
+                from dispatcher.runtime.wandb_log import WandbLog
+
+                sinks = (stack.enter_context(contextlib.closing(WandbLog(self.spec))),)
+            yield stack.enter_context(MetricsLog.of(self.spec, resumed_step=self.step, sinks=sinks))

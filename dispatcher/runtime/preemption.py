@@ -1,0 +1,111 @@
+"""Told to leave: finish the step, save, and exit with 75 in time.
+
+SIGTERM says so, and so do the early warnings of schedulers, SIGUSR1 (SLURM's `--signal=USR1@60`, LSF) and SIGUSR2
+(Grid Engine, HTCondor), which come some time before a SIGTERM. A second SIGTERM means at once.
+
+Signals are noticed by a thread of their own, through the file descriptor that the C handler writes to: Python's
+handlers wait until the main thread runs Python again, which it may never do while it waits for a device or for another
+process that is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any, Final, Self
+
+from dispatcher import contract
+
+WARNINGS: Final = (signal.SIGUSR1, signal.SIGUSR2)
+# Who signals a process group that a wrapper also leads signals the job twice: that is one wish, not two.
+REPEAT_S: Final = 1.0
+
+_CLOSE: Final = 0
+_log = logging.getLogger(__name__)
+
+
+class Preemption:
+    """Whether this process was told to leave. After `bound_s` seconds it leaves, whatever it is doing.
+
+        with Preemption(bound_s=60) as preemption:
+            while not preemption.requested:
+                ...
+
+    To be entered in the main thread; in another one, as under some notebooks, it notices nothing. `leave` is what ends
+    the process without further ado; it is given the exit status.
+    """
+
+    def __init__(self, bound_s: float, *, leave: Callable[[int], Any] = os._exit) -> None:
+        self._bound_s = bound_s
+        self._leave = leave
+        self._requested = threading.Event()
+        self._restore = contextlib.ExitStack()
+
+    @property
+    def requested(self) -> bool:
+        """Whether it is time to save and leave."""
+        return self._requested.is_set()
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is not threading.main_thread():
+            _log.warning("not in the main thread: a SIGTERM ends this job without saving")
+            return self
+        read, write = os.pipe()
+        os.set_blocking(write, False)
+        self._restore.callback(os.close, read)
+        watcher = threading.Thread(target=self._watch, args=(read,), name="preemption", daemon=True)
+        watcher.start()
+        # In this order at the end: signals as they were, then the thread, then the pipe.
+        self._restore.callback(watcher.join)
+        self._restore.callback(os.close, write)
+        self._restore.callback(os.write, write, bytes([_CLOSE]))
+        self._restore.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(write, warn_on_full_buffer=False))
+        for number in (signal.SIGTERM, *WARNINGS):
+            self._restore.callback(signal.signal, number, signal.signal(number, _ignore))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._restore.close()
+
+    def _watch(self, pipe: int) -> None:
+        """In its own thread: note the first wish, end the process on the second or when time is over."""
+        deadline = threading.Timer(self._bound_s, self._give_up)
+        deadline.daemon = True
+        last_term_s: float | None = None
+        while (number := os.read(pipe, 1)[0]) != _CLOSE:
+            if number == signal.SIGTERM:
+                now_s = time.monotonic()
+                if last_term_s is not None and now_s - last_term_s > REPEAT_S:
+                    self._say("a second SIGTERM: leaving at once, without saving")
+                    self._leave(contract.EXIT_PREEMPTED)
+                last_term_s = now_s if last_term_s is None else last_term_s
+            elif number not in WARNINGS:
+                continue
+            if not self._requested.is_set():
+                name = signal.Signals(number).name
+                self._say(f"{name}: finishing the step, saving, leaving within {self._bound_s:g} s")
+                self._requested.set()
+                deadline.start()
+        deadline.cancel()
+
+    def _give_up(self) -> None:
+        self._say(f"not saved within {self._bound_s:g} s: leaving; the last checkpoint that was committed counts")
+        self._leave(contract.EXIT_PREEMPTED)
+
+    def _say(self, what: str) -> None:
+        # Not through logging, whose locks the main thread may hold.
+        with contextlib.suppress(OSError):
+            os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, f"preempted: {what}\n".encode())
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """The thread does what there is to do; this only keeps the signal from ending the process."""

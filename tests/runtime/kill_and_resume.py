@@ -1,0 +1,64 @@
+"""Run as a script: train, killed with SIGKILL again and again, until it is done; prints at which step each kill came.
+
+Each attempt is a process of its own, forked from this one, which has imported everything and started nothing: so an
+attempt costs what its training costs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tiny_training import made
+
+MOST_ATTEMPTS = 200
+
+
+def main(root: str, kills: int, seed: int, words: dict[str, Any]) -> list[int]:
+    chance = random.Random(seed)
+    killed: list[int] = []
+    for _ in range(MOST_ATTEMPTS):
+        child = os.fork()
+        if child == 0:
+            made(root, **words)()
+            os._exit(0)
+        if len(killed) < kills:
+            begun = last_step(root)
+            if wait_for(root, begun + chance.randint(1, 8), child):
+                time.sleep(chance.uniform(0, 0.05))
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                killed.append(last_step(root))
+                continue
+            raise SystemExit(f"an attempt ended before its kill, after {len(killed)} kills")
+        _, status = os.waitpid(child, 0)
+        assert status == 0, status
+        return killed
+    raise SystemExit(f"not done after {MOST_ATTEMPTS} attempts")
+
+
+def wait_for(root: str, step: int, child: int) -> bool:
+    """Wait until `step` has been logged by this attempt; False when it ends before."""
+    while last_step(root) < step:
+        if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            return False
+        time.sleep(0.002)
+    return True
+
+
+def last_step(root: str) -> int:
+    try:
+        lines = Path(root, "results/default/default/tiny/metrics.jsonl").read_text().split("\n")
+    except FileNotFoundError:
+        return 0
+    return int(json.loads(lines[-2])["step"]) if len(lines) > 1 else 0
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4]))))

@@ -1,0 +1,74 @@
+"""A training that takes seconds, for tests: every part of a real one, and nothing of its size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dispatcher.runtime.configuration import configuration, field
+from dispatcher.runtime.jobs.trainer import BaseTrainer
+from dispatcher.runtime.registry import job
+from dispatcher.runtime.stream import TokenWindows
+from dispatcher.runtime.transformer import Transformer
+
+LENGTH = 12
+
+
+@dataclass(frozen=True)
+class Text:
+    """`tokens` is how many tokens there are to train on."""
+
+    tokens: int = field("text/tokens", default=1500)
+
+
+@job("tests/tiny")
+class Tiny(BaseTrainer[Text, Transformer]):
+    """Learns a text of random tokens that follow each other by a rule, most of the time."""
+
+    MODEL = Transformer
+    CONFIG = Text
+
+    def source(self) -> TokenWindows:
+        return TokenWindows(text(self.args.tokens, seed=1), LENGTH, seed=self.training.seed)
+
+    def held_out(self) -> TokenWindows:
+        return TokenWindows(text(200, seed=2), LENGTH, seed=0)
+
+
+def text(count: int, *, seed: int) -> np.ndarray[Any, Any]:
+    """Each token is the one before plus 3 modulo 16, three times out of four."""
+    generator = np.random.default_rng(seed)
+    jumps = generator.integers(0, 16, count)
+    kept = generator.random(count) < 0.75
+    tokens = np.zeros(count, np.int32)
+    for place in range(1, count):
+        tokens[place] = (tokens[place - 1] + 3) % 16 if kept[place] else jumps[place]
+    return tokens
+
+
+CONFIG: dict[str, Any] = {
+    "model": {
+        "vocabulary": 16,
+        "layers": 1,
+        "width": 16,
+        "heads": 4,
+        "kv_heads": 2,
+        "feed_forward": 24,
+        "context": LENGTH + 8,
+        "dropout": 0.1,
+    },
+    "training": {"steps": 40, "batch_size": 8, "per_device_batch_size": 4, "log_every": 1, "evaluate_every": 10},
+    "optimization": {"lr": 1e-2},
+}
+
+
+def made(root: Any, name: str = "tiny", cls: type[Any] = Tiny, **training: Any) -> Any:
+    """The job with these words of `training`; those with a dot are other keys (`model.layers`)."""
+    said = {key: dict(value) for key, value in CONFIG.items()}
+    for key, value in training.items():
+        group, _, word = key.rpartition(".")
+        said.setdefault(group or "training", {})[word] = value
+    with configuration(cls.checked_config(said)):
+        return cls.local(root, name)

@@ -142,12 +142,9 @@ def _nods(place: Path, me: Doctor, peer: Doctor) -> bool:
 
 
 def _publish(path: Path, data: bytes) -> None:
-    """Write a new file whole, and make sure that others notice.
-
-    NFSv3 tells that a directory has changed by its time alone, which may be the same after two changes in a row.
-    """
+    """Write a new file whole, and make sure that others notice."""
     files.replace_file(path, data, durable=False)
-    os.utime(path.parent)
+    files.stamp(path.parent)
 
 
 def _nodded(place: Path, me: Doctor) -> list[str]:

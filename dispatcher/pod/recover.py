@@ -153,3 +153,5 @@ class Recovery:
     def _mark(self, paths: AttemptPaths) -> None:
         with files.storing("marking as superseded", paths.directory):
             files.write_new(paths.superseded, self._me.encode() + b"\n")
+            if self._network:
+                files.stamp(paths.directory)

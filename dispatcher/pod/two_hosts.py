@@ -32,6 +32,7 @@ _RACES: Final = 100
 _TRANSACTIONS: Final = 40
 _OLD_STAT_S: Final = 10.0
 _SETTLE_S: Final = 0.5
+_PAUSE_S: Final = 0.03
 _MUCH_SKEW_S: Final = 2.0
 
 
@@ -169,18 +170,27 @@ class _Proof:
         yield Finding("attribute cache", OK, what, "", _OLD_STAT_S if seconds is None else seconds, "s")
 
     def _ping_pong(self, name: str, change: Callable[[Path, int], None]) -> list[float]:
-        """Seconds until a change is seen, from there and back again, by one clock."""
-        mine, theirs = (self._directory / f"{name}-{who.id}" for who in (self._meeting.me, self._meeting.peer))
+        """Seconds until a change is seen, from there and back again, by one clock.
+
+        Each host has a directory of its own and stamps it after a change: on NFSv3 a host may never see the second of
+        two changes of a directory within a tick of the server's clock. That takes less time than the pause before.
+        """
+        mine, theirs = (self._directory / f"{who.id}-changes" / name for who in (self._meeting.me, self._meeting.peer))
+        os.makedirs(mine.parent, exist_ok=True)
         self._meeting.swap()
         times = []
         for number in range(1, _ROUNDS + 1):
+            time.sleep(_PAUSE_S)
             begun = time.perf_counter()
             if self._meeting.leads:
                 change(mine, number)
+                files.stamp(mine.parent)
             self._await_size(theirs, number)
             if not self._meeting.leads:
+                time.sleep(_PAUSE_S)
                 change(mine, number)
-            times.append((time.perf_counter() - begun) / 2)
+                files.stamp(mine.parent)
+            times.append((time.perf_counter() - begun - _PAUSE_S) / 2)
         return self._of_the_leader(times)
 
     def _await_size(self, path: Path, size: int) -> None:

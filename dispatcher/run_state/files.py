@@ -21,6 +21,8 @@ from dispatcher.run_state.mounts import mount_of
 
 _LOOK_AGAIN = frozenset({errno.ENOENT, errno.ESTALE})
 _PAUSES_S = (0.0, 0.02, 0.1, 0.3)
+# Longer than the clock of a file server's kernel takes from one tick to the next.
+_TICK_S = 0.015
 _temporary_numbers = itertools.count()
 
 ADVICE = {
@@ -57,15 +59,14 @@ def look_at(directory: Path | str) -> None:
 
 
 def stamp(directory: Path) -> None:
-    """Give a directory a time of its own, so that other hosts notice its last change.
+    """Make sure that other hosts notice the last change of a directory.
 
-    NFSv3 tells a change by the directory's time alone, and the server's clock ticks every few milliseconds: of two
+    NFSv3 tells a change by the directory's ctime alone, and the server's clock ticks every few milliseconds: of two
     changes within a tick a host may see the first one only, for half a minute.
     """
-    now_ns = time.time_ns()
-    # Only its owner may; others go without.
+    time.sleep(_TICK_S)
     with contextlib.suppress(PermissionError):
-        os.utime(directory, ns=(now_ns, now_ns))
+        os.utime(directory)
 
 
 def open_existing(path: Path | str, flags: int = os.O_RDONLY) -> int:

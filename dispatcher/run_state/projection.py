@@ -87,6 +87,9 @@ class Projector:
                 time.sleep(0.01)
                 self._look_at(retired)
             os.close(retired.fd)
+        if self._retired and not self._exchange_works:
+            with contextlib.suppress(OSError):
+                files.stamp(self.store.layout.run_state)
         self._retired = []
 
     def take_in_leftovers(self) -> None:
@@ -139,7 +142,6 @@ class Projector:
                 return
             self._watch(old)
             os.rename(temporary, path)
-            files.stamp(path.parent)
 
     def _watch(self, fd: int) -> None:
         # What is not as the last transaction has examined it is looked at.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from tiny_training import made
+from fleet import Fleet, wait_until
+from tiny_training import CONFIG, made
 
 from dispatcher.runtime.metrics import read_metrics
 
@@ -44,9 +46,17 @@ def train(root: Path, cache: Path, kills: int, **words: Any) -> list[int]:
     return list(json.loads(done.stdout))
 
 
-def outcome(root: Path, **words: Any) -> tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]:
-    """All arrays of the last and the best checkpoint by name, and every line of metrics but for its time."""
+def outcome(root: Path, **words: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The arrays of the checkpoints, and every line of metrics but for its time."""
     job = made(root, **words)
+    lines = read_metrics(job.spec.result_path("metrics.jsonl"))
+    return arrays_of_checkpoints(job), [
+        {key: value for key, value in line.items() if key != "wall_s"} for line in lines
+    ]
+
+
+def arrays_of_checkpoints(job: Any) -> list[dict[str, Any]]:
+    """All arrays of the last and of the best checkpoint, by name."""
     job.prepare()
     trees = []
     with job.open_checkpoints() as checkpoints:
@@ -54,8 +64,7 @@ def outcome(root: Path, **words: Any) -> tuple[dict[str, Any], dict[str, Any], l
             tree = checkpoints.restore(job._tree(job.programs.target), ref)
             leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
             trees.append({jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves})
-    lines = read_metrics(job.spec.result_path("metrics.jsonl"))
-    return trees[0], trees[1], [{key: value for key, value in line.items() if key != "wall_s"} for line in lines]
+    return trees
 
 
 def assert_same_bits(one: dict[str, Any], other: dict[str, Any]) -> None:
@@ -77,7 +86,42 @@ def test_twenty_kills_leave_no_trace(tmp_path: Path, cache: Path) -> None:
     assert len({step % 4 for step in killed}) > 2
 
     expected, found = outcome(tmp_path / "undisturbed", **words), outcome(tmp_path / "killed", **words)
-    assert_same_bits(expected[0], found[0])
-    assert_same_bits(expected[1], found[1])
-    assert [line["step"] for line in expected[2]] == list(range(1, 161))
-    assert found[2] == expected[2]
+    for one, other in zip(expected[0], found[0], strict=True):
+        assert_same_bits(one, other)
+    assert [line["step"] for line in expected[1]] == list(range(1, 161))
+    assert found[1] == expected[1]
+
+
+@pytest.mark.demo
+@pytest.mark.slow
+def test_a_preemption_through_the_dispatcher_leaves_no_trace(fleet: Fleet, cache: Path) -> None:
+    config = {**CONFIG, "training": {**CONFIG["training"], "steps": 600, "save_every": 100}}
+    entry = {"job": "tests/tiny", "import": str(TESTS / "tiny_training.py"), "config": config, "gpus": 0}
+    fleet.write_manifest([{**entry, "job_id": "preempted", "priority": 1}, {**entry, "job_id": "undisturbed"}])
+    dispatcher = fleet.start("pod", "--until-empty", **environment(cache))
+
+    first = fleet.attempt("preempted", 1).directory / "metrics.jsonl"
+    wait_until(lambda: first.exists() and len(first.read_text().splitlines()) > 20, "the training has begun")
+    record = fleet.record("preempted")
+    assert record.pid is not None
+    os.kill(record.pid, signal.SIGTERM)
+    dispatcher.end(240)
+
+    assert fleet.exit_file("preempted", 1)["exit_code"] == 75
+    assert "preempted at step" in fleet.output("preempted", 1)
+    assert fleet.states() == {"preempted": "done", "undisturbed": "done"}
+    assert fleet.record("preempted").attempt == 2
+    stopped = read_metrics(first)[-1]["step"]
+    assert 20 <= stopped < 600
+    assert f"going on from step {stopped} of 600" in fleet.output("preempted", 2)
+
+    trees = {}
+    lines = {}
+    for job_id, number in (("undisturbed", 1), ("preempted", 2)):
+        trees[job_id] = arrays_of_checkpoints(made(fleet.root / "runs", job_id, steps=600))
+        read = read_metrics(fleet.attempt(job_id, number).directory / "metrics.jsonl")
+        lines[job_id] = [{key: value for key, value in line.items() if key != "wall_s"} for line in read]
+    for expected, found in zip(trees["undisturbed"], trees["preempted"], strict=True):
+        assert_same_bits(expected, found)
+    assert len(lines["undisturbed"]) == 600
+    assert lines["preempted"] == lines["undisturbed"]

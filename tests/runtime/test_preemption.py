@@ -1,0 +1,127 @@
+"""Signals to a process that trains: what it does on the first, the second, and when it cannot do anything."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from dispatcher.runtime import preemption
+from dispatcher.runtime.preemption import Preemption
+
+PATIENCE_S = 30.0
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    end_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end_s, what
+        time.sleep(0.001)
+
+
+@pytest.fixture
+def left(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The exit statuses with which the process would have ended at once."""
+    monkeypatch.setattr(preemption, "REPEAT_S", 0.05)
+    return []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
+def test_the_first_signal_is_a_wish(number: int, left: list[int]) -> None:
+    with Preemption(PATIENCE_S, leave=left.append) as told:
+        assert not told.requested
+        os.kill(os.getpid(), number)
+        wait_until(lambda: told.requested, "the signal was not noticed")
+    assert left == []
+
+
+def test_a_second_sigterm_leaves_at_once(left: list[int]) -> None:
+    with Preemption(PATIENCE_S, leave=left.append) as told:
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_until(lambda: told.requested, "the first was not noticed")
+        time.sleep(2 * preemption.REPEAT_S)
+        assert left == []
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_until(lambda: left, "the second was not noticed")
+    assert left == [75]
+
+
+def test_one_wish_that_arrives_twice_is_one(left: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preemption, "REPEAT_S", PATIENCE_S)
+    with Preemption(PATIENCE_S, leave=left.append) as told:
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_until(lambda: told.requested, "the first was not noticed")
+        os.kill(os.getpid(), signal.SIGTERM)
+    # The watching thread has read everything by now.
+    assert left == []
+
+
+def test_the_sigterm_after_a_warning_is_the_first(left: list[int]) -> None:
+    with Preemption(PATIENCE_S, leave=left.append) as told:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        wait_until(lambda: told.requested, "the warning was not noticed")
+        time.sleep(2 * preemption.REPEAT_S)
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert left == []
+
+
+def test_when_time_is_over_it_leaves(left: list[int], capfd: pytest.CaptureFixture[str]) -> None:
+    with Preemption(0.05, leave=left.append):
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_until(lambda: left, "it stayed")
+    assert left == [75]
+    said = capfd.readouterr().err
+    assert "SIGTERM: finishing the step, saving, leaving within 0.05 s" in said
+    assert "not saved within 0.05 s: leaving; the last checkpoint that was committed counts" in said
+
+
+def test_a_main_thread_that_hangs_in_c_code_does_not_keep_it_from_leaving() -> None:
+    code = (
+        "import ctypes; from dispatcher.runtime.preemption import Preemption\n"
+        "with Preemption(0.2): print('ready', flush=True); libc = ctypes.CDLL(None); [libc.sleep(60) for _ in range(9)]"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        began_s = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 75
+        assert time.monotonic() - began_s < 20
+
+
+def test_afterwards_signals_are_what_they_were() -> None:
+    def handler(number: int, frame: object) -> None:
+        pass
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    threads = threading.active_count()
+    descriptors = len(os.listdir("/proc/self/fd"))
+    try:
+        with Preemption(PATIENCE_S):
+            assert signal.getsignal(signal.SIGUSR1) is not handler
+        assert signal.getsignal(signal.SIGUSR1) is handler
+        assert signal.set_wakeup_fd(-1) == -1
+        assert threading.active_count() == threads
+        assert len(os.listdir("/proc/self/fd")) == descriptors
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_in_another_thread_it_does_nothing() -> None:
+    found: list[bool] = []
+
+    def enter() -> None:
+        with Preemption(PATIENCE_S) as told:
+            found.append(told.requested)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert found == [False]
+    assert signal.set_wakeup_fd(-1) == -1

@@ -6,7 +6,8 @@ They tell damage, not tampering: whoever can write the files can write the manif
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,7 @@ ALGORITHM: Final = "xxh3_128"
 
 # Small enough to stay in the processor's cache between reading and summing.
 _PIECE_BYTES: Final = 256 * 1024
+_AT_ONCE: Final = 4
 
 
 class Checksum:
@@ -53,6 +55,14 @@ def of_file(path: Path, *, sync: bool = False) -> tuple[int, str]:
     finally:
         os.close(fd)
     return checksum.size, checksum.hex()
+
+
+def of_files(paths: Sequence[Path], *, sync: bool = False) -> list[tuple[int, str]]:
+    """Size and checksum of each file, several read at a time."""
+    if len(paths) < 2:
+        return [of_file(path, sync=sync) for path in paths]
+    with ThreadPoolExecutor(min(_AT_ONCE, len(paths)), "checksum") as pool:
+        return list(pool.map(lambda path: of_file(path, sync=sync), paths))
 
 
 def pieces(path: Path, checksum: Checksum, piece_bytes: int) -> Iterator[bytes]:

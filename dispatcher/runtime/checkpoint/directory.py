@@ -43,7 +43,9 @@ class DirectoryStorage:
     def publish(self, staged: Path, name: str, draft: Manifest, guard: Guard) -> Manifest:
         target = self._root / name
         with files.storing(f"{target}: the checkpoint could not be written"):
-            records = [FileRecord(path, *checksum.of_file(file, sync=True)) for path, file in files.files_below(staged)]
+            names, paths = zip(*files.files_below(staged), strict=True)
+            sums = checksum.of_files(paths, sync=True)
+            records = [FileRecord(each, *found) for each, found in zip(names, sums, strict=True)]
             manifest = msgspec.structs.replace(draft, files=tuple(records))
             data = encode(manifest)
             files.write_new(staged / MANIFEST, data)

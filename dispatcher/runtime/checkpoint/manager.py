@@ -8,7 +8,6 @@ import logging
 import math
 import os
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -252,7 +251,7 @@ class CheckpointManager:
         # From here on it is saved: what goes wrong with the rest is no reason to stop.
         try:
             if draft.resumable:
-                self._series.register(name)
+                self._series.advance(name, draft.order)
                 if self._retention is not None:
                     self._series.retain(self._retention, name)
         except DispatcherError as error:
@@ -295,24 +294,12 @@ class CheckpointManager:
                 described = tree.describe(wanted)
                 tree.check_fit(saved, described, f"{ref.url}/{arrays.ARRAYS}", partial=partial)
             abstract = tree.abstract(wanted, described)
-            read = functools.partial(arrays.load, directory / arrays.ARRAYS, abstract, partial=partial)
-            check = functools.partial(verify.twice, directory, manifest.files)
-            restored: dict[str, Any] = {}
-            if verified or jax.process_count() > 1:
+            if not verified:
+                # Before anything is loaded, which fails in ways of its own where the files are damaged. Each process
+                # reads its share.
                 with _together():
-                    if not verified:
-                        # Each process reads its share, before any of them begins to load what may be damaged.
-                        verify.twice(directory, manifest.files[jax.process_index() :: jax.process_count()])
-                restored = _explained(read, ref) if abstract else {}
-            else:
-                # The disk is read once for both.
-                with ThreadPoolExecutor(1, "checkpoint-verify") as pool:
-                    checking = pool.submit(check)
-                    try:
-                        restored = _explained(read, ref) if abstract else {}
-                    finally:
-                        # What cannot be loaded because it is damaged is damaged.
-                        checking.result()
+                    verify.twice(directory, manifest.files[jax.process_index() :: jax.process_count()])
+            restored = _arrays(directory, abstract, ref, partial=partial) if abstract else {}
             return Restored(tree.rebuild(target, restored, saved), ref, kept)
 
     def _contents(self, ref: CheckpointRef, manifest: Manifest) -> Contents:
@@ -330,12 +317,11 @@ class CheckpointManager:
         return data
 
 
-def _explained(read: Any, ref: CheckpointRef) -> dict[str, Any]:
+def _arrays(directory: Path, abstract: Mapping[str, Any], ref: CheckpointRef, *, partial: bool) -> dict[str, Any]:
     try:
-        loaded: dict[str, Any] = read()
+        return arrays.load(directory / arrays.ARRAYS, abstract, partial=partial)
     except Exception as error:
         raise arrays.writing_error(error, f"{ref.url}: the arrays cannot be read") from error
-    return loaded
 
 
 @contextlib.contextmanager

@@ -61,8 +61,14 @@ class Series:
         ref, _ = self.found(name)
         self._run.check(f"{ref.url} cannot be made the latest")
         newest = max([ref.order, *(each.order for each in self.checkpoints() if each.resumable)])
-        self.storage.write_pointer(msgspec.json.encode(Pointer(ref.name, newest)) + b"\n")
+        self._point(ref.name, newest)
         return ref
+
+    def advance(self, name: str, order: tuple[int, int, int]) -> None:
+        """Name what was just committed the latest, unless a newer one is named already."""
+        pointer = self._pointer()
+        if pointer is None or pointer.order < order:
+            self._point(name, order)
 
     def found(self, name: str) -> tuple[CheckpointRef, Manifest]:
         """The checkpoint under `name`; CheckpointError lists those that are there when it is not."""
@@ -146,6 +152,9 @@ class Series:
                 yield name, decode(data, self._manifest_of(name))
             except DamagedCheckpointError as error:
                 _log.warning("%s; it is left out", error)
+
+    def _point(self, name: str, order: tuple[int, int, int]) -> None:
+        self.storage.write_pointer(msgspec.json.encode(Pointer(name, order)) + b"\n")
 
     def _pointer(self) -> Pointer | None:
         data = self.storage.read_pointer()

@@ -12,16 +12,18 @@ from dispatcher.runtime.checkpoint.manifest import FileRecord
 
 def check(directory: Path, records: Iterable[FileRecord]) -> None:
     """Raise a DamagedCheckpointError that lists every file which is missing, of another size or another content."""
-    problems = []
+    problems, present = [], []
     for record in records:
-        try:
-            size, found = checksum.of_file(directory / record.path)
-        except FileNotFoundError:
+        if (directory / record.path).is_file():
+            present.append(record)
+        else:
             problems.append(f"{record.path}: missing")
-            continue
-        except OSError as error:
-            # A server that fails for a moment is no damage.
-            raise files.storage_error(error, f"{directory / record.path}: cannot be read") from error
+    try:
+        sums = checksum.of_files([directory / record.path for record in present])
+    except OSError as error:
+        # A server that fails for a moment is no damage.
+        raise files.storage_error(error, f"{directory}: cannot be read") from error
+    for record, (size, found) in zip(present, sums, strict=True):
         problems += difference(record, size, found)
     if problems:
         raise damaged(str(directory), problems)

@@ -30,12 +30,15 @@ COMMAND = [sys.executable, "-P", "-c", "import sys; from dispatcher.cli.main imp
 def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = PATIENCE_S) -> Any:
     """The condition's value as soon as it is true."""
     end_s = time.monotonic() + timeout_s
+    pause_s = 0.01
     while True:
         value = condition()
         if value:
             return value
         assert time.monotonic() < end_s, f"{what}: not within {timeout_s:g} s"
-        time.sleep(0.01)
+        # Looking costs as much as what is waited for may need.
+        time.sleep(pause_s)
+        pause_s = min(1.5 * pause_s, 0.1)
 
 
 class Dispatcher:
@@ -63,7 +66,7 @@ class Dispatcher:
         while text not in self.said:
             assert self.is_running() or text in self.said, f"{self.pod} has ended without {text!r}:\n{self.said}"
             assert time.monotonic() < end_s, f"{self.pod} did not say {text!r} within {timeout_s:g} s:\n{self.said}"
-            time.sleep(0.01)
+            time.sleep(0.02)
         return self.said
 
     def ready(self) -> Dispatcher:

@@ -240,7 +240,7 @@ class Pod:
                 self.record(job, RUNNING)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     entries=manifests(),
     gpus=st.integers(0, 2),

@@ -209,7 +209,7 @@ def test_a_gpu_on_which_different_methods_fail_is_paused(fleet: Fleet) -> None:
     states = fleet.states()
     failed = [job for job in jobs if states[job] == "failed"]
     assert 5 <= len(failed) < len(jobs)
-    assert "different methods" in fleet.run("pods") or "of methods" in fleet.run("pods")
+    wait_until(lambda: "of methods x, y failed here" in fleet.run("pods"), "`pods` says why")
     (fleet.root / "repaired").touch()
     fleet.run("resume", scope)
     fleet.run("requeue", *failed)

@@ -24,7 +24,7 @@ from dispatcher.config import Config
 from dispatcher.errors import DispatcherError, ManifestError
 from dispatcher.matrix.manifest import parse_manifest
 from dispatcher.pod import nvml
-from dispatcher.pod.lock_test import LockTest
+from dispatcher.pod.lock_test import LOCK_NAMES, LockTest
 from dispatcher.run_state import files, journal, life
 from dispatcher.run_state.lock import peek_head
 from dispatcher.run_state.lock_choice import AUTO, STRICT, check_wanted, strict_is_in_force
@@ -90,17 +90,15 @@ def check_locks(layout: Layout, directory: Path, wanted: str) -> list[Finding]:
     test = LockTest(directory)
     found = []
     lying = severity(layout, mount, wanted)
-    for kind in ("flock", "lockf"):
+    for kind, name in LOCK_NAMES.items():
         why = test.why_not(kind)
         # Only flock is what dispatchers use unless they are told otherwise.
-        verdict = lying if kind in ("flock", wanted) else WARNING
+        used = kind in ("flock", wanted)
+        verdict, cure = (lying, lock_cure(mount, lying)) if used else (WARNING, "")
         if why is None:
-            found.append(Finding(f"{kind} here", OK, "a second one is refused while the first is held"))
+            found.append(Finding(f"{name} here", OK, "a second one is refused while the first is held"))
         else:
-            found.append(Finding(f"{kind} here", verdict, f"{why} on {mount}", lock_cure(mount, verdict)))
-    why = test.why_not("strict")
-    strict = Finding("hard-link lock here", OK, "a second one is refused while the first is held")
-    found.append(strict if why is None else Finding("hard-link lock here", WARNING, f"{why} on {mount}", mount.cure))
+            found.append(Finding(f"{name} here", verdict, f"{why} on {mount}", cure))
     if test.why_not("flock") is None:
         found.append(_measured("lock latency", test.time_lock, "to lock and unlock"))
     found.append(_measured("sync latency", test.time_sync, "to append a line and sync it"))

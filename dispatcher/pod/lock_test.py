@@ -11,6 +11,7 @@ from pathlib import Path
 
 from filelock import SoftFileLockProtocolError, StrictSoftFileLock, Timeout
 
+LOCK_NAMES = {"flock": "flock", "lockf": "lockf", "strict": "hard-link lock"}
 BUSY = frozenset({errno.EAGAIN, errno.EACCES})
 
 
@@ -26,11 +27,11 @@ class LockTest:
         with self._clean_up():
             try:
                 with held(kind, self._path):
-                    return f"{kind} is granted to everybody" if self._is_granted_again(kind) else None
+                    return f"{LOCK_NAMES[kind]} is granted to everybody" if self._is_granted_again(kind) else None
             except SoftFileLockProtocolError as error:
                 return str(error)
             except OSError as error:
-                return f"{kind} fails with {errno.errorcode.get(error.errno or 0, '')} ({error.strerror})"
+                return f"{LOCK_NAMES[kind]} fails with {errno.errorcode.get(error.errno or 0, '')} ({error.strerror})"
 
     def time_lock(self) -> None:
         with self._clean_up(), held("flock", self._path):

@@ -85,10 +85,12 @@ class Meeting:
         return self.receive()
 
     def end(self) -> None:
-        """Part; the one who leads cleans up."""
-        self.swap(end=True)
+        """Part; the one who leads cleans up, when the other has heard everything."""
         if self.leads:
+            self.receive()
             shutil.rmtree(self.directory, ignore_errors=True)
+        else:
+            self.send(end=True)
 
 
 def meet(place: Path, wait_s: float, say: Callable[[str], None]) -> Meeting | None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from dispatcher.errors import DispatcherError
 from dispatcher.pod.doctor import OK, UNKNOWN, WARNING, WRONG, Finding, lock_cure, severity
-from dispatcher.pod.lock_test import BUSY, held, try_lock
+from dispatcher.pod.lock_test import BUSY, LOCK_NAMES, held, try_lock
 from dispatcher.pod.meeting import Meeting, PeerGoneError
 from dispatcher.run_state import files
 from dispatcher.run_state.mounts import mount_of
@@ -69,14 +69,14 @@ class _Proof:
     def run(self) -> Iterator[Finding]:
         yield self._clock_skew()
         excluding = []
-        for kind, name in (("flock", "flock"), ("lockf", "lockf"), ("strict", "hard-link lock")):
+        for kind, name in LOCK_NAMES.items():
             why = self._why_not_exclusive(kind)
             if why is None:
                 excluding.append(kind)
                 yield Finding(f"{name} between hosts", OK, "refused on one host while held on the other")
             else:
-                verdict = self._lying if kind in ("flock", self._wanted) else WARNING
-                cure = lock_cure(self._mount, verdict)
+                used = kind in ("flock", self._wanted)
+                verdict, cure = (self._lying, lock_cure(self._mount, self._lying)) if used else (WARNING, "")
                 yield Finding(f"{name} between hosts", verdict, f"{why} on {self._mount}", cure)
         if "flock" in excluding:
             yield self._measured("hand-over", self._hand_over("flock"), "from a release to the lock on the other host")
@@ -104,7 +104,7 @@ class _Proof:
     def _try(self, kind: str, path: Path) -> None:
         for _ in range(_TRIES):
             if try_lock(kind, path):
-                raise _GrantedError(f"{kind} is granted on both hosts at once")
+                raise _GrantedError(f"{LOCK_NAMES[kind]} is granted on both hosts at once")
             time.sleep(_TRY_PAUSE_S)
 
     def _problem(self, act: Callable[[], object], kind: str) -> str:
@@ -114,7 +114,7 @@ class _Proof:
             return str(error)
         except OSError as error:
             name = errno.errorcode.get(error.errno or 0, type(error).__name__)
-            return f"{kind} fails with {name} ({error.strerror or error}) on {self._meeting.me.host}"
+            return f"{LOCK_NAMES[kind]} fails with {name} ({error.strerror or error}) on {self._meeting.me.host}"
         return ""
 
     def _swap(self, problem: str) -> str:

@@ -32,6 +32,8 @@ C = TypeVar("C")
 M = TypeVar("M", bound=nnx.Module)
 
 BEST: Final = "best"
+MODEL: Final = "model"
+OPTIMIZER: Final = "optimizer"
 HELD_OUT_LOSS: Final = "held_out_loss"
 
 _log = logging.getLogger(__name__)
@@ -161,6 +163,11 @@ class BaseTrainer(BasicJob[C], Generic[C, M]):
             self.state = self._filled(self.programs.init(), self.start_from())
 
     @property
+    def configuration_in_force(self) -> Any:
+        """The configuration that the trainer was made with."""
+        return self._config or {}
+
+    @property
     def portions(self) -> Portions:
         """How a batch is computed; known once the training is prepared."""
         assert self._portions is not None, "prepare() comes first"
@@ -257,15 +264,15 @@ class BaseTrainer(BasicJob[C], Generic[C, M]):
             random=RandomState.capture(self.key),
         )
         checkpoints.save(
-            self._tree(self.live_state), self.step, name=name, metrics=self._finite(), beside=beside, resumable=not name
+            self.tree(self.live_state), self.step, name=name, metrics=self._finite(), beside=beside, resumable=not name
         )
 
     def _go_on(self, checkpoints: CheckpointManager, stream: Stream) -> None:
         """Take up the latest checkpoint, if there is one."""
         if checkpoints.latest() is None:
             return
-        restored = checkpoints.load(self._tree(self.programs.target))
-        self.state = TrainState(**restored.tree)
+        restored = checkpoints.load(self.tree(self.programs.target))
+        self.state = TrainState(*self.programs.split(restored.tree[MODEL]), restored.tree[OPTIMIZER])
         self.step = restored.ref.step
         said = restored.contents.metadata
         self.best = None if said["best"] is None else (said["best"][0], said["best"][1])
@@ -293,8 +300,9 @@ class BaseTrainer(BasicJob[C], Generic[C, M]):
         parts = self.portions.parts
         return Batch(*(array.reshape(parts, -1, *array.shape[1:]) for array in batch))
 
-    def _tree(self, state: TrainState) -> dict[str, Any]:
-        return {"trained": state.trained, "frozen": state.frozen, "optimizer": state.optimizer}
+    def tree(self, state: TrainState) -> dict[str, Any]:
+        """`state` as it is saved: the model as a whole, so that others can read it without knowing what is trained."""
+        return {MODEL: state.trained | state.frozen, OPTIMIZER: state.optimizer}
 
     def _finite(self) -> dict[str, float]:
         return {name: value for name, value in self.latest.items() if math.isfinite(value)}

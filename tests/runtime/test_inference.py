@@ -1,0 +1,131 @@
+"""A model at work: from a trainer and from its checkpoint, token by token as in one pass."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from tiny_training import CONFIG, Text, made
+
+from dispatcher.errors import DispatcherError, UsageError
+from dispatcher.runtime.configuration import configuration
+from dispatcher.runtime.jobs.inference import InferenceJob
+from dispatcher.runtime.rollout import pad_left
+from dispatcher.runtime.transformer import Transformer
+
+pytestmark = pytest.mark.demo
+
+PROMPTS = [[1, 4, 7], [2], [9, 12, 15, 2, 5], [0, 3]]
+
+
+class Use(InferenceJob[Text, Transformer]):
+    MODEL = Transformer
+
+    @classmethod
+    def config(cls) -> type[Any]:
+        return Text
+
+    def run(self) -> None:
+        return None
+
+
+@pytest.fixture(scope="module")
+def trainer(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    job = made(tmp_path_factory.mktemp("trained"), steps=60, evaluate_every=None)
+    job()
+    return job
+
+
+@pytest.fixture(scope="module")
+def live(trainer: Any) -> Use:
+    return Use.from_trainer(trainer)
+
+
+def alone(job: Any, prompt: list[int], count: int) -> list[int]:
+    """The likeliest tokens after one prompt, each from a pass over everything before it."""
+    text = list(prompt)
+    for _ in range(count):
+        logits = job.forward(pad_left([text], length=16))
+        text.append(int(np.argmax(logits[0, -1])))
+    return text[len(prompt) :]
+
+
+def test_rows_end_together() -> None:
+    tokens, segments = pad_left(PROMPTS, rows=6, blank=8)
+    assert tokens.tolist()[:2] == [[8, 8, 1, 4, 7], [8, 8, 8, 8, 2]]
+    assert segments.tolist() == [[0, 0, 1, 1, 1], [0] * 4 + [1], [1] * 5, [0, 0, 0, 1, 1], [0] * 5, [0] * 5]
+    with pytest.raises(ValueError, match="text 1 is empty"):
+        pad_left([[1], []])
+
+
+def test_a_rollout_is_what_one_pass_per_token_gives(live: Use) -> None:
+    found = live.rollout(PROMPTS, 6)
+    assert found == [alone(live, prompt, 6) for prompt in PROMPTS]
+    # It has learned the rule: three more each time, most of the time.
+    hits = sum(after == (before + 3) % 16 for row in found for before, after in itertools.pairwise(row))
+    assert hits >= 15
+
+
+def test_a_row_does_not_depend_on_its_neighbours_or_its_padding(live: Use) -> None:
+    together = live.rollout(PROMPTS, 4, temperature=1.0, seed=5)
+    assert live.rollout(PROMPTS[:1], 4, temperature=1.0, seed=5) == together[:1]
+    assert live.rollout([*PROMPTS[:3], [3] * 7], 4, temperature=1.0, seed=5)[:3] == together[:3]
+
+
+def test_drawn_tokens_follow_the_seed(live: Use) -> None:
+    draw = [live.rollout(PROMPTS, 5, temperature=2.0, seed=seed) for seed in (1, 1, 2)]
+    assert draw[0] == draw[1]
+    assert draw[0] != draw[2]
+
+
+def test_drawn_tokens_have_the_models_probabilities(live: Use) -> None:
+    drawn = live.rollout([[1, 4, 7]] * 4000, 1, temperature=1.5)
+    counts = np.bincount([row[0] for row in drawn], minlength=16) / 4000
+    expected = jax.nn.softmax(live.forward(live.pad([[1, 4, 7]]))[0, -1] / 1.5)
+    # Four standard deviations of the largest probability.
+    np.testing.assert_allclose(counts, expected, atol=4 * (0.25 / 4000) ** 0.5)
+
+
+def test_rows_end_at_the_stop_token(live: Use) -> None:
+    whole = live.rollout(PROMPTS, 6)
+    stop = whole[0][2]
+    expected = [row[: row.index(stop)] if stop in row else row for row in whole]
+    assert live.rollout(PROMPTS, 6, stop=stop) == expected
+    assert min(map(len, expected)) < 6
+
+
+def test_no_prompts_and_too_many_tokens(live: Use) -> None:
+    assert live.rollout([], 4) == []
+    with pytest.raises(ValueError, match="a row of 21 tokens: the model's context is 20"):
+        live.rollout([[1]], 20)
+
+
+def test_the_state_is_shared_with_the_trainer(tmp_path: Any) -> None:
+    job = made(tmp_path, steps=1, evaluate_every=None)
+    view = Use.from_trainer(job)
+    before = np.asarray(view.forward(view.pad(PROMPTS)))
+    job()
+    after = np.asarray(view.forward(view.pad(PROMPTS)))
+    assert not np.array_equal(before, after)
+    assert view.arrays["norm/scale"] is job.live_state.trained["norm/scale"]
+
+
+def test_a_checkpoint_gives_the_trainers_model(trainer: Any, live: Use) -> None:
+    with configuration(Use.checked_config({"model": CONFIG["model"]})):
+        job = Use.local(trainer.spec.hardware.cluster.root, "use")
+    with pytest.raises(UsageError, match="use: there is no model yet: restore a checkpoint first"):
+        job.rollout(PROMPTS, 1)
+    with trainer.open_checkpoints() as checkpoints:
+        job.restore_model(checkpoints)
+    assert job.rollout(PROMPTS, 6) == live.rollout(PROMPTS, 6)
+    np.testing.assert_array_equal(job.forward(job.pad(PROMPTS)), live.forward(live.pad(PROMPTS)))
+
+
+def test_a_checkpoint_of_another_model_is_refused(trainer: Any) -> None:
+    with configuration(Use.checked_config({"model": {**CONFIG["model"], "layers": 2}})):
+        job = Use.local(trainer.spec.hardware.cluster.root, "use")
+    with trainer.open_checkpoints() as checkpoints, pytest.raises(DispatcherError, match=r"model/blocks/1/.*missing"):
+        job.restore_model(checkpoints)

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from dispatcher.errors import ConfigError
+from dispatcher.runtime.stream import IGNORED, Stream, TokenWindows, whole_epoch
+
+
+def windows(count=50, length=4, seed=3):
+    # Token n stands at place n, so that every window is known by its first token.
+    return TokenWindows(np.arange(count * length + 1), length, seed=seed)
+
+
+def starts(batch):
+    return (batch.inputs[:, 0] // 4).tolist()
+
+
+def test_targets_are_the_next_tokens():
+    batch = Stream(windows()).take(50)
+    np.testing.assert_array_equal(batch.targets, batch.inputs + 1)
+    assert (batch.segments == 1).all()
+    assert {array.dtype for array in batch} == {np.dtype(np.int32)}
+
+
+def test_every_epoch_has_every_row_once_in_another_order():
+    stream = Stream(windows())
+    rows = list(itertools.chain.from_iterable(starts(stream.take(7)) for _ in range(15)))
+    first, second = rows[:50], rows[50:100]
+    assert sorted(first) == sorted(second) == list(range(50))
+    assert first != second
+    assert stream.position == {"epoch": 2, "row": 5}
+
+
+def test_a_batch_may_be_larger_than_an_epoch():
+    assert sorted(starts(Stream(windows(count=3)).take(9))) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+@pytest.mark.parametrize("before", [0, 1, 7, 8, 30])
+def test_a_stream_that_is_put_where_another_stood_goes_on_as_that_one(before):
+    one, other = Stream(windows()), Stream(windows())
+    for _ in range(before):
+        one.take(7)
+    other.seek(one.position)
+    for _ in range(10):
+        np.testing.assert_array_equal(one.take(7).inputs, other.take(7).inputs)
+
+
+def test_the_seed_decides_the_order():
+    assert starts(Stream(windows(seed=1)).take(50)) == starts(Stream(windows(seed=1)).take(50))
+    assert starts(Stream(windows(seed=1)).take(50)) != starts(Stream(windows(seed=2)).take(50))
+
+
+def test_a_whole_epoch_comes_in_full_batches_and_padding_counts_nowhere():
+    batches = list(whole_epoch(windows(count=10), 4))
+    assert [batch.rows for batch in batches] == [4, 4, 4]
+    counted = sum(int((batch.targets != IGNORED).sum()) for batch in batches)
+    assert counted == 40
+    assert (batches[-1].segments[2:] == 0).all()
+
+
+def test_files_that_hold_no_tokens_are_refused(tmp_path):
+    for name, content in (("floats", np.zeros(9)), ("table", np.zeros((3, 3), int))):
+        np.save(tmp_path / f"{name}.npy", content)
+        with pytest.raises(ConfigError, match=rf"{name}\.npy: holds .*: expected whole numbers in one row"):
+            TokenWindows.from_file(tmp_path / f"{name}.npy", 2, seed=0)
+    (tmp_path / "text.npy").write_text("hello")
+    with pytest.raises(ConfigError, match=r"cannot be read as an \.npy file"):
+        TokenWindows.from_file(tmp_path / "text.npy", 2, seed=0)

@@ -1,0 +1,236 @@
+"""The training loop, in this process and on one device."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from tiny_training import Tiny, made, text
+
+from dispatcher.errors import ConfigError, DispatcherError
+from dispatcher.runtime.jobs.trainer import BEST
+from dispatcher.runtime.jobs.training_config import Portions, TrainingConfig
+from dispatcher.runtime.metrics import read_metrics
+from dispatcher.runtime.stream import TokenWindows
+
+pytestmark = pytest.mark.demo
+
+
+class Silent(Tiny):
+    """Has nothing to evaluate on."""
+
+    def held_out(self) -> None:
+        return None
+
+
+def trained(root: Path, name: str = "tiny", cls: Any = Tiny, **words: Any) -> Any:
+    job = made(root, name, cls, **words)
+    job()
+    return job
+
+
+def arrays(job: Any) -> dict[str, np.ndarray[Any, Any]]:
+    return {name: np.asarray(array) for name, array in job.live_state.trained.items()}
+
+
+def lines(job: Any) -> list[dict[str, Any]]:
+    return read_metrics(job.spec.result_path("metrics.jsonl"))
+
+
+@pytest.fixture(scope="module")
+def forty(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return trained(tmp_path_factory.mktemp("forty"), save_every=10, keep=2)
+
+
+def test_it_learns(forty: Any) -> None:
+    losses = [line["loss"] for line in lines(forty)]
+    assert len(losses) == 40
+    # The uniform guess of 16 tokens is ln 16 = 2.77.
+    assert losses[0] > 2.6
+    assert losses[-1] < 2.0
+    assert lines(forty)[-1]["held_out_loss"] < 2.0
+
+
+def test_what_is_kept_is_the_last_ones_and_the_best(forty: Any) -> None:
+    with forty.open_checkpoints() as checkpoints:
+        names = {ref.name for ref in checkpoints.checkpoints()}
+        best = checkpoints.find(BEST)
+        latest = checkpoints.latest()
+    assert names == {"step-00000030", "step-00000040", BEST}
+    assert latest is not None
+    assert latest.step == 40
+    evaluated = {line["step"]: line["held_out_loss"] for line in lines(forty) if "held_out_loss" in line}
+    assert list(evaluated) == [10, 20, 30, 40]
+    assert best.step == min(evaluated, key=evaluated.__getitem__)
+    assert forty.best == (best.step, evaluated[best.step])
+
+
+def test_the_row_of_results(forty: Any) -> None:
+    row = forty.result()
+    assert row["steps"] == 40
+    assert row["best_held_out_loss"] == forty.best[1]
+    assert {"loss", "held_out_loss", "gradient_norm", "lr"} < row.keys()
+
+
+def test_what_is_done_is_not_done_again(forty: Any) -> None:
+    again = made(forty.spec.hardware.cluster.root, save_every=10, keep=2)
+    assert again.done
+    assert again()["loss"] == pytest.approx(forty.result()["loss"])
+    assert again.state is None
+
+
+def test_a_row_that_was_lost_is_made_again(tmp_path: Path) -> None:
+    first = trained(tmp_path, steps=4)
+    first.spec.result_path("result.json").unlink()
+    again = made(tmp_path, steps=4)
+    assert again() == {name: pytest.approx(value) for name, value in first.result().items()}
+
+
+def test_more_steps_go_on_from_the_last(tmp_path: Path) -> None:
+    constant = {"optimization.schedule": "constant", "optimization.warmup": 0.0}
+    trained(tmp_path, "apart", steps=5, **constant)
+    apart = trained(tmp_path, "apart", steps=9, **constant)
+    at_once = trained(tmp_path, "at-once", steps=9, evaluate_every=5, **constant)
+    for name, array in arrays(at_once).items():
+        assert array.tobytes() == arrays(apart)[name].tobytes(), name
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_parts_of_a_batch_add_up_to_it(tmp_path: Path, optimizer: str) -> None:
+    words = {"steps": 3, "model.dropout": 0.0, "optimization.optimizer": optimizer}
+    whole = trained(tmp_path, "whole", per_device_batch_size=None, **words)
+    parts = trained(tmp_path, "parts", per_device_batch_size=2, **words)
+    assert parts.portions == Portions(parts=4, rows=2)
+    assert [line["loss"] for line in lines(whole)] == pytest.approx([line["loss"] for line in lines(parts)], rel=1e-4)
+    for name, array in arrays(whole).items():
+        np.testing.assert_allclose(array, arrays(parts)[name], rtol=1e-3, atol=2e-4, err_msg=name)
+
+
+def test_the_seed_decides(tmp_path: Path) -> None:
+    words = {"steps": 2, "evaluate_every": None}
+    one, same, other = (
+        arrays(trained(tmp_path, name, seed=seed, **words)) for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    )
+    assert all(one[name].tobytes() == same[name].tobytes() for name in one)
+    assert any(one[name].tobytes() != other[name].tobytes() for name in one)
+
+
+def test_only_what_is_trainable_changes_and_it_starts_from_what_it_is_given(tmp_path: Path) -> None:
+    class OnlyScales(Silent):
+        class TRAINABLE(nnx.Param[Any]):  # type: ignore[misc]
+            pass
+
+        def make_model(self) -> Any:
+            model = super().make_model()
+            model.norm.scale = self.TRAINABLE(model.norm.scale[...])
+            return model
+
+        def start_from(self) -> dict[str, Any]:
+            return {"norm/scale": np.full(16, 3.0, np.float32), "embedding/embedding": np.zeros((16, 16), np.float32)}
+
+    job = made(tmp_path, cls=OnlyScales, steps=2)
+    job.prepare()
+    frozen = {name: np.asarray(array) for name, array in job.live_state.frozen.items()}
+    assert set(job.live_state.trained) == {"norm/scale"}
+    assert (frozen["embedding/embedding"] == 0).all()
+    np.testing.assert_array_equal(job.live_state.trained["norm/scale"], 3.0)
+    job()
+    assert all(np.asarray(array).tobytes() == frozen[name].tobytes() for name, array in job.live_state.frozen.items())
+
+
+def test_arrays_that_the_model_lacks_are_named(tmp_path: Path) -> None:
+    class Wrong(Silent):
+        def start_from(self) -> dict[str, Any]:
+            return {"norm/offset": np.zeros(16)}
+
+    with pytest.raises(ConfigError, match="the model has no arrays norm/offset"):
+        made(tmp_path, cls=Wrong).prepare()
+
+
+def test_a_schedule_of_ones_own(tmp_path: Path) -> None:
+    class Falling(Silent):
+        def schedule(self) -> optax.Schedule:
+            return optax.linear_schedule(1e-3, 0.0, self.training.steps)
+
+    job = trained(tmp_path, cls=Falling, steps=4)
+    assert [line["lr"] for line in lines(job)] == pytest.approx([1e-3, 0.75e-3, 0.5e-3, 0.25e-3])
+
+
+def test_a_training_that_diverges_ends_with_the_step_and_the_learning_rate(tmp_path: Path) -> None:
+    constant = {"optimization.schedule": "constant", "optimization.warmup": 0.0, "optimization.lr": float("inf")}
+    with pytest.raises(FloatingPointError, match=r"the loss is nan at step 2 of 40: try a learning rate below inf"):
+        trained(tmp_path, cls=Silent, **constant)
+
+
+def test_a_checkpoint_of_another_model_is_refused_by_name(tmp_path: Path) -> None:
+    trained(tmp_path, cls=Silent, steps=2)
+    with pytest.raises(DispatcherError, match=r"model/blocks/0/feed_forward/up/kernel.*\[16, 24\].*\[16, 20\]"):
+        trained(tmp_path, cls=Silent, steps=3, **{"model.feed_forward": 20})
+
+
+def test_tokens_from_files(tmp_path: Path) -> None:
+    class FromFiles(Tiny):
+        source = Tiny.__mro__[1].source  # type: ignore[attr-defined]  # those of BaseTrainer
+        held_out = Tiny.__mro__[1].held_out  # type: ignore[attr-defined]
+
+    (tmp_path / "data").mkdir()
+    np.save(tmp_path / "data" / "train.npy", text(1500, seed=1).astype(np.uint16))
+    np.save(tmp_path / "data" / "held_out.npy", text(200, seed=2).astype(np.uint16))
+    files = {"data.train": "train.npy", "data.held_out": "held_out.npy", "data.length": 12}
+    from_files = trained(tmp_path, "files", FromFiles, steps=3, **files)
+    from_memory = trained(tmp_path, "memory", steps=3)
+    assert from_files.result()["loss"] == from_memory.result()["loss"]
+
+    with pytest.raises(ConfigError, match=r"data\.train: not said"):
+        trained(tmp_path, "none", FromFiles, steps=3)
+    with pytest.raises(ConfigError, match=r"none\.npy: cannot be read"):
+        trained(tmp_path, "none", FromFiles, steps=3, **{"data.train": "none.npy"})
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"steps": 0}, "training.steps = 0: expected at least 1"),
+        ({"save_every": 0}, "training.save_every = 0"),
+        ({"per_device_batch_size": -2}, "training.per_device_batch_size = -2: expected 1 or more, or -1"),
+        ({"preemption_s": 0.0}, "training.preemption_s = 0.0"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(words: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        dataclasses.replace(TrainingConfig(steps=1), **words)
+
+
+def test_portions() -> None:
+    assert Portions.of(32, None, 4) == Portions(1, 32)
+    assert Portions.of(32, 2, 4) == Portions(4, 8)
+    assert Portions.fitting(32, 1000, 4) == Portions(1, 32)
+    # Five would fit on each device, but four divide its eight rows.
+    assert Portions.fitting(32, 5, 4) == Portions(2, 16)
+    assert Portions.fitting(24, 5, 1) == Portions(6, 4)
+    with pytest.raises(ConfigError, match="batch_size = 30: expected a multiple of 4 data shards"):
+        Portions.of(30, None, 4)
+    with pytest.raises(ConfigError, match="batch_size = 32: expected a multiple of 12"):
+        Portions.of(32, 3, 4)
+
+
+def test_the_key_is_part_of_a_checkpoint(forty: Any) -> None:
+    with forty.open_checkpoints() as checkpoints:
+        latest = checkpoints.latest()
+        assert latest is not None
+        random = checkpoints.contents(latest).random
+    assert random is not None
+    assert random.key is not None
+    assert jax.random.key_data(random.key).tolist() == jax.random.key_data(jax.random.key(0)).tolist()
+
+
+def test_windows_too_short_for_one_row_are_refused() -> None:
+    with pytest.raises(ConfigError, match="12 tokens are too few for one row of 12"):
+        TokenWindows(np.zeros(12, np.int32), 12, seed=0)

@@ -9,7 +9,7 @@ import os
 import random
 import signal
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ class Storm:
         self.fleet = fleet
         self.random = random.Random(seed)
         self.done: Counter[str] = Counter()
+        # What was asked of each job: nothing else may have happened to it by an edit.
+        self.asked: defaultdict[str, set[str]] = defaultdict(set)
         self.pods: list[Dispatcher] = []
         self._window = window
         self._born = 0
@@ -44,7 +46,7 @@ class Storm:
             self.save_half: 3,
             self.save_an_old_copy: 3,
             self.requeue_by_command: 3,
-            self.hold_and_release: 2,
+            self.hold_by_command: 2,
         }
         self._old_copy = b""
 
@@ -195,31 +197,41 @@ class Storm:
         return True
 
     def requeue_by_command(self) -> bool:
-        jobs = self.random.sample(sorted(self.fleet.records()), 3)
-        self.workspace().requeue(*jobs)
+        self.requeue(*self.random.sample(sorted(self.fleet.records()), 3))
         return True
 
-    def hold_and_release(self) -> bool:
+    def requeue(self, *jobs: str) -> None:
+        self._ask("queued", *jobs)
+        self.workspace().requeue(*jobs)
+
+    def hold_by_command(self) -> bool:
         jobs = self.random.sample(sorted(self.fleet.records()), 2)
+        self._ask("held", *jobs)
         self.workspace().hold(*jobs)
         return True
 
     def workspace(self) -> Workspace:
         return Workspace(self.fleet.root, by="storm")
 
+    def _ask(self, wish: str, *jobs: str) -> None:
+        for job in jobs:
+            self.asked[job].add(wish)
+
     def _edit(self, found: dict[str, dict[str, Any]]) -> None:
         """What people do to one line or two: mostly requeue."""
         for job in self.random.sample(sorted(found), self.random.choice([1, 1, 2])):
             line = found[job]
             what = self.random.random()
-            if what < 0.6:
-                line["state"] = "queued"
-            elif what < 0.75:
-                line["state"] = self.random.choice(["held", "abandoned", "quued"])
+            if what < 0.75:
+                wish = "queued" if what < 0.6 else self.random.choice(["held", "abandoned", "quued"])
+                line["state"] = wish
+                self._ask(wish, job)
             elif what < 0.9:
                 line["note"] = f"seen {self.random.random()}"
+                self._ask("edit", job)
             else:
                 line["priority"] = self.random.randrange(10)
+                self._ask("edit", job)
 
     def _load(self) -> dict[str, dict[str, Any]] | None:
         with contextlib.suppress(OSError):

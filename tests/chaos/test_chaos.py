@@ -55,6 +55,7 @@ def test_the_worst_day(fleet: Fleet, tmp_path: Path, pytestconfig: pytest.Config
     check_intervals(proof)
     check_reader(tmp_path / "report")
     check_journal(fleet)
+    check_edits(fleet, storm)
     assert set(fleet.states().values()) == {"done"}
 
 
@@ -88,7 +89,7 @@ def finish(fleet: Fleet, storm: Storm) -> None:
         assert time.monotonic() < end_s, f"not done: {left}"
         aside = [job for job, record in left.items() if record.state in ("failed", "held", "abandoned")]
         if aside:
-            storm.workspace().requeue(*aside)
+            storm.requeue(*aside)
         for scope in storm.workspace().look().pauses:
             storm.workspace().resume(scope)
         time.sleep(0.2)
@@ -138,3 +139,14 @@ def check_journal(fleet: Fleet) -> None:
     shown = fleet.status()
     replayed = {job: json.loads(json.dumps(record.fields())) for job, record in fold.records.items()}
     assert shown == replayed
+
+
+def check_edits(fleet: Fleet, storm: Storm) -> None:
+    """Nothing was done to an entry in the name of a person who had not asked for it, and no old line was an edit."""
+    wishes = {"requeued": "queued", "held": "held", "abandoned": "abandoned", "edited": "edit", "adopted": "nobody's"}
+    for line in fleet.history():
+        if line.event in wishes or line.event == "requested":
+            wish = wishes.get(line.event) or str(line.set["want"])
+            assert wish in storm.asked[str(line.job)], f"nobody asked for {line}"
+        elif line.event == "refused":
+            assert storm.asked[str(line.job)] - {"edit"}, f"refused what nobody asked for: {line}"

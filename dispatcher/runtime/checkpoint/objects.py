@@ -46,6 +46,9 @@ _LONGEST_PAUSE_S: Final = 5.0
 _TRIES: Final = 5
 _DAMAGED_MANIFEST: Final = "manifest.damaged.json"
 
+# What asking again does not change; 408 and 429 are a server that has too much to do.
+_OUR_FAULT: Final = re.compile(r"status code: 4(?!08|29)\d\d")
+
 _log = logging.getLogger(__name__)
 
 
@@ -283,6 +286,8 @@ class ObjectStorage:
             except refused as error:
                 raise StorageError(f"{doing}: {_first_line(error)}; check the credentials and the bucket") from error
             except exceptions.BaseError as error:
+                if _OUR_FAULT.search(str(error)):
+                    raise StorageError(f"{doing}: {_first_line(error)}; is there such a bucket?") from error
                 if time.monotonic() + pause_s > deadline_s:
                     raise StorageError(
                         f"{doing}: {_first_line(error)}; tried for {self._patience_s:.0f} s. What was committed before "

@@ -1,0 +1,50 @@
+"""Saves or restores a sharded state on the devices that XLA_FLAGS gives: topology.py save|restore FOLDER."""
+
+from __future__ import annotations
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from dispatcher.runtime.checkpoint import CheckpointManager
+
+
+def state(scale: float) -> dict[str, jax.Array]:
+    """One array split over all devices, one on all of them, one on one; a key."""
+    mesh = jax.make_mesh((jax.device_count(),), ("data",))
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    matrix = scale * jnp.arange(64.0).reshape(8, 8)
+    return {
+        "split": jax.device_put(matrix, NamedSharding(mesh, PartitionSpec("data"))),
+        "other": jax.device_put(matrix, NamedSharding(mesh, PartitionSpec(None, "data"))),
+        "copied": jax.device_put(scale * jnp.arange(3.0), everywhere),
+        "single": jax.device_put(jnp.float32(scale), jax.devices()[0]),
+        "none": jax.device_put(jnp.zeros((8, 0)), NamedSharding(mesh, PartitionSpec("data"))),
+        "key": jax.device_put(jax.random.key(int(scale)), everywhere),
+    }
+
+
+def main() -> None:
+    """What is restored is checked here, bit for bit and by its place."""
+    what, folder = sys.argv[1:]
+    with CheckpointManager(folder) as checkpoints:
+        if what == "save":
+            checkpoints.save(state(3.0), 1)
+            return
+        target, wanted = state(0.0), state(3.0)
+        found = checkpoints.restore(target)
+        for name, leaf in wanted.items():
+            one, other = found[name], leaf
+            there = target[name].sharding
+            assert one.sharding.is_equivalent_to(there, one.ndim), (name, one.sharding, there)
+            if name == "key":
+                one, other = jax.random.key_data(one), jax.random.key_data(other)
+            assert np.asarray(one).tobytes() == np.asarray(other).tobytes(), name
+            assert one.shape == other.shape
+        print(f"{jax.device_count()} devices")
+
+
+main()

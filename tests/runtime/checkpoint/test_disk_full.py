@@ -1,0 +1,83 @@
+"""A full disk fails the save with a clear message, costs nothing that was committed, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dispatcher.errors import StorageError
+from dispatcher.runtime.checkpoint import CheckpointManager, Retention
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A filesystem of its own with room for a few megabytes."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(place)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a small tmpfs cannot be mounted: that needs root")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def tree(step: int, megabytes: float = 2) -> dict[str, np.ndarray]:
+    return {"w": np.random.default_rng(step).random(int(megabytes * 125_000))}
+
+
+def test_the_last_commit_stands(disk, capfd):
+    with CheckpointManager(disk) as checkpoints:
+        checkpoints.save(tree(1), 1)
+        checkpoints.wait()
+        free = disk_free(disk)
+        checkpoints.save(tree(2, 5), 2)
+        with pytest.raises(StorageError) as caught:
+            checkpoints.wait()
+        assert str(caught.value) == (
+            f"{disk}/step-00000002: step 2 was not saved: No space left on device; "
+            "the disk is full: free some space, or keep fewer checkpoints"
+        )
+        assert disk_free(disk) >= free - 65536, "what the failed save wrote is still there"
+        assert np.array_equal(checkpoints.restore(tree(0))["w"], tree(1)["w"])
+        checkpoints.save(tree(3), 3)
+        assert np.array_equal(checkpoints.restore(tree(0))["w"], tree(3)["w"])
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_every_size_of_what_is_left(disk):
+    """The disk fills up at another place each time: in Orbax's files, in ours, in the manifest."""
+    failed = 0
+    with CheckpointManager(disk, retention=Retention(last=1)) as checkpoints:
+        checkpoints.save(tree(1), 1)
+        checkpoints.wait()
+        room = disk_free(disk) - 2_000_000
+        for left in (0, 4096, 16384, 24576, 32768, 40960, 49152, 65536, 131072, 400_000):
+            ballast = disk / "ballast"
+            ballast.write_bytes(b"x" * max(0, room - left))
+            try:
+                checkpoints.save(tree(2), 2)
+                checkpoints.wait()
+            except StorageError as error:
+                failed += 1
+                assert "the disk is full" in str(error)
+                assert checkpoints.latest().step == 1, left
+                assert np.array_equal(checkpoints.restore(tree(0))["w"], tree(1)["w"])
+            else:
+                assert np.array_equal(checkpoints.restore(tree(0))["w"], tree(2)["w"])
+                break
+            finally:
+                ballast.unlink()
+    assert failed, "the disk was never full"
+
+
+def disk_free(disk: Path) -> int:
+    import os
+
+    status = os.statvfs(disk)
+    return status.f_bavail * status.f_frsize

@@ -36,7 +36,7 @@ class Proof(msgspec.Struct, frozen=True):
         names = ", ".join(self.lying)
         return (
             f"locks do not exclude here: the life sign of pod {names} could be taken although its heartbeat goes on "
-            f"rising. Filesystem: {self.mount}. Cure: {self.mount.cure}"
+            f"rising, on {self.mount}"
         )
 
 
@@ -75,7 +75,7 @@ def refuse_sshfs(mount: Mount, why: str) -> None:
     if mount.fstype == "fuse.sshfs":
         raise LockUnsupportedError(
             f"{why}. The hard-link lock does not help on sshfs either: it shows old file content for up to 20 s. "
-            f"Nothing was claimed. Filesystem: {mount}. Cure: {mount.cure}"
+            f"Nothing was changed. Filesystem: {mount}. Cure: {mount.cure}"
         )
 
 

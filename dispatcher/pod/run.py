@@ -19,6 +19,7 @@ from dispatcher.pod.register import Registration, locks_refused, refuse_shared_g
 from dispatcher.pod.turn import Turn
 from dispatcher.pod.wake import FileWatch, Signals, Wait
 from dispatcher.run_state import files
+from dispatcher.run_state.mounts import mount_of
 from dispatcher.run_state.projection import Projector
 from dispatcher.run_state.store import Store
 from dispatcher.values import is_name
@@ -78,6 +79,8 @@ def _make_sure_of_locks(store: Store, config: Config, registration: Registration
 
     registration.beat(force=True, slots=gpus.slot_infos({}), lock=store.lock_kind)
     if store.lock_kind == "strict":
+        if useless is not None and config.lock == "auto":
+            say(_instead(useless, layout))
         refuse_other_hosts_on_sshfs(layout, registration.info.pod, config.lost_after_s)
         # Somebody else may have gone over just now, and others may not have followed yet.
         wait_until_all_follow(layout, registration.info.pod, beat, "the hard-link lock is in use")
@@ -92,8 +95,13 @@ def _make_sure_of_locks(store: Store, config: Config, registration: Registration
         return
     if config.lock != "auto":
         raise locks_refused(useless, layout.run_state, config.lock)
-    say(f"warning: {useless}. Using the hard-link lock (lock: strict) instead")
+    say(_instead(useless, layout))
     go_strict(store, layout, registration.info.pod, beat, useless)
+
+
+def _instead(useless: str, layout: Layout) -> str:
+    cure = mount_of(layout.run_state).cure
+    return f"warning: {useless}. Using the hard-link lock (lock: strict) instead, which is slower. Cure: {cure}"
 
 
 class Pod:

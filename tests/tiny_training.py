@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,3 +74,11 @@ def made(root: Any, name: str = "tiny", cls: type[Any] = Tiny, **training: Any) 
         said.setdefault(group or "training", {})[word] = value
     with configuration(cls.checked_config(said)):
         return cls.local(root, name)
+
+
+if __name__ == "__main__":
+    # Where the job's files go and words for `made`; which process of how many the environment says.
+    from dispatcher.runtime.distributed import initialize
+
+    initialize()
+    made(sys.argv[1], **json.loads(sys.argv[2]))()

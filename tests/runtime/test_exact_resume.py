@@ -10,38 +10,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
 import pytest
 from fleet import Fleet, wait_until
+from tiny_runs import arrays_of_checkpoints, assert_same_bits, environment, metric_lines
 from tiny_training import CONFIG, made
 
 from dispatcher.runtime.metrics import read_metrics
 
 HERE = Path(__file__).parent
-TESTS = HERE.parent
 
 
-def environment(cache: Path, **more: str) -> dict[str, str]:
-    return {
-        **{name: value for name, value in os.environ.items() if not name.startswith("DISPATCHER_")},
-        "PYTHONPATH": f"{TESTS}:{TESTS.parent}",
-        "JAX_PLATFORMS": "cpu",
-        "JAX_COMPILATION_CACHE_DIR": str(cache),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        **more,
-    }
-
-
-@pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("jax_cache")
-
-
-def train(root: Path, cache: Path, kills: int, **words: Any) -> list[int]:
+def train(root: Path, jax_cache: Path, kills: int, **words: Any) -> list[int]:
     """Train in processes of their own; at which steps they were killed."""
     command = [sys.executable, str(HERE / "kill_and_resume.py"), str(root), str(kills), "7", json.dumps(words)]
-    done = subprocess.run(command, env=environment(cache), capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environment(jax_cache), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return list(json.loads(done.stdout))
 
@@ -55,31 +37,12 @@ def outcome(root: Path, **words: Any) -> tuple[list[dict[str, Any]], list[dict[s
     ]
 
 
-def arrays_of_checkpoints(job: Any) -> list[dict[str, Any]]:
-    """All arrays of the last and of the best checkpoint, by name."""
-    job.prepare()
-    trees = []
-    with job.open_checkpoints() as checkpoints:
-        for ref in (checkpoints.latest(), checkpoints.find("best")):
-            tree = checkpoints.restore(job.tree(job.programs.target), ref)
-            leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-            trees.append({jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves})
-    return trees
-
-
-def assert_same_bits(one: dict[str, Any], other: dict[str, Any]) -> None:
-    assert one.keys() == other.keys()
-    assert len(one) > 10
-    for name, array in one.items():
-        assert array.tobytes() == other[name].tobytes(), name
-
-
 @pytest.mark.demo
 @pytest.mark.slow
-def test_twenty_kills_leave_no_trace(tmp_path: Path, cache: Path) -> None:
+def test_twenty_kills_leave_no_trace(tmp_path: Path, jax_cache: Path) -> None:
     words = {"steps": 160, "save_every": 4}
-    train(tmp_path / "undisturbed", cache, 0, **words)
-    killed = train(tmp_path / "killed", cache, 20, **words)
+    train(tmp_path / "undisturbed", jax_cache, 0, **words)
+    killed = train(tmp_path / "killed", jax_cache, 20, **words)
     assert len(killed) == 20
     # They came all over the training, and not only where a checkpoint had just been saved.
     assert max(killed) - min(killed) > 40
@@ -94,11 +57,11 @@ def test_twenty_kills_leave_no_trace(tmp_path: Path, cache: Path) -> None:
 
 @pytest.mark.demo
 @pytest.mark.slow
-def test_a_preemption_through_the_dispatcher_leaves_no_trace(fleet: Fleet, cache: Path) -> None:
+def test_a_preemption_through_the_dispatcher_leaves_no_trace(fleet: Fleet, jax_cache: Path) -> None:
     config = {**CONFIG, "training": {**CONFIG["training"], "steps": 600, "save_every": 100}}
-    entry = {"job": "tests/tiny", "import": str(TESTS / "tiny_training.py"), "config": config, "gpus": 0}
+    entry = {"job": "tests/tiny", "import": str(HERE.parent / "tiny_training.py"), "config": config, "gpus": 0}
     fleet.write_manifest([{**entry, "job_id": "preempted", "priority": 1}, {**entry, "job_id": "undisturbed"}])
-    dispatcher = fleet.start("pod", "--until-empty", **environment(cache))
+    dispatcher = fleet.start("pod", "--until-empty", **environment(jax_cache))
 
     first = fleet.attempt("preempted", 1).directory / "metrics.jsonl"
     wait_until(lambda: first.exists() and len(first.read_text().splitlines()) > 20, "the training has begun")
@@ -119,8 +82,7 @@ def test_a_preemption_through_the_dispatcher_leaves_no_trace(fleet: Fleet, cache
     lines = {}
     for job_id, number in (("undisturbed", 1), ("preempted", 2)):
         trees[job_id] = arrays_of_checkpoints(made(fleet.root / "runs", job_id, steps=600))
-        read = read_metrics(fleet.attempt(job_id, number).directory / "metrics.jsonl")
-        lines[job_id] = [{key: value for key, value in line.items() if key != "wall_s"} for line in read]
+        lines[job_id] = metric_lines(fleet.attempt(job_id, number).directory / "metrics.jsonl")
     for expected, found in zip(trees["undisturbed"], trees["preempted"], strict=True):
         assert_same_bits(expected, found)
     assert len(lines["undisturbed"]) == 600

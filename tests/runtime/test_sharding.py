@@ -1,0 +1,116 @@
+"""The same training on other meshes: four devices that the CPU pretends to have, in a process of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_runs import environment
+
+pytestmark = pytest.mark.demo
+
+SCRIPT = """
+import dataclasses, json, sys
+import jax, numpy as np
+from dispatcher.runtime.configuration import configuration
+from dispatcher.runtime.execution import Topology, local
+from dispatcher.runtime.jobs.inference import InferenceJob
+from tiny_training import CONFIG, Text, Tiny
+
+def job(cls, name, devices, tensor_shards, **training):
+    said = {**CONFIG, "training": {**CONFIG["training"], "evaluate_every": None, **training}}
+    said["model"] = {**CONFIG["model"], "dropout": 0.0}
+    topology = Topology(tuple(jax.devices()[:devices]), tensor_shards)
+    spec = dataclasses.replace(local(sys.argv[1], name), topology=topology)
+    with configuration(said):
+        return cls(spec)
+
+class Use(InferenceJob):
+    MODEL = Tiny.MODEL
+    @classmethod
+    def config(cls):
+        return Text
+    def run(self):
+        pass
+
+def train(*words, **training):
+    made = job(Tiny, *words, batch_size=8, per_device_batch_size=None, save_every=2, **training)
+    made()
+    return made
+
+def difference(one, other):
+    return max(float(np.max(np.abs(np.asarray(one[name]) - np.asarray(other[name])))) for name in one)
+
+alone = train("alone", 1, 1, steps=6)
+change = np.max(np.abs(np.asarray(alone.live_state.trained["norm/scale"]) - 1))
+found = {"devices": jax.device_count(), "trained": float(change)}
+for devices, tensor_shards in ((4, 1), (4, 2), (4, 4)):
+    spread = train(f"{devices}x{tensor_shards}", devices, tensor_shards, steps=6)
+    found[f"{devices}/{tensor_shards}"] = difference(alone.live_state.trained, spread.live_state.trained)
+    query = spread.live_state.trained["blocks/0/attention/query/kernel"]
+    moments = [leaf for path, leaf in jax.tree_util.tree_flatten_with_path(spread.live_state.optimizer)[0]
+               if any(getattr(key, "key", "") == "blocks/0/attention/query/kernel" for key in path)]
+    found[f"parts {devices}/{tensor_shards}"] = [leaf.addressable_shards[0].data.shape[1] for leaf in (query, *moments)]
+
+for steps, devices, tensor_shards in ((2, 1, 1), (4, 2, 1), (6, 4, 2)):
+    moved = job(Tiny, "moved", devices, tensor_shards, steps=6, batch_size=8, per_device_batch_size=None, save_every=2)
+    # As if it had been preempted after so many steps; the learning rate is that of the whole training.
+    whole = moved.schedule()
+    moved.schedule = lambda whole=whole: whole
+    moved.training = dataclasses.replace(moved.training, steps=steps)
+    moved()
+    assert moved.step == steps
+found["moved"] = difference(alone.live_state.trained, moved.live_state.trained)
+
+prompts = [[1, 4, 7], [2], [9, 12, 15, 2, 5]]
+rolled = []
+for devices, tensor_shards in ((1, 1), (4, 2), (4, 1)):
+    use = job(Use, "use", devices, tensor_shards)
+    with alone.open_checkpoints() as checkpoints:
+        use.restore_model(checkpoints)
+    rolled.append(use.rollout(prompts, 5))
+    assert use.forward(use.pad(prompts)).shape[0] % (devices // tensor_shards) == 0
+found["rollouts agree"] = rolled[0] == rolled[1] == rolled[2] and len(rolled[0]) == 3
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory, jax_cache: Path) -> dict[str, Any]:
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path_factory.mktemp("meshes"))],
+        env=environment(jax_cache, XLA_FLAGS=flags),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize("mesh", ["4/1", "4/2", "4/4"])
+def test_a_mesh_of_any_shape_trains_the_same_model(found: dict[str, Any], mesh: str) -> None:
+    assert found["devices"] == 4
+    # Sums are taken in another order: far less than what the training changed.
+    assert found[mesh] < 1e-3
+    assert found["trained"] > 1e-2
+
+
+def test_matrices_and_their_moments_are_cut_over_the_tensor_shards(found: dict[str, Any]) -> None:
+    assert found["parts 4/1"] == [16, 16, 16]
+    assert found["parts 4/2"] == [8, 8, 8]
+    assert found["parts 4/4"] == [4, 4, 4]
+
+
+def test_a_training_moves_from_one_to_two_to_four_devices(found: dict[str, Any]) -> None:
+    assert found["moved"] < 1e-3
+
+
+def test_rollouts_are_the_same_on_every_mesh(found: dict[str, Any]) -> None:
+    assert found["rollouts agree"]

@@ -17,6 +17,7 @@ from dispatcher.matrix.condition import Where
 from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.needs import dependents
 from dispatcher.pod.slots import Slot, Slots
+from dispatcher.run_state.journal import same_time
 from dispatcher.run_state.states import IN_FLIGHT, Record, State
 
 CPU, EITHER, GPU = "cpu", "either", "gpu"
@@ -167,8 +168,9 @@ class ClaimQueue:
         """Jobs that entries here need and that this manifest does not have."""
         return [need for need in self._dependents if need not in self.entries]
 
-    def next_retry(self) -> str | None:
-        """The earliest time at which an entry that waits for its retry becomes ready."""
+    def next_retry(self, now: str) -> str | None:
+        """The earliest time after `now` at which an entry that waits for its retry becomes ready."""
+        self._wake_retries(now)
         return self._retries[0][0] if self._retries else None
 
     def is_finished(self) -> bool:
@@ -206,7 +208,7 @@ class ClaimQueue:
         for need in self.unmet(entry):
             known = self._records.get(need)
             return f"needs {need} ({known.state if known else 'unknown'})"
-        if record.retry_at and record.retry_at > now:
+        if _due(record) > now:
             return f"waits for its retry at {record.retry_at}"
         if entry.method in pauses:
             return f"method {entry.method} is paused: {pauses[entry.method].why}"
@@ -228,7 +230,7 @@ class ClaimQueue:
             self._lined.pop(job, None)
         elif record.retry_at:
             self._lined.pop(job, None)
-            heapq.heappush(self._retries, (record.retry_at, job))
+            heapq.heappush(self._retries, (_due(record), job))
         else:
             self._push(job, record)
 
@@ -241,9 +243,9 @@ class ClaimQueue:
 
     def _wake_retries(self, now: str) -> None:
         while self._retries and self._retries[0][0] <= now:
-            retry_at, job = heapq.heappop(self._retries)
+            due, job = heapq.heappop(self._retries)
             record = self._records.get(job)
-            if record is not None and record.retry_at == retry_at and self._is_ready(job, record):
+            if record is not None and _due(record) == due and self._is_ready(job, record):
                 self._push(job, record)
 
     def _next(self, gpus_reserved: bool) -> tuple[str | None, _Key | None]:
@@ -272,3 +274,8 @@ class ClaimQueue:
                 return self.slots.take(0)
             return None if gpus_reserved else self.slots.take(1)
         return self.slots.take(self._gpus_of(entry) or 1)
+
+
+def _due(record: Record) -> str:
+    """When the entry may be tried again, as a journal time; at once (empty) where nobody says or it is no time."""
+    return same_time(record.retry_at) or ""

@@ -305,7 +305,7 @@ class Turn:
     def next_retry_in_s(self) -> float | None:
         """Seconds until an entry that waits for its retry, or a GPU that was busy, is worth a look."""
         waits = []
-        retry_at = self.queue.next_retry()
+        retry_at = self.queue.next_retry(self._now())
         if retry_at is not None:
             waits.append(datetime.fromisoformat(retry_at).timestamp() - time.time())
         busy_s = self.gpus.will_look_again()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dispatcher.report.progress import elapsed_s, parse_time
+from dispatcher.report.progress import elapsed_s
 from dispatcher.report.view import PodView, View
+from dispatcher.run_state.journal import parse_time
 
 
 def pod_row(pod: PodView, now_s: float) -> dict[str, Any]:

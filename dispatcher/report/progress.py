@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
+from dispatcher.run_state.journal import parse_time
 from dispatcher.run_state.states import Record
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
@@ -43,20 +43,6 @@ def parse_progress(data: bytes | None) -> Progress | None:
         return _decode.decode(data)
     except (msgspec.DecodeError, RecursionError):
         # A job writes what it likes; a table of all jobs does not end because of one of them.
-        return None
-
-
-def parse_time(text: str | None) -> float | None:
-    """Seconds since 1970 from an ISO 8601 time (UTC when it has no zone); None when it is no time.
-
-    Status files exist whose times have an hour 26: they are shown as unknown.
-    """
-    if not text:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
         return None
 
 

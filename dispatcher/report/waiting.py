@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from dispatcher.report.progress import parse_time
 from dispatcher.report.view import View
+from dispatcher.run_state.journal import parse_time
 from dispatcher.run_state.states import State
 
 SLOT = "waits for a free slot"

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from dispatcher.errors import FormatError, StatusFileError
+from dispatcher.run_state.journal import same_time
 from dispatcher.run_state.states import FIELD_NAMES, IN_FLIGHT, WISHES, Record, State, make_record, parse_state
 
 # A person may set these; the other known fields belong to the dispatchers.
@@ -193,6 +194,10 @@ def _set_plain(fields: dict[str, Any], changed: Mapping[str, Any]) -> str:
         value = changed[key]
         if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
             return f"{key} {value!r} is not {expected}"
+        if key == "retry_at" and value is not None:
+            value = same_time(value)
+            if value is None:
+                return f"retry_at {changed[key]!r} is no time; write one such as 2026-06-17T22:48:00Z, or null for now"
         fields[key] = value
     if "want" in changed and changed["want"] is None:
         fields["want"] = None

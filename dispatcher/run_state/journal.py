@@ -89,6 +89,29 @@ def now_text(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def parse_time(text: str | None) -> float | None:
+    """Seconds since 1970 from an ISO 8601 time (UTC when it has no zone); None when it is no time.
+
+    Status files exist whose times have an hour 26: they are shown as unknown.
+    """
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def same_time(text: str | None) -> str | None:
+    """A time that somebody wrote in any zone, as the journal writes it, so that texts compare; None for no time."""
+    seconds = parse_time(text)
+    try:
+        return None if seconds is None else now_text(seconds)
+    except (ValueError, OverflowError):
+        return None
+
+
 def parse_header(line: bytes, path: Path) -> Header:
     """The header; FormatError when the file is not ours or newer, DamagedJournalError when it is garbled."""
     try:

@@ -99,8 +99,26 @@ def test_a_retry_waits_for_its_time() -> None:
     queue = queue_of(made(entry("a"), entry("b", 1)), Slots([], 9))
     queue.update("a", Record(state=State.QUEUED, retry_at=LATE))
     assert names(queue.choose(NOW)) == ["b"]
-    assert queue.next_retry() == LATE
+    assert queue.next_retry(NOW) == LATE
+    # Every slot may be busy when it is due: whoever asks when to wake up must not be told to do so for ever.
+    assert queue.next_retry(LATE) is None
     assert names(queue.choose(LATE)) == ["a"]
+
+
+@pytest.mark.parametrize("written", ["2026-06-18T02:00:00+02:00", "2026-06-18T00:00:00"])
+def test_a_retry_whose_time_was_written_in_another_way(written: str) -> None:
+    queue = queue_of(made(entry("a")), Slots([], 1))
+    queue.update("a", Record(state=State.QUEUED, retry_at=written))
+    assert names(queue.choose(NOW)) == []
+    assert queue.next_retry(NOW) == LATE
+    assert names(queue.choose(LATE)) == ["a"]
+
+
+@pytest.mark.parametrize("written", ["tomorrow", "2026-06-17T26:12:00Z"])
+def test_a_retry_at_no_time_is_due(written: str) -> None:
+    queue = queue_of(made(entry("a")), Slots([], 1))
+    queue.update("a", Record(state=State.QUEUED, retry_at=written))
+    assert names(queue.choose(NOW)) == ["a"]
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from dispatcher.report.progress import (
     duration_text,
     elapsed_s,
     parse_progress,
-    parse_time,
     progress_text,
     remaining_s,
 )
+from dispatcher.run_state.journal import parse_time
 from dispatcher.run_state.states import Record, State
 
 

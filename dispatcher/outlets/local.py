@@ -28,7 +28,7 @@ class _Tree:
         self.directory = directory
         self.pid = pid
         self.popen = popen
-        self.pidfd = _open_pidfd(pid)
+        self.pidfd = processes.open_pidfd(pid)
         self.wrapper_gone = False
         self.group_gone = False
         self.strays_since_s: float | None = None
@@ -209,13 +209,3 @@ def _group_exists(pid: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-def _open_pidfd(pid: int) -> int:
-    if not pid:
-        return -1
-    try:
-        return os.pidfd_open(pid)
-    except OSError:
-        # Gone already, or a kernel before 5.3: the loop then asks instead of waiting.
-        return -1

@@ -12,6 +12,8 @@ from typing import Final
 from dispatcher import contract
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
+# The same number on all architectures but alpha.
+_PIDFD_OPEN: Final = 434
 
 
 def adopt_orphans() -> None:
@@ -20,9 +22,32 @@ def adopt_orphans() -> None:
 
 
 def children() -> set[int]:
-    """The pids of this process's children."""
+    """The pids of this process's children, also of those that have ended and were not collected yet."""
     pid = os.getpid()
-    return {int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_bytes().split()}
+    try:
+        return {int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_bytes().split()}
+    except FileNotFoundError:
+        # A kernel without CONFIG_PROC_CHILDREN.
+        return children_by_parent()
+
+
+def children_by_parent() -> set[int]:
+    """The same from all processes, each of which names its parent."""
+    me = str(os.getpid()).encode()
+    return {pid for pid in _pids() if (stat := _stat(pid)) is not None and stat[1] == me}
+
+
+def open_pidfd(pid: int) -> int:
+    """A descriptor that becomes readable when the process ends; -1 when it is gone, or the kernel is older than 5.3."""
+    if not pid:
+        return -1
+    try:
+        if hasattr(os, "pidfd_open"):
+            return os.pidfd_open(pid)
+    except OSError:
+        return -1
+    # A Python that was built on an older Linux than it runs on, as conda's are.
+    return int(ctypes.CDLL(None).syscall(_PIDFD_OPEN, pid, 0))
 
 
 def is_of_attempt(pid: int, directory: Path) -> bool:
@@ -39,23 +64,27 @@ def of_attempt(directory: Path) -> list[int]:
     """All processes of this host that carry the attempt's marker or have its life sign open."""
     me = os.getpid()
     sign = os.path.realpath(directory / contract.ALIVE_FILE)
-    pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
-    return [pid for pid in pids if pid != me and (is_of_attempt(pid, directory) or _has_open(pid, sign))]
+    return [pid for pid in _pids() if pid != me and (is_of_attempt(pid, directory) or _has_open(pid, sign))]
 
 
 def first_of(directory: Path) -> int:
     """The attempt's process that was started first, its wrapper if that lives; 0 when nothing of it does."""
-    started = {pid: ticks for pid in of_attempt(directory) if (ticks := _start_ticks(pid)) is not None}
+    started = {pid: int(stat[19]) for pid in of_attempt(directory) if (stat := _stat(pid)) is not None}
     return min(started, key=lambda pid: (started[pid], pid), default=0)
 
 
-def _start_ticks(pid: int) -> int | None:
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _stat(pid: int) -> list[bytes] | None:
+    """The fields of /proc/PID/stat from the third on: state, parent, group ..., start time in clock ticks (19)."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return None
     # The second field is the command in parentheses and may hold anything.
-    return int(stat[stat.rindex(b")") + 2 :].split()[19])
+    return stat[stat.rindex(b")") + 2 :].split()
 
 
 def _has_open(pid: int, path: str) -> bool:

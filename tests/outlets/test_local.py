@@ -135,3 +135,21 @@ def test_an_exit_file_that_cannot_be_read_says_nothing(tmp_path):
     (tmp_path / "exit.json").mkdir()
     assert isinstance(read_exit(tmp_path), Unknown)
     assert read_exit(tmp_path / "absent") == Ended(None)
+
+
+def test_children_of_a_kernel_that_lists_none():
+    with subprocess.Popen(["sleep", "600"]) as child:
+        assert child.pid in processes.children()
+        assert processes.children_by_parent() == processes.children()
+        child.kill()
+
+
+def test_a_python_without_pidfds(monkeypatch):
+    monkeypatch.delattr(os, "pidfd_open")
+    with subprocess.Popen(["sleep", "600"]) as child:
+        descriptor = processes.open_pidfd(child.pid)
+        assert select.select([descriptor], [], [], 0)[0] == []
+        child.kill()
+        assert select.select([descriptor], [], [], 60)[0] == [descriptor]
+        os.close(descriptor)
+    assert processes.open_pidfd(child.pid) == -1

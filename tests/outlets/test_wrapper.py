@@ -233,3 +233,21 @@ def test_no_room_for_the_exit_status(trial, small_disk):
 
 def command_names(pids: list[int]) -> set[bytes]:
     return {command(pid).split(b"\0")[0] for pid in pids}
+
+
+def test_no_room_and_a_job_that_does_not_hear(trial, small_disk):
+    """It is killed all the same: the job may be what fills the disk."""
+    script = f"cat /dev/zero >filler 2>/dev/null; {DEAF}"
+    one = trial(script, root=small_disk, grace_s=1.0).start()
+    wait_until(lambda: one.running("sleep"), "the job has filled the disk")
+    one.send(signal.SIGTERM)
+    assert one.end() == Ended(None)
+
+
+def test_by_hand_a_job_that_does_not_hear_is_killed_too(trial):
+    one = trial(DEAF, grace_s=1.0)
+    by_hand = subprocess.Popen(["bash", one.paths.wrapper])
+    one.says("ready")
+    by_hand.send_signal(signal.SIGTERM)
+    assert by_hand.wait(60) == 137
+    wait_until(lambda: one.tree() == [], "nothing is left")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +14,7 @@ from fleet import Fleet, fleet_at, shell, wait_until
 
 FILL_AND_WAIT = """
     echo begun
+    until [ -e fill ]; do sleep 0.02; done
     head -c 100M /dev/zero >filler 2>/dev/null
     echo full >>{0}
     until [ -e {1} ]; do sleep 0.02; done
@@ -30,6 +34,8 @@ def test_exit_statuses_are_recorded_when_there_is_room_again(small: Fleet, tmp_p
     small.write_manifest([shell("a", waiting), shell("b", fill), shell("c", "true")])
     pod = small.start("pod", "--slots", "2", "--until-empty")
     small.wait_running("a")
+    small.wait_running("b")
+    (small.root / "fill").touch()
     wait_until(full.exists, "the disk is full")
     gate.touch()
     wait_until(lambda: "warning" in pod.said or "No space" in pod.said, "the dispatcher says that the disk is full")
@@ -54,6 +60,7 @@ def test_a_dispatcher_that_is_told_to_leave_a_full_disk_loses_nothing(small: Fle
     small.write_manifest([shell("a", f"{fill}\nexit 3")])
     pod = small.start("pod", "--on-exit", "leave")
     small.wait_running("a")
+    (small.root / "fill").touch()
     wait_until(full.exists, "the disk is full")
     pod.stop()
     gate.touch()
@@ -89,3 +96,18 @@ def test_a_workspace_that_can_only_be_read(small: Fleet, small_disk: Path) -> No
     assert "Traceback" not in pod.said
     assert small.run("status")
     assert small.status() == before
+
+
+def test_a_run_state_that_vanishes(fleet: Fleet) -> None:
+    fleet.write_manifest([shell("a", "echo begun; sleep 600")])
+    pod = fleet.start()
+    pid = fleet.wait_running("a")
+    shutil.rmtree(fleet.layout.run_state)
+    os.kill(pid, signal.SIGTERM)
+    pod.says("the directory is gone")
+    assert not fleet.layout.run_state.exists(), "an empty run state would let everything run again"
+    for word in ("draining", "stopping", "leaving"):
+        pod.send(signal.SIGTERM)
+        pod.says(word)
+    pod.end()
+    assert "Traceback" not in pod.said

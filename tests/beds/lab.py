@@ -13,8 +13,10 @@ from .hosts import Host, Process
 
 # O_EXCL: a second run of the same attempt fails. The file tells where it ran.
 PROVE = 'set -C; echo "$DISPATCHER_POD" >"proof/$DISPATCHER_JOB_ID.$DISPATCHER_ATTEMPT"'
-# Proves that it begins, then runs until it is told to end or the file `go` is there; the marker finds it among processes.
-WAIT = PROVE + '; while [ ! -e go ]; do sleep 0.5; true <.; done; echo "$DISPATCHER_POD" >"proof/$DISPATCHER_JOB_ID.end"'
+# Proves that it begins, then runs until it is told to end or the file `go` is there; the marker finds its process.
+WAIT = (
+    PROVE + '; while [ ! -e go ]; do sleep 0.5; true <.; done; echo "$DISPATCHER_POD" >"proof/$DISPATCHER_JOB_ID.end"'
+)
 COMMAND = "dispatcher"
 
 
@@ -31,6 +33,9 @@ def wait_until(condition: Callable[[], Any], what: str, timeout_s: float, every_
 
 class Lab:
     """One shared directory, seen by two hosts. `a` is the host that looks after the files of the test itself."""
+
+    pod_a: Process
+    pod_b: Process
 
     def __init__(self, a: Host, b: Host, **settings: object) -> None:
         self.a, self.b = a, b
@@ -49,9 +54,7 @@ class Lab:
     def start(self, host: Host, pod: str, *options: str, slots: int = 2) -> Process:
         """A dispatcher that looks around every second and ends when nothing is left, unless told otherwise."""
         given = options or ("--until-empty",)
-        return host.start(
-            [COMMAND, "--pod", pod, "--slots", str(slots), "--poll-interval", "1", *given], cwd=host.root
-        )
+        return host.start([COMMAND, "--pod", pod, "--slots", str(slots), "--poll-interval", "1", *given], cwd=host.root)
 
     def run(self, host: Host, *args: str, timeout: float = 120, check: bool = True) -> subprocess.CompletedProcess[str]:
         return host.run([COMMAND, *args], cwd=host.root, timeout=timeout, check=check)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from dispatcher import contract
 from dispatcher.config import Config, load_config
-from dispatcher.errors import StateError, UsageError, nearest
+from dispatcher.errors import StateError, StorageError, UsageError, nearest
 from dispatcher.matrix import condition
 from dispatcher.report import changes
 from dispatcher.report.look import Looker
@@ -242,6 +242,8 @@ class Workspace:
         projector = Projector(self.store)
         try:
             projector.write()
+        except StorageError as error:
+            raise StorageError(f"the change is made, but the status file does not show it yet: {error}") from error
         finally:
             projector.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -42,6 +43,7 @@ _COMMANDS: Final = {
 }
 _INTERRUPTED: Final = 130
 _BROKEN_PIPE: Final = 141
+_CANNOT_PRINT: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
 
 
 class _PodOption(click.Option):
@@ -155,7 +157,21 @@ def _run(given: dict[str, Any]) -> int:
         return show_dry_run(where, config, options, as_json=given["as_json"])
     from dispatcher.pod.run import run_pod
 
-    return run_pod(where, config, options, say=click.echo)
+    return run_pod(where, config, options, say=_say)
+
+
+def _say(line: str) -> None:
+    """Print a line of a pod, which goes on when its log's disk is full or its reader has gone.
+
+    Ctrl-C also ends the `tee` of `dispatcher ... | tee log`: the jobs are to finish all the same.
+    """
+    try:
+        click.echo(line)
+    except BrokenPipeError:
+        _print_nowhere()
+    except OSError as error:
+        if error.errno not in _CANNOT_PRINT:
+            raise
 
 
 def _options(where: Layout, given: dict[str, Any]) -> PodOptions:
@@ -202,6 +218,7 @@ def find_manifest(where: Layout, name: str | None) -> Path | None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (without the program's name); the exit code."""
+    _open_closed_streams()
     try:
         code = cli.main(args=None if argv is None else list(argv), prog_name="dispatcher", standalone_mode=False)
         sys.stdout.flush()
@@ -216,6 +233,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as error:
         # click ends the process itself when it finds the pipe broken, and after completing a shell's word.
         return _leave_broken_pipe() if error.code == 1 else int(error.code or 0)
+    except OSError as error:
+        if error.filename is not None or error.errno not in _CANNOT_PRINT:
+            raise
+        _print_nowhere()
+        click.echo(f"dispatcher: the output cannot be written: {error.strerror}", err=True)
+        return 1
 
 
 def _message(error: Exception) -> str:
@@ -227,6 +250,19 @@ def _message(error: Exception) -> str:
 
 def _leave_broken_pipe() -> int:
     """The reader has gone (`dispatcher status | head`): say nothing, and let nothing be said at the end either."""
+    _print_nowhere()
+    return _BROKEN_PIPE
+
+
+def _print_nowhere() -> None:
     with open(os.devnull, "w") as nothing:
         os.dup2(nothing.fileno(), sys.stdout.fileno())
-    return _BROKEN_PIPE
+
+
+def _open_closed_streams() -> None:
+    """Give /dev/null to streams that are closed (`>&-`): else the next file that is opened would get their number."""
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            nothing = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(nothing, True)
+            setattr(sys, name, open(nothing, "w" if fd else "r"))  # noqa: SIM115 (for as long as the process lives)

@@ -26,8 +26,8 @@ _TICK_S = 0.015
 _temporary_numbers = itertools.count()
 
 ADVICE = {
-    errno.ENOSPC: "the disk is full: free some space; nothing was changed, and dispatchers try again by themselves",
-    errno.EDQUOT: "the disk quota is used up: free some space; nothing was changed",
+    errno.ENOSPC: "the disk is full: free some space; dispatchers try again by themselves",
+    errno.EDQUOT: "the disk quota is used up: free some space; dispatchers try again by themselves",
     errno.EROFS: "the filesystem is mounted read-only: remount it with write access",
     errno.EACCES: "no permission: the workspace's group and its group-write bit decide who may write",
     errno.EPERM: "no permission: the workspace's group and its group-write bit decide who may write",

@@ -1,0 +1,81 @@
+"""Standard streams that are closed, full or read by nobody."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatcher.errors import StorageError
+from dispatcher.run_state.projection import Projector
+from dispatcher.run_state.states import State
+from tests.cli.conftest import Lab
+from tests.fleet import COMMAND
+
+_POD = ("--pod", "p", "--slots", "1", "--until-empty")
+
+
+def _run(root: Path, *arguments: str, shell: str = "", **options: Any) -> subprocess.CompletedProcess[bytes]:
+    command = [*COMMAND, "--root", str(root), *arguments]
+    if shell:
+        command = ["bash", "-c", f'exec "$@" {shell}', "bash", *command]
+    return subprocess.run(command, stderr=subprocess.PIPE, timeout=60, check=False, **options)
+
+
+@pytest.fixture
+def small(lab: Lab) -> Lab:
+    lab.write_manifest([{"job_id": f"job{n}", "method": "m", "command": "true"} for n in range(2)])
+    return lab
+
+
+def _states(lab: Lab) -> set[State]:
+    return {record.state for record in lab.workspace.look().records.values()}
+
+
+def test_a_pod_whose_log_does_not_fit_on_the_disk_goes_on(small: Lab) -> None:
+    with open("/dev/full", "wb") as full:
+        ended = _run(small.root, *_POD, stdout=full)
+    assert _states(small) == {State.DONE}
+    assert b"Traceback" not in ended.stderr
+
+
+def test_a_pod_whose_reader_has_gone_goes_on(small: Lab) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb") as nobody_reads:
+        ended = _run(small.root, *_POD, stdout=nobody_reads)
+    assert _states(small) == {State.DONE}
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_as_good_as_dev_null(small: Lab, closed: str) -> None:
+    ended = _run(small.root, *_POD, shell=closed)
+    assert _states(small) == {State.DONE}
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert _run(small.root, "status", shell=closed).returncode == 0
+
+
+def test_output_that_does_not_fit_on_the_disk_is_an_error(small: Lab) -> None:
+    with open("/dev/full", "wb") as full:
+        ended = _run(small.root, "status", stdout=full)
+    assert ended.returncode == 1
+    assert ended.stderr == b"dispatcher: the output cannot be written: No space left on device\n"
+
+
+def test_a_change_that_only_the_status_file_lacks_is_said_to_be_made(
+    small: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Projector) -> None:
+        raise StorageError("no space")
+
+    monkeypatch.setattr(Projector, "write", fail)
+    held = small.run("hold", "job0")
+    assert (held.code, held.err) == (
+        1,
+        "dispatcher: the change is made, but the status file does not show it yet: no space\n",
+    )
+    assert small.workspace.look().records["job0"].state is State.HELD

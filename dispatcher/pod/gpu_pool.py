@@ -52,8 +52,10 @@ class GpuPool:
         self._quarantine()
 
     def will_look_again(self) -> float | None:
-        """Seconds until GPUs that somebody else uses are worth another look."""
-        return max(0.0, self._next_s - time.monotonic()) if self._reader and self.slots.unusable else None
+        """Seconds until GPUs that somebody else uses are worth another look; None when no look can change anything."""
+        if self._reader is None or self._reading.unavailable is not None or not self.slots.unusable:
+            return None
+        return max(0.0, self._next_s - time.monotonic())
 
     def slot_infos(self, jobs: Mapping[int | None, Iterable[str]]) -> list[SlotInfo]:
         """The slots as `dispatcher pods` shows them; `jobs` by GPU index, None for the CPU slots."""

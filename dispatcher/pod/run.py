@@ -146,35 +146,41 @@ class Pod:
         return self.turn.exit_code()
 
     def _step(self, wait: Wait) -> None:
-        pause_s = _TRY_AGAIN_S
+        pause_s: float | None = _TRY_AGAIN_S
         try:
-            due = time.monotonic() >= self._next_poll_s
-            if due:
-                self._next_poll_s = time.monotonic() + self.poll_interval_s
-            claimed = self.turn.take(claiming=self.phase == RUNNING, look_around=due)
-            if self.phase == STOPPING:
-                self.turn.stop_all()
-            self._beat()
-            if claimed and self.turn.can_claim_more():
-                return
-            # Readers can wait for a moment longer than a free slot can.
-            self.projector.look_at_retired()
-            self.projector.write_when_due()
-            if due:
-                self.store.rotate_if_worthwhile()
-            pause_s = self._pause_s()
+            # A file server in trouble answers with any error to any call: none of them may end the loop.
+            with files.storing("looking after the jobs in", self.config.layout.run_state):
+                pause_s = self._work()
             self._failed_before = None
         except (StorageError, LockError, StaleViewError) as error:
             self._say_once(error)
             self.turn.recovery.start_over()
             # Whatever is wrong, others must see that this dispatcher lives.
-            with contextlib.suppress(StorageError, LockError):
+            with contextlib.suppress(StorageError, LockError, OSError):
                 self._beat()
-        if self._is_over():
+        if pause_s is None or self._is_over():
             return
         idle = self.phase == RUNNING and self.turn.has_free_slots()
         if wait.wait(pause_s, self.turn.flights.outlet.wait_descriptors(), for_changes=idle or bool(self.turn.flights)):
             self.turn.something_changed = True
+
+    def _work(self) -> float | None:
+        """One turn and what goes with it; the seconds to wait then, None when the next turn has work already."""
+        due = time.monotonic() >= self._next_poll_s
+        if due:
+            self._next_poll_s = time.monotonic() + self.poll_interval_s
+        claimed = self.turn.take(claiming=self.phase == RUNNING, look_around=due)
+        if self.phase == STOPPING:
+            self.turn.stop_all()
+        self._beat()
+        if claimed and self.turn.can_claim_more():
+            return None
+        # Readers can wait for a moment longer than a free slot can.
+        self.projector.look_at_retired()
+        self.projector.write_when_due()
+        if due:
+            self.store.rotate_if_worthwhile()
+        return self._pause_s()
 
     def _pause_s(self) -> float:
         turn = self.turn
@@ -226,15 +232,18 @@ class Pod:
 
     def _finish(self) -> None:
         """Leave nothing unsaid: pids and endings that are not recorded yet, and a status file that is current."""
-        try:
-            if self.phase != LEAVING:
-                self.turn.take(claiming=False, look_around=False)
-            else:
-                self.turn.record_pids()
-            self.projector.write()
-        except (StorageError, LockError, StaleViewError) as error:
-            self.say(f"warning: {error}")
-        self.projector.close()
+        for step in (self._record_the_last, self.projector.write, self.projector.close):
+            try:
+                with files.storing("ending the work in", self.config.layout.run_state):
+                    step()
+            except (StorageError, LockError, StaleViewError) as error:
+                self.say(f"warning: {error}")
+
+    def _record_the_last(self) -> None:
+        if self.phase != LEAVING:
+            self.turn.take(claiming=False, look_around=False)
+        else:
+            self.turn.record_pids()
 
     def _enter(self, phase: str, why: str) -> None:
         self.phase = phase

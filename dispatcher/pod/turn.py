@@ -50,6 +50,8 @@ class Turn:
         self._record = Recorder(store, config, self._entry, say)
         self._fence = Fence(config.layout, options.pod, self.recovery.pod_is_alive)
         self._elsewhere: set[str] = set()
+        # Whether there is a new manifest whose entries are not all queued yet.
+        self._replaced = False
         # Whether entries of the manifest have lost their records, to be queued anew.
         self._forgotten = False
         self._claims = 0
@@ -62,9 +64,6 @@ class Turn:
         with self.store.transaction():
             pass
         self._follow_manifest()
-        for job, record in self.store.records.items():
-            if record.state in IN_FLIGHT:
-                self._elsewhere.add(job)
         self._adopt()
 
     def _adopt(self) -> None:
@@ -81,9 +80,11 @@ class Turn:
 
     def _follow_manifest(self) -> None:
         """Take in a manifest that was replaced, and queue anew what people have forgotten."""
-        if self.manifest.read():
+        self._replaced |= self.manifest.read()
+        if self._replaced:
             self.manifest.queue_new()
             self._rebuild_queue()
+            self._replaced = False
         elif self._forgotten:
             self.manifest.queue_new()
             self._sync()
@@ -93,7 +94,10 @@ class Turn:
         entries = self.manifest.entries
         only = Filter(self.options.methods, self.options.where)
         self.queue = ClaimQueue(entries, only, self.gpus.slots, lambda entry: gpus_of(self.config, entry))
+        # All records are looked at anew, also those that others changed while new entries were queued.
         self.store.fold.drain_touched()
+        self._elsewhere = {job for job, record in self.store.records.items() if record.state in IN_FLIGHT}
+        self._elsewhere.difference_update(self.flights.by_job)
         for job in entries:
             self.queue.update(job, self.store.records.get(job))
         for need in self.queue.needed_elsewhere():
@@ -234,8 +238,6 @@ class Turn:
         """Bring the queue up to date with the records that have changed."""
         if self.store.reloads != self._reloads:
             self._rebuild_queue()
-            self._elsewhere = {job for job, record in self.store.records.items() if record.state in IN_FLIGHT}
-            self._elsewhere.difference_update(self.flights.by_job)
         for job in self.store.fold.drain_touched():
             record = self.store.records.get(job)
             self.queue.update(job, record)

@@ -195,7 +195,7 @@ def _set_plain(fields: dict[str, Any], changed: Mapping[str, Any]) -> str:
         if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
             return f"{key} {value!r} is not {expected}"
         if key == "retry_at" and value is not None:
-            value = same_time(value)
+            value = same_time(str(value))
             if value is None:
                 return f"retry_at {changed[key]!r} is no time; write one such as 2026-06-17T22:48:00Z, or null for now"
         fields[key] = value

@@ -1,0 +1,100 @@
+"""What goes wrong between two waits of the loop, and must neither be forgotten nor end the dispatcher."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from fleet import PATIENCE_S, Fleet, shell
+
+from dispatcher.config import load_config
+from dispatcher.errors import StorageError
+from dispatcher.pod.gpu_pool import GpuPool
+from dispatcher.pod.options import PodOptions
+from dispatcher.pod.turn import Turn
+from dispatcher.run_state import life
+from dispatcher.run_state.store import Store
+
+# A dispatcher whose first look at a file of the run state fails as on a file server in trouble.
+IN_TROUBLE = """
+import errno, sys
+from dispatcher.cli.main import main
+from dispatcher.pod.turn import Turn
+
+def take(self, _take=Turn.take, failures=[errno.ESTALE, errno.EIO], **how):
+    if failures:
+        raise OSError(failures.pop(), "in trouble")
+    return _take(self, **how)
+
+Turn.take = take
+sys.exit(main())
+"""
+
+
+@pytest.fixture
+def turn(fleet: Fleet) -> Turn:
+    fleet.write_manifest([shell("a", "true"), shell("b", "true")])
+    options = PodOptions(pod="pod", cpu_slots=1)
+    store = Store(fleet.layout, by="pod")
+    made = Turn(store, load_config(fleet.layout), options, GpuPool(options, print), print)
+    made.begin()
+    return made
+
+
+def test_what_others_claim_while_new_entries_are_queued_is_looked_after(
+    fleet: Fleet, turn: Turn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue_new = turn.manifest.queue_new
+
+    def queue_while_a_ghost_claims() -> None:
+        with Store(fleet.layout, by="ghost").transaction() as tx:
+            tx.make_attempt("a", 1)
+            fields = {"state": "running", "pod": "ghost", "attempt": 1, "host": life.host_name()}
+            tx.change("a", "claimed", fields)
+        queue_new()
+
+    monkeypatch.setattr(turn.manifest, "queue_new", queue_while_a_ghost_claims)
+    fleet.write_manifest([shell("a", "true"), shell("b", "true"), shell("c", "true")])
+    turn.take(claiming=False, look_around=True)
+    turn.take(claiming=False, look_around=True)
+    record = fleet.record("a")
+    assert (record.state, record.reason) == ("queued", "lost"), "nobody records how the job of a dead pod ended"
+
+
+def test_new_entries_are_queued_although_the_first_try_failed(
+    fleet: Fleet, turn: Turn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise StorageError("the disk is full")
+
+    fleet.write_manifest([shell("a", "true"), shell("b", "true"), shell("c", "true")])
+    with monkeypatch.context() as full, pytest.raises(StorageError):
+        full.setattr(turn.manifest, "queue_new", fail)
+        turn.take(claiming=False, look_around=True)
+    turn.take(claiming=False, look_around=True)
+    assert fleet.states() == {"a": "queued", "b": "queued", "c": "queued"}
+
+
+def test_any_error_of_a_file_server_is_said_and_outlived(fleet: Fleet) -> None:
+    fleet.write_manifest([shell("a", "true")])
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", IN_TROUBLE, "--pod", "pod", "--slots", "1", "--until-empty"],
+        cwd=fleet.root, env=fleet.environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("in trouble; ") == 2
+    assert fleet.states() == {"a": "done"}
+
+
+def test_a_gpu_that_is_paused_is_not_looked_at_again_where_nobody_can_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/nonexistent")
+    pool = GpuPool(PodOptions(pod="pod", gpus="0"), lambda _: None)
+    try:
+        if pool._reading.unavailable is None:
+            pytest.skip("this host has a driver to ask")
+        pool.pause({0: "five failures in a row"})
+        assert pool.slots.unusable
+        assert pool.will_look_again() is None
+    finally:
+        pool.close()

@@ -34,7 +34,7 @@ def render_launcher(layout: Layout, name: str, values: Mapping[str, Any]) -> str
     except jinja2.UndefinedError as error:
         known = ", ".join(sorted(values))
         raise TemplateError(f"{path}: {error.message}; this launcher is given: {known}") from None
-    except (ValueError, TypeError) as error:
+    except (jinja2.TemplateError, ValueError, TypeError, ArithmeticError, LookupError) as error:
         raise TemplateError(f"{path}: {error}") from None
 
 

@@ -32,10 +32,12 @@ def init(directory: str) -> None:
         listed = ", ".join(os.path.relpath(path, layout.root) for path in there)
         raise UsageError(f"{layout.root} holds {listed} already: nothing was written. Choose another directory")
     with files.storing("laying the workspace in", layout.root):
-        for path, text in contents.items():
-            os.makedirs(path.parent, exist_ok=True)
-            files.write_new(path, text.encode())
-        os.makedirs(layout.run_state)
+        os.makedirs(layout.root, exist_ok=True)
+        with files.shared_umask(layout.root):
+            for path, text in contents.items():
+                os.makedirs(path.parent, exist_ok=True)
+                files.write_new(path, text.encode())
+            os.makedirs(layout.run_state)
     _say_next(layout.root)
 
 

@@ -49,6 +49,7 @@ def prepare(config: Config, pod: str, entry: Entry, number: int, slot: Slot, pat
                 "time_limit_s": _time_limit_s(entry, method),
                 "kill_grace_s": math.ceil(config.kill_grace_s),
                 "watch_s": math.ceil(watch_interval_s(config)),
+                "group_may_write": files.group_may_write(layout.root),
             },
         )
         files.write_new(paths.wrapper, wrapper.encode("utf-8", "surrogateescape"), 0o777)

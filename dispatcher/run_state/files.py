@@ -219,12 +219,16 @@ def remove_leftovers(directory: Path) -> None:
             os.unlink(path)
 
 
+def group_may_write(root: Path) -> bool:
+    """Whether the workspace belongs to its whole group."""
+    with storing("looking at the workspace", root):
+        return bool(os.stat(root).st_mode & 0o020)
+
+
 @contextlib.contextmanager
 def shared_umask(root: Path) -> Iterator[None]:
     """Create files as the workspace's group-write bit says, whatever the user's umask; never writable for others."""
-    with storing("looking at the workspace", root):
-        group_may_write = os.stat(root).st_mode & 0o020
-    old = os.umask(0o002 if group_may_write else 0o022)
+    old = os.umask(0o002 if group_may_write(root) else 0o022)
     try:
         yield
     finally:

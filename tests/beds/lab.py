@@ -13,7 +13,7 @@ from .hosts import Host, Process
 
 # O_EXCL: a second run of the same attempt fails. The file tells where it ran.
 PROVE = 'set -C; echo "$DISPATCHER_POD" >"proof/$DISPATCHER_JOB_ID.$DISPATCHER_ATTEMPT"'
-# Proves that it begins, then runs until it is told to end or the file `go` is there; the marker finds its process.
+# Proves that it begins, then runs until the file `go` is there.
 WAIT = (
     PROVE + '; while [ ! -e go ]; do sleep 0.5; true <.; done; echo "$DISPATCHER_POD" >"proof/$DISPATCHER_JOB_ID.end"'
 )

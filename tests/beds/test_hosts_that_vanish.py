@@ -93,7 +93,7 @@ def test_a_host_that_loses_power(nfs, mount):
 
 @pytest.mark.slow
 def test_a_name_that_was_taken_over(nfs):
-    """While a host is cut off, a dispatcher of its name starts on another one; the first one gives way when it is back."""
+    """While a host is cut off, a dispatcher of its name starts on another one; the first one then gives way."""
     a, b = nfs.hosts("v4.2")
     lab = Lab(a, b, heartbeat="1s", lost_after=f"{LOST_AFTER_S}s", kill_grace="1s")
     lab.write_matrix({"mine": WAIT})

@@ -7,7 +7,7 @@ import pytest
 from .hosts import Host, Process
 from .lab import PROVE, Lab
 
-JOBS = [f"job-{number:02}" for number in range(24)]
+JOBS = [f"job-{number:02}" for number in range(12)]
 LOCKFS = ["ENOSYS", "ENOLCK", "EOPNOTSUPP", "EIO", "nop", "local"]
 # What the first dispatcher cannot know: its own host's locks work.
 ONLY_SEEN_BY_TWO = ("local", "v3-nolock", "sshfs")

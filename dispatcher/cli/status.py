@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +27,8 @@ _ALWAYS: Final = ("job", "state")
 _FAILED_SHOWN: Final = 10
 _HOME, _TO_LINE_END, _TO_END = "\x1b[H", "\x1b[K", "\x1b[J"
 _CLEAR: Final = "\x1b[2J"
+# Lines that are longer than the terminal is wide are cut off, or wrapped again.
+_CUT, _WRAP = "\x1b[?7l", "\x1b[?7h"
 
 
 class Request:
@@ -86,11 +89,19 @@ def _watch(found: Workspace, request: Request, interval: float) -> None:
         text = "\n".join([text, *(f"note: {notice}" for notice in notices)])
         if on_terminal:
             # Overwritten in place: clearing first would flicker.
-            lines = "".join(f"{line}{_TO_LINE_END}\n" for line in text.splitlines())
-            click.echo(f"{_HOME}{lines}{_TO_END}", nl=False)
+            lines = "".join(f"{line}{_TO_LINE_END}\n" for line in _that_fit(text.splitlines()))
+            click.echo(f"{_HOME}{_CUT}{lines}{_WRAP}{_TO_END}", nl=False)
         else:
             click.echo(f"{text}\n")
         time.sleep(interval)
+
+
+def _that_fit(lines: list[str]) -> list[str]:
+    """As many lines as the terminal has room for: more would scroll, and the top would never be seen."""
+    room = max(2, shutil.get_terminal_size().lines - 1)
+    if len(lines) <= room:
+        return lines
+    return [*lines[: room - 1], f"... {len(lines) - room + 1} more lines"]
 
 
 def _restore(found: Workspace) -> None:

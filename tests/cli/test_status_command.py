@@ -6,6 +6,7 @@ import csv
 import fcntl
 import io
 import json
+import os
 import subprocess
 
 import pytest
@@ -80,6 +81,17 @@ def test_broken_progress_is_no_error(lab, text):
     lab.put("base", "running", started_at="2026-06-17T22:48:00Z")
     lab.attempt("base", progress=text)
     assert lab.run("status").code == 0
+
+
+def test_what_a_job_writes_in_another_encoding_is_no_error(lab):
+    lab.put("base", "done")
+    lab.put("fft_german_s1", "running", started_at="2026-06-17T22:48:00Z")
+    for job in ("base", "fft_german_s1"):
+        lab.attempt(job, progress="{}")
+        for name in ("progress.json", "result.json", "exit.json"):
+            (lab.layout.attempt(job, 1).directory / name).write_bytes('{"note": "größer"}'.encode("latin-1"))
+    for command in (["status"], ["show", "base"], ["results"]):
+        assert lab.run(*command).code == 0
 
 
 def test_why_the_rest_waits(lab):
@@ -234,3 +246,28 @@ def test_watch_draws_again_and_ends_on_interrupt(lab):
     process.communicate(timeout=20)
     assert process.returncode == 0
     assert b"\x1b" not in seen
+
+
+def test_watch_draws_no_more_lines_than_the_terminal_has(lab):
+    import fcntl
+    import pty
+    import signal
+    import struct
+    import termios
+
+    lab.write_manifest([{"job_id": f"job{number}", "method": "fft", "needs": []} for number in range(9)])
+    for number in range(9):
+        lab.put(f"job{number}", "failed", reason="exit 1")
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 6, 40, 0, 0))
+    process = lab.start("status", "--watch", "--interval", "0.1", stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    seen = b""
+    while seen.count(b"\x1b[J") < 2:
+        seen += os.read(ours, 4096)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=20) == 0
+    os.close(ours)
+    drawn = seen.split(b"\x1b[J")[1].splitlines()
+    assert len(drawn[:-1]) == 5
+    assert b"more lines" in drawn[4]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Callable
+from functools import cache
 
 _log = logging.getLogger(__name__)
+_all: weakref.WeakSet[Background] = weakref.WeakSet()
 
 
 class Background:
@@ -15,11 +18,7 @@ class Background:
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._problem: Exception | None = None
-
-    @property
-    def busy(self) -> bool:
-        """Whether something is on its way."""
-        return self._thread is not None and self._thread.is_alive()
+        _all.add(self)
 
     def start(self, work: Callable[[], None]) -> None:
         """Begin `work`; what was begun before must have been waited for."""
@@ -32,14 +31,34 @@ class Background:
                 # Nobody may ever wait: a process that ends otherwise says it here at least.
                 _log.error("%s", error)
 
-        # Not a daemon: an interpreter that comes to its end lets the commit come to its own.
+        _outlast_the_interpreter()
         self._thread = threading.Thread(target=run, name="checkpoint")
         self._thread.start()
 
     def wait(self) -> Exception | None:
         """Wait for what is on its way; the error with which it ended, once."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        self.join()
+        self._thread = None
         problem, self._problem = self._problem, None
         return problem
+
+    def join(self) -> None:
+        """Wait, and leave the outcome to whoever asks for it."""
+        if self._thread is not None:
+            self._thread.join()
+
+
+@cache
+def _outlast_the_interpreter() -> None:
+    """Let an interpreter that comes to its end wait for commits while the threads that Orbax needs can still start.
+
+    `atexit`, and the end of a thread that is no daemon, come after those are gone.
+    """
+    register = getattr(threading, "_register_atexit", None)
+    if register is not None:
+        register(_join_all)
+
+
+def _join_all() -> None:
+    for each in list(_all):
+        each.join()

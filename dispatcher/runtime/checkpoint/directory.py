@@ -96,6 +96,12 @@ class DirectoryStorage:
             files.sync_directory((self._root / name).parent)
         return str(aside)
 
+    def damaged(self) -> str | None:
+        aside = self._root / DAMAGED
+        with contextlib.suppress(FileNotFoundError):
+            return str(aside) if os.listdir(aside) else None
+        return None
+
     def read_pointer(self) -> bytes | None:
         with contextlib.suppress(OSError):
             return files.read_fresh(self._root / LATEST)

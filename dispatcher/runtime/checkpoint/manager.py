@@ -48,14 +48,15 @@ class CheckpointManager:
     """The checkpoints below `place`, a directory or the URL of a prefix in an object store (`s3://`, `gs://`).
 
         with CheckpointManager("checkpoints/run1", retention=Retention(last=3)) as checkpoints:
-            if checkpoints.latest() is not None:
-                state = checkpoints.restore(state)
+            resumed = checkpoints.resume(state)
+            if resumed is not None:
+                state, step = resumed.tree, resumed.ref.step
             ...
             checkpoints.save(state, step, metrics={"loss": loss})
 
-    In a job of several processes all call `save`, `wait`, `restore`, `load` and `register` together; the first one
-    commits. The others may be called by any. `scratch` is where checkpoints for an object store are put together
-    (several processes: a directory that all see). A request to an object store is repeated for `patience_s`.
+    In a job of several processes all call `save`, `wait`, `close`, `resume`, `restore`, `load` and `register` together;
+    the first one commits. The others may be called by any. `scratch` is where checkpoints for an object store are put
+    together (several processes: a directory that all see). A request to an object store is repeated for `patience_s`.
     """
 
     def __init__(
@@ -208,6 +209,16 @@ class CheckpointManager:
             else:
                 self._parent = chosen.name
                 return restored
+
+    def resume(self, target: Any, *, partial: bool = False) -> Restored | None:
+        """As `load` of the latest; None when nothing was ever saved, so that a run begins at the beginning.
+
+        CheckpointError when there were checkpoints and all of them are damaged: that is no beginning.
+        """
+        self.wait()
+        if not processes.decide(self._series.something_to_resume):
+            return None
+        return self.load(target, partial=partial)
 
     def _prepare(self, doing: str) -> tuple[Path, tuple[int, int, int]]:
         """Where the checkpoint is put together, and its place in the order."""

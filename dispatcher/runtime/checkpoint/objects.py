@@ -142,6 +142,11 @@ class ObjectStorage:
             self._delete([f"{name}/{MANIFEST}"])
         return f"{self.url}/{aside}"
 
+    def damaged(self) -> str | None:
+        aside = (key for key, _ in self._list("") if key.endswith(f"/{_DAMAGED_MANIFEST}"))
+        key = next(aside, None)
+        return None if key is None else f"{self.url}/{key}"
+
     def read_pointer(self) -> bytes | None:
         return self._get(LATEST)
 

@@ -43,18 +43,31 @@ class Series:
     def latest(self) -> CheckpointRef | None:
         """The one that was named the latest, or what was saved since; found without the file `latest` if need be."""
         known = self.checkpoints()
-        newest = next(reversed([each for each in known if each.resumable] or known), None)
+        newest = next((each for each in reversed(known) if each.resumable), None)
         pointer = self._pointer()
-        if pointer is None or newest is None:
-            return newest
-        named = next((each for each in known if each.name == pointer.checkpoint), None)
-        if named is None:
+        named = next((each for each in known if pointer is not None and each.name == pointer.checkpoint), None)
+        if pointer is not None and named is not None:
+            return newest if newest is not None and newest.order > pointer.order else named
+        found = newest or next(reversed(known), None)
+        if pointer is not None and found is not None:
             _log.warning(
                 "%s/%s names %s, which is not there: taking %s, the newest that is",
-                *(self.storage.url, LATEST, pointer.checkpoint, newest.name),
+                *(self.storage.url, LATEST, pointer.checkpoint, found.name),
             )
-            return newest
-        return newest if newest.order > pointer.order else named
+        return found
+
+    def something_to_resume(self) -> bool:
+        """Whether there is a checkpoint; CheckpointError when there were some and all of them are damaged."""
+        self.set_unreadable_aside()
+        if self.latest() is not None:
+            return True
+        place = self.storage.damaged()
+        if place is not None:
+            raise CheckpointError(
+                f"{self.storage.url}: every checkpoint was damaged and set aside ({place}): nothing is left to go on "
+                "from. Repair one and move it back, or remove them to start from the beginning"
+            )
+        return False
 
     def register(self, name: str) -> CheckpointRef:
         """Name a checkpoint the latest."""

@@ -65,6 +65,9 @@ class Storage(Protocol):
     def set_aside(self, name: str) -> str:
         """Move a damaged checkpoint to where nobody looks for one; where that is."""
 
+    def damaged(self) -> str | None:
+        """Where damaged checkpoints were set aside; None when there are none."""
+
     def read_pointer(self) -> bytes | None:
         """What `write_pointer` wrote; None when it is lost."""
 

@@ -91,8 +91,14 @@ def test_one_that_was_asked_for_is_not_exchanged_for_another(two, state):
 def test_when_all_are_damaged_nothing_starts_over_silently(two, state):
     for step in (1, 2):
         (two / f"step-0000000{step}" / "tree.json").unlink()
-    with CheckpointManager(two) as checkpoints, pytest.raises(CheckpointError, match="no checkpoint to restore"):
-        checkpoints.restore(state(0))
+    for _ in range(2):
+        with CheckpointManager(two) as checkpoints:
+            with pytest.raises(CheckpointError, match=r"no checkpoint to restore|every checkpoint was damaged"):
+                checkpoints.resume(state(0))
+            assert checkpoints.latest() is None
+    shutil.rmtree(two / "damaged")
+    with CheckpointManager(two) as checkpoints:
+        assert checkpoints.resume(state(0)) is None
 
 
 def test_a_directory_without_a_manifest_is_no_checkpoint(two, state, same):

@@ -264,8 +264,15 @@ def test_there_is_nothing_to_restore(tmp_path: Path):
     with CheckpointManager(tmp_path / "none") as checkpoints:
         assert checkpoints.latest() is None
         assert checkpoints.checkpoints() == []
+        assert checkpoints.resume({"x": 1}) is None
         with pytest.raises(CheckpointError, match="there is no checkpoint to restore"):
             checkpoints.restore({"x": 1})
         with pytest.raises(CheckpointError, match="no such checkpoint; there is none at all"):
             checkpoints.find("best")
     assert not (tmp_path / "none").exists(), "looking creates nothing"
+
+
+def test_a_process_that_ends_without_waiting_still_commits(tmp_path, child):
+    child("ends.py", tmp_path)
+    with CheckpointManager(tmp_path) as checkpoints:
+        assert checkpoints.restore({"x": np.zeros((2000, 1000))})["x"].sum() == 2_000_000

@@ -1,0 +1,158 @@
+"""CheckpointedJob: pytrees saved and loaded by name, each with the job and the configuration that made it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Any, Generic, TypeVar
+
+from dispatcher.errors import UsageError
+from dispatcher.runtime import yaml_text
+from dispatcher.runtime.checkpoint import CheckpointManager, CheckpointRef, Contents, Restored
+from dispatcher.runtime.configuration import to_dict
+from dispatcher.runtime.execution import ExecutionSpec
+from dispatcher.runtime.jobs.basic import BasicJob, Row
+from dispatcher.runtime.registry import key_of
+
+C = TypeVar("C")
+
+
+class CheckpointedJob(BasicJob[C], Generic[C]):
+    """A job that saves and loads pytrees. The user writes what a BasicJob asks for.
+
+    Every operation has two forms: by `suffix`, for this job's own checkpoints (`project/group/name/suffix`), and
+    `..._from_path`, for any below the checkpoints. All processes of a job call them together. Saving goes on in the
+    background, one at a time; a call of the job ends when everything is committed.
+    """
+
+    def __init__(self, spec: ExecutionSpec) -> None:
+        super().__init__(spec)
+        self._managers: dict[str, CheckpointManager] = {}
+
+    def __call__(self) -> Row | None:
+        with self._committed():
+            return super().__call__()
+
+    def save(self, suffix: str, pytree: Any, **how: Any) -> CheckpointRef:
+        """Begin to save `pytree` as this job's `suffix`, in the place of an older one. See `save_from_path`."""
+        return self.save_from_path(self.path_of(suffix), pytree, **how)
+
+    def save_from_path(
+        self,
+        rel_path: str,
+        pytree: Any,
+        *,
+        step: int = 0,
+        metadata: Mapping[str, Any] | None = None,
+        metrics: Mapping[str, float] | None = None,
+        beside: Contents | None = None,
+        resumable: bool = False,
+    ) -> CheckpointRef:
+        """Begin to save `pytree`, with the job and its configuration beside it.
+
+        With `resumable` it becomes what `latest` finds. The rest is as CheckpointManager.save has it.
+        """
+        manager, name = self._manager(rel_path)
+        return manager.save(
+            pytree,
+            step,
+            name=name,
+            metadata=metadata,
+            metrics=metrics,
+            beside=self.described(beside),
+            resumable=resumable,
+        )
+
+    def load(self, suffix: str, target: Any, *, partial: bool = False) -> Restored:
+        """This job's `suffix`, with `target`'s structure and on its devices. See CheckpointManager.load."""
+        return self.load_from_path(self.path_of(suffix), target, partial=partial)
+
+    def load_from_path(self, rel_path: str, target: Any, *, partial: bool = False) -> Restored:
+        """As `load`, from any place below the checkpoints."""
+        manager, name = self._manager(rel_path)
+        manager.wait()
+        return manager.load(target, manager.find(name), partial=partial)
+
+    def contents(self, suffix: str) -> Contents:
+        """What lies beside the arrays of this job's `suffix`: metadata, configuration, random state, position."""
+        return self.contents_from_path(self.path_of(suffix))
+
+    def contents_from_path(self, rel_path: str) -> Contents:
+        """As `contents`, of any checkpoint below the checkpoints."""
+        manager, name = self._manager(rel_path)
+        manager.wait()
+        return manager.contents(manager.find(name))
+
+    def metadata(self, suffix: str) -> Mapping[str, Any]:
+        """The metadata that this job's `suffix` was saved with."""
+        return self.contents(suffix).metadata
+
+    def metadata_from_path(self, rel_path: str) -> Mapping[str, Any]:
+        """As `metadata`, of any checkpoint below the checkpoints."""
+        return self.contents_from_path(rel_path).metadata
+
+    def wait(self) -> None:
+        """Wait until everything that was saved is committed; raises what went wrong with it."""
+        for manager in self._managers.values():
+            manager.wait()
+
+    def path_of(self, suffix: str) -> str:
+        """Where this job's `suffix` stands below the checkpoints: `project/group/name/suffix`."""
+        return f"{self.spec.relative_path}/{suffix}"
+
+    def described(self, beside: Contents | None = None) -> Contents:
+        """`beside` with this job's key, place and configuration in it."""
+        key = key_of(type(self))
+        hardware = self.spec.hardware
+        job = {
+            "job": key,
+            "class": f"{type(self).__module__}.{type(self).__qualname__}",
+            "name": self.spec.name,
+            "project": self.spec.project,
+            "group": self.spec.group,
+            "hardware": {"chip": hardware.chip, "devices": hardware.devices, "processes": hardware.processes},
+        }
+        config = {} if self._config is None else to_dict(self._config)
+        # With the key on top `dispatcher job run` takes the file as it is.
+        text = yaml_text.dump({**({"job": key} if key else {}), **config})
+        return replace(beside or Contents(), job=job, config=text)
+
+    def _manager(self, rel_path: str) -> tuple[CheckpointManager, str]:
+        """Who keeps the checkpoint at `rel_path`, and its name there."""
+        series, name = place_of(rel_path, self.spec)
+        if series not in self._managers:
+            self._managers[series] = manager_at(series, self.spec)
+        return self._managers[series], name
+
+    @contextmanager
+    def _committed(self) -> Iterator[None]:
+        """Commit what the block saves, also when it ends with an error; such an error is not covered by another."""
+        try:
+            yield
+        except BaseException as error:
+            for manager in self._managers.values():
+                manager.__exit__(type(error), error, error.__traceback__)
+            raise
+        for manager in self._managers.values():
+            manager.close()
+
+
+def place_of(rel_path: str, spec: ExecutionSpec) -> tuple[str, str]:
+    """The series in which a checkpoint stands, as a path below the checkpoints, and its name in it."""
+    path = PurePosixPath(rel_path)
+    if path.is_absolute() or ".." in path.parts or len(path.parts) < 2:
+        raise UsageError(
+            f"checkpoint {rel_path!r}: expected a path below {spec.hardware.cluster.checkpoints}, "
+            "such as project/group/name/best"
+        )
+    own = spec.relative_path
+    if path.is_relative_to(own) and path != own:
+        return str(own), str(path.relative_to(own))
+    return str(path.parent), path.name
+
+
+def manager_at(series: str, spec: ExecutionSpec) -> CheckpointManager:
+    """The checkpoints in the folder `series` below those of the cluster."""
+    return CheckpointManager(f"{spec.hardware.cluster.checkpoints.rstrip('/')}/{series}")

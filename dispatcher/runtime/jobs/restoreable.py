@@ -1,0 +1,120 @@
+"""RestoreableJob: a job that can be made again from what it saved."""
+
+from __future__ import annotations
+
+import inspect
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, Generic, Self, TypeVar
+
+from dispatcher.errors import CheckpointError, ConfigError, UsageError
+from dispatcher.runtime import yaml_text
+from dispatcher.runtime.checkpoint import CheckpointRef, Contents
+from dispatcher.runtime.configuration import Config, check, configuration, defaults, merge
+from dispatcher.runtime.execution import ExecutionSpec
+from dispatcher.runtime.jobs.checkpointed import CheckpointedJob, manager_at, place_of
+from dispatcher.runtime.places import RESERVED
+from dispatcher.runtime.registry import find_job
+
+C = TypeVar("C")
+
+
+class RestoreableJob(CheckpointedJob[C], Generic[C]):
+    """A job that goes on from a checkpoint. The user writes `restore_from_path` besides what a BasicJob asks for:
+
+    def restore_from_path(self, rel_path):
+        self.state = self.load_from_path(rel_path, self.state).tree
+    """
+
+    @abstractmethod
+    def restore_from_path(self, rel_path: str) -> None:
+        """Take up what stands at `rel_path` below the checkpoints; all processes together."""
+
+    def restore(self, suffix: str) -> None:
+        """Take up this job's own checkpoint `suffix`."""
+        self.restore_from_path(self.path_of(suffix))
+
+    def register(self, suffix: str) -> CheckpointRef:
+        """Name this job's `suffix` its latest checkpoint, in one moment; all processes together."""
+        manager, name = self._manager(self.path_of(suffix))
+        return manager.register(name)
+
+    @classmethod
+    def latest(cls, spec: ExecutionSpec) -> CheckpointRef | None:
+        """What a job with this `spec` would go on from; its `name` is the suffix. None when there is nothing."""
+        with manager_at(str(spec.relative_path), spec) as manager:
+            return manager.latest()
+
+    @classmethod
+    def checkpoints(cls, spec: ExecutionSpec) -> list[CheckpointRef]:
+        """Everything that a job with this `spec` has committed, the oldest first."""
+        with manager_at(str(spec.relative_path), spec) as manager:
+            return manager.checkpoints()
+
+    @classmethod
+    def from_checkpoint(
+        cls, suffix: str, spec: ExecutionSpec, runtime_cfg: Config | Mapping[str, Any] | None = None
+    ) -> Self:
+        """As `from_checkpoint_path`, from the `suffix` of the job with this `spec`."""
+        return cls.from_checkpoint_path(f"{spec.relative_path}/{suffix}", spec, runtime_cfg)
+
+    @classmethod
+    def from_checkpoint_path(
+        cls, rel_path: str, spec: ExecutionSpec, runtime_cfg: Config | Mapping[str, Any] | None = None
+    ) -> Self:
+        """A job with the configuration of the checkpoint at `rel_path`, `runtime_cfg` over it, restored from it.
+
+        Its class is the one that saved the checkpoint where that is `cls` or inherits from it, else `cls` itself: a
+        job may go on from another job's checkpoint.
+        """
+        saved, where = _contents_at(rel_path, spec)
+        made_by = cls._class_for(saved, where)
+        said = _config_of(saved, where)
+        kinds = made_by.config_classes()
+        document = merge(merge(defaults(*kinds), said), runtime_cfg or {})
+        # What only the job that saved it knows is no fault of this one.
+        check(document, *kinds, where=f"{where}/config.yaml and what was said over it", known=said)
+        with configuration(document):
+            made = made_by(spec)
+            made.restore_from_path(rel_path)
+        return made
+
+    @classmethod
+    def _class_for(cls, saved: Contents, where: str) -> type[Self]:
+        """The class that saved a checkpoint, if it is one of `cls`."""
+        key = (saved.job or {}).get("job")
+        abstract = inspect.isabstract(cls)
+        if key is None:
+            if abstract:
+                raise UsageError(f"{where}/job.json names no job: call this on the class of the job that is to go on")
+            return cls
+        try:
+            found = find_job(key)
+        except UsageError:
+            # A job that goes on from another's checkpoint need not have that one's code.
+            if abstract:
+                raise
+            return cls
+        if isinstance(found, type) and issubclass(found, cls):
+            return found
+        if abstract:
+            raise UsageError(f"{where} was saved by the job {key!r}, which is no {cls.__qualname__}")
+        return cls
+
+
+def _contents_at(rel_path: str, spec: ExecutionSpec) -> tuple[Contents, str]:
+    series, name = place_of(rel_path, spec)
+    with manager_at(series, spec) as manager:
+        ref = manager.find(name)
+        return manager.contents(ref), ref.url
+
+
+def _config_of(saved: Contents, where: str) -> dict[str, Any]:
+    """The configuration in a checkpoint, as a document."""
+    if saved.config is None:
+        raise CheckpointError(f"{where}: there is no config.yaml in it, so no job can be made from it")
+    try:
+        document = yaml_text.load(saved.config) or {}
+    except ValueError as error:
+        raise ConfigError(f"{where}/config.yaml: {error}") from None
+    return {key: value for key, value in document.items() if key not in RESERVED}

@@ -1,0 +1,212 @@
+"""CheckpointedJob and RestoreableJob: both forms of every operation, and a job made again from what it saved."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dispatcher.errors import CheckpointError, ConfigError, UsageError
+from dispatcher.runtime import yaml_text
+from dispatcher.runtime.checkpoint import Contents
+from dispatcher.runtime.configuration import configuration, field
+from dispatcher.runtime.execution import local
+from dispatcher.runtime.job_file import read_job_file
+from dispatcher.runtime.jobs.checkpointed import CheckpointedJob
+from dispatcher.runtime.jobs.restoreable import RestoreableJob
+from dispatcher.runtime.registry import job
+
+
+@dataclass(frozen=True)
+class Sums:
+    start: int = field("sum/start")
+    steps: int = field("sum/steps", default=3)
+
+
+@dataclass(frozen=True)
+class Shift:
+    by: float = field("shift/by", default=0.5)
+
+
+class Keeping(CheckpointedJob[Sums]):
+    """Saves what it adds up."""
+
+    @classmethod
+    def config(cls) -> type[Any]:
+        return Sums
+
+    def run(self) -> Mapping[str, float]:
+        total = jnp.asarray(float(self.args.start))
+        for step in range(self.args.steps):
+            total += step
+            self.save(f"step/{step}", {"total": total}, step=step, metadata={"step": step})
+        return {"total": float(total)}
+
+
+@job("tests/adding")
+class Adding(RestoreableJob[Sums]):
+    """Goes on adding from a checkpoint."""
+
+    total: Any = None
+
+    @classmethod
+    def config(cls) -> type[Any]:
+        return Sums
+
+    def run(self) -> Mapping[str, float]:
+        total = jnp.zeros(()) + self.args.start if self.total is None else self.total
+        for step in range(self.args.steps):
+            total = total + 1
+            self.save(f"at-{step}", {"total": total}, step=step)
+        self.register(f"at-{self.args.steps - 1}")
+        return {"total": float(total)}
+
+    def restore_from_path(self, rel_path: str) -> None:
+        self.total = self.load_from_path(rel_path, {"total": jnp.zeros(())}).tree["total"]
+
+
+@job("tests/adding/more")
+class AddingMore(Adding):
+    """A job of its own that inherits."""
+
+
+@job("tests/shifting")
+class Shifting(RestoreableJob[Shift]):
+    """Goes on from what another job saved."""
+
+    @classmethod
+    def config(cls) -> type[Any]:
+        return Shift
+
+    def run(self) -> Mapping[str, float]:
+        return {"total": float(self.total) + self.args.by}
+
+    def restore_from_path(self, rel_path: str) -> None:
+        self.total = self.load_from_path(rel_path, {"total": jnp.zeros(())}).tree["total"]
+
+
+def make(cls: type[Any], root: Any, name: str = "run", **said: Any) -> Any:
+    with configuration(cls.checked_config({"sum": {"start": 10, **said}})):
+        return cls(local(root, name, "lab", "night"))
+
+
+def test_a_call_ends_when_everything_is_committed(tmp_path):
+    keeping = make(Keeping, tmp_path)
+    assert keeping() == {"total": 13.0}
+    folder = tmp_path / "checkpoints" / "lab" / "night" / "run"
+    assert sorted(path.name for path in (folder / "step").iterdir()) == ["0", "1", "2"]
+    assert not (folder / "ckpt.tmp").exists()
+
+
+def test_both_forms(tmp_path, same):
+    keeping = make(Keeping, tmp_path)
+    tree = {"w": jnp.arange(3.0)}
+    ref = keeping.save("best", tree, step=7, metadata={"loss": 1.5}, beside=Contents(position=[4]))
+    assert (ref.name, ref.step) == ("best", 7)
+    for found in (keeping.load("best", tree), keeping.load_from_path("lab/night/run/best", tree)):
+        same(found.tree, tree)
+        assert found.contents.position == [4]
+    for metadata in (keeping.metadata("best"), keeping.metadata_from_path("lab/night/run/best")):
+        assert metadata == {"loss": 1.5}
+    assert keeping.contents("best").config == keeping.contents_from_path("lab/night/run/best").config
+
+    keeping.save_from_path("shared/base", {"w": jnp.zeros(2)})
+    keeping.wait()
+    other = make(Keeping, tmp_path, "other")
+    same(other.load_from_path("shared/base", {"w": jnp.ones(2)}).tree, {"w": jnp.zeros(2)})
+    same(
+        other.load_from_path("lab/night/run/best", {"w": np.zeros(3, np.float32)}).tree, {"w": np.arange(3, dtype="f")}
+    )
+    with pytest.raises(CheckpointError, match="lab/night/other/best: there is no such checkpoint"):
+        other.load("best", tree)
+
+
+def test_a_job_and_its_configuration_lie_beside_it(tmp_path):
+    adding = make(Adding, tmp_path, steps=1)
+    adding()
+    folder = tmp_path / "checkpoints" / "lab" / "night" / "run" / "at-0"
+    said = json.loads((folder / "job.json").read_text())
+    assert said["job"] == "tests/adding"
+    assert (said["name"], said["project"], said["group"]) == ("run", "lab", "night")
+    assert said["hardware"]["devices"] == 1
+    assert yaml_text.load((folder / "config.yaml").read_text()) == {
+        "job": "tests/adding",
+        "sum": {"start": 10, "steps": 1},
+    }
+    assert read_job_file(folder / "config.yaml").job == "tests/adding", "dispatcher job run takes it as it is"
+
+
+@pytest.mark.parametrize("path", ["/etc/x", "a/../../b", "alone", "../x/y"])
+def test_paths_that_lead_elsewhere(tmp_path, path):
+    keeping = make(Keeping, tmp_path)
+    with pytest.raises(UsageError, match="expected a path below"):
+        keeping.save_from_path(path, {"x": 1})
+
+
+def test_an_error_of_the_job_is_not_covered(tmp_path):
+    class Failing(Keeping):
+        def run(self) -> Mapping[str, float]:
+            self.save("last", {"x": 3})
+            raise RuntimeError("the job's own")
+
+    failing = make(Failing, tmp_path)
+    with pytest.raises(RuntimeError, match="the job's own"):
+        failing()
+    assert make(Failing, tmp_path).load("last", {"x": 0}).tree == {"x": 3}
+
+
+def test_latest_and_register(tmp_path):
+    adding = make(Adding, tmp_path)
+    assert Adding.latest(adding.spec) is None
+    assert Adding.checkpoints(adding.spec) == []
+    adding()
+    assert [ref.name for ref in Adding.checkpoints(adding.spec)] == ["at-0", "at-1", "at-2"]
+    assert Adding.latest(adding.spec).name == "at-2"
+    adding.register("at-0")
+    assert Adding.latest(adding.spec).name == "at-0"
+    adding.save("newer", {"total": jnp.zeros(())}, resumable=True)
+    adding.wait()
+    assert Adding.latest(adding.spec).name == "newer"
+
+
+def test_a_job_is_made_again_from_its_checkpoint(tmp_path):
+    make(Adding, tmp_path)()
+    spec = local(tmp_path, "run", "lab", "night")
+    again = RestoreableJob.from_checkpoint(Adding.latest(spec).name, spec)
+    assert type(again) is Adding
+    assert (again.args, float(again.total)) == (Sums(start=10, steps=3), 13.0)
+    assert again() == {"total": 16.0}
+
+
+def test_what_is_said_at_the_start_counts_more(tmp_path):
+    make(AddingMore, tmp_path)()
+    spec = local(tmp_path, "second", "lab", "night")
+    again = Adding.from_checkpoint_path("lab/night/run/at-1", spec, {"sum": {"steps": 1}})
+    assert type(again) is AddingMore, "the class that saved it, which is one of Adding"
+    assert (again.args, float(again.total)) == (Sums(start=10, steps=1), 12.0)
+    assert again() == {"total": 13.0}
+    assert (tmp_path / "checkpoints/lab/night/second/at-0/manifest.json").exists()
+
+
+def test_a_job_goes_on_from_another_jobs_checkpoint(tmp_path):
+    make(Adding, tmp_path)()
+    spec = local(tmp_path, "shift")
+    shifting = Shifting.from_checkpoint_path("lab/night/run/at-0", spec, {"shift": {"by": 2.0}})
+    assert shifting() == {"total": 13.0}
+
+
+def test_what_is_wrong_is_said(tmp_path):
+    make(Adding, tmp_path)()
+    spec = local(tmp_path, "x")
+    with pytest.raises(ConfigError, match=r"sum.step = 3: unknown key \(did you mean 'sum.steps'\?\)"):
+        Adding.from_checkpoint_path("lab/night/run/at-0", spec, {"sum": {"step": 3}})
+    with pytest.raises(CheckpointError, match="at-9: there is no such checkpoint; there are at-0, at-1, at-2"):
+        RestoreableJob.from_checkpoint_path("lab/night/run/at-9", spec)
+    make(Keeping, tmp_path, "keep")()
+    with pytest.raises(UsageError, match=r"step/0/job.json names no job"):
+        RestoreableJob.from_checkpoint_path("lab/night/keep/step/0", spec)

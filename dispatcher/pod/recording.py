@@ -12,7 +12,6 @@ from dispatcher.pod import outcome
 from dispatcher.pod.flights import Flight, judge
 from dispatcher.pod.outcome import Ending, Policy
 from dispatcher.pod.recover import Found
-from dispatcher.run_state import life
 from dispatcher.run_state.fold import tripped
 from dispatcher.run_state.states import IN_FLIGHT, Record
 from dispatcher.run_state.store import Store, Transaction
@@ -45,14 +44,14 @@ class Recorder:
         if flight.pid is not None and not flight.pid_recorded and is_current(tx.record(flight.job), flight.number):
             tx.change(flight.job, "started", {"pid": flight.pid})
 
-    def end(self, tx: Transaction, job: str, number: int, ending: Ending, gpus: tuple[int, ...]) -> str:
+    def end(self, tx: Transaction, job: str, number: int, ending: Ending) -> str:
         """Record how an attempt ended, unless it is not the entry's current one any more; a line for people."""
         record = tx.record(job)
         if record is None or not is_current(record, number):
             return f"{job} (attempt {number}) has ended, but is not the current attempt any more: not recorded"
         entry = self._entry_of(job)
         event, fields = outcome.after(ending, record, self._policy(entry), time.time())
-        scopes = _scopes(entry, gpus)
+        scopes = _scopes(entry, record)
         counted = event in ("done", "failed", "retried") and ending.reason not in (outcome.PREEMPTED, outcome.LOST)
         tx.change(job, event, fields, data=scopes if counted else None)
         if counted and event != "done":
@@ -70,7 +69,7 @@ class Recorder:
         if record is None or not is_current(record, found.attempt):
             return ""
         ending = judge(found.ended, self._config.layout.attempt(found.job, found.attempt).log)
-        line = self.end(tx, found.job, found.attempt, ending, gpu_indices(record))
+        line = self.end(tx, found.job, found.attempt, ending)
         return f"{line} (of pod {record.pod}, which is gone)"
 
     def _trip(self, tx: Transaction, scopes: Iterable[str]) -> None:
@@ -93,9 +92,10 @@ class Recorder:
         )
 
 
-def _scopes(entry: Entry | None, gpus: tuple[int, ...]) -> dict[str, str]:
-    """What a failure may be the fault of: the method, the one GPU."""
+def _scopes(entry: Entry | None, record: Record) -> dict[str, str]:
+    """What a failure may be the fault of: the method, the one GPU of the host on which it ran."""
     scopes = {"method": entry.method} if entry is not None else {}
+    gpus = gpu_indices(record)
     if len(gpus) == 1:
-        scopes["gpu"] = f"gpu:{life.host_name()}:{gpus[0]}"
+        scopes["gpu"] = f"gpu:{record.host}:{gpus[0]}"
     return scopes

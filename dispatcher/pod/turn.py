@@ -141,7 +141,7 @@ class Turn:
             with self.store.transaction() as tx:
                 for flight in flights:
                     self._record.pid(tx, flight)
-                endings = [self._record.end(tx, f.job, f.number, f.ending, f.slot.gpus) for f in ended if f.ending]
+                endings = [self._record.end(tx, f.job, f.number, f.ending) for f in ended if f.ending]
                 endings += [self._record.found(tx, one) for one in found]
                 self._sync()
                 if claiming:

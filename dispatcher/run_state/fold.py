@@ -50,9 +50,11 @@ class Streak(msgspec.Struct, frozen=True):
     methods: tuple[str, ...] = ()
 
 
-def signature(error: str | None, reason: str | None) -> str:
-    """What is the same in the same failure of different entries: the last error line without numbers and paths."""
+def signature(error: str | None, reason: str | None, job: str = "") -> str:
+    """What is the same in the same failure of different entries: the last error line without ids, numbers and paths."""
     text = error or reason or "unknown"
+    if job:
+        text = re.sub(rf"(?<![\w-]){re.escape(job)}(?![\w-])", "<job>", text)
     text = re.sub(r"(?:[\w.~-]*/)+[\w.~-]*", "<path>", text)
     text = re.sub(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?", "<n>", text)
     return re.sub(r"\s+", " ", text).strip()[:300]
@@ -179,7 +181,7 @@ class Fold:
             if line.event == "done":
                 self.streaks.pop(scope, None)
                 continue
-            sign = signature(line.set.get("error"), line.set.get("reason"))
+            sign = signature(line.set.get("error"), line.set.get("reason"), line.job or "")
             # A GPU is suspected whatever the failures look like, as long as different methods fail on it.
             key = sign if scope == method else ""
             old = self.streaks.get(scope, Streak())

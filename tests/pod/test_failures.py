@@ -183,7 +183,7 @@ def test_the_same_failure_of_five_entries_pauses_their_method(fleet: Fleet) -> N
 
 
 def test_different_failures_pause_nothing(fleet: Fleet) -> None:
-    fleet.write_manifest([shell(fruit, f"echo 'Error: {fruit}'; exit 1") for fruit in FRUIT])
+    fleet.write_manifest([shell(fruit, f"echo 'Error: no {fruit.upper()}'; exit 1") for fruit in FRUIT])
     fleet.run_all()
     assert set(fleet.states().values()) == {"failed"}
 
@@ -198,7 +198,7 @@ def test_one_entry_that_fails_again_and_again_pauses_nothing(fleet: Fleet) -> No
 
 def test_a_gpu_on_which_different_methods_fail_is_paused(fleet: Fleet) -> None:
     """The other GPU goes on, and this one does when somebody says so."""
-    script = 'echo "Error: $DISPATCHER_JOB_ID"; [ "$CUDA_VISIBLE_DEVICES" = 1 ] || [ -e repaired ]'
+    script = 'echo "Error: ${DISPATCHER_JOB_ID^^}"; [ "$CUDA_VISIBLE_DEVICES" = 1 ] || [ -e repaired ]'
     jobs = [f"{name}_{fruit}" for fruit in FRUIT for name in ("x", "y")]
     fleet.write_manifest([shell(job, script, method=job[0], gpus=1) for job in jobs])
     pod = fleet.start("pod", "--gpus", "0,1", poll="600")

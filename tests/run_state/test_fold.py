@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from run_state.lines import AT, histories
 
 from dispatcher.run_state import journal
-from dispatcher.run_state.fold import STREAK_LENGTH, Fold, snapshot, tripped
+from dispatcher.run_state.fold import STREAK_LENGTH, Fold, signature, snapshot, tripped
 from dispatcher.run_state.journal import Line
 
 
@@ -144,3 +144,11 @@ def test_a_corrected_line_of_a_new_job_settles_its_refusal() -> None:
         ]
         (fold.extend_in_bulk if bulk else fold.extend)(lines)
         assert fold.refusals == {}
+
+
+def test_failures_that_name_their_entry_are_alike() -> None:
+    """A parameter that the template requires and nobody says: every entry would fail, one after another."""
+    said = "train.py: {} does not say lang, which the template requires"
+    jobs = ("fft_german_s1", "a", "lora.spanish-2")
+    assert len({signature(said.format(job), None, job) for job in jobs}) == 1
+    assert signature("fft_german_s10: x", None, "fft_german_s1") != signature("fft_german_s1: x", None, "fft_german_s1")

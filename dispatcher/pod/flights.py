@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from dispatcher.config import Config
-from dispatcher.errors import DispatcherError
+from dispatcher.errors import DispatcherError, OutletError
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets import processes
 from dispatcher.outlets.base import Ended
@@ -135,11 +135,15 @@ def judge(ended: Ended, log: Path, *, oom_killed: bool = False) -> Ending:
 def _take_life_sign(path: Path) -> int | None:
     """The locked descriptor; None where flock does not work, and heartbeats must do."""
     try:
-        return life.take(path)
+        fd = life.take_patiently(path)
     except OSError as error:
         if error.errno in life.CANNOT_LOCK:
             return None
         raise files.storage_error(error, "taking the life sign", path) from error
+    if fd is None:
+        # Without its life sign it would run, and count as lost when this dispatcher dies.
+        raise OutletError(f"{path}: somebody holds the life sign of this attempt, which has not begun; requeue it")
+    return fd
 
 
 def _oom_kills() -> int:

@@ -17,7 +17,6 @@ from dispatcher.run_state import files, journal, life
 from dispatcher.run_state.mounts import Mount, mount_of
 from dispatcher.workspace import Layout
 
-_TRIES = 20
 # How often a heartbeat may be missed before its dispatcher counts as gone.
 _STILL_HEARTBEATS = 3
 # How long old file content may be shown by a network filesystem before a heartbeat is seen to rise (sshfs: 20 s).
@@ -71,7 +70,7 @@ class Registration:
         with files.shared_umask(self._layout.root):
             os.makedirs(path.parent, exist_ok=True)
             try:
-                self.fd = self._take(path)
+                self.fd = life.take_patiently(path)
                 if self.fd is None:
                     raise PodError(self._taken())
                 # A lock that a second descriptor can have too is none.
@@ -84,15 +83,6 @@ class Registration:
         if second is not None:
             os.close(second)
             return f"flock is granted to everybody on {mount_of(path.parent)}"
-        return None
-
-    def _take(self, path: Path) -> int | None:
-        # Somebody who asks whether we live holds the lock for a moment.
-        for _ in range(_TRIES):
-            fd = life.take(path)
-            if fd is not None:
-                return fd
-            time.sleep(0.05)
         return None
 
     def _taken(self) -> str:

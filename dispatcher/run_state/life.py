@@ -31,6 +31,8 @@ _FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC
 # Where a file server may have taken a lock away, so many heartbeats are waited for, and as long as NFS shows old ones.
 _STILL_HEARTBEATS: Final = 3
 _NETWORK_DELAY_S: Final = 4.0
+_TRIES: Final = 20
+_TRY_AGAIN_S: Final = 0.05
 CANNOT_LOCK = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EIO, errno.EINVAL})
 
 
@@ -87,6 +89,16 @@ def take(path: Path) -> int | None:
             return None
         raise
     return fd
+
+
+def take_patiently(path: Path) -> int | None:
+    """As `take`, but whoever only asks whether the life sign is held does not count: that takes a moment."""
+    for _ in range(_TRIES):
+        fd = take(path)
+        if fd is not None:
+            return fd
+        time.sleep(_TRY_AGAIN_S)
+    return None
 
 
 def is_held(path: Path) -> bool | None:
@@ -157,7 +169,7 @@ def read_pod(layout: Layout, pod: str) -> PodInfo | None:
         return None
     try:
         return _decode_pod.decode(data)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 

@@ -93,7 +93,7 @@ def decode_head(data: bytes) -> Head | None:
         return None
     try:
         return _decode_head.decode(body)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 
@@ -160,10 +160,16 @@ class ClaimsLock:
         """Give the lock back; also after it was lost, when there is nothing left to give."""
         if self.kind == "strict":
             self._release_strict()
-        elif self._fd >= 0 and self.kind == "flock":
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
-        elif self._fd >= 0 and self.kind == "lockf":
-            _lock_range(self._fd, fcntl.F_UNLCK, 0, HEAD_SIZE)
+            return
+        try:
+            if self._fd >= 0 and self.kind == "flock":
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
+            elif self._fd >= 0 and self.kind == "lockf":
+                _lock_range(self._fd, fcntl.F_UNLCK, 0, HEAD_SIZE)
+        except OSError:
+            # The server has forgotten it. What was written stands, and closing gives back whatever is left.
+            with contextlib.suppress(OSError):
+                self.close()
 
     def make_sure(self) -> None:
         """Before a write: raise LockLostError when a hard-link lock may have been taken away from a slow holder.
@@ -206,10 +212,10 @@ class ClaimsLock:
             raise
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-            self._has_turn = False
+        fd, self._fd, self._has_turn = self._fd, -1, False
+        if fd >= 0:
+            # Also where this fails (a file server that reports a late error) the number may be another file's next.
+            os.close(fd)
 
     def _may_try(self, begun: float) -> bool:
         """Whether it is this process's turn: one at a time waits for the lock itself, the others for their turn.

@@ -40,6 +40,8 @@ class Replica:
         self.base_seq = 0
         self.offset = 0
         self.reloads = 0
+        # Whether the last append failed and could not be cut off again: the next reader may find it written.
+        self.in_doubt = False
         self._successor: int | None = None
         self._path = layout.journal(0)
         self._header = b""
@@ -81,6 +83,7 @@ class Replica:
         The journal's descriptor, opened for writing; None when there is no journal. Raises StaleViewError when this
         host is shown less than the head says, DamagedJournalError when the journal cannot be read in the middle.
         """
+        self.in_doubt = False
         try:
             return self._catch_up(head)
         except FileNotFoundError:
@@ -122,18 +125,21 @@ class Replica:
         """Under the lock: make changes that the fold already has durable, or leave the journal as it was."""
         lines[0].batch = len(lines)
         data = b"".join([journal.encode(line) + b"\n" for line in lines])
+        self.in_doubt = True
         try:
             files.write_all(fd, data, self.offset)
             os.fsync(fd)
         except BaseException as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(fd, self.offset)
+                self.in_doubt = False
             if not isinstance(error, OSError):
                 raise
             if error.errno == errno.EIO and self.network:
                 raise LockLostError(f"{self._path}: the file server refused the write ({error.strerror})") from error
             raise files.storage_error(error, "writing to the journal", self._path) from error
         self.offset += len(data)
+        self.in_doubt = False
 
     def move_to(self, generation: int, header: bytes, base_seq: int, length: int) -> None:
         """This process has begun a new generation, which says what the fold says."""

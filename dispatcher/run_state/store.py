@@ -143,7 +143,7 @@ class Store:
                     self._replica.append(fd, tx.lines)
                     self.status_is_stale = True
             except BaseException:
-                tx.undo()
+                tx.undo(keep_directories=self._replica.in_doubt)
                 # What was taken in of the status file is not: it is looked at again.
                 self._edits.examined = None
                 self._head = None
@@ -169,8 +169,10 @@ class Store:
                 try:
                     yield fd
                 finally:
-                    os.close(fd)
-                    lock.release()
+                    try:
+                        os.close(fd)
+                    finally:
+                        lock.release()
         finally:
             self._busy = False
 

@@ -75,13 +75,17 @@ class Transaction:
             files.write_new(paths.claimant, self._by.encode() + b"\n")
         return paths
 
-    def undo(self) -> None:
-        """Take everything back in memory, and the directories that were made."""
+    def undo(self, *, keep_directories: bool = False) -> None:
+        """Take everything back in memory, and the directories that were made.
+
+        `keep_directories`: the lines may stand in the journal all the same, and a claim without its directory would be
+        nobody's.
+        """
         fold = self._fold
         for job, (record, born) in self._undo.items():
             fold.put_back(job, record, born)
         fold.seq, fold.pauses, fold.refusals, fold.streaks, fold.lock_kind = self._rest
-        for paths in self._directories:
+        for paths in () if keep_directories else self._directories:
             with contextlib.suppress(OSError):
                 os.unlink(paths.claimant)
             with contextlib.suppress(OSError):

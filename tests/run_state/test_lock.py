@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 
 from dispatcher.errors import LockError, LockTimeoutError
 from dispatcher.run_state import journal
-from dispatcher.run_state.lock import HEAD_SIZE, KINDS, Head, decode_head, encode_head
+from dispatcher.run_state.lock import HEAD_SIZE, KINDS, ClaimsLock, Head, decode_head, encode_head
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 
@@ -233,3 +234,25 @@ def test_the_head_survives_long_names_and_shows_damage() -> None:
         assert decode_head(data[:position] + b"~" + data[position + 1 :]) is None
     assert decode_head(data[:100]) is None
     assert decode_head(b"") is None
+
+
+def test_a_lock_whose_closing_fails_is_not_used_again(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number may be another file's by then: the head would be written into that."""
+    layout.run_state.mkdir(parents=True)
+    lock = ClaimsLock(layout.lock_file, "flock", "pod-0")
+    lock.acquire(1.0)
+    close = os.close
+
+    def close_and_fail(fd: int) -> None:
+        close(fd)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as late, contextlib.suppress(OSError):
+        late.setattr(os, "close", close_and_fail)
+        lock.close()
+    other = os.open(layout.run_state / "other", os.O_RDWR | os.O_CREAT)
+    lock.acquire(1.0)
+    lock.write_head(Head(generation=1, length=0, seq=0))
+    lock.close()
+    assert os.fstat(other).st_size == 0
+    os.close(other)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -198,3 +199,24 @@ def test_a_status_file_from_the_future_is_taken_in_like_any_other(layout: Layout
     assert store.records["a"].state is State.HELD
     Projector(store).write()
     assert layout.status_file.read_bytes() == status_file.render(store.records)
+
+
+def test_a_claim_that_may_have_been_written_keeps_its_directory(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it the claim that the next reader finds would be nobody's: no dispatcher could tell how it ended."""
+    store = Store(layout, by="pod-0")
+    queue(store, ["a"])
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as broken, pytest.raises(StorageError), store.transaction() as tx:
+        broken.setattr(os, "fsync", fail)
+        broken.setattr(os, "ftruncate", fail)
+        assert tx.make_attempt("a", 1) is not None
+        tx.change("a", "claimed", {"state": "running", "attempt": 1})
+    with store.transaction() as tx:
+        record = tx.record("a")
+    assert record is not None and record.state is State.RUNNING
+    assert layout.attempt("a", 1).directory.is_dir()

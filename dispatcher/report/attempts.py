@@ -16,7 +16,7 @@ def parse_object(data: bytes | None) -> dict[str, Any] | None:
         return None
     try:
         value = msgspec.json.decode(data)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

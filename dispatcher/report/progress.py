@@ -41,7 +41,7 @@ def parse_progress(data: bytes | None) -> Progress | None:
         return None
     try:
         return _decode.decode(data)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # A job writes what it likes; a table of all jobs does not end because of one of them.
         return None
 

@@ -30,6 +30,8 @@ FORMAT = "dispatcher-journal"
 VERSION = 1
 _HEADER_LIMIT = 4096
 _PART = 4 * 1024 * 1024
+# A flipped bit may leave JSON whose text is no UTF-8.
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
 
 
 class Header(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
@@ -116,7 +118,7 @@ def parse_header(line: bytes, path: Path) -> Header:
     """The header; FormatError when the file is not ours or newer, DamagedJournalError when it is garbled."""
     try:
         header = _decode_header.decode(line)
-    except msgspec.DecodeError as error:
+    except _UNREADABLE as error:
         raise DamagedJournalError(
             f"{path}: line 1 is not a journal header ({error}); nothing was touched. Restore the file from a backup, "
             "or let `dispatcher doctor --repair` go on from matrix_status.json"
@@ -140,7 +142,7 @@ def parse_lines(data: bytes, path: Path, offset: int) -> list[Line]:
     """Whole lines that begin at `offset` of `path`."""
     try:
         return _decode_line.decode_lines(data)
-    except msgspec.DecodeError:
+    except _UNREADABLE:
         pass
     # Only now find out which line it is.
     position = offset
@@ -148,7 +150,7 @@ def parse_lines(data: bytes, path: Path, offset: int) -> list[Line]:
         try:
             if raw:
                 _decode_line.decode(raw)
-        except msgspec.DecodeError as error:
+        except _UNREADABLE as error:
             number = _line_number(path, position)
             raise DamagedJournalError(
                 f"{path}: line {number} (byte {position}) cannot be read: {error}. Nothing was changed. "
@@ -176,7 +178,7 @@ def parse_consecutive(data: bytes, seq: int) -> tuple[list[Line], int]:
     """
     whole = complete_part(data)
     lines: list[Line] = []
-    with contextlib.suppress(msgspec.DecodeError):
+    with contextlib.suppress(*_UNREADABLE):
         lines = _decode_line.decode_lines(whole)
         if all(line.seq == number for number, line in enumerate(lines, seq + 1)) and _whole_batches(lines) == len(
             lines
@@ -186,7 +188,7 @@ def parse_consecutive(data: bytes, seq: int) -> tuple[list[Line], int]:
     for raw in whole.split(b"\n"):
         try:
             line = _decode_line.decode(raw)
-        except msgspec.DecodeError:
+        except _UNREADABLE:
             break
         if line.seq != seq + len(lines) + 1:
             break
@@ -208,7 +210,7 @@ def later_lines(data: bytes) -> list[Line]:
     """The lines that can be read among others that cannot."""
     lines = []
     for raw in complete_part(data).split(b"\n"):
-        with contextlib.suppress(msgspec.DecodeError):
+        with contextlib.suppress(*_UNREADABLE):
             lines.append(_decode_line.decode(raw))
     return lines
 
@@ -272,7 +274,7 @@ def successor(layout: Layout, generation: int) -> int | None:
     last = data.rstrip(b"\n").rpartition(b"\n")[2]
     if not data.endswith(b"\n") or b'"event":"continued"' not in last:
         return None
-    with contextlib.suppress(msgspec.DecodeError):
+    with contextlib.suppress(*_UNREADABLE):
         return named_by(_decode_line.decode(last))
     return None
 
@@ -327,7 +329,7 @@ def history(layout: Layout, jobs: str | Collection[str] | None = None) -> Iterat
         for raw in data[start:].split(b"\n"):
             if not raw or needle not in raw:
                 continue
-            with contextlib.suppress(msgspec.DecodeError):
+            with contextlib.suppress(*_UNREADABLE):
                 line = _decode_line.decode(raw)
                 if line.seq <= done or line.event == "continued":
                     continue

@@ -103,10 +103,15 @@ def test_a_cut_at_every_byte_without_the_head_comes_back_from_the_status_file(qu
 
 
 @pytest.mark.parametrize("with_head", [True, False])
-def test_a_line_garbled_in_the_middle_stops_everything_and_touches_nothing(layout: Layout, with_head: bool) -> None:
+@pytest.mark.parametrize("how", ["zeros", "a flipped bit"])
+def test_a_line_garbled_in_the_middle_stops_everything_and_touches_nothing(
+    layout: Layout, with_head: bool, how: str
+) -> None:
     store = grown(layout)
     lines = layout.journal(1).read_bytes().splitlines(keepends=True)
-    lines[5] = b"\x00" * (len(lines[5]) - 1) + b"\n"
+    text = lines[5].replace(b'"by":"p', b'"by":"\xf0')
+    assert text != lines[5]
+    lines[5] = text if how == "a flipped bit" else b"\x00" * (len(lines[5]) - 1) + b"\n"
     layout.journal(1).write_bytes(b"".join(lines))
     if not with_head:
         layout.lock_file.unlink()

@@ -8,6 +8,7 @@ wrapper time to look.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -80,13 +81,22 @@ class Recovery:
                 pods[pod] = info, pod != self._me and self.pod_is_alive(pod)
             info, alive = pods[pod]
             paths = self._layout.attempt(job, record.attempt)
-            if alive or not os.path.isdir(paths.directory):
-                # Without a directory it is no attempt of ours: a lab's own script may still run it.
+            if alive:
                 continue
-            ended = self._look_at(job, record, paths, info)
+            if self._is_there(paths):
+                ended = self._look_at(job, record, paths, info)
+            else:
+                # It is no attempt of ours: a lab's own script may still run it, until a person says what it is to be.
+                ended = Ended(None) if record.want is not None else None
             if ended is not None:
                 found.append(Found(job, record.attempt, ended))
         return found
+
+    def _is_there(self, paths: AttemptPaths) -> bool:
+        if self._network:
+            with contextlib.suppress(OSError):
+                files.look_at(paths.directory.parent)
+        return os.path.isdir(paths.directory)
 
     def _lives(self, info: life.PodInfo) -> bool:
         if not self.trust_locks:

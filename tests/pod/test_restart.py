@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -204,3 +205,15 @@ def test_a_claimant_that_died_before_the_journal_had_its_claim(fleet: Fleet) -> 
     fleet.run_all()
     record = fleet.record("a")
     assert (record.state, record.attempt) == ("done", 2)
+
+
+def test_an_entry_that_a_labs_own_script_ran_is_queued_by_hand(fleet: Fleet) -> None:
+    """The record comes with the lab's status file, and nothing of ours can tell whether that script still runs."""
+    fleet.write_manifest([shell("a", "true")])
+    fleet.layout.run_state.mkdir()
+    line = {"state": "running", "pod": "old", "pid": 3328333, "gpu": 2, "started_at": "2026-06-17T22:48:00Z"}
+    fleet.layout.status_file.write_text(json.dumps({"a": line}))
+    pod = fleet.start("pod", "--max-jobs", "1", poll="0.2").ready()
+    fleet.run("requeue", "a")
+    assert fleet.wait_for("a", "done").attempt == 1
+    assert pod.end() == 0

@@ -104,11 +104,13 @@ def _is_worth_reading(pod: PodView) -> bool:
 def drain(pod: str, undo: bool) -> None:
     """Let POD, on whatever host, finish its jobs and claim no more."""
     found = workspace()
-    found.drain(pod, undo=undo)
     view = next((view for view in found.pods() if view.info.pod == pod), None)
-    if view is not None and not view.is_alive:
-        click.echo(f"{pod} does not run" + ("" if undo else ": there is nothing to drain"))
-    elif undo:
+    if view is not None and not view.is_alive and not undo:
+        # A wish that is left behind would end the pod when it is started again.
+        click.echo(f"{pod} does not run: there is nothing to drain")
+        return
+    found.drain(pod, undo=undo)
+    if undo:
         click.echo(f"{pod} may claim again")
     else:
         click.echo(f"{pod} on {view.info.host if view else '?'} will finish its jobs and claim no more")

@@ -32,6 +32,7 @@ DRAINING: Final = "draining"
 STOPPING: Final = "stopping"
 LEAVING: Final = "leaving"
 _AFTER = {
+    RUNNING: "claims go on",
     DRAINING: "no new claims, running jobs finish. Again: stop them (TERM, then KILL) and put them back",
     STOPPING: "running jobs are stopped and put back. Again: leave at once, the jobs run on",
     LEAVING: "the jobs run on, a dispatcher of this name finds them again",
@@ -124,6 +125,7 @@ class Pod:
         self._next_show_s = 0.0
         self._signals = Signals()
         self._signals_heard = 0
+        self._told_to_drain = False
         self._failed_before: str | None = None
 
     def run(self) -> int:
@@ -204,8 +206,7 @@ class Pod:
         self.registration.keep_lock()
         self.turn.flights.note_oom_kills()
         layout = self.config.layout
-        if self.phase == RUNNING and layout.pod_drain(self.options.pod).exists():
-            self._enter(DRAINING, "asked by `dispatcher drain`")
+        self._obey_drain(files.read_fresh(layout.pod_drain(self.options.pod)) is not None)
         self.registration.beat(
             force=True,
             phase=self.phase,
@@ -217,6 +218,14 @@ class Pod:
         )
         # A dispatcher that has nothing to write must not be the one that the others wait for.
         self.store.follow_lock_kind()
+
+    def _obey_drain(self, wanted: bool) -> None:
+        if wanted and self.phase == RUNNING:
+            self._told_to_drain = True
+            self._enter(DRAINING, "asked by `dispatcher drain`")
+        elif not wanted and self.phase == DRAINING and self._told_to_drain:
+            self._told_to_drain = False
+            self._enter(RUNNING, "`dispatcher drain --undo`")
 
     def _is_over(self) -> bool:
         while self._signals_heard < self._signals.count:

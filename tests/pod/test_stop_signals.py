@@ -105,3 +105,24 @@ def test_drain_by_command(fleet: Fleet) -> None:
     # The wish was for that dispatcher, not for the next of its name.
     assert fleet.run_all().end() == 0
     assert fleet.states() == {"a": "done", "b": "done"}
+
+
+def test_a_drain_that_is_taken_back(fleet: Fleet) -> None:
+    fleet.write_manifest([shell("a", GATED), shell("b", "true")])
+    pod = fleet.start("pod", "--until-empty")
+    fleet.wait_running("a")
+    fleet.run("drain", "pod")
+    pod.says("draining")
+    fleet.run("drain", "pod", "--undo")
+    pod.says("claims go on")
+    (fleet.root / "go").touch()
+    assert pod.end() == 0
+    assert fleet.states() == {"a": "done", "b": "done"}
+
+
+def test_a_drain_of_a_pod_that_does_not_run_is_not_kept_for_its_next_start(fleet: Fleet) -> None:
+    fleet.write_manifest([shell("a", "true")])
+    fleet.start().ready().kill()
+    assert "nothing to drain" in fleet.run("drain", "pod")
+    assert fleet.run_all().end() == 0
+    assert fleet.states() == {"a": "done"}

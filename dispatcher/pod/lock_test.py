@@ -11,6 +11,8 @@ from pathlib import Path
 
 from filelock import SoftFileLockProtocolError, StrictSoftFileLock, Timeout
 
+from dispatcher.run_state import files
+
 LOCK_NAMES = {"flock": "flock", "lockf": "lockf", "strict": "hard-link lock"}
 BUSY = frozenset({errno.EAGAIN, errno.EACCES})
 
@@ -31,7 +33,7 @@ class LockTest:
             except SoftFileLockProtocolError as error:
                 return str(error)
             except OSError as error:
-                return f"{LOCK_NAMES[kind]} fails with {errno.errorcode.get(error.errno or 0, '')} ({error.strerror})"
+                return f"{LOCK_NAMES[kind]} fails with {files.error_name(error)} ({error.strerror})"
 
     def time_lock(self) -> None:
         with self._clean_up(), held("flock", self._path):

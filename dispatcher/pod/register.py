@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import getpass
 import os
 import time
@@ -78,8 +77,7 @@ class Registration:
             except OSError as error:
                 if error.errno not in life.CANNOT_LOCK:
                     raise files.storage_error(error, "taking the name of the pod with", path) from error
-                name = errno.errorcode.get(error.errno or 0, "")
-                return f"flock fails with {name} ({error.strerror}) on {mount_of(path.parent)}"
+                return f"flock fails with {files.error_name(error)} ({error.strerror}) on {mount_of(path.parent)}"
         if second is not None:
             os.close(second)
             return f"flock is granted to everybody on {mount_of(path.parent)}"

@@ -6,7 +6,6 @@ Both doctors run the same steps at the same time and tell each other what came o
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import statistics
 import time
@@ -113,7 +112,7 @@ class _Proof:
         except _GrantedError as error:
             return str(error)
         except OSError as error:
-            name = errno.errorcode.get(error.errno or 0, type(error).__name__)
+            name = files.error_name(error)
             return f"{LOCK_NAMES[kind]} fails with {name} ({error.strerror or error}) on {self._meeting.me.host}"
         return ""
 

@@ -38,6 +38,11 @@ ADVICE = {
 }
 
 
+def error_name(error: OSError) -> str:
+    """`ENOLCK` and the like, as Linux calls them."""
+    return "EOPNOTSUPP" if error.errno == errno.EOPNOTSUPP else errno.errorcode.get(error.errno or 0, str(error.errno))
+
+
 def storage_error(error: OSError, doing: str, path: Path | str) -> StorageError:
     """A StorageError that says what failed, where, why, and what to do."""
     advice = ADVICE.get(error.errno or 0, "")

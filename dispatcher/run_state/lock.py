@@ -332,7 +332,7 @@ class ClaimsLock:
     def _unsupported(self, error: OSError) -> LockUnsupportedError:
         mount = mount_of(self.path)
         return LockUnsupportedError(
-            f"{self.path}: {self.kind} fails with {errno.errorcode.get(error.errno or 0, error.errno)} "
+            f"{self.path}: {self.kind} fails with {files.error_name(error)} "
             f"({error.strerror}) on {mount}. Cure: {mount.cure}; or set `lock: strict` in dispatcher.yaml"
         )
 

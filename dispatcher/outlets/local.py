@@ -185,13 +185,20 @@ def read_exit(directory: Path) -> Outcome:
 
 
 def _orphans(own: set[int]) -> set[int]:
-    """The children of this process that live and are not `own`; those that have ended are collected."""
+    """The children that this process has inherited and that live; those that have ended are collected."""
     while True:
-        orphans = processes.children() - own
+        orphans = {pid for pid in processes.children() - own if not _is_helper(pid)}
         alive = {pid for pid in orphans if not _reap(pid)}
         # One that had ended may have left us a child of its own after the list was read.
         if alive == orphans:
             return alive
+
+
+def _is_helper(pid: int) -> bool:
+    """Whether a child is of this process's own session: every wrapper begins one, and nothing can come back from it."""
+    with contextlib.suppress(ProcessLookupError):
+        return os.getsid(pid) == os.getsid(0)
+    return False
 
 
 def _reap(pid: int) -> bool:

@@ -110,12 +110,12 @@ def attempt_of(pid: int) -> str | None:
 
 
 def send(pid: int, number: signal.Signals) -> None:
-    """Signal one process; one that is gone meanwhile is what was wanted."""
-    with contextlib.suppress(ProcessLookupError):
+    """Signal one process; one that is gone meanwhile is what was wanted, another user's (sudo) is left to itself."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
 
 
 def send_group(pid: int, number: signal.Signals) -> None:
-    """Signal the process group that `pid` leads."""
-    with contextlib.suppress(ProcessLookupError):
+    """Signal the process group that `pid` leads, as far as this user may."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)

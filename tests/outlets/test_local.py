@@ -14,6 +14,7 @@ from dispatcher.errors import OutletError
 from dispatcher.outlets import processes
 from dispatcher.outlets.base import Attempt, Ended, Running, Unknown
 from dispatcher.outlets.local import LocalOutlet, make_handle, parse_handle, read_exit
+from dispatcher.outlets.local import _orphans as orphans
 
 LONG = "echo ready; sleep 600"
 
@@ -153,3 +154,27 @@ def test_a_python_without_pidfds(monkeypatch):
         assert select.select([descriptor], [], [], 60)[0] == [descriptor]
         os.close(descriptor)
     assert processes.open_pidfd(child.pid) == -1
+
+
+def test_a_helper_of_the_dispatcher_is_no_orphan():
+    """Its process that reads GPUs: for its sake all processes of the host would be looked at whenever a job ends."""
+    with subprocess.Popen(["bash", "-c", "read; exit 7"], stdin=subprocess.PIPE, process_group=0) as helper:
+        with subprocess.Popen(["sleep", "600"], start_new_session=True) as stray:
+            found = orphans(set())
+            assert stray.pid in found
+            assert helper.pid not in found
+            stray.kill()
+        helper.stdin.close()
+        wait_until(lambda: os.waitid(os.P_PID, helper.pid, os.WEXITED | os.WNOWAIT), "the helper has ended")
+        orphans(set())
+        assert helper.wait() == 7
+
+
+def test_a_process_of_another_user_ends_nobody(monkeypatch):
+    def refuse(*_):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", refuse)
+    monkeypatch.setattr(os, "killpg", refuse)
+    processes.send(os.getpid(), signal.SIGTERM)
+    processes.send_group(os.getpid(), signal.SIGTERM)

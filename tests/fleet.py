@@ -24,7 +24,8 @@ from dispatcher.workspace import AttemptPaths, Layout
 PATIENCE_S = 60.0
 # Every process of a fleet has this in its environment, however far it has run from its parent.
 MARK = "FLEET_OF_A_TEST"
-COMMAND = [sys.executable, "-P", "-c", "import sys; from dispatcher.cli.main import main; sys.exit(main())"]
+MAIN = "import sys; from dispatcher.cli.main import main; sys.exit(main())"
+COMMAND = [sys.executable, "-P", "-c", MAIN]
 
 
 def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = PATIENCE_S) -> Any:
@@ -104,6 +105,8 @@ class Fleet:
         root.mkdir(parents=True, exist_ok=True)
         self.layout = Layout(root)
         self.dispatchers: list[Dispatcher] = []
+        # What starts a dispatcher, for a test that needs one with other constants.
+        self.command = COMMAND
         self._logs = said or root / "said"
         self._logs.mkdir(exist_ok=True)
 
@@ -129,7 +132,7 @@ class Fleet:
     def start(self, pod: str = "pod", *words: str, poll: str = "30", **environment: str) -> Dispatcher:
         """Start a dispatcher; with one CPU slot unless `words` say which slots."""
         slots = () if {"--slots", "--gpus"} & set(words) else ("--slots", "1")
-        command = [*COMMAND, "--pod", pod, "--poll-interval", poll, *slots, *words]
+        command = [*self.command, "--pod", pod, "--poll-interval", poll, *slots, *words]
         log = self._logs / f"{len(self.dispatchers):04d}-{pod}.txt"
         with open(log, "wb") as file:
             process = subprocess.Popen(

@@ -13,12 +13,14 @@ from pathlib import Path
 
 import pytest
 from chaos.storm import PODS, Storm
-from fleet import Fleet, wait_until
+from fleet import COMMAND, MAIN, Fleet, wait_until
 
 from dispatcher.run_state.fold import Fold
 
 HERE = Path(__file__).parent
 JOBS = 300
+# New generations of the journal every few seconds, instead of after tens of thousands of lines.
+ROTATING = "from dispatcher.run_state import rotation; rotation._LEAST_LINES = 300; rotation._LINES_PER_RECORD = 1; "
 DEFAULT_S = 30.0
 CONFIG = """
 heartbeat: 0.5s
@@ -40,6 +42,7 @@ def test_the_worst_day(fleet: Fleet, tmp_path: Path, pytestconfig: pytest.Config
     proof = tmp_path / "proof"
     proof.mkdir()
     write_matrix(fleet, proof, random.Random(seed))
+    fleet.command = [*COMMAND[:-1], ROTATING + MAIN]
     storm = Storm(fleet, seed, tmp_path / "window")
     reader = start_reader(fleet, tmp_path)
     for _ in range(PODS):
@@ -49,7 +52,8 @@ def test_the_worst_day(fleet: Fleet, tmp_path: Path, pytestconfig: pytest.Config
     finish(fleet, storm)
     reader.send_signal(signal.SIGTERM)
     assert reader.wait(60) == 0
-    print(f"{dict(storm.done)}, {len(fleet.history())} lines in the journal")
+    generations = len(list(fleet.layout.journal_dir.iterdir()))
+    print(f"{dict(storm.done)}, {len(fleet.history())} lines in {generations} generations of the journal")
 
     assert not (proof / "twice").exists(), (proof / "twice").read_text()
     check_intervals(proof)

@@ -93,6 +93,14 @@ def test_time_limit_of_a_job_that_does_not_hear(trial):
     assert (ended.exit_code, ended.reason) == (137, "time limit")
 
 
+def test_a_clock_that_jumps_by_a_day_ends_no_job(trial, tmp_path, monkeypatch):
+    """As it looks to a bash that counts by the time of day."""
+    (tmp_path / "jump").write_text("SECONDS=86400\n")
+    monkeypatch.setenv("BASH_ENV", str(tmp_path / "jump"))
+    ended = trial("[ $SECONDS -ge 86400 ] && exit 3", time_limit_s=3600.0).start().end()
+    assert (ended.exit_code, ended.reason) == (3, "")
+
+
 def test_a_job_that_ends_well_in_the_grace_period_says_so(trial):
     one = trial("trap 'exit 0' TERM; while :; do sleep 0.05; done", time_limit_s=1.0).start()
     ended = one.end()

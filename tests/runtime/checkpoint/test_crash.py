@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -14,10 +15,8 @@ from dispatcher.runtime.checkpoint import CheckpointManager, Retention
 
 HERE = Path(__file__).parent
 
-# The last calls of a save are the commit, the pointer and the removal of older ones; those before are Orbax's, and
-# many of them are alike.
-COMMIT_CALLS = 60
-EVERY_OTHER = 7
+# Before the commit the calls are Orbax's, and many of them are alike.
+EVERY_OTHER = 9
 
 
 @pytest.fixture(scope="session")
@@ -55,23 +54,31 @@ def examine(folder: Path) -> int:
     return latest.step
 
 
-def numbers(total: int, thorough: bool) -> list[int]:
-    before = range(1, total - COMMIT_CALLS, 1 if thorough else EVERY_OTHER)
-    return [*before, *range(max(1, total - COMMIT_CALLS), total + 1)]
+@pytest.fixture
+def killed(tmp_path, child, countdown) -> Callable[..., list[int]]:
+    """Saves, killed after each of the calls that are chosen; the steps that were found then."""
+
+    def run(name: str, begin: str, every: int) -> list[int]:
+        with CheckpointManager(tmp_path / "prepared") as checkpoints:
+            checkpoints.save(tree(1), 1)
+        environment = {"LD_PRELOAD": str(countdown)}
+        total = int(child("crash.py", tmp_path, name, begin, 0, **environment))
+        chosen = range(1, total + 1, every)
+        child("crash.py", tmp_path, name, begin, *chosen, **environment, timeout_s=280)
+        return [examine(tmp_path / f"{begin}{number}") for number in chosen]
+
+    return run
 
 
-@pytest.mark.parametrize("thorough", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["", "step-00000001"], ids=["next", "replaced"])
-def test_killed_anywhere(tmp_path, child, countdown, name, thorough):
-    with CheckpointManager(tmp_path / "prepared") as checkpoints:
-        checkpoints.save(tree(1), 1)
-    total = int(child("crash.py", tmp_path, name, 0, LD_PRELOAD=str(countdown)))
-    assert total > COMMIT_CALLS
-    chosen = numbers(total, thorough)
-    child("crash.py", tmp_path, name, *chosen, LD_PRELOAD=str(countdown), timeout_s=280)
-    found = [examine(tmp_path / str(number)) for number in chosen]
-    assert found[0] == 1, "killed at its first call it had saved already"
-    assert found[-1] == 2, "killed after its last call it had not saved"
-    # Threads do not always make their calls in one order, so a few around the commit may change places.
-    commit = found.index(2)
-    assert all(step == 2 for step in found[commit + 5 :]), found
+def test_killed_after_any_call_of_a_commit(killed, name):
+    found = killed(name, "commit", 1)
+    # Orbax does not always write the same number of files, so where exactly the commit is differs a little.
+    assert len(found) > 30, found
+    assert (found[0], found[-1]) == (1, 2), found
+
+
+@pytest.mark.parametrize("every", [EVERY_OTHER, pytest.param(1, marks=pytest.mark.slow)])
+def test_killed_while_the_arrays_are_written(killed, every):
+    found = killed("", "call", every)
+    assert found[0] == 1

@@ -1,0 +1,81 @@
+"""The hard-link lock: a holder that is gone is cleared, and one that is merely slow does no harm."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from dispatcher.errors import LockLostError, LockTimeoutError
+from dispatcher.run_state import journal, life
+from dispatcher.run_state.store import Store
+from dispatcher.workspace import Layout
+
+
+def store(layout: Layout, by: str, lost_after_s: float = 600) -> Store:
+    return Store(layout, by=by, lock="strict", lost_after_s=lost_after_s)
+
+
+@pytest.fixture
+def another_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody can tell whether the owner of a claim lives."""
+    monkeypatch.setattr(life, "claim_owner_is_gone", lambda *_: False)
+
+
+def test_a_live_holder_is_waited_for(layout: Layout) -> None:
+    quick = store(layout, "quick").transaction(timeout_s=0.2)
+    with (
+        store(layout, "slow").transaction(),
+        pytest.raises(LockTimeoutError, match=r"by somebody else .* \(pid"),
+        quick,
+    ):
+        pass
+
+
+def test_waiting_goes_on_with_other_things(layout: Layout) -> None:
+    quick = store(layout, "quick")
+    beats: list[float] = []
+    quick.while_waiting = lambda: beats.append(time.monotonic())
+    waiting = quick.transaction(timeout_s=2.5)
+    with store(layout, "slow").transaction(), pytest.raises(LockTimeoutError), waiting:
+        pass
+    assert len(beats) >= 3
+
+
+def test_a_holder_of_this_host_that_was_killed_holds_nobody_up(layout: Layout) -> None:
+    code = "with hold.store(hold.Layout(sys.argv[1]), 'doomed').transaction(): print(1, flush=True), input()"
+    here = {**os.environ, "PYTHONPATH": os.path.dirname(__file__)}
+    with subprocess.Popen(
+        [sys.executable, "-c", f"import sys, test_hard_link_lock as hold\n{code}", layout.root],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=here,
+    ) as doomed:
+        assert doomed.stdout is not None
+        assert doomed.stdout.readline() == b"1\n"
+        doomed.kill()
+    with store(layout, "next").transaction(timeout_s=10) as tx:
+        tx.change("next", "queued", {"state": "queued"})
+
+
+def test_a_holder_that_nobody_knows_loses_the_lock_and_can_write_no_more(layout: Layout, another_host: None) -> None:
+    slow, quick = store(layout, "slow", 1.0), store(layout, "quick", 1.0)
+    with slow.transaction() as tx:
+        tx.change("before", "queued", {"state": "queued"})
+
+    def be_late() -> None:
+        with slow.transaction() as tx:
+            tx.change("late", "queued", {"state": "queued"})
+            with quick.transaction(timeout_s=30) as other:
+                other.change("quick", "queued", {"state": "queued"})
+
+    with pytest.raises(LockLostError, match="others may have taken it since"):
+        be_late()
+    assert journal.generations_in_force(layout) == [1, 2], "what it may still write goes to a file that nobody reads"
+    for one in (slow, quick):
+        with one.transaction():
+            assert list(one.records) == ["before", "quick"]
+    assert [line.seq for line in journal.history(layout)] == [1, 2]

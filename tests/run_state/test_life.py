@@ -1,0 +1,119 @@
+"""Life signs and heartbeats: who counts as gone, and who only looks so."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from filelock import StrictSoftFileLock
+
+from dispatcher.run_state import life
+from dispatcher.workspace import Layout
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_a_counter_is_unchanged_since_it_was_last_seen_to_change() -> None:
+    clock = Clock()
+    watch = life.Watch(clock)
+    assert watch.unchanged_s("pod", 1) == 0
+    clock.now_s += 30
+    assert watch.unchanged_s("pod", 1) == 30
+    clock.now_s += 5
+    assert watch.unchanged_s("pod", 2) == 0
+    assert watch.observe("pod", 2).rose
+
+
+def test_time_in_which_nobody_could_look_does_not_count() -> None:
+    clock = Clock()
+    watch = life.Watch(clock, longest_gap_s=10)
+    watch.observe("pod", 1)
+    clock.now_s += 3600
+    assert watch.unchanged_s("pod", 1) == 10, "an hour without the file server is one look"
+    clock.now_s += 8
+    assert watch.unchanged_s("pod", 1) == 18
+    watch.start_over()
+    assert watch.unchanged_s("pod", 1) == 0
+
+
+@pytest.fixture
+def elsewhere(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> life.PodInfo:
+    """A pod of another host that has left its file and a lock that is free."""
+    layout.pods_dir.mkdir(parents=True)
+    layout.pod_lock("pod").touch()
+    return life.PodInfo(
+        pod="pod", host="elsewhere", boot_id="x", pid=7, start_ticks=7, user="u", started_at="", heartbeat=1,
+        heartbeat_s=1.0, lock="flock",
+    )  # fmt: skip
+
+
+def test_a_free_lock_is_believed_by_the_patient_only_when_the_heartbeat_is_still(
+    layout: Layout, elsewhere: life.PodInfo
+) -> None:
+    clock = Clock()
+    watch = life.Watch(clock)
+    assert not life.pod_is_alive(layout, elsewhere, watch, 600)
+    watch = life.Watch(clock)
+    assert life.pod_is_alive(layout, elsewhere, watch, 600, patient=True)
+    clock.now_s += 5
+    elsewhere.heartbeat += 1
+    assert life.pod_is_alive(layout, elsewhere, watch, 600, patient=True), "it goes on rising"
+    clock.now_s += 5
+    assert life.pod_is_alive(layout, elsewhere, watch, 600, patient=True)
+    clock.now_s += 5
+    assert not life.pod_is_alive(layout, elsewhere, watch, 600, patient=True)
+
+
+def test_without_locks_the_heartbeat_alone_decides(layout: Layout, elsewhere: life.PodInfo) -> None:
+    clock = Clock()
+    watch = life.Watch(clock)
+    elsewhere.lock = "strict"
+    assert life.pod_is_alive(layout, elsewhere, watch, 600)
+    clock.now_s += 599
+    assert life.pod_is_alive(layout, elsewhere, watch, 600)
+    clock.now_s += 2
+    assert not life.pod_is_alive(layout, elsewhere, watch, 600)
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[tuple[StrictSoftFileLock, subprocess.Popen[str]]]:
+    """A process that holds a hard-link lock, and the lock as another process sees it."""
+    path = tmp_path / "lock"
+    code = "import sys, filelock; lock = filelock.StrictSoftFileLock(sys.argv[1]); lock.acquire(); print(1, flush=True)"
+    with subprocess.Popen(
+        [sys.executable, "-c", code + "; input()", str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "1\n"
+        yield StrictSoftFileLock(path), process
+        process.kill()
+
+
+def test_the_owner_of_a_claim_is_gone_only_when_that_is_certain(
+    holder: tuple[StrictSoftFileLock, subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, process = holder
+    claim = lock.claims[0]
+    assert claim.start is not None
+    gone = life.claim_owner_is_gone
+    assert not gone(claim.hostname, claim.pid, claim.start)
+    assert gone(claim.hostname, os.getpid(), claim.start), "the pid has been used again"
+    process.kill()
+    process.wait()
+    assert gone(claim.hostname, claim.pid, claim.start)
+    assert not gone(claim.hostname + "x", claim.pid, claim.start), "another host, or another namespace of this one"
+    another_boot = claim.start + (1 << 64)
+    assert not gone(claim.hostname, claim.pid, another_boot), "a host of the same name, for all we know"
+    monkeypatch.setattr(socket, "gethostname", lambda: "renamed")
+    assert not gone(claim.hostname, claim.pid, claim.start)

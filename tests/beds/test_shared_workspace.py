@@ -13,6 +13,7 @@ JOBS = 200
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("mount", ["v4.2", "v3"])
 def test_nothing_is_lost_and_nothing_runs_twice(nfs, mount):
     a, b = nfs.hosts(mount)
@@ -38,7 +39,7 @@ def test_nothing_is_lost_and_nothing_runs_twice(nfs, mount):
         assert len(seen) == JOBS
         looks += 1
         seen = lab.records((a, b)[looks % 2])
-        assert time.monotonic() - begun < 240, _said(pods)
+        assert time.monotonic() - begun < 500, _said(pods)
     for pod in pods:
         pod.terminate()
     assert [pod.wait() for pod in pods] == [0, 0, 0, 0], _said(pods)

@@ -131,7 +131,8 @@ class Recovery:
         if isinstance(self._outlet.poll([handle])[handle], Ended):
             del self._handles[key]
             if self.trust_locks and life.is_held(paths.alive):
-                return None
+                # In another container of this host, or a lock that a file server never gave back.
+                return None if record.want is None else self._take_away(job, record, paths)
             return self._ended(paths)
         if record.want is not None:
             self._outlet.cancel(handle)

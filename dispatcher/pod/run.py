@@ -6,7 +6,6 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
-from datetime import datetime
 from typing import Final
 
 from dispatcher.config import Config
@@ -231,6 +230,8 @@ class Pod:
         while self._signals_heard < self._signals.count:
             self._signals_heard += 1
             self._enter(_NEXT.get(self.phase, _FIRST[self.options.on_exit]), "")
+        if self._signals.hung_up and self.phase != LEAVING:
+            self._enter(LEAVING, "the terminal is gone")
         if self.phase == LEAVING:
             return True
         if self.turn.flights:
@@ -271,12 +272,3 @@ class Pod:
         if str(error) != self._failed_before:
             self._failed_before = str(error)
             self.say(f"warning: {error}; trying again")
-
-
-def say_with_time(print_line: Say) -> Say:
-    """Put the local time before each line."""
-
-    def say(text: str) -> None:
-        print_line(f"{datetime.now():%H:%M:%S} {text}")
-
-    return say

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from dispatcher.config import Config
 from dispatcher.matrix.entry import Entry
+from dispatcher.outlets import processes
 from dispatcher.pod import outcome
 from dispatcher.pod.claim import Choice, ClaimQueue, Filter
 from dispatcher.pod.current_manifest import CurrentManifest
@@ -67,12 +68,16 @@ class Turn:
         self._adopt()
 
     def _adopt(self) -> None:
-        """A dispatcher that restarts under its name on its host finds its running jobs again."""
+        """A dispatcher that restarts under its name on its host finds its running jobs again.
+
+        Only those of which a process is seen here: a host's name proves little (containers share it), and what has
+        ended meanwhile, or lives elsewhere, is recovery's to tell by its life sign.
+        """
         for job in list(self._elsewhere):
             record = self.store.records[job]
             paths = self.config.layout.attempt(job, record.attempt)
             mine = record.pod == self.options.pod and record.host == life.host_name() and record.attempt > 0
-            if not mine or not paths.directory.is_dir():
+            if not mine or not processes.first_of(paths.directory):
                 continue
             flight = self.flights.adopt(job, record, self.gpus.slots.adopt(gpu_indices(record)))
             self._elsewhere.discard(job)

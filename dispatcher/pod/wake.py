@@ -68,13 +68,14 @@ class FileWatch:
 
 
 class Signals:
-    """Counts SIGINT and SIGTERM, and wakes the wait when one comes. Use as a context manager.
+    """Counts SIGINT and SIGTERM, notes SIGHUP, and wakes the wait when one comes. Use as a context manager.
 
     The handler does nothing else: it may run in the middle of a write to the terminal or to the journal.
     """
 
     def __init__(self) -> None:
         self.count = 0
+        self.hung_up = False
         self._old: dict[int, Any] = {}
 
     def __enter__(self) -> Signals:
@@ -82,7 +83,7 @@ class Signals:
         self.receiver.setblocking(False)
         self._sender.setblocking(False)
         self._old_wakeup = signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             self._old[number] = signal.signal(number, self._handle)
         return self
 
@@ -98,8 +99,11 @@ class Signals:
             while self.receiver.recv(4096):
                 pass
 
-    def _handle(self, _number: int, _frame: FrameType | None) -> None:
-        self.count += 1
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            self.hung_up = True
+        else:
+            self.count += 1
 
 
 class Wait:

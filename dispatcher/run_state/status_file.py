@@ -14,6 +14,8 @@ from dispatcher.errors import StatusFileError
 from dispatcher.run_state.states import Record
 
 _encode = msgspec.json.Encoder().encode
+# With a space after each colon and comma, as people write it and look for it.
+_spaced = msgspec.json.format
 # Far below what the interpreter's stack allows, however deep the caller stands in it.
 _DEEPEST = 100
 
@@ -22,7 +24,8 @@ def render(records: Mapping[str, Record]) -> bytes:
     """All records, one line each, in the order in which they were first queued."""
     if not records:
         return b"{}\n"
-    body = b",\n".join(b"%s: %s" % (_encode(job), _encode(record.fields())) for job, record in records.items())
+    lines = ((_encode(job), _spaced(_encode(record.fields()), indent=0)) for job, record in records.items())
+    body = b",\n".join(b"%s: %s" % line for line in lines)
     return b"{\n%s\n}\n" % body
 
 

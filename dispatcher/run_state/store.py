@@ -388,6 +388,8 @@ class Store:
             if not os.path.isdir(layout.run_state):
                 os.makedirs(layout.run_state, exist_ok=True)
                 # New files and folders get the workspace's group, whoever makes them.
+                with contextlib.suppress(PermissionError):
+                    os.chown(layout.run_state, -1, os.stat(layout.root).st_gid)
                 os.chmod(layout.run_state, os.stat(layout.run_state).st_mode | 0o2000)
             for directory in (layout.journal_dir, layout.pods_dir, layout.jobs_dir):
                 os.makedirs(directory, exist_ok=True)

@@ -193,7 +193,7 @@ def test_a_hand_edit_is_shown_before_anybody_takes_it_in(lab):
 def test_a_refused_hand_edit_is_shown_until_it_is_cleared(lab):
     lab.put("base", "failed")
     text = lab.layout.status_file.read_text()
-    lab.layout.status_file.write_text(text.replace('"state":"failed"', '"state":"quued"'))
+    lab.layout.status_file.write_text(text.replace('"state": "failed"', '"state": "quued"'))
     assert "did you mean 'queued'?" in lab.run("status").err
     lab.run("hold", "fft_german_s1")
     assert "did you mean 'queued'?" in lab.run("status").err

@@ -65,7 +65,7 @@ def touch(store: Store) -> None:
 @pytest.mark.parametrize("save", [write_in_place, write_by_rename])
 def test_both_kinds_of_saves_are_taken_in(layout: Layout, store: Store, save: Callable[[Path, str], None]) -> None:
     text = layout.status_file.read_text(encoding="utf-8")
-    save(layout.status_file, text.replace('"a": {"state":"failed"', '"a": {"state":"queued","note":"ключ"'))
+    save(layout.status_file, text.replace('"a": {"state": "failed"', '"a": {"state": "queued","note":"ключ"'))
     # Saved a while ago: nobody needs to look at it again.
     os.utime(layout.status_file, (time.time() - 60, time.time() - 60))
     touch(store)
@@ -147,7 +147,7 @@ def test_an_editor_that_has_the_file_open_while_it_is_replaced(layout: Layout, s
             tx.change("b", "requeued", {"state": "queued"})
         projector.write()
         editor.seek(0)
-        editor.write(text.replace('"a": {"state":"failed"', '"a": {"state":"queued"'))
+        editor.write(text.replace('"a": {"state": "failed"', '"a": {"state": "queued"'))
         editor.truncate()
         editor.flush()
         # The name leads to another file by now.
@@ -162,7 +162,7 @@ def test_an_editor_that_has_the_file_open_while_it_is_replaced(layout: Layout, s
 
 def test_a_command_that_ends_waits_for_a_save_that_is_half_written(layout: Layout, store: Store) -> None:
     projector = Projector(store)
-    text = layout.status_file.read_text(encoding="utf-8").replace('"a": {"state":"failed"', '"a": {"state":"queued"')
+    text = layout.status_file.read_text(encoding="utf-8").replace('"a": {"state": "failed"', '"a": {"state": "queued"')
     with store.transaction() as tx:
         tx.change("b", "requeued", {"state": "queued"})
     with open(layout.status_file, "r+", encoding="utf-8") as editor:
@@ -200,7 +200,7 @@ BROKEN = {
     "a million nested entries": b'{"a":' * 1_000_000,
     "a missing brace": b'{"a": {"state": "queued"}\n',
     "a list": b'["a"]',
-    "half of it": b'{\n"a": {"state":"failed","attem',
+    "half of it": b'{\n"a": {"state": "failed","attem',
 }
 
 
@@ -224,7 +224,7 @@ def test_a_file_that_cannot_be_read_stops_nothing_and_is_left_alone(layout: Layo
     assert reader.problem == store.problem
     # The person corrects it: what they wanted happens.
     layout.status_file.write_bytes(
-        status_file.render(records).replace(b'"a": {"state":"failed"', b'"a": {"state":"held"')
+        status_file.render(records).replace(b'"a": {"state": "failed"', b'"a": {"state": "held"')
     )
     touch(store)
     assert store.problem is None
@@ -315,8 +315,8 @@ def test_an_edit_is_not_lost_when_the_transaction_that_took_it_in_fails(layout: 
 def test_two_saves_of_one_length_within_one_tick_of_the_clock(layout: Layout, store: Store) -> None:
     """The second looks like the first: same file, same size, same time."""
     text = layout.status_file.read_text(encoding="utf-8")
-    first = text.replace('"a": {"state":"failed"', '"a": {"state":"queued"')
-    second = text.replace('"b": {"state":"failed"', '"b": {"state":"queued"')
+    first = text.replace('"a": {"state": "failed"', '"a": {"state": "queued"')
+    second = text.replace('"b": {"state": "failed"', '"b": {"state": "queued"')
     assert len(first) == len(second)
     write_in_place(layout.status_file, first)
     now_ns = time.time_ns()
@@ -341,7 +341,7 @@ def test_a_save_at_the_moment_of_the_replacement(
     renameat2 = projection._renameat2()
     if renameat2 is None:
         pytest.skip("this C library cannot exchange names")
-    text = layout.status_file.read_text(encoding="utf-8").replace('"a": {"state":"failed"', '"a": {"state":"queued"')
+    text = layout.status_file.read_text(encoding="utf-8").replace('"a": {"state": "failed"', '"a": {"state": "queued"')
     saved: list[str] = []
 
     def late(*names: Any) -> int:
@@ -366,7 +366,7 @@ def test_a_save_at_the_moment_of_the_replacement(
 
 def test_a_save_that_a_killed_dispatcher_had_just_replaced(layout: Layout, store: Store) -> None:
     """It died between the exchange of names and the look at what came out."""
-    text = layout.status_file.read_text(encoding="utf-8").replace('"a": {"state":"failed"', '"a": {"state":"queued"')
+    text = layout.status_file.read_text(encoding="utf-8").replace('"a": {"state": "failed"', '"a": {"state": "queued"')
     dead = subprocess.Popen(["true"])
     dead.wait()
     left = layout.run_state / f".{layout.status_file.name}.{socket.gethostname()}.{dead.pid}.0.tmp"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--chaos-seconds", type=float, default=None, help="how long the chaos test goes on (default 30; an hour: 3600)"
     )
     parser.addoption("--chaos-seed", type=int, default=None, help="repeat a chaos test's choices")
+
+
+# A run that was started in the background ignores SIGINT, and so would every program that the tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

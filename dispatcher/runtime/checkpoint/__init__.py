@@ -24,7 +24,7 @@ Fence. Right before the commit the attempt's directory is opened and looked at: 
 checkpoint of a newer attempt of the same entry in the series, nothing is committed. A name that is taken is replaced
 only by a newer checkpoint: the old one is renamed, looked at once more, and removed after the new one has its place.
 
-Restoring. Names, shapes and types of all leaves are compared with the target first. Checksums are taken while Orbax
+Restoring. Names, shapes and types of all leaves are compared with the target first, and checksums before Orbax
 reads. What is damaged is reported, moved to `damaged/`, and the one before it is taken; a manifest of a newer format
 is an error. Where arrays lie is the target's choice: any number of devices restores what any other number saved.
 

@@ -41,7 +41,7 @@ def test_signals_reach_the_whole_tree(trial, number):
     script = """
         python3 -c "
 import os, signal, sys, time
-def said(number, _): print('child', number, flush=True); sys.exit(0)
+def said(number, _): os.write(1, b'child %d\\n' % number); sys.exit(0)
 signal.signal(signal.SIGTERM, said); signal.signal(signal.SIGINT, said)
 print('ready', flush=True); time.sleep(60)" &
         trap 'echo parent; wait; exit 9' TERM INT

@@ -94,7 +94,9 @@ def test_a_hand_edit_waits_while_the_disk_is_full(small_disk: Layout) -> None:
     queue(store, ["a", "b"])
     Projector(store).write()
     text = small_disk.status_file.read_text(encoding="utf-8")
-    small_disk.status_file.write_text(text.replace('"a": {"state": "queued"', '"a": {"state": "held"'), encoding="utf-8")
+    small_disk.status_file.write_text(
+        text.replace('"a": {"state": "queued"', '"a": {"state": "held"'), encoding="utf-8"
+    )
     ballast = fill(small_disk)
     # What does not fit any more is the change, and with it what the person did.
     for _ in range(3):

@@ -20,6 +20,7 @@
     │   ├── DamagedCheckpointError      what lies there is not what was written
     │   ├── CheckpointMismatchError     it does not fit the tree that it is restored into; lists every leaf
     │   └── SupersededError             this attempt is no longer its entry's current one and may not commit
+    ├── BatchSizeError                  no batch size fits, or it cannot be found out
     ├── PodError                        a pod cannot start (its name is taken, its GPUs are used by another pod ...)
     └── OutletError                     a place where attempts run could not be reached or refused
 
@@ -137,6 +138,10 @@ class CheckpointMismatchError(CheckpointError):
 
 class SupersededError(CheckpointError):
     """The entry was given to a newer attempt: this one must stop, and commits nothing more."""
+
+
+class BatchSizeError(DispatcherError):
+    """No batch size fits into the memory of the device, or it cannot be found out."""
 
 
 class PodError(DispatcherError):

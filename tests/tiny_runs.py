@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from dispatcher.runtime.jobs.checkpointed import manager_at
 from dispatcher.runtime.metrics import read_metrics
 
 TESTS = Path(__file__).parent
@@ -34,7 +35,7 @@ def arrays_of_checkpoints(job: Any) -> list[dict[str, Any]]:
     """All arrays of the last and of the best checkpoint, by name."""
     job.prepare()
     trees = []
-    with job.open_checkpoints() as checkpoints:
+    with manager_at(str(job.spec.relative_path), job.spec) as checkpoints:
         for ref in (checkpoints.latest(), checkpoints.find("best")):
             tree = checkpoints.restore(job.tree(job.programs.target), ref)
             leaves = jax.tree_util.tree_flatten_with_path(tree)[0]

@@ -14,7 +14,7 @@ import jax
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 
-from dispatcher.runtime.sharding import variable_sharding
+from dispatcher.runtime.sharding import shape_at, variable_sharding
 
 M = TypeVar("M", bound=nnx.Module)
 Arrays = dict[str, jax.Array]
@@ -40,6 +40,11 @@ class Skeleton:
     def shardings(self, mesh: Mesh) -> dict[str, NamedSharding]:
         """Where each variable lives on `mesh`, by what it says itself."""
         return {name: variable_sharding(variable, mesh) for name, (_, variable) in self.variables.items()}
+
+    def target(self, mesh: Mesh) -> dict[str, Any]:
+        """The shape, the type and the place on `mesh` of every array: what a checkpoint is restored into."""
+        places = self.shardings(mesh)
+        return {name: shape_at(variable, places[name]) for name, (_, variable) in self.variables.items()}
 
     def rebuild(self, *parts: Mapping[str, jax.Array]) -> Any:
         """The model with the arrays of `parts`, which together name every variable once."""

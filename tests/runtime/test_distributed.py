@@ -145,6 +145,7 @@ class Two:
 
 @pytest.mark.demo
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_two_processes_are_preempted_and_killed_and_end_with_the_same_bits(tmp_path: Path, jax_cache: Path) -> None:
     words = {"steps": 400, "save_every": 20, "evaluate_every": 100}
     assert Two(tmp_path / "undisturbed", jax_cache, **words).end() == [0, 0]

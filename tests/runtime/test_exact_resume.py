@@ -39,6 +39,7 @@ def outcome(root: Path, **words: Any) -> tuple[list[dict[str, Any]], list[dict[s
 
 @pytest.mark.demo
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_twenty_kills_leave_no_trace(tmp_path: Path, jax_cache: Path) -> None:
     words = {"steps": 160, "save_every": 4}
     train(tmp_path / "undisturbed", jax_cache, 0, **words)
@@ -57,6 +58,7 @@ def test_twenty_kills_leave_no_trace(tmp_path: Path, jax_cache: Path) -> None:
 
 @pytest.mark.demo
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_preemption_through_the_dispatcher_leaves_no_trace(fleet: Fleet, jax_cache: Path) -> None:
     config = {**CONFIG, "training": {**CONFIG["training"], "steps": 600, "save_every": 100}}
     entry = {"job": "tests/tiny", "import": str(HERE.parent / "tiny_training.py"), "config": config, "gpus": 0}

@@ -12,6 +12,7 @@ from tiny_training import CONFIG, Text, made
 
 from dispatcher.errors import DispatcherError, UsageError
 from dispatcher.runtime.configuration import configuration
+from dispatcher.runtime.execution import local
 from dispatcher.runtime.jobs.inference import InferenceJob
 from dispatcher.runtime.rollout import pad_left
 from dispatcher.runtime.transformer import Transformer
@@ -118,8 +119,7 @@ def test_a_checkpoint_gives_the_trainers_model(trainer: Any, live: Use) -> None:
         job = Use.local(trainer.spec.hardware.cluster.root, "use")
     with pytest.raises(UsageError, match="use: there is no model yet: restore a checkpoint first"):
         job.rollout(PROMPTS, 1)
-    with trainer.open_checkpoints() as checkpoints:
-        job.restore_model(checkpoints)
+    job.restore_from_path(trainer.path_of("step-00000060"))
     assert job.rollout(PROMPTS, 6) == live.rollout(PROMPTS, 6)
     np.testing.assert_array_equal(job.forward(job.pad(PROMPTS)), live.forward(live.pad(PROMPTS)))
 
@@ -127,5 +127,13 @@ def test_a_checkpoint_gives_the_trainers_model(trainer: Any, live: Use) -> None:
 def test_a_checkpoint_of_another_model_is_refused(trainer: Any) -> None:
     with configuration(Use.checked_config({"model": {**CONFIG["model"], "layers": 2}})):
         job = Use.local(trainer.spec.hardware.cluster.root, "use")
-    with trainer.open_checkpoints() as checkpoints, pytest.raises(DispatcherError, match=r"model/blocks/1/.*missing"):
-        job.restore_model(checkpoints)
+    with pytest.raises(DispatcherError, match=r"model/blocks/1/.*missing"):
+        job.restore_from_path(trainer.path_of("step-00000060"))
+
+
+def test_the_models_configuration_comes_from_the_checkpoint(trainer: Any, live: Use) -> None:
+    spec = local(trainer.spec.hardware.cluster.root, "analysis")
+    job = Use.from_checkpoint_path(trainer.path_of("step-00000060"), spec, {"text": {"tokens": 7}})
+    assert isinstance(job, Use)
+    assert job.args.tokens == 7
+    assert job.rollout(PROMPTS[:1], 6) == live.rollout(PROMPTS[:1], 6)

@@ -71,8 +71,7 @@ prompts = [[1, 4, 7], [2], [9, 12, 15, 2, 5]]
 rolled = []
 for devices, tensor_shards in ((1, 1), (4, 2), (4, 1)):
     use = job(Use, "use", devices, tensor_shards)
-    with alone.open_checkpoints() as checkpoints:
-        use.restore_model(checkpoints)
+    use.restore_from_path(alone.path_of("step-00000006"))
     rolled.append(use.rollout(prompts, 5))
     assert use.forward(use.pad(prompts)).shape[0] % (devices // tensor_shards) == 0
 found["rollouts agree"] = rolled[0] == rolled[1] == rolled[2] and len(rolled[0]) == 3

@@ -15,6 +15,8 @@ from flax import nnx
 from tiny_training import Tiny, made, text
 
 from dispatcher.errors import ConfigError, DispatcherError
+from dispatcher.runtime.execution import local
+from dispatcher.runtime.jobs.checkpointed import manager_at
 from dispatcher.runtime.jobs.trainer import BEST
 from dispatcher.runtime.jobs.training_config import Portions, TrainingConfig
 from dispatcher.runtime.metrics import read_metrics
@@ -59,7 +61,7 @@ def test_it_learns(forty: Any) -> None:
 
 
 def test_what_is_kept_is_the_last_ones_and_the_best(forty: Any) -> None:
-    with forty.open_checkpoints() as checkpoints:
+    with manager_at(str(forty.spec.relative_path), forty.spec) as checkpoints:
         names = {ref.name for ref in checkpoints.checkpoints()}
         best = checkpoints.find(BEST)
         latest = checkpoints.latest()
@@ -136,7 +138,7 @@ def test_only_what_is_trainable_changes_and_it_starts_from_what_it_is_given(tmp_
             return {"norm/scale": np.full(16, 3.0, np.float32), "embedding/embedding": np.zeros((16, 16), np.float32)}
 
     job = made(tmp_path, cls=OnlyScales, steps=2)
-    job.prepare()
+    job.begin()
     frozen = {name: np.asarray(array) for name, array in job.live_state.frozen.items()}
     assert set(job.live_state.trained) == {"norm/scale"}
     assert (frozen["embedding/embedding"] == 0).all()
@@ -151,7 +153,7 @@ def test_arrays_that_the_model_lacks_are_named(tmp_path: Path) -> None:
             return {"norm/offset": np.zeros(16)}
 
     with pytest.raises(ConfigError, match="the model has no arrays norm/offset"):
-        made(tmp_path, cls=Wrong).prepare()
+        made(tmp_path, cls=Wrong).begin()
 
 
 def test_a_schedule_of_ones_own(tmp_path: Path) -> None:
@@ -222,7 +224,7 @@ def test_portions() -> None:
 
 
 def test_the_key_is_part_of_a_checkpoint(forty: Any) -> None:
-    with forty.open_checkpoints() as checkpoints:
+    with manager_at(str(forty.spec.relative_path), forty.spec) as checkpoints:
         latest = checkpoints.latest()
         assert latest is not None
         random = checkpoints.contents(latest).random
@@ -234,3 +236,27 @@ def test_the_key_is_part_of_a_checkpoint(forty: Any) -> None:
 def test_windows_too_short_for_one_row_are_refused() -> None:
     with pytest.raises(ConfigError, match="12 tokens are too few for one row of 12"):
         TokenWindows(np.zeros(12, np.int32), 12, seed=0)
+
+
+def test_a_training_is_made_again_from_its_checkpoint_and_goes_on(tmp_path: Path) -> None:
+    first = trained(tmp_path, "first", steps=6, save_every=3)
+    spec = local(tmp_path, "second")
+    second = Tiny.from_checkpoint_path(first.path_of("step-00000003"), spec)
+    assert (second.step, second.best) == (3, None)
+    second()
+    assert second.step == 6
+    for name, array in arrays(first).items():
+        assert array.tobytes() == arrays(second)[name].tobytes(), name
+
+
+def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(tmp_path: Path) -> None:
+    words = {"steps": 6, "save_every": 2, "optimization.schedule": "constant"}
+    whole = trained(tmp_path, **words)
+    folder = tmp_path / "checkpoints" / str(whole.spec.relative_path) / "step-00000006"
+    blob = max((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    blob.write_bytes(bytes(blob.stat().st_size))
+    again = trained(tmp_path, **{**words, "steps": 7})
+    calm = trained(tmp_path, "calm", **{**words, "steps": 7, "evaluate_every": 6})
+    assert again.step == 7
+    for name, array in arrays(calm).items():
+        assert array.tobytes() == arrays(again)[name].tobytes(), name

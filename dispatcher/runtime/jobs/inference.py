@@ -13,10 +13,9 @@ from jax.experimental import multihost_utils
 
 from dispatcher.errors import UsageError
 from dispatcher.runtime import sharding
-from dispatcher.runtime.checkpoint import CheckpointManager, CheckpointRef
 from dispatcher.runtime.configuration import configuration, configure, current_config
 from dispatcher.runtime.execution import Topology
-from dispatcher.runtime.jobs.basic import BasicJob
+from dispatcher.runtime.jobs.restoreable import RestoreableJob
 from dispatcher.runtime.jobs.trainer import MODEL, BaseTrainer
 from dispatcher.runtime.parameters import Arrays, Skeleton, abstract
 from dispatcher.runtime.rollout import Prompts, pad_left, roll_out
@@ -25,7 +24,7 @@ C = TypeVar("C")
 M = TypeVar("M", bound=nnx.Module)
 
 
-class InferenceJob(BasicJob[C], Generic[C, M]):
+class InferenceJob(RestoreableJob[C], Generic[C, M]):
     """A job that uses a model and trains nothing. The user writes MODEL, `config` and `run`:
 
         @job("gpt/analyse/surprise")
@@ -39,8 +38,9 @@ class InferenceJob(BasicJob[C], Generic[C, M]):
             def run(self):
                 logits = self.forward(self.pad([[1, 2, 3], [4, 5]]))
 
-    The model's arrays come from a checkpoint that a trainer of the same model saved, or from a trainer at work. All
-    processes of a job call `forward` and `rollout` together, with the same rows; the mesh says who computes which.
+    The model's arrays come from a checkpoint that a trainer of the same model saved, with the model's configuration
+    (`from_checkpoint_path`), or from a trainer at work (`from_trainer`). All processes of a job call `forward` and
+    `rollout` together, with the same rows; the mesh says who computes which.
     """
 
     MODEL: type[Any]
@@ -68,7 +68,7 @@ class InferenceJob(BasicJob[C], Generic[C, M]):
         """The job on the trainer's live state: what it computes is always the model as it is then trained."""
         with configuration(current_config() or trainer.configuration_in_force):
             made = cls(trainer.spec)
-        trainer.prepare()
+        trainer.begin()
         made.topology = trainer.topology
         made._skeleton = trainer.programs.skeleton
 
@@ -98,13 +98,10 @@ class InferenceJob(BasicJob[C], Generic[C, M]):
         model: M = self.skeleton.rebuild(self.arrays)
         return model
 
-    def restore_model(self, checkpoints: CheckpointManager, ref: CheckpointRef | None = None) -> None:
+    def restore_from_path(self, rel_path: str) -> None:
         """Take the model's arrays from a checkpoint of its trainer, onto this job's mesh."""
-        places = self.skeleton.shardings(self.topology.mesh)
-        target = {
-            name: sharding.shape_at(variable, places[name]) for name, (_, variable) in self.skeleton.variables.items()
-        }
-        arrays = checkpoints.restore({MODEL: target}, ref, partial=True)[MODEL]
+        target = self.skeleton.target(self.topology.mesh)
+        arrays = self.load_from_path(rel_path, {MODEL: target}, partial=True).tree[MODEL]
         self._arrays = lambda: arrays
 
     def pad(self, texts: Sequence[Sequence[int]], *, length: int = 0) -> Prompts:

@@ -16,10 +16,12 @@ from flax import nnx
 from dispatcher import contract
 from dispatcher.errors import ConfigError
 from dispatcher.runtime import sharding
-from dispatcher.runtime.checkpoint import CheckpointManager, Contents, RandomState
+from dispatcher.runtime.checkpoint import CheckpointManager, Contents, RandomState, Restored, processes
 from dispatcher.runtime.configuration import configure
 from dispatcher.runtime.execution import Topology
-from dispatcher.runtime.jobs.basic import BasicJob, Row
+from dispatcher.runtime.jobs.basic import Row
+from dispatcher.runtime.jobs.fitting import find_batch_size
+from dispatcher.runtime.jobs.restoreable import RestoreableJob
 from dispatcher.runtime.jobs.training_config import FIND, DataConfig, Portions, TrainingConfig
 from dispatcher.runtime.metrics import MetricsLog
 from dispatcher.runtime.optimizers import OptimizerConfig, make_optimizer
@@ -39,7 +41,7 @@ HELD_OUT_LOSS: Final = "held_out_loss"
 _log = logging.getLogger(__name__)
 
 
-class BaseTrainer(BasicJob[C], Generic[C, M]):
+class BaseTrainer(RestoreableJob[C], Generic[C, M]):
     """A training that goes on where it was, bit for bit, whatever ended the attempt before. The user writes:
 
         @job("gpt/train/pretrain")
@@ -68,13 +70,15 @@ class BaseTrainer(BasicJob[C], Generic[C, M]):
             cls: configure(cls) for cls in (OptimizerConfig, ScheduleConfig, DataConfig, self.MODEL.CONFIG)
         }
         self.topology: Topology = spec.topology or Topology.detect()
-        self.key = jax.random.key(self.training.seed)
+        self.key: jax.Array
         self.step = 0
         self.state: TrainState | None = None
         # What was measured last, and the step and value of the best checkpoint.
-        self.latest: dict[str, float] = {}
+        self.measured: dict[str, float] = {}
         self.best: tuple[int, float] | None = None
+        self._programs: Programs | None = None
         self._portions: Portions | None = None
+        self._position: Any = None
 
     @classmethod
     def config(cls) -> list[type[Any]]:
@@ -92,7 +96,7 @@ class BaseTrainer(BasicJob[C], Generic[C, M]):
 
     def make_model(self) -> M:
         """A fresh model; called inside of a compiled program."""
-        model: M = self.MODEL(self._configs[self.MODEL.CONFIG], rngs=nnx.Rngs(self.training.seed))
+        model: M = self.MODEL(self.model_config, rngs=nnx.Rngs(self.training.seed))
         return model
 
     def start_from(self) -> Mapping[str, Any]:
@@ -127,45 +131,85 @@ class BaseTrainer(BasicJob[C], Generic[C, M]):
     def result(self) -> Row | None:
         """The row of the results table; by default the steps and what was measured last."""
         best = {} if self.best is None else {"best_step": self.best[0], f"best_{HELD_OUT_LOSS}": self.best[1]}
-        return {"steps": self.step, **self.latest, **best}
+        return {"steps": self.step, **self.measured, **best}
 
     # How it goes.
 
     @property
     def done(self) -> bool:
-        latest = self.open_checkpoints().latest()
+        latest = type(self).latest(self.spec)
         return (
             latest is not None and latest.step >= self.training.steps and self.spec.result_path("result.json").exists()
         )
 
     def run(self) -> Row | None:
         """Train from where the last checkpoint stands to the last step; exits with 75 when it is told to leave."""
-        with Preemption(self.training.preemption_s) as preemption, self.open_checkpoints() as checkpoints:
-            self.prepare()
+        with Preemption(self.training.preemption_s) as preemption:
+            self._go_on()
             stream = Stream(self.source())
-            self._go_on(checkpoints, stream)
+            if self._position is not None:
+                stream.seek(self._position)
             with self._open_log() as log:
-                self._train(checkpoints, stream, log, preemption)
+                self._train(stream, log, preemption)
         return self.result()
 
+    def restore_from_path(self, rel_path: str) -> None:
+        """Take up a training of the same model: its state, its step, where its data stands, its random numbers.
+
+        The best checkpoint so far is another's when the path is; then the search for the best begins anew.
+        """
+        self.prepare()
+        self._take_up(self.load_from_path(rel_path, self.tree(self.programs.target)))
+        if not rel_path.startswith(self.path_of("")):
+            self.best = None
+
     def prepare(self) -> None:
-        """Set up the programs, and the state that a fresh training begins with."""
-        if self.state is None:
-            if self.training.per_device_batch_size == FIND:
-                raise NotImplementedError
-            self._portions = Portions.of(
-                self.training.batch_size, self.training.per_device_batch_size, self.topology.data_shards
-            )
-            self._schedule = self.schedule()
-            self.programs = Programs(
+        """Set up the programs: how many rows at once, the model without its arrays, the optimizer."""
+        if self._portions is None:
+            # Before anything is put onto a device: where memory is found out, this process must not hold any.
+            self._portions = self._choose_portions()
+        if self._programs is None:
+            self.key = jax.random.key(self.training.seed)
+            self._programs = Programs(
                 self.make_model, self.loss, self.optimizer(), self.topology.mesh, trainable=self.TRAINABLE
             )
-            self.state = self._filled(self.programs.init(), self.start_from())
+
+    def begin(self) -> None:
+        """Prepare, and have a state: the one that was restored, else a fresh one."""
+        self.prepare()
+        if self.state is None:
+            self.state = self.fresh_state()
+
+    def fresh_state(self) -> TrainState:
+        """The state that a training begins with."""
+        return self._filled(self.programs.init(), self.start_from())
+
+    @property
+    def model_config(self) -> Any:
+        """The model's configuration, of the dataclass MODEL.CONFIG."""
+        return self._configs[self.MODEL.CONFIG]
+
+    def try_portions(self, per_device: int, parts: int) -> None:
+        """Make two updates of `parts` parts with `per_device` rows on each device, to see whether they fit."""
+        self._portions = Portions(parts, per_device * self.topology.data_shards)
+        self.begin()
+        stay = sharding.for_each_device(0, self.topology.mesh)
+        rows = Stream(self.source()).take(self.portions.parts * self.portions.rows)
+        batch = sharding.put_rows(self._in_parts(rows), self.topology.mesh, axis=1)
+        for step in range(2):
+            self._update(batch, np.int32(step), stay)
+        jax.block_until_ready(self.live_state)  # type: ignore[no-untyped-call]
 
     @property
     def configuration_in_force(self) -> Any:
         """The configuration that the trainer was made with."""
         return self._config or {}
+
+    @property
+    def programs(self) -> Programs:
+        """The compiled programs, and the model without its arrays; known once the training is prepared."""
+        assert self._programs is not None, "prepare() comes first"
+        return self._programs
 
     @property
     def portions(self) -> Portions:
@@ -176,7 +220,7 @@ class BaseTrainer(BasicJob[C], Generic[C, M]):
     @property
     def live_state(self) -> TrainState:
         """The state as it is now; its arrays are gone after the next update."""
-        assert self.state is not None, "prepare() comes first"
+        assert self.state is not None, "begin() comes first"
         return self.state
 
     def total_loss(self, source: Source) -> tuple[float, int]:
@@ -191,14 +235,7 @@ class BaseTrainer(BasicJob[C], Generic[C, M]):
             raise ConfigError("there is nothing to predict in the held-out data")
         return nats, count
 
-    def open_checkpoints(self) -> CheckpointManager:
-        """This job's own checkpoints."""
-        place = f"{self.spec.hardware.cluster.checkpoints}/{self.spec.relative_path}"
-        return CheckpointManager(place, retention=self.training.retention)
-
-    def _train(
-        self, checkpoints: CheckpointManager, stream: Stream, log: MetricsLog | None, preemption: Preemption
-    ) -> None:
+    def _train(self, stream: Stream, log: MetricsLog | None, preemption: Preemption) -> None:
         training = self.training
         mesh = self.topology.mesh
         stay, leave = (sharding.for_each_device(value, mesh) for value in (0, 1))
@@ -206,44 +243,54 @@ class BaseTrainer(BasicJob[C], Generic[C, M]):
         while self.step < training.steps:
             batch = sharding.put_rows(self._in_parts(stream.take(training.batch_size)), mesh, axis=1)
             wish = leave if preemption.requested else stay
-            state = self.live_state
-            trained, moments, measured = self.programs.update(
-                state.trained, state.optimizer, state.frozen, batch, self.key, np.int32(self.step), wish
-            )
-            self.state = TrainState(trained, state.frozen, moments)
+            measured = self._update(batch, np.int32(self.step), wish)
             self.step += 1
             # Looked at one step late, so that the devices always have the next one to do.
             leaving = before is not None and bool(before[WISH])
             before = measured
-            self._measure(checkpoints, stream, log, measured)
+            self._measure(stream, log, measured)
             if leaving or training.is_due(training.save_every, self.step):
-                self._save(checkpoints, stream, log)
+                self._save(stream, log)
             if leaving and self.step < training.steps:
-                checkpoints.wait()
+                self.wait()
                 _log.warning("%s: preempted at step %d of %d, saved", self.spec.name, self.step, training.steps)
                 raise SystemExit(contract.EXIT_PREEMPTED)
 
-    def _measure(
-        self, checkpoints: CheckpointManager, stream: Stream, log: MetricsLog | None, measured: Mapping[str, jax.Array]
-    ) -> None:
+    def _update(self, batch: Batch, step: np.int32, wish: jax.Array) -> dict[str, jax.Array]:
+        state = self.live_state
+        words = (state.trained, state.optimizer, state.frozen, batch, self.key, step, wish)
+        trained, moments, measured = self.programs.update(*words)
+        self.state = TrainState(trained, state.frozen, moments)
+        return dict(measured)
+
+    def _choose_portions(self) -> Portions:
+        training, shards = self.training, self.topology.data_shards
+        if training.per_device_batch_size != FIND:
+            return Portions.of(training.batch_size, training.per_device_batch_size, shards)
+        largest = find_batch_size(
+            type(self), self.configuration_in_force, self.spec, self.topology, training.batch_size
+        )
+        return Portions.fitting(training.batch_size, largest, shards)
+
+    def _measure(self, stream: Stream, log: MetricsLog | None, measured: Mapping[str, jax.Array]) -> None:
         """Log and evaluate, where this step is one to do so."""
         found: dict[str, float] = {}
         if self.training.is_due(self.training.log_every, self.step):
             found = {name: float(value) for name, value in measured.items() if name != WISH}
-            found["lr"] = float(self._schedule(np.int32(self.step - 1)))
+            found["lr"] = float(self.schedule()(np.int32(self.step - 1)))
             self._check_finite(found)
         evaluated = self.evaluate() if self.training.is_due(self.training.evaluate_every, self.step) else {}
         found |= evaluated
         if not found:
             return
-        self.latest |= found
+        self.measured |= found
         if log is not None:
             log.log(self.step, found)
             log.progress(self.step, self.training.steps)
         value = evaluated.get(HELD_OUT_LOSS)
         if value is not None and (self.best is None or value < self.best[1]):
             self.best = (self.step, value)
-            self._save(checkpoints, stream, log, name=BEST)
+            self._save(stream, log, name=BEST)
 
     def _check_finite(self, found: Mapping[str, float]) -> None:
         if not math.isfinite(found[LOSS]):
@@ -252,36 +299,47 @@ class BaseTrainer(BasicJob[C], Generic[C, M]):
                 f"try a learning rate below {found['lr']:g}"
             )
 
-    def _save(
-        self, checkpoints: CheckpointManager, stream: Stream, log: MetricsLog | None, *, name: str | None = None
-    ) -> None:
+    def _save(self, stream: Stream, log: MetricsLog | None, *, name: str | None = None) -> None:
         """Begin to save all that the next step depends on; under a name it is not what a restart goes on from."""
         if log is not None:
             log.sync()
-        beside = Contents(
-            metadata={"step": self.step, "best": self.best, "latest": self.latest},
-            position=stream.position,
-            random=RandomState.capture(self.key),
-        )
-        checkpoints.save(
-            self.tree(self.live_state), self.step, name=name, metrics=self._finite(), beside=beside, resumable=not name
+        self.save(
+            name or f"step-{self.step:08d}",
+            self.tree(self.live_state),
+            step=self.step,
+            metadata={"best": self.best, "measured": self.measured},
+            metrics=self._finite(),
+            beside=Contents(position=stream.position, random=RandomState.capture(self.key)),
+            resumable=name is None,
         )
 
-    def _go_on(self, checkpoints: CheckpointManager, stream: Stream) -> None:
-        """Take up the latest checkpoint, if there is one."""
-        if checkpoints.latest() is None:
-            return
-        restored = checkpoints.load(self.tree(self.programs.target))
-        self.state = TrainState(*self.programs.split(restored.tree[MODEL]), restored.tree[OPTIMIZER])
-        self.step = restored.ref.step
+    def _manager(self, rel_path: str) -> tuple[CheckpointManager, str]:
+        own = str(self.spec.relative_path)
+        if own not in self._managers:
+            place = f"{self.spec.hardware.cluster.checkpoints.rstrip('/')}/{own}"
+            self._managers[own] = CheckpointManager(place, retention=self.training.retention)
+        return super()._manager(rel_path)
+
+    def _go_on(self) -> None:
+        """Take up the latest checkpoint of this job; without one, what was restored or a fresh state."""
+        self.prepare()
+        checkpoints, _ = self._manager(self.path_of(BEST))
+        if processes.decide(lambda: checkpoints.latest() is not None):
+            # Not by its name: where the latest is damaged, the one before it is taken.
+            self._take_up(checkpoints.load(self.tree(self.programs.target)))
+            _log.info("%s: going on from step %d of %d", self.spec.name, self.step, self.training.steps)
+        self.begin()
+
+    def _take_up(self, restored: Restored) -> None:
         said = restored.contents.metadata
-        self.best = None if said["best"] is None else (said["best"][0], said["best"][1])
-        self.latest = dict(said["latest"])
-        stream.seek(restored.contents.position)
-        if restored.contents.random is not None:
-            key = restored.contents.random.restore()
-            self.key = self.key if key is None else key
-        _log.info("%s: going on from step %d of %d", self.spec.name, self.step, self.training.steps)
+        trained, frozen = self.programs.split(restored.tree[MODEL])
+        self.state = TrainState(trained, frozen, restored.tree[OPTIMIZER])
+        self.step = restored.ref.step
+        self.measured = dict(said["measured"])
+        self.best = (said["best"][0], said["best"][1]) if said["best"] else None
+        self._position = restored.contents.position
+        key = restored.contents.random.restore() if restored.contents.random is not None else None
+        self.key = self.key if key is None else key
 
     def _filled(self, state: TrainState, arrays: Mapping[str, Any]) -> TrainState:
         """`state` with `arrays` in place of those of the same names, each where it lives on the mesh."""
@@ -305,7 +363,7 @@ class BaseTrainer(BasicJob[C], Generic[C, M]):
         return {MODEL: state.trained | state.frozen, OPTIMIZER: state.optimizer}
 
     def _finite(self) -> dict[str, float]:
-        return {name: value for name, value in self.latest.items() if math.isfinite(value)}
+        return {name: value for name, value in self.measured.items() if math.isfinite(value)}
 
     def _windows(self, data: DataConfig, path: Any) -> TokenWindows:
         return TokenWindows.from_file(self.spec.hardware.cluster.data / path, data.length, seed=self.training.seed)

@@ -1,0 +1,192 @@
+"""The search for a batch size: its course with made-up devices, and a real one in too little memory."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_runs import environment
+
+from dispatcher.errors import BatchSizeError
+from dispatcher.runtime import probe
+from dispatcher.runtime.batch_size import (
+    FIRST_LIMIT_S,
+    LEAST_LIMIT_S,
+    PATIENCE,
+    Outcome,
+    candidates,
+    key_of,
+    largest_that_fits,
+    remember,
+    remembered,
+)
+
+
+class Device:
+    """Takes `room` rows, and so many seconds for each try; keeps what was tried and with which limits."""
+
+    def __init__(self, room: int, seconds: float = 1.0) -> None:
+        self.room = room
+        self.seconds = seconds
+        self.tried: list[int] = []
+        self.limits_s: list[float] = []
+
+    def __call__(self, rows: int, limit_s: float) -> Outcome:
+        self.tried.append(rows)
+        self.limits_s.append(limit_s)
+        return Outcome(rows <= self.room, self.seconds, "RESOURCE_EXHAUSTED")
+
+
+@pytest.mark.parametrize("room", [1, 2, 3, 5, 64, 100, 511, 512, 513, 1000, 1023, 1024, 5000])
+def test_the_largest_is_found(room: int) -> None:
+    device = Device(room)
+    assert largest_that_fits(device) == min(room, 1024)
+    assert len(device.tried) == len(set(device.tried)) <= 20
+
+
+@pytest.mark.parametrize("most", [1, 2, 7, 96, 1024, 3000])
+@pytest.mark.parametrize("room", [1, 5, 90, 4000])
+def test_never_more_is_tried_than_is_needed(most: int, room: int) -> None:
+    device = Device(room)
+    assert largest_that_fits(device, most) == min(room, most, 1024)
+    assert max(device.tried) == min(most, 1024)
+
+
+def test_the_course_of_a_search() -> None:
+    device = Device(11)
+    assert largest_that_fits(device, 50) == 11
+    assert device.tried == [50, 32, 16, 8, 12, 10, 11]
+
+
+def test_candidates() -> None:
+    assert candidates(1024) == [1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1]
+    assert candidates(96) == [96, 64, 32, 16, 8, 4, 2, 1]
+    assert candidates(1) == [1]
+
+
+def test_nothing_fits() -> None:
+    with pytest.raises(BatchSizeError, match="not even one row fits"):
+        largest_that_fits(Device(0))
+
+
+def test_time_limits_follow_what_probes_have_taken() -> None:
+    device = Device(1, seconds=100.0)
+    largest_that_fits(device, 4)
+    assert device.limits_s == [FIRST_LIMIT_S, PATIENCE * 100, PATIENCE * 100]
+    quick = Device(1, seconds=0.5)
+    largest_that_fits(quick, 4)
+    assert quick.limits_s == [FIRST_LIMIT_S, LEAST_LIMIT_S, LEAST_LIMIT_S]
+
+
+def test_a_probe_that_hangs_says_nothing_about_how_long_others_take() -> None:
+    limits_s: list[float] = []
+
+    def hangs_at_first(rows: int, limit_s: float) -> Outcome:
+        limits_s.append(limit_s)
+        return Outcome(False, limit_s, "not ready") if rows > 2 else Outcome(True, 30.0)
+
+    assert largest_that_fits(hangs_at_first, 4) == 2
+    assert limits_s == [FIRST_LIMIT_S, FIRST_LIMIT_S, PATIENCE * 30]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating 1344808832 bytes.",
+        "jax.errors.JaxRuntimeError: INTERNAL: Error dispatching computation: Out of memory allocating 10 bytes.",
+        "jax.errors.JaxRuntimeError: INTERNAL: CUDA_ERROR_ILLEGAL_ADDRESS",
+        "terminate called after throwing an instance of 'std::bad_alloc'",
+        "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 3.00 GiB",
+    ],
+)
+def test_what_is_taken_as_too_large(said: str) -> None:
+    outcome = probe._outcome(1, f"Traceback:\n{said}\n", 2.0, 8)
+    assert outcome == Outcome(False, 2.0, said)
+
+
+def test_a_process_that_the_kernel_killed_was_too_large() -> None:
+    assert probe._outcome(-9, "", 2.0, 8) == Outcome(False, 2.0, "killed by the kernel")
+
+
+def test_another_failure_is_no_question_of_size() -> None:
+    with pytest.raises(BatchSizeError, match=r"(?s)batch size 8 failed with 1, and not for its size:.*no such file"):
+        probe._outcome(1, "Traceback:\nFileNotFoundError: no such file\n", 2.0, 8)
+
+
+def test_a_result_is_remembered_for_siblings_and_for_nobody_else(tmp_path: Path) -> None:
+    config: dict[str, Any] = {"model": {"width": 64}, "training": {"seed": 1}, "optimization": {"lr": 1e-3}}
+    key = key_of("Job", config, chip="h100", share=32)
+    remember(tmp_path, key, 12, chip="h100")
+    sibling = {**config, "training": {"seed": 2, "steps": 9}, "optimization": {"lr": 1e-4}}
+    assert remembered(tmp_path, key_of("Job", sibling, chip="h100", share=32)) == 12
+    others = [
+        key_of("Other", config, chip="h100", share=32),
+        key_of("Job", {**config, "model": {"width": 65}}, chip="h100", share=32),
+        key_of("Job", {**config, "optimization": {"optimizer": "muon"}}, chip="h100", share=32),
+        key_of("Job", config, chip="a100", share=32),
+    ]
+    assert [remembered(tmp_path, other) for other in others] == [None] * 4
+    (tmp_path / f"{key}.json").write_text("{")
+    assert remembered(tmp_path, key) is None
+
+
+SCRIPT = """
+import json, logging, resource, sys
+import jax
+import numpy as np
+from dispatcher.runtime.stream import TokenWindows
+from tiny_training import Tiny, made
+
+class Wide(Tiny):
+    def source(self):
+        # To be seen by whoever reads what a probe says: nobody.
+        print("noise")
+        return TokenWindows(np.arange(60_000), 512, seed=self.training.seed)
+
+def portions(seed):
+    words = {"model.vocabulary": 60_000, "model.context": 512, "evaluate_every": None, "seed": seed}
+    job = made(sys.argv[1], "wide", Wide, steps=1, batch_size=4, per_device_batch_size=-1, **words)
+    job.prepare()
+    return [job.portions.parts, job.portions.rows]
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    # What a process may take, as a device has only so much: what it takes with nothing to do, and a little more.
+    jax.numpy.ones(8).block_until_ready()
+    status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    limit = int(status["VmPeak"].split()[0]) * 1024 + int(float(sys.argv[2]) * 2**30)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    print(json.dumps([portions(1), portions(2)]))
+"""
+
+
+@pytest.mark.demo
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_search_in_too_little_memory(tmp_path: Path, jax_cache: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "runs"), "0.9"],
+        env=environment(jax_cache),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said = done.stderr
+    assert "batch size 4 does not fit: jax.errors.JaxRuntimeError" in said
+    (kept,) = (tmp_path / "runs" / "batch_sizes").iterdir()
+    found = json.loads(kept.read_text())["rows"]
+    assert 1 <= found < 4
+    assert f"batch size {found} fits" in said
+    assert f"batch size {found + 1} does not fit" in said
+    # The second, with another seed, has not searched; both take the largest part that divides the batch.
+    assert f"wide: batch size {found} per device, as found before" in said
+    part = max(rows for rows in (1, 2) if rows <= found)
+    assert json.loads(done.stdout.splitlines()[-1]) == [[4 // part, part]] * 2

@@ -155,7 +155,7 @@ def editor(tmp_path, monkeypatch):
 def test_edit(lab, editor):
     lab.put("base", "failed")
     lab.put("fft_german_s1", "failed")
-    editor("""sed -i 's/"state":"failed"/"state":"queued","note":"check LR"/' "$1" """)
+    editor("""sed -i 's/"state": "failed"/"state": "queued","note":"check LR"/' "$1" """)
     assert lab.run("edit", "base").out == "base: requeued\n"
     line = json.loads(lab.layout.status_file.read_text())["base"]
     assert (line["state"], line["note"]) == ("queued", "check LR")
@@ -176,7 +176,7 @@ def test_edit_without_a_change(lab, editor):
         ("""sed -i 's/"failed"/"quued"/' "$1" """, "did you mean 'queued'?"),
         ("""printf '}' >>"$1" """, "the edited copy: line 4"),
         ("""echo '{}' >"$1" """, "the line was removed"),
-        ("""sed -i 's/"attempt":1/"attempt":9/' "$1" """, "only the dispatchers write attempt"),
+        ("""sed -i 's/"attempt": 1/"attempt": 9/' "$1" """, "only the dispatchers write attempt"),
         ("exit 3", "exit status 3"),
     ],
 )

@@ -37,7 +37,7 @@ def test_looking_takes_no_lock_and_writes_nothing(lab, words):
     lab.put("base", "done")
     with open(lab.layout.status_file) as file:
         text = file.read()
-    lab.layout.status_file.write_text(text.replace('"state":"done"', '"state":"queued"'))
+    lab.layout.status_file.write_text(text.replace('"state": "done"', '"state": "queued"'))
     before = lab.snapshot()
     with open(lab.layout.lock_file, "rb+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

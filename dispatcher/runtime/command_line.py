@@ -18,9 +18,8 @@ import click
 from dispatcher import contract
 from dispatcher.errors import DispatcherError, UsageError
 from dispatcher.runtime import launching
-from dispatcher.runtime.configuration import to_dict
 from dispatcher.runtime.job_file import JobFile, read_job_file, write_job_file
-from dispatcher.runtime.registry import find_job, import_jobs, job_keys
+from dispatcher.runtime.registry import find_job, import_jobs, job_keys, summary
 from dispatcher.runtime.yaml_text import dump
 
 if TYPE_CHECKING:
@@ -64,14 +63,9 @@ def list_jobs(imports: tuple[str, ...]) -> None:
     """List the keys of all jobs, with the first line of what they say of themselves."""
     import_jobs(launching.workspace_root(), imports)
     keys = job_keys()
-    width = max(map(len, keys), default=0)
+    width = max(map(len, keys))
     for key in keys:
-        lines = (find_job(key).__doc__ or "").strip().splitlines()
-        click.echo(f"{key:<{width}}  {lines[0] if lines else ''}".rstrip())
-    if not keys:
-        click.echo(
-            "no jobs: write a class with @job(key) into jobs/ of the workspace, or name its module with --import"
-        )
+        click.echo(f"{key:<{width}}  {summary(key)}".rstrip())
 
 
 @program.command()
@@ -86,9 +80,10 @@ def configure(key: str, out: Path, overrides: tuple[str, ...], imports: tuple[st
     cls = find_job(key)
     if out.exists() and not force:
         raise UsageError(f"{out}: is there already, and was left as it is; --force replaces it")
-    config = cls.checked_config(launching.with_overrides({}, overrides), where="overrides", complete=False)
-    write_job_file(out, JobFile(job=key, config=to_dict(config)))
-    click.echo(dump(to_dict(config)), nl=False)
+    said = launching.with_overrides({}, overrides)
+    document = launching.file_config(cls, cls.checked_config(said, where="overrides", complete=False), said)
+    write_job_file(out, JobFile(job=key, config=document))
+    click.echo(dump(document), nl=False)
     click.echo(f"written to {out}", err=True)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +19,7 @@ from dispatcher.runtime.configuration import (
     place_value,
     to_dict,
 )
+from dispatcher.runtime.places import layout
 from dispatcher.runtime.registry import find_job, import_jobs
 
 if TYPE_CHECKING:
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
 
 # Where jobs of a matrix put their files when the entry says no `output_dir`, below the workspace's root.
 OUTPUT: Final = "runs"
+
+_NEEDS_CHECKPOINT: Final = (
+    "this job is made from a checkpoint: say which, a path such as default/default/NAME/best, with --restore or as "
+    "`restore` of the entry"
+)
 
 
 def make_job(
@@ -42,6 +48,8 @@ def make_job(
     `said` is what somebody has said, without defaults: a restored job takes all else from its checkpoint.
     """
     if restore is None:
+        if cls.checkpoint_classes():
+            raise UsageError(f"{where}: {_NEEDS_CHECKPOINT}")
         with configuration(cls.checked_config(said, where=where)):
             return cls(spec)
     maker = getattr(cls, "from_checkpoint_path", None)
@@ -89,8 +97,11 @@ def entry_faults(entry: Mapping[str, Any], root: Path) -> list[str]:
     """
     try:
         cls = _entry_class(entry, root)
-        if not entry.get("restore"):
-            cls.checked_config(entry_config(entry, ""), where="")
+        if entry.get("restore"):
+            return []
+        if cls.checkpoint_classes():
+            return [_NEEDS_CHECKPOINT]
+        cls.checked_config(entry_config(entry, ""), where="")
     except ConfigError as error:
         # Without the line that says whose faults these are and how many.
         return [line.strip() for line in str(error).splitlines()[1:]]
@@ -112,6 +123,18 @@ def entry_config(entry: Mapping[str, Any], where: str) -> dict[str, Any]:
     return merge(entry.get("config") or {}, overrides)
 
 
+def file_config(
+    cls: type[BasicJob[Any]], config: Config | Mapping[str, Any], said: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What a file for the job `cls` says of `config`, its whole configuration: of what a checkpoint brings only `said`.
+
+    Else the defaults of, say, the model would take the place of what the checkpoint knows.
+    """
+    brought: tuple[type, ...] = cls.checkpoint_classes()
+    own: list[type] = [kind for kind in cls.config_classes() if kind not in brought]
+    return merge(_without(to_dict(config), layout(*brought).keys() - layout(*own).keys()), said)
+
+
 def workspace_root() -> Path:
     """`$DISPATCHER_ROOT`, else the current directory."""
     return Path(os.environ.get(contract.ROOT) or ".").absolute()
@@ -126,6 +149,17 @@ def _entry_class(entry: Mapping[str, Any], root: Path) -> Any:
     imports = entry.get("import") or []
     import_jobs(root, [imports] if isinstance(imports, str) else imports)
     return find_job(entry["job"])
+
+
+def _without(document: Mapping[str, Any], paths: Collection[str], above: tuple[str, ...] = ()) -> dict[str, Any]:
+    """`document` without the values at these dotted paths, and without groups that are empty then."""
+    kept = {}
+    for key, value in document.items():
+        place = (*above, key)
+        left = _without(value, paths, place) if isinstance(value, dict) and value else value
+        if ".".join(place) not in paths and not (left == {} and value != {}):
+            kept[key] = left
+    return kept
 
 
 def _text(entry: Mapping[str, Any], key: str, where: str) -> str | None:

@@ -48,7 +48,9 @@ class Place:
 
     @property
     def expected(self) -> str:
-        return " and ".join(dict.fromkeys(map(expected, self.kinds)))
+        # A path and "a path or null" together are a path.
+        kinds = [kind for kind in self.kinds if not any(narrow in typing.get_args(kind) for narrow in self.kinds)]
+        return " and ".join(dict.fromkeys(map(expected, kinds)))
 
 
 def field(

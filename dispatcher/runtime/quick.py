@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from dispatcher.errors import UsageError
-from dispatcher.runtime.configuration import Config, assigned, check, configuration, to_dict
+from dispatcher.runtime.configuration import Config, assigned, check, configuration
 from dispatcher.runtime.execution import local
 from dispatcher.runtime.job_file import JobFile, Request, write_job_file
 from dispatcher.runtime.jobs.basic import BasicJob, Row
-from dispatcher.runtime.launching import OUTPUT, make_job, workspace_root
+from dispatcher.runtime.launching import OUTPUT, file_config, make_job, workspace_root
 from dispatcher.runtime.registry import find_job, import_jobs, key_of
 
 
@@ -74,7 +74,8 @@ class QuickJob:
         check(self.config, *self.cls.config_classes(), complete=False)
         request = Request(chip=chip, min_chips=n_chips, tensor_shards=n_shards)
         target = Path(path)
-        write_job_file(target, JobFile(job=key, config=to_dict(self.config), request=request))
+        document = file_config(self.cls, self.config, assigned(self.config))
+        write_job_file(target, JobFile(job=key, config=document, request=request))
         return target
 
 

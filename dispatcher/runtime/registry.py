@@ -12,6 +12,7 @@ A file that cannot be imported stops only those who ask for a job that nothing e
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import logging
@@ -29,7 +30,12 @@ J = TypeVar("J", bound=type)
 FOLDER: Final = "jobs"
 
 # The package's own jobs: key to module.
-_SHIPPED: Final[Mapping[str, str]] = MappingProxyType({})
+_SHIPPED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "gpt/sample": "dispatcher.runtime.jobs.sample",
+        "gpt/train/pretrain": "dispatcher.runtime.jobs.pretrain",
+    }
+)
 
 _KEY: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 _log = logging.getLogger(__name__)
@@ -52,8 +58,10 @@ def job(key: str) -> Callable[[J], J]:
 
     def register(cls: J) -> J:
         before = _registered.get(key)
-        if before is not None and _name(before) != _name(cls):
-            raise TypeError(f"@job({key!r}) on {_name(cls)}: the key is that of {_name(before)}; choose another")
+        taken = before is not None and _name(before) != _name(cls)
+        if taken or cls.__module__ != _SHIPPED.get(key, cls.__module__):
+            owner = _name(before) if before is not None else f"a job in {_SHIPPED[key]}"
+            raise TypeError(f"@job({key!r}) on {_name(cls)}: the key is that of {owner}; choose another")
         _registered[key] = cls
         return cls
 
@@ -67,7 +75,7 @@ def find_job(key: str) -> Any:
     if key in _registered:
         return _registered[key]
     lines = [f"there is no job {key!r}{nearest(key, job_keys())}", *_failures.values()]
-    if not job_keys():
+    if not _registered:
         lines.append(f"jobs are classes with @job(key) in {FOLDER}/*.py of the workspace, or in what --import names")
     raise UsageError("\n".join(lines))
 
@@ -75,6 +83,22 @@ def find_job(key: str) -> Any:
 def job_keys() -> list[str]:
     """Every key that is known, in alphabetical order."""
     return sorted({*_registered, *_SHIPPED})
+
+
+def summary(key: str) -> str:
+    """The first line that the job says of itself. The package's own are read, not imported, which would take JAX."""
+    if key in _registered or key not in _SHIPPED:
+        text = find_job(key).__doc__
+    else:
+        found = importlib.util.find_spec(_SHIPPED[key])
+        assert found is not None and found.origin is not None
+        classes = ast.walk(ast.parse(Path(found.origin).read_text(encoding="utf-8")))
+        text = next(
+            ast.get_docstring(node)
+            for node in classes
+            if isinstance(node, ast.ClassDef) and f"job({key!r})" in map(ast.unparse, node.decorator_list)
+        )
+    return (text or "").strip().partition("\n")[0]
 
 
 def key_of(cls: type) -> str | None:

@@ -88,11 +88,24 @@ def dispatcher_job(fleet: Fleet, *words: str) -> subprocess.CompletedProcess[str
 def test_jobs_are_listed(workspace: Fleet) -> None:
     done = dispatcher_job(workspace, "list")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == [
-        "count/letters    Count letters.",
-        "count/preempted  Is preempted once.",
-        "count/restored   Goes on from somewhere.",
-    ]
+    listed = dict(line.split(None, 1) for line in done.stdout.splitlines())
+    assert listed["count/letters"] == "Count letters."
+    assert listed["count/preempted"] == "Is preempted once."
+    # The package's own, of which none was imported.
+    assert listed["gpt/train/pretrain"].startswith("Train a transformer on the tokens of .npy files")
+
+
+def test_a_configuration_leaves_to_the_checkpoint_what_it_brings(workspace: Fleet) -> None:
+    done = dispatcher_job(workspace, "configure", "gpt/sample", "c.yaml", "sample.prompts=[row]", "model.dropout=0.1")
+    assert done.returncode == 0, done.stderr
+    written = (workspace.root / "c.yaml").read_text()
+    assert written.startswith("job: gpt/sample\nsample:\n  prompts:\n  - row\n  tokens: 64\n")
+    # What was said stays; the rest of the model's configuration would take the place of the checkpoint's.
+    assert written.endswith("\nmodel:\n  dropout: 0.1\n")
+
+    run = dispatcher_job(workspace, "run", "x", "c.yaml", "out")
+    assert run.returncode == 2
+    assert "c.yaml: this job is made from a checkpoint: say which" in run.stderr
 
 
 def test_a_configuration_is_written_filled_in_and_run(workspace: Fleet) -> None:
@@ -225,6 +238,7 @@ def test_checking_a_matrix_asks_the_jobs(workspace: Fleet) -> None:
             {**entry, "job_id": "d", "count.times": "many", "count.tims": 2},
             {**entry, "job_id": "e", "job": "count/leters"},
             {**entry, "job_id": "f", "count": 1, "count.text.more": 1},
+            {**entry, "job_id": "g", "job": "gpt/sample", "config": {"sample": {"prompts": ["row"]}}},
         ]
     )
     done = workspace.try_("matrix", "check")
@@ -234,6 +248,8 @@ def test_checking_a_matrix_asks_the_jobs(workspace: Fleet) -> None:
         "d: count.tims = 2: unknown key (did you mean 'count.times'?)",
         "e: there is no job 'count/leters' (did you mean 'count/letters'?)",
         'f: count.text = {"more": 1}: expected text',
+        "g: this job is made from a checkpoint: say which, a path such as default/default/NAME/best, with --restore "
+        "or as `restore` of the entry",
     ]
 
 

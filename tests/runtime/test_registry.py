@@ -40,14 +40,14 @@ def write(path: Path, text: str) -> None:
 
 
 def test_a_class_is_found_by_its_key() -> None:
-    @job("gpt/train/pretrain")
+    @job("lab/train/base")
     class Pretrain:
         pass
 
-    assert find_job("gpt/train/pretrain") is Pretrain
-    assert key_of(Pretrain) == "gpt/train/pretrain" and key_of(int) is None
-    with pytest.raises(UsageError, match=r"no job 'gpt/train/pretrian' \(did you mean 'gpt/train/pretrain'\?\)"):
-        find_job("gpt/train/pretrian")
+    assert find_job("lab/train/base") is Pretrain
+    assert key_of(Pretrain) == "lab/train/base" and key_of(int) is None
+    with pytest.raises(UsageError, match=r"no job 'lab/train/bsae' \(did you mean 'lab/train/base'\?\)"):
+        find_job("lab/train/bsae")
 
 
 def test_a_key_has_one_class() -> None:
@@ -67,6 +67,12 @@ def test_a_key_has_one_class() -> None:
         class Second:
             pass
 
+    with pytest.raises(TypeError, match=r"the key is that of a job in dispatcher\.runtime\.jobs\.pretrain; choose"):
+
+        @job("gpt/train/pretrain")
+        class Third:
+            pass
+
 
 @pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", "a b", "../a", "a\n"])
 def test_a_key_is_made_of_words(key: str) -> None:
@@ -78,7 +84,7 @@ def test_every_file_in_the_jobs_folder_is_imported_once(tmp_path: Path) -> None:
     write(tmp_path / "jobs" / "good.py", GOOD)
     write(tmp_path / "jobs" / "_shared.py", "NAME = 'shared'\n")
     assert import_jobs(tmp_path) == []
-    assert job_keys() == ["files/good"]
+    assert "files/good" in job_keys()
     found = find_job("files/good")
     assert found.name == "shared" and found.__module__ == "jobs.good"
     assert import_jobs(tmp_path) == [] and find_job("files/good") is found
@@ -110,7 +116,7 @@ def test_modules_and_files_may_be_named(tmp_path: Path, monkeypatch: pytest.Monk
     )
     monkeypatch.chdir(tmp_path)
     import_jobs(tmp_path, ["elsewhere/mine.py", "package_of_jobs"])
-    assert job_keys() == ["mine", "theirs"]
+    assert {"mine", "theirs"} < set(job_keys())
     with pytest.raises(UsageError, match=r"nowhere: cannot be imported: ModuleNotFoundError"):
         import_jobs(tmp_path, ["nowhere"])
     with pytest.raises(UsageError, match=r"nowhere\.py: cannot be imported: ImportError: there is no such file"):

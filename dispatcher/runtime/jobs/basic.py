@@ -91,6 +91,11 @@ class BasicJob(ABC, Generic[C]):
         return tuple(said) if isinstance(said, Sequence) else (said,)
 
     @classmethod
+    def checkpoint_classes(cls) -> tuple[type[Any], ...]:
+        """Those of `config_classes` that a checkpoint has to say; a job that has any is always made from one."""
+        return ()
+
+    @classmethod
     def checked_config(
         cls, *layers: Config | Mapping[str, Any], where: str = "configuration", complete: bool = True
     ) -> Config:

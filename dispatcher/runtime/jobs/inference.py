@@ -48,7 +48,7 @@ class InferenceJob(RestoreableJob[C], Generic[C, M]):
     def __init__(self, spec: Any) -> None:
         super().__init__(spec)
         self.topology: Topology = spec.topology or Topology.detect()
-        self._model_config = configure(self.MODEL.CONFIG)
+        self.model_config: Any = configure(self.MODEL.CONFIG)
         self._skeleton: Skeleton | None = None
         self._arrays: Callable[[], Arrays] | None = None
         self._forward = jax.jit(lambda arrays, rows: self.skeleton.rebuild(arrays)(rows[0], segments=rows[1]))
@@ -58,9 +58,13 @@ class InferenceJob(RestoreableJob[C], Generic[C, M]):
     def config_classes(cls) -> tuple[type[Any], ...]:
         return (*super().config_classes(), cls.MODEL.CONFIG)
 
+    @classmethod
+    def checkpoint_classes(cls) -> tuple[type[Any], ...]:
+        return (cls.MODEL.CONFIG,)
+
     def make_model(self) -> M:
         """The model whose arrays are read; a job on a model that a trainer has changed makes it in the same way."""
-        model: M = self.MODEL(self._model_config, rngs=nnx.Rngs(0))
+        model: M = self.MODEL(self.model_config, rngs=nnx.Rngs(0))
         return model
 
     @classmethod

@@ -25,6 +25,7 @@ from dispatcher.runtime.jobs.restoreable import RestoreableJob
 from dispatcher.runtime.jobs.training_config import FIND, DataConfig, Portions, TrainingConfig
 from dispatcher.runtime.metrics import MetricsLog
 from dispatcher.runtime.optimizers import OptimizerConfig, make_optimizer
+from dispatcher.runtime.parameters import Arrays
 from dispatcher.runtime.preemption import Preemption
 from dispatcher.runtime.schedules import ScheduleConfig, make_schedule
 from dispatcher.runtime.step import LOSS, WISH, Programs, TrainState, negative_log_likelihood
@@ -44,22 +45,23 @@ _log = logging.getLogger(__name__)
 class BaseTrainer(RestoreableJob[C], Generic[C, M]):
     """A training that goes on where it was, bit for bit, whatever ended the attempt before. The user writes:
 
-        @job("gpt/train/pretrain")
-        class Pretrain(BaseTrainer[PretrainConfig, Transformer]):
+        @job("lab/train/linear")
+        class Linear(BaseTrainer[LinearConfig, Transformer]):
             MODEL = Transformer
-            CONFIG = PretrainConfig
+            CONFIG = LinearConfig
 
             def schedule(self):
                 return optax.linear_schedule(self.args.peak, 0.0, self.training.steps)
 
-    MODEL is a Flax module made as `MODEL(config, rngs=...)`, where `config` is of the dataclass `MODEL.CONFIG`. What
-    else may be replaced: `source`, `held_out`, `loss`, `evaluate`, `optimizer`, `make_model`, `start_from`, `result`.
+    MODEL is a Flax module made as `MODEL(config, rngs=...)`, where `config` is of the dataclass `MODEL.CONFIG`.
+    CONFIG is what this job can be told besides (`args`); a job that adds nothing leaves it out. What else may be
+    replaced: `source`, `held_out`, `loss`, `evaluate`, `optimizer`, `make_model`, `start_from`, `result`.
 
     `state` is what is trained, `step` how many updates it has had.
     """
 
     MODEL: type[Any]
-    CONFIG: type[Any]
+    CONFIG: type[Any] = TrainingConfig
     # The kind of variables that are trained; all others stay as they are.
     TRAINABLE: type[nnx.Variable[Any]] = nnx.Param
 
@@ -82,7 +84,8 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
 
     @classmethod
     def config(cls) -> list[type[Any]]:
-        return [cls.CONFIG, TrainingConfig, OptimizerConfig, ScheduleConfig, DataConfig, cls.MODEL.CONFIG]
+        classes = (cls.CONFIG, TrainingConfig, OptimizerConfig, ScheduleConfig, DataConfig, cls.MODEL.CONFIG)
+        return list(dict.fromkeys(classes))
 
     # What a training consists of.
 
@@ -102,6 +105,12 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
     def start_from(self) -> Mapping[str, Any]:
         """Arrays that take the place of fresh ones, by their names in the model; none by default."""
         return {}
+
+    def load_model(self, rel_path: str) -> Arrays:
+        """The model in another training's checkpoint, arrays by name: for `start_from`."""
+        target = self.programs.skeleton.target(self.topology.mesh)
+        arrays: Arrays = self.load_from_path(rel_path, {MODEL: target}, partial=True).tree[MODEL]
+        return arrays
 
     def source(self) -> Source:
         """The rows to train on; by default the tokens of the file that `data.train` names."""

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from dispatcher.errors import UsageError
 from dispatcher.runtime import yaml_text
-from dispatcher.runtime.checkpoint import CheckpointManager, CheckpointRef, Contents, Restored
+from dispatcher.runtime.checkpoint import CheckpointManager, CheckpointRef, Contents, Restored, Retention
 from dispatcher.runtime.configuration import to_dict
 from dispatcher.runtime.execution import ExecutionSpec
 from dispatcher.runtime.jobs.basic import BasicJob, Row
@@ -24,7 +24,16 @@ class CheckpointedJob(BasicJob[C], Generic[C]):
 
     Every operation has two forms: by `suffix`, for this job's own checkpoints (`project/group/name/suffix`), and
     `..._from_path`, for any below the checkpoints. All processes of a job call them together. Saving goes on in the
-    background, one at a time; a call of the job ends when everything is committed.
+    background, one at a time; a call of the job ends when everything is committed. What goes on where it was:
+
+        def run(self):
+            state, step = self.begin(), 0
+            resumed = self.resume(state)
+            if resumed is not None:
+                state, step = resumed.tree, resumed.ref.step
+            while step < self.args.steps:
+                state, step = self.update(state), step + 1
+                self.save(f"step-{step:08d}", state, step=step, resumable=True)
     """
 
     def __init__(self, spec: ExecutionSpec) -> None:
@@ -34,6 +43,10 @@ class CheckpointedJob(BasicJob[C], Generic[C]):
     def __call__(self) -> Row | None:
         with self._committed():
             return super().__call__()
+
+    def retention(self) -> Retention | None:
+        """Which of the job's resumable checkpoints stay; by default the last three. What was not resumable stays."""
+        return Retention()
 
     def save(self, suffix: str, pytree: Any, **how: Any) -> CheckpointRef:
         """Begin to save `pytree` as this job's `suffix`, in the place of an older one. See `save_from_path`."""
@@ -52,7 +65,7 @@ class CheckpointedJob(BasicJob[C], Generic[C]):
     ) -> CheckpointRef:
         """Begin to save `pytree`, with the job and its configuration beside it.
 
-        With `resumable` it becomes what `latest` finds. The rest is as CheckpointManager.save has it.
+        With `resumable` it becomes what `resume` and `latest` find. The rest is as CheckpointManager.save has it.
         """
         manager, name = self._manager(rel_path)
         return manager.save(
@@ -64,6 +77,11 @@ class CheckpointedJob(BasicJob[C], Generic[C]):
             beside=self.described(beside),
             resumable=resumable,
         )
+
+    def resume(self, target: Any, *, partial: bool = False) -> Restored | None:
+        """This job's latest checkpoint, as `load`; None when nothing was ever saved. See CheckpointManager.resume."""
+        manager, _ = self._manager(self.path_of("latest"))
+        return manager.resume(target, partial=partial)
 
     def load(self, suffix: str, target: Any, *, partial: bool = False) -> Restored:
         """This job's `suffix`, with `target`'s structure and on its devices. See CheckpointManager.load."""
@@ -123,7 +141,8 @@ class CheckpointedJob(BasicJob[C], Generic[C]):
         """Who keeps the checkpoint at `rel_path`, and its name there."""
         series, name = place_of(rel_path, self.spec)
         if series not in self._managers:
-            self._managers[series] = manager_at(series, self.spec)
+            own = series == str(self.spec.relative_path)
+            self._managers[series] = manager_at(series, self.spec, self.retention() if own else None)
         return self._managers[series], name
 
     @contextmanager
@@ -153,6 +172,6 @@ def place_of(rel_path: str, spec: ExecutionSpec) -> tuple[str, str]:
     return str(path.parent), path.name
 
 
-def manager_at(series: str, spec: ExecutionSpec) -> CheckpointManager:
+def manager_at(series: str, spec: ExecutionSpec, retention: Retention | None = None) -> CheckpointManager:
     """The checkpoints in the folder `series` below those of the cluster."""
-    return CheckpointManager(f"{spec.hardware.cluster.checkpoints.rstrip('/')}/{series}")
+    return CheckpointManager(f"{spec.hardware.cluster.checkpoints.rstrip('/')}/{series}", retention=retention)

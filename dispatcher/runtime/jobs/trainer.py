@@ -16,7 +16,7 @@ from flax import nnx
 from dispatcher import contract
 from dispatcher.errors import ConfigError
 from dispatcher.runtime import sharding
-from dispatcher.runtime.checkpoint import CheckpointManager, Contents, RandomState, Restored, processes
+from dispatcher.runtime.checkpoint import Contents, RandomState, Restored, Retention, processes
 from dispatcher.runtime.configuration import configure
 from dispatcher.runtime.execution import Topology
 from dispatcher.runtime.jobs.basic import Row
@@ -143,6 +143,9 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
         return {"steps": self.step, **self.measured, **best}
 
     # How it goes.
+
+    def retention(self) -> Retention:
+        return self.training.retention
 
     @property
     def done(self) -> bool:
@@ -321,13 +324,6 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
             beside=Contents(position=stream.position, random=RandomState.capture(self.key)),
             resumable=name is None,
         )
-
-    def _manager(self, rel_path: str) -> tuple[CheckpointManager, str]:
-        own = str(self.spec.relative_path)
-        if own not in self._managers:
-            place = f"{self.spec.hardware.cluster.checkpoints.rstrip('/')}/{own}"
-            self._managers[own] = CheckpointManager(place, retention=self.training.retention)
-        return super()._manager(rel_path)
 
     def _go_on(self) -> None:
         """Take up the latest checkpoint of this job; without one, what was restored or a fresh state."""

@@ -210,3 +210,33 @@ def test_what_is_wrong_is_said(tmp_path):
     make(Keeping, tmp_path, "keep")()
     with pytest.raises(UsageError, match=r"step/0/job.json names no job"):
         RestoreableJob.from_checkpoint_path("lab/night/keep/step/0", spec)
+
+
+def test_a_job_goes_on_where_it_was_and_keeps_the_last_ones(tmp_path):
+    class Lasting(Keeping):
+        """Adds one in each step; breaks off in `broken_at`, before that one is saved."""
+
+        broken_at: int | None = None
+
+        def run(self) -> Mapping[str, float]:
+            total, step = jnp.asarray(float(self.args.start)), 0
+            resumed = self.resume(total)
+            if resumed is not None:
+                total, step = resumed.tree, resumed.ref.step
+            begun_at = step
+            while step < self.args.steps:
+                total, step = total + 1, step + 1
+                if step == 1:
+                    self.save("named", total)
+                if step == self.broken_at:
+                    raise RuntimeError("broken off")
+                self.save(f"step-{step}", total, step=step, resumable=True)
+            return {"total": float(total), "begun_at": begun_at}
+
+    first = make(Lasting, tmp_path, steps=9)
+    first.broken_at = 6
+    with pytest.raises(RuntimeError, match="broken off"):
+        first()
+    assert make(Lasting, tmp_path, steps=9)() == {"total": 19.0, "begun_at": 5}
+    folder = tmp_path / "checkpoints" / "lab" / "night" / "run"
+    assert {path.name for path in folder.iterdir() if path.is_dir()} == {"named", "step-7", "step-8", "step-9"}

@@ -15,6 +15,14 @@ stand against seconds. A missed target is shown as missed; nothing here fails be
     idle        memory and processor time with nothing to do        a bare interpreter; one core
     opening     100,000 entries and 400,000 journal lines           reading and decoding the same bytes
     nfs         claims and turnover on NFS v4.2 and v3              the bare loop and bash on the same host
+    step        a step of BaseTrainer                               a bare jitted loop of the same model
+    hold        how long a save of 1 GB holds up a training         copying it from the device to the host
+    save        save and restore 1 GB, checksums included           plain Orbax
+    start       a job from its start to its first step              a bare script
+    batch       the search for the largest batch, on a GPU          what is remembered of it
+
+The last five need the packages of the extra `jax` (scripts/install jax). They run on the device that JAX takes by
+default, a GPU where there is one, and say its name.
 
 How it is built: a row (`rows/`) is a generator that yields `Figure`s. What is compared with what is an *arm*: it does
 the thing some times and returns the seconds that each took. Arms that must not share a heap run as a `Worker`, a

@@ -61,11 +61,11 @@ def repeat(arm: Callable[[], float]) -> Callable[[int], list[float]]:
     return lambda number: [arm() for _ in range(number)]
 
 
-def ask_once(make: Callable[..., Callable[[int], Any]], *arguments: Any) -> Any:
-    """One answer of a fresh process."""
+def ask_once(make: Callable[..., Callable[[int], Any]], *arguments: Any, number: int = 1) -> Any:
+    """One answer of a fresh process, to `number`."""
     with Worker(make, *arguments) as worker:
         worker.ready()
-        return worker.ask(1)
+        return worker.ask(number)
 
 
 def _serve(pipe: Connection, make: Callable[..., Callable[[int], Any]], arguments: tuple[Any, ...]) -> None:

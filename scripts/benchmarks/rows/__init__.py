@@ -6,7 +6,22 @@ from collections.abc import Callable, Iterator
 
 from benchmarks.bench import Bench
 from benchmarks.figures import Figure
-from benchmarks.rows import claim, contention, idle, lab, nfs, opening, status, throughput, turnover
+from benchmarks.rows import (
+    batch,
+    claim,
+    contention,
+    hold,
+    idle,
+    lab,
+    nfs,
+    opening,
+    save,
+    start,
+    status,
+    step,
+    throughput,
+    turnover,
+)
 
 Row = Callable[[Bench], Iterator[Figure]]
 
@@ -20,4 +35,9 @@ ROWS: dict[str, Row] = {
     "idle": idle.measure,
     "opening": opening.measure,
     "nfs": nfs.measure,
+    "step": step.measure,
+    "hold": hold.measure,
+    "save": save.measure,
+    "start": start.measure,
+    "batch": batch.measure,
 }

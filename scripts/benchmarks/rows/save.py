@@ -1,0 +1,45 @@
+"""A save and a restore of 1 GB, end to end, against Orbax alone."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.bench import Bench
+from benchmarks.figures import Figure, Rounds, Target, ratio, shown
+from benchmarks.jax_here import need_device
+from benchmarks.workers import ask_once
+
+_GIGABYTES = 1.0
+_AGAINST = {"orbax": "plain Orbax", "orbax_uncompressed": "Orbax without compression"}
+
+
+def measure(bench: Bench) -> Iterator[Figure]:
+    """Save and restore 1 GB in 200 leaves, checksums included, against plain Orbax."""
+    rounds = bench.pick(11, 2)
+    device = need_device()
+    bench.say(f"{rounds} rounds on {device.name}")
+    found = ask_once(_round_trip, str(bench.new_directory("save")), number=rounds)
+    for name, against in _AGAINST.items():
+        yield Figure(
+            what=f"save and restore 1 GB in 200 leaves, on {device.name}",
+            ours=_parts(found["parts"]["ours"]),
+            against=f"{against} {_parts(found['parts'][name])}",
+            ratio=ratio(found["ours"], found[name]),
+            target=Target(1.05),
+            samples=found,
+        )
+
+
+def _parts(rounds: Rounds) -> str:
+    """Medians of saving and of restoring."""
+    save_s, restore_s = (statistics.median(part) for part in zip(*rounds, strict=True))
+    return f"{shown(save_s)} s + {shown(restore_s)} s"
+
+
+def _round_trip(directory: str) -> Callable[[int], dict[str, Any]]:
+    from benchmarks.saves import RoundTrip
+
+    return RoundTrip(Path(directory), _GIGABYTES).measure

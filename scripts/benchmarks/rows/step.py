@@ -1,0 +1,81 @@
+"""A step of a training against the loop that one writes by hand."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks import training_sizes
+from benchmarks.bench import Bench
+from benchmarks.figures import BenchError, Figure, Rounds, Target, median_of, milliseconds, ratio, shown
+from benchmarks.jax_here import need_device
+from benchmarks.workers import ask_once
+
+# Long enough for the trainer to log twice, at its default, in each turn.
+_STEPS, _TURNS = 20, 5
+
+
+def measure(bench: Bench) -> Iterator[Figure]:
+    """A step of BaseTrainer against a bare jitted loop of the same model."""
+    rounds = bench.pick(9, 2)
+    device = need_device()
+    bench.say(f"{rounds} rounds of {_TURNS * _STEPS} steps each on {device.name}")
+    found = ask_once(_in_turns, str(bench.new_directory("step")), device.platform, number=rounds)
+    yield Figure(
+        what=f"a step of BaseTrainer, {shown(found['parameters'] / 1e6)} M parameters, on {device.name}",
+        ours=milliseconds(median_of(found["trainer"])),
+        against=f"bare jitted loop {milliseconds(median_of(found['loop']))}",
+        ratio=ratio(found["trainer"], found["loop"]),
+        target=Target(1.02),
+        note=f"both end at a loss of {shown(found['loss'])}",
+        samples=found,
+    )
+
+
+def _in_turns(directory: str, platform: str) -> Callable[[int], dict[str, Any]]:
+    """Both arms in one process, in turns: seconds per step of each turn, by rounds."""
+    from benchmarks.by_hand import Loop
+    from benchmarks.trainings import InTurns, made
+
+    def run(rounds: int) -> dict[str, Any]:
+        # The first turn compiles.
+        turns = 1 + rounds * _TURNS
+        config = training_sizes.prepare(Path(directory), platform, turns * _STEPS + 1)
+        trainer, loop = made(InTurns, directory, "step", config), Loop(config)
+        seconds: dict[str, list[float]] = {"trainer": [], "loop": []}
+        losses: list[float] = []
+        begun = time.perf_counter()
+
+        def turn() -> None:
+            nonlocal begun
+            between = time.perf_counter()
+            losses.append(loop.run(_STEPS))
+            seconds["trainer"].append((between - begun) / _STEPS)
+            begun = time.perf_counter()
+            seconds["loop"].append((begun - between) / _STEPS)
+            losses.append(trainer.measured["loss"])
+
+        trainer.every, trainer.turn = _STEPS, turn
+        trainer()
+        _check_same(*losses[-2:])
+        return {
+            "trainer": _by_rounds(seconds["trainer"][1:]),
+            "loop": _by_rounds(seconds["loop"][1:]),
+            "parameters": sum(array.size for array in trainer.live_state.trained.values()),
+            "loss": losses[-1],
+        }
+
+    return run
+
+
+def _by_rounds(samples: list[float]) -> Rounds:
+    return [samples[start : start + _TURNS] for start in range(0, len(samples), _TURNS)]
+
+
+def _check_same(by_hand: float, ours: float) -> None:
+    """Raise BenchError unless both have learnt the same: else they were not the same training."""
+    if abs(by_hand - ours) > 1e-2 * statistics.fmean((by_hand, ours)):
+        raise BenchError(f"the loop by hand ends at a loss of {by_hand}, the trainer at {ours}")

@@ -21,6 +21,8 @@ LEARNING_RATES = {
 METHODS = ("fft", "lora")
 SEEDS = (42, 43)
 PRETRAIN = "pretrain_all_cfgA_s0_main"
+# Every job has a folder of its own below it.
+OUTPUT = "runs"
 
 
 def entries() -> list[dict[str, Any]]:
@@ -32,7 +34,7 @@ def entries() -> list[dict[str, Any]]:
         "config_id": "A",
         "seed": 0,
         "steps": 600,
-        "output_dir": f"runs/{PRETRAIN}",
+        "output_dir": OUTPUT,
         "run_kind": "main",
         "gpus": 0,
     }
@@ -41,7 +43,7 @@ def entries() -> list[dict[str, Any]]:
 
 
 def fine_tune(method: str, lang: str, config_id: str, seed: int) -> dict[str, Any]:
-    """One fine-tune of the pretrained model; all paths are relative to the workspace's root."""
+    """One fine-tune of the pretrained model; its files stand below the workspace's runs/."""
     job_id = f"{method}_{lang}_cfg{config_id}_s{seed}_main"
     return {
         "job_id": job_id,
@@ -51,8 +53,8 @@ def fine_tune(method: str, lang: str, config_id: str, seed: int) -> dict[str, An
         "seed": seed,
         "steps": 200,
         "learning_rate": LEARNING_RATES[config_id][method],
-        "base": f"runs/{PRETRAIN}/weights.npz",
-        "output_dir": f"runs/{job_id}",
+        "base": f"names/pretrain/{PRETRAIN}/best",
+        "output_dir": OUTPUT,
         "run_kind": "main",
         "needs": [PRETRAIN],
         "gpus": 0,

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from flax import nnx
+
+from dispatcher.runtime.parameters import Arrays
 
 
 def add_adapters(module: nnx.Module, rank: int, *, seed: int) -> None:
@@ -12,6 +16,12 @@ def add_adapters(module: nnx.Module, rank: int, *, seed: int) -> None:
     train with `trainable=nnx.LoRAParam` and nothing else changes.
     """
     _wrap_children(module, rank, nnx.Rngs(seed))
+
+
+def adapted(arrays: Arrays, names: Container[str]) -> Arrays:
+    """A bare model's `arrays` under their names in the model with adapters, whose variables are `names`."""
+    wrapped = {name: "/base_module/".join(name.rsplit("/", 1)) for name in arrays}
+    return {wrapped[name] if wrapped[name] in names else name: array for name, array in arrays.items()}
 
 
 def _wrap_children(module: nnx.Module, rank: int, rngs: nnx.Rngs) -> None:

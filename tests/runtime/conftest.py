@@ -1,5 +1,3 @@
-"""What the tests of the training code share: a few names, a vocabulary for them, and a small model."""
-
 from __future__ import annotations
 
 import os
@@ -10,11 +8,6 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import jax
 import pytest
 
-from dispatcher.runtime.model import CharacterModel, ModelSizes, create_model
-from dispatcher.runtime.vocabulary import Vocabulary
-
-NAMES = ("Ελλάδα", "Česko", "हिन्दी", "Việt Nam", "Türkçe", "Россия")
-
 
 @pytest.fixture(scope="session", autouse=True)
 def jax_cache(tmp_path_factory):
@@ -23,18 +16,3 @@ def jax_cache(tmp_path_factory):
     jax.config.update("jax_compilation_cache_dir", str(directory))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     return directory
-
-
-@pytest.fixture
-def vocabulary() -> Vocabulary:
-    return Vocabulary.of(NAMES)
-
-
-@pytest.fixture
-def encoded(vocabulary):
-    return [vocabulary.encode(name) for name in NAMES]
-
-
-@pytest.fixture
-def model(vocabulary) -> CharacterModel:
-    return create_model(ModelSizes(vocabulary.size, embedding=8, hidden=12), seed=0)

@@ -10,7 +10,7 @@ import pytest
 
 from dispatcher.config import Method
 from dispatcher.matrix import load_manifest
-from dispatcher.runtime import text
+from dispatcher.runtime.names import text
 from dispatcher.templates.training import render_training
 
 ROOT = Path(__file__).parents[2]
@@ -35,19 +35,14 @@ def test_every_language_configuration_seed_and_method_is_there_once(entries):
     assert axes[1] == set(text.LOCALES)
 
 
-def test_all_fine_tunes_need_the_pretraining_and_read_its_weights(entries):
+def test_all_fine_tunes_need_the_pretraining_and_begin_with_its_checkpoint(entries):
     first, *fine_tunes = entries.values()
     assert first.method == "pretrain"
     assert first.needs == ()
     for entry in fine_tunes:
         assert entry.needs == (first.job_id,)
-        assert entry.params["base"] == f"{first.params['output_dir']}/weights.npz"
-
-
-def test_no_two_entries_write_to_one_place(entries):
-    places = [entry.params["output_dir"] for entry in entries.values()]
-    assert len(set(places)) == len(places)
-    assert not any(Path(place).is_absolute() for place in places)
+        assert entry.params["base"] == f"names/pretrain/{first.job_id}/best"
+        assert entry.params["output_dir"] == first.params["output_dir"]
 
 
 def test_every_entry_renders_to_a_script_with_its_own_parameters(entries, tmp_path):

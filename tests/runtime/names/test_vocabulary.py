@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.runtime import text
-from dispatcher.runtime.vocabulary import BOUNDARY, Vocabulary
+from dispatcher.runtime.names import text
+from dispatcher.runtime.names.vocabulary import BOUNDARY, Vocabulary
 
 
 @pytest.mark.parametrize("language", text.LOCALES)

@@ -5,8 +5,8 @@ import unicodedata
 import pytest
 
 from dispatcher.errors import UsageError
-from dispatcher.runtime import text
-from dispatcher.runtime.packing import ROW_LENGTH
+from dispatcher.runtime.names import text
+from dispatcher.runtime.names.packing import ROW_LENGTH
 
 LANGUAGES = tuple(text.LOCALES)
 

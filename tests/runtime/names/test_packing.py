@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 
-from dispatcher.runtime.packing import IGNORED, ROW_LENGTH, Batch, pack, pad_rows, training_batches
-from dispatcher.runtime.vocabulary import BOUNDARY
+from dispatcher.runtime.names.packing import ROW_LENGTH, PackedNames, pack
+from dispatcher.runtime.names.vocabulary import BOUNDARY
+from dispatcher.runtime.stream import IGNORED, Batch, Stream
 
 
 def some_names(count, seed=0):
@@ -44,32 +43,42 @@ def test_the_longest_name_fills_a_row_and_a_longer_one_is_refused():
         pack([np.ones(ROW_LENGTH, np.int32)])
 
 
-def test_padding_adds_rows_that_count_nowhere():
-    batch = pack(some_names(20))
-    padded = pad_rows(batch, 16)
-    assert len(padded.inputs) % 16 == 0
-    assert unpack(padded) == unpack(batch)
-    assert pad_rows(padded, 16).inputs.shape == padded.inputs.shape
+def test_a_name_is_a_segment_of_its_row_and_padding_is_none():
+    batch = pack(some_names(100))
+    assert np.array_equal(batch.segments == 0, batch.targets == IGNORED)
+    for inputs, segments in zip(batch.inputs, batch.segments, strict=True):
+        starts = (inputs == BOUNDARY) & (segments > 0)
+        assert np.array_equal(np.cumsum(starts)[segments > 0], segments[segments > 0])
 
 
 def test_every_epoch_has_every_name_once_in_another_order():
     names = some_names(50)
-    wanted = sorted(tuple(name.tolist()) for name in names)
-    stream = itertools.chain.from_iterable(map(unpack, training_batches(names, 2, np.random.default_rng(0))))
-    first, second = list(itertools.islice(stream, 50)), list(itertools.islice(stream, 50))
-    assert sorted(first) == sorted(second) == wanted
+    source = PackedNames(names, seed=0)
+    first, second = (unpack(source.read(epoch, 0, source.rows(epoch))) for epoch in (0, 1))
+    assert sorted(first) == sorted(second) == sorted(tuple(name.tolist()) for name in names)
     assert first != second
 
 
-def test_batches_follow_the_seed():
-    def targets(seed):
-        batches = training_batches(some_names(50), 3, np.random.default_rng(seed))
-        return np.stack([batch.targets for batch in itertools.islice(batches, 10)])
+def test_without_a_seed_the_order_is_the_given_one():
+    names = some_names(50)
+    source = PackedNames(names, seed=None)
+    for epoch in (0, 1):
+        assert unpack(source.read(epoch, 0, source.rows(epoch))) == [tuple(name.tolist()) for name in names]
 
-    assert np.array_equal(targets(1), targets(1))
-    assert not np.array_equal(targets(1), targets(2))
+
+def test_rows_follow_the_seed_and_can_be_read_anew_from_anywhere():
+    def targets(seed, skipped):
+        stream = Stream(PackedNames(some_names(50), seed=seed))
+        for _ in range(skipped):
+            stream.take(3)
+        again = Stream(PackedNames(some_names(50), seed=seed))
+        again.seek(stream.position)
+        return np.stack([again.take(3).targets for _ in range(10)])
+
+    assert np.array_equal(targets(1, 0)[7:], targets(1, 7)[:3])
+    assert not np.array_equal(targets(1, 0), targets(2, 0))
 
 
 def test_nothing_to_train_on_is_an_error():
     with pytest.raises(ValueError, match="no names"):
-        next(training_batches([], 2, np.random.default_rng(0)))
+        PackedNames([], seed=0)

@@ -1,0 +1,76 @@
+"""Names of different lengths packed into rows of one length, so that little computing is spent on padding.
+
+A row holds whole names, each as `BOUNDARY c1 c2 ... cn` in the inputs and `c1 c2 ... cn BOUNDARY` in the targets, and
+as a segment of its own: the model sees nothing of a name's neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dispatcher.runtime.names.vocabulary import BOUNDARY
+from dispatcher.runtime.stream import IGNORED, Batch
+
+ROW_LENGTH: Final = 64
+
+
+class PackedNames:
+    """Encoded names as a source of rows: every epoch packs them in another order, or in the given one without `seed`.
+
+    Each name is int32[characters].
+    """
+
+    def __init__(self, names: Sequence[NDArray[np.int32]], *, seed: int | None) -> None:
+        if not names:
+            raise ValueError("there are no names")
+        self._names = names
+        self._seed = seed
+        self._packed: tuple[int, Batch] | None = None
+
+    def rows(self, epoch: int) -> int:
+        return self._epoch(epoch).rows
+
+    def read(self, epoch: int, start: int, stop: int) -> Batch:
+        return self._epoch(epoch).slice(start, stop)
+
+    def _epoch(self, epoch: int) -> Batch:
+        if self._packed is None or self._packed[0] != epoch:
+            self._packed = epoch, pack([self._names[number] for number in self._order(epoch)])
+        return self._packed[1]
+
+    def _order(self, epoch: int) -> NDArray[np.int64]:
+        count = len(self._names)
+        if self._seed is None:
+            return np.arange(count)
+        return np.random.default_rng([self._seed, epoch]).permutation(count)
+
+
+def pack(names: Sequence[NDArray[np.int32]]) -> Batch:
+    """Pack encoded names in their order, each into the current row or, where it does not fit, into the next one."""
+    places: list[tuple[int, int, int]] = []
+    row, column, segment = 0, 0, 0
+    for name in names:
+        needed = len(name) + 1
+        if needed > ROW_LENGTH:
+            raise ValueError(f"a name of {len(name)} characters does not fit into a row of {ROW_LENGTH} with its mark")
+        if column + needed > ROW_LENGTH:
+            row, column, segment = row + 1, 0, 0
+        segment += 1
+        places.append((row, column, segment))
+        column += needed
+
+    rows = places[-1][0] + 1 if places else 0
+    inputs = np.full((rows, ROW_LENGTH), BOUNDARY, dtype=np.int32)
+    targets = np.full((rows, ROW_LENGTH), IGNORED, dtype=np.int32)
+    segments = np.zeros((rows, ROW_LENGTH), dtype=np.int32)
+    for name, (row, column, segment) in zip(names, places, strict=True):
+        end = column + len(name)
+        inputs[row, column + 1 : end + 1] = name
+        targets[row, column:end] = name
+        targets[row, end] = BOUNDARY
+        segments[row, column : end + 1] = segment
+    return Batch(inputs, targets, segments)

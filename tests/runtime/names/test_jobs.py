@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import math
+import os
+import signal
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from dispatcher import contract
+from dispatcher.errors import UsageError
+from dispatcher.runtime.execution import local
+from dispatcher.runtime.launching import make_job
+from dispatcher.runtime.names import text
+from dispatcher.runtime.names.jobs import FineTune, Lora, Pretrain
+from dispatcher.runtime.names.vocabulary import BOUNDARY, Vocabulary
+
+pytestmark = pytest.mark.demo
+
+SMALL = {
+    "model": {"width": 16, "heads": 2, "kv_heads": 1, "layers": 1, "feed_forward": 24, "context": 64, "dropout": 0.1},
+    "training": {"steps": 3, "batch_size": 2, "log_every": 1},
+}
+BASE = "names/pretrain/base/best"
+
+
+def made(cls: type[Any], root: Any, name: str, **config: Any) -> Any:
+    said = {**{key: value for key, value in SMALL.items() if cls is Pretrain or key == "training"}, **config}
+    restore = None if cls is Pretrain else BASE
+    return make_job(cls, local(root, name, "names", cls.__name__.lower()), said, restore=restore)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """A workspace with a base after a few steps: enough to start from, not to be good."""
+    directory = tmp_path_factory.mktemp("names")
+    made(Pretrain, directory, "base")()
+    return directory
+
+
+def bits_of(job: Any, name: str) -> tuple[float, int]:
+    """What one name alone costs, and in how many predictions."""
+    encoded = Vocabulary(job.args.alphabet).encode(name)
+    model = job.programs.skeleton.rebuild(job.live_state.trained, job.live_state.frozen)
+    logs = jax.nn.log_softmax(model(np.array([[BOUNDARY, *encoded]])))[0]
+    targets = [*encoded, BOUNDARY]
+    return -float(sum(logs[place, target] for place, target in enumerate(targets))) / math.log(2), len(targets)
+
+
+def test_bits_per_character_are_those_of_every_name_alone(root, monkeypatch):
+    job = made(FineTune, root, "few", names={"lang": "greek"})
+    few = text.Split(train=("Ελλάδα",), held_out=text.split("greek").held_out[:12])
+    monkeypatch.setattr(job, "_names", lambda: few)
+    job.begin()
+    bits, characters = (sum(column) for column in zip(*(bits_of(job, name) for name in few.held_out), strict=True))
+    assert job.evaluate()["test_bpc"] == pytest.approx(bits / characters, rel=1e-5)
+
+
+def test_a_fine_tune_begins_with_the_base_and_reports_a_row_that_fits_together(root):
+    rows = {cls: made(cls, root, "greek", names={"lang": "greek"})() for cls in (FineTune, Lora)}
+    for row in rows.values():
+        assert row["gain"] == pytest.approx(row["base_bpc"] - row["test_bpc"], abs=2e-4)
+    # Two programs, rounded differently, and then both to four digits.
+    assert rows[FineTune]["base_bpc"] == pytest.approx(rows[Lora]["base_bpc"], abs=2e-4)
+    assert rows[Lora]["n_trained"] < rows[FineTune]["n_trained"]
+
+
+def test_lora_trains_its_adapters_and_nothing_else(root):
+    job = made(Lora, root, "hindi", names={"lang": "hindi"}, adapters={"rank": 2})
+    job.begin()
+    before = {name: np.asarray(array) for name, array in (job.live_state.trained | job.live_state.frozen).items()}
+    job()
+    after = job.live_state.trained | job.live_state.frozen
+    changed = {name for name in before if not np.array_equal(before[name], after[name])}
+    assert changed == {name for name in before if name.rsplit("/", 1)[-1] in ("lora_a", "lora_b")}
+
+
+def test_a_fine_tune_that_was_preempted_still_knows_where_it_began(root, monkeypatch):
+    config = {"names": {"lang": "czech"}, "training": {**SMALL["training"], "steps": 20}}
+    undisturbed = made(FineTune, root, "whole", **config)()
+    job = made(FineTune, root, "cut", **config)
+    update = job._update
+
+    def preempted(*words: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return update(*words)
+
+    monkeypatch.setattr(job, "_update", preempted)
+    with pytest.raises(SystemExit) as left:
+        job()
+    assert left.value.code == contract.EXIT_PREEMPTED
+    again = made(FineTune, root, "cut", **config)
+    monkeypatch.setattr(again, "pretrained", lambda: pytest.fail("the base is not read when there is a checkpoint"))
+    assert again() == undisturbed
+
+
+def test_the_alphabet_is_the_checkpoints(root):
+    job = made(FineTune, root, "greek-2", names={"lang": "greek"})
+    assert job.args.alphabet == made(Pretrain, root, "base").args.alphabet
+    small = Vocabulary.of(text.split("greek").train)
+    with pytest.raises(ValueError, match=r"the vocabulary of \d+ characters lacks"):
+        made(Pretrain, root, "small", names={"alphabet": small.alphabet}, model={"vocabulary": small.size})()
+
+
+def test_a_language_that_is_not_there_is_named(root):
+    with pytest.raises(UsageError, match="did you mean 'turkish'"):
+        made(FineTune, root, "nowhere", names={"lang": "turkisch"})()

@@ -34,7 +34,8 @@ def pad_left(texts: Sequence[Sequence[int]], *, rows: int = 0, length: int = 0, 
     tokens = np.full((max(rows, len(texts)), width), blank, np.int32)
     segments = np.zeros_like(tokens)
     for number, text in enumerate(texts):
-        tokens[number, width - len(text) :] = text
+        # A list, because NumPy takes bytes for text.
+        tokens[number, width - len(text) :] = list(text)
         segments[number, width - len(text) :] = 1
     return Prompts(tokens, segments)
 

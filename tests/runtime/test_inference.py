@@ -58,6 +58,7 @@ def test_rows_end_together() -> None:
     tokens, segments = pad_left(PROMPTS, rows=6, blank=8)
     assert tokens.tolist()[:2] == [[8, 8, 1, 4, 7], [8, 8, 8, 8, 2]]
     assert segments.tolist() == [[0, 0, 1, 1, 1], [0] * 4 + [1], [1] * 5, [0, 0, 0, 1, 1], [0] * 5, [0] * 5]
+    assert pad_left([b"ab", [7]]).tokens.tolist() == [[97, 98], [0, 7]]
     with pytest.raises(ValueError, match="text 1 is empty"):
         pad_left([[1], []])
 

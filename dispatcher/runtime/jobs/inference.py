@@ -36,7 +36,7 @@ class InferenceJob(RestoreableJob[C], Generic[C, M]):
                 return SurpriseConfig
 
             def run(self):
-                logits = self.forward(self.pad([[1, 2, 3], [4, 5]]))
+                logits = self.gather(self.forward(self.pad([[1, 2, 3], [4, 5]])))
 
     The model's arrays come from a checkpoint that a trainer of the same model saved, with the model's configuration
     (`from_checkpoint_path`), or from a trainer at work (`from_trainer`). All processes of a job call `forward` and
@@ -142,15 +142,14 @@ class InferenceJob(RestoreableJob[C], Generic[C, M]):
             jnp.int32(-1 if stop is None else stop),
             new_tokens=new_tokens,
         )
-        tokens, lengths = (_everywhere(array) for array in found)
+        tokens, lengths = (self.gather(array) for array in found)
         return [row[:length].tolist() for row, length in zip(tokens, lengths, strict=True)][: len(prompts)]
+
+    def gather(self, array: jax.Array) -> np.ndarray[Any, Any]:
+        """The whole of an array that is cut over the devices of all processes, on every process."""
+        if array.is_fully_addressable:
+            return np.asarray(array)
+        return np.asarray(multihost_utils.process_allgather(array, tiled=True))
 
     def _rolled_out(self, arrays: Arrays, *words: Any, new_tokens: int) -> Any:
         return roll_out(self.skeleton.rebuild(arrays), *words, new_tokens=new_tokens)
-
-
-def _everywhere(array: jax.Array) -> np.ndarray[Any, Any]:
-    """The whole array, on every process."""
-    if array.is_fully_addressable:
-        return np.asarray(array)
-    return np.asarray(multihost_utils.process_allgather(array, tiled=True))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 from abc import abstractmethod
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
-from dispatcher.errors import CheckpointError, ConfigError, UsageError
+from dispatcher.errors import CheckpointError, ConfigError, UsageError, nearest
 from dispatcher.runtime import yaml_text
 from dispatcher.runtime.checkpoint import CheckpointRef, Contents
+from dispatcher.runtime.checkpoint.storage import is_url, normal
 from dispatcher.runtime.configuration import Config, check, configuration, defaults, merge
 from dispatcher.runtime.execution import ExecutionSpec
 from dispatcher.runtime.jobs.checkpointed import CheckpointedJob, manager_at, place_of
@@ -104,6 +106,11 @@ class RestoreableJob(CheckpointedJob[C], Generic[C]):
 
 def _contents_at(rel_path: str, spec: ExecutionSpec) -> tuple[Contents, str]:
     series, name = place_of(rel_path, spec)
+    folder = Path(normal(spec.hardware.cluster.checkpoints)) / series
+    if not is_url(spec.hardware.cluster.checkpoints) and folder.parent.is_dir() and not folder.is_dir():
+        # Most likely the name of the run is misspelt, and what is there helps.
+        beside = sorted(path.name for path in folder.parent.iterdir() if path.is_dir())
+        raise CheckpointError(f"{folder}: nobody has saved anything there{nearest(folder.name, beside)}")
     with manager_at(series, spec) as manager:
         ref = manager.find(name)
         return manager.contents(ref), ref.url

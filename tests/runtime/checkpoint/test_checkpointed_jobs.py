@@ -212,6 +212,16 @@ def test_what_is_wrong_is_said(tmp_path):
         RestoreableJob.from_checkpoint_path("lab/night/keep/step/0", spec)
 
 
+def test_a_misspelt_run_is_told_from_a_missing_checkpoint(tmp_path):
+    make(Adding, tmp_path)()
+    spec = local(tmp_path, "shift")
+    with pytest.raises(CheckpointError, match=r"lab/night/rum: nobody has saved anything there \(did you mean 'run'"):
+        Shifting.from_checkpoint_path("lab/night/rum/at-0", spec)
+    with pytest.raises(CheckpointError, match="there is no such checkpoint; there are at-0, at-1, at-2"):
+        Shifting.from_checkpoint_path("lab/night/run/at-9", spec)
+    assert [path.name for path in (tmp_path / "checkpoints/lab/night").iterdir()] == ["run"]
+
+
 def test_a_job_goes_on_where_it_was_and_keeps_the_last_ones(tmp_path):
     class Lasting(Keeping):
         """Adds one in each step; breaks off in `broken_at`, before that one is saved."""

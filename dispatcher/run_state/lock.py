@@ -279,10 +279,11 @@ class ClaimsLock:
         except SoftFileLockProtocolError as error:
             where = mount_of(self.path)
             raise LockUnsupportedError(f"{self.path}: no hard-link lock on {where}: {error}") from error
-        except OSError as error:
-            if error.errno == errno.ESTALE:
+        except (OSError, ExceptionGroup) as error:
+            if _passes(error):
+                # The next try removes what this one has left.
                 return False
-            raise files.storage_error(error, "taking the hard-link lock", self.path) from error
+            raise files.storage_error(_first_os_error(error), "taking the hard-link lock", self.path) from error
         self._strict_since_s = time.monotonic()
         # No kernel lock refreshes the client's cache here; opening does (close-to-open).
         self.close()
@@ -312,10 +313,10 @@ class ClaimsLock:
             self.close()
         try:
             strict.release()
-        except OSError as error:
+        except (OSError, ExceptionGroup) as error:
             # As it stands it would count as held by this process at the next try.
             self._strict = None
-            raise files.storage_error(error, "giving back the hard-link lock", self.path) from error
+            raise files.storage_error(_first_os_error(error), "giving back the hard-link lock", self.path) from error
 
     def _open(self) -> None:
         # O_RDWR: a lock on a read-only descriptor is EBADF on NFSv4. Never O_TRUNC: the head stands in it.
@@ -352,3 +353,25 @@ class ClaimsLock:
             if fields[1] == "FLOCK" and fields[5].rsplit(":", 1)[1] == str(inode):
                 return f"pid {fields[4]} of this host, {last}"
         return last
+
+
+def _passes(error: Exception) -> bool:
+    """Whether an error while the hard-link lock was taken is one of a race, on NFS between old names and new ones.
+
+    filelock groups the loss of a record (to somebody who took it for a leftover) with what closing it then says.
+    """
+    if isinstance(error, ExceptionGroup):
+        return all(map(_passes, error.exceptions))
+    if isinstance(error, OSError):
+        return error.errno == errno.ESTALE
+    return type(error).__module__.startswith("filelock")
+
+
+def _first_os_error(error: Exception) -> OSError:
+    """The error itself, or the first of the filesystem's in a group; a group without one is raised."""
+    if isinstance(error, OSError):
+        return error
+    found = error.subgroup(OSError) if isinstance(error, ExceptionGroup) else None
+    if found is None:
+        raise error
+    return _first_os_error(found.exceptions[0])

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 import time
+from typing import Any
 
+import filelock
 import pytest
 
-from dispatcher.errors import LockLostError, LockTimeoutError
+from dispatcher.errors import LockLostError, LockTimeoutError, StorageError
 from dispatcher.run_state import journal, life
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
@@ -23,6 +26,44 @@ def store(layout: Layout, by: str, lost_after_s: float = 600) -> Store:
 def another_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody can tell whether the owner of a claim lives."""
     monkeypatch.setattr(life, "claim_owner_is_gone", lambda *_: False)
+
+
+class RecordLostError(Exception):
+    """As filelock's own for a record that another process took for a leftover."""
+
+    __module__ = "filelock._strict"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ESTALE, "Stale file handle"),
+        ExceptionGroup("cleanup failed", [RecordLostError(), OSError(errno.ESTALE, "Stale file handle")]),
+    ],
+)
+def test_a_race_for_a_name_is_tried_again(layout: Layout, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    fail_once(monkeypatch, error)
+    with store(layout, "pod").transaction(timeout_s=10) as tx:
+        tx.change("job", "queued", {"state": "queued"})
+
+
+def test_a_disk_that_is_full_is_said_also_from_within_a_group(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+    fail_once(monkeypatch, ExceptionGroup("cleanup failed", [RecordLostError(), full]))
+    with pytest.raises(StorageError, match=r"taking the hard-link lock .*No space left"):
+        store(layout, "pod").transaction(timeout_s=10).__enter__()
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    take = filelock.StrictSoftFileLock.acquire
+    errors = [error]
+
+    def acquire(*words: Any, **options: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return take(*words, **options)
+
+    monkeypatch.setattr(filelock.StrictSoftFileLock, "acquire", acquire)
 
 
 def test_a_live_holder_is_waited_for(layout: Layout) -> None:

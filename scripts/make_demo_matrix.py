@@ -16,7 +16,7 @@ LANGUAGES = ("czech", "greek", "hindi", "russian", "turkish", "vietnamese")
 # Adapters start from nothing and want larger steps than weights that are already good.
 LEARNING_RATES = {
     "A": {"fft": 3e-3, "lora": 1e-2},
-    "B": {"fft": 1e-2, "lora": 2e-2},
+    "B": {"fft": 1e-3, "lora": 2e-2},
 }
 METHODS = ("fft", "lora")
 SEEDS = (42, 43)

@@ -123,6 +123,7 @@ def _read_interval(_ctx: click.Context, _param: click.Parameter, value: str | No
     "--on-exit", type=click.Choice(["drain", "stop", "leave"]), default="drain",
     help="What the first SIGINT or SIGTERM does: let jobs finish, stop and requeue them, or let them run on.",
 )  # fmt: skip
+@click.version_option(package_name="dispatcher")
 @click.pass_context
 def cli(ctx: click.Context, /, **given: Any) -> int:
     """Run a matrix of training runs over the GPUs of hosts that share this directory.

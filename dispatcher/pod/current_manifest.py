@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from dispatcher.errors import ManifestError
+from dispatcher.errors import ManifestError, nearest
 from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.manifest import load_manifest
 from dispatcher.run_state.states import State
@@ -66,6 +66,11 @@ class CurrentManifest:
                 for job in new[start : start + _PORTION]:
                     if tx.record(job) is None:
                         tx.change(job, "queued", {"state": State.QUEUED})
+
+    def unknown_methods(self, methods: Iterable[str]) -> str:
+        """Those of `methods` that no entry has, each with the nearest that one has; empty when there are none."""
+        known = {entry.method for entry in self.entries.values()}
+        return ", ".join(f"{method!r}{nearest(method, known)}" for method in methods if method not in known)
 
     def counts(self) -> str:
         """How many entries are in which state, for people."""

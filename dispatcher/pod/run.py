@@ -144,6 +144,9 @@ class Pod:
             finally:
                 watch.close()
                 self._finish()
+        left = self.turn.left_over()
+        if left and self.phase == RUNNING:
+            self.say(f"ended with {left} left that cannot go on now: `dispatcher status` says why")
         return self.turn.exit_code()
 
     def _step(self, wait: Wait) -> None:
@@ -266,6 +269,9 @@ class Pod:
             f"{self.turn.describe_slots()}; {self.turn.manifest.path.name}: {counts}; "
             f"poll interval {self.poll_interval_s:g} s"
         )
+        unknown = self.turn.manifest.unknown_methods(self.options.methods)
+        if unknown:
+            self.say(f"warning: --methods: {self.turn.manifest.path.name} has no entries of {unknown}")
 
     def _say_once(self, error: DispatcherError) -> None:
         """A fault that lasts is said once, not at every try."""

@@ -325,7 +325,12 @@ class Turn:
 
     def exit_code(self) -> int:
         """1 when an entry that this pod could run has failed for good or cannot go on, else 0."""
-        return int(self._record.failures > 0 or (self.options.until_empty and bool(self.queue.unfinished)))
+        return int(self._record.failures > 0 or bool(self.left_over()))
+
+    def left_over(self) -> str:
+        """How many entries wait for what this pod cannot give, when it ends because it is done; empty when none do."""
+        count = len(self.queue.unfinished) if self.options.until_empty else 0
+        return "" if count == 0 else "1 entry" if count == 1 else f"{count} entries"
 
     def slots_changed(self) -> bool:
         """Whether the slots are otherwise than `slot_infos` last said."""

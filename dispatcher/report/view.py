@@ -77,7 +77,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     def priority(self, job: str) -> int:
         """Higher is claimed first: the record's if somebody has set it, else the entry's."""
         record, entry = self.records.get(job), self.entries.get(job)
-        return (record.priority if record else 0) or (entry.priority if entry else 0)
+        if record is not None and record.priority is not None:
+            return record.priority
+        return entry.priority if entry else 0
 
     def method(self, job: str) -> str | None:
         entry = self.entries.get(job)

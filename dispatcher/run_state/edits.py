@@ -137,10 +137,7 @@ def _difference(line: Mapping[str, Any], base: Record) -> tuple[dict[str, Any], 
     for key, value in line.items():
         if key == "rev":
             continue
-        before = old.get(key)
-        if key == "priority" and before is None:
-            before = 0
-        if not _same(value, before):
+        if not _same(value, old.get(key)):
             changed[key] = value
     # Fields of ours that a person leaves out come back by themselves: `{"state": "queued"}` is a fair way to requeue.
     removed = {key for key in old if key not in line and (key not in FIELD_NAMES or key in ("priority", "want"))}

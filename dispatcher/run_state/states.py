@@ -69,7 +69,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     `gpu` is one index or several; `attempt` counts from 1, 0 before the first. `rev` is the journal's `seq` of the last
     change. `retries` counts automatic retries after failures and `returns` how often the entry went back by itself
     (preempted, lost), both since a person last queued it. `retry_at` is the earliest time of the next claim.
-    `error` is the last error line of the last failed attempt. `want` is a state that a person asked of a running entry.
+    `error` is the last error line of the last failed attempt. `want` is a state that a person asked of a running entry,
+    `priority` one that counts instead of the entry's.
     """
 
     state: State
@@ -85,7 +86,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     error: str | None = None
     outlet: str | None = None
     handle: str | None = None
-    priority: int = 0
+    priority: int | None = None
     want: State | None = None
     retries: int = 0
     returns: int = 0

@@ -54,6 +54,9 @@ def test_a_priority_set_by_hand_counts_more_than_the_manifests() -> None:
     queue = queue_of(made(entry("a", 0, priority=1), entry("b", 1)), Slots([], 1))
     queue.update("b", Record(state=State.QUEUED, priority=2))
     assert names(queue.choose(NOW)) == ["b"]
+    queue = queue_of(made(entry("a", 0, priority=2), entry("b", 1, priority=1)), Slots([], 1))
+    queue.update("a", Record(state=State.QUEUED, priority=0))
+    assert names(queue.choose(NOW)) == ["b"]
 
 
 def test_needs_wait_until_they_are_done_and_again_when_they_are_not() -> None:
@@ -137,7 +140,7 @@ JOBS = "abcdefg"
 records = st.builds(
     Record,
     state=st.sampled_from([State.QUEUED, State.QUEUED, State.QUEUED, State.DONE, State.DONE, *State]),
-    priority=st.sampled_from([0, 0, 3]),
+    priority=st.sampled_from([None, 0, 3]),
     retry_at=st.sampled_from([None, None, None, EARLY, LATE]),
 )
 
@@ -180,7 +183,9 @@ class Plain:
             for e in mine
             if known[e.job_id].state is State.QUEUED and e.method not in paused and done.issuperset(e.needs)
         ]
-        self.ready.sort(key=lambda e: (-(known[e.job_id].priority or e.priority), e.order))
+        self.ready.sort(
+            key=lambda e: (-(e.priority if known[e.job_id].priority is None else known[e.job_id].priority), e.order)
+        )
         self.known = known
 
     def choose(self, now: str, limit: int | None) -> list[tuple[str, Slot]]:

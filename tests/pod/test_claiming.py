@@ -36,7 +36,9 @@ def test_needs_are_done_first(fleet: Fleet) -> None:
 
 def test_what_needs_a_failed_entry_waits_for_a_person(fleet: Fleet) -> None:
     fleet.write_manifest([shell("bad", "test -e repaired"), *numbers("after", needs=["bad"])])
-    assert fleet.run_all().end() == 1
+    pod = fleet.run_all()
+    assert pod.end() == 1
+    assert "ended with 1 entry left that cannot go on now" in pod.said
     assert fleet.states() == {"bad": "failed", "after": "queued"}
     (fleet.root / "repaired").touch()
     fleet.run("requeue", "bad")
@@ -56,6 +58,13 @@ def test_methods_and_where(fleet: Fleet) -> None:
     words = ("--methods", "fft", "--where", "lang=s*", "--where", "seed=2")
     assert fleet.run_all(*words).end() == 0
     assert fleet.claimed() == ["fft_spanish_2", "fft_swedish_2"]
+
+
+def test_a_method_that_no_entry_has_is_said(fleet: Fleet) -> None:
+    fleet.write_manifest([shell("a", "true", method="lora")])
+    pod = fleet.run_all("--methods", "loara")
+    assert pod.end() == 0
+    assert "--methods: matrix.json has no entries of 'loara' (did you mean 'lora'?)" in pod.said
 
 
 def test_max_jobs(fleet: Fleet) -> None:

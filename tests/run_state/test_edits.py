@@ -277,7 +277,7 @@ def test_null_takes_a_wish_a_priority_and_a_retry_back() -> None:
     copy["a"].update({"want": None, "priority": None, "retry_at": None})
     assert [outcome.event for outcome in world.take_in(copy)] == ["edited"]
     record = world.records["a"]
-    assert (record.want, record.priority, record.retry_at) == (None, 0, None)
+    assert (record.want, record.priority, record.retry_at) == (None, None, None)
 
 
 def test_a_line_of_state_alone_requeues() -> None:

@@ -40,7 +40,7 @@ WORKER = """
         with store.transaction() as tx:
             # A number that is read and written: any lost update shows.
             record = tx.record("counter")
-            before = record.priority if record else 0
+            before = record.priority if record and record.priority else 0
             tx.change("counter", "queued", {"state": "queued", "priority": before + 1})
             tx.change(f"{name}-{number}", "queued", {"state": "queued"})
 """

@@ -78,9 +78,10 @@ class Looker:
         for job, record in view.records.items():
             attempt = self._last_done(job, record)
             if attempt:
-                result = attempts.parse_object(_read(self._layout.attempt(job, attempt).result))
-                if result is not None:
-                    yield attempts.result_row(job, view.entries.get(job), attempt, result)
+                data = _read(self._layout.attempt(job, attempt).result)
+                if data is not None:
+                    # A file that is no JSON object is a row without values, which a pivot says that it leaves out.
+                    yield attempts.result_row(job, view.entries.get(job), attempt, attempts.parse_object(data) or {})
 
     def attempts(self, job: str) -> list[dict[str, Any]]:
         """The attempts of a job that have a directory; see `Workspace.attempts`."""

@@ -109,6 +109,13 @@ def test_results_of_a_job_that_runs_once_more(done):
     assert [(r["attempt"], r["test_bpc"]) for r in row] == [(1, 1.5)]
 
 
+def test_a_result_that_is_no_object_is_said(done):
+    done.attempt("fft_german_s2", 1, result='{"test_bpc": 3.', exit='{"exit_code": 0}')
+    assert len(done.run("results", "--json").json) == 4
+    table = done.run("results", "--rows", "lang", "--value", "test_bpc")
+    assert "1 results without test_bpc are left out: fft_german_s2" in table.err
+
+
 def test_results_pivot(done):
     words = "results --rows lang --cols method --value test_bpc --agg mean,std,best,n --best min --json"
     german, spanish = done.run(*words.split()).json

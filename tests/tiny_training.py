@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,19 +64,16 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def made(root: Any, name: str = "tiny", cls: type[Any] = Tiny, **training: Any) -> Any:
-    """The job with these words of `training`; those with a dot are other keys (`model.layers`)."""
+def config(**training: Any) -> dict[str, Any]:
+    """CONFIG with these words of `training`; those with a dot are other keys (`model.layers`)."""
     said = {key: dict(value) for key, value in CONFIG.items()}
     for key, value in training.items():
         group, _, word = key.rpartition(".")
         said.setdefault(group or "training", {})[word] = value
-    with configuration(cls.checked_config(said)):
+    return said
+
+
+def made(root: Any, name: str = "tiny", cls: type[Any] = Tiny, **training: Any) -> Any:
+    """The job with such a configuration."""
+    with configuration(cls.checked_config(config(**training))):
         return cls.local(root, name)
-
-
-if __name__ == "__main__":
-    # Where the job's files go and words for `made`; which process of how many the environment says.
-    from dispatcher.runtime.distributed import initialize
-
-    initialize()
-    made(sys.argv[1], **json.loads(sys.argv[2]))()

@@ -100,6 +100,7 @@ def configure(key: str, out: Path, overrides: tuple[str, ...], imports: tuple[st
 def run(name: str, config: Path, out: Path, overrides: tuple[str, ...], **given: Any) -> int:
     """Run the job that CONFIG.yaml describes as NAME, with its files below OUT."""
     file = read_job_file(config)
+    launching.join_others()
     import_jobs(launching.workspace_root(), given["imports"])
     cls = find_job(file.job)
     said = launching.with_overrides(file.config, overrides)
@@ -118,10 +119,13 @@ def run(name: str, config: Path, out: Path, overrides: tuple[str, ...], **given:
 
 
 def _call(job: BasicJob[Any]) -> int:
-    """Run the job and report its row of results."""
+    """Run the job and report its row of results, once for all its processes."""
+    from dispatcher.runtime.checkpoint import files
+
     row = job()
     if row is not None and job.main_process():
-        contract.report_result(**row)
+        with files.storing("the job is done, but its row of results cannot be reported"):
+            contract.report_result(**row)
     return contract.EXIT_DONE
 
 

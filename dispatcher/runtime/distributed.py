@@ -14,11 +14,13 @@ runs alone by mistake would train and save as if it were the job.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
 import socket
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,6 +35,8 @@ PROCESS_ID: Final = "DISPATCHER_PROCESS_ID"
 HEARTBEAT_S: Final = "DISPATCHER_HEARTBEAT_S"
 
 PORT: Final = 8476
+# How long the processes wait for each other at the start.
+WAIT_S: Final = 300
 _SLURM_PORTS: Final = range(20_000, 30_000)
 
 _log = logging.getLogger(__name__)
@@ -40,11 +44,15 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Processes:
-    """Which process of how many this is, and where the first one listens (host:port)."""
+    """Which process of how many this is, and where the first one listens (host:port).
+
+    `devices` are those that it takes of the devices that it sees, by number; None: all of them.
+    """
 
     coordinator: str
     count: int
     number: int
+    devices: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.number < self.count:
@@ -57,7 +65,8 @@ class Processes:
 def initialize(environment: Mapping[str, str] | None = None) -> Processes | None:
     """Join the other processes of this job; None when it is alone. To be called before JAX looks for its devices.
 
-    Called again it does nothing. It waits up to five minutes for the others.
+    Called again it does nothing. ConfigError when it cannot join. It waits up to five minutes for the others; then the
+    process ends with 1, as JAX has no way back from there.
     """
     known = os.environ if environment is None else environment
     found = detect(known)
@@ -67,13 +76,23 @@ def initialize(environment: Mapping[str, str] | None = None) -> Processes | None
         return found
     # JAX's own handler of SIGTERM would take the place of ours, and only take note.
     jax.config.update("jax_enable_preemption_service", False)  # type: ignore[no-untyped-call]
-    _log.info("process %d of %d, with %s", found.number, found.count, found.coordinator)
-    jax.distributed.initialize(
-        coordinator_address=found.coordinator,
-        num_processes=found.count,
-        process_id=found.number,
-        heartbeat_timeout_seconds=_whole_number(known, HEARTBEAT_S) if HEARTBEAT_S in known else 100,
-    )
+    if found.number == 0:
+        _check_port(found)
+    _log.info("process %d of %d: waiting for the others at %s", found.number, found.count, found.coordinator)
+    with _patience(found):
+        try:
+            jax.distributed.initialize(
+                coordinator_address=found.coordinator,
+                num_processes=found.count,
+                process_id=found.number,
+                local_device_ids=found.devices,
+                # Else JAX looks for a launcher itself, and takes one device of many where it finds SLURM.
+                cluster_detection_method="deactivate",
+                initialization_timeout=2 * WAIT_S,
+                heartbeat_timeout_seconds=_whole_number(known, HEARTBEAT_S) if HEARTBEAT_S in known else 100,
+            )
+        except RuntimeError as error:
+            raise ConfigError(_why_not(found, str(error))) from error
     return found
 
 
@@ -111,10 +130,27 @@ def _slurm(said: Mapping[str, str]) -> Processes | None:
         return None
     count = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in said else "SLURM_NTASKS"
     _need(said, count, "SLURM_JOB_ID")
-    # Jobs that run at one time on one host have different numbers, and so different ports.
-    port = _SLURM_PORTS[_whole_number(said, "SLURM_JOB_ID") % len(_SLURM_PORTS)]
+    # Steps that run at one time on one host have different numbers, and so different ports.
+    step = _whole_number(said, "SLURM_STEP_ID") if "SLURM_STEP_ID" in said else 0
+    port = _SLURM_PORTS[(_whole_number(said, "SLURM_JOB_ID") + 1009 * step) % len(_SLURM_PORTS)]
     host = first_host(said["SLURM_STEP_NODELIST"])
-    return Processes(f"{host}:{port}", _whole_number(said, count), _whole_number(said, "SLURM_PROCID"))
+    number = _whole_number(said, "SLURM_PROCID")
+    return Processes(f"{host}:{port}", _whole_number(said, count), number, _slurm_devices(said))
+
+
+def _slurm_devices(said: Mapping[str, str]) -> tuple[int, ...] | None:
+    """All devices that the task sees, unless it shares them with other tasks of its host: then as many for each."""
+    layout = re.findall(r"(\d+)(?:\(x(\d+)\))?", said.get("SLURM_STEP_TASKS_PER_NODE", ""))
+    tasks = [int(count) for count, times in layout for _ in range(int(times or 1))]
+    host = _whole_number(said, "SLURM_NODEID") if "SLURM_NODEID" in said else 0
+    here = tasks[host] if host < len(tasks) else 1
+    # GPUs that SLURM gives to each task are all that the task sees.
+    if here == 1 or "SLURM_GPUS_PER_TASK" in said or "SLURM_LOCALID" not in said:
+        return None
+    seen = said.get("CUDA_VISIBLE_DEVICES", "")
+    each = len(seen.split(",")) // here if seen else 1
+    first = _whole_number(said, "SLURM_LOCALID") * each
+    return tuple(range(first, first + each)) or None
 
 
 def _volcano(said: Mapping[str, str], hostname: str) -> Processes | None:
@@ -148,6 +184,42 @@ def _tpu(said: Mapping[str, str]) -> Processes | None:
         return None
     _need(said, "TPU_WORKER_ID")
     return Processes(f"{hosts[0]}:{PORT}", len(hosts), _whole_number(said, "TPU_WORKER_ID"))
+
+
+@contextlib.contextmanager
+def _patience(found: Processes) -> Iterator[None]:
+    """End the process with a message when the block takes too long: JAX would abort it with a stack trace."""
+
+    def give_up() -> None:
+        said = _why_not(found, f"not all of them have come within {WAIT_S} s")
+        os.write(2, f"dispatcher: {said}; are all started, and can each of them reach that host and port?\n".encode())
+        os._exit(1)
+
+    timer = threading.Timer(WAIT_S, give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _check_port(found: Processes) -> None:
+    """ConfigError when the port cannot be listened on: JAX would not live to say so."""
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    try:
+        socket.create_server(
+            ("", int(found.coordinator.rpartition(":")[2])), family=family, dualstack_ipv6=both
+        ).close()
+    except OSError as error:
+        raise ConfigError(_why_not(found, f"this host's port cannot be used: {error.strerror}")) from None
+
+
+def _why_not(found: Processes, why: str) -> str:
+    if "before any JAX" in why:
+        why = "JAX was used before: compute nothing while a module is imported, nor before the job is made"
+    return f"process {found.number} of {found.count} cannot join the others at {found.coordinator}: {why}"
 
 
 def _need(said: Mapping[str, str], *names: str) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -17,6 +17,8 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from dispatcher.errors import UsageError
+from dispatcher.runtime import distributed
+from dispatcher.runtime.checkpoint import files
 
 DATA_AXIS: Final = "data"
 TENSOR_AXIS: Final = "tensor"
@@ -138,14 +140,15 @@ class ExecutionSpec:
             raise UsageError(f"result {name!r}: expected a file's name, or a path below the job's results")
         return self.hardware.cluster.results / self.relative_path / path
 
-    @contextmanager
+    @contextlib.contextmanager
     def result(
         self, name: str, main_process_only: bool = True, *, mode: str = "w", encoding: str | None = None
     ) -> Iterator[IO[Any] | None]:
         """The result file `name`, open for writing; it appears under its name, whole, when the block ends well.
 
         On all processes but the first the block gets None, unless `main_process_only` is false: then each of them
-        writes a file of its own, with the process's number in its name (`table.1.json`).
+        writes a file of its own, with the process's number in its name (`table.1.json`). StorageError when it cannot
+        be written.
         """
         number = jax.process_index()
         if number and main_process_only:
@@ -154,17 +157,23 @@ class ExecutionSpec:
         path = self.result_path(name)
         if number:
             path = path.with_name(f"{path.stem}.{number}{path.suffix}")
-        path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             with temporary.open(mode, encoding=encoding or (None if "b" in mode else "utf-8")) as file:
                 yield file
                 file.flush()
                 # Without it a power loss after the rename can leave an empty file under the final name.
                 os.fsync(file.fileno())
             temporary.replace(path)
+        except OSError as error:
+            # Writing names no file; what the block has opened besides is its own affair.
+            if error.filename not in (None, str(path.parent), str(temporary)):
+                raise
+            raise files.storage_error(error, f"{path}: cannot be written") from error
         finally:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
 
 
 def local(
@@ -178,8 +187,9 @@ def local(
 ) -> ExecutionSpec:
     """The specification of a run on the devices that are there, with its files below `root`.
 
-    In a job of several processes these are the devices of all of them, provided that jax.distributed is initialised.
+    In a job of several processes, which find each other here, these are the devices of all of them.
     """
+    distributed.initialize()
     return ExecutionSpec(
         name=name,
         project=project,

@@ -73,6 +73,7 @@ def attempt_job(directory: Path, root: Path) -> BasicJob[Any]:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
     if not entry.get("job"):
         raise ConfigError(f'{path}: names no job: write one into the matrix, such as "job": "gpt/train/pretrain"')
+    join_others()
     cls = _entry_class(entry, root)
 
     from dispatcher.runtime.execution import local
@@ -88,6 +89,13 @@ def attempt_job(directory: Path, root: Path) -> BasicJob[Any]:
     )
     said = entry_config(entry, where)
     return make_job(cls, spec, said, restore=_text(entry, "restore", where), where=where)
+
+
+def join_others() -> None:
+    """Join the other processes of this job, if it has any: before the code of jobs is imported, which may use JAX."""
+    from dispatcher.runtime import distributed
+
+    distributed.initialize()
 
 
 def entry_faults(entry: Mapping[str, Any], root: Path) -> list[str]:

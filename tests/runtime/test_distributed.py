@@ -7,13 +7,11 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fleet import wait_until
-from tiny_runs import TESTS, arrays_of_checkpoints, assert_same_bits, environment, metric_lines
+from tiny_runs import Attempt, arrays_of_checkpoints, assert_same_bits, environment, metric_lines, tiny_entry
 from tiny_training import made
 
 from dispatcher.errors import ConfigError
@@ -40,6 +38,7 @@ VOLCANO = {"VC_WORKER_HOSTS": "run-worker-0.run,run-worker-1.run", "VC_WORKER_NU
             Processes("a:1", 2, 1),
         ),
         (SLURM, Processes("gpu013:22345", 4, 3)),
+        ({**SLURM, "SLURM_STEP_ID": "2"}, Processes("gpu013:24363", 4, 3)),
         ({**VOLCANO, "VC_TASK_INDEX": "1"}, Processes(f"run-worker-0.run:{PORT}", 2, 1)),
         ({**VOLCANO, "VK_TASK_INDEX": "0"}, Processes(f"run-worker-0.run:{PORT}", 2, 0)),
         (
@@ -50,6 +49,32 @@ VOLCANO = {"VC_WORKER_HOSTS": "run-worker-0.run,run-worker-1.run", "VC_WORKER_NU
 )
 def test_what_launchers_say(said: dict[str, str], expected: Processes | None) -> None:
     assert detect(said, "elsewhere") == expected
+
+
+@pytest.mark.parametrize(
+    ("said", "devices"),
+    [
+        # One task on each host, which has all of it.
+        ({"SLURM_STEP_TASKS_PER_NODE": "1(x4)", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}, None),
+        # Four tasks that share what the host has.
+        ({"SLURM_STEP_TASKS_PER_NODE": "4", "CUDA_VISIBLE_DEVICES": "0,1,2,3", "SLURM_LOCALID": "3"}, (3,)),
+        ({"SLURM_STEP_TASKS_PER_NODE": "4", "SLURM_LOCALID": "3"}, (3,)),
+        ({"SLURM_STEP_TASKS_PER_NODE": "2", "CUDA_VISIBLE_DEVICES": "4,5,6,7", "SLURM_LOCALID": "1"}, (2, 3)),
+        # Tasks that see only what is theirs.
+        ({"SLURM_STEP_TASKS_PER_NODE": "4", "CUDA_VISIBLE_DEVICES": "2", "SLURM_LOCALID": "3"}, None),
+        (
+            {"SLURM_STEP_TASKS_PER_NODE": "2", "CUDA_VISIBLE_DEVICES": "2,3", "SLURM_LOCALID": "1",
+             "SLURM_GPUS_PER_TASK": "2"},
+            None,
+        ),
+        # The second host of three has one task.
+        ({"SLURM_STEP_TASKS_PER_NODE": "2,1(x2)", "SLURM_NODEID": "1", "SLURM_LOCALID": "0"}, None),
+    ],
+)  # fmt: skip
+def test_which_devices_a_task_of_slurm_takes(said: dict[str, str], devices: tuple[int, ...] | None) -> None:
+    found = detect({**SLURM, **said}, "elsewhere")
+    assert found is not None
+    assert found.devices == devices
 
 
 def test_a_pod_of_several_tasks_finds_itself_by_its_name() -> None:
@@ -96,51 +121,44 @@ def test_one_process_alone_initialises_nothing() -> None:
 
 
 class Two:
-    """Two processes of one training."""
+    """One attempt of one entry as two processes, with no script: the command that every launcher starts."""
 
-    def __init__(self, root: Path, cache: Path, **words: Any) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{free.getsockname()[1]}"
-        self.metrics = root / "results/default/default/tiny/metrics.jsonl"
-        self.logs = [root.with_name(f"{root.name}.{time.monotonic_ns()}.{number}.txt") for number in range(2)]
-        self.processes = []
-        for number, log in enumerate(self.logs):
-            more = {
-                "DISPATCHER_COORDINATOR": address,
-                "DISPATCHER_NUM_PROCESSES": "2",
-                "DISPATCHER_PROCESS_ID": str(number),
-                "DISPATCHER_HEARTBEAT_S": "10",
-            }
-            with log.open("wb") as file:
-                command = [sys.executable, str(TESTS / "tiny_training.py"), str(root), json.dumps(words)]
-                self.processes.append(
-                    subprocess.Popen(command, env=environment(cache, **more), stdout=file, stderr=file)
-                )
+    def __init__(self, root: Path, cache: Path, number: int, **training: Any) -> None:
+        address = f"127.0.0.1:{free_port()}"
+        self.processes = [
+            Attempt(
+                root, cache, number, tiny_entry(**training), **processes(address, place), DISPATCHER_HEARTBEAT_S="10"
+            )
+            for place in range(2)
+        ]
+        self.first = self.processes[0]
 
     def wait_for(self, step: int) -> None:
-        def reached() -> bool:
-            assert self.processes[0].poll() is None, self.logs[0].read_text()
-            return self.last_step() >= step
-
-        wait_until(reached, f"step {step}", 120)
-
-    def last_step(self) -> int:
-        lines = metric_lines(self.metrics) if self.metrics.exists() else []
-        return int(lines[-1]["step"]) if lines else 0
+        self.first.wait_for(lambda: self.first.last_step() >= step, f"step {step}")
 
     def send(self, number: int, process: int) -> None:
-        self.processes[process].send_signal(number)
+        self.processes[process].send(number)
 
     def end(self) -> list[int]:
         try:
-            return [process.wait(120) for process in self.processes]
+            return [process.end() for process in self.processes]
         finally:
             for process in self.processes:
                 process.kill()
-                process.wait()
-            for log in self.logs:
-                print(log.read_text())
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def processes(address: str, number: int) -> dict[str, str]:
+    return {
+        "DISPATCHER_COORDINATOR": address,
+        "DISPATCHER_NUM_PROCESSES": "2",
+        "DISPATCHER_PROCESS_ID": str(number),
+    }
 
 
 @pytest.mark.demo
@@ -148,31 +166,106 @@ class Two:
 @pytest.mark.timeout(900)
 def test_two_processes_are_preempted_and_killed_and_end_with_the_same_bits(tmp_path: Path, jax_cache: Path) -> None:
     words = {"steps": 400, "save_every": 20, "evaluate_every": 100}
-    assert Two(tmp_path / "undisturbed", jax_cache, **words).end() == [0, 0]
+    undisturbed = Two(tmp_path / "undisturbed", jax_cache, 1, **words)
+    assert undisturbed.end() == [0, 0]
 
-    disturbed = tmp_path / "disturbed"
-    preempted = Two(disturbed, jax_cache, **words)
+    root = tmp_path / "disturbed"
+    preempted = Two(root, jax_cache, 1, **words)
     preempted.wait_for(10)
     # Only one of them is told; both have to stop after the same step.
     preempted.send(signal.SIGTERM, 1)
     assert preempted.end() == [75, 75]
-    stopped = preempted.last_step()
+    stopped = preempted.first.last_step()
     assert 10 <= stopped < 400
 
-    killed = Two(disturbed, jax_cache, **words)
+    killed = Two(root, jax_cache, 2, **words)
     killed.wait_for(stopped + 30)
     killed.send(signal.SIGKILL, 1)
     first, second = killed.end()
     assert second == -signal.SIGKILL
     assert first not in (0, 75), "the one that is left must not take itself for the whole job"
+    assert not (killed.first.directory / "result.json").exists()
 
-    assert Two(disturbed, jax_cache, **words).end() == [0, 0]
-    expected, found = (arrays_of_checkpoints(made(tmp_path / name, **words)) for name in ("undisturbed", "disturbed"))
+    last = Two(root, jax_cache, 3, **words)
+    assert last.end() == [0, 0]
+    assert json.loads((last.first.directory / "result.json").read_text())["steps"] == 400
+    expected, found = (
+        arrays_of_checkpoints(made(tmp_path / name / "runs", **words)) for name in ("undisturbed", "disturbed")
+    )
     for one, other in zip(expected, found, strict=True):
         assert_same_bits(one, other)
-    lines = [
-        metric_lines(tmp_path / name / "results/default/default/tiny/metrics.jsonl")
-        for name in ("undisturbed", "disturbed")
-    ]
+    lines = [metric_lines(each.first.metrics) for each in (undisturbed, last)]
     assert len(lines[0]) == 400
     assert lines[1] == lines[0]
+
+
+COUNTING = """
+import jax
+# Before the others are known this would keep them from being found.
+THREE = jax.numpy.arange(3)
+
+from dispatcher.runtime.jobs.basic import BasicJob
+from dispatcher.runtime.registry import job
+from tiny_training import Text
+
+@job("tests/both")
+class Both(BasicJob[Text]):
+    @classmethod
+    def config(cls):
+        return Text
+
+    def run(self):
+        return {"devices": jax.device_count(), "sum": int(THREE.sum())}
+"""
+
+
+def test_one_of_them_reports_the_row(tmp_path: Path) -> None:
+    """`dispatcher job run`, of a job in a file that uses JAX when it is imported."""
+    (tmp_path / "both.py").write_text(COUNTING)
+    (tmp_path / "c.yaml").write_text("job: tests/both\n")
+    address = f"127.0.0.1:{free_port()}"
+    command = [sys.executable, "-P", "-m", "dispatcher.runtime", "run", "x", "c.yaml", "out", "--import", "both.py"]
+    started = [
+        subprocess.Popen(
+            command, cwd=tmp_path, env=environment(tmp_path / "cache", **processes(address, number)),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for number in range(2)
+    ]  # fmt: skip
+    try:
+        said = [process.communicate(timeout=120) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert [process.returncode for process in started] == [0, 0], said
+    # Gloo has something to say there too.
+    rows = [[line for line in out.splitlines() if line.startswith("{")] for out, _ in said]
+    assert rows == [['{"devices": 2, "sum": 3}'], []]
+
+
+@pytest.mark.parametrize(
+    ("before", "message"),
+    [
+        ("distributed.WAIT_S = 2", "process 0 of 2 cannot join the others at {address}: not all of them have come"),
+        ("import jax; jax.devices()", "process 0 of 2 cannot join the others at {address}: JAX was used before"),
+        (
+            "taken = socket.create_server(('', {port}), family=socket.AF_INET6, dualstack_ipv6=True)",
+            "process 0 of 2 cannot join the others at {address}: this host's port cannot be used: Address already",
+        ),
+    ],
+    ids=["the others do not come", "too late", "the port is taken"],
+)
+def test_a_process_that_cannot_join_says_why(tmp_path: Path, before: str, message: str) -> None:
+    port = free_port()
+    address = f"127.0.0.1:{port}"
+    code = (
+        "import socket; from dispatcher.errors import ConfigError; from dispatcher.runtime import distributed\n"
+        f"{before.format(port=port)}\n"
+        "try: distributed.initialize()\n"
+        "except ConfigError as error: raise SystemExit(str(error))"
+    )
+    env = environment(tmp_path, **processes(address, 0))
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert message.format(address=address) in done.stderr
+    assert "Traceback" not in done.stderr

@@ -30,15 +30,18 @@ PARAMS = {
 
 def main(params: Mapping[str, Any]) -> Mapping[str, float | str]:
     """Fine-tune, and return the row of the results table."""
-    config = {
+    spec = local(params["output_dir"], params["job_id"], project="names", group="lora")
+    return make_job(Lora, spec, config(params), restore=params["base"])()
+
+
+def config(params: Mapping[str, Any]) -> dict[str, Any]:
+    return {
         "names": {"lang": params["lang"]},
         "training": {"steps": params["steps"], "batch_size": params["batch_rows"], "seed": params["seed"]},
         "optimization": {"optimizer": "adamw", "lr": params["learning_rate"]},
         "model": {"dropout": params["dropout"]},
         "adapters": {"rank": params["rank"]},
     }
-    spec = local(params["output_dir"], params["job_id"], project="names", group="lora")
-    return make_job(Lora, spec, config, restore=params["base"])()
 
 
 if __name__ == "__main__":

@@ -27,13 +27,16 @@ PARAMS = {
 
 def main(params: Mapping[str, Any]) -> Mapping[str, float | str]:
     """Train, and return the row of the results table."""
-    config = {
+    spec = local(params["output_dir"], params["job_id"], project="names", group="pretrain")
+    return make_job(Pretrain, spec, config(params))()
+
+
+def config(params: Mapping[str, Any]) -> dict[str, Any]:
+    return {
         "training": {"steps": params["steps"], "batch_size": params["batch_rows"], "seed": params["seed"]},
         "optimization": {"optimizer": "muon", "lr": params["learning_rate"]},
         "model": {"layers": 1, "width": 128, "feed_forward": 352, "context": 64, "dropout": params["dropout"]},
     }
-    spec = local(params["output_dir"], params["job_id"], project="names", group="pretrain")
-    return make_job(Pretrain, spec, config)()
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 """Run as a script: train, killed with SIGKILL again and again, until it is done; prints at which step each kill came.
 
 Each attempt is a process of its own, forked from this one, which has imported everything and started nothing: so an
-attempt costs what its training costs.
+attempt costs what its training costs. The first word is the module whose `made` makes the job.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import random
@@ -15,12 +16,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tiny_training import made
-
 MOST_ATTEMPTS = 200
 
 
-def main(root: str, kills: int, seed: int, words: dict[str, Any]) -> list[int]:
+def main(module: str, root: str, kills: int, seed: int, words: dict[str, Any]) -> list[int]:
+    made = importlib.import_module(module).made
     chance = random.Random(seed)
     killed: list[int] = []
     for _ in range(MOST_ATTEMPTS):
@@ -30,7 +30,7 @@ def main(root: str, kills: int, seed: int, words: dict[str, Any]) -> list[int]:
             os._exit(0)
         if len(killed) < kills:
             begun = last_step(root)
-            if wait_for(root, begun + chance.randint(1, 8), child):
+            if wait_for(root, begun + chance.randint(1, words["steps"] // kills), child):
                 time.sleep(chance.uniform(0, 0.05))
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
@@ -53,12 +53,11 @@ def wait_for(root: str, step: int, child: int) -> bool:
 
 
 def last_step(root: str) -> int:
-    try:
-        lines = Path(root, "results/default/default/tiny/metrics.jsonl").read_text().split("\n")
-    except FileNotFoundError:
-        return 0
-    return int(json.loads(lines[-2])["step"]) if len(lines) > 1 else 0
+    for path in Path(root).glob("results/*/*/*/metrics.jsonl"):
+        lines = path.read_text().split("\n")
+        return int(json.loads(lines[-2])["step"]) if len(lines) > 1 else 0
+    return 0
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4]))))
+    print(json.dumps(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), json.loads(sys.argv[5]))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -20,39 +21,44 @@ from dispatcher.runtime.metrics import read_metrics
 HERE = Path(__file__).parent
 
 
-def train(root: Path, jax_cache: Path, kills: int, **words: Any) -> list[int]:
-    """Train in processes of their own; at which steps they were killed."""
-    command = [sys.executable, str(HERE / "kill_and_resume.py"), str(root), str(kills), "7", json.dumps(words)]
+def train(module: str, root: Path, jax_cache: Path, kills: int, **words: Any) -> list[int]:
+    """Train the job of a test module in processes of their own; at which steps they were killed."""
+    command = [sys.executable, str(HERE / "kill_and_resume.py"), module, str(root), str(kills), "7", json.dumps(words)]
     done = subprocess.run(command, env=environment(jax_cache), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return list(json.loads(done.stdout))
 
 
-def outcome(root: Path, **words: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def outcome(job: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The arrays of the checkpoints, and every line of metrics but for its time."""
-    job = made(root, **words)
-    lines = read_metrics(job.spec.result_path("metrics.jsonl"))
-    return arrays_of_checkpoints(job), [
-        {key: value for key, value in line.items() if key != "wall_s"} for line in lines
-    ]
+    return arrays_of_checkpoints(job), metric_lines(job.spec.result_path("metrics.jsonl"))
 
 
 @pytest.mark.demo
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_twenty_kills_leave_no_trace(tmp_path: Path, jax_cache: Path) -> None:
-    words = {"steps": 160, "save_every": 4}
-    train(tmp_path / "undisturbed", jax_cache, 0, **words)
-    killed = train(tmp_path / "killed", jax_cache, 20, **words)
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("tiny_training", {"steps": 160, "save_every": 4}),
+        ("demo_training", {"steps": 600, "save_every": 10, "log_every": 1, "evaluate_every": 50}),
+    ],
+    ids=["tiny", "demo"],
+)
+def test_twenty_kills_leave_no_trace(tmp_path: Path, jax_cache: Path, module: str, words: dict[str, Any]) -> None:
+    train(module, tmp_path / "undisturbed", jax_cache, 0, **words)
+    killed = train(module, tmp_path / "killed", jax_cache, 20, **words)
     assert len(killed) == 20
     # They came all over the training, and not only where a checkpoint had just been saved.
     assert max(killed) - min(killed) > 40
-    assert len({step % 4 for step in killed}) > 2
+    assert len({step % words["save_every"] for step in killed}) > 2
 
-    expected, found = outcome(tmp_path / "undisturbed", **words), outcome(tmp_path / "killed", **words)
+    make = importlib.import_module(module).made
+    undisturbed = make(tmp_path / "undisturbed", **words)
+    expected, found = outcome(undisturbed), outcome(make(tmp_path / "killed", **words))
     for one, other in zip(expected[0], found[0], strict=True):
         assert_same_bits(one, other)
-    assert [line["step"] for line in expected[1]] == list(range(1, 161))
+    assert [line["step"] for line in expected[1]] == list(range(1, undisturbed.training.steps + 1))
     assert found[1] == expected[1]
 
 

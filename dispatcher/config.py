@@ -49,7 +49,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     poll_interval_s: float = 30.0
     heartbeat_s: float = 2.0
     lost_after_s: float = 600.0
-    kill_grace_s: float = 15.0
+    # Enough for a job that takes the minute it has by default to save what it has done.
+    kill_grace_s: float = 75.0
     max_returns: int = 20
 
     def method(self, name: str) -> Method:

@@ -82,6 +82,7 @@ def _environment(
         contract.POD: pod,
         contract.ATTEMPT_DIR: os.fspath(paths.directory),
         contract.ROOT: os.fspath(config.layout.root),
+        contract.KILL_GRACE: str(math.ceil(config.kill_grace_s)),
     }
 
 

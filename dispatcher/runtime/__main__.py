@@ -2,6 +2,10 @@
 
 import sys
 
-from dispatcher.runtime.command_line import main
+from dispatcher.runtime.preemption import Preemption
 
-sys.exit(main())
+# From the first moment on: a SIGTERM while JAX is imported is a preemption too.
+with Preemption():
+    from dispatcher.runtime.command_line import main
+
+    sys.exit(main())

@@ -96,22 +96,24 @@ def key_of(job: str, config: Mapping[str, Any], **circumstances: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
-def remembered(directory: Path, key: str) -> int | None:
+def remembered(path: Path) -> int | None:
     """What an earlier search found; None when there was none, or when its file cannot be read."""
     try:
-        found = json.loads((directory / f"{key}.json").read_text(encoding="utf-8"))
-        return int(found["rows"])
+        rows = int(json.loads(path.read_text(encoding="utf-8"))["rows"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    return rows if rows >= 1 else None
 
 
-def remember(directory: Path, key: str, rows: int, **about: Any) -> None:
+def remember(path: Path, rows: int, **about: Any) -> None:
     """Keep a result for siblings and for later attempts; `about` is for people who read the file."""
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / f"{key}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    temporary.write_text(json.dumps({"rows": rows, **about}, default=str) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    try:
+        temporary.write_text(json.dumps({"rows": rows, **about}, default=str) + "\n", encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _counting(group: str, said: Any) -> Any:

@@ -3,9 +3,12 @@
 SIGTERM says so, and so do the early warnings of schedulers, SIGUSR1 (SLURM's `--signal=USR1@60`, LSF) and SIGUSR2
 (Grid Engine, HTCondor), which come some time before a SIGTERM. A second SIGTERM means at once.
 
+As long as there is nothing to save, a signal ends what is going on, as Ctrl-C does, but with 75. From `hold` on it is
+a wish that the training loop looks at.
+
 Signals are noticed by a thread of their own, through the file descriptor that the C handler writes to: Python's
 handlers wait until the main thread runs Python again, which it may never do while it waits for a device or for another
-process that is gone.
+process that is gone. A handler that somebody else has put in the place of ours counts instead of it.
 """
 
 from __future__ import annotations
@@ -24,17 +27,22 @@ from typing import Any, Final, Self
 from dispatcher import contract
 
 WARNINGS: Final = (signal.SIGUSR1, signal.SIGUSR2)
+BOUND_S: Final = 60.0
 # Who signals a process group that a wrapper also leads signals the job twice: that is one wish, not two.
 REPEAT_S: Final = 1.0
+# Of the time from TERM to KILL; what is killed by the wrapper counts as failed, not as preempted.
+_OF_GRACE: Final = 0.8
 
 _CLOSE: Final = 0
 _log = logging.getLogger(__name__)
 
 
 class Preemption:
-    """Whether this process was told to leave. After `bound_s` seconds it leaves, whatever it is doing.
+    """Whether this process was told to leave. Some seconds after that it leaves, whatever it is doing.
 
-        with Preemption(bound_s=60) as preemption:
+        with Preemption() as preemption:
+            prepare()
+            preemption.hold(bound_s=60)
             while not preemption.requested:
                 ...
 
@@ -42,9 +50,11 @@ class Preemption:
     the process without further ado; it is given the exit status.
     """
 
-    def __init__(self, bound_s: float, *, leave: Callable[[int], Any] = os._exit) -> None:
-        self._bound_s = bound_s
+    def __init__(self, *, leave: Callable[[int], Any] = os._exit) -> None:
+        self._bound_s = _within_grace(BOUND_S)
         self._leave = leave
+        self._holding = False
+        self._interrupted = False
         self._requested = threading.Event()
         self._restore = contextlib.ExitStack()
 
@@ -52,6 +62,16 @@ class Preemption:
     def requested(self) -> bool:
         """Whether it is time to save and leave."""
         return self._requested.is_set()
+
+    def hold(self, bound_s: float) -> None:
+        """From now on go on when told to leave, for at most `bound_s` seconds: there is something to save first."""
+        self._bound_s = _within_grace(bound_s)
+        if self._bound_s < bound_s:
+            _log.warning(
+                "a preemption has %g s to save, not %g: kill_grace in dispatcher.yaml is %s s",
+                *(self._bound_s, bound_s, os.environ[contract.KILL_GRACE]),
+            )
+        self._holding = True
 
     def __enter__(self) -> Self:
         if threading.current_thread() is not threading.main_thread():
@@ -68,7 +88,7 @@ class Preemption:
         self._restore.callback(os.write, write, bytes([_CLOSE]))
         self._restore.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(write, warn_on_full_buffer=False))
         for number in (signal.SIGTERM, *WARNINGS):
-            self._restore.callback(signal.signal, number, signal.signal(number, _ignore))
+            self._restore.callback(signal.signal, number, signal.signal(number, self._handle))
         return self
 
     def __exit__(
@@ -76,29 +96,37 @@ class Preemption:
     ) -> None:
         self._restore.close()
 
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        """In the main thread, when it runs Python next."""
+        if not self._holding and not self._interrupted:
+            # Once: what tidies up on the way out is not interrupted again.
+            self._interrupted = True
+            raise SystemExit(contract.EXIT_PREEMPTED)
+
     def _watch(self, pipe: int) -> None:
         """In its own thread: note the first wish, end the process on the second or when time is over."""
-        deadline = threading.Timer(self._bound_s, self._give_up)
-        deadline.daemon = True
         last_term_s: float | None = None
         while (number := os.read(pipe, 1)[0]) != _CLOSE:
+            if number not in (signal.SIGTERM, *WARNINGS) or signal.getsignal(number) != self._handle:
+                continue
             if number == signal.SIGTERM:
                 now_s = time.monotonic()
                 if last_term_s is not None and now_s - last_term_s > REPEAT_S:
                     self._say("a second SIGTERM: leaving at once, without saving")
                     self._leave(contract.EXIT_PREEMPTED)
                 last_term_s = now_s if last_term_s is None else last_term_s
-            elif number not in WARNINGS:
-                continue
             if not self._requested.is_set():
                 name = signal.Signals(number).name
-                self._say(f"{name}: finishing the step, saving, leaving within {self._bound_s:g} s")
+                what = "finishing the step, saving, leaving" if self._holding else "nothing to save, leaving"
+                self._say(f"{name}: {what} within {self._bound_s:g} s")
                 self._requested.set()
+                # Goes on when this watch has ended: what comes after the block has no more time than the block.
+                deadline = threading.Timer(self._bound_s, self._give_up)
+                deadline.daemon = True
                 deadline.start()
-        deadline.cancel()
 
     def _give_up(self) -> None:
-        self._say(f"not saved within {self._bound_s:g} s: leaving; the last checkpoint that was committed counts")
+        self._say(f"not done within {self._bound_s:g} s: leaving; the last checkpoint that was committed counts")
         self._leave(contract.EXIT_PREEMPTED)
 
     def _say(self, what: str) -> None:
@@ -107,5 +135,7 @@ class Preemption:
             os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, f"preempted: {what}\n".encode())
 
 
-def _ignore(number: int, frame: FrameType | None) -> None:
-    """The thread does what there is to do; this only keeps the signal from ending the process."""
+def _within_grace(bound_s: float) -> float:
+    """`bound_s`, or less where the wrapper kills sooner."""
+    grace = os.environ.get(contract.KILL_GRACE, "")
+    return min(bound_s, _OF_GRACE * int(grace)) if grace.isdigit() else bound_s

@@ -39,7 +39,9 @@ class JobProbe:
     tensor_shards: int
     # Rows that a device is given for one update: fewer at once mean that gradients are summed up, which takes memory.
     share: int
+    # What the job reads: the directory of its data, and the directory or URL of the checkpoints.
     data: str
+    checkpoints: str
 
     def __call__(self, rows: int, limit_s: float) -> Outcome:
         """Run two updates with `rows` rows per device; BatchSizeError when they fail for another reason than size."""
@@ -75,6 +77,7 @@ class JobProbe:
             "config": self.config,
             "tensor_shards": self.tensor_shards,
             "data": self.data,
+            "checkpoints": self.checkpoints,
         }
 
 
@@ -124,8 +127,8 @@ def main() -> None:
     from dispatcher.runtime.execution import local
 
     spec = local(words["folder"], "probe", tensor_shards=words["tensor_shards"])
-    # Its files go nowhere, but its data is where the job's is.
-    cluster = replace(spec.hardware.cluster, data=Path(words["data"]))
+    # Its files go nowhere, but what it reads is where the job has it.
+    cluster = replace(spec.hardware.cluster, data=Path(words["data"]), checkpoints=words["checkpoints"])
     with configuration(words["config"]):
         job = cls(replace(spec, hardware=replace(spec.hardware, cluster=cluster)))
     job.try_portions(words["rows"], words["parts"])

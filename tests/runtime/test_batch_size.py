@@ -120,18 +120,26 @@ def test_another_failure_is_no_question_of_size() -> None:
 def test_a_result_is_remembered_for_siblings_and_for_nobody_else(tmp_path: Path) -> None:
     config: dict[str, Any] = {"model": {"width": 64}, "training": {"seed": 1}, "optimization": {"lr": 1e-3}}
     key = key_of("Job", config, chip="h100", share=32)
-    remember(tmp_path, key, 12, chip="h100")
+    path = tmp_path / "batch_sizes" / f"{key}.json"
+    remember(path, 12, chip="h100")
     sibling = {**config, "training": {"seed": 2, "steps": 9}, "optimization": {"lr": 1e-4}}
-    assert remembered(tmp_path, key_of("Job", sibling, chip="h100", share=32)) == 12
+    assert remembered(path) == 12
+    assert key_of("Job", sibling, chip="h100", share=32) == key
     others = [
         key_of("Other", config, chip="h100", share=32),
         key_of("Job", {**config, "model": {"width": 65}}, chip="h100", share=32),
         key_of("Job", {**config, "optimization": {"optimizer": "muon"}}, chip="h100", share=32),
         key_of("Job", config, chip="a100", share=32),
     ]
-    assert [remembered(tmp_path, other) for other in others] == [None] * 4
-    (tmp_path / f"{key}.json").write_text("{")
-    assert remembered(tmp_path, key) is None
+    assert len({key, *others}) == 5
+
+
+@pytest.mark.parametrize("content", ["", "{", "[3]", "{}", '{"rows": null}', '{"rows": 0}', '{"rows": -4}'])
+def test_a_file_that_is_damaged_says_nothing(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "x.json"
+    assert remembered(path) is None
+    path.write_text(content)
+    assert remembered(path) is None
 
 
 SCRIPT = """

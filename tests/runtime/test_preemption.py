@@ -16,6 +16,8 @@ from dispatcher.runtime import preemption
 from dispatcher.runtime.preemption import Preemption
 
 PATIENCE_S = 30.0
+# No test waits so long: the bound holds beyond the block.
+LONG_S = 3600.0
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:
@@ -34,7 +36,8 @@ def left(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
 def test_the_first_signal_is_a_wish(number: int, left: list[int]) -> None:
-    with Preemption(PATIENCE_S, leave=left.append) as told:
+    with Preemption(leave=left.append) as told:
+        told.hold(LONG_S)
         assert not told.requested
         os.kill(os.getpid(), number)
         wait_until(lambda: told.requested, "the signal was not noticed")
@@ -42,7 +45,8 @@ def test_the_first_signal_is_a_wish(number: int, left: list[int]) -> None:
 
 
 def test_a_second_sigterm_leaves_at_once(left: list[int]) -> None:
-    with Preemption(PATIENCE_S, leave=left.append) as told:
+    with Preemption(leave=left.append) as told:
+        told.hold(LONG_S)
         os.kill(os.getpid(), signal.SIGTERM)
         wait_until(lambda: told.requested, "the first was not noticed")
         time.sleep(2 * preemption.REPEAT_S)
@@ -54,7 +58,8 @@ def test_a_second_sigterm_leaves_at_once(left: list[int]) -> None:
 
 def test_one_wish_that_arrives_twice_is_one(left: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preemption, "REPEAT_S", PATIENCE_S)
-    with Preemption(PATIENCE_S, leave=left.append) as told:
+    with Preemption(leave=left.append) as told:
+        told.hold(LONG_S)
         os.kill(os.getpid(), signal.SIGTERM)
         wait_until(lambda: told.requested, "the first was not noticed")
         os.kill(os.getpid(), signal.SIGTERM)
@@ -63,7 +68,8 @@ def test_one_wish_that_arrives_twice_is_one(left: list[int], monkeypatch: pytest
 
 
 def test_the_sigterm_after_a_warning_is_the_first(left: list[int]) -> None:
-    with Preemption(PATIENCE_S, leave=left.append) as told:
+    with Preemption(leave=left.append) as told:
+        told.hold(LONG_S)
         os.kill(os.getpid(), signal.SIGUSR1)
         wait_until(lambda: told.requested, "the warning was not noticed")
         time.sleep(2 * preemption.REPEAT_S)
@@ -71,20 +77,70 @@ def test_the_sigterm_after_a_warning_is_the_first(left: list[int]) -> None:
     assert left == []
 
 
+def test_as_long_as_there_is_nothing_to_save_it_leaves_at_once(left: list[int]) -> None:
+    tidied: list[str] = []
+    with pytest.raises(SystemExit) as caught, Preemption(leave=left.append):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(PATIENCE_S)
+        finally:
+            # Whoever signals again does not interrupt this.
+            os.kill(os.getpid(), signal.SIGTERM)
+            tidied.append("yes")
+    assert (caught.value.code, tidied, left) == (75, ["yes"], [])
+
+
+def test_the_bound_holds_for_what_comes_after_the_block(left: list[int]) -> None:
+    with Preemption(leave=left.append) as told:
+        told.hold(0.2)
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_until(lambda: told.requested, "the signal was not noticed")
+    assert left == []
+    wait_until(lambda: left, "it stayed")
+
+
+def test_the_wrapper_does_not_kill_sooner(
+    left: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("DISPATCHER_KILL_GRACE_S", "1")
+    began_s = time.monotonic()
+    with Preemption(leave=left.append) as told:
+        told.hold(LONG_S)
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_until(lambda: left, "it stayed")
+    assert time.monotonic() - began_s < PATIENCE_S / 2
+    assert "a preemption has 0.8 s to save, not 3600: kill_grace in dispatcher.yaml is 1 s" in caplog.text
+
+
+def test_somebody_elses_handler_counts(left: list[int]) -> None:
+    heard: list[int] = []
+    with Preemption(leave=left.append) as told:
+        signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_until(lambda: heard, "the handler was not called")
+        # The watching thread reads one signal after the other.
+        told.hold(LONG_S)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        wait_until(lambda: told.requested, "the warning was not noticed")
+    assert left == []
+
+
 def test_when_time_is_over_it_leaves(left: list[int], capfd: pytest.CaptureFixture[str]) -> None:
-    with Preemption(0.05, leave=left.append):
+    with Preemption(leave=left.append) as told:
+        told.hold(0.05)
         os.kill(os.getpid(), signal.SIGTERM)
         wait_until(lambda: left, "it stayed")
     assert left == [75]
     said = capfd.readouterr().err
     assert "SIGTERM: finishing the step, saving, leaving within 0.05 s" in said
-    assert "not saved within 0.05 s: leaving; the last checkpoint that was committed counts" in said
+    assert "not done within 0.05 s: leaving; the last checkpoint that was committed counts" in said
 
 
 def test_a_main_thread_that_hangs_in_c_code_does_not_keep_it_from_leaving() -> None:
     code = (
         "import ctypes; from dispatcher.runtime.preemption import Preemption\n"
-        "with Preemption(0.2): print('ready', flush=True); libc = ctypes.CDLL(None); [libc.sleep(60) for _ in range(9)]"
+        "with Preemption() as told:\n"
+        "  told.hold(0.2); print('ready', flush=True); libc = ctypes.CDLL(None); [libc.sleep(60) for _ in range(9)]"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -103,7 +159,7 @@ def test_afterwards_signals_are_what_they_were() -> None:
     threads = threading.active_count()
     descriptors = len(os.listdir("/proc/self/fd"))
     try:
-        with Preemption(PATIENCE_S):
+        with Preemption():
             assert signal.getsignal(signal.SIGUSR1) is not handler
         assert signal.getsignal(signal.SIGUSR1) is handler
         assert signal.set_wakeup_fd(-1) == -1
@@ -117,7 +173,7 @@ def test_in_another_thread_it_does_nothing() -> None:
     found: list[bool] = []
 
     def enter() -> None:
-        with Preemption(PATIENCE_S) as told:
+        with Preemption() as told:
             found.append(told.requested)
 
     thread = threading.Thread(target=enter)

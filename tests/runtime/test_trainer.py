@@ -14,12 +14,15 @@ import pytest
 from flax import nnx
 from tiny_training import Tiny, made, text
 
-from dispatcher.errors import ConfigError, DispatcherError
+from dispatcher.errors import BatchSizeError, CheckpointError, ConfigError, DispatcherError
+from dispatcher.runtime.configuration import to_dict
 from dispatcher.runtime.execution import local
+from dispatcher.runtime.jobs import fitting
 from dispatcher.runtime.jobs.checkpointed import manager_at
 from dispatcher.runtime.jobs.trainer import BEST
 from dispatcher.runtime.jobs.training_config import Portions, TrainingConfig
 from dispatcher.runtime.metrics import read_metrics
+from dispatcher.runtime.probe import JobProbe
 from dispatcher.runtime.stream import TokenWindows
 
 pytestmark = pytest.mark.demo
@@ -260,3 +263,105 @@ def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(tmp_path: Pat
     assert again.step == 7
     for name, array in arrays(calm).items():
         assert array.tobytes() == arrays(again)[name].tobytes(), name
+
+
+def test_when_every_checkpoint_is_damaged_it_does_not_begin_anew(tmp_path: Path) -> None:
+    words = {"steps": 4, "save_every": 2, "evaluate_every": None}
+    whole = trained(tmp_path, cls=Silent, **words)
+    for tree in (tmp_path / "checkpoints" / str(whole.spec.relative_path)).glob("*/tree.json"):
+        tree.unlink()
+    # Also not the second time, when the damaged ones are out of the way.
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match=r"no checkpoint to restore|every checkpoint was damaged"):
+            trained(tmp_path, cls=Silent, **{**words, "steps": 5})
+
+
+@pytest.mark.parametrize("content", ["", "[1]", '{"steps": '])
+def test_a_row_that_is_damaged_is_made_again(tmp_path: Path, content: str) -> None:
+    first = trained(tmp_path, steps=4)
+    first.spec.result_path("result.json").write_text(content)
+    assert made(tmp_path, steps=4)() == {name: pytest.approx(value) for name, value in first.result().items()}
+
+
+def test_the_row_of_a_shorter_training_does_not_stand_for_a_longer_one(tmp_path: Path) -> None:
+    """Whose process ends when its last checkpoint is committed and no row is written yet."""
+    constant = {"optimization.schedule": "constant", "evaluate_every": None}
+    trained(tmp_path, cls=Silent, steps=4, **constant)
+
+    class Dies(Silent):
+        def result(self) -> None:
+            raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        trained(tmp_path, cls=Dies, steps=6, **constant)
+    again = made(tmp_path, cls=Silent, steps=6, **constant)
+    assert again()["steps"] == 6
+
+
+def test_a_state_that_is_broken_is_not_saved(tmp_path: Path) -> None:
+    diverging = {"optimization.schedule": "constant", "optimization.warmup": 0.0, "optimization.lr": float("inf")}
+    words = {"save_every": 3, "log_every": 100, "evaluate_every": None, **diverging}
+    job = made(tmp_path, cls=Silent, **words)
+    with pytest.raises(FloatingPointError, match="the loss is nan at step 3 of 40"):
+        job()
+    assert type(job).checkpoints(job.spec) == []
+
+
+class FromAnother(Silent):
+    """Begins with the model of another training."""
+
+    def start_from(self) -> Any:
+        return self.load_model("default/default/tiny/best")
+
+
+def test_a_probe_reads_the_checkpoints_of_the_job(forty: Any) -> None:
+    cluster = forty.spec.hardware.cluster
+    job = made(cluster.root, "another", cls=FromAnother)
+    probe = JobProbe(FromAnother, to_dict(job.configuration_in_force), 1, 8, str(cluster.data), cluster.checkpoints)
+    assert probe(8, 120.0).fits
+    assert {path.name for path in Path(cluster.checkpoints, "default", "default").iterdir()} == {"tiny"}
+
+
+class Hungry(Silent):
+    """Its device has no more memory when it trains, in spite of what was found."""
+
+    said = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 96 bytes.\nBuffers: many"
+
+    def _train(self, *words: Any) -> None:
+        raise jax.errors.JaxRuntimeError(self.said)
+
+
+def test_a_batch_size_that_no_longer_fits_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[int] = []
+
+    def search(probe: Any, most: int) -> int:
+        searched.append(most)
+        return 4
+
+    monkeypatch.setattr(fitting, "largest_that_fits", search)
+    words = {"steps": 2, "per_device_batch_size": -1, "evaluate_every": None}
+    job = made(tmp_path, "first", cls=Hungry, **words)
+    with pytest.raises(BatchSizeError) as caught:
+        job()
+    said = str(caught.value)
+    # What the dispatcher knows a lack of memory by, without the list of buffers.
+    assert "4 rows per device were found to fit, and now they do not: RESOURCE_EXHAUSTED: Out of memory" in said
+    assert "Buffers" not in said
+    assert "is removed: the next attempt searches again" in said
+    with pytest.raises(BatchSizeError):
+        made(tmp_path, "second", cls=Hungry, **words)()
+    assert searched == [8, 8]
+
+    monkeypatch.setattr(Hungry, "said", "INVALID_ARGUMENT: something else")
+    for _ in range(2):
+        with pytest.raises(jax.errors.JaxRuntimeError, match="INVALID_ARGUMENT"):
+            made(tmp_path, "third", cls=Hungry, **words)()
+    assert searched == [8, 8, 8]
+
+
+def test_a_batch_size_that_cannot_be_remembered_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "largest_that_fits", lambda probe, most: 4)
+    (tmp_path / "batch_sizes").write_text("in the way")
+    job = made(tmp_path, per_device_batch_size=-1)
+    job.prepare()
+    assert job.portions == Portions(parts=2, rows=4)

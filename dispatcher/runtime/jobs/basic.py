@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Generic, Self, TypeVar
 
 import jax
-import numpy as np
 from jax.experimental import multihost_utils
 
+from dispatcher.runtime.checkpoint import processes
 from dispatcher.runtime.configuration import Config, checked, configuration, configure, current_config
 from dispatcher.runtime.execution import ExecutionSpec, local
 from dispatcher.runtime.metrics import json_number
@@ -22,7 +22,7 @@ C = TypeVar("C")
 # One row of the results table.
 Row = Mapping[str, "float | str"]
 
-_RESULT: Final = "result.json"
+RESULT: Final = "result.json"
 _log = logging.getLogger(__name__)
 
 
@@ -62,7 +62,7 @@ class BasicJob(ABC, Generic[C]):
 
     @property
     def done(self) -> bool:
-        """Whether there is nothing left to do; then the job is skipped. The first process's answer counts for all."""
+        """Whether there is nothing left to do; then the job is skipped. Asked on the first process, for all."""
         return False
 
     def finish(self) -> None:
@@ -113,35 +113,38 @@ class BasicJob(ABC, Generic[C]):
         """The job on the devices that are there, with its files below `root`; inside of a `configuration` block."""
         return cls(local(root, name, project, group))
 
+    def kept_row(self) -> Row | None:
+        """The row that an earlier run of this job has left; None when there is none, or when it cannot be read."""
+        path = self.spec.result_path(RESULT)
+        try:
+            row = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            _log.warning("%s: cannot be read: %s", path, error)
+            return None
+        return row if isinstance(row, dict) else None
+
     def _run_once(self) -> Row | None:
-        if _everywhere(self.done):
+        # What the first process says counts: files show late on other hosts, and one that skips alone hangs the rest.
+        if processes.decide(lambda: bool(self.done)):
             _log.info("%s: done already, skipped", self.spec.name)
-            return self._kept_row()
+            kept: Row | None = processes.decide(self.kept_row)
+            return kept
         self.sync("start")
         said = self.run()
         row = None if said is None else {name: _cell(value) for name, value in said.items()}
         if row is not None:
-            with self.spec.result(_RESULT) as file:
-                if file is not None:
-                    json.dump(row, file, ensure_ascii=False)
+            processes.decide(lambda: self._write(row))
         self.sync("end")
         self.finish()
         return row
 
-    def _kept_row(self) -> Row | None:
-        try:
-            row: Row = json.loads(self.spec.result_path(_RESULT).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return None
-        return row
+    def _write(self, row: Row) -> None:
+        with self.spec.result(RESULT) as file:
+            assert file is not None, "for the first process"
+            json.dump(row, file, ensure_ascii=False)
 
 
 def _cell(value: Any) -> float | str:
     return value if isinstance(value, (str, int)) else json_number(float(value))
-
-
-def _everywhere(verdict: bool) -> bool:
-    """The first process's verdict: files show late on other hosts, and one that skips alone would hang the rest."""
-    if jax.process_count() == 1:
-        return verdict
-    return bool(multihost_utils.broadcast_one_to_all(np.array(verdict)))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,13 +23,41 @@ from dispatcher.runtime.launching import OUTPUT
 from dispatcher.runtime.probe import JobProbe
 
 FOLDER: Final = "batch_sizes"
+_NO_MEMORY: Final = re.compile(r"RESOURCE_EXHAUSTED|[Oo]ut of memory")
 
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Fit:
+    """The most rows that fit on each device, and the file that says so for siblings and later attempts."""
+
+    rows: int
+    path: Path
+
+    @contextmanager
+    def trusted(self) -> Iterator[None]:
+        """Run the training in the block; when it runs out of memory all the same, forget the size, and say so.
+
+        Somebody else may use the device too, now or when it was found. Without this every further attempt would fail
+        alike.
+        """
+        try:
+            yield
+        except jax.errors.JaxRuntimeError as error:
+            if not _NO_MEMORY.search(str(error)):
+                raise
+            self.path.unlink(missing_ok=True)
+            raise BatchSizeError(
+                f"training.per_device_batch_size = -1: {self.rows} rows per device were found to fit, and now they do "
+                f"not: {str(error).splitlines()[0][:200]}\nDoes something else use the device? {self.path} is removed: "
+                "the next attempt searches again"
+            ) from error
+
+
 def find_batch_size(
     cls: type[Any], config: Config | Mapping[str, Any], spec: ExecutionSpec, topology: Topology, batch_size: int
-) -> int:
+) -> Fit:
     """The most rows that fit on each device, for the job `cls` with `config`; searched for once by all siblings.
 
     Of several processes nobody searches: they hold the devices together. They take what one process has found on such
@@ -38,20 +69,25 @@ def find_batch_size(
     chip = topology.devices[0].device_kind
     about = {"chip": chip, "tensor_shards": topology.tensor_shards, "share": share, "jax": jax.__version__}
     key, directory = key_of(job, document, **about), _directory(spec)
-    known: int | None = processes.decide(lambda: remembered(directory, key))
+    path = directory / f"{key}.json"
+    known: int | None = processes.decide(lambda: remembered(path))
     if known is not None:
-        _log.info("%s: batch size %d per device, as found before (%s/%s.json)", spec.name, known, directory, key)
-        return known
+        _log.info("%s: batch size %d per device, as found before (%s)", spec.name, known, path)
+        return Fit(known, path)
     if jax.process_count() > 1:
         raise BatchSizeError(
             "training.per_device_batch_size = -1: the processes of one job cannot search together; say a number, or "
             f"run it once with one process whose devices have {share} rows each"
         )
-    data = str(spec.hardware.cluster.data)
-    found = largest_that_fits(JobProbe(cls, document, topology.tensor_shards, share, data), share)
-    remember(directory, key, found, job=job, **about)
+    cluster = spec.hardware.cluster
+    probe = JobProbe(cls, document, topology.tensor_shards, share, str(cluster.data), cluster.checkpoints)
+    found = largest_that_fits(probe, share)
     _log.info("%s: batch size %d per device on %s", spec.name, found, chip)
-    return found
+    try:
+        remember(path, found, job=job, **about)
+    except OSError as error:
+        _log.warning("%s: cannot be written: %s; the next attempt searches again", path, error.strerror)
+    return Fit(found, path)
 
 
 def _directory(spec: ExecutionSpec) -> Path:

@@ -6,9 +6,10 @@ import contextlib
 import logging
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NoReturn, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
@@ -16,11 +17,11 @@ from flax import nnx
 from dispatcher import contract
 from dispatcher.errors import ConfigError
 from dispatcher.runtime import sharding
-from dispatcher.runtime.checkpoint import Contents, RandomState, Restored, Retention, processes
+from dispatcher.runtime.checkpoint import Contents, RandomState, Restored, Retention
 from dispatcher.runtime.configuration import configure
 from dispatcher.runtime.execution import Topology
-from dispatcher.runtime.jobs.basic import Row
-from dispatcher.runtime.jobs.fitting import find_batch_size
+from dispatcher.runtime.jobs.basic import RESULT, Row
+from dispatcher.runtime.jobs.fitting import Fit, find_batch_size
 from dispatcher.runtime.jobs.restoreable import RestoreableJob
 from dispatcher.runtime.jobs.training_config import FIND, DataConfig, Portions, TrainingConfig
 from dispatcher.runtime.metrics import MetricsLog
@@ -40,6 +41,11 @@ OPTIMIZER: Final = "optimizer"
 HELD_OUT_LOSS: Final = "held_out_loss"
 
 _log = logging.getLogger(__name__)
+_greatest = jax.jit(jnp.max)
+
+
+class _CutOffError(Exception):
+    """Told to leave in the middle of an evaluation."""
 
 
 class BaseTrainer(RestoreableJob[C], Generic[C, M]):
@@ -81,6 +87,11 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
         self._programs: Programs | None = None
         self._portions: Portions | None = None
         self._position: Any = None
+        # What belongs to the step reached, whose evaluation was cut off.
+        self._unmeasured: dict[str, float] | None = None
+        self._fit: Fit | None = None
+        self._preemption: Preemption | None = None
+        self._wishes: list[jax.Array] = []
 
     @classmethod
     def config(cls) -> list[type[Any]]:
@@ -150,30 +161,36 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
     @property
     def done(self) -> bool:
         latest = type(self).latest(self.spec)
-        return (
-            latest is not None and latest.step >= self.training.steps and self.spec.result_path("result.json").exists()
-        )
+        return latest is not None and latest.step >= self.training.steps and self.kept_row() is not None
 
     def run(self) -> Row | None:
         """Train from where the last checkpoint stands to the last step; exits with 75 when it is told to leave."""
-        with Preemption(self.training.preemption_s) as preemption:
-            self._go_on()
-            stream = Stream(self.source())
-            if self._position is not None:
-                stream.seek(self._position)
-            with self._open_log() as log:
-                self._train(stream, log, preemption)
+        with self._preemptible() as preemption:
+            self.prepare()
+            with self._fit.trusted() if self._fit is not None else contextlib.nullcontext():
+                self._go_on()
+                stream = Stream(self.source())
+                if self._position is not None:
+                    stream.seek(self._position)
+                if self.main_process():
+                    # That of a shorter training would stand for this one as soon as the last step is saved.
+                    self.spec.result_path(RESULT).unlink(missing_ok=True)
+                with self._open_log() as log:
+                    preemption.hold(self.training.preemption_s)
+                    self._train(stream, log, preemption)
+                    # As long as a signal does not end the process: the last step is worth as much as the others.
+                    self.wait()
         return self.result()
 
     def restore_from_path(self, rel_path: str) -> None:
         """Take up a training of the same model: its state, its step, where its data stands, its random numbers.
 
-        The best checkpoint so far is another's when the path is; then the search for the best begins anew.
+        What was measured so far is another's when the path is; then the search for the best begins anew.
         """
         self.prepare()
         self._take_up(self.load_from_path(rel_path, self.tree(self.programs.target)))
         if not rel_path.startswith(self.path_of("")):
-            self.best = None
+            self.best = self._unmeasured = None
 
     def prepare(self) -> None:
         """Set up the programs: how many rows at once, the model without its arrays, the optimizer."""
@@ -185,6 +202,7 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
             self._programs = Programs(
                 self.make_model, self.loss, self.optimizer(), self.topology.mesh, trainable=self.TRAINABLE
             )
+            self._wishes = [sharding.for_each_device(value, self.topology.mesh) for value in (0, 1)]
 
     def begin(self) -> None:
         """Prepare, and have a state: the one that was restored, else a fresh one."""
@@ -205,11 +223,10 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
         """Make two updates of `parts` parts with `per_device` rows on each device, to see whether they fit."""
         self._portions = Portions(parts, per_device * self.topology.data_shards)
         self.begin()
-        stay = sharding.for_each_device(0, self.topology.mesh)
         rows = Stream(self.source()).take(self.portions.parts * self.portions.rows)
         batch = sharding.put_rows(self._in_parts(rows), self.topology.mesh, axis=1)
         for step in range(2):
-            self._update(batch, np.int32(step), stay)
+            self._update(batch, np.int32(step))
         jax.block_until_ready(self.live_state)  # type: ignore[no-untyped-call]
 
     @property
@@ -239,6 +256,8 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
         """The loss over the first epoch of `source`: summed in nats, and over how many predictions."""
         nats, count = 0.0, 0
         for batch in whole_epoch(source, self.portions.rows):
+            if self._told():
+                raise _CutOffError
             placed = sharding.put_rows(batch, self.topology.mesh)
             part = self.programs.evaluate(self.live_state.trained, self.live_state.frozen, placed)
             nats += float(part[0])
@@ -249,28 +268,53 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
 
     def _train(self, stream: Stream, log: MetricsLog | None, preemption: Preemption) -> None:
         training = self.training
-        mesh = self.topology.mesh
-        stay, leave = (sharding.for_each_device(value, mesh) for value in (0, 1))
+        alone = jax.process_count() == 1
         before: dict[str, jax.Array] | None = None
+        if self._unmeasured is not None:
+            found, self._unmeasured = self._unmeasured, None
+            self._conclude(stream, log, found)
         while self.step < training.steps:
-            batch = sharding.put_rows(self._in_parts(stream.take(training.batch_size)), mesh, axis=1)
-            wish = leave if preemption.requested else stay
-            measured = self._update(batch, np.int32(self.step), wish)
+            batch = sharding.put_rows(self._in_parts(stream.take(training.batch_size)), self.topology.mesh, axis=1)
+            measured = self._update(batch, np.int32(self.step))
             self.step += 1
             # Looked at one step late, so that the devices always have the next one to do.
-            leaving = before is not None and bool(before[WISH])
+            leaving = (before is not None and bool(before[WISH])) or (alone and preemption.requested)
             before = measured
+            saving = leaving or training.is_due(training.save_every, self.step)
+            if saving or training.is_due(training.log_every, self.step):
+                self._check_finite(measured)
             self._measure(stream, log, measured)
-            if leaving or training.is_due(training.save_every, self.step):
+            if saving:
                 self._save(stream, log)
             if leaving and self.step < training.steps:
-                self.wait()
-                _log.warning("%s: preempted at step %d of %d, saved", self.spec.name, self.step, training.steps)
-                raise SystemExit(contract.EXIT_PREEMPTED)
+                self._leave()
 
-    def _update(self, batch: Batch, step: np.int32, wish: jax.Array) -> dict[str, jax.Array]:
+    def _leave(self) -> NoReturn:
+        self.wait()
+        _log.warning("%s: preempted at step %d of %d, saved", self.spec.name, self.step, self.training.steps)
+        raise SystemExit(contract.EXIT_PREEMPTED)
+
+    @contextlib.contextmanager
+    def _preemptible(self) -> Iterator[Preemption]:
+        with Preemption() as preemption:
+            self._preemption = preemption
+            try:
+                yield preemption
+            finally:
+                self._preemption = None
+
+    def _wish(self) -> jax.Array:
+        """Whether this process was told to leave, on each of its devices."""
+        return self._wishes[self._preemption is not None and self._preemption.requested]
+
+    def _told(self) -> bool:
+        """Whether one of the processes was told to leave: all hear the same, and all have to ask."""
+        wish = self._wish()
+        return bool(_greatest(wish)) if jax.process_count() > 1 else wish is self._wishes[1]
+
+    def _update(self, batch: Batch, step: np.int32) -> dict[str, jax.Array]:
         state = self.live_state
-        words = (state.trained, state.optimizer, state.frozen, batch, self.key, step, wish)
+        words = (state.trained, state.optimizer, state.frozen, batch, self.key, step, self._wish())
         trained, moments, measured = self.programs.update(*words)
         self.state = TrainState(trained, state.frozen, moments)
         return dict(measured)
@@ -279,19 +323,27 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
         training, shards = self.training, self.topology.data_shards
         if training.per_device_batch_size != FIND:
             return Portions.of(training.batch_size, training.per_device_batch_size, shards)
-        largest = find_batch_size(
+        self._fit = find_batch_size(
             type(self), self.configuration_in_force, self.spec, self.topology, training.batch_size
         )
-        return Portions.fitting(training.batch_size, largest, shards)
+        return Portions.fitting(training.batch_size, self._fit.rows, shards)
 
     def _measure(self, stream: Stream, log: MetricsLog | None, measured: Mapping[str, jax.Array]) -> None:
         """Log and evaluate, where this step is one to do so."""
         found: dict[str, float] = {}
         if self.training.is_due(self.training.log_every, self.step):
             found = {name: float(value) for name, value in measured.items() if name != WISH}
-            found["lr"] = float(self.schedule()(np.int32(self.step - 1)))
-            self._check_finite(found)
-        evaluated = self.evaluate() if self.training.is_due(self.training.evaluate_every, self.step) else {}
+            found["lr"] = self._rate()
+        self._conclude(stream, log, found)
+
+    def _conclude(self, stream: Stream, log: MetricsLog | None, found: dict[str, float]) -> None:
+        """Evaluate, where this step is one to do so, and log that together with `found`."""
+        try:
+            evaluated = self.evaluate() if self.training.is_due(self.training.evaluate_every, self.step) else {}
+        except _CutOffError:
+            # Whoever goes on from here evaluates first.
+            self._save(stream, log, unmeasured=found)
+            self._leave()
         found |= evaluated
         if not found:
             return
@@ -304,14 +356,26 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
             self.best = (self.step, value)
             self._save(stream, log, name=BEST)
 
-    def _check_finite(self, found: Mapping[str, float]) -> None:
-        if not math.isfinite(found[LOSS]):
+    def _check_finite(self, measured: Mapping[str, jax.Array]) -> None:
+        loss = float(measured[LOSS])
+        if not math.isfinite(loss):
             raise FloatingPointError(
-                f"the loss is {found[LOSS]} at step {self.step} of {self.training.steps}: "
-                f"try a learning rate below {found['lr']:g}"
+                f"the loss is {loss} at step {self.step} of {self.training.steps}: "
+                f"try a learning rate below {self._rate():g}"
             )
 
-    def _save(self, stream: Stream, log: MetricsLog | None, *, name: str | None = None) -> None:
+    def _rate(self) -> float:
+        """The learning rate of the step that was done last."""
+        return float(self.schedule()(np.int32(self.step - 1)))
+
+    def _save(
+        self,
+        stream: Stream,
+        log: MetricsLog | None,
+        *,
+        name: str | None = None,
+        unmeasured: Mapping[str, float] | None = None,
+    ) -> None:
         """Begin to save all that the next step depends on; under a name it is not what a restart goes on from."""
         if log is not None:
             log.sync()
@@ -319,7 +383,7 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
             name or f"step-{self.step:08d}",
             self.tree(self.live_state),
             step=self.step,
-            metadata={"best": self.best, "measured": self.measured},
+            metadata={"best": self.best, "measured": self.measured, "unmeasured": unmeasured},
             metrics=self._finite(),
             beside=Contents(position=stream.position, random=RandomState.capture(self.key)),
             resumable=name is None,
@@ -328,10 +392,9 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
     def _go_on(self) -> None:
         """Take up the latest checkpoint of this job; without one, what was restored or a fresh state."""
         self.prepare()
-        checkpoints, _ = self._manager(self.path_of(BEST))
-        if processes.decide(lambda: checkpoints.latest() is not None):
-            # Not by its name: where the latest is damaged, the one before it is taken.
-            self._take_up(checkpoints.load(self.tree(self.programs.target)))
+        resumed = self.resume(self.tree(self.programs.target))
+        if resumed is not None:
+            self._take_up(resumed)
             _log.info("%s: going on from step %d of %d", self.spec.name, self.step, self.training.steps)
         self.begin()
 
@@ -340,8 +403,9 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
         trained, frozen = self.programs.split(restored.tree[MODEL])
         self.state = TrainState(trained, frozen, restored.tree[OPTIMIZER])
         self.step = restored.ref.step
-        self.measured = dict(said["measured"])
-        self.best = (said["best"][0], said["best"][1]) if said["best"] else None
+        self.measured = dict(said.get("measured") or {})
+        self.best = (said["best"][0], said["best"][1]) if said.get("best") else None
+        self._unmeasured = said.get("unmeasured")
         self._position = restored.contents.position
         key = restored.contents.random.restore() if restored.contents.random is not None else None
         self.key = self.key if key is None else key

@@ -1,0 +1,250 @@
+"""Attempts of a trainer in processes of their own, which are told to leave or outlive their time at every moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fleet import wait_until
+from tiny_runs import Attempt, arrays_of_checkpoints, assert_same_bits, metric_lines, tiny_entry
+from tiny_training import made
+
+from dispatcher import contract
+
+pytestmark = pytest.mark.demo
+
+# Each says on the disk that it has come to the moment in question, and then takes its time.
+MOMENTS = """
+import ctypes, os, sys, time
+from pathlib import Path
+
+from dispatcher.runtime.checkpoint.directory import DirectoryStorage
+from dispatcher.runtime.registry import job
+from tiny_training import Tiny
+
+HERE = Path(os.environ["MOMENTS"])
+
+def reached(moment):
+    (HERE / moment).write_text(str(os.getpid()))
+
+if os.environ.get("AT_IMPORT"):
+    reached("import")
+    time.sleep(600)
+
+@job("tests/made-slowly")
+class MadeSlowly(Tiny):
+    def make_model(self):
+        reached("make")
+        time.sleep(600)
+
+@job("tests/compiled-slowly")
+class CompiledSlowly(Tiny):
+    def loss(self, model, batch, key):
+        reached("compile")
+        # As a compiler does: without a look at signals.
+        for _ in range(20):
+            ctypes.CDLL(None).sleep(30)
+
+@job("tests/probed-slowly")
+class ProbedSlowly(Tiny):
+    def source(self):
+        reached("probe")
+        time.sleep(600)
+
+@job("tests/evaluated-slowly")
+class EvaluatedSlowly(Tiny):
+    def held_out(self):
+        source = super().held_out()
+        read = source.read
+
+        def slowly(*where):
+            if self.step == 20:
+                reached("evaluation")
+                time.sleep(0.2)
+            return read(*where)
+
+        source.read = slowly
+        return source
+
+@job("tests/committed-slowly")
+class CommittedSlowly(Tiny):
+    def result(self):
+        reached("row")
+        return super().result()
+
+publish = DirectoryStorage.publish
+
+def slowly(self, staged, name, draft, guard):
+    if name == os.environ.get("SLOW_COMMIT"):
+        reached("commit")
+        time.sleep(2)
+    return publish(self, staged, name, draft, guard)
+
+DirectoryStorage.publish = slowly
+"""
+
+
+class Moments:
+    """Attempts of the jobs above in one workspace."""
+
+    def __init__(self, root: Path, cache: Path) -> None:
+        self.root = root
+        self._cache = cache
+        self._file = root / "moments.py"
+        root.mkdir()
+        self._file.write_text(MOMENTS)
+
+    def start(self, job: str, number: int = 1, *, env: dict[str, str] | None = None, **training: Any) -> Attempt:
+        entry = tiny_entry(self._file, job=f"tests/{job}", **training)
+        return Attempt(self.root, self._cache, number, entry, MOMENTS=str(self.root), **(env or {}))
+
+    def reached(self, attempt: Attempt, moment: str) -> int:
+        """Wait for the moment; the process that has come to it."""
+        path = self.root / moment
+        attempt.wait_for(lambda: path.exists() and path.read_text(), moment)
+        return int(path.read_text())
+
+    def names(self) -> list[str]:
+        """The checkpoints that are committed."""
+        return sorted(path.parent.name for path in self.root.glob("runs/checkpoints/*/*/tiny/*/manifest.json"))
+
+
+@pytest.fixture
+def moments(tmp_path: Path, jax_cache: Path) -> Moments:
+    return Moments(tmp_path / "workspace", jax_cache)
+
+
+def same_as_undisturbed(root: Path, last: Attempt, cache: Path, **training: Any) -> None:
+    """The checkpoints and the metrics of `last` are those of a training that nobody disturbed."""
+    undisturbed = Attempt(root / "undisturbed", cache, 1, tiny_entry(**training))
+    assert undisturbed.end() == 0
+    expected, found = (
+        arrays_of_checkpoints(made(place / "runs", **training)) for place in (root / "undisturbed", root)
+    )
+    for one, other in zip(expected, found, strict=True):
+        assert_same_bits(one, other)
+    assert metric_lines(last.metrics) == metric_lines(undisturbed.metrics)
+
+
+@pytest.mark.parametrize(
+    ("job", "moment", "env"), [("made-slowly", "import", {"AT_IMPORT": "1"}), ("made-slowly", "make", {})]
+)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_before_there_is_something_to_save_it_leaves_at_once(
+    moments: Moments, job: str, moment: str, env: dict[str, str], number: int
+) -> None:
+    attempt = moments.start(job, env=env)
+    moments.reached(attempt, moment)
+    began_s = time.monotonic()
+    attempt.send(number)
+    assert attempt.end() == 75
+    assert time.monotonic() - began_s < 30
+    assert f"{signal.Signals(number).name}: nothing to save, leaving" in attempt.said
+    assert "Traceback" not in attempt.said
+
+
+def test_a_compiler_that_takes_longer_than_the_bound_is_cut_off(moments: Moments) -> None:
+    attempt = moments.start("compiled-slowly", preemption_s=1.0)
+    moments.reached(attempt, "compile")
+    attempt.send(signal.SIGTERM)
+    assert attempt.end() == 75
+    assert "not done within 1 s: leaving" in attempt.said
+
+
+@pytest.mark.parametrize("whole_group", [False, True])
+def test_a_search_for_the_batch_size_ends_with_its_probe(moments: Moments, whole_group: bool) -> None:
+    attempt = moments.start("probed-slowly", per_device_batch_size=-1)
+    probe = moments.reached(attempt, "probe")
+    assert probe != attempt.process.pid
+    if whole_group:
+        # As a wrapper does.
+        os.killpg(attempt.process.pid, signal.SIGTERM)
+    else:
+        attempt.send(signal.SIGTERM)
+    assert attempt.process.wait(60) == 75, attempt.said
+    assert not Path(f"/proc/{probe}").exists(), "the probe goes on using the device"
+    attempt.end()
+
+
+def test_an_evaluation_is_cut_off_and_done_by_the_next_attempt(moments: Moments, jax_cache: Path) -> None:
+    words = {"steps": 40, "evaluate_every": 20, "batch_size": 4}
+    first = moments.start("evaluated-slowly", **words)
+    moments.reached(first, "evaluation")
+    first.send(signal.SIGTERM)
+    assert first.end() == 75
+    assert "preempted at step 20 of 40, saved" in first.said
+    assert first.last_step() == 19
+    assert moments.names() == ["step-00000020"]
+
+    second = moments.start("evaluated-slowly", 2, **words)
+    assert second.end() == 0
+    assert "going on from step 20 of 40" in second.said
+    same_as_undisturbed(moments.root, second, jax_cache, **words)
+
+
+def test_a_signal_during_a_save_loses_neither_it_nor_the_steps_since(moments: Moments, jax_cache: Path) -> None:
+    words = {"steps": 4000, "save_every": 10, "evaluate_every": None, "keep": 1000, "log_every": 10}
+    attempt = moments.start("committed-slowly", env={"SLOW_COMMIT": "step-00000020"}, **words)
+    moments.reached(attempt, "commit")
+    attempt.send(signal.SIGTERM)
+    assert attempt.end() == 75
+    names = moments.names()
+    assert names[:2] == ["step-00000010", "step-00000020"]
+    assert f"preempted at step {int(names[-1][-8:])} of 4000, saved" in attempt.said
+
+
+def test_a_signal_after_the_last_step_does_not_cost_its_checkpoint(moments: Moments) -> None:
+    attempt = moments.start("committed-slowly", env={"SLOW_COMMIT": "step-00000005"}, steps=5, evaluate_every=None)
+    moments.reached(attempt, "commit")
+    # Its last step is done, and no row is there yet.
+    assert not (moments.root / "row").exists()
+    attempt.send(signal.SIGTERM)
+    assert attempt.end() == 0
+    assert moments.names() == ["best", "step-00000005"]
+    assert json.loads((attempt.directory / contract.RESULT_FILE).read_text())["steps"] == 5
+
+
+def test_a_superseded_attempt_stops_and_commits_nothing(tmp_path: Path, jax_cache: Path) -> None:
+    words = {"steps": 4000, "save_every": 20, "evaluate_every": None, "log_every": 5}
+    entry = tiny_entry(**words)
+    old = Attempt(tmp_path, jax_cache, 1, entry)
+    old.wait_for(lambda: old.last_step() >= 45, "step 45")
+    (old.directory / contract.SUPERSEDED_FILE).touch()
+    last = old.last_step()
+    assert old.end() == 1
+    assert f"attempt 1 of tiny was superseded ({old.directory}/superseded exists)" in old.said
+    assert "Nothing was committed; this one must stop" in old.said
+    assert "Traceback" not in old.said
+    assert not (old.directory / contract.RESULT_FILE).exists()
+    saved = sorted(tmp_path.glob("runs/checkpoints/*/*/tiny/step-*/manifest.json"))
+    assert int(saved[-1].parent.name[-8:]) <= last + 40
+
+
+@pytest.mark.slow
+def test_an_attempt_that_was_cut_off_finds_that_it_has_been_replaced(tmp_path: Path, jax_cache: Path) -> None:
+    """Its host sees no sign in its directory; the checkpoints say it."""
+    words = {"steps": 300, "save_every": 20, "evaluate_every": 100}
+    old = Attempt(tmp_path, jax_cache, 1, tiny_entry(**words))
+    old.wait_for(lambda: old.last_step() >= 50, "step 50")
+    old.send(signal.SIGSTOP)
+    new = Attempt(tmp_path, jax_cache, 2, tiny_entry(**words))
+    assert new.end() == 0
+    checkpoints = tmp_path / "runs/checkpoints/default/default/tiny"
+    row = tmp_path / "runs/results/default/default/tiny/result.json"
+
+    def kept() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in (*checkpoints.glob("*/*.json"), checkpoints / "latest", row)}
+
+    before = kept()
+    old.send(signal.SIGCONT)
+    assert old.end() == 1
+    assert "attempt 2 of tiny has saved" in old.said
+    assert "so attempt 1 is no longer the current one" in old.said
+    assert kept() == before
+    wait_until(lambda: not (checkpoints / "ckpt.tmp").exists(), "what it had begun is tidied up")
+    same_as_undisturbed(tmp_path, new, jax_cache, **words)

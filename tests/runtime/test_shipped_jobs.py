@@ -1,4 +1,4 @@
-"""The jobs that come with the package: a pretraining on token files, and samples of what it has learned."""
+"""What comes with the package: its public names, a pretraining on token files, samples of what it has learned."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tiny_training import CONFIG, text
 
+import dispatcher.runtime
 from dispatcher.errors import ConfigError, UsageError
 from dispatcher.runtime import registry
 from dispatcher.runtime.execution import local
@@ -115,6 +116,13 @@ def test_a_trainer_that_adds_nothing_to_be_told_has_no_configuration_of_its_own(
     job = make_job(Plain, local(tmp_path, "plain"), {"training": {"steps": 3}, "model": {"vocabulary": 16}})
     assert isinstance(job, Plain)
     assert job.args == job.training == TrainingConfig(steps=3)
+
+
+def test_public_names() -> None:
+    for name in dispatcher.runtime.__all__:
+        assert getattr(dispatcher.runtime, name).__name__ == name
+    with pytest.raises(AttributeError, match="'dispatcher.runtime' has no attribute 'Job'"):
+        _ = dispatcher.runtime.Job  # type: ignore[attr-defined]
 
 
 def test_what_they_say_of_themselves_is_known_without_importing_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,7 +121,7 @@ def test_a_trainer_that_adds_nothing_to_be_told_has_no_configuration_of_its_own(
 def test_public_names() -> None:
     for name in dispatcher.runtime.__all__:
         assert getattr(dispatcher.runtime, name).__name__ == name
-    with pytest.raises(AttributeError, match="'dispatcher.runtime' has no attribute 'Job'"):
+    with pytest.raises(AttributeError, match=r"'dispatcher\.runtime' has no attribute 'Job'"):
         _ = dispatcher.runtime.Job  # type: ignore[attr-defined]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 import msgspec
@@ -86,6 +87,10 @@ def decode(data: bytes, where: str) -> Manifest:
         raise DamagedCheckpointError(
             f"{where}: its content does not have the checksum {manifest.seal or '(none)'} that stands in it"
         )
+    for path in (manifest.blobs, *(record.path for record in manifest.files)):
+        if path.startswith("/") or ".." in PurePosixPath(path).parts:
+            # Whoever can write a manifest could have files of this host read or replaced.
+            raise DamagedCheckpointError(f"{where}: lists {path!r}, which is outside of the checkpoint")
     return manifest
 
 

@@ -16,7 +16,6 @@ from jax.experimental import multihost_utils
 from dispatcher.errors import (
     CheckpointError,
     DamagedCheckpointError,
-    DispatcherError,
     FormatError,
     StorageError,
     SupersededError,
@@ -48,12 +47,12 @@ def decide(choose: Callable[[], Any]) -> Any:
     """What `choose` returns on the first process, plain data, on all; when it raises, all raise."""
     if jax.process_count() == 1:
         return choose()
-    problem: DispatcherError | None = None
+    problem: Exception | None = None
     answer: Any = None
     if first():
         try:
             answer = choose()
-        except DispatcherError as error:
+        except Exception as error:  # noqa: BLE001  # it is raised by agree, here and on the others
             problem = error
     agree(problem)
     return gather(answer)[0]

@@ -32,7 +32,6 @@ class Scratch:
         """A path for a new directory; its parent exists."""
         folder = self._home / self._token
         if self._lock is None:
-            os.makedirs(self._home, exist_ok=True)
             self._lock = self._take_lock()
             os.makedirs(folder, exist_ok=True)
             self._sweep()
@@ -54,7 +53,12 @@ class Scratch:
     def _take_lock(self) -> int:
         path = self._home / f"{self._token}{_LOCK}"
         while True:
-            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            os.makedirs(self._home, exist_ok=True)
+            try:
+                lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            except FileNotFoundError:
+                # Another process was done, and has removed the empty directory.
+                continue
             fcntl.flock(lock, fcntl.LOCK_EX)
             # Somebody may have swept it away as a dead process's before it was locked.
             with contextlib.suppress(FileNotFoundError):

@@ -91,6 +91,12 @@ def normal(place: str | os.PathLike[str]) -> str:
     parts = urlsplit(text)
     if parts.scheme == "file":
         return str(Path(unquote(parts.path)))
+    if "@" in parts.netloc or parts.query:
+        # Not shown again: a URL stands in logs, in messages and in files.
+        raise UsageError(
+            f"checkpoints in {parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}: no credentials in a URL; "
+            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or what else the store reads, in the environment"
+        )
     if parts.scheme not in OBJECT_STORES or not parts.netloc:
         known = ", ".join(f"{scheme}://bucket/..." for scheme in OBJECT_STORES)
         raise UsageError(f"checkpoints in {text!r}: expected a directory or one of {known}")

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dispatcher.errors import CheckpointError, DamagedCheckpointError, FormatError
 from dispatcher.runtime.checkpoint import CheckpointManager
+from dispatcher.runtime.checkpoint.manifest import FileRecord, decode, encode
+from dispatcher.runtime.checkpoint.scratch import Scratch
 
 
 @pytest.fixture
@@ -159,3 +163,35 @@ def test_a_newer_format_is_refused_and_not_touched(two, state):
             with pytest.raises(FormatError, match=r"step-00000002/manifest.json: format 2, written by a newer"):
                 act()
     assert {each: each.read_bytes() for each in files_of(two)} == before
+
+
+@pytest.mark.parametrize("path", ["../../../escaped", "/tmp/escaped", "checkpoint/../../escaped"])
+def test_a_manifest_that_leads_out_of_its_checkpoint_is_refused(two, state, same, path):
+    """Of a checkpoint that somebody else has made: its files would be read, or written by a download."""
+    place = two / "step-00000002" / "manifest.json"
+    whole = decode(place.read_bytes(), "")
+    for changed in (
+        msgspec.structs.replace(whole, files=(*whole.files, FileRecord(path, 1, "0"))),
+        msgspec.structs.replace(whole, blobs=path),
+    ):
+        with pytest.raises(DamagedCheckpointError, match=r"manifest.json: lists '.*', which is outside"):
+            decode(encode(changed), str(place))
+    place.write_bytes(encode(changed))
+    with CheckpointManager(two) as checkpoints:
+        same(checkpoints.restore(state(0)), state(1))
+
+
+def test_processes_that_come_and_go_do_not_take_each_others_scratch(tmp_path):
+    """One that is done removes the directory that the others have just looked for."""
+    home = tmp_path / "ckpt.tmp"
+
+    def come_and_go(turns: int) -> None:
+        for _ in range(turns):
+            scratch = Scratch(home)
+            scratch.new().mkdir()
+            scratch.close()
+
+    with ThreadPoolExecutor(4) as pool:
+        for each in [pool.submit(come_and_go, 300) for _ in range(4)]:
+            each.result()
+    assert not home.exists()

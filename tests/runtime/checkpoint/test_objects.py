@@ -21,7 +21,7 @@ from werkzeug.serving import BaseWSGIServer, make_server
 
 from dispatcher import contract
 from dispatcher.errors import CheckpointError, DamagedCheckpointError, StorageError, SupersededError
-from dispatcher.runtime.checkpoint import CheckpointManager, Retention
+from dispatcher.runtime.checkpoint import CheckpointManager, Contents, Retention
 
 
 class Server:
@@ -316,3 +316,20 @@ def test_scratch_of_a_killed_process_is_removed(open_manager, state, tmp_path: P
         checkpoints.save(state(1), 1)
         checkpoints.wait()
         assert not left.exists()
+
+
+def test_no_secret_is_written_down(open_manager, server, bucket, state, caplog, monkeypatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush-hush")
+    monkeypatch.setenv("WANDB_API_KEY", "hush-hush")
+    with caplog.at_level("DEBUG", "dispatcher"), open_manager(patience_s=1.0) as checkpoints:
+        checkpoints.save(state(1), 1, beside=Contents(job={"job": "x"}, config="x: 1\n"))
+        checkpoints.wait()
+        server.before = lambda number, method, path: method == "PUT"
+        checkpoints.save(state(2), 2)
+        with pytest.raises(StorageError) as caught:
+            checkpoints.wait()
+    stored = [client(server).get_object(Bucket=bucket, Key=key)["Body"].read() for key in keys(server, bucket)]
+    assert len(stored) > 5
+    assert "trying again" in caplog.text
+    assert b"hush" not in b"".join(stored)
+    assert "hush" not in caplog.text + str(caught.value)

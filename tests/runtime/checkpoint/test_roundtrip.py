@@ -202,6 +202,13 @@ def test_places_that_cannot_be_used(place):
         CheckpointManager(place)
 
 
+@pytest.mark.parametrize("place", ["s3://AKIA1:hush@bucket/x", "s3://bucket/x?secret=hush", "http://a:hush@b/c"])
+def test_credentials_in_a_url_are_refused_and_not_shown(place):
+    with pytest.raises(UsageError, match=r"x: no credentials in a URL|c: no credentials in a URL") as caught:
+        CheckpointManager(place)
+    assert "hush" not in str(caught.value)
+
+
 def test_random_numbers_go_on_where_they_were(tmp_path):
     mine = np.random.Generator(np.random.Philox(5))
     random.seed(1)

@@ -2,7 +2,7 @@
 
     DispatcherError                     exit code 1
     ├── UsageError                      exit code 2: an option or an argument that cannot be used
-    ├── ConfigError                     dispatcher.yaml cannot be used as it stands
+    ├── ConfigError                     dispatcher.yaml, or the configuration of a job, cannot be used as it stands
     ├── ManifestError                   a manifest or sweep specification cannot be used; lists every fault at once
     ├── TemplateError                   a training or launcher template cannot be rendered
     ├── StateError                      the run state refuses something
@@ -48,7 +48,10 @@ class UsageError(DispatcherError):
 
 
 class ConfigError(DispatcherError):
-    """dispatcher.yaml cannot be used as it stands."""
+    """dispatcher.yaml, or the configuration or the surroundings of a job, cannot be used as they stand.
+
+    Lists every fault at once where there may be several.
+    """
 
 
 class ManifestError(DispatcherError):

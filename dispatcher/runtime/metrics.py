@@ -12,23 +12,25 @@ survives the process; `sync` before a checkpoint is committed lets it survive th
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from dispatcher import contract
-from dispatcher.errors import StorageError
+from dispatcher.runtime.checkpoint import files
 
 if TYPE_CHECKING:
     from dispatcher.runtime.execution import ExecutionSpec
 
 METRICS_FILE: Final = "metrics.jsonl"
 PROGRESS_EVERY_S: Final = 1.0
+
+_log = logging.getLogger(__name__)
 
 # Takes a step and its metrics to somewhere else.
 Sink = Callable[[int, Mapping[str, float]], None]
@@ -54,7 +56,7 @@ class MetricsLog:
         self._latest: dict[str, float] = {}
         self._progress_at_s = -math.inf
         directory.mkdir(parents=True, exist_ok=True)
-        with _storing(self.path):
+        with files.storing(f"{self.path}: cannot be written"):
             kept = list(_lines_up_to(_written_before(directory, resumed_step), resumed_step))
             self._replace(kept)
             self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -85,12 +87,12 @@ class MetricsLog:
             return
         self._progress_at_s = now_s
         shown = {name: value for name, value in self._latest.items() if math.isfinite(value)}
-        with _storing(self.path.with_name(contract.PROGRESS_FILE)):
+        with files.storing(f"{self.path.with_name(contract.PROGRESS_FILE)}: cannot be written"):
             contract.write_json(self.path.with_name(contract.PROGRESS_FILE), {"step": step, "of": of, "metrics": shown})
 
     def sync(self) -> None:
         """Wait until all lines are on the disk."""
-        with _storing(self.path):
+        with files.storing(f"{self.path}: cannot be written"):
             os.fsync(self._file)
 
     def close(self) -> None:
@@ -107,7 +109,7 @@ class MetricsLog:
 
     def _append(self, line: dict[str, Any]) -> None:
         data = json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n"
-        with _storing(self.path):
+        with files.storing(f"{self.path}: cannot be written"):
             length = os.fstat(self._file).st_size
             written = 0
             try:
@@ -130,11 +132,11 @@ class MetricsLog:
             temporary.unlink(missing_ok=True)
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
+def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The complete lines of a metrics file, numbers that JSON cannot write included."""
     return [
         {key: _number(value) for key, value in json.loads(line).items()}
-        for line in _complete(path.read_text(encoding="utf-8"))
+        for line in _complete(Path(path).read_text(encoding="utf-8"))
     ]
 
 
@@ -158,22 +160,22 @@ def _written_before(directory: Path, resumed_step: int) -> Path | None:
 
 
 def _lines_up_to(path: Path | None, step: int) -> Iterator[str]:
-    for line in _complete(path.read_text(encoding="utf-8")) if path is not None else ():
-        if json.loads(line)["step"] <= step:
+    """What is damaged is left out, and said: it must not keep the training from going on."""
+    if path is None:
+        return
+    for number, line in enumerate(_complete(path.read_text(encoding="utf-8", errors="replace")), start=1):
+        try:
+            wanted = json.loads(line)["step"] <= step
+        except (ValueError, KeyError, TypeError):
+            _log.warning("%s: line %d is damaged, and left out: %.80r", path, number, line)
+            continue
+        if wanted:
             yield line
 
 
 def _complete(text: str) -> list[str]:
     """The lines that end; one that does not was being written when its process was killed."""
     return text.split("\n")[:-1]
-
-
-@contextmanager
-def _storing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def _number(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from dispatcher.errors import UsageError
+from dispatcher.errors import StorageError, UsageError
 from dispatcher.runtime.execution import ExecutionSpec, Topology, local
 
 
@@ -91,3 +92,29 @@ def test_other_processes_write_only_if_asked(tmp_path: Path, monkeypatch: pytest
 def test_a_mesh_needs_devices() -> None:
     with pytest.raises(UsageError, match="tensor_shards = 1: 0 devices"):
         Topology(())
+
+
+def test_a_result_on_a_full_disk(small_disk: Path) -> None:
+    spec = local(small_disk, "run")
+    with spec.result("kept.txt") as file:
+        assert file is not None
+        file.write("before")
+    for size in (100, 4_000_000):
+        with contextlib.suppress(OSError), (small_disk / "filler").open("wb", buffering=0) as filler:
+            while filler.write(b"x" * 4096):
+                pass
+        with (
+            pytest.raises(
+                StorageError, match=r"kept\.txt: cannot be written: No space left on device; the disk is full"
+            ),
+            spec.result("kept.txt") as file,
+        ):
+            assert file is not None
+            file.write("x" * size)
+    assert spec.result_path("kept.txt").read_text() == "before"
+    assert [path.name for path in spec.result_path("kept.txt").parent.iterdir()] == ["kept.txt"]
+
+
+def test_an_error_of_the_block_stays_what_it_is(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), local(tmp_path, "run").result("x.txt"):
+        (tmp_path / "nowhere").read_text()

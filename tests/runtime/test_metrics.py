@@ -90,6 +90,21 @@ def test_time_goes_on_and_a_fresh_start_begins_anew(tmp_path: Path) -> None:
         assert read_metrics(log.path) == []
 
 
+@pytest.mark.parametrize("damage", [b"\0" * 40, b"\xff{", b"{}", b"7", b'{"step": "x"}', b""])
+def test_a_damaged_line_does_not_keep_a_training_from_going_on(
+    tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A host that lost its power may leave anything."""
+    train(tmp_path / "1", begin=0, end=3)
+    path = tmp_path / "1" / "metrics.jsonl"
+    first, *rest = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([first, damage + b"\n", *rest, damage + b"\n"]))
+    train(tmp_path / "2", begin=3, end=6)
+    train(tmp_path / "undisturbed", begin=0, end=6)
+    assert without_time(tmp_path / "2" / "metrics.jsonl") == without_time(tmp_path / "undisturbed" / "metrics.jsonl")
+    assert f"{path}: line 2 is damaged, and left out" in caplog.text
+
+
 def test_lines_survive_a_killed_process(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from dispatcher.runtime.metrics import MetricsLog\n"

@@ -63,9 +63,12 @@ class Programs:
         self._loss = loss
         self._optimizer = optimizer
         self.mesh = mesh
-        self.skeleton = Skeleton.of(abstract(make))
+        model = abstract(make)
+        self.skeleton = Skeleton.of(model)
         self._trainable = frozenset(self.skeleton.names(trainable))
-        shapes = jax.eval_shape(self._fresh)
+        # Of `_fresh` as a whole one would trace the model a second time, which takes as long as to load the programs.
+        trained, frozen = self.split(arrays_of(model))
+        shapes = TrainState(trained, frozen, jax.eval_shape(optimizer.init, trained))
         places = self.skeleton.shardings(mesh)
         self.shardings: Any = TrainState(
             trained={name: places[name] for name in shapes.trained},  # type: ignore[misc]  # where they live
@@ -103,7 +106,6 @@ class Programs:
     ) -> tuple[Arrays, Any, dict[str, jax.Array]]:
         """The state after the update from `batches`, arrays [parts, rows, ...], and what was measured on the way.
 
-        Sums are taken over the parts before anything is divided, so that parts of different weight count right.
         `wish` is int32[devices], what each process wishes; all are told the greatest, with no transfer of its own.
         """
         step_key = jax.random.fold_in(key, step)
@@ -112,23 +114,7 @@ class Programs:
             model = self.skeleton.rebuild(trained, frozen)
             return self._loss(model, batch, jax.random.fold_in(step_key, number))
 
-        def add(sums: Any, numbered: tuple[Any, jax.Array]) -> tuple[Any, None]:
-            (nats, count), gradient = jax.value_and_grad(part_loss, has_aux=True)(trained, *numbered)
-            return jax.tree.map(jnp.add, sums, (nats, count, gradient)), None
-
-        parts = jax.tree.leaves(batches)[0].shape[0]
-        if parts == 1:
-            only = jax.tree.map(lambda array: array[0], batches)
-            (nats, count), gradient = jax.value_and_grad(part_loss, has_aux=True)(trained, only, jnp.int32(0))
-        else:
-            shapes = jax.eval_shape(part_loss, trained, jax.tree.map(lambda array: array[0], batches), jnp.int32(0))
-            nothing = (
-                *jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes),
-                jax.tree.map(jnp.zeros_like, trained),
-            )
-            (nats, count, gradient), _ = jax.lax.scan(add, nothing, (batches, jnp.arange(parts)))
-        count = jnp.maximum(count, 1)
-        mean = jax.tree.map(lambda array: array / count, gradient)
+        nats, count, mean = _differentiate(part_loss, trained, batches)
         change, moments = self._optimizer.update(mean, moments, trained)
         measured = {LOSS: nats / count, GRADIENT_NORM: optax.tree.norm(mean), WISH: jnp.max(wish)}
         trained = optax.apply_updates(trained, change)
@@ -140,3 +126,30 @@ class Programs:
 
     def _evaluate(self, trained: Arrays, frozen: Arrays, batch: Any) -> tuple[jax.Array, jax.Array]:
         return self._loss(self.skeleton.rebuild(trained, frozen), batch, None)
+
+
+def _differentiate(
+    part_loss: Callable[[Arrays, Any, jax.Array], tuple[jax.Array, jax.Array]], trained: Arrays, batches: Any
+) -> tuple[jax.Array, jax.Array, Arrays]:
+    """The loss summed over `batches`, arrays [parts, rows, ...], the number of predictions, the mean's gradient.
+
+    Sums are taken over the parts before anything is divided, so that parts of different weight count right.
+    """
+    parts = jax.tree.leaves(batches)[0].shape[0]
+    if parts == 1:
+        only = jax.tree.map(lambda array: array[0], batches)
+        nats, backwards, count = jax.vjp(lambda known: part_loss(known, only, jnp.int32(0)), trained, has_aux=True)
+        count = jnp.maximum(count, 1)
+        # One number is divided on its way back through the model, where each gradient would have to be afterwards.
+        (mean,) = backwards(jnp.ones_like(nats) / count)
+        return nats, count, mean
+
+    def add(sums: Any, numbered: tuple[Any, jax.Array]) -> tuple[Any, None]:
+        (nats, count), gradient = jax.value_and_grad(part_loss, has_aux=True)(trained, *numbered)
+        return jax.tree.map(jnp.add, sums, (nats, count, gradient)), None
+
+    shapes = jax.eval_shape(part_loss, trained, jax.tree.map(lambda array: array[0], batches), jnp.int32(0))
+    nothing = (*jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes), jax.tree.map(jnp.zeros_like, trained))
+    (nats, count, gradient), _ = jax.lax.scan(add, nothing, (batches, jnp.arange(parts)))
+    count = jnp.maximum(count, 1)
+    return nats, count, jax.tree.map(lambda array: array / count, gradient)

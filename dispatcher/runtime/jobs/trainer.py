@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
 import jax
@@ -26,7 +26,7 @@ from dispatcher.runtime.jobs.restoreable import RestoreableJob
 from dispatcher.runtime.jobs.training_config import FIND, DataConfig, Portions, TrainingConfig
 from dispatcher.runtime.metrics import MetricsLog
 from dispatcher.runtime.optimizers import OptimizerConfig, make_optimizer
-from dispatcher.runtime.parameters import Arrays
+from dispatcher.runtime.parameters import Arrays, Skeleton, abstract
 from dispatcher.runtime.preemption import Preemption
 from dispatcher.runtime.schedules import ScheduleConfig, make_schedule
 from dispatcher.runtime.step import LOSS, WISH, Programs, TrainState, negative_log_likelihood
@@ -117,9 +117,13 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
         """Arrays that take the place of fresh ones, by their names in the model; none by default."""
         return {}
 
-    def load_model(self, rel_path: str) -> Arrays:
-        """The model in another training's checkpoint, arrays by name: for `start_from`."""
-        target = self.programs.skeleton.target(self.topology.mesh)
+    def load_model(self, rel_path: str, make: Callable[[], nnx.Module] | None = None) -> Arrays:
+        """The model in another training's checkpoint, arrays by name: for `start_from`.
+
+        `make` makes a model like that one, where this training's is another.
+        """
+        skeleton = self.programs.skeleton if make is None else Skeleton.of(abstract(make))
+        target = skeleton.target(self.topology.mesh)
         arrays: Arrays = self.load_from_path(rel_path, {MODEL: target}, partial=True).tree[MODEL]
         return arrays
 

@@ -13,11 +13,11 @@ from flax import nnx
 from dispatcher.runtime.adapters import adapted, add_adapters
 from dispatcher.runtime.configuration import Config, field
 from dispatcher.runtime.jobs.basic import Row
-from dispatcher.runtime.jobs.trainer import HELD_OUT_LOSS, MODEL, BaseTrainer
+from dispatcher.runtime.jobs.trainer import HELD_OUT_LOSS, BaseTrainer
 from dispatcher.runtime.names import text
 from dispatcher.runtime.names.packing import PackedNames
 from dispatcher.runtime.names.vocabulary import Vocabulary
-from dispatcher.runtime.parameters import Arrays, Skeleton, abstract, count
+from dispatcher.runtime.parameters import Arrays, count
 from dispatcher.runtime.registry import job
 from dispatcher.runtime.step import LOSS, TrainState
 from dispatcher.runtime.transformer import Transformer
@@ -94,14 +94,18 @@ class Pretrain(BaseTrainer[NamesConfig, Transformer]):
 class FineTune(Pretrain):
     """Train every weight of a pretrained model on the names of one language."""
 
-    _base: str | None = None
+    _base: str
+
+    @classmethod
+    def checkpoint_classes(cls) -> tuple[type[Any], ...]:
+        return (cls.MODEL.CONFIG,)
 
     def restore_from_path(self, rel_path: str) -> None:
         """Begin with the weights of the pretrained model at `rel_path`, and with nothing else of its training."""
         self._base = rel_path
 
     def start_from(self) -> Arrays:
-        return self.pretrained() if self._base is not None else {}
+        return self.load_model(self._base)
 
     def fresh_state(self) -> TrainState:
         self.state = super().fresh_state()
@@ -112,13 +116,6 @@ class FineTune(Pretrain):
     def result(self) -> Row:
         base = self.measured[BASE_BPC]
         return {**super().result(), BASE_BPC: round(base, 4), "gain": round(base - self.measured[TEST_BPC], 4)}
-
-    def pretrained(self) -> Arrays:
-        """The pretrained model's arrays by name."""
-        assert self._base is not None, "restore_from_path() comes first"
-        target = Skeleton.of(abstract(lambda: Pretrain.make_model(self))).target(self.topology.mesh)
-        arrays: Arrays = self.load_from_path(self._base, {MODEL: target}, partial=True).tree[MODEL]
-        return arrays
 
 
 @job("names/lora")
@@ -135,7 +132,7 @@ class Lora(FineTune):
         return model
 
     def start_from(self) -> Arrays:
-        return adapted(super().start_from(), self.programs.skeleton.variables)
+        return adapted(self.load_model(self._base, super().make_model), self.programs.skeleton.variables)
 
 
 @cache

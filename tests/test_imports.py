@@ -20,6 +20,7 @@ LAYERS = (
     ("report",),
     ("api",),
     ("cli",),
+    ("__main__",),
 )
 # `outlets` are given plain data and give plain data.
 FORBIDDEN = (("outlets", "run_state"), ("run_state", "templates"), ("templates", "run_state"), ("matrix", "run_state"))

@@ -10,17 +10,17 @@ from typing import Any
 
 from benchmarks import training_sizes
 from benchmarks.bench import Bench
-from benchmarks.figures import BenchError, Figure, Rounds, Target, median_of, milliseconds, ratio, shown
+from benchmarks.figures import BenchError, Figure, Rounds, Spread, Target, median_of, milliseconds, shown
 from benchmarks.jax_here import need_device
 from benchmarks.workers import ask_once
 
 # Long enough for the trainer to log twice, at its default, in each turn.
-_STEPS, _TURNS = 20, 5
+_STEPS, _TURNS = 20, 10
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
     """A step of BaseTrainer against a bare jitted loop of the same model."""
-    rounds = bench.pick(9, 2)
+    rounds = bench.pick(9, 1)
     device = need_device()
     bench.say(f"{rounds} rounds of {_TURNS * _STEPS} steps each on {device.name}")
     found = ask_once(_in_turns, str(bench.new_directory("step")), device.platform, number=rounds)
@@ -28,7 +28,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
         what=f"a step of BaseTrainer, {shown(found['parameters'] / 1e6)} M parameters, on {device.name}",
         ours=milliseconds(median_of(found["trainer"])),
         against=f"bare jitted loop {milliseconds(median_of(found['loop']))}",
-        ratio=ratio(found["trainer"], found["loop"]),
+        ratio=_ratio(found["trainer"], found["loop"]),
         target=Target(1.02),
         note=f"both end at a loss of {shown(found['loss'])}",
         samples=found,
@@ -46,29 +46,38 @@ def _in_turns(directory: str, platform: str) -> Callable[[int], dict[str, Any]]:
         config = training_sizes.prepare(Path(directory), platform, turns * _STEPS + 1)
         trainer, loop = made(InTurns, directory, "step", config), Loop(config)
         seconds: dict[str, list[float]] = {"trainer": [], "loop": []}
-        losses: list[float] = []
         begun = time.perf_counter()
 
         def turn() -> None:
             nonlocal begun
             between = time.perf_counter()
-            losses.append(loop.run(_STEPS))
+            loop.run(_STEPS)
             seconds["trainer"].append((between - begun) / _STEPS)
             begun = time.perf_counter()
             seconds["loop"].append((begun - between) / _STEPS)
-            losses.append(trainer.measured["loss"])
 
         trainer.every, trainer.turn = _STEPS, turn
         trainer()
-        _check_same(*losses[-2:])
+        # Beyond the last turn the trainer does one step.
+        _check_same(loop.run(1), trainer.measured["loss"])
         return {
             "trainer": _by_rounds(seconds["trainer"][1:]),
             "loop": _by_rounds(seconds["loop"][1:]),
             "parameters": sum(array.size for array in trainer.live_state.trained.values()),
-            "loss": losses[-1],
+            "loss": trainer.measured["loss"],
         }
 
     return run
+
+
+def _ratio(trainer: Rounds, loop: Rounds) -> Spread:
+    """By rounds, the median of what neighbouring turns say: other work on the machine meets both of them."""
+    return Spread.of(
+        [
+            statistics.median(ours / theirs for ours, theirs in zip(*samples, strict=True))
+            for samples in zip(trainer, loop, strict=True)
+        ]
+    )
 
 
 def _by_rounds(samples: list[float]) -> Rounds:

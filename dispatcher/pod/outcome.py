@@ -61,7 +61,7 @@ def classify(ended: Ended, log_end: str, *, oom_killed: bool = False) -> Ending:
     code = ended.exit_code
     if code == contract.EXIT_DONE:
         return Ending(exit_code=0, ended_at=ended.ended_at)
-    if code == contract.EXIT_PREEMPTED or ended.reason == PREEMPTED:
+    if ended.reason == PREEMPTED or (code == contract.EXIT_PREEMPTED and ended.reason != TIME_LIMIT):
         return Ending(exit_code=code, reason=PREEMPTED, ended_at=ended.ended_at)
     if code is None or ended.reason == "superseded":
         return Ending(exit_code=code, reason=LOST, error=ended.reason or None, ended_at=ended.ended_at)

@@ -74,8 +74,15 @@ class Stream:
         return {"epoch": self._epoch, "row": self._row}
 
     def seek(self, position: Mapping[str, Any]) -> None:
-        """Go to where a stream of the same source stood."""
-        self._epoch, self._row = int(position["epoch"]), int(position["row"])
+        """Go to where a stream of the same source stood; ConfigError when this source cannot be the same."""
+        epoch, row = int(position["epoch"]), int(position["row"])
+        there = self._source.rows(epoch)
+        if row >= there:
+            raise ConfigError(
+                f"the data has {there} rows, and the training that goes on here had read {row} of them: it began with "
+                "other data. For another training of the same model, load that one's model in start_from"
+            )
+        self._epoch, self._row = epoch, row
 
 
 class TokenWindows:

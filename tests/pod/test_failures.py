@@ -59,6 +59,8 @@ def test_reasons_in_a_real_run(fleet: Fleet) -> None:
         (Ended(None), "", "lost"),
         (Ended(143, "superseded"), "", "lost"),
         (Ended(143, "time limit"), TORCH, "time limit"),
+        # It would take all of its time again, as often as entries may come back.
+        (Ended(75, "time limit"), "", "time limit"),
         (Ended(137), "", "signal 9"),
         (Ended(134), DRIVER, "out of memory"),
         (Ended(1), f"{XLA}\n" + "  at frame\n" * 10, "out of memory"),

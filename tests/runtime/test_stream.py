@@ -48,6 +48,11 @@ def test_a_stream_that_is_put_where_another_stood_goes_on_as_that_one(before):
         np.testing.assert_array_equal(one.take(7).inputs, other.take(7).inputs)
 
 
+def test_a_place_that_the_data_does_not_have_is_refused():
+    with pytest.raises(ConfigError, match=r"the data has 10 rows, and the training .* had read 10 of them"):
+        Stream(windows(count=10)).seek({"epoch": 3, "row": 10})
+
+
 def test_the_seed_decides_the_order():
     assert starts(Stream(windows(seed=1)).take(50)) == starts(Stream(windows(seed=1)).take(50))
     assert starts(Stream(windows(seed=1)).take(50)) != starts(Stream(windows(seed=2)).take(50))

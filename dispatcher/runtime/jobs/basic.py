@@ -68,6 +68,9 @@ class BasicJob(ABC, Generic[C]):
     def finish(self) -> None:
         """Called on every process when all of them have run; nothing by default."""
 
+    def wait(self) -> None:
+        """Wait for what the job does in the background; nothing by default."""
+
     def __call__(self) -> Row | None:
         """Skip if done, else: wait for all, run, wait for all, finish. The row of results, also of a job skipped."""
         with configuration(self._config or {}):
@@ -133,6 +136,8 @@ class BasicJob(ABC, Generic[C]):
             return kept
         self.sync("start")
         said = self.run()
+        # A row says that all is there.
+        self.wait()
         row = None if said is None else {name: _cell(value) for name, value in said.items()}
         if row is not None:
             processes.decide(lambda: self._write(row))

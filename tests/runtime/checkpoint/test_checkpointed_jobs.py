@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dispatcher.errors import CheckpointError, ConfigError, UsageError
+from dispatcher.errors import CheckpointError, ConfigError, StorageError, UsageError
 from dispatcher.runtime import yaml_text
 from dispatcher.runtime.checkpoint import Contents
+from dispatcher.runtime.checkpoint.directory import DirectoryStorage
 from dispatcher.runtime.configuration import configuration, field
 from dispatcher.runtime.execution import local
 from dispatcher.runtime.job_file import read_job_file
@@ -101,6 +102,17 @@ def test_a_call_ends_when_everything_is_committed(tmp_path):
     folder = tmp_path / "checkpoints" / "lab" / "night" / "run"
     assert sorted(path.name for path in (folder / "step").iterdir()) == ["0", "1", "2"]
     assert not (folder / "ckpt.tmp").exists()
+
+
+def test_no_row_speaks_of_what_could_not_be_saved(tmp_path, monkeypatch):
+    def refuse(*_: Any) -> None:
+        raise StorageError("the disk is full")
+
+    monkeypatch.setattr(DirectoryStorage, "publish", refuse)
+    job = make(Keeping, tmp_path)
+    with pytest.raises(StorageError, match="the disk is full"):
+        job()
+    assert not job.spec.result_path("result.json").exists()
 
 
 def test_both_forms(tmp_path, same):

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -126,3 +127,18 @@ def tiny_entry(*imports: Path, job: str = "tests/tiny", **training: Any) -> dict
     """What an entry says that runs the tiny training, or a job of the files `imports`."""
     files = [str(path) for path in (TESTS / "tiny_training.py", *imports)]
     return {"job": job, "import": files, "config": config(**training)}
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def one_of_two(address: str, number: int) -> dict[str, str]:
+    """What the environment of process `number` of two says."""
+    return {
+        "DISPATCHER_COORDINATOR": address,
+        "DISPATCHER_NUM_PROCESSES": "2",
+        "DISPATCHER_PROCESS_ID": str(number),
+    }

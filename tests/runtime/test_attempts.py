@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 from fleet import wait_until
-from tiny_runs import Attempt, arrays_of_checkpoints, assert_same_bits, metric_lines, tiny_entry
+from tiny_runs import (
+    Attempt,
+    arrays_of_checkpoints,
+    assert_same_bits,
+    free_port,
+    metric_lines,
+    one_of_two,
+    tiny_entry,
+)
 from tiny_training import made
 
 from dispatcher import contract
@@ -185,6 +193,22 @@ def test_an_evaluation_is_cut_off_and_done_by_the_next_attempt(moments: Moments,
     assert second.end() == 0
     assert "going on from step 20 of 40" in second.said
     same_as_undisturbed(moments.root, second, jax_cache, **words)
+
+
+@pytest.mark.slow
+def test_an_evaluation_of_two_processes_is_cut_off_when_one_is_told(moments: Moments) -> None:
+    words = {"steps": 40, "evaluate_every": 20, "batch_size": 4, "per_device_batch_size": 2}
+    address = f"127.0.0.1:{free_port()}"
+    pair = [moments.start("evaluated-slowly", env=one_of_two(address, number), **words) for number in range(2)]
+    moments.reached(pair[0], "evaluation")
+    pair[1].send(signal.SIGTERM)
+    try:
+        assert [attempt.end() for attempt in pair] == [75, 75]
+    finally:
+        for attempt in pair:
+            attempt.kill()
+    assert all("preempted at step 20 of 40, saved" in attempt.said for attempt in pair)
+    assert moments.names() == ["step-00000020"]
 
 
 def test_a_signal_during_a_save_loses_neither_it_nor_the_steps_since(moments: Moments, jax_cache: Path) -> None:

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_runs import Attempt, arrays_of_checkpoints, assert_same_bits, environment, metric_lines, tiny_entry
+from tiny_runs import (
+    Attempt,
+    arrays_of_checkpoints,
+    assert_same_bits,
+    environment,
+    free_port,
+    metric_lines,
+    one_of_two,
+    tiny_entry,
+)
 from tiny_training import made
 
 from dispatcher.errors import ConfigError
@@ -127,7 +135,7 @@ class Two:
         address = f"127.0.0.1:{free_port()}"
         self.processes = [
             Attempt(
-                root, cache, number, tiny_entry(**training), **processes(address, place), DISPATCHER_HEARTBEAT_S="10"
+                root, cache, number, tiny_entry(**training), **one_of_two(address, place), DISPATCHER_HEARTBEAT_S="10"
             )
             for place in range(2)
         ]
@@ -145,20 +153,6 @@ class Two:
         finally:
             for process in self.processes:
                 process.kill()
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
-def processes(address: str, number: int) -> dict[str, str]:
-    return {
-        "DISPATCHER_COORDINATOR": address,
-        "DISPATCHER_NUM_PROCESSES": "2",
-        "DISPATCHER_PROCESS_ID": str(number),
-    }
 
 
 @pytest.mark.demo
@@ -227,7 +221,7 @@ def test_one_of_them_reports_the_row(tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-m", "dispatcher.runtime", "run", "x", "c.yaml", "out", "--import", "both.py"]
     started = [
         subprocess.Popen(
-            command, cwd=tmp_path, env=environment(tmp_path / "cache", **processes(address, number)),
+            command, cwd=tmp_path, env=environment(tmp_path / "cache", **one_of_two(address, number)),
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
         for number in range(2)
@@ -264,7 +258,7 @@ def test_a_process_that_cannot_join_says_why(tmp_path: Path, before: str, messag
         "try: distributed.initialize()\n"
         "except ConfigError as error: raise SystemExit(str(error))"
     )
-    env = environment(tmp_path, **processes(address, 0))
+    env = environment(tmp_path, **one_of_two(address, 0))
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert message.format(address=address) in done.stderr

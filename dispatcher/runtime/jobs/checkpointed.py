@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 from dispatcher.errors import UsageError
 from dispatcher.runtime import yaml_text
 from dispatcher.runtime.checkpoint import CheckpointManager, CheckpointRef, Contents, Restored, Retention
+from dispatcher.runtime.checkpoint.storage import SCRATCH
 from dispatcher.runtime.configuration import to_dict
 from dispatcher.runtime.execution import ExecutionSpec
 from dispatcher.runtime.jobs.basic import BasicJob, Row
@@ -174,4 +175,7 @@ def place_of(rel_path: str, spec: ExecutionSpec) -> tuple[str, str]:
 
 def manager_at(series: str, spec: ExecutionSpec, retention: Retention | None = None) -> CheckpointManager:
     """The checkpoints in the folder `series` below those of the cluster."""
-    return CheckpointManager(f"{spec.hardware.cluster.checkpoints.rstrip('/')}/{series}", retention=retention)
+    cluster = spec.hardware.cluster
+    # All processes of a job see its own directory; what is on its way to an object store is put together there.
+    scratch = cluster.root / SCRATCH if spec.distributed else None
+    return CheckpointManager(f"{cluster.checkpoints.rstrip('/')}/{series}", retention=retention, scratch=scratch)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -17,11 +19,14 @@ pytest.importorskip("obstore")
 
 import boto3
 from moto.server import DomainDispatcherApplication, create_backend_app
+from tiny_runs import TESTS, environment, free_port, one_of_two
+from tiny_training import config
 from werkzeug.serving import BaseWSGIServer, make_server
 
 from dispatcher import contract
 from dispatcher.errors import CheckpointError, DamagedCheckpointError, StorageError, SupersededError
 from dispatcher.runtime.checkpoint import CheckpointManager, Contents, Retention
+from dispatcher.runtime.yaml_text import dump
 
 
 class Server:
@@ -333,3 +338,28 @@ def test_no_secret_is_written_down(open_manager, server, bucket, state, caplog, 
     assert "trying again" in caplog.text
     assert b"hush" not in b"".join(stored)
     assert "hush" not in caplog.text + str(caught.value)
+
+
+@pytest.mark.demo
+@pytest.mark.slow
+def test_two_processes_of_a_job_save_to_a_bucket(server, bucket, tmp_path: Path, jax_cache):
+    """By hand: nobody has given them a directory for what is on its way."""
+    (tmp_path / "c.yaml").write_text(dump({"job": "tests/tiny", **config(steps=4, evaluate_every=None)}))
+    words = ["run", "tiny", "c.yaml", "out", "--import", str(TESTS / "tiny_training.py")]
+    command = [sys.executable, "-P", "-m", "dispatcher.runtime", *words, "--checkpoints", f"s3://{bucket}/lab"]
+    address = f"127.0.0.1:{free_port()}"
+    started = [
+        subprocess.Popen(
+            command, cwd=tmp_path, env=environment(jax_cache, **one_of_two(address, number)), stderr=subprocess.PIPE
+        )
+        for number in range(2)
+    ]
+    try:
+        said = [process.communicate(timeout=200)[1].decode() for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert [process.returncode for process in started] == [0, 0], said
+    with CheckpointManager(f"s3://{bucket}/lab/default/default/tiny", scratch=tmp_path / "scratch") as checkpoints:
+        assert {each.name for each in checkpoints.checkpoints()} == {"best", "step-00000004"}
+    assert not (tmp_path / "out" / "ckpt.tmp").exists()

@@ -27,8 +27,7 @@ SMALL = {
 }
 BASE = "names/pretrain/base/best"
 # In a process of its own: it is told to leave in its third step.
-CUT = (
-    """
+CUT = """
 import json, os, signal, sys
 from dispatcher.runtime.execution import local
 from dispatcher.runtime.launching import make_job
@@ -40,10 +39,8 @@ class Cut(FineTune):
             os.kill(os.getpid(), signal.SIGTERM)
         return super()._update(*words)
 
-make_job(Cut, local(sys.argv[1], "cut", "names", "finetune"), json.loads(sys.argv[2]), restore="%s")()
+make_job(Cut, local(sys.argv[1], "cut", "names", "finetune"), json.loads(sys.argv[2]), restore=sys.argv[3])()
 """
-    % BASE
-)  # noqa: UP031
 
 
 def made(cls: type[Any], root: Any, name: str, **config: Any) -> Any:
@@ -100,7 +97,7 @@ def test_lora_trains_its_adapters_and_nothing_else(root):
 def test_a_fine_tune_that_was_preempted_still_knows_where_it_began(root, jax_cache, monkeypatch):
     config = {"names": {"lang": "czech"}, "training": {**SMALL["training"], "steps": 20}}
     undisturbed = made(FineTune, root, "whole", **config)()
-    cut = [sys.executable, "-c", CUT, str(root), json.dumps(config)]
+    cut = [sys.executable, "-c", CUT, str(root), json.dumps(config), BASE]
     assert subprocess.run(cut, env=environment(jax_cache), check=False).returncode == contract.EXIT_PREEMPTED
     again = made(FineTune, root, "cut", **config)
     monkeypatch.setattr(again, "load_model", lambda: pytest.fail("the base is not read when there is a checkpoint"))

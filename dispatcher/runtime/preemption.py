@@ -26,7 +26,8 @@ from typing import Any, Final, Self
 
 from dispatcher import contract
 
-WARNINGS: Final = (signal.SIGUSR1, signal.SIGUSR2)
+# SIGUSR1 and SIGUSR2 are early warnings.
+_HEARD: Final = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 BOUND_S: Final = 60.0
 # Who signals a process group that a wrapper also leads signals the job twice: that is one wish, not two.
 REPEAT_S: Final = 1.0
@@ -87,7 +88,7 @@ class Preemption:
         self._restore.callback(os.close, write)
         self._restore.callback(os.write, write, bytes([_CLOSE]))
         self._restore.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(write, warn_on_full_buffer=False))
-        for number in (signal.SIGTERM, *WARNINGS):
+        for number in _HEARD:
             self._restore.callback(signal.signal, number, signal.signal(number, self._handle))
         return self
 
@@ -107,7 +108,7 @@ class Preemption:
         """In its own thread: note the first wish, end the process on the second or when time is over."""
         last_term_s: float | None = None
         while (number := os.read(pipe, 1)[0]) != _CLOSE:
-            if number not in (signal.SIGTERM, *WARNINGS) or signal.getsignal(number) != self._handle:
+            if number not in _HEARD or signal.getsignal(number) != self._handle:
                 continue
             if number == signal.SIGTERM:
                 now_s = time.monotonic()
@@ -139,3 +140,27 @@ def _within_grace(bound_s: float) -> float:
     """`bound_s`, or less where the wrapper kills sooner."""
     grace = os.environ.get(contract.KILL_GRACE, "")
     return min(bound_s, _OF_GRACE * int(grace)) if grace.isdigit() else bound_s
+
+
+# A forked child writes into the same pipe: what ends a worker would be taken for a wish to this process. So whoever
+# forks has the signals wait until the child's are its own affair.
+
+
+def _before_fork() -> None:
+    _masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
+
+
+def _in_parent() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _masks.before)
+
+
+def _in_child() -> None:
+    for number in _HEARD:
+        if isinstance(getattr(signal.getsignal(number), "__self__", None), Preemption):
+            signal.set_wakeup_fd(-1)
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, _masks.before)
+
+
+_masks: Final = threading.local()
+os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -149,6 +150,25 @@ def test_a_main_thread_that_hangs_in_c_code_does_not_keep_it_from_leaving() -> N
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 75
         assert time.monotonic() - began_s < 20
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_signals_of_a_forked_child_are_its_own(left: list[int], held: bool) -> None:
+    """As those that a pool of processes ends its workers with."""
+    with Preemption(leave=left.append) as told:
+        if held:
+            told.hold(LONG_S)
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(PATIENCE_S,))
+        child.start()
+        child.terminate()
+        child.join()
+        assert child.exitcode == -signal.SIGTERM
+        # Whatever stands in the pipe is read in its order.
+        told.hold(LONG_S)
+        assert not told.requested
+        os.kill(os.getpid(), signal.SIGUSR1)
+        wait_until(lambda: told.requested, "the warning was not noticed")
+    assert left == []
 
 
 def test_afterwards_signals_are_what_they_were() -> None:

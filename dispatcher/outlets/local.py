@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -19,6 +20,8 @@ from dispatcher.outlets.base import Attempt, Ended, Outcome, Running, Unknown
 
 # How long strays that ignore TERM are waited for before KILL.
 _STRAY_GRACE_S: Final = 5.0
+# Which task of a step of SLURM, or which pod of a job of Volcano, the dispatcher is. Its jobs are none of them.
+_MEMBERSHIP: Final = re.compile(r"SLURM_PROCID|VC_.+_HOSTS")
 
 
 class _Tree:
@@ -50,7 +53,7 @@ class LocalOutlet:
 
         `life_fd` is the locked life sign, for the whole tree to inherit.
         """
-        environment = dict(os.environ)
+        environment = {name: value for name, value in os.environ.items() if not _MEMBERSHIP.fullmatch(name)}
         for name, value in attempt.environment.items():
             if value is None:
                 environment.pop(name, None)

@@ -48,6 +48,16 @@ def test_the_environment_is_the_dispatchers_with_changes(trial, monkeypatch):
     assert one.output == "kept mine unset\n"
 
 
+def test_what_launched_the_dispatcher_did_not_launch_its_jobs(trial, monkeypatch):
+    """Each would take itself for one of the processes of one job, and wait for the others."""
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    for name in ("SLURM_PROCID", "VC_WORKER_HOSTS"):
+        monkeypatch.setenv(name, "1")
+    one = trial('echo "$SLURM_JOB_ID $(printenv SLURM_PROCID VC_WORKER_HOSTS || echo unset)"')
+    one.start().end()
+    assert one.output == "17 unset\n"
+
+
 def test_found_again_by_another_process_of_the_dispatcher(trial):
     one = trial("echo ready; until [ -e go ]; do sleep 0.02; done; exit 4").start().says("ready")
     later = LocalOutlet()

@@ -64,11 +64,10 @@ def like_parameters(tree: Any, shardings: Mapping[str, NamedSharding], mesh: Mes
 def put_rows(batch: Any, mesh: Mesh, *, axis: int = 0) -> Any:
     """The arrays of `batch`, which every process has whole, cut along `axis` over the data shards of all processes."""
     sharding = by_rows(mesh, axis=axis)
+    if sharding.is_fully_addressable:
+        return jax.device_put(batch, sharding)
 
     def put(array: np.ndarray[Any, Any]) -> jax.Array:
-        if sharding.is_fully_addressable:
-            placed: jax.Array = jax.device_put(array, sharding)
-            return placed
         return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
     return jax.tree.map(put, batch)

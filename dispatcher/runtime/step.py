@@ -21,6 +21,7 @@ Loss = Callable[[Any, Any, jax.Array | None], tuple[jax.Array, jax.Array]]
 
 LOSS: Final = "loss"
 GRADIENT_NORM: Final = "gradient_norm"
+LEARNING_RATE: Final = "lr"
 WISH: Final = "wish"
 
 
@@ -47,7 +48,8 @@ def negative_log_likelihood(logits: jax.Array, targets: jax.Array) -> tuple[jax.
 class Programs:
     """The programs of one model on one mesh, each compiled when it is first used.
 
-    `trainable` is the kind of variables that are trained; all others stay as they are.
+    `trainable` is the kind of variables that are trained; all others stay as they are. `schedule` is the optimizer's,
+    for the record.
     """
 
     def __init__(
@@ -57,11 +59,13 @@ class Programs:
         optimizer: optax.GradientTransformation,
         mesh: Mesh,
         *,
+        schedule: optax.Schedule,
         trainable: type[nnx.Variable[Any]] = nnx.Param,
     ) -> None:
         self._make = make
         self._loss = loss
         self._optimizer = optimizer
+        self._schedule = schedule
         self.mesh = mesh
         model = abstract(make)
         self.skeleton = Skeleton.of(model)
@@ -116,7 +120,12 @@ class Programs:
 
         nats, count, mean = _differentiate(part_loss, trained, batches)
         change, moments = self._optimizer.update(mean, moments, trained)
-        measured = {LOSS: nats / count, GRADIENT_NORM: optax.tree.norm(mean), WISH: jnp.max(wish)}
+        measured = {
+            LOSS: nats / count,
+            GRADIENT_NORM: optax.tree.norm(mean),
+            LEARNING_RATE: jnp.asarray(self._schedule(step)),
+            WISH: jnp.max(wish),
+        }
         trained = optax.apply_updates(trained, change)
         return (
             sharding.constrain(trained, self.shardings.trained),

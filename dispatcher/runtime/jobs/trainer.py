@@ -29,7 +29,7 @@ from dispatcher.runtime.optimizers import OptimizerConfig, make_optimizer
 from dispatcher.runtime.parameters import Arrays, Skeleton, abstract
 from dispatcher.runtime.preemption import Preemption
 from dispatcher.runtime.schedules import ScheduleConfig, make_schedule
-from dispatcher.runtime.step import LOSS, WISH, Programs, TrainState, negative_log_likelihood
+from dispatcher.runtime.step import LEARNING_RATE, LOSS, WISH, Programs, TrainState, negative_log_likelihood
 from dispatcher.runtime.stream import Batch, Source, Stream, TokenWindows, whole_epoch
 
 C = TypeVar("C")
@@ -204,7 +204,12 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
         if self._programs is None:
             self.key = jax.random.key(self.training.seed)
             self._programs = Programs(
-                self.make_model, self.loss, self.optimizer(), self.topology.mesh, trainable=self.TRAINABLE
+                self.make_model,
+                self.loss,
+                self.optimizer(),
+                self.topology.mesh,
+                schedule=self.schedule(),
+                trainable=self.TRAINABLE,
             )
             self._wishes = [sharding.for_each_device(value, self.topology.mesh) for value in (0, 1)]
 
@@ -274,6 +279,8 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
         training = self.training
         alone = jax.process_count() == 1
         before: dict[str, jax.Array] | None = None
+        # What only the log waits for is read one step late, too.
+        late: tuple[int, dict[str, jax.Array]] | None = None
         if self._unmeasured is not None:
             found, self._unmeasured = self._unmeasured, None
             self._conclude(stream, log, found)
@@ -284,10 +291,16 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
             # Looked at one step late, so that the devices always have the next one to do.
             leaving = (before is not None and bool(before[WISH])) or (alone and preemption.requested)
             before = measured
+            if late is not None:
+                self._note(log, late[0], self._read(*late))
+                late = None
             saving = leaving or training.is_due(training.save_every, self.step)
-            if saving or training.is_due(training.log_every, self.step):
-                self._check_finite(measured)
-            self._measure(stream, log, measured)
+            due = training.is_due(training.log_every, self.step)
+            if due and not saving and not training.is_due(training.evaluate_every, self.step):
+                late = self.step, measured
+                continue
+            found = self._read(self.step, measured) if saving or due else {}
+            self._conclude(stream, log, found if due else {})
             if saving:
                 self._save(stream, log)
             if leaving and self.step < training.steps:
@@ -332,13 +345,15 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
         )
         return Portions.fitting(training.batch_size, self._fit.rows, shards)
 
-    def _measure(self, stream: Stream, log: MetricsLog | None, measured: Mapping[str, jax.Array]) -> None:
-        """Log and evaluate, where this step is one to do so."""
-        found: dict[str, float] = {}
-        if self.training.is_due(self.training.log_every, self.step):
-            found = {name: float(value) for name, value in measured.items() if name != WISH}
-            found["lr"] = self._rate()
-        self._conclude(stream, log, found)
+    def _read(self, step: int, measured: Mapping[str, jax.Array]) -> dict[str, float]:
+        """What was measured in the update to `step`, off the devices; FloatingPointError when it has diverged."""
+        found = {name: float(value) for name, value in measured.items() if name != WISH}
+        if not math.isfinite(found[LOSS]):
+            raise FloatingPointError(
+                f"the loss is {found[LOSS]} at step {step} of {self.training.steps}: "
+                f"try a learning rate below {found[LEARNING_RATE]:g}"
+            )
+        return found
 
     def _conclude(self, stream: Stream, log: MetricsLog | None, found: dict[str, float]) -> None:
         """Evaluate, where this step is one to do so, and log that together with `found`."""
@@ -348,29 +363,19 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
             # Whoever goes on from here evaluates first.
             self._save(stream, log, unmeasured=found)
             self._leave()
-        found |= evaluated
-        if not found:
-            return
-        self.measured |= found
-        if log is not None:
-            log.log(self.step, found)
-            log.progress(self.step, self.training.steps)
+        self._note(log, self.step, found | evaluated)
         value = evaluated.get(HELD_OUT_LOSS)
         if value is not None and (self.best is None or value < self.best[1]):
             self.best = (self.step, value)
             self._save(stream, log, name=BEST)
 
-    def _check_finite(self, measured: Mapping[str, jax.Array]) -> None:
-        loss = float(measured[LOSS])
-        if not math.isfinite(loss):
-            raise FloatingPointError(
-                f"the loss is {loss} at step {self.step} of {self.training.steps}: "
-                f"try a learning rate below {self._rate():g}"
-            )
-
-    def _rate(self) -> float:
-        """The learning rate of the step that was done last."""
-        return float(self.schedule()(np.int32(self.step - 1)))
+    def _note(self, log: MetricsLog | None, step: int, found: dict[str, float]) -> None:
+        if not found:
+            return
+        self.measured |= found
+        if log is not None:
+            log.log(step, found)
+            log.progress(step, self.training.steps)
 
     def _save(
         self,

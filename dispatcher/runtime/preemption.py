@@ -56,6 +56,8 @@ class Preemption:
         self._leave = leave
         self._holding = False
         self._interrupted = False
+        # Signals that came to our handler: it may be gone again before the watching thread hears of them.
+        self._handled: set[int] = set()
         self._requested = threading.Event()
         self._restore = contextlib.ExitStack()
 
@@ -99,6 +101,7 @@ class Preemption:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         """In the main thread, when it runs Python next."""
+        self._handled.add(number)
         if not self._holding and not self._interrupted:
             # Once: what tidies up on the way out is not interrupted again.
             self._interrupted = True
@@ -108,7 +111,7 @@ class Preemption:
         """In its own thread: note the first wish, end the process on the second or when time is over."""
         last_term_s: float | None = None
         while (number := os.read(pipe, 1)[0]) != _CLOSE:
-            if number not in _HEARD or signal.getsignal(number) != self._handle:
+            if number not in _HEARD or not (number in self._handled or signal.getsignal(number) == self._handle):
                 continue
             if number == signal.SIGTERM:
                 now_s = time.monotonic()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import unicodedata
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ TENSOR_AXIS: Final = "tensor"
 
 # Where a job without a project or a group stands.
 DEFAULT_FOLDER: Final = "default"
+
+# Filesystems take 255; some files beside it carry the name and an ending.
+_LONGEST_NAME_BYTES: Final = 200
 
 
 @dataclass(frozen=True)
@@ -125,8 +129,8 @@ class ExecutionSpec:
 
     def __post_init__(self) -> None:
         for word, value in (("name", self.name), ("project", self.project), ("group", self.group)):
-            if value is not None and (value in ("", ".", "..") or "/" in value or "\0" in value):
-                raise UsageError(f"{word} = {value!r}: expected a folder's name, without '/'")
+            if value is not None and (problem := _name_problem(value)) is not None:
+                raise UsageError(f"{word} = {value!r}: {problem}")
 
     @property
     def relative_path(self) -> PurePosixPath:
@@ -174,6 +178,21 @@ class ExecutionSpec:
         finally:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
+
+
+def _name_problem(value: str) -> str | None:
+    """What keeps `value` from being a folder's name, here and in what is written about it; None when nothing does."""
+    try:
+        length = len(value.encode())
+    except UnicodeEncodeError:
+        return "expected a folder's name in UTF-8"
+    if value in ("", ".", "..") or "/" in value:
+        return "expected a folder's name, without '/'"
+    if any(unicodedata.category(letter) == "Cc" for letter in value):
+        return "expected a folder's name, without line breaks and other control characters"
+    if length > _LONGEST_NAME_BYTES:
+        return f"expected a folder's name of at most {_LONGEST_NAME_BYTES} bytes; this one has {length}"
+    return None
 
 
 def local(

@@ -51,6 +51,24 @@ def test_names_are_folders(tmp_path: Path) -> None:
             local(tmp_path, "run", project=bad)
 
 
+@pytest.mark.parametrize(
+    ("bad", "problem"),
+    [
+        ("x" * 201, "at most 200 bytes; this one has 201"),
+        ("\u00e9" * 101, "at most 200 bytes; this one has 202"),
+        ("two\nlines", "without line breaks and other control characters"),
+        ("nul\0", "without line breaks and other control characters"),
+        ("caf\udce9", "expected a folder's name in UTF-8"),
+    ],
+)
+def test_names_that_a_filesystem_or_a_file_cannot_hold(tmp_path: Path, bad: str, problem: str) -> None:
+    assert local(tmp_path, "\u00e9" * 100).name == "\u00e9" * 100
+    for words in ((bad,), ("run", bad), ("run", "project", bad)):
+        with pytest.raises(UsageError, match=problem) as caught:
+            local(tmp_path, *words)
+        str(caught.value).encode()
+
+
 def test_a_result_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     spec = local(tmp_path, "run", "p", "g")
     path = tmp_path / "results" / "p" / "g" / "run" / "plots" / "table.csv"

@@ -149,6 +149,14 @@ def test_what_a_job_cannot_do_is_said(workspace: Fleet) -> None:
     assert not (workspace.root / "d.yaml").exists()
 
 
+def test_a_name_may_begin_with_a_dash(workspace: Fleet) -> None:
+    (workspace.root / "c.yaml").write_text("job: count/letters\ncount: {text: a}\n")
+    words = ["job", "--root", str(workspace.root), "run", "--project", "p", "--", "-x", "c.yaml", "out"]
+    done = subprocess.run([*COMMAND, *words], cwd=workspace.root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (workspace.root / "out/results/p/default/-x/result.json").is_file()
+
+
 def test_a_job_goes_on_from_a_checkpoint(workspace: Fleet) -> None:
     (workspace.root / "c.yaml").write_text("job: count/restored\ncount: {times: 3}\n")
     done = dispatcher_job(workspace, "run", "x", "c.yaml", "out", "--restore", "p/g/base/best")

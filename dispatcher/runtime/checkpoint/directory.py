@@ -98,7 +98,7 @@ class DirectoryStorage:
 
     def damaged(self) -> str | None:
         aside = self._root / DAMAGED
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             return str(aside) if os.listdir(aside) else None
         return None
 

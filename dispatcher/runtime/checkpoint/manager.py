@@ -287,6 +287,7 @@ class CheckpointManager:
                 self._series.set_unreadable_aside()
             wanted = ref or self._series.latest()
             if wanted is None:
+                self._series.check_not_all_damaged()
                 raise CheckpointError(f"{self.url}: there is no checkpoint to restore")
             found, manifest = self._series.found(wanted.name)
             return [found.name, msgspec.to_builtins(manifest)]

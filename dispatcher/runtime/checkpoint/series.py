@@ -61,13 +61,23 @@ class Series:
         self.set_unreadable_aside()
         if self.latest() is not None:
             return True
+        self.check_not_all_damaged()
+        return False
+
+    def check_not_all_damaged(self) -> None:
+        """Raise a CheckpointError when, of no checkpoint that can be used, some are damaged: that is no beginning."""
         place = self.storage.damaged()
         if place is not None:
             raise CheckpointError(
                 f"{self.storage.url}: every checkpoint was damaged and set aside ({place}): nothing is left to go on "
                 "from. Repair one and move it back, or remove them to start from the beginning"
             )
-        return False
+        if self._given_up:
+            names = ", ".join(sorted(self._given_up))
+            raise CheckpointError(
+                f"{self.storage.url}: every checkpoint is damaged ({names}), and none could be "
+                "set aside: nothing is left to go on from. Repair one, or remove them to start from the beginning"
+            )
 
     def register(self, name: str) -> CheckpointRef:
         """Name a checkpoint the latest."""

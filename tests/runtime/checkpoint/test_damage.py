@@ -97,12 +97,21 @@ def test_when_all_are_damaged_nothing_starts_over_silently(two, state):
         (two / f"step-0000000{step}" / "tree.json").unlink()
     for _ in range(2):
         with CheckpointManager(two) as checkpoints:
-            with pytest.raises(CheckpointError, match=r"no checkpoint to restore|every checkpoint was damaged"):
+            with pytest.raises(CheckpointError, match=r"run: every checkpoint was damaged and set aside \(.*damaged\)"):
                 checkpoints.resume(state(0))
             assert checkpoints.latest() is None
     shutil.rmtree(two / "damaged")
     with CheckpointManager(two) as checkpoints:
         assert checkpoints.resume(state(0)) is None
+
+
+def test_damaged_ones_that_cannot_be_moved_are_no_beginning(two, state):
+    for step in (1, 2):
+        (two / f"step-0000000{step}" / "manifest.json").write_bytes(b"{")
+    (two / "damaged").write_text("a file where the directory would be")
+    none = pytest.raises(CheckpointError, match=r"damaged \(step-00000001, step-00000002\), and none could be set")
+    with CheckpointManager(two) as checkpoints, none:
+        checkpoints.resume(state(0))
 
 
 def test_a_directory_without_a_manifest_is_no_checkpoint(two, state, same):

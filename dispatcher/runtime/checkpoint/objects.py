@@ -48,6 +48,10 @@ _DAMAGED_MANIFEST: Final = "manifest.damaged.json"
 
 # What asking again does not change; 408 and 429 are a server that has too much to do.
 _OUR_FAULT: Final = re.compile(r"status code: 4(?!08|29)\d\d")
+_REFUSED: Final = re.compile(r"status code: 40[13]|<Code>(?:ExpiredToken|InvalidToken|InvalidAccessKeyId)</Code>")
+# The body of an answer may hold the key's id, a session token or what was signed with them.
+_BODY: Final = re.compile(r"(status code: \d+[^:<]*)(?::?\s*)<.*", re.DOTALL)
+_CODE: Final = re.compile(r"<Code>(\w+)</Code>")
 
 _log = logging.getLogger(__name__)
 
@@ -280,7 +284,6 @@ class ObjectStorage:
         from obstore import exceptions
 
         passed_on = (exceptions.AlreadyExistsError, exceptions.PreconditionError, FileNotFoundError)
-        refused = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError, exceptions.InvalidPathError)
         deadline_s = time.monotonic() + self._patience_s
         pause_s = _FIRST_PAUSE_S
         while True:
@@ -288,16 +291,16 @@ class ObjectStorage:
                 return request()
             except passed_on:
                 raise
-            except refused as error:
-                raise StorageError(f"{doing}: {_first_line(error)}; check the credentials and the bucket") from error
             except exceptions.BaseError as error:
-                if _OUR_FAULT.search(str(error)):
-                    raise StorageError(f"{doing}: {_first_line(error)}; is there such a bucket?") from error
+                hopeless = _hopeless(error)
+                if hopeless is not None:
+                    # Not the error itself: see _BODY.
+                    raise StorageError(f"{doing}: {_first_line(error)}; {hopeless}") from None
                 if time.monotonic() + pause_s > deadline_s:
                     raise StorageError(
                         f"{doing}: {_first_line(error)}; tried for {self._patience_s:.0f} s. What was committed before "
                         "still stands; look at the server and the network"
-                    ) from error
+                    ) from None
                 _log.warning("%s, trying again: %s", doing, _first_line(error))
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -313,7 +316,34 @@ def _owner(run: Run) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n", 1)[0][:300]
+    """What happened, and of a server's answer its status and its code, never its text."""
+    text = str(error).strip()
+    answer = _BODY.search(text)
+    if answer is None:
+        return text.split("\n", 1)[0][:300]
+    code = _CODE.search(text)
+    return text[: answer.end(1)].split("\n", 1)[0][:300] + (f" ({code.group(1)})" if code else "")
+
+
+def _hopeless(error: Exception) -> str | None:
+    """What to do about an error that asking again does not change; None when it may."""
+    from obstore import exceptions
+
+    text = str(error)
+    if "builder error" in text:
+        # No request could be made at all: of the schemes only https:// goes unasked.
+        return (
+            "set AWS_ALLOW_HTTP=true in the environment to use an endpoint of http://, without encryption, or "
+            "AWS_ENDPOINT_URL to one of https://"
+        )
+    if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError) or _REFUSED.search(text):
+        return (
+            "the server refuses the credentials, or what they may do there: check AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, or what else the store reads, and their permissions for this bucket"
+        )
+    if isinstance(error, exceptions.InvalidPathError):
+        return "choose other names"
+    return "is there such a bucket?" if _OUR_FAULT.search(text) else None
 
 
 def _open_store(url: str) -> ObjectStore:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import traceback
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -259,6 +260,48 @@ def test_no_bucket(server, tmp_path):
         pytest.raises(StorageError, match="is there such a bucket"),
     ):
         checkpoints.save({"x": 1}, 1)
+
+
+def test_an_endpoint_without_encryption_is_refused_at_once(server, open_manager, monkeypatch):
+    monkeypatch.delenv("AWS_ALLOW_HTTP")
+    with open_manager() as checkpoints, pytest.raises(StorageError, match=r"set AWS_ALLOW_HTTP=true") as caught:
+        checkpoints.latest()
+    assert "tried for" not in str(caught.value)
+    assert not any("/lab/run" in path for _, path in server.requests)
+
+
+REFUSAL = (
+    "<?xml version='1.0'?>\n<Error><Code>{code}</Code><Message>no</Message><AWSAccessKeyId>AKIAHUSH</AWSAccessKeyId>"
+    "<CanonicalRequest>x-amz-security-token:hush-hush</CanonicalRequest></Error>"
+)
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        ("403 Forbidden", "InvalidAccessKeyId"),
+        ("403 Forbidden", "SignatureDoesNotMatch"),
+        ("403 Forbidden", "AccessDenied"),
+        ("401 Unauthorized", "Unauthorized"),
+        ("400 Bad Request", "ExpiredToken"),
+    ],
+)
+def test_credentials_that_are_refused_are_named_and_not_shown(
+    server, bucket, open_manager, monkeypatch, caplog, status, code
+):
+    def refused(start_response: Any) -> list[bytes]:
+        start_response(status, [("Content-Type", "application/xml")])
+        return [REFUSAL.format(code=code).encode()]
+
+    server.before = lambda number, method, path: True
+    monkeypatch.setattr(server, "_failure", refused)
+    with caplog.at_level("DEBUG", "dispatcher"), open_manager() as checkpoints:
+        for asked in (checkpoints.latest, lambda: checkpoints.find("best"), lambda: checkpoints.save({"x": 1}, 1)):
+            with pytest.raises(StorageError, match=f"{status} .{code}.; the server refuses the credentials") as caught:
+                asked()
+            said = "".join(traceback.format_exception(caught.value)) + caplog.text
+            assert "AKIAHUSH" not in said and "hush-hush" not in said, said
+            assert "is there such a bucket" not in said
 
 
 def test_a_superseded_attempt_commits_nothing(server, bucket, open_manager, state, attempt):

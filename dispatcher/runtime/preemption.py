@@ -20,6 +20,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
@@ -98,6 +99,16 @@ class Preemption:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._restore.close()
+        if self._interrupted and error is not None:
+            if not isinstance(error, SystemExit):
+                # What came upon the signal on its way out, a wrapper of JAX around it for one.
+                traceback.print_exception(error)
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(OSError, ValueError, AttributeError):
+                    stream.flush()
+            # Not by way of the interpreter's end: it would free the frames of JAX in which the signal came after the
+            # modules that they need, and that is a segmentation fault.
+            self._leave(contract.EXIT_PREEMPTED)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         """In the main thread, when it runs Python next."""

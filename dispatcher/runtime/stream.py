@@ -70,17 +70,18 @@ class Stream:
 
     @property
     def position(self) -> dict[str, int]:
-        """Where the next batch begins."""
-        return {"epoch": self._epoch, "row": self._row}
+        """Where the next batch begins, and how many rows that epoch has."""
+        return {"epoch": self._epoch, "row": self._row, "rows": self._source.rows(self._epoch)}
 
     def seek(self, position: Mapping[str, Any]) -> None:
         """Go to where a stream of the same source stood; ConfigError when this source cannot be the same."""
         epoch, row = int(position["epoch"]), int(position["row"])
         there = self._source.rows(epoch)
-        if row >= there:
+        if there != position["rows"]:
             raise ConfigError(
-                f"the data has {there} rows, and the training that goes on here had read {row} of them: it began with "
-                "other data. For another training of the same model, load that one's model in start_from"
+                f"the data has {there} rows in epoch {epoch}, and that of the training that goes on here had "
+                f"{position['rows']}: it began with other data, or with rows of another length. For another "
+                "training of the same model, load that one's model in start_from"
             )
         self._epoch, self._row = epoch, row
 
@@ -88,20 +89,27 @@ class Stream:
 class TokenWindows:
     """Neighbouring tokens of one long text, `length` at a time, each epoch in another order.
 
-    `tokens` is int[count]; it may be a memory-mapped file larger than the memory.
+    `tokens` is int[count], from 0 to before `vocabulary` where that is known; it may be a memory-mapped file larger
+    than the memory. `where` is what a ConfigError calls it.
     """
 
-    def __init__(self, tokens: NDArray[Any], length: int, *, seed: int) -> None:
+    def __init__(
+        self, tokens: NDArray[Any], length: int, *, seed: int, vocabulary: int | None = None, where: str = "the data"
+    ) -> None:
         self._tokens = tokens
+        self._vocabulary = vocabulary
+        self._where = where
         self._length = length
         self._seed = seed
         self._count = (len(tokens) - 1) // length
         self._order: tuple[int, NDArray[np.int64]] | None = None
         if self._count < 1:
-            raise ConfigError(f"{len(tokens)} tokens are too few for one row of {length} and the token after it")
+            raise ConfigError(
+                f"{where}: {len(tokens)} tokens are too few for one row of {length} and the token after it"
+            )
 
     @classmethod
-    def from_file(cls, path: Path, length: int, *, seed: int) -> TokenWindows:
+    def from_file(cls, path: Path, length: int, *, seed: int, vocabulary: int | None = None) -> TokenWindows:
         """The tokens of an .npy file."""
         try:
             tokens = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -109,15 +117,25 @@ class TokenWindows:
             raise ConfigError(f"{path}: cannot be read as an .npy file of tokens: {error}") from None
         if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
             raise ConfigError(f"{path}: holds {tokens.dtype}{list(tokens.shape)}: expected whole numbers in one row")
-        return cls(tokens, length, seed=seed)
+        return cls(tokens, length, seed=seed, vocabulary=vocabulary, where=str(path))
 
     def rows(self, epoch: int) -> int:
         return self._count
 
     def read(self, epoch: int, start: int, stop: int) -> Batch:
         windows = self._permutation(epoch)[start:stop]
-        text = np.stack([self._tokens[i * self._length : (i + 1) * self._length + 1] for i in windows]).astype(np.int32)
-        return plain_batch(text)
+        text = np.stack([self._tokens[i * self._length : (i + 1) * self._length + 1] for i in windows])
+        self._check(text)
+        return plain_batch(text.astype(np.int32))
+
+    def _check(self, text: NDArray[Any]) -> None:
+        """A token that the model does not know would become a NaN far from here."""
+        lowest, highest = int(text.min()), int(text.max())
+        if lowest < 0 or (self._vocabulary is not None and highest >= self._vocabulary):
+            expected = "0 or more" if self._vocabulary is None else f"0 to {self._vocabulary - 1} (model.vocabulary)"
+            raise ConfigError(
+                f"{self._where}: holds the token {lowest if lowest < 0 else highest}: expected {expected}"
+            )
 
     def _permutation(self, epoch: int) -> NDArray[np.int64]:
         if self._order is None or self._order[0] != epoch:

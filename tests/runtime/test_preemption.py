@@ -88,7 +88,7 @@ def test_as_long_as_there_is_nothing_to_save_it_leaves_at_once(left: list[int]) 
             # Whoever signals again does not interrupt this.
             os.kill(os.getpid(), signal.SIGTERM)
             tidied.append("yes")
-    assert (caught.value.code, tidied, left) == (75, ["yes"], [])
+    assert (caught.value.code, tidied, left) == (75, ["yes"], [75])
 
 
 def test_the_bound_holds_for_what_comes_after_the_block(left: list[int]) -> None:

@@ -31,7 +31,7 @@ def test_every_epoch_has_every_row_once_in_another_order():
     first, second = rows[:50], rows[50:100]
     assert sorted(first) == sorted(second) == list(range(50))
     assert first != second
-    assert stream.position == {"epoch": 2, "row": 5}
+    assert stream.position == {"epoch": 2, "row": 5, "rows": 50}
 
 
 def test_a_batch_may_be_larger_than_an_epoch():
@@ -48,9 +48,17 @@ def test_a_stream_that_is_put_where_another_stood_goes_on_as_that_one(before):
         np.testing.assert_array_equal(one.take(7).inputs, other.take(7).inputs)
 
 
-def test_a_place_that_the_data_does_not_have_is_refused():
-    with pytest.raises(ConfigError, match=r"the data has 10 rows, and the training .* had read 10 of them"):
-        Stream(windows(count=10)).seek({"epoch": 3, "row": 10})
+def test_a_place_in_other_data_is_refused():
+    with pytest.raises(ConfigError, match=r"the data has 10 rows in epoch 3, and that of the training .* had 12"):
+        Stream(windows(count=10)).seek({"epoch": 3, "row": 7, "rows": 12})
+
+
+@pytest.mark.parametrize(("token", "expected"), [(9, r"0 to 8 \(model.vocabulary\)"), (-1, "0 to 8")])
+def test_a_token_that_the_model_does_not_know_is_named(token, expected):
+    tokens = np.arange(13) % 9
+    tokens[7] = token
+    with pytest.raises(ConfigError, match=f"the data: holds the token {token}: expected {expected}"):
+        Stream(TokenWindows(tokens, 4, seed=0, vocabulary=9)).take(3)
 
 
 def test_the_seed_decides_the_order():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -196,7 +197,13 @@ def test_tokens_from_files(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"data\.train: not said"):
         trained(tmp_path, "none", FromFiles, steps=3)
     with pytest.raises(ConfigError, match=r"none\.npy: cannot be read"):
-        trained(tmp_path, "none", FromFiles, steps=3, **{"data.train": "none.npy"})
+        trained(tmp_path, "none", FromFiles, steps=3, **{**files, "data.train": "none.npy"})
+    with pytest.raises(ConfigError, match=r"data\.length = 0: expected at least 1"):
+        trained(tmp_path, "none", FromFiles, steps=3, **{**files, "data.length": 0})
+    with pytest.raises(ConfigError, match=r"data\.length = 21: the model reads 20 tokens \(model\.context\)"):
+        trained(tmp_path, "long", FromFiles, steps=3, **{**files, "data.length": 21})
+    with pytest.raises(ConfigError, match=r"train\.npy: holds the token 15: expected 0 to \d+ \(model\.vocabulary\)"):
+        trained(tmp_path, "few", FromFiles, steps=3, **{**files, "model.vocabulary": 15})
 
 
 @pytest.mark.parametrize(
@@ -206,6 +213,7 @@ def test_tokens_from_files(tmp_path: Path) -> None:
         ({"save_every": 0}, "training.save_every = 0"),
         ({"per_device_batch_size": -2}, "training.per_device_batch_size = -2: expected 1 or more, or -1"),
         ({"preemption_s": 0.0}, "training.preemption_s = 0.0"),
+        ({"seed": -1}, "training.seed = -1: expected 0 to 4294967295"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(words: dict[str, Any], message: str) -> None:
@@ -239,6 +247,18 @@ def test_the_key_is_part_of_a_checkpoint(forty: Any) -> None:
 def test_windows_too_short_for_one_row_are_refused() -> None:
     with pytest.raises(ConfigError, match="12 tokens are too few for one row of 12"):
         TokenWindows(np.zeros(12, np.int32), 12, seed=0)
+
+
+def test_a_nan_is_never_the_best(tmp_path: Path) -> None:
+    class Unlucky(Tiny):
+        def evaluate(self) -> dict[str, float]:
+            return {"held_out_loss": math.nan} if self.step == 2 else super().evaluate()
+
+    made = trained(tmp_path, "unlucky", Unlucky, steps=4, evaluate_every=2)
+    assert made.best is not None
+    assert made.best[0] == 4
+    with manager_at(str(made.spec.relative_path), made.spec) as checkpoints:
+        assert checkpoints.find("best").step == 4
 
 
 def test_a_training_is_made_again_from_its_checkpoint_and_goes_on(tmp_path: Path) -> None:

@@ -365,7 +365,8 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
             self._leave()
         self._note(log, self.step, found | evaluated)
         value = evaluated.get(HELD_OUT_LOSS)
-        if value is not None and (self.best is None or value < self.best[1]):
+        # Nothing is less than a NaN: as the best it would stay so.
+        if value is not None and math.isfinite(value) and (self.best is None or value < self.best[1]):
             self.best = (self.step, value)
             self._save(stream, log, name=BEST)
 
@@ -444,7 +445,12 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
         return {name: value for name, value in self.measured.items() if math.isfinite(value)}
 
     def _windows(self, data: DataConfig, path: Any) -> TokenWindows:
-        return TokenWindows.from_file(self.spec.hardware.cluster.data / path, data.length, seed=self.training.seed)
+        # Of a model of one's own neither need be known.
+        context, vocabulary = (getattr(self.model_config, name, None) for name in ("context", "vocabulary"))
+        if context is not None and data.length > context:
+            raise ConfigError(f"data.length = {data.length}: the model reads {context} tokens (model.context)")
+        file = self.spec.hardware.cluster.data / path
+        return TokenWindows.from_file(file, data.length, seed=self.training.seed, vocabulary=vocabulary)
 
     @contextlib.contextmanager
     def _open_log(self) -> Iterator[MetricsLog | None]:

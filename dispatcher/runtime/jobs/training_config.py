@@ -11,6 +11,8 @@ from dispatcher.runtime.configuration import field
 
 # Find the largest that fits into the memory of the device.
 FIND = -1
+# JAX makes a key of so many different seeds.
+SEEDS = 2**32
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class TrainingConfig:
         per_device = self.per_device_batch_size
         if per_device is not None and per_device < 1 and per_device != FIND:
             faults.append(f"training.per_device_batch_size = {per_device}: expected 1 or more, or -1")
+        if not 0 <= self.seed < SEEDS:
+            faults.append(f"training.seed = {self.seed}: expected 0 to {SEEDS - 1}")
         if self.preemption_s <= 0:
             faults.append(f"training.preemption_s = {self.preemption_s}: expected more than 0 seconds")
         if faults:
@@ -70,6 +74,10 @@ class DataConfig:
     train: Path | None = field("data/train", default=None)
     held_out: Path | None = field("data/held_out", default=None)
     length: int = field("data/length", default=128)
+
+    def __post_init__(self) -> None:
+        if self.length < 1:
+            raise ConfigError(f"data.length = {self.length}: expected at least 1")
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,14 @@ _WORDS: Final[tuple[tuple[str, str, str], ...]] = (
 _LINE_BREAKS: Final = frozenset("\x85\u2028\u2029\ufeff")
 
 
-def load(text: str) -> Any:
-    """What `text` says; ValueError with line and column when it is not YAML or names a key twice."""
+def load(text: str, *, aliases: bool = True) -> Any:
+    """What `text` says; ValueError with line and column when it is not YAML or names a key twice.
+
+    Without `aliases` those, and anchors, are a fault too: ten lines of them can stand for billions of values.
+    """
     try:
+        if not aliases:
+            _refuse_aliases(text)
         return yaml.load(text, Loader=_loader())
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -64,6 +69,13 @@ def dump(document: Any) -> str:
         document, Dumper=_dumper(), sort_keys=False, allow_unicode=True, default_flow_style=False, width=120
     )
     return text
+
+
+def _refuse_aliases(text: str) -> None:
+    event: Any
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        if getattr(event, "anchor", None) is not None:
+            raise yaml.composer.ComposerError(None, None, "expected no anchors (&) and aliases (*)", event.start_mark)
 
 
 @cache

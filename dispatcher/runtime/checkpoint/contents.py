@@ -61,22 +61,42 @@ def read(fetch: Callable[[str], bytes | None], where: str, process: int) -> Cont
         data = fetch(name)
         try:
             return None if data is None else json.loads(data)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DamagedCheckpointError(f"{where}/{name}: not JSON: {error}") from None
 
+    def mapping(name: str) -> Any:
+        value = parsed(name)
+        if not isinstance(value, dict | None):
+            raise DamagedCheckpointError(f"{where}/{name}: holds {json.dumps(value)[:80]}: expected names and values")
+        return value
+
     config, random = fetch(CONFIG), fetch(RNG)
-    position = parsed(POSITION)
-    if position is not None:
-        # A process that was not there at the save goes on from where the first one stood.
-        each = position["processes"]
-        position = each[process if process < len(each) else 0]
     return Contents(
-        metadata=parsed(METADATA) or {},
-        job=parsed(JOB),
-        config=None if config is None else config.decode(),
-        position=position,
+        metadata=mapping(METADATA) or {},
+        job=mapping(JOB),
+        config=None if config is None else _text(config, f"{where}/{CONFIG}"),
+        position=_position(parsed(POSITION), process, f"{where}/{POSITION}"),
         random=None if random is None else rng.load(random, process, f"{where}/{RNG}"),
     )
+
+
+def _text(data: bytes, where: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise DamagedCheckpointError(f"{where}: expected UTF-8: {error}") from None
+
+
+def _position(said: Any, process: int, where: str) -> Any:
+    """Where the data iterator of `process` stood; one that was not there at the save goes on where the first did."""
+    if said is None:
+        return None
+    each = said.get("processes") if isinstance(said, dict) else None
+    if not isinstance(each, list) or not each:
+        raise DamagedCheckpointError(
+            f'{where}: holds {json.dumps(said)[:80]}: expected {{"processes": [...]}}, a position for each process'
+        )
+    return each[process if process < len(each) else 0]
 
 
 def _dump(value: Any, what: str) -> bytes:

@@ -17,6 +17,7 @@ from dispatcher.runtime.execution import ExecutionSpec
 from dispatcher.runtime.jobs.checkpointed import CheckpointedJob, manager_at, place_of
 from dispatcher.runtime.places import RESERVED
 from dispatcher.runtime.registry import find_job
+from dispatcher.runtime.value_types import shown
 
 C = TypeVar("C")
 
@@ -90,6 +91,8 @@ class RestoreableJob(CheckpointedJob[C], Generic[C]):
             if abstract:
                 raise UsageError(f"{where}/job.json names no job: call this on the class of the job that is to go on")
             return cls
+        if not isinstance(key, str):
+            raise CheckpointError(f"{where}/job.json: job = {shown(key)}: expected the key of a job, or null")
         try:
             found = find_job(key)
         except UsageError:
@@ -121,7 +124,11 @@ def _config_of(saved: Contents, where: str) -> dict[str, Any]:
     if saved.config is None:
         raise CheckpointError(f"{where}: there is no config.yaml in it, so no job can be made from it")
     try:
-        document = yaml_text.load(saved.config) or {}
+        document = yaml_text.load(saved.config, aliases=False)
     except ValueError as error:
         raise ConfigError(f"{where}/config.yaml: {error}") from None
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise ConfigError(f"{where}/config.yaml: holds {shown(document)}: expected the configuration's keys and values")
     return {key: value for key, value in document.items() if key not in RESERVED}

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
+import msgspec
 import numpy as np
 import pytest
 
 from dispatcher.errors import CheckpointError, ConfigError, StorageError, UsageError
 from dispatcher.runtime import yaml_text
 from dispatcher.runtime.checkpoint import Contents
+from dispatcher.runtime.checkpoint.checksum import of_bytes
 from dispatcher.runtime.checkpoint.directory import DirectoryStorage
+from dispatcher.runtime.checkpoint.manifest import FileRecord, decode, encode
 from dispatcher.runtime.configuration import configuration, field
 from dispatcher.runtime.execution import local
 from dispatcher.runtime.job_file import read_job_file
@@ -222,6 +226,45 @@ def test_what_is_wrong_is_said(tmp_path):
     make(Keeping, tmp_path, "keep")()
     with pytest.raises(UsageError, match=r"step/0/job.json names no job"):
         RestoreableJob.from_checkpoint_path("lab/night/keep/step/0", spec)
+
+
+def resealed(place: Path, name: str, data: bytes) -> None:
+    """Exchange a file of a checkpoint and correct its manifest, as somebody who edits one would."""
+    (place / name).write_bytes(data)
+    manifest = decode((place / "manifest.json").read_bytes(), "manifest")
+    kept = [each for each in manifest.files if each.path != name]
+    record = FileRecord(name, len(data), of_bytes(data))
+    (place / "manifest.json").write_bytes(encode(msgspec.structs.replace(manifest, files=(*kept, record))))
+
+
+BOMB = "a: &a [x, x]\n" + "".join(f"b{n}: &b{n} [*{'a' if n == 0 else f'b{n - 1}'}, x]\n" for n in range(3))
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "problem"),
+    [
+        ("config.yaml", BOMB.encode(), r"line 1, column 4: expected no anchors \(&\) and aliases"),
+        ("config.yaml", b"sum: *nowhere\n", r"line 1, column 6: expected no anchors \(&\) and aliases"),
+        ("config.yaml", b"- sum\n", "holds .*expected the configuration's keys and values"),
+        ("config.yaml", b"sum: [1]\n", "sum"),
+        ("config.yaml", b"1: 2\n", "the key 1 is not text"),
+        ("config.yaml", b"sum: {start: 1}\n# caf\xe9\n", "expected UTF-8"),
+        ("job.json", b"[1]", r"holds \[1\]: expected names and values"),
+        ("job.json", b"[" * 100_000, "not JSON"),
+        ("job.json", b'{"job": 3}', "job = 3: expected the key of a job"),
+        ("config.json", b"[1]", r"holds \[1\]: expected names and values"),
+        ("position.json", b"[3]", r"holds \[3\]: expected .*a position for each process"),
+        ("position.json", b'{"processes": []}', "expected .*a position for each process"),
+        ("position.json", b'{"processes": 2}', "expected .*a position for each process"),
+    ],
+)
+def test_a_file_that_is_odd_but_sealed_is_named(tmp_path, name, data, problem):
+    make(Adding, tmp_path)()
+    place = tmp_path / "checkpoints/lab/night/run/at-1"
+    resealed(place, name, data)
+    with pytest.raises((CheckpointError, ConfigError), match=problem) as caught:
+        Adding.from_checkpoint_path("lab/night/run/at-1", local(tmp_path, "x"))
+    assert f"{place}/{name}" in str(caught.value)
 
 
 def test_a_misspelt_run_is_told_from_a_missing_checkpoint(tmp_path):

@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -49,8 +49,11 @@ class Probe(Protocol):
     def __call__(self, rows: int, limit_s: float) -> Outcome: ...
 
 
-def largest_that_fits(probe: Probe, most: int = LARGEST) -> int:
-    """The largest number of rows, at most `most` and at most 1024, that fits; BatchSizeError when not even one does."""
+def largest_that_fits(probe: Probe, most: int = LARGEST, usable: Callable[[int], bool] = lambda rows: True) -> int:
+    """The largest number of rows, at most `most` and at most 1024, that fits; BatchSizeError when not even one does.
+
+    Where only some numbers are `usable`, the search ends as soon as it is known which of them is the largest.
+    """
     slowest_s: float | None = None
 
     def fits(rows: int) -> bool:
@@ -66,7 +69,7 @@ def largest_that_fits(probe: Probe, most: int = LARGEST) -> int:
     failed: int | None = None
     for rows in candidates(most):
         if fits(rows):
-            return _between(rows, failed, fits)
+            return _between(rows, failed, fits, usable)
         failed = rows
     raise BatchSizeError("not even one row fits into the memory of the device: use a smaller model or shorter rows")
 
@@ -77,10 +80,10 @@ def candidates(most: int) -> list[int]:
     return [top, *(2**power for power in range(LARGEST.bit_length(), -1, -1) if 2**power < top)]
 
 
-def _between(works: int, fails: int | None, fits: Any) -> int:
+def _between(works: int, fails: int | None, fits: Callable[[int], bool], usable: Callable[[int], bool]) -> int:
     if fails is None:
         return works
-    while fails - works > 1:
+    while any(map(usable, range(works + 1, fails))):
         middle = (works + fails) // 2
         if fits(middle):
             works = middle

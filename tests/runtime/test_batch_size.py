@@ -62,6 +62,15 @@ def test_the_course_of_a_search() -> None:
     assert device.tried == [50, 32, 16, 8, 12, 10, 11]
 
 
+def test_what_cannot_be_used_is_not_told_apart() -> None:
+    device = Device(50)
+    assert largest_that_fits(device, 512, lambda rows: 512 % rows == 0) == 32
+    assert device.tried == [512, 256, 128, 64, 32]
+    device = Device(50)
+    assert largest_that_fits(device, 96, lambda rows: 96 % rows == 0) >= 48
+    assert device.tried == [96, 64, 32, 48]
+
+
 def test_candidates() -> None:
     assert candidates(1024) == [1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1]
     assert candidates(96) == [96, 64, 32, 16, 8, 4, 2, 1]

@@ -81,7 +81,7 @@ def find_batch_size(
         )
     cluster = spec.hardware.cluster
     probe = JobProbe(cls, document, topology.tensor_shards, share, str(cluster.data), cluster.checkpoints)
-    found = largest_that_fits(probe, share)
+    found = largest_that_fits(probe, share, lambda rows: share % rows == 0)
     _log.info("%s: batch size %d per device on %s", spec.name, found, chip)
     try:
         remember(path, found, job=job, **about)

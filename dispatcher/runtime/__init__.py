@@ -21,7 +21,8 @@ value may be, `configuration` merges, checks and reads documents, `config_tree` 
 
 Where it runs. `execution` has the devices, their mesh of data and tensor shards, and the directories: below `runs/` of
 the workspace are `data/`, `checkpoints/PROJECT/GROUP/NAME/` and `results/PROJECT/GROUP/NAME/`. The processes of one
-job find each other there (`distributed`); from then on all of them run the same code, and the first one writes.
+job find each other there (`distributed`); from then on all of them run the same code, and the first one writes. Of
+runs that somebody starts by hand one of a name goes on at a time (`run_lock`); of attempts the fence says which counts.
 
 Checkpoints. `checkpoint` is a package of its own, told on its own page: whole or not there, written in the background,
 fenced against attempts that have been replaced. Jobs add what made them: key, configuration, random state, position.

@@ -16,6 +16,7 @@ from dispatcher.runtime.checkpoint import processes
 from dispatcher.runtime.configuration import Config, checked, configuration, configure, current_config
 from dispatcher.runtime.execution import ExecutionSpec, local
 from dispatcher.runtime.metrics import json_number
+from dispatcher.runtime.run_lock import only_run
 
 C = TypeVar("C")
 
@@ -72,8 +73,11 @@ class BasicJob(ABC, Generic[C]):
         """Wait for what the job does in the background; nothing by default."""
 
     def __call__(self) -> Row | None:
-        """Skip if done, else: wait for all, run, wait for all, finish. The row of results, also of a job skipped."""
-        with configuration(self._config or {}):
+        """Skip if done, else: wait for all, run, wait for all, finish. The row of results, also of a job skipped.
+
+        UsageError when another process that was started by hand runs this name here.
+        """
+        with configuration(self._config or {}), only_run(self.spec):
             return self._run_once()
 
     def sync(self, moment: str) -> None:

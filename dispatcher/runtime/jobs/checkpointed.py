@@ -41,9 +41,9 @@ class CheckpointedJob(BasicJob[C], Generic[C]):
         super().__init__(spec)
         self._managers: dict[str, CheckpointManager] = {}
 
-    def __call__(self) -> Row | None:
+    def _run_once(self) -> Row | None:
         with self._committed():
-            return super().__call__()
+            return super()._run_once()
 
     def retention(self) -> Retention | None:
         """Which of the job's resumable checkpoints stay; by default the last three. What was not resumable stays."""

@@ -20,6 +20,7 @@ from dispatcher.runtime.checkpoint.storage import DAMAGED, LATEST, OLD, SCRATCH,
 from dispatcher.runtime.checkpoint.tree import TREE
 
 _OCCUPIED: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _TRIES: Final = 5
 
 
@@ -166,11 +167,16 @@ class DirectoryStorage:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path / MANIFEST)
             files.sync_directory(path)
-        doomed = self._scratch.new()
         try:
+            doomed = self._scratch.new()
             os.rename(path, doomed)
         except FileNotFoundError:
             return
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            # No room even for the directory that it would be moved to.
+            doomed = path
         files.remove_tree(doomed)
 
     def _below(self, folder: Path, prefix: str) -> Iterator[tuple[str, bytes]]:

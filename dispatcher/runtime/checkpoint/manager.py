@@ -196,6 +196,9 @@ class CheckpointManager:
         A latest one that is damaged is reported and set aside, and the one before it is taken; a `ref` that is damaged
         is a DamagedCheckpointError. A leaf that is missing, unknown or of another shape or type is a
         CheckpointMismatchError; with `partial` the checkpoint may have more leaves than the target.
+
+        Once the latest is read, what the retention does not keep is removed: a full disk may need that before it can
+        take the next one.
         """
         self.wait()
         while True:
@@ -208,6 +211,8 @@ class CheckpointManager:
                 processes.decide(functools.partial(self._series.set_aside, chosen.name, error))
             else:
                 self._parent = chosen.name
+                if ref is None:
+                    self._retain(chosen.name)
                 return restored
 
     def resume(self, target: Any, *, partial: bool = False) -> Restored | None:
@@ -267,6 +272,16 @@ class CheckpointManager:
                     self._series.retain(self._retention, name)
         except DispatcherError as error:
             _log.warning("%s/%s is saved, but: %s", self.url, name, error)
+
+    def _retain(self, read: str) -> None:
+        """Remove what the retention does not keep, after the checkpoint `read` was; as far as that is possible."""
+        if self._retention is None or not processes.first():
+            return
+        try:
+            self._series.check_current("older checkpoints are kept")
+            self._series.retain(self._retention, read)
+        except DispatcherError as error:
+            _log.warning("%s", error)
 
     @contextlib.contextmanager
     def _cleaned(self, staged: Path, doing: str) -> Iterator[None]:

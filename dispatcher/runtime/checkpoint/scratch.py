@@ -33,8 +33,9 @@ class Scratch:
         folder = self._home / self._token
         if self._lock is None:
             self._lock = self._take_lock()
-            os.makedirs(folder, exist_ok=True)
             self._sweep()
+        # Each time: on a full disk it may have failed before.
+        os.makedirs(folder, exist_ok=True)
         self._count += 1
         return folder / str(self._count)
 

@@ -129,9 +129,9 @@ class Series:
                 f"{doing}: {where} was saved meanwhile by {present.run} (step {present.step}); do two runs save here?"
             )
 
-    def retain(self, retention: Retention, committed: str) -> None:
-        """Remove what `retention` does not keep, after `committed` was; nothing when that does not look whole."""
-        ref, manifest = self.found(committed)
+    def retain(self, retention: Retention, good: str) -> None:
+        """Remove what `retention` does not keep, besides `good`, just committed or read, if that looks whole."""
+        ref, manifest = self.found(good)
         if not self.storage.looks_whole(ref.name, manifest):
             _log.warning("%s does not look whole: older checkpoints are kept", ref.url)
             return

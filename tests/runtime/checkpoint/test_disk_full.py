@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 
 from dispatcher.errors import StorageError
 from dispatcher.runtime.checkpoint import CheckpointManager, Retention
+from dispatcher.runtime.checkpoint.storage import SCRATCH
 
 
 @pytest.fixture
@@ -50,6 +53,46 @@ def test_the_last_commit_stands(disk, capfd):
     assert "Traceback" not in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("left", [0, 200_000])
+def test_keeping_fewer_makes_room_when_a_run_goes_on(disk, left):
+    with CheckpointManager(disk, retention=Retention(last=3)) as checkpoints:
+        for step in (1, 2):
+            checkpoints.save(tree(step), step)
+        checkpoints.wait()
+        (disk / "ballast").write_bytes(b"x" * (disk_free(disk) - left))
+        with pytest.raises(StorageError, match="the disk is full: free some space, or keep fewer checkpoints"):
+            checkpoints.save(tree(3), 3)
+            checkpoints.wait()
+    with CheckpointManager(disk, retention=Retention(last=1)) as checkpoints:
+        resumed = checkpoints.resume(tree(0))
+        assert resumed.ref.step == 2
+        assert [each.step for each in checkpoints.checkpoints()] == [2]
+        checkpoints.save(tree(3), 3)
+        assert np.array_equal(checkpoints.restore(tree(0))["w"], tree(3)["w"])
+
+
+def test_removing_needs_no_room(tmp_path, monkeypatch):
+    with CheckpointManager(tmp_path) as checkpoints:
+        for step in (1, 2):
+            checkpoints.save(tree(step), step)
+    makedirs = os.makedirs
+
+    def full(path, *words, **options):
+        if SCRATCH in Path(path).parts:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        makedirs(path, *words, **options)
+
+    monkeypatch.setattr("os.makedirs", full)
+    with CheckpointManager(tmp_path, retention=Retention(last=1)) as checkpoints:
+        assert checkpoints.resume(tree(0)).ref.step == 2
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "step-00000002"]
+        with pytest.raises(StorageError, match="the disk is full"):
+            checkpoints.save(tree(3), 3)
+        monkeypatch.undo()
+        checkpoints.save(tree(3), 3)
+        assert np.array_equal(checkpoints.restore(tree(0))["w"], tree(3)["w"])
+
+
 def test_every_size_of_what_is_left(disk):
     """The disk fills up at another place each time: in Orbax's files, in ours, in the manifest."""
     failed = 0
@@ -77,7 +120,5 @@ def test_every_size_of_what_is_left(disk):
 
 
 def disk_free(disk: Path) -> int:
-    import os
-
     status = os.statvfs(disk)
     return status.f_bavail * status.f_frsize

@@ -79,6 +79,34 @@ def test_removal_on_a_disk(tmp_path, state):
     }  # fmt: skip
 
 
+def test_what_goes_when_a_run_goes_on(tmp_path):
+    """What was registered and what was named stay, also where the retention keeps fewer than the run before did."""
+    with CheckpointManager(tmp_path) as checkpoints:
+        for step in range(5):
+            checkpoints.save({"x": step}, step)
+        checkpoints.save({"x": 9}, 9, name="best", resumable=False)
+        checkpoints.register("step-00000001")
+        checkpoints.restore({"x": 0})
+        assert [each.step for each in checkpoints.checkpoints()] == [0, 1, 2, 3, 4, 9], "without a retention all stay"
+    with CheckpointManager(tmp_path, retention=Retention(last=2)) as checkpoints:
+        checkpoints.restore({"x": 0}, checkpoints.find("step-00000003"))
+        assert len(checkpoints.checkpoints()) == 6, "one that was asked for is not where the run goes on"
+        assert checkpoints.restore({"x": 0}) == {"x": 1}
+        assert [each.step for each in checkpoints.checkpoints()] == [1, 3, 4, 9]
+
+
+def test_a_superseded_attempt_removes_nothing(tmp_path, attempt, caplog):
+    directory = attempt(1)
+    with CheckpointManager(tmp_path / "run", retention=Retention(last=3)) as checkpoints:
+        for step in range(3):
+            checkpoints.save({"x": step}, step)
+    (directory / "superseded").touch()
+    with CheckpointManager(tmp_path / "run", retention=Retention(last=1)) as checkpoints:
+        assert checkpoints.restore({"x": 0}) == {"x": 2}
+        assert [each.step for each in checkpoints.checkpoints()] == [0, 1, 2]
+    assert "older checkpoints are kept: attempt 1 of fft_spanish was superseded" in caplog.text
+
+
 def test_nothing_goes_while_the_new_one_does_not_look_whole(tmp_path, state, monkeypatch):
     """A disk that loses what it has confirmed must not cost the older checkpoints as well."""
     from dispatcher.runtime.checkpoint.directory import DirectoryStorage

@@ -269,6 +269,7 @@ def test_an_attempt_that_was_cut_off_finds_that_it_has_been_replaced(tmp_path: P
     assert old.end() == 1
     assert "attempt 2 of tiny has saved" in old.said
     assert "so attempt 1 is no longer the current one" in old.said
-    assert kept() == before
+    # It may have been stopped between its look at the fence and the commit: what comes so late is old.
+    assert kept().items() >= before.items()
     wait_until(lambda: not (checkpoints / "ckpt.tmp").exists(), "what it had begun is tidied up")
     same_as_undisturbed(tmp_path, new, jax_cache, **words)

@@ -7,6 +7,9 @@ import threading
 import weakref
 from collections.abc import Callable
 from functools import cache
+from typing import Final
+
+_UNHEARD_S: Final = 10.0
 
 _log = logging.getLogger(__name__)
 _all: weakref.WeakSet[Background] = weakref.WeakSet()
@@ -18,6 +21,7 @@ class Background:
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._problem: Exception | None = None
+        self._asked_for = threading.Event()
         _all.add(self)
 
     def start(self, work: Callable[[], None]) -> None:
@@ -28,24 +32,29 @@ class Background:
                 work()
             except Exception as error:  # noqa: BLE001  # whoever waits gets it, whatever it is
                 self._problem = error
-                # Nobody may ever wait: a process that ends otherwise says it here at least.
-                _log.error("%s", error)
+                # Nobody may ever wait, or not for hours: then it is said here. Who does wait says it himself.
+                if not self._asked_for.wait(_UNHEARD_S):
+                    _log.error("%s", error)
 
         _outlast_the_interpreter()
+        self._asked_for.clear()
         self._thread = threading.Thread(target=run, name="checkpoint")
         self._thread.start()
 
     def wait(self) -> Exception | None:
         """Wait for what is on its way; the error with which it ended, once."""
-        self.join()
+        self._asked_for.set()
+        if self._thread is not None:
+            self._thread.join()
         self._thread = None
         problem, self._problem = self._problem, None
         return problem
 
-    def join(self) -> None:
-        """Wait, and leave the outcome to whoever asks for it."""
-        if self._thread is not None:
-            self._thread.join()
+    def end(self) -> None:
+        """Wait, and say what nobody has asked for and nobody will."""
+        problem = self.wait()
+        if problem is not None:
+            _log.error("%s", problem)
 
 
 @cache
@@ -56,9 +65,9 @@ def _outlast_the_interpreter() -> None:
     """
     register = getattr(threading, "_register_atexit", None)
     if register is not None:
-        register(_join_all)
+        register(_end_all)
 
 
-def _join_all() -> None:
+def _end_all() -> None:
     for each in list(_all):
-        each.join()
+        each.end()

@@ -20,6 +20,10 @@ from dispatcher.errors import StorageError
 _PAUSES_S: Final = (0.0, 0.02, 0.1, 0.3)
 _LOOK_AGAIN: Final = frozenset({errno.ENOENT, errno.ESTALE})
 
+_LONGEST_WRITING_S: Final = 10.0
+_LOOK_EVERY_S: Final = 0.1
+_QUIET_LOOKS: Final = 3
+
 _ADVICE: Final = {
     errno.ENOSPC: "the disk is full: free some space, or keep fewer checkpoints",
     errno.EDQUOT: "the disk quota is used up: free some space, or keep fewer checkpoints",
@@ -128,6 +132,16 @@ def sync_directory(directory: Path) -> None:
 def remove_tree(directory: Path) -> None:
     """Remove a directory that nobody needs any more; what cannot be removed stays."""
     shutil.rmtree(directory, ignore_errors=True)
+
+
+def remove_for_good(directory: Path) -> None:
+    """Remove a directory in which threads that nobody can wait for may still be writing: until it stays away."""
+    deadline_s = time.monotonic() + _LONGEST_WRITING_S
+    quiet = 0
+    while quiet < _QUIET_LOOKS and time.monotonic() < deadline_s:
+        remove_tree(directory)
+        time.sleep(_LOOK_EVERY_S)
+        quiet = 0 if directory.exists() else quiet + 1
 
 
 def files_below(directory: Path) -> Iterator[tuple[str, Path]]:

@@ -119,7 +119,7 @@ class CheckpointManager:
             place = staged / arrays.ARRAYS
             writing = arrays.begin_saving(place, to_write, compress=self._compress) if to_write else None
         except Exception as error:
-            self._storage.clean(staged)
+            files.remove_for_good(staged)
             raise arrays.writing_error(error, doing) from error
 
         def finish() -> None:
@@ -161,7 +161,7 @@ class CheckpointManager:
             self.close()
         else:
             # The other processes may never come here, and this error must not be covered by another.
-            self._background.wait()
+            self._background.end()
             self._storage.close()
 
     def checkpoints(self) -> list[CheckpointRef]:
@@ -291,6 +291,9 @@ class CheckpointManager:
         except DispatcherError:
             raise
         except Exception as error:
+            # It failed at one array, and Orbax does not wait for the others.
+            if processes.first():
+                files.remove_for_good(staged)
             raise arrays.writing_error(error, doing) from error
         finally:
             if processes.first():

@@ -90,13 +90,13 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], 
 
 @pytest.fixture
 def child() -> Callable[..., str]:
-    """Runs a script of `children/` in a process of its own; what it printed."""
+    """Runs a script of `children/` in a process of its own; what it printed, with `stderr` what it complained of."""
 
-    def run(script: str, *words: str | Path, timeout_s: float = 120, **environment: str) -> str:
+    def run(script: str, *words: str | Path, timeout_s: float = 120, stderr: bool = False, **environment: str) -> str:
         command = [sys.executable, str(HERE / "children" / script), *map(str, words)]
         env = {**os.environ, "JAX_PLATFORMS": "cpu", **environment}
         ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout_s, check=False)
         assert ended.returncode == 0, f"{script} {words}: {ended.returncode}\n{ended.stdout}\n{ended.stderr}"
-        return ended.stdout
+        return ended.stderr if stderr else ended.stdout
 
     return run

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import subprocess
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dispatcher.errors import StorageError
+from dispatcher.errors import CheckpointError, StorageError
 from dispatcher.runtime.checkpoint import CheckpointManager, Retention
 from dispatcher.runtime.checkpoint.storage import SCRATCH
 
@@ -91,6 +94,54 @@ def test_removing_needs_no_room(tmp_path, monkeypatch):
         monkeypatch.undo()
         checkpoints.save(tree(3), 3)
         assert np.array_equal(checkpoints.restore(tree(0))["w"], tree(3)["w"])
+
+
+def test_nothing_stays_of_what_is_written_after_a_failure(tmp_path, monkeypatch):
+    """Orbax reports the first array that fails while it is still writing others, into folders that it makes."""
+
+    class Failing:
+        def __init__(self, place):
+            self.place = place
+            self.writer = threading.Thread(target=self.write)
+            self.writer.start()
+
+        def write(self):
+            for number in range(100):
+                # Its parent may go in between.
+                with contextlib.suppress(FileNotFoundError):
+                    (self.place / str(number)).mkdir(parents=True, exist_ok=True)
+                time.sleep(0.005)
+
+        def result(self):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    writings = []
+
+    def begin_saving(place, to_write, *, compress):
+        writings.append(Failing(place))
+        return writings[0]
+
+    monkeypatch.setattr("dispatcher.runtime.checkpoint.arrays.begin_saving", begin_saving)
+    with pytest.raises(StorageError, match="the disk is full"), CheckpointManager(tmp_path / "run") as checkpoints:
+        checkpoints.save(tree(1), 1)
+        checkpoints.wait()
+    writings[0].writer.join()
+    assert not (tmp_path / "run" / SCRATCH).exists(), list((tmp_path / "run" / SCRATCH).rglob("*"))
+
+
+def test_a_failure_is_said_once(tmp_path, caplog, child):
+    (tmp_path / "step-00000001").mkdir()
+    (tmp_path / "step-00000001" / "mine").touch()
+    problem = "something else than a checkpoint stands there"
+    with pytest.raises(CheckpointError, match=problem), CheckpointManager(tmp_path) as checkpoints:
+        checkpoints.save(tree(1), 1)
+    assert problem not in caplog.text, "whoever waits gets it"
+    with pytest.raises(KeyError, match="another"), CheckpointManager(tmp_path) as checkpoints:
+        checkpoints.save(tree(1), 1)
+        raise KeyError("another")
+    assert caplog.text.count(problem) == 1
+    # A process that ends without having waited.
+    assert child("ends.py", tmp_path, stderr=True).count(problem) == 1
 
 
 def test_every_size_of_what_is_left(disk):

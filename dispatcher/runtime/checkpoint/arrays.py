@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import re
+import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -79,3 +81,21 @@ _filter: Final = _SaysItTwice()
 
 def _quieten() -> None:
     logging.getLogger("absl").addFilter(_filter)
+    _leave_out_what_came_too_late()
+
+
+@cache
+def _leave_out_what_came_too_late() -> None:
+    """Keep TensorStore from printing a traceback for each array that it wrote after another had failed.
+
+    Nobody waits for those any more; there may be thousands, and they bury what did go wrong.
+    """
+    others = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        error, trace = unraisable.exc_value, unraisable.exc_traceback
+        late = isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
+        if not (late and trace is not None and trace.tb_frame.f_code.co_name == "call_soon_threadsafe"):
+            others(unraisable)
+
+    sys.unraisablehook = hook

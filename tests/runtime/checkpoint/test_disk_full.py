@@ -144,6 +144,12 @@ def test_a_failure_is_said_once(tmp_path, caplog, child):
     assert child("ends.py", tmp_path, stderr=True).count(problem) == 1
 
 
+def test_many_arrays_do_not_bury_what_went_wrong(disk, child):
+    said = child("many_arrays.py", disk, stderr=True)
+    assert "many_arrays: StorageError" in said and "the disk is full" in said
+    assert "Event loop is closed" not in said and len(said.splitlines()) < 20, said
+
+
 def test_every_size_of_what_is_left(disk):
     """The disk fills up at another place each time: in Orbax's files, in ours, in the manifest."""
     failed = 0

@@ -54,11 +54,16 @@ class Scratch:
     def _take_lock(self) -> int:
         path = self._home / f"{self._token}{_LOCK}"
         while True:
-            os.makedirs(self._home, exist_ok=True)
             try:
+                os.makedirs(self._home, exist_ok=True)
                 lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             except FileNotFoundError:
                 # Another process was done, and has removed the empty directory.
+                continue
+            except FileExistsError:
+                # So too, between two looks at it; unless something else stands there.
+                if self._home.is_file() or self._home.is_symlink():
+                    raise
                 continue
             fcntl.flock(lock, fcntl.LOCK_EX)
             # Somebody may have swept it away as a dead process's before it was locked.

@@ -15,6 +15,8 @@ from dispatcher.errors import CheckpointError, StorageError
 from dispatcher.runtime.checkpoint import files
 
 ARRAYS: Final = "checkpoint"
+# About how large a file of arrays is: the checksums of several can be taken at a time. Orbax's default is 2 GB.
+DATA_FILE_BYTES: Final = 256 * 1024 * 1024
 
 _OS_ERROR: Final = re.compile(r"os_error_code='(\d+)'")
 # Longer messages carry the whole specification of an array's storage.
@@ -39,6 +41,7 @@ def begin_saving(path: Path, arrays: Mapping[str, Any], *, compress: bool) -> Wr
     context = orbax.Context()
     # Weights hardly compress (8 % of float32), and compressing takes longer than all the rest of a save.
     context.array.saving.use_compression = compress
+    context.array.saving.ocdbt_target_data_file_size = DATA_FILE_BYTES
     with context:
         writing: Writing = orbax.save_async(str(path), dict(arrays))
     return writing

@@ -354,7 +354,7 @@ class Hungry(Silent):
 def test_a_batch_size_that_no_longer_fits_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     searched: list[int] = []
 
-    def search(probe: Any, most: int) -> int:
+    def search(probe: Any, most: int, usable: Any) -> int:
         searched.append(most)
         return 4
 

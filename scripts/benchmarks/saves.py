@@ -67,7 +67,7 @@ class HoldUp:
         during = [self._step()]
         while committing.is_alive():
             during.append(self._step())
-        self.slowed.append(float(np.mean(during)) / usual)
+        self.slowed.append(float(np.median(during)) / usual)
         self.lost.append(held_s + sum(during) - usual * len(during))
         return [held_s]
 

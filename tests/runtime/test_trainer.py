@@ -380,7 +380,7 @@ def test_a_batch_size_that_no_longer_fits_is_forgotten(tmp_path: Path, monkeypat
 
 
 def test_a_batch_size_that_cannot_be_remembered_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fitting, "largest_that_fits", lambda probe, most: 4)
+    monkeypatch.setattr(fitting, "largest_that_fits", lambda probe, most, usable: 4)
     (tmp_path / "batch_sizes").write_text("in the way")
     job = made(tmp_path, per_device_batch_size=-1)
     job.prepare()

@@ -276,7 +276,7 @@ def test_the_command_line_itself_does_not_load_jax() -> None:
 
 def test_what_needs_no_device_loads_no_jax(tmp_path: Path) -> None:
     code = (
-        "import sys; from dispatcher.runtime.command_line import main\n"
+        "import sys; from dispatcher.runtime.command_line import main; import dispatcher.runtime.metrics\n"
         "assert main(['--help']) == 0 and main(['list']) == 0; print('jax' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)

@@ -236,8 +236,7 @@ class ClaimQueue:
 
     def _push(self, job: str, record: Record) -> None:
         entry = self.entries[job]
-        priority = entry.priority if record.priority is None else record.priority
-        key = (-priority, entry.order, job)
+        key = (-record.priority_or(entry.priority), entry.order, job)
         if self._lined.get(job) != key:
             self._lined[job] = key
             heapq.heappush(self._ready[self._kinds[job]], key)

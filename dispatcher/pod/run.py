@@ -146,7 +146,8 @@ class Pod:
                 self._finish()
         left = self.turn.left_over()
         if left and self.phase == RUNNING:
-            self.say(f"ended with {left} left that cannot go on now: `dispatcher status` says why")
+            entries = "1 entry" if left == 1 else f"{left} entries"
+            self.say(f"ended with {entries} left that cannot go on now: `dispatcher status` says why")
         return self.turn.exit_code()
 
     def _step(self, wait: Wait) -> None:

@@ -325,12 +325,11 @@ class Turn:
 
     def exit_code(self) -> int:
         """1 when an entry that this pod could run has failed for good or cannot go on, else 0."""
-        return int(self._record.failures > 0 or bool(self.left_over()))
+        return int(self._record.failures > 0 or self.left_over() > 0)
 
-    def left_over(self) -> str:
-        """How many entries wait for what this pod cannot give, when it ends because it is done; empty when none do."""
-        count = len(self.queue.unfinished) if self.options.until_empty else 0
-        return "" if count == 0 else "1 entry" if count == 1 else f"{count} entries"
+    def left_over(self) -> int:
+        """How many entries are not done when the pod ends, although it was to end when nothing is left to do."""
+        return len(self.queue.unfinished) if self.options.until_empty else 0
 
     def slots_changed(self) -> bool:
         """Whether the slots are otherwise than `slot_infos` last said."""

@@ -77,9 +77,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     def priority(self, job: str) -> int:
         """Higher is claimed first: the record's if somebody has set it, else the entry's."""
         record, entry = self.records.get(job), self.entries.get(job)
-        if record is not None and record.priority is not None:
-            return record.priority
-        return entry.priority if entry else 0
+        stated = entry.priority if entry else 0
+        return record.priority_or(stated) if record else stated
 
     def method(self, job: str) -> str | None:
         entry = self.entries.get(job)

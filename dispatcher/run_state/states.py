@@ -94,6 +94,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     rev: int = 0
     extra: Mapping[str, Any] = {}
 
+    def priority_or(self, stated: int) -> int:
+        """What counts: the priority that somebody has set, else the one that the entry states."""
+        return stated if self.priority is None else self.priority
+
     def fields(self) -> dict[str, Any]:
         """The record as a flat dict of JSON values in status-line order: defaults left out, `rev` last."""
         values: dict[str, Any] = {}

@@ -15,7 +15,16 @@ import msgspec
 
 from dispatcher.errors import FormatError, StatusFileError
 from dispatcher.run_state.journal import same_time
-from dispatcher.run_state.states import FIELD_NAMES, IN_FLIGHT, WISHES, Record, State, make_record, parse_state
+from dispatcher.run_state.states import (
+    DEFAULTS,
+    FIELD_NAMES,
+    IN_FLIGHT,
+    WISHES,
+    Record,
+    State,
+    make_record,
+    parse_state,
+)
 
 # A person may set these; the other known fields belong to the dispatchers.
 _EDITABLE = frozenset({"state", "priority", "want", "retry_at"})
@@ -137,7 +146,9 @@ def _difference(line: Mapping[str, Any], base: Record) -> tuple[dict[str, Any], 
     for key, value in line.items():
         if key == "rev":
             continue
-        if not _same(value, old.get(key)):
+        # A default that is written out says nothing new: `"retries": 0`.
+        unset = key not in old and key in DEFAULTS and _same(value, DEFAULTS[key])
+        if not unset and not _same(value, old.get(key)):
             changed[key] = value
     # Fields of ours that a person leaves out come back by themselves: `{"state": "queued"}` is a fair way to requeue.
     removed = {key for key in old if key not in line and (key not in FIELD_NAMES or key in ("priority", "want"))}

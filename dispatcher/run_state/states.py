@@ -101,7 +101,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     def fields(self) -> dict[str, Any]:
         """The record as a flat dict of JSON values in status-line order: defaults left out, `rev` last."""
         values: dict[str, Any] = {}
-        for name, default in _DEFAULTS.items():
+        for name, default in DEFAULTS.items():
             value = getattr(self, name)
             if value != default:
                 values[name] = value
@@ -111,12 +111,13 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
         return values
 
 
-_DEFAULTS: dict[str, Any] = {
+# The fields of ours but `rev`, and what each is when a line does not have it.
+DEFAULTS: dict[str, Any] = {
     field.name: None if field.required else field.default
     for field in msgspec.structs.fields(Record)
     if field.name not in ("extra", "rev")
 }
-FIELD_NAMES = frozenset(_DEFAULTS) | {"rev"}
+FIELD_NAMES = frozenset(DEFAULTS) | {"rev"}
 
 
 def make_record(fields: Mapping[str, Any]) -> Record:

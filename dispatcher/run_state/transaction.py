@@ -47,7 +47,8 @@ class Transaction:
             if new is not old.state:
                 check_transition(job, old.state, new)
         # A field that is not there need not be removed.
-        fields = {name: value for name, value in fields.items() if value is not None or _has(old, name)}
+        there = {} if old is None else old.fields()
+        fields = {name: value for name, value in fields.items() if value is not None or name in there}
         self._undo.setdefault(job, (old, fold.born.get(job)))
         self._add(Line(seq=fold.seq + 1, at=self.at, by=by or self._by, event=event, job=job, set=fields, data=data))
         return fold.records.get(job)
@@ -94,7 +95,3 @@ class Transaction:
     def _add(self, line: Line) -> None:
         self._fold.extend((line,))
         self.lines.append(line)
-
-
-def _has(record: Record | None, field: str) -> bool:
-    return record is not None and (field in record.extra or bool(getattr(record, field, None)))

@@ -1,0 +1,142 @@
+"""Zero is a value: every field of a record with each of its falsy values, set, shown, edited by hand and removed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from run_state.lines import AT
+
+from dispatcher.run_state import edits, journal, status_file
+from dispatcher.run_state.fold import Fold, snapshot
+from dispatcher.run_state.states import DEFAULTS, Record, make_record
+from dispatcher.run_state.transaction import Transaction
+from dispatcher.workspace import Layout
+
+FALSY: list[Any] = [0, 0.0, "", [], {}, False, None]
+# What each field of ours takes of these.
+OURS: dict[str, list[Any]] = {
+    "pod": [""], "pid": [0], "gpu": [0, []], "started_at": [""], "attempt": [0], "host": [""], "finished_at": [""],
+    "exit_code": [0], "reason": [""], "error": [""], "outlet": [""], "handle": [""], "priority": [0], "retries": [0],
+    "returns": [0], "retry_at": [""],
+}  # fmt: skip
+CASES = [(name, value) for name, values in OURS.items() for value in values]
+CASES += [(name, value) for name in ("note", "extra", "") for value in FALSY if value is not None]
+names = st.sampled_from(sorted({name for name, _ in CASES}))
+
+
+class World:
+    """A record whose changes are journal lines, as a store has it."""
+
+    def __init__(self, **fields: Any) -> None:
+        self.fold = Fold()
+        self.tx = Transaction(self.fold, Layout("/nowhere"), "pod-0", AT)
+        self.tx.change("a", "queued", {"state": "failed", **fields})
+
+    def line(self) -> dict[str, Any]:
+        return status_file.parse(status_file.render(self.fold.records), "status")["a"]
+
+    def save(self, line: dict[str, Any]) -> list[str]:
+        """Write `line` by hand and take it in; the events."""
+        fold = self.fold
+        saved = status_file.parse(json.dumps({"a": line}).encode(), "status")
+        outcomes = edits.merge(saved, fold.records, fold.born, fold.seq, fold.version)
+        for outcome in outcomes:
+            if outcome.event != "refused":
+                self.tx.change(outcome.job, outcome.event, dict(outcome.fields))
+        return [outcome.event for outcome in outcomes]
+
+    def check_files(self) -> None:
+        """The status file and the journal, read line by line, in bulk and from a snapshot, say what the record says."""
+        record = self.fold.records["a"]
+        assert make_record(self.line()) == record
+        data = b"".join(journal.encode(line) + b"\n" for line in self.tx.lines)
+        lines, length = journal.parse_consecutive(data, 0)
+        assert length == len(data)
+        one, bulk, again = Fold(), Fold(), Fold()
+        one.extend(lines)
+        bulk.extend_in_bulk(lines)
+        again.extend_in_bulk(snapshot(one, AT, "p"))
+        assert one.records == bulk.records == again.records == {"a": record}
+
+
+def test_no_field_is_left_out_of_these_tests() -> None:
+    assert set(OURS) == set(DEFAULTS) - {"state", "want"}
+
+
+@pytest.mark.parametrize(("name", "value"), CASES, ids=repr)
+def test_a_falsy_value_is_kept_shown_and_removed(name: str, value: Any) -> None:
+    world = World(**{name: value})
+    assert make_record({"state": "failed", name: value, "rev": 1}) == world.fold.records["a"]
+    if name not in DEFAULTS or value != DEFAULTS[name]:
+        shown = world.line()[name]
+        assert (shown, type(shown)) == (value, type(value))
+    world.check_files()
+    world.tx.change("a", "x", {name: None})
+    now = world.fold.records["a"]
+    assert now == make_record({"state": "failed", "rev": now.rev})
+    assert name not in world.line()
+    world.check_files()
+
+
+@pytest.mark.parametrize(("name", "value"), CASES, ids=repr)
+def test_a_line_that_writes_out_what_stands_there_is_no_edit(name: str, value: Any) -> None:
+    world = World(**{name: value})
+    assert world.save({**world.line(), name: value}) == []
+    if name in DEFAULTS and value == DEFAULTS[name]:
+        # The default of a field may be written out, and so may nothing.
+        assert world.save({"state": "failed"}) == []
+        assert world.save({"state": "failed", name: None}) == []
+
+
+@pytest.mark.parametrize(("name", "value"), CASES, ids=repr)
+def test_a_requeued_record_keeps_nothing_falsy_of_the_last_attempt(name: str, value: Any) -> None:
+    world = World(**{name: value})
+    assert world.save({"state": "queued"}) == ["requeued"]
+    assert world.fold.records["a"] == make_record({"state": "queued", "rev": 2})
+    world.check_files()
+
+
+@given(st.data())
+def test_hand_edits_of_a_note_and_a_priority_take_any_falsy_value_and_its_removal(data: st.DataObject) -> None:
+    world = World()
+    for _ in range(data.draw(st.integers(1, 6))):
+        name = data.draw(st.sampled_from(["note", "extra", "", "priority"]))
+        values = [0, None] if name == "priority" else FALSY
+        line = world.line()
+        if data.draw(st.booleans()):
+            value = line[name] = data.draw(st.sampled_from(values))
+        else:
+            line.pop(name, None)
+            value = None
+        before = world.fold.records["a"].fields().get(name)
+        events = world.save(line)
+        now = world.fold.records["a"].fields().get(name)
+        assert now == value
+        assert (now is None) == (value is None)
+        # `false` is not 0, but 0.0 is: such an edit changes nothing.
+        same = before == value and isinstance(before, bool) == isinstance(value, bool)
+        assert events == ([] if same else ["edited"])
+        world.check_files()
+
+
+@given(names, names, st.data())
+def test_a_change_of_one_falsy_field_leaves_another_alone(one: str, other: str, data: st.DataObject) -> None:
+    if one == other:
+        return
+    values = dict(CASES)
+    world = World(**{one: values[one], other: values[other]})
+    world.tx.change("a", "x", {one: None})
+    now = world.fold.records["a"]
+    assert now == make_record({"state": "failed", other: values[other], "rev": now.rev})
+
+
+def test_a_record_that_is_requeued_gives_gpu_zero_back() -> None:
+    """As a restarted pod books GPUs: by the record."""
+    world = World(gpu=0, exit_code=0, pid=0)
+    world.tx.change("a", "requeued", {"state": "queued", **edits.FRESH_START})
+    record: Record = world.fold.records["a"]
+    assert (record.gpu, record.exit_code, record.pid) == (None, None, None)

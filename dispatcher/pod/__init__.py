@@ -4,8 +4,8 @@ run: set-up, the loop, signals, the end. turn: what happens between two waits: o
 recording: what such a transaction says of attempts. current_manifest: the entries in force.
 claim: which entries for which slots, now (pure). slots, gpus, gpu_users, gpu_pool: what a pod has, and what is wrong
 with it. launch: what an attempt finds in its directory. flights: attempts in flight. outcome: how they ended and what
-becomes of the entry (pure). fence: numbers of attempts whose claimant died. recover: attempts of dead dispatchers.
-register: the pod's name and heartbeat. prove: whether locks lock. wake: waiting.
+becomes of the entry (pure). fence: numbers and directories of attempts, and what blocks a claim. recover: attempts of
+dead dispatchers. register: the pod's name and heartbeat. prove: whether locks lock. wake: waiting.
 
 The pid of a wrapper is recorded with the next transaction, at the latest 20 ms later: a claim costs one sync of the
 disk, not two. Until then the life sign, which is locked before the wrapper starts, says that the attempt lives.

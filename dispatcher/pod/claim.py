@@ -76,6 +76,8 @@ class ClaimQueue:
         # The one key by which a job stands in line; keys in the heaps that are not its key any more are dropped there.
         self._lined: dict[str, _Key] = {}
         self._retries: list[tuple[str, str]] = []
+        # Jobs whose choice could not be carried out, and until when they are not chosen again.
+        self._postponed: dict[str, str] = {}
         # Ready entries of paused methods, out of the way until the method is resumed.
         self._shelves: dict[str, list[str]] = {}
         self.unfinished: set[str] = set()
@@ -94,6 +96,7 @@ class ClaimQueue:
 
     def update(self, job: str, record: Record | None) -> None:
         """A record has changed."""
+        self._postponed.pop(job, None)
         old = self._records.get(job)
         if record is None:
             self._records.pop(job, None)
@@ -158,6 +161,11 @@ class ClaimQueue:
         record = self._records.get(job)
         if record is not None:
             self._line_up(job, record)
+
+    def postpone(self, job: str, until: str) -> None:
+        """A choice cannot be carried out now: the job is not chosen before `until`, unless its record changes."""
+        self._postponed[job] = until
+        self.put_back(job)
 
     def has_ready(self, now: str) -> bool:
         """Whether some entry is ready, whatever slots there are."""
@@ -228,9 +236,9 @@ class ClaimQueue:
     def _line_up(self, job: str, record: Record) -> None:
         if not self._is_ready(job, record):
             self._lined.pop(job, None)
-        elif record.retry_at:
+        elif record.retry_at or job in self._postponed:
             self._lined.pop(job, None)
-            heapq.heappush(self._retries, (_due(record), job))
+            heapq.heappush(self._retries, (self._due(job, record), job))
         else:
             self._push(job, record)
 
@@ -245,8 +253,13 @@ class ClaimQueue:
         while self._retries and self._retries[0][0] <= now:
             due, job = heapq.heappop(self._retries)
             record = self._records.get(job)
-            if record is not None and _due(record) == due and self._is_ready(job, record):
+            if record is not None and self._due(job, record) == due and self._is_ready(job, record):
+                self._postponed.pop(job, None)
                 self._push(job, record)
+
+    def _due(self, job: str, record: Record) -> str:
+        """The earliest time at which a ready job may be chosen."""
+        return max(_due(record), self._postponed.get(job, ""))
 
     def _next(self, gpus_reserved: bool) -> tuple[str | None, _Key | None]:
         """The first entry, in order, among those that a free slot could take."""

@@ -105,6 +105,13 @@ class Flights:
         """
         self._oom_kills = _oom_kills()
 
+    def drop(self, flight: Flight) -> None:
+        """Forget an attempt whose end is recorded; one without an exit status is marked as over for everybody."""
+        del self.by_job[flight.job]
+        if not flight.paths.exit.exists():
+            with contextlib.suppress(OSError):
+                files.write_new(flight.paths.superseded, self._pod.encode() + b"\n")
+
     def stop(self, flight: Flight, reason: str) -> None:
         """Ask an attempt to end; `reason` is what its exit status will say beside the number."""
         if flight.stopping or flight.handle is None or flight.ending is not None:

@@ -174,11 +174,11 @@ class Pod:
         due = time.monotonic() >= self._next_poll_s
         if due:
             self._next_poll_s = time.monotonic() + self.poll_interval_s
-        claimed = self.turn.take(claiming=self.phase == RUNNING, look_around=due)
+        self.turn.take(claiming=self.phase == RUNNING, look_around=due)
         if self.phase == STOPPING:
             self.turn.stop_all()
         self._beat()
-        if claimed and self.turn.can_claim_more():
+        if self.turn.can_claim_more():
             return None
         # Readers can wait for a moment longer than a free slot can.
         self.projector.look_at_retired()

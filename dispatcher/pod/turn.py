@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import datetime
+from typing import Final
 
 from dispatcher.config import Config
 from dispatcher.matrix.entry import Entry
@@ -22,10 +23,14 @@ from dispatcher.pod.recover import Found, Recovery
 from dispatcher.run_state import life
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.life import SlotInfo
-from dispatcher.run_state.mounts import mount_of
 from dispatcher.run_state.states import IN_FLIGHT, State
 from dispatcher.run_state.store import Store, Transaction
 from dispatcher.workspace import AttemptPaths
+
+# A job that is blocked gives its slot to the next one at once, and is tried again after this time.
+_BLOCKED_AGAIN_S: Final = 5.0
+# How many blocked jobs one transaction may come across: each costs a look at the disk under the lock.
+_MOST_BLOCKED: Final = 20
 
 
 class Turn:
@@ -49,7 +54,7 @@ class Turn:
         self.manifest = CurrentManifest(options.matrix or config.matrix, store, say)
         self.something_changed = True
         self._record = Recorder(store, config, self._entry, say)
-        self._fence = Fence(config.layout, options.pod, self.recovery.pod_is_alive)
+        self._fence = Fence(config.layout, options.pod, self.recovery.pod_is_alive, say)
         self._elsewhere: set[str] = set()
         # Whether there is a new manifest whose entries are not all queued yet.
         self._replaced = False
@@ -57,7 +62,8 @@ class Turn:
         self._forgotten = False
         self._claims = 0
         self._shown_slots: list[SlotInfo] = []
-        self._old_data = ""
+        # Whether the last turn left blocked jobs behind without reaching the others.
+        self._came_short = False
         self._status_complaint: str | None = None
 
     def begin(self) -> None:
@@ -117,6 +123,7 @@ class Turn:
 
         `look_around`: the poll interval is over; look for a new manifest, and after attempts of dead dispatchers.
         """
+        self._came_short = False
         ended = self.flights.collect()
         found: list[Found] = []
         if look_around or self.something_changed:
@@ -150,7 +157,6 @@ class Turn:
                 endings += [self._record.found(tx, one) for one in found]
                 self._sync()
                 if claiming:
-                    taken = self.queue.choose(self._now(), self._limit())
                     choices = self._claim(tx, taken)
         except BaseException:
             # Nothing has happened: what has ended stays to be recorded, what was chosen is still queued.
@@ -160,61 +166,64 @@ class Turn:
         for flight in flights:
             flight.pid_recorded = flight.pid is not None
         for flight in ended:
-            del self.flights.by_job[flight.job]
+            self.flights.drop(flight)
         for line in filter(None, endings):
             self.say(line)
-        claimed = {choice.entry.job_id for choice, _, _ in choices}
-        self._give_back([choice for choice in taken if choice.entry.job_id not in claimed])
         for choice, number, paths in choices:
             self._start(choice, number, paths)
         return len(choices)
 
-    def _claim(self, tx: Transaction, choices: list[Choice]) -> list[tuple[Choice, int, AttemptPaths]]:
-        claimed = []
-        for choice in choices:
-            job = choice.entry.job_id
-            record = tx.record(job)
-            attempt = (record.attempt if record else 0) + 1
-            passed = self._fence.pass_through(tx, job, attempt)
-            if passed is None:
-                self._doubt(self.config.layout.attempt(job, attempt))
-                continue
-            number, paths = passed
-            gpus = choice.slot.gpus
-            fields = {
-                "state": State.RUNNING,
-                "pod": self.options.pod,
-                "pid": None,
-                "gpu": None if not gpus else gpus[0] if len(gpus) == 1 else list(gpus),
-                "started_at": tx.at,
-                "attempt": number,
-                "host": life.host_name(),
-                "finished_at": None,
-                "exit_code": None,
-                "reason": None,
-                "error": None,
-                "retry_at": None,
-                "want": None,
-            }
-            tx.change(job, "claimed", fields)
-            claimed.append((choice, number, paths))
+    def _claim(self, tx: Transaction, taken: list[Choice]) -> list[tuple[Choice, int, AttemptPaths]]:
+        """Choose and claim until no slot is free or nothing is ready; `taken` lists what holds a slot meanwhile."""
+        claimed: list[tuple[Choice, int, AttemptPaths]] = []
+        blocked = 0
+        while blocked < _MOST_BLOCKED:
+            chosen = self.queue.choose(self._now(), self._limit(len(claimed)))
+            taken += chosen
+            if not chosen:
+                return claimed
+            for choice in chosen:
+                passed = self._claim_one(tx, choice)
+                if passed is None:
+                    blocked += 1
+                    taken.remove(choice)
+                    self.gpus.slots.release(choice.slot)
+                    self.queue.postpone(choice.entry.job_id, now_text(time.time() + _BLOCKED_AGAIN_S))
+                else:
+                    claimed.append((choice, *passed))
+        self._came_short = True
         return claimed
 
-    def _doubt(self, paths: AttemptPaths) -> None:
-        """Say once that an entry is left alone because its next attempt is there already."""
-        if not self._old_data:
-            mount = mount_of(paths.directory)
-            self._old_data = (
-                f"{paths.directory}: somebody has made this attempt, but the journal does not know it; the entry is "
-                f"left alone for now. If this lasts, this host is shown old data by {mount}. Cure: {mount.cure}"
-            )
-            self.say(f"warning: {self._old_data}")
+    def _claim_one(self, tx: Transaction, choice: Choice) -> tuple[int, AttemptPaths] | None:
+        """Claim one entry; its number and its directory, None when it is blocked."""
+        job = choice.entry.job_id
+        record = tx.record(job)
+        passed = self._fence.pass_through(tx, job, (record.attempt if record else 0) + 1)
+        if passed is None:
+            return None
+        gpus = choice.slot.gpus
+        fields = {
+            "state": State.RUNNING,
+            "pod": self.options.pod,
+            "pid": None,
+            "gpu": None if not gpus else gpus[0] if len(gpus) == 1 else list(gpus),
+            "started_at": tx.at,
+            "attempt": passed[0],
+            "host": life.host_name(),
+            "finished_at": None,
+            "exit_code": None,
+            "reason": None,
+            "error": None,
+            "retry_at": None,
+            "want": None,
+        }
+        tx.change(job, "claimed", fields)
+        return passed
 
     def _start(self, choice: Choice, number: int, paths: AttemptPaths) -> None:
         entry = choice.entry
         flight = self.flights.start(entry, number, choice.slot, paths)
         self._claims += 1
-        self._old_data = ""
         where = "gpu " + ",".join(map(str, choice.slot.gpus)) if choice.slot.gpus else "cpu"
         if flight.ending is not None:
             self.say(f"cannot start {entry.job_id} (attempt {number}): {flight.ending.error}")
@@ -246,6 +255,7 @@ class Turn:
         for job in self.store.fold.drain_touched():
             record = self.store.records.get(job)
             self.queue.update(job, record)
+            self._fence.unblock(job)
             self._forgotten |= record is None and self._entry(job) is not None
             # A claim of ours that was never started counts too: the lock may have failed after it was written.
             if record is not None and record.state in IN_FLIGHT and job not in self.flights.by_job:
@@ -287,8 +297,8 @@ class Turn:
     def _now(self) -> str:
         return now_text(time.time())
 
-    def _limit(self) -> int | None:
-        return None if self.options.max_jobs is None else self.options.max_jobs - self._claims
+    def _limit(self, claimed: int) -> int | None:
+        return None if self.options.max_jobs is None else self.options.max_jobs - self._claims - claimed
 
     def enough(self) -> bool:
         """Whether `--max-jobs` have been claimed."""
@@ -299,7 +309,7 @@ class Turn:
 
     def can_claim_more(self) -> bool:
         """Whether another turn at once would claim again (an attempt could not be started, say)."""
-        return any(flight.ending is not None for flight in self.flights.by_job.values())
+        return self._came_short or any(flight.ending is not None for flight in self.flights.by_job.values())
 
     def has_unrecorded_pids(self) -> bool:
         return any(f.pid is not None and not f.pid_recorded for f in self.flights.by_job.values())
@@ -347,7 +357,7 @@ class Turn:
         return self.gpus.slot_infos(jobs)
 
     def notes(self) -> list[str]:
-        return [note for note in (self.manifest.complaint, self.store.problem or "", self._old_data) if note]
+        return [note for note in (self.manifest.complaint, self.store.problem or "", *self._fence.notes()) if note]
 
     def describe_slots(self) -> str:
         slots = self.gpus.slots

@@ -277,3 +277,20 @@ def test_any_sequence_of_changes(
     pod = Pod(entries, Slots(range(gpus), cpu_slots, jobs_per_gpu))
     for what, *words in [*steps, ("choose", NOW, None)]:
         getattr(pod, what)(*words)
+
+
+def test_what_is_postponed_leaves_its_slot_to_the_next_until_its_time_or_its_record_comes() -> None:
+    queue = queue_of(made(*(entry(job, n) for n, job in enumerate("ab"))), Slots([], 1))
+    (first,) = queue.choose(NOW)
+    queue.slots.release(first.slot)
+    queue.postpone("a", LATE)
+    assert queue.next_retry(NOW) == LATE
+    (second,) = queue.choose(NOW)
+    assert second.entry.job_id == "b"
+    queue.slots.release(second.slot)
+    assert not queue.has_ready(NOW)
+    assert names(queue.choose(LATE)) == ["a"], "its time has come"
+    queue = queue_of(made(entry("a")), Slots([], 1))
+    queue.postpone("a", LATE)
+    queue.update("a", Record(state=State.QUEUED, rev=9))
+    assert names(queue.choose(NOW)) == ["a"], "somebody has changed its record"

@@ -1,0 +1,130 @@
+"""The numbers of attempts where directories are there that the journal does not know."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fleet import Fleet, shell, wait_until
+
+from dispatcher.pod import fence
+from dispatcher.pod.fence import Fence
+from dispatcher.run_state.store import Store
+
+GATED = "echo begun; until [ -e go ]; do sleep 0.02; done"
+
+
+@pytest.fixture
+def passing(fleet: Fleet) -> Callable[..., tuple[int | None, Fence, list[str]]]:
+    """What a fence makes of the directories that are there: the number, the fence, and what it says."""
+    store = Store(fleet.layout, by="pod")
+
+    def claim(expected: int, *alive: str, looks: int = 1) -> tuple[int | None, Fence, list[str]]:
+        said: list[str] = []
+        made = Fence(fleet.layout, "pod", lambda name: name in alive, said.append)
+        for _ in range(looks):
+            with store.transaction() as tx:
+                passed = made.pass_through(tx, "a", expected)
+        return (passed[0] if passed else None), made, said
+
+    return claim
+
+
+def leave(fleet: Fleet, number: int, *, pod: str = "", over: bool = False) -> Path:
+    """A directory of an attempt, as a claimant that died there leaves it, or one that is over."""
+    paths = fleet.attempt("a", number)
+    paths.directory.mkdir(parents=True)
+    if pod:
+        paths.claimant.write_text(f"{pod}\n")
+    if over:
+        paths.exit.write_text("{}\n")
+    return paths.directory
+
+
+def test_numbers_go_on_beyond_all_that_were_ever_used(fleet: Fleet, passing) -> None:
+    for number in (1, 2, 7, 4321):
+        leave(fleet, number, over=True)
+    (fleet.layout.job_dir("a") / "notes").mkdir()
+    (fleet.layout.job_dir("a") / ("9" * 40)).mkdir()
+    assert passing(1)[0] == 4322
+    assert passing(3)[0] == 3, "a free number is taken as it is"
+
+
+@pytest.mark.parametrize("number", [3, 9])
+def test_a_directory_of_a_live_pod_blocks_the_job(fleet: Fleet, passing, number: int) -> None:
+    leave(fleet, 3, pod="dead")
+    leave(fleet, 9, pod="dead")
+    fleet.attempt("a", number).claimant.write_text("lives\n")
+    assert passing(3)[0] == 10, "both pods are dead"
+    shutil.rmtree(fleet.attempt("a", 10).directory)
+    got, made, said = passing(3, "lives", looks=3)
+    assert got is None
+    assert len(said) == 1, "what goes on is said once"
+    for text in (said[0], *made.notes()):
+        assert f"{fleet.attempt('a', number).directory}: made by pod lives" in text
+        assert "old" not in text, "nobody else can change a filesystem of this host"
+
+
+def test_a_directory_without_a_name_is_given_time(fleet: Fleet, passing, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave(fleet, 1)
+    got, _, said = passing(1)
+    assert got is None
+    assert "no pod's name in it" in said[0]
+    monkeypatch.setattr(fence, "_NAMELESS_S", -1.0)
+    assert passing(1)[0] == 2
+
+
+def test_a_job_that_was_forgotten_after_many_attempts_runs_again(fleet: Fleet) -> None:
+    fleet.write_manifest([shell("a", "true")])
+    for number in range(1, 151):
+        leave(fleet, number, over=True)
+    assert fleet.run_all().end() == 0
+    assert (fleet.record("a").state, fleet.record("a").attempt) == ("done", 151)
+
+
+def test_a_blocked_job_leaves_its_slot_to_the_others(fleet: Fleet) -> None:
+    fleet.write_manifest([shell("a", "true"), *(shell(job, "true") for job in "bcd")])
+    owner = fleet.start("owner", "--methods", "none").ready()
+    blocking = leave(fleet, 1, pod="owner")
+    pod = fleet.start("pod", "--until-empty")
+    for job in "bcd":
+        fleet.wait_for(job, "done")
+    assert fleet.record("a").state == "queued"
+    assert f"{blocking}: made by pod owner" in pod.said
+    assert "a cannot be claimed" in fleet.run("pods")
+    assert owner.stop() == 0
+    assert pod.end() == 0, "the job is tried again by itself"
+    assert (fleet.record("a").state, fleet.record("a").attempt) == ("done", 2)
+
+
+def test_more_blocked_jobs_than_one_transaction_looks_at(fleet: Fleet) -> None:
+    jobs = [f"blocked{number}" for number in range(45)]
+    fleet.write_manifest([*(shell(job, "true") for job in jobs), shell("last", "true")])
+    fleet.layout.jobs_dir.mkdir(parents=True)
+    for job in jobs:
+        fleet.layout.job_dir(job).touch()
+    pod = fleet.start("pod")
+    fleet.wait_for("last", "done")
+    assert "must be a directory that this user may write" in pod.said
+    wait_until(lambda: "42 more jobs cannot be claimed" in fleet.run("pods"), "all of them are counted")
+    for job in jobs:
+        fleet.layout.job_dir(job).unlink()
+    for job in jobs:
+        fleet.wait_for(job, "done")
+    assert pod.stop() == 0
+
+
+def test_an_attempt_that_was_killed_is_over_for_other_pods_too(fleet: Fleet) -> None:
+    """It left no exit status, and the pod that made its directory runs on."""
+    fleet.write_config("max_returns: 0\n")
+    fleet.write_manifest([shell("a", "kill -9 0", lr=1)])
+    first = fleet.start("first", "--where", "lr=1")
+    fleet.wait_for("a", "failed")
+    fleet.write_manifest([shell("a", "true", lr=2)])
+    fleet.run("forget", "a", "--yes")
+    second = fleet.start("second", "--until-empty")
+    assert second.end() == 0, second.said
+    assert (fleet.record("a").pod, fleet.record("a").attempt) == ("second", 2)
+    assert first.is_running()

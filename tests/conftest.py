@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -42,3 +43,18 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield disk
     finally:
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+@pytest.fixture
+def without_dev_fd(tmp_path: Path) -> list[str]:
+    """The words before a command that runs it as on a host where /dev/fd is missing."""
+    dev = tmp_path / "dev"
+    dev.mkdir()
+    script = (
+        'for node in null zero full random urandom; do touch "$0/$node"; mount --bind /dev/$node "$0/$node"; done;'
+        'mkdir -p "$0/shm"; mount --bind /dev/shm "$0/shm"; mount --rbind "$0" /dev; [ ! -e /dev/fd ] && exec "$@"'
+    )
+    words = ["unshare", "--mount", "sh", "-c", script, os.fspath(dev)]
+    if subprocess.run([*words, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no mount namespace can be made here: that needs root")
+    return words

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import stat
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,8 @@ from dispatcher.outlets.base import Attempt, Ended, Outcome, Running, Unknown
 
 # How long strays that ignore TERM are waited for before KILL.
 _STRAY_GRACE_S: Final = 5.0
+# Far more than a wrapper writes.
+_LONGEST_EXIT: Final = 65536
 # Which task of a step of SLURM, or which pod of a job of Volcano, the dispatcher is. Its jobs are none of them.
 _MEMBERSHIP: Final = re.compile(r"SLURM_PROCID|VC_.+_HOSTS")
 
@@ -172,7 +175,15 @@ def read_exit(directory: Path) -> Outcome:
     """How an attempt ended by its own account; call it only when nothing of the attempt is left."""
     path = directory / contract.EXIT_FILE
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        # Without O_NONBLOCK a named pipe in its place would be waited for.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                # It stays so, however often one looks.
+                return Ended(None, reason=f"{path} is no file: the job has put something else in its place")
+            text = os.read(fd, _LONGEST_EXIT).decode(errors="replace")
+        finally:
+            os.close(fd)
     except FileNotFoundError:
         return Ended(None)
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -141,11 +142,25 @@ def test_exit_files(tmp_path, text, expected):
     assert read_exit(tmp_path) == expected
 
 
-def test_an_exit_file_that_cannot_be_read_says_nothing(tmp_path):
+def test_an_exit_file_that_cannot_be_read_says_nothing(tmp_path, monkeypatch):
     """Not that the attempt has ended without one: it would run again."""
-    (tmp_path / "exit.json").mkdir()
-    assert isinstance(read_exit(tmp_path), Unknown)
+
+    def fail(*_, **__):
+        raise OSError(errno.EIO, "Input/output error")
+
     assert read_exit(tmp_path / "absent") == Ended(None)
+    monkeypatch.setattr(os, "open", fail)
+    assert isinstance(read_exit(tmp_path), Unknown)
+
+
+@pytest.mark.parametrize("put", [os.mkdir, os.mkfifo])
+def test_something_else_in_the_place_of_the_exit_file(tmp_path, put):
+    """It would be there for ever, and so would the slot of the attempt be taken."""
+    put(tmp_path / "exit.json")
+    found = read_exit(tmp_path)
+    assert isinstance(found, Ended)
+    assert found.exit_code is None
+    assert f"{tmp_path}/exit.json is no file" in found.reason
 
 
 def test_children_of_a_kernel_that_lists_none():

@@ -259,3 +259,25 @@ def test_by_hand_a_job_that_does_not_hear_is_killed_too(trial):
     by_hand.send_signal(signal.SIGTERM)
     assert by_hand.wait(60) == 137
     wait_until(lambda: one.tree() == [], "nothing is left")
+
+
+@pytest.mark.parametrize("put", ["mkdir {0}", "mkfifo {0}", "ln -s /dev/full {0}", "ln -s /absent/x {0}"])
+def test_a_job_that_puts_something_else_in_the_place_of_its_exit_status(trial, put):
+    one = trial(put.format('"$DISPATCHER_ATTEMPT_DIR/exit.json"') + "; exit 5").start()
+    assert one.end().exit_code == 5
+    assert one.exit["exit_code"] == 5
+
+
+def test_a_host_without_dev_fd(trial, without_dev_fd):
+    one = trial("read -t 1 || echo no input; exit 6")
+    done = subprocess.run([*without_dev_fd, "bash", os.fspath(one.paths.wrapper)], timeout=60, check=False)
+    assert done.returncode == 6
+    assert one.output == "no input\n"
+    assert one.exit["exit_code"] == 6
+
+
+def test_the_job_gets_no_descriptor_of_the_wrapper_but_the_life_sign(trial):
+    one = trial("readlink /proc/$$/fd/*").start()
+    one.end()
+    others = [path for path in one.output.split("\n") if path and path != os.devnull]
+    assert sorted(others) == sorted([os.fspath(one.paths.log), os.fspath(one.paths.log), os.fspath(one.paths.alive)])

@@ -30,7 +30,7 @@ from dispatcher.report.selection import parse_states, select
 from dispatcher.report.view import PodView, View
 from dispatcher.report.waiting import why_waiting
 from dispatcher.run_state import files
-from dispatcher.run_state.states import IN_FLIGHT, Record, State
+from dispatcher.run_state.states import IN_FLIGHT, VERDICTS, Record, State
 from dispatcher.run_state.store import Store, Transaction
 from dispatcher.workspace import Layout
 
@@ -123,7 +123,7 @@ class Workspace:
     def plan(
         self, state: State, names: Sequence[str], *, states: Iterable[str] = (), where: Where = ()
     ) -> changes.Plan:
-        """What `requeue`, `hold` or `abandon` (`state`: queued, held, abandoned) would be about; changes nothing."""
+        """What `requeue`, `hold`, `abandon` or `mark` (`state`: what they lead to) would be about; changes nothing."""
         if not names and not states and not where:
             raise UsageError("say which jobs: ids, globs such as 'fft_*', --state or --where key=value")
         return changes.plan(self.look(), state, names, list(states), _parsed(where))
@@ -159,6 +159,12 @@ class Workspace:
     def abandon(self, *names: str, states: Iterable[str] = (), where: Where = ()) -> Changes:
         """Give jobs up and stop those that run; globs mean all that are not done. Else as `requeue`."""
         return self.carry_out(self.plan(State.ABANDONED, names, states=states, where=where))
+
+    def mark(self, state: State | str, *names: str, states: Iterable[str] = (), where: Where = ()) -> Changes:
+        """Say that jobs which do not run are `done` or `failed`, whatever the dispatchers saw. Else as `requeue`."""
+        if state not in VERDICTS:
+            raise UsageError(f"{state}: a job can be marked {' or '.join(VERDICTS)}")
+        return self.carry_out(self.plan(State(state), names, states=states, where=where))
 
     def forget(self, *names: str) -> list[str]:
         """Remove the records of these jobs (ids, globs); what was removed. Their directories and history stay.

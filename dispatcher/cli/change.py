@@ -1,4 +1,4 @@
-"""`dispatcher requeue | abandon | hold | forget`: what a person wants to become of jobs."""
+"""`dispatcher requeue | abandon | hold | mark | forget`: what a person wants to become of jobs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dispatcher.cli.common import jobs_argument, json_option, state_option, wher
 from dispatcher.cli.printing import note, print_json
 from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import Where
-from dispatcher.run_state.states import State
+from dispatcher.run_state.states import VERDICTS, State
 
 if TYPE_CHECKING:
     from dispatcher.report.changes import Changes
@@ -64,6 +64,21 @@ def abandon(jobs: tuple[str, ...], states: tuple[str, ...], where: Where, yes: b
     A glob or --where alone means all jobs that are not done.
     """
     return _wish(State.ABANDONED, "abandon", jobs, states, where, yes=yes, as_json=as_json)
+
+
+@click.command()
+@click.argument("verdict", type=click.Choice([state.value for state in VERDICTS]), metavar="done|failed")
+@jobs_argument
+@state_option
+@where_option
+@_yes
+@json_option
+def mark(verdict: str, jobs: tuple[str, ...], states: tuple[str, ...], where: Where, yes: bool, as_json: bool) -> int:
+    """Say that jobs which do not run are done or have failed: ids, globs, --state, --where.
+
+    Their records say that a person set it. A glob or --where alone means jobs that are not done.
+    """
+    return _wish(State(verdict), f"mark {verdict}", jobs, states, where, yes=yes, as_json=as_json)
 
 
 @click.command()

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 def edit(jobs: tuple[str, ...], states: tuple[str, ...], where: Where, clear_refused: bool) -> None:
     """Open the status lines of jobs (all, ids, globs, --state, --where) in $EDITOR, and apply what was changed.
 
-    Only state (queued, held, abandoned), priority and fields of your own can be changed.
+    Only state (queued, held, abandoned; done and failed where nothing runs), priority and fields of your own can be
+    changed.
     """
     found = workspace()
     if clear_refused:

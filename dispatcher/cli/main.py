@@ -33,6 +33,7 @@ _COMMANDS: Final = {
     "requeue": "dispatcher.cli.change",
     "abandon": "dispatcher.cli.change",
     "hold": "dispatcher.cli.change",
+    "mark": "dispatcher.cli.change",
     "forget": "dispatcher.cli.change",
     "edit": "dispatcher.cli.edit",
     "pods": "dispatcher.cli.pods",

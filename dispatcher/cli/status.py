@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import sys
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -184,9 +185,12 @@ def _for_people(view: View, whole: View, request: Request) -> str:
 
 def _counts(view: View) -> str:
     from dispatcher.report.pivot import count_states
+    from dispatcher.run_state.states import BY_HAND
 
     counts = {state: count for state, count in count_states(view).items() if count}
-    words = [f"{state} {count}" for state, count in counts.items()]
+    by_hand = Counter(record.state.value for record in view.records.values() if record.reason == BY_HAND)
+    notes = {state: f" ({count} set by hand)" for state, count in by_hand.items()}
+    words = [f"{state} {count}{notes.get(state, '')}" for state, count in counts.items()]
     if wants_colour():
         words = [coloured("state", word) for word in words]
     total = len(view.records)

@@ -1,4 +1,4 @@
-"""Which jobs a person's wish (queued, held, abandoned) is about, and what became of it. Pure."""
+"""Which jobs a person's wish (queued, held, abandoned, done, failed) is about, and what became of it. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dispatcher.matrix.condition import Where
 from dispatcher.report.selection import is_glob, parse_states, select
 from dispatcher.report.view import View
 from dispatcher.run_state.edits import wished
-from dispatcher.run_state.states import Record, State
+from dispatcher.run_state.states import BY_HAND, VERDICTS, Record, State
 
 # What a glob, or nothing but --where, stands for. `requeue '*'` must not run again what is done, nor stop what runs:
 # who means these names them, or says --state.
@@ -19,6 +19,8 @@ BY_GLOB: Final[Mapping[State, frozenset[State]]] = {
     State.QUEUED: frozenset({State.FAILED, State.ABANDONED, State.HELD}),
     State.HELD: frozenset({State.QUEUED}),
     State.ABANDONED: frozenset({State.QUEUED, State.HELD, State.FAILED, State.SUBMITTED, State.RUNNING}),
+    State.DONE: frozenset({State.QUEUED, State.HELD, State.FAILED, State.ABANDONED}),
+    State.FAILED: frozenset({State.QUEUED, State.HELD, State.ABANDONED}),
 }
 
 
@@ -57,6 +59,8 @@ def decide(wish: State, seen: Record, now: Record | None) -> tuple[str, dict[str
 
     As `edits.wished`: an event and the fields that it changes, `("", {})` for nothing to do, or why it is refused.
     """
+    if now is None and wish in VERDICTS:
+        return "marked", {"state": wish, "reason": BY_HAND}
     if now is None:
         return ("", {}) if wish is State.QUEUED else (wish.value, {"state": wish})
     return wished(wish, seen, now)
@@ -64,4 +68,4 @@ def decide(wish: State, seen: Record, now: Record | None) -> tuple[str, dict[str
 
 def what_happened(event: str) -> str:
     """The event of a change in a person's words."""
-    return "its owner is asked to stop it" if event == "requested" else event
+    return {"requested": "its owner is asked to stop it", "marked": BY_HAND}.get(event, event)

@@ -17,7 +17,7 @@ from dispatcher.report.progress import Progress, parse_progress
 from dispatcher.report.view import UNKNOWN_JOB, PodView, View
 from dispatcher.run_state import edits, files, life, status_file
 from dispatcher.run_state.fold import Refusal
-from dispatcher.run_state.states import IN_FLIGHT, Record, State, apply
+from dispatcher.run_state.states import BY_HAND, IN_FLIGHT, Record, State, apply
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 
@@ -161,7 +161,7 @@ class Looker:
 
     def _last_done(self, job: str, record: Record) -> int:
         """The number of the last attempt that was done; 0 for none."""
-        if record.state is State.DONE:
+        if record.state is State.DONE and record.reason != BY_HAND:
             return record.attempt
         older = range(record.attempt, 0, -1)
         return next((n for n in older if attempts.ended_well(_read(self._layout.attempt(job, n).exit))), 0)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from dispatcher.run_state.journal import parse_time
-from dispatcher.run_state.states import Record
+from dispatcher.run_state.states import IN_FLIGHT, Record
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
 
@@ -54,7 +54,8 @@ def elapsed_s(record: Record, now_s: float) -> float | None:
     begun = parse_time(record.started_at)
     if begun is None:
         return None
-    ended = now_s if record.finished_at is None else parse_time(record.finished_at)
+    running = record.finished_at is None and record.state in IN_FLIGHT
+    ended = now_s if running else parse_time(record.finished_at)
     return None if ended is None else max(0.0, ended - begun)
 
 

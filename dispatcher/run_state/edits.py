@@ -16,15 +16,18 @@ import msgspec
 from dispatcher.errors import FormatError, StatusFileError
 from dispatcher.run_state.journal import same_time
 from dispatcher.run_state.states import (
+    BY_HAND,
     DEFAULTS,
     FIELD_NAMES,
     IN_FLIGHT,
+    VERDICTS,
     WISHES,
     Record,
     State,
     make_record,
     parse_state,
 )
+from dispatcher.run_state.status_file import TIMES, whole_second
 
 # A person may set these; the other known fields belong to the dispatchers.
 _EDITABLE = frozenset({"state", "priority", "want", "retry_at"})
@@ -148,11 +151,18 @@ def _difference(line: Mapping[str, Any], base: Record) -> tuple[dict[str, Any], 
             continue
         # A default that is written out says nothing new: `"retries": 0`.
         unset = key not in old and key in DEFAULTS and _same(value, DEFAULTS[key])
-        if not unset and not _same(value, old.get(key)):
+        if not unset and not _same_field(key, value, old.get(key)):
             changed[key] = value
     # Fields of ours that a person leaves out come back by themselves: `{"state": "queued"}` is a fair way to requeue.
     removed = {key for key in old if key not in line and (key not in FIELD_NAMES or key in ("priority", "want"))}
     return changed, removed
+
+
+def _same_field(key: str, one: Any, other: Any) -> bool:
+    """Equal values of a field: the status file shows times without the milliseconds that the journal has."""
+    if key in TIMES and isinstance(one, str) and isinstance(other, str):
+        return whole_second(one) == whole_second(other)
+    return _same(one, other)
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -190,7 +200,7 @@ def _judge(
         fields = {**extra, **fields}
     known = record.fields()
     # What the record says already is left out: a file that is looked at twice changes a record once.
-    fields = {key: value for key, value in fields.items() if not _same(value, known.get(key))}
+    fields = {key: value for key, value in fields.items() if not _same_field(key, value, known.get(key))}
     return Outcome(job, event, fields, line=_text(job, line)) if fields else None
 
 
@@ -218,8 +228,10 @@ def wished(state: State, base: Record, record: Record) -> tuple[str, dict[str, A
     An event and the fields that it changes, `("", {})` when there is nothing left to do, or why it is refused.
     """
     current = record.state
+    if state in VERDICTS:
+        return _marked(state, base, record)
     if state not in WISHES:
-        return f"{state} cannot be set by hand (the entry is {current}); one of: {', '.join(WISHES)}"
+        return f"{state} cannot be set by hand (the entry is {current}); one of: {', '.join((*WISHES, *VERDICTS))}"
     if current in IN_FLIGHT:
         return _wished_in_flight(state, base, record)
     return ("", {}) if current is state else _wished_at_rest(state, base, current)
@@ -233,6 +245,20 @@ def _wished_at_rest(state: State, base: Record, current: State) -> tuple[str, di
     if current is State.DONE:
         return f"it is done; {state} is only for entries that are not"
     return ("held" if state is State.HELD else "abandoned"), {"state": state, "retry_at": None, "want": None}
+
+
+def _marked(state: State, base: Record, record: Record) -> tuple[str, dict[str, Any]] | str:
+    """A person says how an entry ended that no dispatcher has seen ending so."""
+    current = record.state
+    if current in IN_FLIGHT:
+        who = f"pod {record.pod} on {record.host or 'an unknown host'}, pid {record.pid or 'unknown'}"
+        return f"it is {current} ({who}): set it to abandoned to stop it, then to {state}"
+    if current is state:
+        return "", {}
+    if base.state is not current and (base.state in IN_FLIGHT or current is State.DONE):
+        return f"it has become {current} meanwhile; if it is {state} all the same, set it once more"
+    fields = dict.fromkeys(("exit_code", "error", "want", "retry_at"))
+    return "marked", {"state": state, "reason": BY_HAND, **fields}
 
 
 def _wished_in_flight(state: State, base: Record, record: Record) -> tuple[str, dict[str, Any]] | str:

@@ -19,7 +19,7 @@ _REMEMBERED: Final = 20_000
 
 # Events by which somebody settles a refused edit of the same entry.
 _SETTLING: Final = frozenset(
-    {"cleared", "adopted", "edited", "requeued", "held", "abandoned", "requested", "forgotten"}
+    {"cleared", "adopted", "edited", "requeued", "held", "abandoned", "marked", "requested", "forgotten"}
 )
 # Events that change a record and nothing else: the bulk of every journal.
 _PLAIN: Final = frozenset({"queued", "claimed", "started", "submitted", "snapshot", "returned"})

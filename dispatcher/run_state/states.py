@@ -32,17 +32,21 @@ ENDED = frozenset({State.DONE, State.FAILED, State.ABANDONED})
 
 TRANSITIONS: Mapping[State, frozenset[State]] = {
     # An entry goes straight to running on a local slot; outlets submit first, and a queue may end what never ran.
-    State.QUEUED: frozenset({State.SUBMITTED, State.RUNNING, State.HELD, State.ABANDONED}),
+    # What does not run may be set to done or failed by hand.
+    State.QUEUED: frozenset({State.SUBMITTED, State.RUNNING, State.HELD, State.ABANDONED, State.DONE, State.FAILED}),
     State.SUBMITTED: frozenset({State.RUNNING, State.DONE, State.FAILED, State.QUEUED, State.ABANDONED, State.HELD}),
     State.RUNNING: frozenset({State.DONE, State.FAILED, State.QUEUED, State.ABANDONED, State.HELD}),
-    State.HELD: frozenset({State.QUEUED, State.ABANDONED}),
-    State.FAILED: frozenset({State.QUEUED, State.HELD, State.ABANDONED}),
-    State.DONE: frozenset({State.QUEUED}),
-    State.ABANDONED: frozenset({State.QUEUED, State.HELD}),
+    State.HELD: frozenset({State.QUEUED, State.ABANDONED, State.DONE, State.FAILED}),
+    State.FAILED: frozenset({State.QUEUED, State.HELD, State.ABANDONED, State.DONE}),
+    State.DONE: frozenset({State.QUEUED, State.FAILED}),
+    State.ABANDONED: frozenset({State.QUEUED, State.HELD, State.DONE, State.FAILED}),
 }
 
-# What a person may ask for; everything else happens by itself.
+# What a person may ask for at any time; everything else happens by itself.
 WISHES = (State.QUEUED, State.HELD, State.ABANDONED)
+# What a person may say of an entry that does not run, and the reason that its record has then.
+VERDICTS = (State.DONE, State.FAILED)
+BY_HAND = "set by hand"
 
 
 def check_transition(job_id: str, old: State, new: State) -> None:

@@ -11,11 +11,14 @@ from typing import Any
 import msgspec
 
 from dispatcher.errors import StatusFileError
+from dispatcher.run_state.journal import parse_time
 from dispatcher.run_state.states import Record
 
 _encode = msgspec.json.Encoder().encode
 # With a space after each colon and comma, as people write it and look for it.
 _spaced = msgspec.json.format
+TIMES = ("started_at", "finished_at", "retry_at")
+_JOURNAL_TIME = len("2026-06-17T22:48:00.123Z")
 # Far below what the interpreter's stack allows, however deep the caller stands in it.
 _DEEPEST = 100
 
@@ -24,9 +27,24 @@ def render(records: Mapping[str, Record]) -> bytes:
     """All records, one line each, in the order in which they were first queued."""
     if not records:
         return b"{}\n"
-    lines = ((_encode(job), _spaced(_encode(record.fields()), indent=0)) for job, record in records.items())
+    lines = ((_encode(job), _spaced(_encode(shown(record)), indent=0)) for job, record in records.items())
     body = b",\n".join(b"%s: %s" % line for line in lines)
     return b"{\n%s\n}\n" % body
+
+
+def shown(record: Record) -> dict[str, Any]:
+    """The fields of a status line: those of the record, with times as labs' scripts parse them."""
+    fields = record.fields()
+    for name in TIMES:
+        if name in fields:
+            fields[name] = whole_second(fields[name])
+    return fields
+
+
+def whole_second(time: str) -> str:
+    """A journal time without its milliseconds (`2026-06-17T22:48:00Z`); what is no time stays as it is."""
+    is_ours = len(time) == _JOURNAL_TIME and time[19] == "." and time[23] == "Z" and parse_time(time) is not None
+    return f"{time[:19]}Z" if is_ours else time
 
 
 def parse(data: bytes, name: str) -> dict[str, dict[str, Any]]:

@@ -49,6 +49,32 @@ def test_a_running_job_that_is_named_is_asked_to_stop(lab):
     assert "running -> abandoned" in lab.run("status").out
 
 
+def test_done_by_hand(lab):
+    lab.put("base", "failed", reason="exit 1", exit_code=1)
+    lab.attempt("base", 1, result='{"loss": 3}', exit='{"exit_code": 1}')
+    assert lab.run("mark", "done", "base", "fft_german_s1").out == "base: set by hand\nfft_german_s1: set by hand\n"
+    line = json.loads(lab.layout.status_file.read_text())["base"]
+    assert (line["state"], line["reason"], line.get("exit_code")) == ("done", "set by hand", None)
+    assert "done 2 (2 set by hand)" in lab.run("status").out
+    assert "set by hand" in lab.run("show", "base").out
+    assert journal_of(lab, "base")[-1][0] == "marked"
+    assert "reason=set by hand" in lab.run("history", "base").out
+    # Nothing says that it ran to its end.
+    assert lab.run("results", "--json").json == []
+    # What needs it may run now.
+    assert "needs base" not in lab.run("status").out
+
+
+def test_done_by_hand_is_refused_while_it_runs(lab):
+    lab.put("base", "running")
+    outcome = lab.run("mark", "done", "base")
+    assert outcome.code == 1
+    assert "it is running" in outcome.err
+    assert "set it to abandoned to stop it" in outcome.err
+    assert lab.state("base") == "running"
+    assert lab.run("mark", "running", "base").code == 2
+
+
 def test_refusals_are_told_and_the_rest_is_done(lab):
     lab.put("base", "done")
     outcome = lab.run("abandon", "base", "fft_german_s1")

@@ -15,7 +15,7 @@ from dispatcher.errors import StatusFileError
 from dispatcher.run_state import edits, status_file
 from dispatcher.run_state.edits import Outcome
 from dispatcher.run_state.fold import Fold
-from dispatcher.run_state.states import IN_FLIGHT, TRANSITIONS, WISHES, Record, State
+from dispatcher.run_state.states import BY_HAND, IN_FLIGHT, TRANSITIONS, VERDICTS, WISHES, Record, State
 from dispatcher.run_state.transaction import Transaction
 from dispatcher.workspace import Layout
 
@@ -105,6 +105,9 @@ def test_one_changed_line_of_an_old_copy_changes_one_line(data: st.DataObject) -
 
 def expected_after(wish: State, base: Record, now: Record) -> State | str:
     """What must become of `wish`: the state it leads to, "want", "refused", or "nothing"."""
+    if wish in VERDICTS and now.state is not wish:
+        unseen = base.state is not now.state and (base.state in IN_FLIGHT or now.state is State.DONE)
+        return "refused" if unseen or now.state in IN_FLIGHT else wish
     same_run = base.state in IN_FLIGHT and base.attempt == now.attempt
     if now.state in IN_FLIGHT:
         if same_run or wish is State.ABANDONED:
@@ -128,7 +131,7 @@ def test_every_wish_is_carried_out_asked_for_or_refused(data: st.DataObject) -> 
         return
     job = data.draw(st.sampled_from(sorted(copy)))
     base, now = bases[job], world.records[job]
-    wish = data.draw(st.sampled_from(WISHES))
+    wish = data.draw(st.sampled_from([*WISHES, *VERDICTS]))
     copy[job]["state"] = wish
     if wish is base.state:
         assert world.merge(copy) == []
@@ -183,7 +186,7 @@ def test_any_interleaving_loses_no_change_and_no_note(data: st.DataObject) -> No
             assert world.records[job].priority == ranked[job]
 
 
-@pytest.mark.parametrize("wish", WISHES)
+@pytest.mark.parametrize("wish", [*WISHES, *VERDICTS])
 @pytest.mark.parametrize("base", State)
 @pytest.mark.parametrize("now", State)
 @pytest.mark.parametrize("attempt", [1, 2], ids=["same attempt", "later attempt"])
@@ -239,7 +242,7 @@ def world_with(state: State, **fields: Any) -> World:
     ("edit", "word"),
     [
         ({"state": "quued"}, "did you mean 'queued'?"),
-        ({"state": "done"}, "done cannot be set by hand"),
+        ({"state": "done"}, "it is running (pod None on an unknown host, pid 4711): set it to abandoned to stop it"),
         ({"state": "running"}, None),
         ({"state": None}, "unknown state None"),
         ({"state": ["queued"]}, "unknown state"),
@@ -278,6 +281,41 @@ def test_null_takes_a_wish_a_priority_and_a_retry_back() -> None:
     assert [outcome.event for outcome in world.take_in(copy)] == ["edited"]
     record = world.records["a"]
     assert (record.want, record.priority, record.retry_at) == (None, None, None)
+
+
+@pytest.mark.parametrize("state", [State.QUEUED, State.HELD, State.FAILED])
+def test_done_by_hand_says_that_a_person_set_it(state: State) -> None:
+    world = world_with(state, error="boom", exit_code=0)
+    copy = world.copy()
+    copy["a"]["state"] = "done"
+    assert [outcome.event for outcome in world.take_in(copy)] == ["marked"]
+    record = world.records["a"]
+    assert (record.state, record.reason, record.error, record.exit_code) == (State.DONE, BY_HAND, None, None)
+    assert world.merge(copy) == []
+
+
+@pytest.mark.parametrize("name", ["started_at", "finished_at", "retry_at"])
+def test_a_time_that_was_only_rounded_is_no_edit(name: str) -> None:
+    world = world_with(State.FAILED, **{name: "2026-06-17T22:48:00.987Z"})
+    copy = world.copy()
+    assert copy["a"][name] == "2026-06-17T22:48:00Z"
+    assert world.merge(copy) == []
+    stale = world.copy()
+    world.tx.change("a", "requeued", {"state": "queued"})
+    assert world.merge(stale) == []
+    copy["a"]["state"] = "done"
+    world.take_in(copy)
+    kept = None if name == "retry_at" else "2026-06-17T22:48:00.987Z"
+    assert (world.records["a"].state, getattr(world.records["a"], name)) == (State.DONE, kept)
+
+
+def test_another_time_is_an_edit() -> None:
+    world = world_with(State.QUEUED)
+    world.tx.change("a", "returned", {"retry_at": "2026-06-17T22:48:00.987Z"})
+    copy = world.copy()
+    copy["a"]["retry_at"] = "2026-06-17T22:48:01Z"
+    world.take_in(copy)
+    assert world.records["a"].retry_at == "2026-06-17T22:48:01.000Z"
 
 
 def test_a_line_of_state_alone_requeues() -> None:

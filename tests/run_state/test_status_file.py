@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 
 import pytest
 from hypothesis import given
@@ -54,6 +55,24 @@ def test_every_job_has_one_line_of_its_own(known: dict[str, Record]) -> None:
 
 def test_a_byte_order_mark_is_no_fault() -> None:
     assert status_file.parse(b'\xef\xbb\xbf{"a": {"state": "queued"}}', "status") == {"a": {"state": "queued"}}
+
+
+@pytest.mark.parametrize(
+    ("time", "line"),
+    [
+        ("2026-06-17T22:48:00.999Z", "2026-06-17T22:48:00Z"),
+        ("2026-06-17T22:48:00Z", "2026-06-17T22:48:00Z"),
+        ("2026-06-17T26:12:00.123Z", "2026-06-17T26:12:00.123Z"),
+        ("2026-06-17T22:48:00.123456+02:00", "2026-06-17T22:48:00.123456+02:00"),
+        ("yesterday, or the day...Z", "yesterday, or the day...Z"),
+    ],
+)
+def test_times_have_whole_seconds_as_scripts_parse_them(time: str, line: str) -> None:
+    times = {"started_at": time, "finished_at": time, "retry_at": time}
+    rendered = json.loads(status_file.render({"a": Record(state=State.DONE, **times)}))["a"]
+    assert {name: rendered[name] for name in times} == dict.fromkeys(times, line)
+    if line != time:
+        assert datetime.strptime(line, "%Y-%m-%dT%H:%M:%SZ")
 
 
 def test_the_lines_of_the_lab_keep_their_impossible_time() -> None:

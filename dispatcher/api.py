@@ -28,7 +28,7 @@ from dispatcher.report.look import Looker
 from dispatcher.report.overview import Overview, overview
 from dispatcher.report.selection import parse_states, select
 from dispatcher.report.view import PodView, View
-from dispatcher.report.waiting import why_waiting
+from dispatcher.report.waiting import reasons
 from dispatcher.run_state import files
 from dispatcher.run_state.states import IN_FLIGHT, VERDICTS, Record, State
 from dispatcher.run_state.store import Store, Transaction
@@ -100,7 +100,8 @@ class Workspace:
         queued = [job for job, record in view.records.items() if record.state is State.QUEUED]
         order = {job: number for number, job in enumerate(view.entries)}
         queued.sort(key=lambda job: (-view.priority(job), order.get(job, len(order)), job))
-        return [(job, why_waiting(view, job, view)) for job in queued]
+        waiting = reasons(view)
+        return [(job, waiting.why(job).text) for job in queued]
 
     def results(self, view: View | None = None) -> list[dict[str, Any]]:
         """One row per job that has been done: `result.json` of the last such attempt and the entry's parameters.

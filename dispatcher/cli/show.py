@@ -73,7 +73,7 @@ def _facts(view: View, job: str) -> list[dict[str, Any]]:
 
 
 def _why(view: View, job: str) -> str | None:
-    from dispatcher.report.waiting import why_waiting
+    from dispatcher.report.waiting import reasons
     from dispatcher.run_state.states import State
 
-    return why_waiting(view, job, view) if view.records[job].state is State.QUEUED else None
+    return reasons(view).why(job).text if view.records[job].state is State.QUEUED else None

@@ -1,4 +1,4 @@
-"""Which entries a pod takes next, and why the others wait. Pure: no files, no clocks.
+"""Which entries a pod takes next. Pure: no files, no clocks. Why the others wait is told by waiting.py.
 
 The queue is kept up to date change by change, so that choosing costs what is chosen, not what is queued. Order: higher
 priority first, then the manifest's order. An entry on several GPUs that is next in line and does not fit yet keeps the
@@ -8,16 +8,16 @@ free GPUs for itself: without that, single ones behind it would take them one by
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import msgspec
 
-from dispatcher.matrix.condition import Where
 from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.needs import dependents
+from dispatcher.pod.offers import Offer
 from dispatcher.pod.slots import Slot, Slots
-from dispatcher.run_state.journal import same_time
+from dispatcher.pod.waiting import Facts, Waiting, retry_due
+from dispatcher.run_state.fold import Pause
 from dispatcher.run_state.states import IN_FLIGHT, Record, State
 
 CPU, EITHER, GPU = "cpu", "either", "gpu"
@@ -31,46 +31,30 @@ class Choice(msgspec.Struct, frozen=True):
     slot: Slot
 
 
-class Filter(msgspec.Struct, frozen=True):
-    """Which entries a pod takes at all."""
-
-    methods: Collection[str] = ()
-    where: Where = Where()
-    outlet: str = "local"
-
-    def rejects(self, entry: Entry) -> str:
-        """Why the entry is not for this pod; empty when it is."""
-        if self.methods and entry.method not in self.methods:
-            return f"method {entry.method} is not among --methods"
-        if entry.outlet and self.outlet not in entry.outlet:
-            return f"it asks for outlet {', '.join(entry.outlet)}"
-        miss = self.where.first_miss(entry.value)
-        return "" if miss is None else f"--where {miss} does not hold"
-
-
 class ClaimQueue:
     """The entries of one manifest that one pod may take, in the order in which it takes them.
 
-    `gpus_of(entry)` is the number of GPUs that the entry or its method asks for (None: not said).
+    `offer` is what the pod takes. `gpus_of(entry)` is the number of GPUs that the entry or its method asks for (None:
+    not said).
     """
 
     def __init__(
         self,
         entries: Mapping[str, Entry],
-        only: Filter,
+        offer: Offer,
         slots: Slots,
         gpus_of: Callable[[Entry], int | None],
     ) -> None:
         self.entries = entries
         self.slots = slots
         self._gpus_of = gpus_of
-        self._only = only
-        self._paused: frozenset[str] = frozenset()
+        self._offer = offer
+        self._pauses: Mapping[str, Pause] = {}
         self._records: dict[str, Record] = {}
         self._dependents = dependents({job: entry.needs for job, entry in entries.items() if entry.needs})
         self._kinds: dict[str, str] = {}
         for job, entry in entries.items():
-            if not self.rejects(entry):
+            if offer.refusal(entry, gpus_of(entry)) is None:
                 self._kinds[job] = self._kind(entry)
         self._ready: dict[str, list[_Key]] = {CPU: [], EITHER: [], GPU: []}
         # The one key by which a job stands in line; keys in the heaps that are not its key any more are dropped there.
@@ -81,18 +65,6 @@ class ClaimQueue:
         # Ready entries of paused methods, out of the way until the method is resumed.
         self._shelves: dict[str, list[str]] = {}
         self.unfinished: set[str] = set()
-
-    def rejects(self, entry: Entry) -> str:
-        """Why this pod never takes the entry; empty when it may."""
-        why = self._only.rejects(entry)
-        if why:
-            return why
-        gpus = self._gpus_of(entry)
-        if gpus is None:
-            return "" if self.slots.fits(0) or self.slots.fits(1) else "this pod has no slots"
-        if self.slots.fits(gpus):
-            return ""
-        return f"it asks for {gpus} GPUs, this pod has {len(self.slots.gpus)}" if gpus else "this pod has no CPU slots"
 
     def update(self, job: str, record: Record | None) -> None:
         """A record has changed."""
@@ -116,16 +88,12 @@ class ClaimQueue:
                 if dependent in self._kinds and waiting is not None:
                     self._line_up(dependent, waiting)
 
-    def pause(self, methods: Iterable[str]) -> None:
-        """These methods are paused from now on, all others are not."""
-        self._paused = frozenset(methods)
-        for method in [method for method in self._shelves if method not in self._paused]:
+    def pause(self, pauses: Mapping[str, Pause]) -> None:
+        """These scopes are paused from now on, all others are not."""
+        self._pauses = dict(pauses)
+        for method in [method for method in self._shelves if method not in self._pauses]:
             for job in self._shelves.pop(method):
                 self.put_back(job)
-
-    def unmet(self, entry: Entry) -> list[str]:
-        """The needs of an entry that are not done."""
-        return [need for need in entry.needs if not self._is_done(need)]
 
     def choose(self, now: str, limit: int | None = None) -> list[Choice]:
         """Take entries and slots for them, in order, until either is used up. `now` is a journal time."""
@@ -139,7 +107,7 @@ class ClaimQueue:
                 break
             heapq.heappop(self._ready[kind])
             entry = self.entries[key[2]]
-            if entry.method in self._paused:
+            if entry.method in self._pauses:
                 del self._lined[key[2]]
                 self._shelves.setdefault(entry.method, []).append(key[2])
                 continue
@@ -181,46 +149,40 @@ class ClaimQueue:
         self._wake_retries(now)
         return self._retries[0][0] if self._retries else None
 
-    def is_finished(self) -> bool:
-        """Whether nothing that this pod could ever take is queued or runs anywhere.
+    def is_finished(self, now: str) -> bool:
+        """Whether nothing that this pod could ever take is queued or runs anywhere, but for what is stuck."""
+        waiting = self.waiting(now)
+        return all(waiting.why(job).needs_person for job in self.unfinished)
 
-        Entries that go on only when a person acts (a need has failed, the method is paused) do not count.
-        """
-        return all(
-            self._records[job].state is State.QUEUED
-            and (self.entries[job].method in self._paused or self.waits_for_ever(job))
-            for job in self.unfinished
+    def stuck(self, now: str) -> list[str]:
+        """The entries for this pod that go on only when a person acts: a need has failed, the method is paused."""
+        waiting = self.waiting(now)
+        return [job for job in sorted(self.unfinished) if waiting.why(job).needs_person]
+
+    def refused(self) -> list[str]:
+        """Queued entries that this pod never takes, although nobody told it to leave them (no filter of its own)."""
+        found = []
+        for job, entry in self.entries.items():
+            record = self._records.get(job)
+            if job not in self._kinds and record is not None and record.state is State.QUEUED:
+                refusal = self._offer.refusal(entry, self._gpus_of(entry))
+                if refusal is not None and not refusal.is_chosen:
+                    found.append(job)
+        return found
+
+    def waiting(self, now: str) -> Waiting:
+        """Why entries are not claimed by this pod."""
+        return Waiting(
+            Facts(
+                records=self._records,
+                entries=self.entries,
+                now=now,
+                gpus_of=self._gpus_of,
+                offers=(self._offer,),
+                pauses=self._pauses,
+                me=self._offer.pod,
+            )
         )
-
-    def waits_for_ever(self, job: str) -> bool:
-        """Whether a queued entry can only go on when a person acts: something that it needs will not be done."""
-        seen: set[str] = set()
-        pending = [job]
-        while pending:
-            entry = self.entries.get(pending.pop())
-            for need in entry.needs if entry is not None else ():
-                record = self._records.get(need)
-                if record is None or record.state in (State.FAILED, State.ABANDONED, State.HELD):
-                    return True
-                if record.state is State.QUEUED and need not in seen:
-                    seen.add(need)
-                    pending.append(need)
-        return False
-
-    def why_waiting(self, entry: Entry, record: Record | None, now: str, pauses: Mapping[str, Any]) -> str:
-        """Why an entry is not claimed now; empty when it is only a matter of a free slot."""
-        if record is None:
-            return "not queued yet"
-        if record.state is not State.QUEUED:
-            return f"it is {record.state}"
-        for need in self.unmet(entry):
-            known = self._records.get(need)
-            return f"needs {need} ({known.state if known else 'unknown'})"
-        if _due(record) > now:
-            return f"waits for its retry at {record.retry_at}"
-        if entry.method in pauses:
-            return f"method {entry.method} is paused: {pauses[entry.method].why}"
-        return ""
 
     def _is_done(self, job: str) -> bool:
         record = self._records.get(job)
@@ -259,7 +221,7 @@ class ClaimQueue:
 
     def _due(self, job: str, record: Record) -> str:
         """The earliest time at which a ready job may be chosen."""
-        return max(_due(record), self._postponed.get(job, ""))
+        return max(retry_due(record), self._postponed.get(job, ""))
 
     def _next(self, gpus_reserved: bool) -> tuple[str | None, _Key | None]:
         """The first entry, in order, among those that a free slot could take."""
@@ -287,8 +249,3 @@ class ClaimQueue:
                 return self.slots.take(0)
             return None if gpus_reserved else self.slots.take(1)
         return self.slots.take(self._gpus_of(entry) or 1)
-
-
-def _due(record: Record) -> str:
-    """When the entry may be tried again, as a journal time; at once (empty) where nobody says or it is no time."""
-    return same_time(record.retry_at) or ""

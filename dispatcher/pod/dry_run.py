@@ -8,10 +8,12 @@ import msgspec
 
 from dispatcher.config import Config
 from dispatcher.matrix.manifest import load_manifest
-from dispatcher.pod.claim import ClaimQueue, Filter
+from dispatcher.pod.claim import ClaimQueue
 from dispatcher.pod.gpu_pool import GpuPool
-from dispatcher.pod.launch import gpus_of
+from dispatcher.pod.offers import Offer, gpus_of, offer_of, own_offer
 from dispatcher.pod.options import PodOptions
+from dispatcher.pod.waiting import Facts, Waiting
+from dispatcher.run_state import life
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.states import Record, State
 from dispatcher.run_state.store import Store
@@ -35,8 +37,8 @@ def dry_run(layout: Layout, config: Config, options: PodOptions) -> list[Row]:
     pool = GpuPool(options, lambda _: None)
     try:
         pool.look(lambda _: False)
-        only = Filter(options.methods, options.where)
-        queue = ClaimQueue(manifest.entries, only, pool.slots, lambda entry: gpus_of(config, entry))
+        offer = own_offer(options, pool.slots)
+        queue = ClaimQueue(manifest.entries, offer, pool.slots, lambda entry: gpus_of(config, entry))
         records = dict(store.records)
         for job in manifest.entries:
             records.setdefault(job, Record(state=State.QUEUED))
@@ -48,14 +50,31 @@ def dry_run(layout: Layout, config: Config, options: PodOptions) -> list[Row]:
         chosen = {choice.entry.job_id: choice.slot for choice in queue.choose(now, options.max_jobs)}
     finally:
         pool.close()
+    waiting = Waiting(
+        Facts(
+            records=records,
+            entries=manifest.entries,
+            now=now,
+            gpus_of=lambda entry: gpus_of(config, entry),
+            offers=(offer, *_others(layout, config, options.pod)),
+            pauses=pauses,
+            me=options.pod,
+        )
+    )
     rows = []
-    for job, entry in manifest.entries.items():
+    for job in manifest.entries:
         if job in chosen:
             gpus = chosen[job].gpus
             rows.append(Row(job, True, "gpu " + ",".join(map(str, gpus)) if gpus else "cpu", ""))
         else:
-            why = queue.why_waiting(entry, records[job], now, pauses)
-            if records[job].state is State.QUEUED:
-                why = queue.rejects(entry) or why or "no free slot"
-            rows.append(Row(job, False, "", why))
+            rows.append(Row(job, False, "", waiting.why(job).text))
     return rows
+
+
+def _others(layout: Layout, config: Config, me: str) -> list[Offer]:
+    watch = life.Watch()
+    return [
+        offer_of(info)
+        for info in life.read_pods(layout)
+        if info.pod != me and info.phase == "running" and life.pod_is_alive(layout, info, watch, config.lost_after_s)
+    ]

@@ -65,11 +65,6 @@ def prepare(config: Config, pod: str, entry: Entry, number: int, slot: Slot, pat
     )
 
 
-def gpus_of(config: Config, entry: Entry) -> int | None:
-    """How many GPUs the entry asks for, else its method; None when neither says."""
-    return entry.gpus if entry.gpus is not None else config.method(entry.method).gpus
-
-
 def _environment(
     config: Config, pod: str, entry: Entry, method: Method, number: int, slot: Slot, paths: AttemptPaths
 ) -> dict[str, str | None]:

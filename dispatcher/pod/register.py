@@ -116,6 +116,10 @@ class Registration:
                 raise PodError(self._taken())
             time.sleep(other.heartbeat_s / 4)
 
+    def describe(self, **fields: Any) -> None:
+        """What the pod's file says from the next heartbeat on."""
+        self.info = msgspec.structs.replace(self.info, **fields)
+
     def beat(self, *, force: bool = False, **changes: Any) -> None:
         """Write the file when a heartbeat is due, or at once when `force`.
 

@@ -12,6 +12,7 @@ from dispatcher.config import Config
 from dispatcher.errors import DispatcherError, LockError, StaleViewError, StorageError, UsageError
 from dispatcher.outlets import processes
 from dispatcher.pod.gpu_pool import GpuPool
+from dispatcher.pod.offers import own_offer, published
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.prove import go_strict, prove_locks, refuse_other_hosts_on_sshfs, wait_until_all_follow
 from dispatcher.pod.register import Registration, locks_refused, refuse_shared_gpus
@@ -58,6 +59,7 @@ def run_pod(layout: Layout, config: Config, options: PodOptions, say: Say) -> in
     store = Store(layout, by=options.pod, lock=config.lock, lost_after_s=config.lost_after_s)
     gpus = GpuPool(options, say)
     registration = Registration(layout, options.pod, config.heartbeat_s)
+    registration.describe(**published(own_offer(options, gpus.slots), gpus.slots))
     try:
         _make_sure_of_locks(store, config, registration, gpus, say)
         return Pod(store, config, options, registration, gpus, say).run()
@@ -144,10 +146,9 @@ class Pod:
             finally:
                 watch.close()
                 self._finish()
-        left = self.turn.left_over()
-        if left and self.phase == RUNNING:
-            entries = "1 entry" if left == 1 else f"{left} entries"
-            self.say(f"ended with {entries} left that cannot go on now: `dispatcher status` says why")
+        if self.phase == RUNNING:
+            for line in self.turn.last_words():
+                self.say(line)
         return self.turn.exit_code()
 
     def _step(self, wait: Wait) -> None:
@@ -217,7 +218,7 @@ class Pod:
             slots=self.turn.slot_infos(),
             notes=self.turn.notes(),
             matrix=os.fspath(self.turn.manifest.path),
-            methods=list(self.options.methods),
+            **self.turn.published_offer(),
         )
         # A dispatcher that has nothing to write must not be the one that the others wait for.
         self.store.follow_lock_kind()

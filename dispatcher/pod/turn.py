@@ -5,21 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from dispatcher.config import Config
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets import processes
 from dispatcher.pod import outcome
-from dispatcher.pod.claim import Choice, ClaimQueue, Filter
+from dispatcher.pod.claim import Choice, ClaimQueue
 from dispatcher.pod.current_manifest import CurrentManifest
 from dispatcher.pod.fence import Fence
 from dispatcher.pod.flights import Flight, Flights
 from dispatcher.pod.gpu_pool import GpuPool
-from dispatcher.pod.launch import gpus_of
+from dispatcher.pod.offers import Offer, gpus_of, own_offer, published
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.recording import Recorder, gpu_indices, is_current
 from dispatcher.pod.recover import Found, Recovery
+from dispatcher.pod.waiting import summary
 from dispatcher.run_state import life
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.life import SlotInfo
@@ -103,8 +104,7 @@ class Turn:
 
     def _rebuild_queue(self) -> None:
         entries = self.manifest.entries
-        only = Filter(self.options.methods, self.options.where)
-        self.queue = ClaimQueue(entries, only, self.gpus.slots, lambda entry: gpus_of(self.config, entry))
+        self.queue = ClaimQueue(entries, self.offer(), self.gpus.slots, lambda entry: gpus_of(self.config, entry))
         # All records are looked at anew, also those that others changed while new entries were queued.
         self.store.fold.drain_touched()
         self._elsewhere = {job for job, record in self.store.records.items() if record.state in IN_FLIGHT}
@@ -114,6 +114,14 @@ class Turn:
         for need in self.queue.needed_elsewhere():
             self.queue.update(need, self.store.records.get(need))
         self._reloads = self.store.reloads
+
+    def offer(self) -> Offer:
+        """What this pod takes."""
+        return own_offer(self.options, self.gpus.slots)
+
+    def published_offer(self) -> dict[str, Any]:
+        """What this pod takes, as its file says it."""
+        return published(self.offer(), self.gpus.slots)
 
     def _entry(self, job: str) -> Entry | None:
         return self.manifest.entries.get(job)
@@ -263,7 +271,7 @@ class Turn:
             else:
                 self._elsewhere.discard(job)
         pauses = self.store.fold.pauses
-        self.queue.pause(scope for scope in pauses if not scope.startswith("gpu:"))
+        self.queue.pause(pauses)
         mine = f"gpu:{life.host_name()}:"
         self.gpus.pause({int(s.removeprefix(mine)): p.why for s, p in pauses.items() if s.startswith(mine)})
         if self.store.problem != self._status_complaint:
@@ -331,15 +339,31 @@ class Turn:
         return max(0.0, min(waits)) if waits else None
 
     def is_finished(self) -> bool:
-        return not self.has_unrecorded_pids() and self.queue.is_finished()
+        return not self.has_unrecorded_pids() and self.queue.is_finished(self._now())
 
     def exit_code(self) -> int:
         """1 when an entry that this pod could run has failed for good or cannot go on, else 0."""
-        return int(self._record.failures > 0 or self.left_over() > 0)
+        return int(self._record.failures > 0 or bool(self._stuck()))
 
-    def left_over(self) -> int:
-        """How many entries are not done when the pod ends, although it was to end when nothing is left to do."""
-        return len(self.queue.unfinished) if self.options.until_empty else 0
+    def last_words(self) -> list[str]:
+        """What a pod that ends by itself leaves behind, and why."""
+        said = []
+        if self.enough():
+            said.append(f"ended after --max-jobs {self.options.max_jobs}; others may take the rest")
+        now = self._now()
+        stuck = self._stuck()
+        waiting = self.queue.waiting(now)
+        if stuck:
+            why = summary(waiting.why(job).text for job in stuck)
+            said.append(f"ended with {_entries(len(stuck))} left that cannot go on now: {why}")
+        refused = self.queue.refused() if self.options.until_empty else []
+        if refused:
+            why = summary(waiting.why(job).text for job in refused)
+            said.append(f"{_entries(len(refused))} left that this pod cannot run: {why}")
+        return said
+
+    def _stuck(self) -> list[str]:
+        return self.queue.stuck(self._now()) if self.options.until_empty else []
 
     def slots_changed(self) -> bool:
         """Whether the slots are otherwise than `slot_infos` last said."""
@@ -365,3 +389,7 @@ class Turn:
         if slots.cpu_slots:
             parts.append("1 CPU slot" if slots.cpu_slots == 1 else f"{slots.cpu_slots} CPU slots")
         return " and ".join(parts)
+
+
+def _entries(count: int) -> str:
+    return "1 entry" if count == 1 else f"{count} entries"

@@ -12,9 +12,11 @@ from dispatcher.config import Config
 from dispatcher.errors import ManifestError, StatusFileError, UsageError
 from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.manifest import parse_manifest
+from dispatcher.pod.offers import gpus_of
+from dispatcher.pod.waiting import UNKNOWN_JOB
 from dispatcher.report import attempts
 from dispatcher.report.progress import Progress, parse_progress
-from dispatcher.report.view import UNKNOWN_JOB, PodView, View
+from dispatcher.report.view import PodView, View
 from dispatcher.run_state import edits, files, life, status_file
 from dispatcher.run_state.fold import Refusal
 from dispatcher.run_state.states import BY_HAND, IN_FLIGHT, Record, State, apply
@@ -71,6 +73,7 @@ class Looker:
             problem=store.problem,
             unknown_job="its manifest cannot be read" if warnings else UNKNOWN_JOB,
             warnings=tuple(warnings),
+            gpus_of=lambda entry: gpus_of(self._config, entry),
         )
 
     def results(self, view: View) -> Iterator[dict[str, Any]]:

@@ -10,7 +10,7 @@ import msgspec
 from dispatcher.report.pivot import count_states
 from dispatcher.report.progress import duration_text, elapsed_s, progress_text, remaining_s
 from dispatcher.report.view import View
-from dispatcher.report.waiting import Wait, waits, why_waiting
+from dispatcher.report.waiting import Wait, reasons, waits
 from dispatcher.run_state.states import IN_FLIGHT, State
 
 Row = dict[str, Any]
@@ -81,9 +81,10 @@ def job_row(view: View, job: str) -> Row:
 def job_rows(view: View, whole: View | None = None) -> list[Row]:
     """Every job of the view; `why` says what a queued one waits for."""
     rows = []
+    waiting = reasons(whole or view)
     for job, record in view.records.items():
         row = job_row(view, job)
-        row["why"] = why_waiting(view, job, whole or view) if record.state is State.QUEUED else None
+        row["why"] = waiting.why(job).text if record.state is State.QUEUED else None
         rows.append(row)
     return rows
 

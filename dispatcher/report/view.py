@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 
 from dispatcher.matrix.entry import Entry
+from dispatcher.pod.waiting import UNKNOWN_JOB
 from dispatcher.report.progress import Progress
 from dispatcher.run_state.fold import Pause, Refusal
 from dispatcher.run_state.life import PodInfo
 from dispatcher.run_state.states import FIELD_NAMES, IN_FLIGHT, Record
 
-UNKNOWN_JOB: Final = "no manifest knows it: it is kept, not claimed"
+
+def _stated_gpus(entry: Entry) -> int | None:
+    return entry.gpus
 
 
 class PodView(msgspec.Struct, frozen=True):
@@ -42,7 +45,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
     `edited` are jobs whose record is shown as a hand edit wants it that no dispatcher has taken in yet; `unqueued` are
     those that only the manifest has. `problem` is what is wrong with the status file, `unknown_job` why a record has no
-    entry. `now_s`: wall clock, seconds since 1970.
+    entry. `now_s`: wall clock, seconds since 1970. `gpus_of` is how many GPUs an entry or its method asks for.
     """
 
     records: Mapping[str, Record]
@@ -57,6 +60,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     problem: str | None = None
     unknown_job: str = UNKNOWN_JOB
     warnings: tuple[str, ...] = ()
+    gpus_of: Callable[[Entry], int | None] = _stated_gpus
 
     def value(self, job: str, key: str) -> Any:
         """What a job has under `key`: of its entry, else of its record; None when neither says."""

@@ -134,7 +134,11 @@ class SlotInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class PodInfo(msgspec.Struct, kw_only=True):
-    """`pods/<pod>.json`: who a dispatcher is and what it does; written by it alone."""
+    """`pods/<pod>.json`: who a dispatcher is, what it takes and what it does; written by it alone.
+
+    `gpus`, `cpu_slots`, `methods` (empty: all), `where` (as typed), `outlet` and `unusable_methods` (name: why) say
+    which jobs it takes, so that others can tell why a job waits.
+    """
 
     pod: str
     host: str
@@ -148,7 +152,12 @@ class PodInfo(msgspec.Struct, kw_only=True):
     lock: str
     phase: str = "running"
     matrix: str = ""
+    gpus: list[int] = []
+    cpu_slots: int = 0
     methods: list[str] = []
+    where: list[str] = []
+    outlet: str = "local"
+    unusable_methods: dict[str, str] = {}
     slots: list[SlotInfo] = []
     notes: list[str] = []
 

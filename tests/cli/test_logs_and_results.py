@@ -59,7 +59,7 @@ def test_show(lab):
     for part in ("failed", "exit 3", "boom", "pretrain", "2026-06-17T22:48:00Z"):
         assert part in out
     document = lab.run("show", "fft_german_s1", "--json").json
-    assert document["why"] == "needs base (failed)"
+    assert document["why"] == "needs base (failed: exit 3)"
     assert document["entry"]["lang"] == "german"
     assert document["attempts"] == []
 

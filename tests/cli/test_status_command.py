@@ -109,7 +109,7 @@ def test_why_the_rest_waits(lab):
     assert why["stranger"] == "no manifest knows it: it is kept, not claimed"
     assert why["base"] is None
     plain = lab.run("status")
-    assert "held: not claimed until it is queued again" in plain.out
+    assert "held: not claimed until it is requeued" in plain.out
     assert "dispatcher resume lora" in plain.err
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -11,8 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.matrix.entry import Entry
-from dispatcher.pod.claim import Choice, ClaimQueue, Filter
+from dispatcher.pod.claim import Choice, ClaimQueue
+from dispatcher.pod.offers import Offer
 from dispatcher.pod.slots import Slot, Slots
+from dispatcher.pod.waiting import SLOT
+from dispatcher.run_state.fold import Pause
 from dispatcher.run_state.states import Record, State
 
 EARLY, NOW, LATE = "2026-06-17T22:00:00.000Z", "2026-06-17T23:00:00.000Z", "2026-06-18T00:00:00.000Z"
@@ -31,8 +34,16 @@ def entry(job: str, order: int = 0, **rest: object) -> Entry:
     return Entry(job_id=job, method=str(rest.pop("method", "m")), order=order, **rest)  # type: ignore[arg-type]
 
 
-def queue_of(entries: Mapping[str, Entry], slots: Slots, only: Filter | None = None) -> ClaimQueue:
-    queue = ClaimQueue(entries, only or Filter(), slots, gpus_of)
+def offer(slots: Slots) -> Offer:
+    return Offer(pod="pod", gpus=len(slots.gpus), cpu_slots=slots.cpu_slots)
+
+
+def paused(methods: Iterable[str]) -> dict[str, Pause]:
+    return {method: Pause(method, "it fails", NOW) for method in methods}
+
+
+def queue_of(entries: Mapping[str, Entry], slots: Slots) -> ClaimQueue:
+    queue = ClaimQueue(entries, offer(slots), slots, gpus_of)
     for job in entries:
         queue.update(job, QUEUED)
     return queue
@@ -92,9 +103,9 @@ def test_an_entry_on_several_gpus_does_not_wait_for_one_that_is_ill() -> None:
 
 def test_a_paused_method_waits_and_goes_on_in_its_order() -> None:
     queue = queue_of(made(entry("a", 0, method="x"), entry("b", 1), entry("c", 2, method="x")), Slots([], 9))
-    queue.pause(["x"])
+    queue.pause(paused(["x"]))
     assert names(queue.choose(NOW)) == ["b"]
-    queue.pause([])
+    queue.pause({})
     assert names(queue.choose(NOW)) == ["a", "c"]
 
 
@@ -131,7 +142,7 @@ def test_a_retry_at_no_time_is_due(written: str) -> None:
 def test_finished_when_only_a_person_can_help(needs_state: State, finished: bool) -> None:
     queue = queue_of(made(entry("a"), entry("b", 1, needs=("a",)), entry("c", 2, needs=("b",))), Slots([], 1))
     queue.update("a", Record(state=needs_state))
-    assert queue.is_finished() is finished
+    assert queue.is_finished(NOW) is finished
 
 
 # By property.
@@ -176,7 +187,11 @@ class Plain:
         self, entries: dict[str, Entry], queue: ClaimQueue, known: dict[str, Record], paused: set[str]
     ) -> None:
         self.slots = copy.deepcopy(queue.slots)
-        mine = [e for e in entries.values() if not queue.rejects(e) and known.get(e.job_id) is not None]
+        mine = [
+            e
+            for e in entries.values()
+            if offer(queue.slots).refusal(e, e.gpus) is None and known.get(e.job_id) is not None
+        ]
         done = {job for job, record in known.items() if record.state is State.DONE}
         self.ready = [
             e
@@ -212,7 +227,7 @@ class Pod:
     def __init__(self, entries: dict[str, Entry], slots: Slots) -> None:
         self.entries = entries
         self.slots = slots
-        self.queue = ClaimQueue(entries, Filter(), slots, gpus_of)
+        self.queue = ClaimQueue(entries, offer(slots), slots, gpus_of)
         self.known: dict[str, Record] = {}
         self.paused: set[str] = set()
         self.running: list[tuple[str, Slot]] = []
@@ -226,7 +241,7 @@ class Pod:
 
     def pause(self, methods: set[str]) -> None:
         self.paused = methods
-        self.queue.pause(methods)
+        self.queue.pause(paused(methods))
 
     def ill(self, index: int, is_ill: bool) -> None:
         if is_ill:
@@ -243,16 +258,20 @@ class Pod:
     def choose(self, now: str, limit: int | None) -> None:
         # What a retry's time has come for stays ready, also when the clock is put back.
         self.now = now = max(self.now, now)
-        anew = ClaimQueue(self.entries, Filter(), copy.deepcopy(self.slots), gpus_of)
+        anew = ClaimQueue(self.entries, offer(self.slots), copy.deepcopy(self.slots), gpus_of)
         for job, record in self.known.items():
             anew.update(job, record)
-        anew.pause(self.paused)
-        expected = Plain(self.entries, self.queue, self.known, self.paused).choose(now, limit)
+        anew.pause(paused(self.paused))
+        plain = Plain(self.entries, self.queue, self.known, self.paused)
+        expected = plain.choose(now, limit)
+        waiting = self.queue.waiting(now)
+        due = {e.job_id for e in plain.ready if (self.known[e.job_id].retry_at or "") <= now}
+        assert {job for job in self.entries if waiting.why(job).text == SLOT} == due
         assert [(choice.entry.job_id, choice.slot) for choice in anew.choose(now, limit)] == expected
         chosen = [(choice.entry.job_id, choice.slot) for choice in self.queue.choose(now, limit)]
         assert chosen == expected
         assert self.queue.unfinished == anew.unfinished
-        assert self.queue.is_finished() == anew.is_finished()
+        assert self.queue.is_finished(now) == anew.is_finished(now)
         for number, (job, slot) in enumerate(chosen):
             if number % 3 == 2:
                 # Somebody else had made the attempt's directory.

@@ -89,7 +89,7 @@ def test_dry_run_changes_nothing(fleet: Fleet) -> None:
     said = fleet.run("--slots", "1", "--dry-run")
     lines = {line.split()[0]: line for line in said.splitlines() if line.split()}
     assert "cpu" in lines["a"]
-    assert "no free slot" in lines["b"]
+    assert "waits for a free slot" in lines["b"]
     assert "4 GPUs" in lines["big"]
     assert "needs a" in lines["after"]
     assert not fleet.layout.run_state.exists()

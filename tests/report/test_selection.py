@@ -7,7 +7,7 @@ from dispatcher.matrix.condition import Where
 from dispatcher.matrix.entry import Entry
 from dispatcher.report.selection import select
 from dispatcher.report.view import View
-from dispatcher.report.waiting import why_waiting
+from dispatcher.report.waiting import reasons
 from dispatcher.run_state.states import Record, State
 
 
@@ -47,4 +47,4 @@ def test_a_key_that_nobody_has():
 
 
 def test_needs_that_nobody_knows():
-    assert why_waiting(view(), "a_1", view()) == "needs gone (which nobody knows)"
+    assert reasons(view()).why("a_1").text == "needs gone (unknown job)"

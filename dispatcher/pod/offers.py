@@ -1,0 +1,153 @@
+"""What a pod takes: its slots, its methods, its filter, its outlet. Pure.
+
+A pod has its own offer at hand; the others' are read from `pods/<pod>.json`, where each pod publishes what it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from dispatcher.config import Config
+from dispatcher.matrix.condition import Where
+from dispatcher.matrix.entry import Entry
+from dispatcher.pod.options import PodOptions
+from dispatcher.pod.slots import Slots
+from dispatcher.run_state.life import PodInfo, host_name
+
+# Kinds of refusals: where all pods refuse for the same one, that is said of all pods at once.
+DRAINING: Final = "draining"
+HOST: Final = "host"
+UNUSABLE: Final = "unusable"
+METHOD: Final = "method"
+OUTLET: Final = "outlet"
+WHERE: Final = "where"
+GPUS: Final = "gpus"
+CPU: Final = "cpu"
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why one pod does not take a job; `needs_person`: it would not later either, unless somebody acts."""
+
+    kind: str
+    text: str
+    needs_person: bool = False
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether somebody has told the pod so."""
+        return self.kind in (METHOD, WHERE)
+
+
+class Filter(msgspec.Struct, frozen=True):
+    """Which jobs a pod was told to take."""
+
+    methods: Collection[str] = ()
+    where: Where = Where()
+    outlet: str = "local"
+
+    def refusal(self, entry: Entry) -> Refusal | None:
+        if self.methods and entry.method not in self.methods:
+            return Refusal(METHOD, f"method {entry.method} is not among --methods")
+        if entry.outlet and self.outlet not in entry.outlet:
+            return Refusal(OUTLET, f"asks for outlet {' or '.join(entry.outlet)}, this pod offers {self.outlet}")
+        miss = self.where.first_miss(entry.value)
+        return None if miss is None else Refusal(WHERE, f"--where {miss} does not match")
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """What one pod takes. `gpus` is how many it has, `unusable_methods` what it cannot start, and why."""
+
+    pod: str
+    host: str = ""
+    gpus: int = 0
+    cpu_slots: int = 0
+    only: Filter = Filter()
+    is_draining: bool = False
+    unusable_methods: Mapping[str, str] = {}
+
+    def refusal(self, entry: Entry, gpus: int | None) -> Refusal | None:
+        """Why the pod never takes the entry, which asks for `gpus` GPUs (0: a CPU slot, None: either)."""
+        refusal = self.only.refusal(entry)
+        if refusal is not None:
+            return refusal
+        if entry.method in self.unusable_methods:
+            why = f"unusable method {entry.method}: {self.unusable_methods[entry.method]}"
+            return Refusal(UNUSABLE, why, needs_person=True)
+        if gpus is None:
+            return None if self.gpus or self.cpu_slots else Refusal(CPU, "this pod has no slots")
+        if not gpus:
+            return None if self.cpu_slots else Refusal(CPU, "asks for a CPU slot, this pod has none (--slots)")
+        if gpus <= self.gpus:
+            return None
+        return Refusal(GPUS, f"asks for {_gpus(gpus)}, this pod has {self.gpus}")
+
+
+def own_offer(options: PodOptions, slots: Slots) -> Offer:
+    """What a pod with these options and slots takes."""
+    return Offer(
+        pod=options.pod,
+        host=host_name(),
+        gpus=len(slots.gpus),
+        cpu_slots=slots.cpu_slots,
+        only=Filter(options.methods, options.where),
+    )
+
+
+def published(offer: Offer, slots: Slots) -> dict[str, Any]:
+    """The fields of a pod's file that say what it takes; `offer_of` reads them."""
+    return {
+        "gpus": list(slots.gpus),
+        "cpu_slots": offer.cpu_slots,
+        "methods": list(offer.only.methods),
+        "where": [str(condition) for condition in offer.only.where.conditions],
+        "outlet": offer.only.outlet,
+        "unusable_methods": dict(offer.unusable_methods),
+    }
+
+
+def offer_of(info: PodInfo, *, is_draining: bool = False) -> Offer:
+    """What a pod says in its file that it takes."""
+    return Offer(
+        pod=info.pod,
+        host=info.host,
+        gpus=len(info.gpus),
+        cpu_slots=info.cpu_slots,
+        only=Filter(info.methods, Where.parse(info.where), info.outlet),
+        is_draining=is_draining,
+        unusable_methods=info.unusable_methods,
+    )
+
+
+def refused_by_all(entry: Entry, gpus: int | None, refusals: Mapping[str, Refusal], offers: Collection[Offer]) -> str:
+    """Why no live pod takes the entry. `refusals` by pod, of all `offers`."""
+    kinds = {refusal.kind for refusal in refusals.values()}
+    if len(kinds) > 1:
+        return "no live pod takes it: " + "; ".join(f"{pod}: {refusal.text}" for pod, refusal in refusals.items())
+    kind = kinds.pop()
+    most = max(offer.gpus for offer in offers)
+    offered = ", ".join(sorted({offer.only.outlet for offer in offers}))
+    of_all = {
+        DRAINING: "all pods are draining",
+        METHOD: f"no live pod takes method {entry.method} (--methods)",
+        OUTLET: f"asks for outlet {' or '.join(entry.outlet)}, which no live pod offers (offered: {offered})",
+        GPUS: f"asks for {_gpus(gpus or 0)}, no live pod has " + (f"more than {most}" if most else "any"),
+        CPU: "asks for a CPU slot, no live pod has one (--slots)",
+    }
+    if kind in of_all:
+        return of_all[kind]
+    # A filter, a host or a method: each pod has its own words, and those of the first are an example for all.
+    pod, refusal = next(iter(refusals.items()))
+    others = len(refusals) - 1
+    return f"{refusal.text} (pod {pod}" + (f" and {others} more)" if others else ")")
+
+
+def gpus_of(config: Config, entry: Entry) -> int | None:
+    """How many GPUs the entry asks for, else its method; None when neither says."""
+    return entry.gpus if entry.gpus is not None else config.method(entry.method).gpus
+
+
+def _gpus(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{count} GPUs"

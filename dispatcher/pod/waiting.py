@@ -1,0 +1,176 @@
+"""Why a job is not claimed: the one answer for claims, `status`, `show`, `--dry-run` and a pod's last line. Pure.
+
+All that the answer depends on stands in `Facts`. A new reason is one more line in `Waiting._own_reason` (about the job
+itself), in `Waiting._pod_refusal` (about one pod at this moment), or in `Offer.refusal` (about what a pod takes).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from dispatcher.matrix.entry import Entry
+from dispatcher.pod.offers import DRAINING, HOST, Offer, Refusal, refused_by_all
+from dispatcher.run_state.fold import Pause
+from dispatcher.run_state.journal import same_time
+from dispatcher.run_state.states import Record, State
+
+SLOT: Final = "waits for a free slot"
+NO_POD: Final = "no pod is running"
+UNKNOWN_JOB: Final = "no manifest knows it: it is kept, not claimed"
+_SHOWN: Final = 3
+_WILL_NOT_BE_DONE: Final = frozenset({State.FAILED, State.ABANDONED, State.HELD})
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """Why a job is not claimed now.
+
+    `needs_person`: it goes on only when somebody acts. `root` says the same of a job that needs this one; empty where
+    there is nothing to say but that the job is queued.
+    """
+
+    text: str
+    needs_person: bool = False
+    root: str = ""
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """How things stand at one moment.
+
+    `now` is a journal time. `offers` are the live pods; `me` the pod for which is asked, which is one of them: what it
+    does not take is then said in its words. `gpus_of` is how many GPUs an entry or its method asks for.
+    """
+
+    records: Mapping[str, Record]
+    entries: Mapping[str, Entry]
+    now: str
+    gpus_of: Callable[[Entry], int | None]
+    offers: Sequence[Offer] = ()
+    pauses: Mapping[str, Pause] = {}
+    me: str = ""
+    unknown_job: str = UNKNOWN_JOB
+
+
+def retry_due(record: Record) -> str:
+    """When the job may be tried again, as a journal time; at once (empty) where nobody says or it is no time."""
+    return same_time(record.retry_at) or ""
+
+
+class Waiting:
+    """The reasons of one moment; what was found out about a job is kept for those that need it."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._known: dict[str, Reason] = {}
+
+    def why(self, job: str) -> Reason:
+        """Why the job is not claimed now; SLOT when it only waits for a free slot."""
+        # Without recursion: chains of needs may be longer than the interpreter's stack.
+        pending, begun = [job], set[str]()
+        while pending:
+            current = pending[-1]
+            if current not in begun:
+                begun.add(current)
+                # Manifests that need one another in a circle end here: what was begun is not begun again.
+                unknown = [n for n in self._open_needs(current) if n not in self._known and n not in begun]
+                if unknown:
+                    pending += unknown
+                    continue
+            pending.pop()
+            if current not in self._known:
+                self._known[current] = self._reason(current)
+        return self._known[job]
+
+    def _open_needs(self, job: str) -> Sequence[str]:
+        entry, record = self._facts.entries.get(job), self._facts.records.get(job)
+        if entry is None or record is None or record.state is not State.QUEUED:
+            return ()
+        return [need for need in entry.needs if not self._is_done(need)]
+
+    def _is_done(self, job: str) -> bool:
+        record = self._facts.records.get(job)
+        return record is not None and record.state is State.DONE
+
+    def _reason(self, job: str) -> Reason:
+        facts = self._facts
+        record, entry = facts.records.get(job), facts.entries.get(job)
+        if record is None:
+            return Reason("not queued yet")
+        if record.state is State.HELD:
+            return Reason("held: not claimed until it is requeued", needs_person=True, root=f"{job} is held")
+        if record.state is not State.QUEUED:
+            return Reason(f"it is {record.state}")
+        if entry is None:
+            return Reason(facts.unknown_job)
+        return self._own_reason(job, entry, record) or self._no_slot(job, entry)
+
+    def _own_reason(self, job: str, entry: Entry, record: Record) -> Reason | None:
+        """Why no pod could take the job now."""
+        facts = self._facts
+        needs = [self._need(need) for need in self._open_needs(job)]
+        if needs:
+            # One that will never be done says more than one that is only not done yet.
+            return next((reason for reason in needs if reason.needs_person), needs[0])
+        pause = facts.pauses.get(entry.method)
+        if pause is not None:
+            why = f"method {entry.method} is paused: {pause.why}"
+            return Reason(why, needs_person=True, root=why)
+        if retry_due(record) > facts.now:
+            return Reason(f"waits for a retry until {record.retry_at}")
+        return None
+
+    def _need(self, need: str) -> Reason:
+        """What it means for a job that it needs this one, which is not done."""
+        record = self._facts.records.get(need)
+        if record is None:
+            root = f"no job is called {need}"
+            return Reason(f"needs {need} (unknown job)", needs_person=True, root=root)
+        if record.state is not State.QUEUED:
+            why = f": {record.reason}" if record.state is State.FAILED and record.reason else ""
+            root = f"{need} is {record.state}{why}"
+            final = record.state in _WILL_NOT_BE_DONE
+            return Reason(f"needs {need} ({record.state}{why})", needs_person=final, root=root if final else "")
+        reason = self._known.get(need)
+        if reason is None or not reason.root:
+            return Reason(f"needs {need} (queued)")
+        return Reason(f"needs {need} (queued); root cause: {reason.root}", reason.needs_person, reason.root)
+
+    def _no_slot(self, job: str, entry: Entry) -> Reason:
+        facts = self._facts
+        if not facts.offers:
+            return Reason(NO_POD)
+        gpus = facts.gpus_of(entry)
+        refusals: dict[str, Refusal] = {}
+        for offer in facts.offers:
+            refusal = self._pod_refusal(offer, entry, gpus)
+            if refusal is not None:
+                refusals[offer.pod] = refusal
+            elif not facts.me or offer.pod == facts.me:
+                return Reason(SLOT)
+        mine = refusals.get(facts.me)
+        takers = [offer.pod for offer in facts.offers if offer.pod not in refusals]
+        if mine is not None and (takers or len(refusals) == 1):
+            text = f"{mine.text} (pod {takers[0]} can take it)" if takers else mine.text
+            return Reason(text, mine.needs_person, "" if takers else f"{job} {mine.text}")
+        text = refused_by_all(entry, gpus, refusals, facts.offers)
+        needs_person = all(refusal.needs_person for refusal in refusals.values())
+        return Reason(text, needs_person, f"{job}: {text}")
+
+    def _pod_refusal(self, offer: Offer, entry: Entry, gpus: int | None) -> Refusal | None:
+        """Why this pod does not take the entry, whatever is free."""
+        if offer.is_draining:
+            return Refusal(DRAINING, "draining")
+        pause = self._facts.pauses.get(f"host:{offer.host}")
+        if pause is not None:
+            return Refusal(HOST, f"host {offer.host} is paused: {pause.why}", needs_person=True)
+        return offer.refusal(entry, gpus)
+
+
+def summary(texts: Iterable[str]) -> str:
+    """The most frequent reasons, with how often each is given."""
+    counts = Counter(texts).most_common()
+    shown = "; ".join(f"{text} ({count})" if count > 1 else text for text, count in counts[:_SHOWN])
+    return shown + (f"; {len(counts) - _SHOWN} more reasons" if len(counts) > _SHOWN else "")

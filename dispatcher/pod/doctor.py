@@ -24,6 +24,7 @@ from dispatcher.config import Config
 from dispatcher.errors import DispatcherError, ManifestError
 from dispatcher.matrix.manifest import parse_manifest
 from dispatcher.pod import nvml
+from dispatcher.pod.host_checks import Fault, check_bash, check_directories, state_paths
 from dispatcher.pod.lock_test import LOCK_NAMES, LockTest
 from dispatcher.run_state import files, journal, life
 from dispatcher.run_state.lock import peek_head
@@ -149,19 +150,8 @@ def _python() -> Findings:
 
 
 def _bash() -> Findings:
-    # The wrapper of every attempt reads its job's exit status in this way.
-    script = 'exec {fd}< <(echo works); read -r -u "$fd" word; echo "$BASH_VERSION $word"'
-    try:
-        done = subprocess.run(["/bin/bash", "-c", script], capture_output=True, text=True, check=False)
-    except OSError as error:
-        yield Finding("bash", WRONG, f"/bin/bash cannot be started: {error.strerror}", "install bash: jobs need it")
-        return
-    version, _, word = done.stdout.strip().partition(" ")
-    if word == "works":
-        yield Finding("bash", OK, version)
-    else:
-        what = f"bash cannot read from a process: {done.stderr.strip() or done.stdout.strip()}"
-        yield Finding("bash", WRONG, what, "jobs need bash 4.4 or later, and /dev/fd: ln -s /proc/self/fd /dev/fd")
+    found = check_bash()
+    yield Finding("bash", WRONG, found.what, found.cure) if isinstance(found, Fault) else Finding("bash", OK, found)
 
 
 def _flock_program() -> Findings:
@@ -222,16 +212,12 @@ def _manifest(config: Config) -> Findings:
 
 
 def _permissions(layout: Layout) -> Findings:
-    paths = [layout.root, layout.run_state, layout.journal_dir, layout.pods_dir, layout.jobs_dir]
-    paths += [layout.lock_file, layout.status_file]
-    denied = [path for path in paths if path.exists() and not os.access(path, os.R_OK | os.W_OK)]
-    if denied:
-        names = ", ".join(map(str, denied))
-        group = os.stat(layout.root)
-        cure = f"let the group of the workspace (gid {group.st_gid}) read and write: chmod -R g+rwX {layout.run_state}"
-        yield Finding("permissions", WRONG, f"this user (uid {os.getuid()}) cannot read and write {names}", cure)
+    fault = check_directories(layout)
+    if fault is not None:
+        yield Finding("permissions", WRONG, fault.what, fault.cure)
         return
-    open_to_all = [path for path in paths if path.exists() and os.stat(path).st_mode & 0o002]
+    paths = state_paths(layout)
+    open_to_all = [path for path in paths if os.stat(path).st_mode & 0o002]
     if open_to_all:
         yield Finding("permissions", WARNING, f"everybody may write {open_to_all[0]}", f"chmod o-w {open_to_all[0]}")
     else:

@@ -12,6 +12,7 @@ from dispatcher.config import Config
 from dispatcher.errors import DispatcherError, LockError, StaleViewError, StorageError, UsageError
 from dispatcher.outlets import processes
 from dispatcher.pod.gpu_pool import GpuPool
+from dispatcher.pod.host_checks import refuse_unfit_host
 from dispatcher.pod.offers import own_offer, published
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.prove import go_strict, prove_locks, refuse_other_hosts_on_sshfs, wait_until_all_follow
@@ -55,6 +56,7 @@ def run_pod(layout: Layout, config: Config, options: PodOptions, say: Say) -> in
         raise UsageError(
             f"--pod {options.pod!r}: a pod's name has letters, digits, '.', '_' and '-', and names its files"
         )
+    refuse_unfit_host(layout)
     processes.adopt_orphans()
     store = Store(layout, by=options.pod, lock=config.lock, lost_after_s=config.lost_after_s)
     gpus = GpuPool(options, say)

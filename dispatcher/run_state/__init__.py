@@ -2,16 +2,23 @@
 
 Files. `journal/000001.jsonl` is the record: every change, one line each, `seq` rising by one, only ever appended to.
 `matrix_status.json` shows it and is where people change things. `claims.lock` is the lock, and the head stands in it:
-the journal's generation, its length, and which status file is the projection. Journal and status file each rebuild
-the other; the head can be lost, for it is only a lower bound of what the journal must show.
+the journal's generation, its length, the checksum of that length, and which status file is the projection. Journal and
+status file each rebuild the other; the head can be lost, for it is only a lower bound of what the journal must show.
 
-A transaction (store). Take the lock by non-blocking tries. Read the head from the locked file, and on a network
-filesystem write it back and sync it: a host whose lock was taken away gets its error here. Read what the journal has
-beyond the last time; less than the head says means that this host is shown old data, and is an error. Whole lines
-beyond the head count (their writer died before it wrote the head); what was never finished behind them is cut off,
-unless later lines show that it is damage. Take in the status file if it is not the projection. Decide; a claim makes
-its attempt's directory. Write all lines at once, sync, write the head, release. A write that fails is cut off again.
+A transaction (store). Take the lock by non-blocking tries. On a network filesystem write a token behind the head and
+sync it: a host whose lock was taken away gets its error here. There the journal's own descriptor is locked, too, until
+the end: a host that is cut off after the token's sync and heard of late gets its error from the journal's, instead of
+writing over the lines of others. Read what the journal has beyond the last time; less than the head says means that
+this host is shown old data, and is an error. Whole lines beyond the head count (their writer died before it wrote the
+head); what was never finished behind them is cut off, unless later lines show that it is damage. Take in the status
+file if it is not the projection. Decide; a claim makes its attempt's directory. Write all lines at once, sync, write
+the head, release. A write that fails is cut off again, unless the lock was lost: then what stands there is of others.
 No step depends on how many entries there are.
+
+Checksum (checksum, replica). Every process keeps a running CRC-32 of what it has read of a generation. Whoever reads
+compares it with the head's, at the head's length, and each step reads the last 64 KiB block and one other again: what
+stands in memory must still be what the file says. Where it is not (somebody has written over lines), readers and
+dispatchers stop, and name the repair.
 
 Hand edits (edits, hand_edits). Each line is compared with the record of the same `rev`: what differs is an edit, what
 is merely old is not. Old versions are remembered, or read from the journal once for a whole old copy. What cannot be
@@ -31,9 +38,9 @@ number outside the lock, the lines after it follow under the lock, then the old 
 names counts for nothing. The old one is compressed then. A journal that was removed is rebuilt under a number that
 was never used.
 
-Repair. A journal that is shorter than its head or damaged in the middle stops all dispatchers, until `dispatcher
-doctor --repair` begins a new generation from the lines that are whole and the newer records of the status file. The
-damaged file is kept in rejected/, and `seq` never goes back.
+Repair. A journal that is shorter than its head, damaged in the middle or written over stops all dispatchers, until
+`dispatcher doctor --repair` begins a new generation from the lines that are whole and the newer records of the status
+file. The damaged file is kept in rejected/, and `seq` never goes back.
 
 Locks (lock, lock_choice). One kind for all, named in the journal's header; a dispatcher with another setting is
 refused. The file `claims.strict` is the sign that kernel locks do not exclude here: whoever finds that out creates it

@@ -18,7 +18,7 @@ import secrets
 from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import msgspec
 
@@ -233,44 +233,35 @@ def packed(path: Path) -> Path:
 
 def read_generation(layout: Layout, generation: int) -> bytes:
     """A generation's whole content, also when it has been compressed."""
+    with _opened(layout, generation) as file:
+        return file.read()
+
+
+def _opened(layout: Layout, generation: int) -> BinaryIO:
+    """A generation to be read; another process may compress it, and remove the original, at this very moment."""
     path = layout.journal(generation)
-    if not path.exists() and packed(path).exists():
-        with gzip.open(packed(path)) as file:
-            return file.read()
-    fd = files.open_existing(path)
-    try:
-        return files.read_fd(fd)
-    finally:
-        os.close(fd)
+    with contextlib.suppress(FileNotFoundError):
+        return open(path, "rb")
+    with contextlib.suppress(FileNotFoundError):
+        return cast(BinaryIO, gzip.open(packed(path)))
+    return os.fdopen(files.open_existing(path), "rb")
 
 
 def read_header(layout: Layout, generation: int) -> Header | None:
     """The first line of a generation; None when it is not whole. Raises FormatError when it is not ours."""
-    path = layout.journal(generation)
-    if not path.exists() and packed(path).exists():
-        with gzip.open(packed(path)) as file:
-            line = file.readline(_HEADER_LIMIT)
-    else:
-        fd = files.open_existing(path)
-        try:
-            line = files.read_fd(fd, 0, _HEADER_LIMIT)
-        finally:
-            os.close(fd)
-    line, newline, _ = line.partition(b"\n")
-    return parse_header(line, path) if newline else None
+    with _opened(layout, generation) as file:
+        line, newline, _ = file.readline(_HEADER_LIMIT).partition(b"\n")
+    return parse_header(line, layout.journal(generation)) if newline else None
 
 
 def successor(layout: Layout, generation: int) -> int | None:
     """The generation that continues this one, if its last line names one."""
-    path = layout.journal(generation)
-    if not path.exists() and packed(path).exists():
-        data = read_generation(layout, generation)
-    else:
-        fd = files.open_existing(path)
-        try:
-            data = files.read_fd(fd, max(0, os.fstat(fd).st_size - _HEADER_LIMIT))
-        finally:
-            os.close(fd)
+    with _opened(layout, generation) as file:
+        if isinstance(file, gzip.GzipFile):
+            data = file.read()
+        else:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _HEADER_LIMIT))
+            data = file.read()
     last = data.rstrip(b"\n").rpartition(b"\n")[2]
     if not data.endswith(b"\n") or b'"event":"continued"' not in last:
         return None

@@ -50,6 +50,9 @@ _LONGEST_NETWORK_PAUSE_S: Final = 0.02
 _WAITING_S: Final = 1.0
 # A hard-link lock that was held for longer is looked at again before anything is written under it.
 _SURELY_HELD_S: Final = 2.0
+# As long as file servers take to forget all locks of a host, once they have given one of them to another.
+_GUARD_S: Final = 30.0
+_STORAGE_IS_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def _lock_range(fd: int, kind: int, start: int, length: int) -> None:
@@ -61,7 +64,8 @@ class Head(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What the last holder of the lock left: how far the journal goes, and which status file is the projection.
 
     `projection` is inode, size and mtime (ns) of the status file as the dispatchers last wrote or examined it;
-    `projected` is the `seq` that it shows. `by` names who wrote this head, `token` changes with every holder.
+    `projected` is the `seq` that it shows. `checksum` is the CRC-32 of the journal's first `length` bytes. `by` names
+    who wrote this head.
     """
 
     generation: int
@@ -69,8 +73,8 @@ class Head(msgspec.Struct, kw_only=True, omit_defaults=True):
     seq: int
     projection: tuple[int, int, int] | None = None
     projected: int = 0
+    checksum: int = 0
     by: str = ""
-    token: int = 0
 
 
 _decode_head = msgspec.json.Decoder(Head)
@@ -87,7 +91,7 @@ def encode_head(head: Head) -> bytes:
 
 def decode_head(data: bytes) -> Head | None:
     """The head, or None when there is none or it is damaged: then the journal alone says how long it is."""
-    checksum, _, rest = data.partition(b" ")
+    checksum, _, rest = data[:HEAD_SIZE].partition(b" ")
     body = rest.rstrip(b" \n")
     if not body or checksum != b"%08x" % zlib.crc32(body):
         return None
@@ -131,6 +135,7 @@ class ClaimsLock:
         self._strict_since_s = 0.0
         self._claims_watch: Watch | None = None
         self._has_turn = False
+        self._tokens = 0
 
     def acquire(self, timeout_s: float, while_waiting: Callable[[], object] | None = None) -> None:
         """Take the lock; `while_waiting` runs at once and then every second while somebody else holds it."""
@@ -188,18 +193,55 @@ class ClaimsLock:
             )
 
     def read_head(self) -> Head | None:
-        """The head; on a network filesystem, also proves by a synchronous write that the lock is still ours."""
-        data = os.pread(self._fd, HEAD_SIZE, 0)
-        head = decode_head(data)
-        if self.network and head is not None:
-            head.token = (head.token + 1) % 1_000_000
-            head.by = self.by
-            self.write_head(head)
+        """The head; on a network filesystem, also proves by a synchronous write that the lock is still ours.
+
+        What is written stands behind the head: a host that is shown an old one must not put it back in force.
+        """
+        if self.network:
+            self._tokens += 1
+            token = f"held by {self.by[:200]}, {os.getpid()}.{self._tokens}".encode()[: HEAD_SIZE - 1]
             try:
+                files.write_all(self._fd, token.ljust(HEAD_SIZE - 1) + b"\n", HEAD_SIZE)
                 os.fsync(self._fd)
             except OSError as error:
+                if error.errno in _STORAGE_IS_FULL:
+                    raise
                 self._lost(error)
-        return head
+        return decode_head(os.pread(self._fd, HEAD_SIZE, 0))
+
+    def guard(self, fd: int) -> None:
+        """On a network filesystem: lock another file for as long as `fd` is open, until `unguard`.
+
+        A host that was cut off may write late what it wrote under a lock that the file server has given to others
+        meanwhile; the server refuses it only where the descriptor that was written to held a lock itself.
+        """
+        if not self.network:
+            return
+        end_s = time.monotonic() + _GUARD_S
+        while True:
+            try:
+                self._lock_whole(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, fcntl.F_WRLCK)
+                return
+            except OSError as error:
+                # The hard-link lock is used where these may not work at all.
+                if self.kind == "strict" or error.errno in _UNSUPPORTED - {errno.ENOLCK}:
+                    return
+                if error.errno not in _BUSY or time.monotonic() > end_s:
+                    self._lost(error)
+            # Some file servers are late to notice that the last holder has closed the file.
+            time.sleep(_LONGEST_PAUSE_S)
+
+    def unguard(self, fd: int) -> None:
+        """Closing does the same, but on FUSE somewhat later."""
+        if self.network:
+            with contextlib.suppress(OSError):
+                self._lock_whole(fd, fcntl.LOCK_UN, fcntl.F_UNLCK)
+
+    def _lock_whole(self, fd: int, flock: int, byte_range: int) -> None:
+        if self.kind == "lockf":
+            _lock_range(fd, byte_range, 0, 0)
+        else:
+            fcntl.flock(fd, flock)
 
     def write_head(self, head: Head) -> None:
         """Write the head in place. No fsync: it promises freshness, not durability."""
@@ -342,8 +384,9 @@ class ClaimsLock:
         if self._strict is not None:
             holders = {f"pid {claim.pid} of host {claim.hostname.partition('?')[0]}" for claim in self._strict.claims}
             return ", ".join(sorted(holders)) or "holder unknown"
-        head = decode_head(os.pread(self._fd, HEAD_SIZE, 0)) if self._fd >= 0 else None
-        last = f"last taken by {head.by}" if head is not None and head.by else "holder unknown"
+        data = os.pread(self._fd, 2 * HEAD_SIZE, 0) if self._fd >= 0 else b""
+        head, token = decode_head(data), data[HEAD_SIZE:].decode(errors="replace").rpartition(", ")[0]
+        last = f"last {token}" if token else f"last taken by {head.by}" if head and head.by else "holder unknown"
         if self._fd < 0:
             return last
         inode = os.fstat(self._fd).st_ino

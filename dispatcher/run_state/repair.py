@@ -14,6 +14,7 @@ import msgspec
 
 from dispatcher.errors import DamagedJournalError, FormatError, StaleViewError, StatusFileError
 from dispatcher.run_state import files, journal, status_file
+from dispatcher.run_state.checksum import RunningChecksum
 from dispatcher.run_state.fold import Fold, snapshot
 from dispatcher.run_state.generations import encode_generation
 from dispatcher.run_state.journal import Line
@@ -83,10 +84,10 @@ class _Repair:
         self._adopt_newer()
         after = head.generation if head is not None else damaged
         begun = max([after, *numbers]) + 1
-        length = self._write(begun, after, lock.kind)
+        checksum = self._write(begun, after, lock.kind)
         if after in numbers:
             self._end(after, begun, header_is_whole)
-        lock.write_head(Head(generation=begun, length=length, seq=self.last_seq))
+        lock.write_head(Head(generation=begun, length=checksum.length, seq=self.last_seq, checksum=checksum.value))
         self.said.append(f"{len(self.fold.records)} records stand in {self.layout.journal(begun)} now")
         return self.said
 
@@ -163,7 +164,7 @@ class _Repair:
         self.last_seq = max(self.last_seq, rev)
         return True
 
-    def _write(self, begun: int, after: int, lock_kind: str) -> int:
+    def _write(self, begun: int, after: int, lock_kind: str) -> RunningChecksum:
         self.fold.seq = self.last_seq
         now_s = time.time()
         lines = list(snapshot(self.fold, journal.now_text(now_s), self.by))
@@ -176,7 +177,7 @@ class _Repair:
             files.write_all(fd, data, 0)
             os.fsync(fd)
         files.sync_directory(self.layout.journal_dir)
-        return len(data)
+        return RunningChecksum(data)
 
     def _end(self, damaged: int, begun: int, header_is_whole: bool) -> None:
         """Put the new generation in force."""

@@ -6,11 +6,12 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from dispatcher.errors import DamagedJournalError, LockLostError, StaleViewError
+from dispatcher.errors import DamagedJournalError, DispatcherError, LockLostError, StaleViewError
 from dispatcher.run_state import files, journal
+from dispatcher.run_state.checksum import RunningChecksum
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.generations import Generation
 from dispatcher.run_state.journal import Line
@@ -19,7 +20,9 @@ from dispatcher.run_state.mounts import mount_of
 from dispatcher.workspace import Layout
 
 _BULK: Final = 2_000
-_STALE_PAUSES_S: Final = (0.0, 0.05, 0.2, 0.5, 1.0, 2.0)
+STALE_PAUSES_S: Final = (0.0, 0.05, 0.2, 0.5, 1.0, 2.0)
+# What a write gets whose lock a file server has taken away.
+_REFUSED: Final = frozenset({errno.EIO, errno.EBADF, errno.ESTALE})
 
 
 class _ReplacedError(Exception):
@@ -38,7 +41,8 @@ class Replica:
         self.fold = Fold()
         self.generation: int | None = None
         self.base_seq = 0
-        self.offset = 0
+        # Of the bytes that `fold` shows.
+        self.checksum = RunningChecksum()
         self.reloads = 0
         # Whether the last append failed and could not be cut off again: the next reader may find it written.
         self.in_doubt = False
@@ -46,8 +50,15 @@ class Replica:
         self._path = layout.journal(0)
         self._header = b""
 
+    @property
+    def offset(self) -> int:
+        return self.checksum.length
+
     def follow(self, head: Head | None, *, to_the_end: bool) -> None:
-        """Without the lock: take in what is certain to stay, or also what stands beyond the head."""
+        """Without the lock: take in what is certain to stay, or also what stands beyond the head.
+
+        Raises DamagedJournalError, and takes nothing in, when the journal does not say what it must.
+        """
         try:
             self._follow(head, to_the_end=to_the_end)
         except FileNotFoundError:
@@ -66,49 +77,55 @@ class Replica:
             if os.pread(fd, len(self._header), 0) != self._header:
                 self._load(newest, head, to_the_end=to_the_end)
                 return
-            end = os.fstat(fd).st_size
-            if head is not None and not to_the_end:
-                end = min(end, head.length) if head.generation == self.generation else self.offset
-            if end > self.offset:
-                data = files.read_fd(fd, self.offset, end - self.offset)
-                self._take_in(*journal.parse_consecutive(data, self.fold.seq))
+            self._follow_file(fd, head, to_the_end=to_the_end)
         finally:
             os.close(fd)
         while self._successor is not None:
             self._load(self._successor, None, to_the_end=True)
 
-    def catch_up(self, head: Head | None) -> int | None:
-        """Under the lock: take in everything and cut off what was never finished.
+    def _follow_file(self, fd: int, head: Head | None, *, to_the_end: bool) -> None:
+        end = os.fstat(fd).st_size
+        if head is not None and not to_the_end:
+            end = min(end, head.length) if head.generation == self.generation else self.offset
+        data = files.read_fd(fd, self.offset, max(0, end - self.offset))
+        problem = self._mismatch(fd, head if head is not None and head.generation == self.generation else None, data)
+        if problem is not None:
+            raise problem
+        if data:
+            self._take_in(data, *journal.parse_consecutive(data, self.fold.seq))
+
+    def catch_up(self, head: Head | None, guard: Callable[[int], None]) -> int | None:
+        """Under the lock: take in everything and cut off what was never finished. `guard` locks the journal, too.
 
         The journal's descriptor, opened for writing; None when there is no journal. Raises StaleViewError when this
         host is shown less than the head says, DamagedJournalError when the journal cannot be read in the middle.
         """
         self.in_doubt = False
         try:
-            return self._catch_up(head)
+            return self._catch_up(head, guard)
         except FileNotFoundError:
             if self._newest_instead(head) is None:
                 return None
             # Its writer died before the head named it.
             self.generation = None
-            return self._catch_up(None)
+            return self._catch_up(None, guard)
 
-    def _catch_up(self, head: Head | None) -> int | None:
+    def _catch_up(self, head: Head | None, guard: Callable[[int], None]) -> int | None:
         newest = head.generation if head is not None else journal.newest_generation(self.layout)
         if newest is None:
             return None
         if newest != self.generation:
             self._load(newest, head, to_the_end=True)
         try:
-            fd = self._read_until_whole(head)
+            fd = self._read_until_whole(head, guard)
         except _ReplacedError:
             self._load(newest, head, to_the_end=True)
-            fd = self._read_until_whole(head)
+            fd = self._read_until_whole(head, guard)
         while self._successor is not None:
             # Its writer died before the head named it.
             os.close(fd)
             self._load(self._successor, None, to_the_end=True)
-            fd = self._read_until_whole(None)
+            fd = self._read_until_whole(None, guard)
         return fd
 
     def _newest_instead(self, head: Head | None) -> int | None:
@@ -130,20 +147,21 @@ class Replica:
             files.write_all(fd, data, self.offset)
             os.fsync(fd)
         except BaseException as error:
+            if isinstance(error, OSError) and error.errno in _REFUSED and self.network:
+                # Others may have written since: what stands here is theirs, and not to be cut off.
+                raise LockLostError(f"{self._path}: the file server refused the write ({error.strerror})") from error
             with contextlib.suppress(OSError):
                 os.ftruncate(fd, self.offset)
                 self.in_doubt = False
             if not isinstance(error, OSError):
                 raise
-            if error.errno == errno.EIO and self.network:
-                raise LockLostError(f"{self._path}: the file server refused the write ({error.strerror})") from error
             raise files.storage_error(error, "writing to the journal", self._path) from error
-        self.offset += len(data)
+        self.checksum.add(data)
         self.in_doubt = False
 
-    def move_to(self, generation: int, header: bytes, base_seq: int, length: int) -> None:
+    def move_to(self, generation: int, header: bytes, base_seq: int, checksum: RunningChecksum) -> None:
         """This process has begun a new generation, which says what the fold says."""
-        self.generation, self.base_seq, self.offset = generation, base_seq, length
+        self.generation, self.base_seq, self.checksum = generation, base_seq, checksum
         self._path = self.layout.journal(generation)
         self._header = header
 
@@ -152,14 +170,15 @@ class Replica:
             files.look_at(self.layout.journal_dir)
         return files.open_existing(self._path, flags)
 
-    def _read_until_whole(self, head: Head | None) -> int:
+    def _read_until_whole(self, head: Head | None, guard: Callable[[int], None]) -> int:
         """The journal's descriptor, everything taken in; looks again where a filesystem may show old data."""
-        for pause_s in _STALE_PAUSES_S:
+        for pause_s in STALE_PAUSES_S:
             if pause_s:
                 time.sleep(pause_s)
                 files.look_at(self.layout.journal_dir)
             fd = self._open(os.O_RDWR)
             try:
+                guard(fd)
                 problem = self._read_to_the_end(fd, head)
             except BaseException:
                 os.close(fd)
@@ -167,47 +186,77 @@ class Replica:
             if problem is None:
                 return fd
             os.close(fd)
+            last = problem
             if not self.network:
                 break
-        mount = mount_of(self.layout.journal_dir)
-        cure = mount.cure if mount.is_network else (
-            "if the file was cut (a damaged disk, a restored copy), `dispatcher doctor --repair` goes on from what is "
-            "there and from the newer lines of matrix_status.json"
-        )  # fmt: skip
-        raise StaleViewError(f"{problem}. This host is shown old data by {mount}, or the file was cut. Cure: {cure}")
+        raise last
 
-    def _read_to_the_end(self, fd: int, head: Head | None) -> str | None:
+    def _read_to_the_end(self, fd: int, head: Head | None) -> DispatcherError | None:
         """Take in the rest of the journal; what is wrong when this cannot be the journal that the head names."""
         path = self._path
         size = os.fstat(fd).st_size
         if os.pread(fd, len(self._header), 0) != self._header:
             raise _ReplacedError
         if head is not None and size < head.length:
-            return f"{path}: {size} bytes, but the lock file says that {head.length} were written"
+            return self._too_short(f"{path}: {size} bytes, but the lock file says that {head.length} were written")
         if size < self.offset:
-            return f"{path}: {size} bytes, but {self.offset} were there before"
-        if size == self.offset:
-            return None
+            return self._too_short(f"{path}: {size} bytes, but {self.offset} were there before")
         data = files.read_fd(fd, self.offset, size - self.offset)
         certain = 0 if head is None else max(0, head.length - self.offset)
-        if certain:
-            try:
-                self._take_in(journal.parse_lines(data[:certain], path, self.offset), certain)
-            except DamagedJournalError as error:
-                if self.network:
-                    return str(error)
-                raise
+        try:
+            lines = journal.parse_lines(data[:certain], path, self.offset) if certain else []
+        except DamagedJournalError as error:
+            return error
+        problem = self._mismatch(fd, head, data)
+        if problem is not None or not data:
+            return problem
+        self._take_in(data[:certain], lines, certain)
         # Beyond the head: whole lines count (their writer died before it could say so), the rest was never finished.
         rest = data[certain:]
         lines, length = journal.parse_consecutive(rest, self.fold.seq)
         if lines:
             os.fsync(fd)
-        self._take_in(lines, length)
+        self._take_in(rest, lines, length)
         if length < len(rest):
             self._check_unfinished(rest[length:], head)
             with files.storing("cutting off an unfinished line of", path):
                 os.ftruncate(fd, self.offset)
         return None
+
+    def _mismatch(self, fd: int, head: Head | None, data: bytes) -> DamagedJournalError | None:
+        """What is wrong when the file no longer says what was read from it, or not what the head was written for.
+
+        `data` is what follows on what was read. A host that was cut off may write late, over the lines of others.
+        """
+        differs = self.checksum.differs_at(fd)
+        if differs is not None:
+            return self._overwritten(*differs, "what they were when they were read")
+        if head is None or head.length > self.offset + len(data):
+            return None
+        if head.length >= self.offset:
+            found = self.checksum.followed_by(data[: head.length - self.offset])
+        else:
+            found = self.checksum.at(fd, head.length)
+        if found != head.checksum:
+            return self._overwritten(min(self.offset, head.length), head.length, "what the lock file was written for")
+        return None
+
+    def _overwritten(self, start: int, end: int, expected: str) -> DamagedJournalError:
+        mount = mount_of(self.layout.journal_dir)
+        shown = f"; if other hosts are shown something else: {mount.cure}" if mount.is_network else ""
+        return DamagedJournalError(
+            f"{self._path}: bytes {start} to {end} are not {expected}: somebody has written over them; nothing was "
+            f"changed. Let `dispatcher doctor --repair` go on from what is whole{shown}"
+        )
+
+    def _too_short(self, problem: str) -> StaleViewError:
+        mount = mount_of(self.layout.journal_dir)
+        repair = (
+            "if the file was cut (a damaged disk, a restored copy), `dispatcher doctor --repair` goes on from what is "
+            "there and from the newer lines of matrix_status.json"
+        )
+        cure = f"{mount.cure}; {repair}" if mount.is_network else repair
+        return StaleViewError(f"{problem}. This host is shown old data by {mount}, or the file was cut. Cure: {cure}")
 
     def _check_unfinished(self, rest: bytes, head: Head | None) -> None:
         """Raise DamagedJournalError when `rest` is more than one write that was never finished."""
@@ -222,13 +271,14 @@ class Replica:
                 "or let `dispatcher doctor --repair` go on from what is whole"
             )
 
-    def _take_in(self, lines: list[Line], length: int) -> None:
+    def _take_in(self, data: bytes, lines: list[Line], length: int) -> None:
+        """The first `length` bytes of `data`, which say `lines`."""
         checked = self._checked([lines])
         if len(lines) > _BULK:
             self.fold.extend_in_bulk(checked)
         else:
             self.fold.extend(checked)
-        self.offset += length
+        self.checksum.add(memoryview(data)[:length])
 
     def _checked(self, parts: Iterable[list[Line]]) -> Iterator[Line]:
         """The lines, as long as they follow one another, without the one that ends the generation."""
@@ -248,11 +298,11 @@ class Replica:
     def _load(self, number: int, head: Head | None, *, to_the_end: bool) -> None:
         """Build the records anew from one generation; a generation that cannot be read changes nothing."""
         generation = Generation.read(self.layout, number)
-        before = self.fold, self.base_seq, self.offset, self._path, self._header, self._successor
+        before = self.fold, self.base_seq, self.checksum, self._path, self._header, self._successor
         try:
             self._build(generation, head, to_the_end)
         except BaseException:
-            self.fold, self.base_seq, self.offset, self._path, self._header, self._successor = before
+            self.fold, self.base_seq, self.checksum, self._path, self._header, self._successor = before
             # What is known is what was known, but it is read again by the next try.
             self.generation = None
             raise
@@ -275,6 +325,10 @@ class Replica:
             certain = len(journal.complete_part(rest[: max(0, head.length - start)]))
             parts = journal.parse_in_parts(rest[:certain], generation.path, start)
             self.fold.extend_in_bulk(self._checked(parts))
-        self.offset = start + certain
+            whole = memoryview(generation.data)[: head.length]
+            if len(whole) == head.length and RunningChecksum(whole).value != head.checksum:
+                raise self._overwritten(0, head.length, "what the lock file was written for")
+        self.checksum = RunningChecksum(memoryview(generation.data)[: start + certain])
         if to_the_end:
-            self._take_in(*journal.parse_consecutive(rest[certain:], self.fold.seq))
+            rest = rest[certain:]
+            self._take_in(rest, *journal.parse_consecutive(rest, self.fold.seq))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dispatcher.run_state import files, journal
+from dispatcher.run_state.checksum import RunningChecksum
 from dispatcher.run_state.fold import snapshot
 from dispatcher.run_state.generations import encode_generation
 from dispatcher.run_state.journal import Line
@@ -51,16 +52,17 @@ def rotate(store: Store) -> bool:
         may_be_in_force = False
         try:
             since, base_seq = store.offset, store.seq
-            header, length = _write_snapshot(store, new, begun)
+            header, checksum = _write_snapshot(store, new, begun)
             with store.held() as fd:
                 if store.generation == old:
                     tail = files.read_fd(fd, since)
-                    files.write_all(new, tail, length)
+                    files.write_all(new, tail, checksum.length)
+                    checksum.add(tail)
                     os.fsync(new)
                     files.sync_directory(layout.journal_dir)
                     may_be_in_force = True
                     continue_with(fd, store.seq + 1, store.by, begun)
-                    store.begin_generation(begun, header, base_seq, length + len(tail))
+                    store.begin_generation(begun, header, base_seq, checksum)
         finally:
             os.close(new)
             if not may_be_in_force:
@@ -85,8 +87,8 @@ def continue_with(fd: int, seq: int, by: str, generation: int) -> None:
         raise
 
 
-def _write_snapshot(store: Store, fd: int, generation: int) -> tuple[bytes, int]:
-    """The first line of the new file, and its length."""
+def _write_snapshot(store: Store, fd: int, generation: int) -> tuple[bytes, RunningChecksum]:
+    """The first line of the new file, and the checksum of all of it."""
     now_s = time.time()
     lines = list(snapshot(store.fold, journal.now_text(now_s), store.by))
     header = journal.new_header(
@@ -101,18 +103,18 @@ def _write_snapshot(store: Store, fd: int, generation: int) -> tuple[bytes, int]
     files.write_all(fd, data, 0)
     # The bulk goes to the disk before the lock is taken.
     os.fsync(fd)
-    return data[: data.find(b"\n") + 1], len(data)
+    return data[: data.find(b"\n") + 1], RunningChecksum(data)
 
 
 def _tidy(store: Store, old: int, begun: int) -> None:
-    """Compress what nobody follows any more; remove what never came into force."""
+    """Compress what nobody follows any more; remove what never came into force. Another one may do so just now, too."""
     layout = store.layout
     for number in journal.generations(layout):
         path = layout.journal(number)
-        if number <= old and path.exists():
-            _compress(path)
-        elif old < number < begun:
-            with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError):
+            if number <= old and path.exists():
+                _compress(path)
+            elif old < number < begun:
                 os.unlink(path)
 
 

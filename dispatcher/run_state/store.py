@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from dispatcher.errors import LockError, LockLostError, StorageError
+from dispatcher.errors import DamagedJournalError, LockError, LockLostError, StorageError
 from dispatcher.run_state import edits, files, journal, rotation, status_file
+from dispatcher.run_state.checksum import RunningChecksum
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.generations import encode_generation, publish
 from dispatcher.run_state.hand_edits import HandEdits, Identity
@@ -30,7 +31,7 @@ from dispatcher.run_state.lock_choice import (
     strict_is_in_force,
 )
 from dispatcher.run_state.mounts import mount_of
-from dispatcher.run_state.replica import Replica
+from dispatcher.run_state.replica import STALE_PAUSES_S, Replica
 from dispatcher.run_state.states import Record
 from dispatcher.run_state.transaction import Transaction
 from dispatcher.workspace import Layout
@@ -123,8 +124,21 @@ class Store:
         believe it before the next transaction says so.
         """
         seen = self._seen()
-        with files.storing("reading the run state in", self.layout.run_state):
-            self._replica.follow(peek_head(self.layout.lock_file), to_the_end=to_the_end)
+        network = self._replica.network
+        # Without the lock, a head and a journal that do not belong together may be seen.
+        pauses_s = STALE_PAUSES_S if network and to_the_end else STALE_PAUSES_S[:2]
+        for again in (*pauses_s[1:], None):
+            try:
+                with files.storing("reading the run state in", self.layout.run_state):
+                    self._replica.follow(peek_head(self.layout.lock_file), to_the_end=to_the_end)
+                break
+            except DamagedJournalError:
+                if again is None and network and not to_the_end and self.generation is not None:
+                    # The next transaction knows better.
+                    break
+                if again is None:
+                    raise
+            time.sleep(again)
         self.status_is_stale |= self._seen() != seen
 
     # Changing, under the lock.
@@ -170,6 +184,7 @@ class Store:
                     yield fd
                 finally:
                     try:
+                        lock.unguard(fd)
                         os.close(fd)
                     finally:
                         lock.release()
@@ -210,7 +225,7 @@ class Store:
             seen = self._seen()
             self._head = lock.read_head()
             self._head_changed = False
-            fd = self._catch_up()
+            fd = self._catch_up(lock)
             self.status_is_stale |= self._seen() != seen
             # Two first starts with different settings may both have found nothing.
             used = self.fold.lock_kind
@@ -226,14 +241,14 @@ class Store:
         if self.generation is not None:
             self.refresh()
 
-    def _catch_up(self) -> int:
-        fd = self._replica.catch_up(self._head)
+    def _catch_up(self, lock: ClaimsLock) -> int:
+        fd = self._replica.catch_up(self._head, lock.guard)
         while fd is None:
             # A first start, or somebody has removed the journal: the status file alone rebuilds it.
             before = max(self.generation or 0, self._head.generation if self._head is not None else 0)
             self._head = None
             self._create_journal(before + 1)
-            fd = self._replica.catch_up(None)
+            fd = self._replica.catch_up(None, lock.guard)
         return fd
 
     def _write_head(self) -> None:
@@ -243,18 +258,18 @@ class Store:
         current = head is not None and (head.generation, head.length) == (generation, replica.offset)
         if current and not self._head_changed:
             return
-        written = Head(generation=generation, length=replica.offset, seq=self.seq)
+        written = Head(generation=generation, length=replica.offset, seq=self.seq, checksum=replica.checksum.value)
         if head is not None:
-            written.projection, written.projected, written.token = head.projection, head.projected, head.token
+            written.projection, written.projected = head.projection, head.projected
         # Only a promise of freshness: the change has happened, also if this fails.
         with contextlib.suppress(OSError, LockLostError):
             self._claims_lock().write_head(written)
         self._head = written
         self._head_changed = False
 
-    def begin_generation(self, generation: int, header: bytes, base_seq: int, length: int) -> None:
+    def begin_generation(self, generation: int, header: bytes, base_seq: int, checksum: RunningChecksum) -> None:
         """Under the lock: a new generation that says what this one says is in force from now on."""
-        self._replica.move_to(generation, header, base_seq, length)
+        self._replica.move_to(generation, header, base_seq, checksum)
         self._write_head()
 
     def _create_journal(self, generation: int) -> None:

@@ -9,8 +9,55 @@ import pytest
 from .lab import WAIT, Lab, wait_until
 
 LOST_AFTER_S = 12
+# Stays between the sync of its token and that of the journal until the file argv[2], of this host's own, is there.
+DECIDE_AND_STALL = """
+import os, sys, time
+from pathlib import Path
+from dispatcher.run_state.store import Store
+from dispatcher.workspace import Layout
+store = Store(Layout(Path(sys.argv[1])), by="cut-off")
+with store.transaction() as tx:
+    tx.change("before", "queued", {"state": "queued"})
+try:
+    with store.transaction() as tx:
+        tx.change("late", "queued", {"state": "queued", "note": "x" * 300})
+        print("between the syncs", flush=True)
+        while not os.path.exists(sys.argv[2]):
+            time.sleep(0.05)
+    print("written", flush=True)
+except Exception as error:
+    print(type(error).__name__, error, flush=True)
+with store.transaction() as tx:
+    tx.change("again", "queued", {"state": "queued"})
+print("records:", *store.records, flush=True)
+"""
+CHANGE_TWICE = """
+import os, sys, time
+from pathlib import Path
+from dispatcher.run_state.store import Store
+from dispatcher.workspace import Layout
+store = Store(Layout(Path(sys.argv[1])), by="other")
+for job in ("one", "two"):
+    with store.transaction() as tx:
+        tx.change(job, "queued", {"state": "queued"})
+    print(job, flush=True)
+while not os.path.exists(sys.argv[2]):
+    time.sleep(0.05)
+with store.transaction() as tx:
+    tx.change("three", "queued", {"state": "queued"})
+print("records:", *store.records, flush=True)
+"""
 # A wrapper looks every quarter of lost_after; who takes over gives it two looks and the grace period.
 GUARD_S = 2 * LOST_AFTER_S / 4 + 1
+READ = """
+import sys
+from pathlib import Path
+from dispatcher.run_state.store import Store
+from dispatcher.workspace import Layout
+store = Store(Layout(Path(sys.argv[1])), by="reader")
+store.refresh(to_the_end=True)
+print(*store.records)
+"""
 
 
 def takeover_limit_s(mount: str, lease_s: float) -> float:
@@ -126,3 +173,30 @@ def _takes_over(lab: Lab) -> bool:
         assert "runs already" in lab.pod_b.output(), lab.pod_b.output()
         return False
     return True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mount", ["v4.2", "v4.0"])
+def test_a_host_that_is_cut_off_between_two_syncs_cannot_write_over_others(nfs, mount):
+    """The server gives its locks to others; what it decided before comes too late, and it is told so."""
+    a, b = nfs.hosts(mount)
+    go = "/tmp/go-on"
+    for host in (a, b):
+        host.run(["rm", "-f", go], check=True)
+    slow = a.start_python(DECIDE_AND_STALL, a.root, go)
+    slow.wait_for_output("between the syncs")
+    a.cut()
+    other = b.start_python(CHANGE_TWICE, b.root, go)
+    other.wait_for_output("two", nfs.lease_s * 4)
+    a.restore()
+    a.run(["touch", go], check=True)
+    said = slow.wait_for_output("records:", 120)
+    assert "LockLostError" in said, said
+    assert said.splitlines()[-1] == "records: before one two again"
+    b.run(["touch", go], check=True)
+    # This one had the lines of all in memory.
+    assert other.wait_for_output("records:").splitlines()[-1] == "records: before one two again three"
+    for host in (a, b):
+        newcomer = host.run_python(READ, host.root, check=True).stdout
+        assert newcomer.split() == ["before", "one", "two", "again", "three"]
+    assert '"late"' not in nfs.on_server(a).read_text("run_state/journal/000001.jsonl")

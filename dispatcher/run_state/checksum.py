@@ -1,0 +1,60 @@
+"""A running checksum of a file that is only appended to: whether what was read from it is still what it says."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+from dispatcher.run_state import files
+
+# One check reads at most two blocks, however long the file is.
+BLOCK: Final = 64 * 1024
+
+
+class RunningChecksum:
+    """The CRC-32 of the first `length` bytes of a file.
+
+    The value at the end of each block is kept, so that any part can be checked by reading one block.
+    """
+
+    def __init__(self, data: bytes | memoryview = b"") -> None:
+        self.length = 0
+        self.value = 0
+        self._marks = [0]
+        self._next_block = 0
+        self.add(data)
+
+    def add(self, data: bytes | memoryview) -> None:
+        """Take in the bytes that follow."""
+        view = memoryview(data)
+        while view:
+            part = view[: BLOCK - self.length % BLOCK]
+            self.value = zlib.crc32(part, self.value)
+            self.length += len(part)
+            if self.length % BLOCK == 0:
+                self._marks.append(self.value)
+            view = view[len(part) :]
+
+    def followed_by(self, data: bytes | memoryview) -> int:
+        """The value that taking in `data` would lead to."""
+        return zlib.crc32(data, self.value)
+
+    def at(self, fd: int, length: int) -> int:
+        """The value at an earlier length, by the open file for what lies behind the last whole block."""
+        block = length // BLOCK
+        return zlib.crc32(files.read_fd(fd, block * BLOCK, length % BLOCK), self._marks[block])
+
+    def differs_at(self, fd: int) -> tuple[int, int] | None:
+        """The bytes, from and to, where the open file no longer says what was taken in; None where it does.
+
+        Looks at the last block and at one other, each time the next one.
+        """
+        last = max(0, self.length - 1) // BLOCK
+        following = (self._next_block + 1) % (last + 1)
+        for block in {last, self._next_block % (last + 1)}:
+            start, end = block * BLOCK, min((block + 1) * BLOCK, self.length)
+            expected = self._marks[block + 1] if block + 1 < len(self._marks) else self.value
+            if zlib.crc32(files.read_fd(fd, start, end - start), self._marks[block]) != expected:
+                return start, end
+        self._next_block = following
+        return None

@@ -1,0 +1,129 @@
+"""A host that was cut off writes late, over the lines of others: everybody notices before anything is changed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from dispatcher.errors import DamagedJournalError
+from dispatcher.run_state import journal
+from dispatcher.run_state.checksum import BLOCK
+from dispatcher.run_state.journal import Line
+from dispatcher.run_state.repair import repair
+from dispatcher.run_state.states import State
+from dispatcher.run_state.store import Store
+from dispatcher.workspace import Layout
+
+AT = "2026-06-17T22:48:00.123Z"
+
+
+def queue(store: Store, *jobs: str, note: str = "") -> None:
+    with store.transaction() as tx:
+        for job in jobs:
+            tx.change(job, "queued", {"state": "queued", "note": note})
+
+
+def write_late(layout: Layout, offset: int, seq: int, length: int = 0) -> None:
+    """What a host does that decided at this length of the journal and is heard of only now."""
+    line = Line(seq=seq, at=AT, by="late", event="queued", job="late", set={"state": "queued", "note": ""})
+    line.set["note"] = "x" * max(0, length - len(journal.encode(line)) - 1)
+    fd = os.open(layout.journal(1), os.O_WRONLY)
+    os.pwrite(fd, journal.encode(line) + b"\n", offset)
+    os.close(fd)
+
+
+@pytest.fixture
+def overwritten(layout: Layout) -> Store:
+    """A process that has in memory what a late write has replaced on the disk."""
+    store = Store(layout, by="witness")
+    queue(store, "a")
+    offset, seq = store.offset, store.seq
+    # As long as the late line, to the byte: nothing but the content can tell.
+    queue(store, "b", note="long enough for the late line to fit in here")
+    length = store.offset - offset
+    queue(store, "c")
+    write_late(layout, offset, seq + 1, length)
+    return store
+
+
+def test_a_process_that_had_the_lines_in_memory_stops(overwritten: Store) -> None:
+    before = overwritten.layout.journal(1).read_bytes()
+    with pytest.raises(DamagedJournalError, match=r"bytes 0 to \d+ are not what .*doctor --repair"):
+        queue(overwritten, "d")
+    with pytest.raises(DamagedJournalError, match=r"doctor --repair"):
+        overwritten.refresh()
+    assert overwritten.layout.journal(1).read_bytes() == before
+
+
+@pytest.mark.parametrize("to_the_end", [True, False])
+def test_a_newcomer_stops(overwritten: Store, to_the_end: bool) -> None:
+    newcomer = Store(overwritten.layout, by="newcomer")
+    with pytest.raises(DamagedJournalError, match=r"doctor --repair"):
+        newcomer.refresh(to_the_end=to_the_end)
+    with pytest.raises(DamagedJournalError, match=r"doctor --repair"):
+        queue(newcomer, "d")
+
+
+def test_whole_lines_that_replace_whole_lines_are_noticed(layout: Layout) -> None:
+    store = Store(layout, by="witness")
+    queue(store, "a")
+    offset, seq = store.offset, store.seq
+    queue(store, "b")
+    data = layout.journal(1).read_bytes()
+    layout.journal(1).write_bytes(data[:offset] + data[offset:].replace(b'"job":"b"', b'"job":"z"'))
+    for other in (store, Store(layout, by="newcomer")):
+        with pytest.raises(DamagedJournalError, match=r"doctor --repair"):
+            queue(other, "d")
+    assert store.seq == seq + 1
+
+
+def test_far_back_in_a_long_journal_it_is_noticed_within_one_round(layout: Layout) -> None:
+    store = Store(layout, by="witness")
+    queue(store, "a")
+    offset, seq = store.offset, store.seq
+    while store.offset < 5 * BLOCK:
+        queue(store, *(f"job-{number:03}" for number in range(400)))
+        with store.transaction() as tx:
+            for number in range(400):
+                tx.forget(f"job-{number:03}")
+    write_late(layout, offset, seq + 1)
+    with pytest.raises(DamagedJournalError, match=r"doctor --repair"):
+        for _ in range(store.offset // BLOCK + 1):
+            store.refresh()
+
+
+def test_a_late_head_is_noticed_too(layout: Layout) -> None:
+    """The late host's head lies: what is in the journal up to there is not what it was written for."""
+    store, late = Store(layout, by="witness"), Store(layout, by="late")
+    queue(store, "a")
+    late.refresh()
+    old = layout.journal(1).read_bytes()
+    queue(late, "late")
+    head = layout.lock_file.read_bytes()
+    os.truncate(layout.journal(1), len(old))
+    layout.lock_file.write_bytes(b"")
+    store = Store(layout, by="witness")
+    queue(store, "b", note="longer than the late one's line, so that it is there up to the length of that head")
+    layout.lock_file.write_bytes(head)
+    with pytest.raises(DamagedJournalError, match=r"not what the lock file was written for.*doctor --repair"):
+        queue(store, "c")
+
+
+def test_doctor_says_so_and_repairs(overwritten: Store) -> None:
+    layout = overwritten.layout
+    command = [sys.executable, "-m", "dispatcher", "doctor", "--root", str(layout.root), "--peer-wait", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "are not what the lock file was written for" in done.stdout
+    said = " ".join(repair(Store(layout, by="pod")))
+    assert "is kept as it was in" in said
+    found = Store(layout, by="pod")
+    found.refresh(to_the_end=True)
+    assert {"a", "late"} <= found.records.keys()
+    queue(found, "d")
+    # Whoever had the lost lines in memory follows into the new generation.
+    overwritten.refresh()
+    assert overwritten.records["d"].state is State.QUEUED

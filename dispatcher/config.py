@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -22,14 +23,18 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 class Method(msgspec.Struct, frozen=True, kw_only=True):
     """How the jobs of one method are started, unless an entry says otherwise.
 
-    `command` has placeholders: `{script}` is the rendered training script, `{python}` the interpreter that runs the
-    dispatcher, any other `{key}` a value of the entry. `gpus` None: not said. `backoff_s` is the pause before the first
-    retry; it doubles with each further one.
+    `command` has placeholders: `{script}` is the rendered training script, `{python}` the interpreter, any other
+    `{key}` a value of the entry. `setup` are shell lines that run before the command in the same shell. `python` is an
+    interpreter, or the directory of a virtual or conda environment; None: the one that runs the dispatcher, or the one
+    that `setup` puts first on PATH. `gpus` None: not said. `backoff_s` is the pause before the first retry; it doubles
+    with each further one.
     """
 
     name: str
     template: Path
     command: str | tuple[str, ...] = ("{python}", "{script}")
+    setup: str = ""
+    python: Path | None = None
     time_limit_s: float | None = None
     env: Mapping[str, str] = _NOTHING
     gpus: int | None = None
@@ -81,6 +86,8 @@ _SETTINGS: Final[_Fields] = {
 _METHOD_KEYS: Final[_Fields] = {
     "template": ("template", values.parse_text),
     "command": ("command", values.parse_command),
+    "setup": ("setup", values.parse_text),
+    "python": ("python", values.parse_text),
     "time_limit": ("time_limit_s", values.parse_duration),
     "env": ("env", values.parse_env),
     "gpus": ("gpus", values.parse_count),
@@ -159,6 +166,8 @@ def _method(layout: Layout, name: str, document: Mapping[Any, Any], faults: list
     fields = _read(document, _METHOD_KEYS, f"methods.{name}.", _METHOD_KEYS, faults)
     template = fields.pop("template", None)
     path = layout.root / template if template else layout.training_template(name)
+    if "python" in fields:
+        fields["python"] = layout.root / os.path.expanduser(fields["python"])
     return Method(name=name, template=path, **fields)
 
 
@@ -179,6 +188,10 @@ def _read(
     return fields
 
 
-def interpreter() -> str:
-    """The Python that runs the dispatcher, for jobs whose method names none."""
-    return sys.executable or "python3"
+def interpreter(python: Path | None) -> Path:
+    """The interpreter that a method's `python` means (a file, or an environment's directory); not that it exists."""
+    if python is None:
+        return Path(sys.executable or "python3")
+    if python.is_dir():
+        return python / "bin" / "python"
+    return python

@@ -25,6 +25,7 @@ EXIT_PREEMPTED: Final = 75
 
 ENTRY_FILE: Final = "entry.json"
 WRAPPER_FILE: Final = "job.sh"
+SETUP_FILE: Final = "setup.sh"
 LOG_FILE: Final = "output.log"
 PROGRESS_FILE: Final = "progress.json"
 RESULT_FILE: Final = "result.json"

@@ -16,7 +16,7 @@ from typing import Any, Final
 from dispatcher.errors import nearest
 
 # Why an attempt may have failed, as records say it; "exit" and "signal" stand for any status and any signal.
-FAILURE_REASONS: Final = ("exit", "signal", "out of memory", "time limit", "lost", "preempted")
+FAILURE_REASONS: Final = ("exit", "signal", "out of memory", "time limit", "setup", "lost", "preempted")
 
 RESOURCE_WORDS: Final = ("chip", "min_chips", "cpus", "memory")
 

@@ -24,6 +24,11 @@ class AttemptPaths:
         return self.directory / contract.WRAPPER_FILE
 
     @property
+    def setup(self) -> Path:
+        """The shell lines that run before the command, where the method has some."""
+        return self.directory / contract.SETUP_FILE
+
+    @property
     def log(self) -> Path:
         return self.directory / contract.LOG_FILE
 

@@ -59,7 +59,11 @@ methods:
     retry_on: out of memory
     backoff: 5m
     resources: {chip: h100, min_chips: 8}
-  lora: {command: [run, "{lang}"], template: t.py}
+    setup: |
+      module load cuda/12.4
+      source "it's here"/activate
+    python: envs/asr
+  lora: {command: [run, "{lang}"], template: t.py, python: ~/env}
   plain:
 """,
         )
@@ -70,6 +74,8 @@ methods:
     assert fft.template == Path("/abs/train.py") and fft.time_limit_s == 5400 and fft.backoff_s == 300
     assert fft.env == {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "2"}
     assert (fft.gpus, fft.retries, fft.retry_on) == (2, 3, ("out of memory",))
+    assert fft.setup == 'module load cuda/12.4\nsource "it\'s here"/activate\n'
+    assert fft.python == tmp_path / "envs" / "asr" and config.method("lora").python == Path.home() / "env"
     assert config.method("lora").command == ("run", "{lang}") and config.method("lora").template == tmp_path / "t.py"
     assert config.method("plain").template == tmp_path / "templates" / "train_plain.py"
 

@@ -138,7 +138,7 @@ def _check_job_keys(config: Config, manifest: Manifest, faults: dict[str, None],
         return
     root = config.layout.root
     done = subprocess.run(
-        [interpreter(), "-P", "-m", "dispatcher.runtime", "check"],
+        [os.fspath(interpreter(None)), "-P", "-m", "dispatcher.runtime", "check"],
         input=json.dumps(entries),
         cwd=root,
         env={**os.environ, contract.ROOT: os.fspath(root)},

@@ -7,7 +7,7 @@ import math
 import os
 
 from dispatcher import contract
-from dispatcher.config import Config, Method
+from dispatcher.config import Config, Method, interpreter
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import Attempt
 from dispatcher.pod.gpus import visible_devices
@@ -36,6 +36,10 @@ def prepare(config: Config, pod: str, entry: Entry, number: int, slot: Slot, pat
         files.write_new(paths.entry, json.dumps(entry.document(), ensure_ascii=False, indent=1).encode() + b"\n")
         if uses_script(method, entry):
             write_script(script, render_training(method.template, entry, method))
+        if method.setup:
+            # The wrapper asks for that last line, which is not reached after a syntax error.
+            setup = f"{method.setup}\ndispatcher_setup_is_read=1\n"
+            files.write_new(paths.setup, setup.encode("utf-8", "surrogateescape"))
         environment = _environment(config, pod, entry, method, number, slot, paths)
         wrapper = render_launcher(
             layout,
@@ -44,6 +48,9 @@ def prepare(config: Config, pod: str, entry: Entry, number: int, slot: Slot, pat
                 "root": os.fspath(layout.root),
                 "directory": os.fspath(paths.directory),
                 "command": command_line(method, entry, script),
+                "setup": bool(method.setup),
+                # What the command's interpreter is, unless the setup puts another one on PATH.
+                "python": "" if method.python else os.fspath(interpreter(None)),
                 "exports": [f"{name}={value}" for name, value in environment.items() if value is not None],
                 "unset": [name for name, value in environment.items() if value is None],
                 "time_limit_s": _time_limit_s(entry, method),

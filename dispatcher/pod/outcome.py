@@ -22,6 +22,7 @@ PREEMPTED: Final = "preempted"
 LOST: Final = "lost"
 OUT_OF_MEMORY: Final = "out of memory"
 TIME_LIMIT: Final = "time limit"
+SETUP: Final = "setup"
 STOPPED: Final = "stopped on request"
 CANNOT_START: Final = "cannot start"
 _LONGEST_BACKOFF_S: Final = 3600.0
@@ -61,7 +62,7 @@ def classify(ended: Ended, log_end: str, *, oom_killed: bool = False) -> Ending:
     code = ended.exit_code
     if code == contract.EXIT_DONE:
         return Ending(exit_code=0, ended_at=ended.ended_at)
-    if ended.reason == PREEMPTED or (code == contract.EXIT_PREEMPTED and ended.reason != TIME_LIMIT):
+    if ended.reason == PREEMPTED or (code == contract.EXIT_PREEMPTED and ended.reason not in (TIME_LIMIT, SETUP)):
         return Ending(exit_code=code, reason=PREEMPTED, ended_at=ended.ended_at)
     if code is None or ended.reason == "superseded":
         return Ending(exit_code=code, reason=LOST, error=ended.reason or None, ended_at=ended.ended_at)

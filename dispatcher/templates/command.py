@@ -1,9 +1,10 @@
 """Command lines: words first, values afterwards, so that a value is always exactly one argument.
 
-A command in text form is split like a shell line and only then are placeholders filled. No shell sees the result.
-`{key}` is a value of the entry, `{script}` the rendered training script, `{python}` the interpreter that runs the
-dispatcher. `{{key}}` stands for `{key}` itself; braces around anything that is no key and no plain word stay as they
-are, so that JSON or awk need no care.
+A command in text form is split like a shell line and only then are placeholders filled. No shell sees the result, so
+text that needs one is refused. `{key}` is a value of the entry, `{script}` the rendered training script, `{python}` the
+method's interpreter; with one of its own the method also means that by a first word `python` or `python3`. `{{key}}`
+stands for `{key}` itself; braces around anything that is no key and no plain word stay as they are, so that JSON or awk
+need no care.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, Final
 from dispatcher.config import Method, interpreter
 from dispatcher.errors import TemplateError, nearest
 from dispatcher.matrix.entry import Entry
+from dispatcher.templates.shell_syntax import shell_syntax
 from dispatcher.values import shown, text_of
 
 _PLACEHOLDER = re.compile(r"\{\{([^{}]+)\}\}|\{([^{}]+)\}")
@@ -29,14 +31,33 @@ OWN_PLACEHOLDERS: Final = ("script", "python")
 # What runs an entry with a `job`. Without -P everything in the workspace's root could stand in for a library.
 _RUN_JOB: Final = ("{python}", "-P", "-m", "dispatcher.runtime", "attempt")
 
+_WAYS: Final = (
+    "Write `setup` (lines that a shell runs before the command) or `python` (an environment) under the method in "
+    'dispatcher.yaml, or the command as a list, ["bash", "-c", "..."]; what is meant literally, in single quotes'
+)
+
 
 def command_line(method: Method, entry: Entry, script: Path) -> list[str]:
     """The arguments that start `entry`; TemplateError names the entry and the word that cannot be filled.
 
     Text values arrive as they are, all others as JSON (`true`, `0.5`, `[1, 2]`, `null`).
     """
-    known = {**entry.document(), "python": interpreter(), "script": os.fspath(script)}
-    return [_filled(word, known, entry) for word in _words(_command(method, entry))]
+    check_command(method, entry)
+    python = os.fspath(interpreter(method.python))
+    known = {**entry.document(), "python": python, "script": os.fspath(script)}
+    line = [_filled(word, known, entry) for word in _words(_command(method, entry))]
+    if method.python is not None and line[0] in ("python", "python3"):
+        line[0] = python
+    return line
+
+
+def check_command(method: Method, entry: Entry) -> None:
+    """TemplateError when the entry's command needs a shell; names the method where the command is the method's."""
+    command = _command(method, entry)
+    problem = _shell_syntax(command) if isinstance(command, str) else ""
+    if problem:
+        place = entry.job_id if entry.command is not None else f"method {method.name}"
+        raise TemplateError(f"{place}: command = {shown(command)}: {problem}, and no shell reads it. {_WAYS}")
 
 
 def placeholders(method: Method, entry: Entry) -> frozenset[str]:
@@ -53,6 +74,9 @@ def _command(method: Method, entry: Entry) -> str | tuple[str, ...]:
     if entry.command is not None:
         return entry.command
     return method.command if entry.job is None else _RUN_JOB
+
+
+_shell_syntax = lru_cache(maxsize=1024)(shell_syntax)
 
 
 @lru_cache(maxsize=1024)

@@ -30,13 +30,20 @@ class Trial:
     """One attempt of a small bash script: prepared, and started as the test wants it."""
 
     def __init__(
-        self, root: Path, script: str, grace_s: float = 15.0, lost_after_s: float = 600.0, **entry: Any
+        self,
+        root: Path,
+        script: str,
+        grace_s: float = 15.0,
+        lost_after_s: float = 600.0,
+        setup: str = "",
+        python: Path | None = None,
+        **entry: Any,
     ) -> None:
         root.mkdir(exist_ok=True)
         layout = Layout(root)
         self.paths = layout.attempt("job", 1)
         self.paths.directory.mkdir(parents=True)
-        method = Method(name="m", template=root / "none.py")
+        method = Method(name="m", template=root / "none.py", setup=setup, python=python)
         config = Config(
             layout=layout,
             matrix=root / "m.json",

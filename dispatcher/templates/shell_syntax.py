@@ -1,0 +1,76 @@
+"""What in a command's text only a shell would understand. No shell reads it, so it must be refused, not passed on.
+
+Text in single quotes is meant as it is, and so is what follows a backslash outside quotes.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Final
+
+_OPERATOR: Final = re.compile(r"&&|\|\||;;|<<<|<<|>>|&>|[<>]&|[;&|<>()]")
+_EXPANSION: Final = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[^}]*\}?|\(|[0-9@*#?!$-])|`")
+_ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
+_HOME: Final = re.compile(r"~[A-Za-z0-9_.-]*(?=[/\s]|$)")
+# Words of the shell that are no programs; some systems have programs of these names, which then do nothing of use.
+_SHELL_WORD: Final = re.compile(
+    r"[.:!{}]|\[\[|source|cd|pushd|popd|export|unset|set|shopt|eval|exec|command|builtin|alias|unalias|declare|typeset|local"
+    r"|readonly|let|shift|read|trap|wait|return|exit|ulimit|umask|hash|type|jobs|fg|bg|disown|history|enable|mapfile"
+    r"|if|then|for|while|until|case|select|function|coproc|do|done"
+)
+
+
+def shell_syntax(command: str) -> str:
+    """The first thing in `command` that needs a shell, and why, as the end of a sentence; empty when there is none."""
+    text = command.strip()
+    if found := _ASSIGNMENT.match(text):
+        return f"{found[0]} before a program sets a variable only in a shell: write it under `env`"
+    if found_inside := _outside_quotes(text):
+        return found_inside
+    words = shlex.split(text)
+    if words and _SHELL_WORD.fullmatch(words[0]):
+        return f"{words[0]} is a word of the shell and no program"
+    return ""
+
+
+def _outside_quotes(text: str) -> str:
+    place = 0
+    quote = ""
+    while place < len(text):
+        character = text[place]
+        if quote == "'":
+            quote = "" if character == "'" else quote
+        elif quote == '"' and character == '"':
+            quote = ""
+        elif expansion := _EXPANSION.match(text, place):
+            return f"{expansion[0]} is expanded only by a shell"
+        elif character == "\\":
+            if text[place + 1 : place + 2] == "\n" and not quote:
+                return "a line break ends a command in a shell: write it on one line (in YAML after `command: >-`)"
+            # In double quotes shlex takes a backslash away only from these; else what follows is looked at by itself.
+            place += not quote or text[place + 1 : place + 2] in ('"', "\\")
+        elif quote:
+            pass
+        elif character in "'\"":
+            quote = character
+        elif problem := _bare(text, place):
+            return problem
+        place += 1
+    return ""
+
+
+def _bare(text: str, place: int) -> str:
+    """What is wrong with the character at `place`, which stands outside quotes."""
+    if operator := _OPERATOR.match(text, place):
+        return f"{operator[0]} means something only to a shell"
+    if text[place] == "\n":
+        return "a line break ends a command in a shell: write it on one line (in YAML after `command: >-`)"
+    if text[place] == "*":
+        return "* stands for names of files only in a shell"
+    if place == 0 or text[place - 1].isspace():
+        if home := _HOME.match(text, place):
+            return f"{home[0]} is expanded only by a shell: write the path in full"
+        if text[place] == "#":
+            return "# begins a comment only in a shell"
+    return ""

@@ -9,9 +9,10 @@ import re
 import shlex
 from typing import Final
 
-_OPERATOR: Final = re.compile(r"&&|\|\||;;|<<<|<<|>>|&>|[<>]&|[;&|<>()]")
+_OPERATOR: Final = re.compile(r"&&|\|\||;;|<<<|<<|>>|&>|[<>]&|[;&|<>()]|\$['\"]")
 _EXPANSION: Final = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[^}]*\}?|\(|[0-9@*#?!$-])|`")
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
+_LINE_BREAK: Final = "a line break ends a command in a shell: write it on one line (in YAML after `command: >-`)"
 _HOME: Final = re.compile(r"~[A-Za-z0-9_.-]*(?=[/\s]|$)")
 # Words of the shell that are no programs; some systems have programs of these names, which then do nothing of use.
 _SHELL_WORD: Final = re.compile(
@@ -23,12 +24,11 @@ _SHELL_WORD: Final = re.compile(
 
 def shell_syntax(command: str) -> str:
     """The first thing in `command` that needs a shell, and why, as the end of a sentence; empty when there is none."""
-    text = command.strip()
-    if found := _ASSIGNMENT.match(text):
+    if found := _ASSIGNMENT.match(command.lstrip()):
         return f"{found[0]} before a program sets a variable only in a shell: write it under `env`"
-    if found_inside := _outside_quotes(text):
+    if found_inside := _outside_quotes(command):
         return found_inside
-    words = shlex.split(text)
+    words = shlex.split(command)
     if words and _SHELL_WORD.fullmatch(words[0]):
         return f"{words[0]} is a word of the shell and no program"
     return ""
@@ -46,10 +46,13 @@ def _outside_quotes(text: str) -> str:
         elif expansion := _EXPANSION.match(text, place):
             return f"{expansion[0]} is expanded only by a shell"
         elif character == "\\":
-            if text[place + 1 : place + 2] == "\n" and not quote:
-                return "a line break ends a command in a shell: write it on one line (in YAML after `command: >-`)"
+            following = text[place + 1 : place + 2]
+            if following == "\n" and not quote:
+                return _LINE_BREAK
+            if quote and following in ("$", "`", "\n"):
+                return f"a backslash before {following!r} in double quotes counts only for a shell"
             # In double quotes shlex takes a backslash away only from these; else what follows is looked at by itself.
-            place += not quote or text[place + 1 : place + 2] in ('"', "\\")
+            place += not quote or following in ('"', "\\")
         elif quote:
             pass
         elif character in "'\"":
@@ -64,8 +67,8 @@ def _bare(text: str, place: int) -> str:
     """What is wrong with the character at `place`, which stands outside quotes."""
     if operator := _OPERATOR.match(text, place):
         return f"{operator[0]} means something only to a shell"
-    if text[place] == "\n":
-        return "a line break ends a command in a shell: write it on one line (in YAML after `command: >-`)"
+    if text[place] == "\n" and text[:place].strip() and text[place:].strip():
+        return _LINE_BREAK
     if text[place] == "*":
         return "* stands for names of files only in a shell"
     if place == 0 or text[place - 1].isspace():

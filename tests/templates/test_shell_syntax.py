@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dispatcher.config import Method
@@ -41,7 +41,7 @@ from dispatcher.templates.shell_syntax import shell_syntax
         ("python {script} --out ${HOME}", "${HOME}"),
         ("python {script} --now $(date)", "$("),
         ('python {script} --now "`date`"', "`"),
-        ('python {script} "\\$HOME"', "$HOME"),
+        ('python {script} "\\$HOME"', "a backslash before '$'"),
         ("python {script} data/*.txt", "*"),
         ("python ~/train.py", "~"),
         ("python {script} # the main one", "#"),
@@ -109,6 +109,9 @@ PIECES = [
 
 @settings(deadline=None, max_examples=300)
 @given(st.lists(st.sampled_from(PIECES), max_size=8).map("".join))
+@example("$''")
+@example('"\\$"')
+@example("\\ ")
 def test_what_is_taken_arrives_as_bash_would_pass_it_on(text: str) -> None:
     command = f"printf %s\\\\0 {text}"
     try:

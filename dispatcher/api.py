@@ -55,19 +55,30 @@ class Workspace:
     """
 
     def __init__(self, root: str | os.PathLike[str] | None = None, *, by: str | None = None) -> None:
-        self.layout = Layout(root or os.environ.get(contract.ROOT) or ".")
+        self.root = Layout(root or os.environ.get(contract.ROOT) or ".").root
         self._by = by
 
     @functools.cached_property
     def config(self) -> Config:
         """dispatcher.yaml, or the defaults."""
-        return load_config(self.layout)
+        return load_config(Layout(self.root))
+
+    @property
+    def layout(self) -> Layout:
+        """Where everything stands."""
+        return self.config.layout
 
     @functools.cached_property
     def store(self) -> Store:
         """The run state itself, for what has no method here."""
         config = self.config
-        return Store(self.layout, by=self._by or user_at_host(), lock=config.lock, lost_after_s=config.lost_after_s)
+        return Store(
+            config.layout,
+            by=self._by or user_at_host(),
+            lock=config.lock,
+            lost_after_s=config.lost_after_s,
+            manifests=(config.matrix,),
+        )
 
     @functools.cached_property
     def _looker(self) -> Looker:

@@ -13,7 +13,7 @@ import msgspec
 from dispatcher import values
 from dispatcher.errors import ConfigError, nearest
 from dispatcher.values import BadValueError, shown
-from dispatcher.workspace import Layout
+from dispatcher.workspace import STATUS_FILE, Layout
 
 LOCK_KINDS: Final = ("auto", "flock", "lockf", "strict")
 
@@ -76,6 +76,7 @@ _Fields = Mapping[str, tuple[str, values.Reader]]
 
 _SETTINGS: Final[_Fields] = {
     "matrix": ("matrix", values.parse_text),
+    "status_file": ("status_file", values.parse_text),
     "lock": ("lock", _parse_lock),
     "poll_interval": ("poll_interval_s", values.parse_duration),
     "heartbeat": ("heartbeat_s", values.parse_duration),
@@ -111,6 +112,7 @@ def load_config(layout: Layout) -> Config:
     faults: list[str] = []
     fields = _read(document, _SETTINGS, "", [*_SETTINGS, "methods"], faults)
     fields["matrix"] = layout.root / fields["matrix"] if "matrix" in fields else layout.default_matrix
+    layout = _with_status_file(layout, fields.pop("status_file", None), fields["matrix"], faults)
     config = Config(layout=layout, methods=_methods(layout, document.get("methods"), faults), **fields)
     if config.lost_after_s < 5 * config.heartbeat_s:
         faults.append(
@@ -120,6 +122,21 @@ def load_config(layout: Layout) -> Config:
     if faults:
         raise _error(layout.config_file, faults)
     return config
+
+
+def _with_status_file(layout: Layout, name: str | None, matrix: Path, faults: list[str]) -> Layout:
+    """The layout whose status file stands where dispatcher.yaml says."""
+    if name is None:
+        return layout
+    # Renames would put a file in the place of a link, and whoever writes through the link would not be seen any more.
+    path = Path(os.path.realpath(layout.root / name))
+    if path == Path(os.path.realpath(matrix)):
+        faults.append(f"status_file = {name!r}: that is the manifest; name the file that says how its entries stand")
+    elif path.is_dir():
+        faults.append(f"status_file = {name!r}: a directory; name the file in it, such as {name}/{STATUS_FILE}")
+    elif not path.parent.is_dir():
+        faults.append(f"status_file = {name!r}: there is no directory {path.parent}")
+    return Layout(layout.root, path)
 
 
 def _load(path: Path, data: bytes) -> Mapping[Any, Any]:

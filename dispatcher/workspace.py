@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from dispatcher import contract
+
+# As labs' own scripts call it, too.
+STATUS_FILE: Final = "matrix_status.json"
 
 
 @dataclass(frozen=True)
@@ -64,9 +68,9 @@ class AttemptPaths:
 
 
 class Layout:
-    """Every path of the workspace at `root`."""
+    """Every path of the workspace at `root`. `status_file`: where dispatcher.yaml says that it stands, if it does."""
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], status_file: Path | None = None) -> None:
         self.root = Path(root).absolute()
         self.config_file = self.root / "dispatcher.yaml"
         self.matrix_dir = self.root / "matrix"
@@ -74,7 +78,7 @@ class Layout:
         self.templates_dir = self.root / "templates"
         self.scripts_dir = self.root / "scripts"
         self.run_state = self.root / "run_state"
-        self.status_file = self.run_state / "matrix_status.json"
+        self.status_file = status_file or self.run_state / STATUS_FILE
         self.lock_file = self.run_state / "claims.lock"
         self.strict_lock_file = self.run_state / "claims.strict"
         self.journal_dir = self.run_state / "journal"

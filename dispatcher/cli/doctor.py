@@ -58,7 +58,7 @@ def _examine(where: Layout, peer_wait: float | None, *, quiet: bool) -> list[Fin
 
     try:
         config, wanted = load_config(where), AUTO
-        wanted = config.lock
+        where, wanted = config.layout, config.lock
         findings = check_host(where, config)
     except DispatcherError as error:
         wanted = AUTO

@@ -1,4 +1,4 @@
-"""`dispatcher init DIR`: a workspace with a small example that runs."""
+"""`dispatcher init`: a workspace with a small example that runs, or one for a lab that moves in with its own files."""
 
 from __future__ import annotations
 
@@ -9,36 +9,54 @@ from pathlib import Path
 
 import click
 
+from dispatcher.cli.common import layout
 from dispatcher.errors import UsageError
 from dispatcher.workspace import Layout
 
 
 @click.command()
-@click.argument("directory", type=click.Path(file_okay=False))
-def init(directory: str) -> None:
-    """Lay matrix/, run_state/, templates/ and scripts/ in DIRECTORY, with an example that runs without a GPU."""
+@click.argument("directory", required=False, type=click.Path(file_okay=False))
+@click.option(
+    "--adopt", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="Take over the status file of your own script: its records become the run state. No example is written.",
+)  # fmt: skip
+def init(directory: str | None, adopt: Path | None) -> None:
+    """Lay matrix/, run_state/, templates/ and scripts/ in DIRECTORY, with an example that runs without a GPU.
+
+    With --adopt, DIRECTORY is the workspace (default: the current one); what is there stays as it is.
+    """
+    if adopt is not None:
+        from dispatcher.cli.adopt import adopt_file
+
+        adopt_file(Layout(directory) if directory is not None else layout(), adopt)
+        return
+    if directory is None:
+        raise UsageError("name the directory: `dispatcher init DIR`; `dispatcher init --adopt FILE` moves in here")
+    _lay_example(Layout(directory))
+
+
+def _lay_example(new: Layout) -> None:
     from dispatcher.cli import example
     from dispatcher.run_state import files
 
-    layout = Layout(directory)
     contents = {
-        layout.matrix_dir / "sweep.yaml": example.SWEEP,
-        layout.training_template("example"): example.TEMPLATE,
-        layout.scripts_dir / "make_matrix.py": example.SCRIPT,
-        layout.root / ".gitignore": example.GITIGNORE,
+        new.matrix_dir / "sweep.yaml": example.SWEEP,
+        new.training_template("example"): example.TEMPLATE,
+        new.scripts_dir / "make_matrix.py": example.SCRIPT,
+        new.root / ".gitignore": example.GITIGNORE,
     }
-    there = [path for path in (*contents, layout.default_matrix, layout.run_state) if os.path.lexists(path)]
+    there = [path for path in (*contents, new.default_matrix, new.run_state) if os.path.lexists(path)]
     if there:
-        listed = ", ".join(os.path.relpath(path, layout.root) for path in there)
-        raise UsageError(f"{layout.root} holds {listed} already: nothing was written. Choose another directory")
-    with files.storing("laying the workspace in", layout.root):
-        os.makedirs(layout.root, exist_ok=True)
-        with files.shared_umask(layout.root):
+        listed = ", ".join(os.path.relpath(path, new.root) for path in there)
+        raise UsageError(f"{new.root} holds {listed} already: nothing was written. Choose another directory")
+    with files.storing("laying the workspace in", new.root):
+        os.makedirs(new.root, exist_ok=True)
+        with files.shared_umask(new.root):
             for path, text in contents.items():
                 os.makedirs(path.parent, exist_ok=True)
                 files.write_new(path, text.encode())
-            os.makedirs(layout.run_state)
-    _say_next(layout.root)
+            os.makedirs(new.run_state)
+    _say_next(new.root)
 
 
 def _say_next(root: Path) -> None:

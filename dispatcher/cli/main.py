@@ -156,10 +156,10 @@ def _run(given: dict[str, Any]) -> int:
     if given["dry_run"]:
         from dispatcher.cli.dry_run import show_dry_run
 
-        return show_dry_run(where, config, options, as_json=given["as_json"])
+        return show_dry_run(config.layout, config, options, as_json=given["as_json"])
     from dispatcher.pod.run import run_pod
 
-    return run_pod(where, config, options, say=_say)
+    return run_pod(config.layout, config, options, say=_say)
 
 
 def _say(line: str) -> None:

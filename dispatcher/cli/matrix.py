@@ -40,8 +40,9 @@ def make(layout: Layout, spec: Path, output: Path | None) -> None:
     """Write the manifest that the sweep specification SPEC stands for."""
     from dispatcher.matrix.sweep import expand
 
-    target = output or load_config(layout).matrix
-    manifest = write_manifest(target, expand(spec), known_ids=known_ids(layout))
+    config = load_config(layout)
+    target = output or config.matrix
+    manifest = write_manifest(target, expand(spec), known_ids=known_ids(config.layout))
     click.echo(f"{target}: {_count(manifest.entries.values())}")
 
 
@@ -53,7 +54,7 @@ def check(context: click.Context, manifest: Path | None) -> None:
     layout: Layout = context.obj
     config = load_config(layout)
     try:
-        loaded = load_manifest(manifest or config.matrix, known_ids(layout))
+        loaded = load_manifest(manifest or config.matrix, known_ids(config.layout))
     except ManifestError as error:
         click.echo(error, err=True)
         context.exit(1)
@@ -73,7 +74,8 @@ def check(context: click.Context, manifest: Path | None) -> None:
 @click.pass_obj
 def show(layout: Layout, manifest: Path | None, where: Where, as_json: bool) -> None:
     """Show the entries of MANIFEST with the parameters in which they differ."""
-    loaded = load_manifest(manifest or load_config(layout).matrix, known_ids(layout))
+    config = load_config(layout)
+    loaded = load_manifest(manifest or config.matrix, known_ids(config.layout))
     entries = [entry for entry in loaded.entries.values() if where.holds(entry.value)]
     if as_json:
         lines = [json.dumps(entry.document(), ensure_ascii=False) for entry in entries]

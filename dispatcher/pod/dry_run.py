@@ -15,6 +15,7 @@ from dispatcher.pod.options import PodOptions
 from dispatcher.pod.waiting import Facts, Waiting
 from dispatcher.run_state import life
 from dispatcher.run_state.journal import now_text
+from dispatcher.run_state.moving_in import refuse_unadopted
 from dispatcher.run_state.states import Record, State
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
@@ -31,6 +32,7 @@ class Row(msgspec.Struct, frozen=True):
 
 def dry_run(layout: Layout, config: Config, options: PodOptions) -> list[Row]:
     """Every entry of the manifest, in its order; hand edits that nobody has taken in yet are not looked at."""
+    refuse_unadopted(layout, (config.matrix, options.matrix or config.matrix))
     store = Store(layout, by=options.pod, lock=config.lock)
     store.refresh(to_the_end=True)
     manifest = load_manifest(options.matrix or config.matrix, store.records.keys())

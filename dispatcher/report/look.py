@@ -19,6 +19,7 @@ from dispatcher.report.progress import Progress, parse_progress
 from dispatcher.report.view import PodView, View
 from dispatcher.run_state import edits, files, life, status_file
 from dispatcher.run_state.fold import Refusal
+from dispatcher.run_state.moving_in import adopt_hint, find_unadopted
 from dispatcher.run_state.states import BY_HAND, IN_FLIGHT, Record, State, apply
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
@@ -48,6 +49,9 @@ class Looker:
         pods = self._pods()
         default = self._manifest(self._config.matrix)
         warnings: list[str] = []
+        unadopted = find_unadopted(self._layout, (self._config.matrix,))
+        if unadopted is not None:
+            warnings.append(adopt_hint(self._layout, unadopted))
         entries: dict[str, Entry] = {}
         if isinstance(default, ManifestError):
             self._check_workspace(default, records)
@@ -148,7 +152,7 @@ class Looker:
         if data is None:
             return []
         try:
-            return edits.adopt(status_file.parse(data, str(path)), str(path))
+            return edits.adopt(status_file.parse(data, str(path)))
         except StatusFileError as error:
             store.problem = f"{error}. Correct it: there is no journal yet, so nothing else knows these jobs"
             return []

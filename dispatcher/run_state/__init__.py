@@ -20,6 +20,10 @@ compares it with the head's, at the head's length, and each step reads the last 
 stands in memory must still be what the file says. Where it is not (somebody has written over lines), readers and
 dispatchers stop, and name the repair.
 
+Moving in (moving_in). A status file beside the manifest or in the root, and no run state: nothing that writes starts,
+until `dispatcher init --adopt` begins the journal with its records or `status_file:` says that it stays there. A line
+that makes no record is refused and its job held.
+
 Hand edits (edits, hand_edits). Each line is compared with the record of the same `rev`: what differs is an edit, what
 is merely old is not. Old versions are remembered, or read from the journal once for a whole old copy. What cannot be
 used is refused, shown until it is settled, and kept in rejected/. A file that cannot be read stops nothing and is

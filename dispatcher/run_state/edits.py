@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from dispatcher.errors import FormatError, StatusFileError
+from dispatcher.errors import FormatError
 from dispatcher.run_state.journal import same_time
 from dispatcher.run_state.states import (
     BY_HAND,
@@ -87,18 +87,18 @@ def merge(
 _FORGET = "`dispatcher forget JOB` removes one, `abandoned` stops it from being claimed"
 
 
-def adopt(lines: Mapping[str, Mapping[str, Any]], name: str) -> list[Outcome]:
+def adopt(lines: Mapping[str, Mapping[str, Any]]) -> list[Outcome]:
     """The records of a status file that comes without a journal.
 
-    Raises StatusFileError for a line that makes no record: guessing here could run an entry twice.
+    A line that makes no record is refused, and its job held: what has been done or runs must not be claimed anew.
     """
     outcomes = []
     for job, line in lines.items():
         fields = {key: value for key, value in line.items() if key != "rev"}
         why = _no_record(fields)
+        outcomes.append(Outcome(job, "adopted", {"state": State.HELD} if why else fields))
         if why:
-            raise StatusFileError(f"{name}: {job!r}: {why}; nothing was adopted, correct the line and start again")
-        outcomes.append(Outcome(job, "adopted", fields))
+            outcomes.append(_refuse(job, line, f"{why}; the job is held until you say what it is"))
     return outcomes
 
 

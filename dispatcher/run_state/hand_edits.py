@@ -56,7 +56,7 @@ class HandEdits:
             if not self._replica.network:
                 found = os.stat(path)
                 return found.st_ino, found.st_size, found.st_mtime_ns
-            files.look_at(self.layout.run_state)
+            files.look_at(path.parent)
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ESTALE):

@@ -89,7 +89,7 @@ class Projector:
             os.close(retired.fd)
         if self._retired and not self._exchange_works:
             with contextlib.suppress(OSError):
-                files.stamp(self.store.layout.run_state)
+                files.stamp(self.store.layout.status_file.parent)
         self._retired = []
 
     def take_in_leftovers(self) -> None:

@@ -12,7 +12,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Final
 
 from dispatcher.errors import DamagedJournalError, LockError, LockLostError, StorageError
@@ -31,10 +32,11 @@ from dispatcher.run_state.lock_choice import (
     strict_is_in_force,
 )
 from dispatcher.run_state.mounts import mount_of
+from dispatcher.run_state.moving_in import refuse_unadopted
 from dispatcher.run_state.replica import STALE_PAUSES_S, Replica
 from dispatcher.run_state.states import Record
 from dispatcher.run_state.transaction import Transaction
-from dispatcher.workspace import Layout
+from dispatcher.workspace import STATUS_FILE, Layout
 
 __all__ = ["Identity", "Store", "Transaction"]
 
@@ -48,7 +50,8 @@ class Store:
 
     `records` is complete and current after `refresh()` or inside a transaction. `problem` says what is wrong with the
     status file, if a person has left it in a state that cannot be read. `status_is_stale` says that the status file
-    shows less than `records`. Not for several threads, and no transaction within another.
+    shows less than `records`. `manifests` are those beside which a lab's own status file may stand. Not for several
+    threads, and no transaction within another.
     """
 
     def __init__(
@@ -59,15 +62,21 @@ class Store:
         lock: str = "auto",
         lost_after_s: float = LOST_AFTER_S,
         wall_clock: Callable[[], float] = time.time,
+        manifests: Iterable[Path] = (),
     ) -> None:
         self.layout = layout
         self.by = by
+        # A status file of somebody else, to begin the journal with.
+        self.adopt_from: Path | None = None
+        # The status file with which this process began the journal.
+        self.began_with: Path | None = None
         self.status_is_stale = True
         # Called about every second while somebody else holds the lock.
         self.while_waiting: Callable[[], object] = lambda: None
         self._wall_clock = wall_clock
         self._wanted_lock = lock
         self._lost_after_s = lost_after_s
+        self._manifests = tuple(manifests)
         self._lock: ClaimsLock | None = None
         self._head: Head | None = None
         self._head_changed = False
@@ -275,7 +284,7 @@ class Store:
     def _create_journal(self, generation: int) -> None:
         """The first generation; its records are adopted from a status file that is there already."""
         path = self.layout.journal(generation)
-        name = str(self.layout.status_file)
+        name = str(self.adopt_from or self.layout.status_file)
         with files.storing("reading", name):
             data = files.read_fresh(name)
         lines = status_file.parse(data, name) if data is not None and data.strip() else {}
@@ -286,9 +295,13 @@ class Store:
         base = max(revs.values(), default=0)
         known: list[Line] = []
         new: list[Line] = []
-        for outcome in edits.adopt(lines, name):
+        outcomes = edits.adopt(lines)
+        for outcome in outcomes:
             job, fields = outcome.job, dict(outcome.fields)
-            if job in revs:
+            if outcome.event == "refused":
+                refusal = {"why": outcome.why, "line": outcome.line}
+                new.append(Line(seq=base + len(new) + 1, at=at, by=self.by, event="refused", job=job, data=refusal))
+            elif job in revs:
                 fields["rev"] = revs[job]
                 born = {"born": revs[job]}
                 known.append(Line(seq=base, at=at, by=self.by, event="snapshot", job=job, set=fields, data=born))
@@ -303,7 +316,11 @@ class Store:
         )
         with files.storing("creating the journal", path):
             os.makedirs(self.layout.journal_dir, exist_ok=True)
-            publish(path, encode_generation(header, known + new))
+            if publish(path, encode_generation(header, known + new)):
+                self.began_with = Path(name)
+            if data is not None and any(outcome.event == "refused" for outcome in outcomes):
+                os.makedirs(self.layout.rejected_dir, exist_ok=True)
+                files.write_unique(self.layout.rejected_dir / f"{at.replace(':', '')}-{STATUS_FILE}", data)
 
     # Hand edits.
 
@@ -391,6 +408,8 @@ class Store:
 
     def _claims_lock(self) -> ClaimsLock:
         if self._lock is None:
+            if self.adopt_from is None:
+                refuse_unadopted(self.layout, self._manifests)
             self._make_directories()
             self._lock = choose_lock(self.layout, self._wanted_lock, self.by, self._lost_after_s)
         return self._lock

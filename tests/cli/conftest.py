@@ -15,6 +15,7 @@ import pytest
 
 from dispatcher.api import Workspace
 from dispatcher.cli.main import main
+from dispatcher.workspace import Layout
 
 ENTRIES = [
     {"job_id": "base", "method": "pretrain"},
@@ -43,7 +44,7 @@ class Lab:
         self.root = root
         self._capsys = capsys
         self.workspace = Workspace(root, by="test")
-        self.layout = self.workspace.layout
+        self.layout = Layout(root)
 
     def write_manifest(self, entries: list[dict[str, Any]], name: str = "matrix.json") -> None:
         self.layout.matrix_dir.mkdir(exist_ok=True)

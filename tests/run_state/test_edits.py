@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_state.lines import AT, JOBS, change, json_values
 
-from dispatcher.errors import StatusFileError
 from dispatcher.run_state import edits, status_file
 from dispatcher.run_state.edits import Outcome
 from dispatcher.run_state.fold import Fold
@@ -372,7 +370,9 @@ def test_a_new_line_makes_a_record_but_not_a_running_one() -> None:
     assert set(world.records) == {"a", "new"}
 
 
-def test_adoption_names_the_line_that_makes_no_record() -> None:
+def test_a_line_that_makes_no_record_is_refused_and_its_job_held() -> None:
     lines = {"a": {"state": "done"}, "b": {"state": "running", "pid": "many"}}
-    with pytest.raises(StatusFileError, match=r"'b'.*pid.*nothing was adopted"):
-        edits.adopt(lines, str(Path("matrix_status.json")))
+    adopted, held, refused = edits.adopt(lines)
+    assert (adopted.fields, held.fields) == ({"state": "done"}, {"state": "held"})
+    assert (refused.job, refused.event) == ("b", "refused")
+    assert "pid" in refused.why

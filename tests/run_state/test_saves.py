@@ -245,12 +245,12 @@ def test_restore_keeps_the_broken_file_and_writes_a_good_one(layout: Layout, sto
 
 def test_a_first_start_with_a_broken_status_file_guesses_nothing(layout: Layout) -> None:
     layout.run_state.mkdir()
-    for data, word in ((b'{"a": {"state"', "line 1"), (b'{"a": {"state": "runing"}}', "did you mean 'running'")):
-        layout.status_file.write_bytes(data)
-        with pytest.raises(StatusFileError, match=word):
-            touch(Store(layout, by="pod-0"))
-        assert layout.status_file.read_bytes() == data
-        assert list(layout.journal_dir.iterdir()) == []
+    data = b'{"a": {"state"'
+    layout.status_file.write_bytes(data)
+    with pytest.raises(StatusFileError, match="line 1"):
+        touch(Store(layout, by="pod-0"))
+    assert layout.status_file.read_bytes() == data
+    assert list(layout.journal_dir.iterdir()) == []
 
 
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])

@@ -1,0 +1,113 @@
+"""`dispatcher init --adopt FILE`: the records of a lab's own status file become the run state."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from dispatcher.errors import StateError
+
+if TYPE_CHECKING:
+    from dispatcher.api import Workspace
+    from dispatcher.run_state.edits import Outcome
+    from dispatcher.workspace import Layout
+
+_REFUSED_SHOWN: Final = 20
+_UNWATCHED: Final = "running, nobody watches it"
+_REFUSED: Final = "refused, held"
+
+
+def adopt_file(layout: Layout, file: Path) -> None:
+    """Take over `file`, and say what became of each line. A second call says that it was done."""
+    from dispatcher.api import Workspace
+    from dispatcher.run_state import journal
+    from dispatcher.run_state.moving_in import read_lab_file
+
+    if not layout.root.is_dir():
+        raise StateError(f"{layout.root}: there is no such directory; name the workspace that holds your manifest")
+    file = file.absolute()
+    found = Workspace(layout.root)
+    if journal.generations(found.layout):
+        _say_done(found)
+        return
+    if os.path.lexists(found.layout.status_file) and not os.path.samefile(found.layout.status_file, file):
+        raise StateError(
+            f"{found.layout.status_file} is there already, and the next dispatcher begins with it; to begin with "
+            f"{file}, move that one away. Nothing was changed"
+        )
+    # A file that cannot be used is found before anything is made.
+    read_lab_file(file)
+    if _take_over(found, file):
+        _say(found, file)
+    else:
+        _say_done(found)
+
+
+def _take_over(found: Workspace, file: Path) -> bool:
+    """Whether it was this process that began the run state, with `file`."""
+    from dispatcher.run_state import files
+
+    layout, store = found.layout, found.store
+    with files.shared_umask(layout.root), files.storing("laying the workspace in", layout.root):
+        for directory in (layout.matrix_dir, layout.templates_dir, layout.scripts_dir):
+            os.makedirs(directory, exist_ok=True)
+    store.adopt_from = file
+    with found.changing():
+        pass
+    return store.began_with == file
+
+
+def _say_done(found: Workspace) -> None:
+    found.store.refresh(to_the_end=True)
+    count = len(found.store.records)
+    click.echo(
+        f"{found.layout.root}: this was done already: the run state has {count} job{'' if count == 1 else 's'}. "
+        "Nothing was changed; `dispatcher status` shows them"
+    )
+
+
+def _say(found: Workspace, file: Path) -> None:
+    from dispatcher.cli.printing import print_rows
+    from dispatcher.report.waiting import names_text
+    from dispatcher.run_state.moving_in import read_lab_file
+
+    outcomes = read_lab_file(file)
+    jobs = [outcome.job for outcome in outcomes if outcome.event == "adopted"]
+    refused = {outcome.job: outcome.why for outcome in outcomes if outcome.event == "refused"}
+    click.echo(f"{file}: {len(jobs)} job{'' if len(jobs) == 1 else 's'} adopted into {found.layout.run_state}")
+    rows = _rows(outcomes, refused)
+    unknown = _unknown(found, jobs)
+    if unknown:
+        rows.append(("in no manifest, not claimed", unknown))
+    print_rows(
+        [{"became": word, "jobs": len(names), "which": names_text(tuple(names))} for word, names in rows], "plain"
+    )
+    for job, why in list(refused.items())[:_REFUSED_SHOWN]:
+        click.echo(f"refused: {job}: {why}")
+    if len(refused) > _REFUSED_SHOWN:
+        click.echo(f"... and {len(refused) - _REFUSED_SHOWN} more: `dispatcher status` lists them")
+    if not file.samefile(found.layout.status_file):
+        click.echo(
+            f"{file} stays as it is, and no dispatcher reads it any more: stop the script that writes it, or let it "
+            f"write {found.layout.status_file}"
+        )
+
+
+def _rows(outcomes: Iterable[Outcome], refused: Collection[str]) -> list[tuple[str, list[str]]]:
+    """What became of the jobs, in the order of the words' first appearance, and the jobs of each."""
+    kinds: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        if outcome.event == "adopted":
+            state: Any = _REFUSED if outcome.job in refused else outcome.fields["state"]
+            kinds.setdefault(_UNWATCHED if state in ("running", "submitted") else str(state), []).append(outcome.job)
+    order = ["done", "failed", "queued", _UNWATCHED, "held", "abandoned", _REFUSED]
+    return sorted(kinds.items(), key=lambda kind: order.index(kind[0]))
+
+
+def _unknown(found: Workspace, jobs: Iterable[str]) -> list[str]:
+    entries = found.look().entries
+    return [job for job in jobs if job not in entries]

@@ -1,0 +1,57 @@
+"""Moving in: a lab's own script has kept a status file of its own, and no dispatcher has run here yet.
+
+Such scripts put `matrix_status.json` beside the manifest or into the workspace's root. Without its records everything
+would be queued anew and done work would run again, so nothing that changes the run state starts before they are
+adopted, or before dispatcher.yaml says that the file stays where it is.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+
+from dispatcher.errors import StateError, StorageError
+from dispatcher.run_state import edits, files, journal, status_file
+from dispatcher.workspace import STATUS_FILE, Layout
+
+
+def has_moved_in(layout: Layout) -> bool:
+    """Whether there is a run state: a journal, or the status file that begins one."""
+    return os.path.lexists(layout.status_file) or bool(journal.generations(layout))
+
+
+def find_unadopted(layout: Layout, manifests: Iterable[Path] = ()) -> Path | None:
+    """The status file of a lab's own script that nobody has adopted; None when there is none, or a run state."""
+    if has_moved_in(layout):
+        return None
+    places = (layout.matrix_dir, *(path.parent for path in manifests), layout.root)
+    found = (place / STATUS_FILE for place in dict.fromkeys(places))
+    return next((path for path in found if path.is_file()), None)
+
+
+def refuse_unadopted(layout: Layout, manifests: Iterable[Path] = ()) -> None:
+    """Raise StateError when a status file waits to be adopted."""
+    path = find_unadopted(layout, manifests)
+    if path is not None:
+        raise StateError(f"{adopt_hint(layout, path)}. Nothing was changed")
+
+
+def adopt_hint(layout: Layout, path: Path) -> str:
+    """What a person is to do about a status file that nobody has adopted."""
+    named = os.path.relpath(path, layout.root)
+    return (
+        f"{path} says how jobs stand, but no dispatcher has taken over its records: they would all be queued anew. "
+        f"Type `dispatcher init --adopt {shlex.quote(named)}` (in {layout.root}) to take them over, or write "
+        f"`status_file: {named}` into {layout.config_file.name} to keep the file where it is"
+    )
+
+
+def read_lab_file(path: Path) -> list[edits.Outcome]:
+    """What adopting the status file at `path` would do, line by line; raises StatusFileError when it is broken."""
+    with files.storing("reading", path):
+        data = files.read_fresh(path)
+    if data is None:
+        raise StorageError(f"{path}: there is no such file; name the status file of your own script")
+    return edits.adopt(status_file.parse(data, str(path)))

@@ -1,0 +1,91 @@
+"""`dispatcher init --adopt`: what a lab sees that moves in."""
+
+from __future__ import annotations
+
+import json
+import re
+
+LAB = {
+    "base": {"state": "done", "pod": "shivam-0", "pid": 3328333, "gpu": 2, "finished_at": "2026-06-17T26:12:00Z"},
+    "fft_german_s1": {"state": "failed", "gpu": [2, 3]},
+    "fft_german_s2": {"state": "running", "pod": "shivam-0", "pid": 3328334, "started_at": "2026-06-17T22:48:00Z"},
+    "lora_german_s1": {"state": "quued"},
+    "gone": {"state": "queued"},
+}
+
+
+def write_lab_file(lab, lines=LAB):
+    path = lab.layout.matrix_dir / "matrix_status.json"
+    path.write_text(json.dumps(lines))
+    return path
+
+
+def test_every_command_that_would_write_refuses_and_names_the_cure(lab):
+    write_lab_file(lab)
+    before = lab.snapshot()
+    for words in ("--pod p --slots 1", "--pod p --slots 1 --dry-run", "requeue base", "edit --clear-refused"):
+        outcome = lab.run(*words.split())
+        assert outcome.code == 1
+        assert "dispatcher init --adopt matrix/matrix_status.json" in outcome.err
+        assert "status_file: matrix/matrix_status.json" in outcome.err
+    assert "init --adopt" in lab.run("status").err
+    assert lab.snapshot() == before
+
+
+def test_one_command_moves_in(lab):
+    path = write_lab_file(lab)
+    text = path.read_text()
+    outcome = lab.run("init", "--adopt", str(path))
+    assert (outcome.code, outcome.err) == (0, "")
+    rows = [re.split("  +", line) for line in outcome.out.splitlines()]
+    became = {row[0]: row[2] for row in rows if len(row) == 3 and row[1] == "1"}
+    assert became == {
+        "done": "base",
+        "failed": "fft_german_s1",
+        "queued": "gone",
+        "running, nobody watches it": "fft_german_s2",
+        "refused, held": "lora_german_s1",
+        "in no manifest, not claimed": "gone",
+    }
+    assert "refused: lora_german_s1: unknown state 'quued' (did you mean 'queued'?)" in outcome.out
+    assert path.read_text() == text
+    assert lab.state("base") == "done"
+    counts = lab.run("status", "--json").json["counts"]
+    assert (counts["done"], counts["failed"], counts["running"], counts["held"]) == (1, 1, 1, 1)
+    before = lab.snapshot()
+    again = lab.run("init", "--adopt", str(path))
+    assert again.code == 0
+    assert "was done already: the run state has 5 jobs" in again.out
+    assert lab.snapshot() == before
+
+
+def test_a_broken_file_changes_nothing(lab):
+    path = write_lab_file(lab)
+    path.write_text('{"base": {"state": "done"')
+    before = lab.snapshot()
+    outcome = lab.run("init", "--adopt", str(path))
+    assert outcome.code == 1
+    assert "line 1" in outcome.err
+    assert lab.run("init", "--adopt", str(path.with_name("typo.json"))).code == 1
+    assert lab.snapshot() == before
+
+
+def test_a_status_file_that_is_there_is_not_replaced(lab):
+    path = write_lab_file(lab)
+    lab.layout.run_state.mkdir()
+    lab.layout.status_file.write_text('{"base": {"state": "failed"}}')
+    outcome = lab.run("init", "--adopt", str(path))
+    assert outcome.code == 1
+    assert "is there already" in outcome.err
+    assert lab.run("init", "--adopt", str(lab.layout.status_file)).code == 0
+    assert lab.state("base") == "failed"
+
+
+def test_the_file_stays_where_it_is_when_the_configuration_says_so(lab):
+    path = write_lab_file(lab)
+    lab.layout.config_file.write_text("status_file: matrix/matrix_status.json\n")
+    assert lab.run("requeue", "fft_german_s1").out == "fft_german_s1: requeued\n"
+    assert json.loads(path.read_text())["fft_german_s1"]["state"] == "queued"
+    assert not lab.layout.status_file.exists()
+    assert lab.run("status", "--json").json["counts"]["done"] == 1
+    assert lab.run("doctor", "--json", "--peer-wait", "0").json["findings"]

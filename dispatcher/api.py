@@ -114,13 +114,14 @@ class Workspace:
         waiting = reasons(view)
         return [(job, waiting.why(job).text) for job in queued]
 
-    def results(self, view: View | None = None) -> list[dict[str, Any]]:
-        """One row per job that has been done: `result.json` of the last such attempt and the entry's parameters.
+    def results(self, view: View | None = None, unsure: list[str] | None = None) -> list[dict[str, Any]]:
+        """One row per job that has been done: `result.json` of the last such attempt and the parameters it ran with.
 
         A row has `job_id`, `method`, the parameters, `attempt`, and the result's keys; where both have a key the
-        result's value stands. Jobs that wrote no result have no row. `view`: the look whose jobs to take.
+        result's value stands. Jobs that wrote no result have no row. `view`: the look whose jobs to take. `unsure` gets
+        the jobs whose attempt has left no `entry.json`: their rows have the parameters of today's manifest.
         """
-        return list(self._looker.results(view or self.look()))
+        return list(self._looker.results(view or self.look(), [] if unsure is None else unsure))
 
     def history(self, job: str | None = None) -> Iterator[Line]:
         """Every change in order, of one job or of all: `seq`, `at` (UTC), `by`, `event`, `job`, `set`, `data`."""
@@ -133,12 +134,21 @@ class Workspace:
         return list(self.look().pods)
 
     def plan(
-        self, state: State, names: Sequence[str], *, states: Iterable[str] = (), where: Where = ()
+        self,
+        state: State,
+        names: Sequence[str],
+        *,
+        states: Iterable[str] = (),
+        where: Where = (),
+        changed: bool = False,
     ) -> changes.Plan:
-        """What `requeue`, `hold`, `abandon` or `mark` (`state`: what they lead to) would be about; changes nothing."""
-        if not names and not states and not where:
+        """What `requeue`, `hold`, `abandon` or `mark` (`state`: what they lead to) would be about; changes nothing.
+
+        `changed`: only jobs that ran with other parameters than the manifest has now.
+        """
+        if not names and not states and not where and not changed:
             raise UsageError("say which jobs: ids, globs such as 'fft_*', --state or --where key=value")
-        return changes.plan(self.look(), state, names, list(states), _parsed(where))
+        return changes.plan(self.look(), state, names, list(states), _parsed(where), changed=changed)
 
     def carry_out(self, plan: changes.Plan) -> Changes:
         """Do what was planned, for every job as far as it still makes sense."""
@@ -156,13 +166,14 @@ class Workspace:
                     outcome.changed[job] = changes.what_happened(answer[0])
         return outcome
 
-    def requeue(self, *names: str, states: Iterable[str] = (), where: Where = ()) -> Changes:
-        """Queue jobs again: ids, globs, jobs in `states`, jobs whose values match `where`; all that is said must fit.
+    def requeue(self, *names: str, states: Iterable[str] = (), where: Where = (), changed: bool = False) -> Changes:
+        """Queue jobs again: ids, globs, `states`, values that match `where`, `changed`; they are combined with AND.
 
-        A running job that is named exactly is stopped first. Globs and `where` without `states` mean failed,
-        abandoned and held jobs only. Jobs that refuse are in the result's `refused`, with why.
+        A running job that is named exactly is stopped first. Globs and `where` without `states` mean failed, abandoned
+        and held jobs only. `changed` means jobs that ran with other parameters than the manifest has now, done ones
+        too. Jobs that refuse are in the result's `refused`, with why.
         """
-        return self.carry_out(self.plan(State.QUEUED, names, states=states, where=where))
+        return self.carry_out(self.plan(State.QUEUED, names, states=states, where=where, changed=changed))
 
     def hold(self, *names: str, states: Iterable[str] = (), where: Where = ()) -> Changes:
         """Keep jobs from being claimed until they are requeued; globs mean queued jobs only. Else as `requeue`."""

@@ -28,14 +28,18 @@ def _yes(function: click.decorators.FC) -> click.decorators.FC:
 @jobs_argument
 @state_option
 @where_option
+@click.option("--changed", is_flag=True, help="Jobs that ran with other parameters than the manifest has now.")
 @_yes
 @json_option
-def requeue(jobs: tuple[str, ...], states: tuple[str, ...], where: Where, yes: bool, as_json: bool) -> int:
-    """Queue jobs again: ids, globs, --state, --where; all that is said must fit.
+def requeue(
+    jobs: tuple[str, ...], states: tuple[str, ...], where: Where, changed: bool, yes: bool, as_json: bool
+) -> int:
+    """Queue jobs again: ids, globs, --state, --where, --changed; filters are combined with AND.
 
-    A glob or --where alone means failed, abandoned and held jobs. A running job that is named is stopped first.
+    A glob or --where alone means failed, abandoned and held jobs; --changed means done ones, too. A running job that is
+    named is stopped first.
     """
-    return _wish(State.QUEUED, "requeue", jobs, states, where, yes=yes, as_json=as_json)
+    return _wish(State.QUEUED, "requeue", jobs, states, where, changed=changed, yes=yes, as_json=as_json)
 
 
 @click.command()
@@ -105,10 +109,18 @@ def forget(jobs: tuple[str, ...], yes: bool) -> None:
 
 
 def _wish(
-    state: State, verb: str, jobs: tuple[str, ...], states: tuple[str, ...], where: Where, *, yes: bool, as_json: bool
+    state: State,
+    verb: str,
+    jobs: tuple[str, ...],
+    states: tuple[str, ...],
+    where: Where,
+    *,
+    changed: bool = False,
+    yes: bool,
+    as_json: bool,
 ) -> int:
     found = workspace()
-    plan = found.plan(state, jobs, states=states, where=where)
+    plan = found.plan(state, jobs, states=states, where=where, changed=changed)
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if len(plan.jobs) > _MANY and not yes and is_terminal:
         click.confirm(f"{verb} {_count(len(plan.jobs))}?", abort=True)

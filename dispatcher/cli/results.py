@@ -29,7 +29,7 @@ def results(
     states: tuple[str, ...],
     style: str,
 ) -> None:
-    """Show the results of jobs that are done, joined with their entries' parameters.
+    """Show the results of jobs that are done, with the parameters that they ran with.
 
     Without options one row per job. With --rows, --cols and --value a pivot:
     dispatcher results --rows lang --cols method --value test_bpc --agg mean,std,best,n --best min
@@ -40,7 +40,13 @@ def results(
     found = workspace()
     view = found.look()
     jobs = select(view, (), parse_states(states), where)
-    table = found.results(view.only({job: view.records[job] for job in jobs}))
+    unsure: list[str] = []
+    table = found.results(view.only({job: view.records[job] for job in jobs}), unsure)
+    if unsure:
+        note(
+            f"{len(unsure)} results have the parameters of today's manifest, because their attempts left no "
+            f"entry.json: {', '.join(unsure[:3])}"
+        )
     if not (rows or cols or value):
         print_rows(table, style, none="no results yet")
         return

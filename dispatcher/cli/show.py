@@ -18,21 +18,26 @@ if TYPE_CHECKING:
 @click.argument("job", shell_complete=complete_jobs)
 @json_option
 def show(job: str, as_json: bool) -> None:
-    """Show the record of JOB, its entry and its attempts, and why it waits."""
+    """Show the record of JOB, what it ran with and its attempts, and why it waits.
+
+    Where the manifest says something else by now, both are shown.
+    """
     from dispatcher.report.overview import job_row
     from dispatcher.report.selection import select
 
     found = workspace()
     view = found.look()
     job = select(view, [job])[0]
-    record, entry = view.records[job], view.entries.get(job)
+    listed, ran = view.entries.get(job), view.last_ran(job)
     attempts = found.attempts(job)
     if as_json:
         print_json(
             {
                 **job_row(view, job),
-                "record": record.fields(),
-                "entry": entry.document() if entry else None,
+                "record": view.records[job].fields(),
+                "entry": listed.document() if listed else None,
+                "ran_with": ran.document() if ran else None,
+                "changes": _changes(view, job),
                 "attempts": attempts,
                 "why": _why(view, job),
                 "refused_edits": [refusal for refusal in view.refusals if refusal.job == job],
@@ -40,12 +45,40 @@ def show(job: str, as_json: bool) -> None:
         )
         return
     print_rows(_facts(view, job), "plain", ("", job))
+    entry = view.entry(job)
     if entry is not None:
         click.echo()
         print_rows([{"entry": key, "value": value} for key, value in entry.document().items()], "plain")
+        click.echo(_source(view, job))
+    rows = _changes(view, job)
+    if rows:
+        click.echo()
+        print_rows(rows, "plain", ("key", "ran_with", "manifest"))
     if attempts:
         click.echo()
         print_rows(attempts, "plain", ("attempt", "exit_code", "reason", "ended_at", "log_bytes", "directory"))
+
+
+def _changes(view: View, job: str) -> list[dict[str, Any]]:
+    """What the last attempt ran with and the manifest says otherwise by now."""
+    from dispatcher.report.ran import differences
+
+    listed, ran = view.entries.get(job), view.last_ran(job)
+    return differences(ran, listed) if ran is not None and listed is not None else []
+
+
+def _source(view: View, job: str) -> str:
+    """Where the values that are shown come from."""
+    record = view.records[job]
+    if not record.attempt:
+        return "(from the manifest: it has not run)"
+    if view.last_ran(job) is None:
+        return f"(from the manifest: attempt {record.attempt} has left no entry.json, so what it ran with is unknown)"
+    if job not in view.entries:
+        return f"(what attempt {record.attempt} ran with: no manifest lists the job)"
+    if view.entry(job) is view.entries[job] and _changes(view, job):
+        return "(from the manifest: the next attempt runs with these)"
+    return f"(what attempt {record.attempt} ran with)"
 
 
 def _facts(view: View, job: str) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -51,6 +52,8 @@ READERS: Final[Mapping[str, tuple[str, values.Reader]]] = {
     "config": ("config", _parse_config),
     "import": ("imports", values.parse_words),
 }
+# Words that say when and where an entry runs, not what its job does.
+SCHEDULING: Final = frozenset({"needs", "priority", "retries", "retry_on", "time_limit", "outlet", "resources"})
 RESERVED: Final = frozenset(READERS) | {"job_id", "method"}
 
 # One for all entries: msgspec would give each of them an empty dict of its own.
@@ -97,6 +100,22 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         if key in ("job_id", "method"):
             return getattr(self, key)
         return self._words().get(key)
+
+    def digest(self) -> str:
+        """Equal for entries that a job cannot tell apart: what SCHEDULING says does not count."""
+        seen = (
+            self.method, dict(self.params), self.command, self.gpus, dict(self.env), self.job, dict(self.config),
+            self.imports,
+        )  # fmt: skip
+        try:
+            text = msgspec.json.encode(seen, order="sorted")
+        except (ValueError, OverflowError):
+            # Whole numbers beyond 64 bits, halves of surrogate pairs.
+            text = json.dumps(seen, sort_keys=True).encode()
+        # A few milliseconds to import, which a command that compares nothing does not pay.
+        from hashlib import blake2b
+
+        return blake2b(text, digest_size=8).hexdigest()
 
     def _words(self) -> Mapping[str, Any]:
         if self.written:

@@ -217,6 +217,7 @@ class Turn:
             "gpu": None if not gpus else gpus[0] if len(gpus) == 1 else list(gpus),
             "started_at": tx.at,
             "attempt": passed[0],
+            "ran_with": choice.entry.digest(),
             "host": life.host_name(),
             "finished_at": None,
             "exit_code": None,
@@ -354,7 +355,7 @@ class Turn:
         stuck = self._stuck()
         waiting = self.queue.waiting(now)
         if stuck:
-            why = summary(waiting.why(job).text for job in stuck)
+            why = summary(reason.root or reason.text for reason in map(waiting.why, stuck))
             said.append(f"ended with {_entries(len(stuck))} left that cannot go on now: {why}")
         refused = self.queue.refused() if self.options.until_empty else []
         if refused:

@@ -22,7 +22,7 @@ SLOT: Final = "waits for a free slot"
 NO_POD: Final = "no pod is running"
 UNKNOWN_JOB: Final = "no manifest knows it: it is kept, not claimed"
 _SHOWN: Final = 3
-_WILL_NOT_BE_DONE: Final = frozenset({State.FAILED, State.ABANDONED, State.HELD})
+_WILL_NOT_BE_DONE: Final = {State.FAILED: "{} failed", State.ABANDONED: "{} was abandoned", State.HELD: "{} is held"}
 
 
 class Reason(msgspec.Struct, frozen=True):
@@ -130,9 +130,8 @@ class Waiting:
             return Reason(f"needs {need} (unknown job)", needs_person=True, root=root)
         if record.state is not State.QUEUED:
             why = f": {record.reason}" if record.state is State.FAILED and record.reason else ""
-            root = f"{need} is {record.state}{why}"
-            final = record.state in _WILL_NOT_BE_DONE
-            return Reason(f"needs {need} ({record.state}{why})", needs_person=final, root=root if final else "")
+            root = _WILL_NOT_BE_DONE.get(record.state, "").format(need)
+            return Reason(f"needs {need} ({record.state}{why})", bool(root), root and root + why)
         reason = self._known.get(need)
         if reason is None or not reason.root:
             return Reason(f"needs {need} (queued)")

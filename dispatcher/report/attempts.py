@@ -1,8 +1,9 @@
-"""Rows of results: what the last done attempt of each job left, with the parameters of its entry."""
+"""What attempts leave behind: their small files, and rows of results with the parameters they ran with."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,6 +20,15 @@ def parse_object(data: bytes | None) -> dict[str, Any] | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def read_small(path: Path) -> bytes | None:
+    """A small file of an attempt; None when there is none. On NFS it may be a few seconds old."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return None
 
 
 def ended_well(exit_file: bytes | None) -> bool:

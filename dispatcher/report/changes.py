@@ -44,12 +44,19 @@ class Changes(msgspec.Struct, frozen=True):
     left_alone: tuple[str, ...] = ()
 
 
-def plan(view: View, state: State, names: Sequence[str], states: Sequence[str], where: Where) -> Plan:
-    """The jobs that `state` is wished for; UsageError for a name, state or key that nobody knows."""
+def plan(
+    view: View, state: State, names: Sequence[str], states: Sequence[str], where: Where, *, changed: bool = False
+) -> Plan:
+    """The jobs that `state` is wished for; UsageError for a name, state or key that nobody knows.
+
+    `changed`: only those that ran with other parameters than the manifest has now.
+    """
     wanted = parse_states(states)
     chosen = select(view, names, wanted, where)
+    if changed:
+        chosen = [job for job in chosen if view.differs(job)]
     exact = {name for name in names if not is_glob(name)}
-    meant = wanted or BY_GLOB[state]
+    meant = wanted or (BY_GLOB[state] | {State.DONE} if changed else BY_GLOB[state])
     jobs = {job: view.records[job] for job in chosen if job in exact or view.records[job].state in meant}
     return Plan(state, jobs, tuple(job for job in chosen if job not in jobs))
 

@@ -16,6 +16,7 @@ from dispatcher.pod.offers import gpus_of
 from dispatcher.pod.waiting import UNKNOWN_JOB
 from dispatcher.report import attempts
 from dispatcher.report.progress import Progress, parse_progress
+from dispatcher.report.ran import RanWith
 from dispatcher.report.view import PodView, View
 from dispatcher.run_state import edits, files, life, status_file
 from dispatcher.run_state.fold import Refusal
@@ -39,6 +40,7 @@ class Looker:
         self._store = store
         self._watch = life.Watch()
         self._looks = 0
+        self._ran = RanWith(layout)
         self._manifests: dict[Path, tuple[_Signature, dict[str, Entry] | ManifestError]] = {}
 
     def look(self) -> View:
@@ -77,18 +79,27 @@ class Looker:
             problem=store.problem,
             unknown_job="its manifest cannot be read" if warnings else UNKNOWN_JOB,
             warnings=tuple(warnings),
+            ran=self._ran,
             gpus_of=lambda entry: gpus_of(self._config, entry),
         )
 
-    def results(self, view: View) -> Iterator[dict[str, Any]]:
-        """The result rows of all jobs of the view that have been done; see `Workspace.results`."""
+    def results(self, view: View, unsure: list[str]) -> Iterator[dict[str, Any]]:
+        """The result rows of all jobs of the view that have been done; see `Workspace.results`.
+
+        `unsure` gets the jobs whose attempt has left no `entry.json`: their rows have the manifest's parameters.
+        """
         for job, record in view.records.items():
             attempt = self._last_done(job, record)
-            if attempt:
-                data = _read(self._layout.attempt(job, attempt).result)
-                if data is not None:
-                    # A file that is no JSON object is a row without values, which a pivot says that it leaves out.
-                    yield attempts.result_row(job, view.entries.get(job), attempt, attempts.parse_object(data) or {})
+            data = attempts.read_small(self._layout.attempt(job, attempt).result) if attempt else None
+            if data is None:
+                continue
+            listed = view.entries.get(job)
+            is_last = attempt == record.attempt
+            ran = self._ran.last(job, record, listed) if is_last else self._ran.attempt(job, attempt)
+            if ran is None:
+                unsure.append(job)
+            # A file that is no JSON object is a row without values, which a pivot says that it leaves out.
+            yield attempts.result_row(job, ran or listed, attempt, attempts.parse_object(data) or {})
 
     def attempts(self, job: str) -> list[dict[str, Any]]:
         """The attempts of a job that have a directory; see `Workspace.attempts`."""
@@ -99,14 +110,14 @@ class Looker:
         rows = []
         for number in numbers:
             paths = self._layout.attempt(job, number)
-            status = attempts.parse_object(_read(paths.exit)) or {}
+            status = attempts.parse_object(attempts.read_small(paths.exit)) or {}
             rows.append(
                 {
                     "attempt": number,
                     "exit_code": status.get("exit_code"),
                     "reason": status.get("reason"),
                     "ended_at": status.get("ended_at"),
-                    "claimed_by": (_read(paths.claimant) or b"").decode(errors="replace").strip() or None,
+                    "claimed_by": (attempts.read_small(paths.claimant) or b"").decode(errors="replace").strip() or None,
                     "log_bytes": paths.log.stat().st_size if paths.log.exists() else None,
                     "directory": str(paths.directory),
                 }
@@ -161,7 +172,7 @@ class Looker:
         found = {}
         for job, record in records.items():
             if record.state in IN_FLIGHT and record.attempt:
-                progress = parse_progress(_read(self._layout.attempt(job, record.attempt).progress))
+                progress = parse_progress(attempts.read_small(self._layout.attempt(job, record.attempt).progress))
                 if progress is not None:
                     found[job] = progress
         return found
@@ -171,7 +182,9 @@ class Looker:
         if record.state is State.DONE and record.reason != BY_HAND:
             return record.attempt
         older = range(record.attempt, 0, -1)
-        return next((n for n in older if attempts.ended_well(_read(self._layout.attempt(job, n).exit))), 0)
+        return next(
+            (n for n in older if attempts.ended_well(attempts.read_small(self._layout.attempt(job, n).exit))), 0
+        )
 
     def _pods(self) -> list[PodView]:
         pods = []
@@ -232,12 +245,3 @@ class Looker:
                 continue
             entries.update((job, found[job]) for job in missing & found.keys())
             missing -= found.keys()
-
-
-def _read(path: Path) -> bytes | None:
-    """A small file of an attempt; None when there is none. On NFS it may be a few seconds old."""
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError:
-        return None

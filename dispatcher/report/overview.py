@@ -9,8 +9,9 @@ import msgspec
 
 from dispatcher.report.pivot import count_states
 from dispatcher.report.progress import duration_text, elapsed_s, progress_text, remaining_s
+from dispatcher.report.ran import count_text
 from dispatcher.report.view import View
-from dispatcher.report.waiting import Wait, reasons, waits
+from dispatcher.report.waiting import Wait, names_text, reasons, waits
 from dispatcher.run_state.states import IN_FLIGHT, State
 
 Row = dict[str, Any]
@@ -48,7 +49,8 @@ def job_row(view: View, job: str) -> Row:
     """One job as plain data, times in seconds; None for what is unknown or does not apply.
 
     Keys: job, method, state, want, pod, host, gpu, attempt, started_at, finished_at, elapsed_s, remaining_s, step, of,
-    metrics, exit_code, reason, error, priority, edited (by hand, not yet taken in), rev.
+    metrics, exit_code, reason, error, priority, edited (by hand, not yet taken in), changed (it ran with other
+    parameters than the manifest has now), rev.
     """
     record = view.records[job]
     progress = view.progress.get(job)
@@ -74,6 +76,7 @@ def job_row(view: View, job: str) -> Row:
         "error": record.error,
         "priority": view.priority(job),
         "edited": job in view.edited,
+        "changed": view.differs(job),
         "rev": record.rev,
     }
 
@@ -132,7 +135,20 @@ def notices(view: View) -> list[str]:
         for pause in view.pauses.values()
     ]
     found += _dead_pods(view)
+    found += _changed(view)
     return found
+
+
+def _changed(view: View) -> list[str]:
+    jobs = [job for job in view.records if view.differs(job)]
+    if not jobs:
+        return []
+    text = count_text((job, view.records[job]) for job in jobs)
+    return [
+        f"{text} job{'s' if len(jobs) > 1 else ''} ran with other parameters than the manifest has now "
+        f"({names_text(tuple(jobs))}): `dispatcher show {jobs[0]}` compares, "
+        "`dispatcher requeue --changed` runs them again"
+    ]
 
 
 def _refusal_text(job: str, why: str, line: str) -> str:

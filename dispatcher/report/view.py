@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
-from dispatcher.matrix.entry import Entry
+from dispatcher.matrix.entry import SCHEDULING, Entry
 from dispatcher.pod.waiting import UNKNOWN_JOB
 from dispatcher.report.progress import Progress
+from dispatcher.report.ran import RanWith, last_counts
 from dispatcher.run_state.fold import Pause, Refusal
 from dispatcher.run_state.life import PodInfo
 from dispatcher.run_state.states import FIELD_NAMES, IN_FLIGHT, Record
@@ -45,7 +46,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
     `edited` are jobs whose record is shown as a hand edit wants it that no dispatcher has taken in yet; `unqueued` are
     those that only the manifest has. `problem` is what is wrong with the status file, `unknown_job` why a record has no
-    entry. `now_s`: wall clock, seconds since 1970. `gpus_of` is how many GPUs an entry or its method asks for.
+    entry. `now_s`: wall clock, seconds since 1970. `gpus_of` is how many GPUs an entry or its method asks for, `ran`
+    what attempts ran with.
     """
 
     records: Mapping[str, Record]
@@ -61,10 +63,31 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     unknown_job: str = UNKNOWN_JOB
     warnings: tuple[str, ...] = ()
     gpus_of: Callable[[Entry], int | None] = _stated_gpus
+    ran: RanWith | None = None
+
+    def entry(self, job: str) -> Entry | None:
+        """What a job's values are taken from.
+
+        For a job that runs or has ended that is what its last attempt ran with; for one that is yet to run (again), the
+        manifest's entry. Where one of them is missing, the other.
+        """
+        listed, record = self.entries.get(job), self.records.get(job)
+        if self.ran is None or record is None or (listed is not None and not last_counts(record)):
+            return listed
+        return self.ran.last(job, record, listed) or listed
+
+    def last_ran(self, job: str) -> Entry | None:
+        """What the job's last attempt ran with; None for a job that has not run, and where the attempt left nothing."""
+        return self.ran.last(job, self.records[job], self.entries.get(job)) if self.ran is not None else None
+
+    def differs(self, job: str) -> bool:
+        """Whether a job that runs or has ended did so with other parameters than the manifest has now."""
+        return self.ran is not None and self.ran.differs(job, self.records[job], self.entries.get(job))
 
     def value(self, job: str, key: str) -> Any:
         """What a job has under `key`: of its entry, else of its record; None when neither says."""
-        entry = self.entries.get(job)
+        entry = self.entries.get(job) if key in SCHEDULING else None
+        entry = entry or self.entry(job)
         if entry is not None and key != "priority":
             value = entry.value(key)
             if value is not None:
@@ -85,7 +108,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         return record.priority_or(stated) if record else stated
 
     def method(self, job: str) -> str | None:
-        entry = self.entries.get(job)
+        entry = self.entry(job)
         return None if entry is None else entry.method
 
     def only(self, jobs: Mapping[str, Record]) -> View:

@@ -74,7 +74,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     change. `retries` counts automatic retries after failures and `returns` how often the entry went back by itself
     (preempted, lost), both since a person last queued it. `retry_at` is the earliest time of the next claim.
     `error` is the last error line of the last failed attempt. `want` is a state that a person asked of a running entry,
-    `priority` one that counts instead of the entry's.
+    `priority` one that counts instead of the entry's. `ran_with` is the digest of the entry with which attempt
+    `attempt` was claimed: it tells without opening a file whether the manifest says something else by now.
     """
 
     state: State
@@ -95,6 +96,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     retries: int = 0
     returns: int = 0
     retry_at: str | None = None
+    ran_with: str | None = None
     rev: int = 0
     extra: Mapping[str, Any] = {}
 

@@ -121,8 +121,8 @@ def test_a_retry() -> None:
 @pytest.mark.parametrize(
     ("record", "direct", "root", "final"),
     [
-        (Record(state=State.FAILED, reason="exit 3"), "needs a (failed: exit 3)", "a is failed: exit 3", True),
-        (Record(state=State.ABANDONED), "needs a (abandoned)", "a is abandoned", True),
+        (Record(state=State.FAILED, reason="exit 3"), "needs a (failed: exit 3)", "a failed: exit 3", True),
+        (Record(state=State.ABANDONED), "needs a (abandoned)", "a was abandoned", True),
         (Record(state=State.HELD), "needs a (held)", "a is held", True),
         (Record(state=State.RUNNING), "needs a (running)", "", False),
         (Record(state=State.QUEUED), "needs a (queued)", "", False),
@@ -153,7 +153,7 @@ def test_a_need_that_will_never_be_done_counts_before_one_that_runs() -> None:
 def test_needs_without_end() -> None:
     chain = [entry("0"), *(entry(str(n), str(n - 1)) for n in range(1, 30_000))]
     reason = why(*chain, records={"0": Record(state=State.FAILED, reason="exit 1")})
-    assert reason.text == "needs 29998 (queued); root cause: 0 is failed: exit 1"
+    assert reason.text == "needs 29998 (queued); root cause: 0 failed: exit 1"
     # Two manifests may need one another in a circle.
     assert why(entry("a", "b"), entry("b", "a")).text == "needs a (queued)"
     assert why(entry("a", "gone")).text == "needs gone (unknown job)"

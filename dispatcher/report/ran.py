@@ -1,0 +1,99 @@
+"""What jobs ran with: the `entry.json` of their attempts, which today's manifest need not agree with any more.
+
+A record bears the digest of the entry with which its attempt was claimed. Where the manifest's entry has the same one,
+the manifest is what the attempt ran with, and no file is opened: the cost grows with what differs and is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from dispatcher.matrix.entry import SCHEDULING, Entry, read_entry
+from dispatcher.report.attempts import parse_object, read_small
+from dispatcher.run_state.states import ENDED, IN_FLIGHT, Record
+from dispatcher.workspace import Layout
+
+# In these states a job's values are those of its last attempt; in the others those of the next one.
+_LAST_COUNTS: Final = IN_FLIGHT | ENDED
+
+
+class RanWith:
+    """Entries of attempts, each read once."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._read: dict[tuple[str, int], Entry | None] = {}
+        self._digests: dict[str, tuple[Entry, str]] = {}
+
+    def attempt(self, job: str, number: int) -> Entry | None:
+        """What this attempt was given; None when it has left no `entry.json`."""
+        key = (job, number)
+        if key not in self._read:
+            document = parse_object(read_small(self._layout.attempt(job, number).entry))
+            entry = read_entry(document, 0)[0] if document is not None else None
+            if entry is None:
+                # It may be written in a moment.
+                return None
+            self._read[key] = entry
+        return self._read[key]
+
+    def last(self, job: str, record: Record, listed: Entry | None) -> Entry | None:
+        """What the job's last attempt ran with; `listed` is the manifest's entry, None when no manifest has the job.
+
+        None for a job that has not run, and for an attempt that has left no `entry.json`.
+        """
+        if not record.attempt:
+            return None
+        if listed is not None and record.ran_with == self._digest(job, listed):
+            return listed
+        return self.attempt(job, record.attempt)
+
+    def differs(self, job: str, record: Record, listed: Entry | None) -> bool:
+        """Whether the manifest says something else by now than what the job's last attempt ran with."""
+        if record.state not in _LAST_COUNTS or record.ran_with is None or listed is None:
+            return False
+        return record.ran_with != self._digest(job, listed)
+
+    def _digest(self, job: str, entry: Entry) -> str:
+        known = self._digests.get(job)
+        if known is None or known[0] is not entry:
+            known = self._digests[job] = (entry, entry.digest())
+        return known[1]
+
+
+def last_counts(record: Record) -> bool:
+    """Whether a job's values are those of its last attempt, not those with which it will run next."""
+    return record.attempt > 0 and record.state in _LAST_COUNTS
+
+
+def differences(ran: Entry, listed: Entry) -> list[dict[str, Any]]:
+    """One row per key that the two say differently: `key`, `ran_with`, `manifest` (None: not said)."""
+    one, other = _seen(ran), _seen(listed)
+    return [
+        {"key": key, "ran_with": one.get(key), "manifest": other.get(key)}
+        for key in dict.fromkeys([*one, *other])
+        if not _same(one.get(key), other.get(key))
+    ]
+
+
+def _seen(entry: Entry) -> Mapping[str, Any]:
+    return {key: value for key, value in entry.document().items() if key not in SCHEDULING}
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal as a job sees them: 1, 1.0 and true are three values."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return type(one) is type(other) and bool(one == other)
+
+
+def count_text(jobs: Iterable[tuple[str, Record]]) -> str:
+    """How many there are in which state: `12 done`, `12 done and 1 running`."""
+    counts: dict[str, int] = {}
+    for _, record in jobs:
+        counts[record.state.value] = counts.get(record.state.value, 0) + 1
+    words = [f"{count} {state}" for state, count in counts.items()]
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]])) if words else ""

@@ -1,0 +1,146 @@
+"""What is shown is what happened: a manifest that changes after a run changes nothing in the tables of that run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import Any
+
+import pytest
+from fleet import Fleet, shell
+
+from dispatcher.api import Workspace
+from dispatcher.matrix.entry import Entry, read_entry
+from dispatcher.report.ran import RanWith
+
+RESULT = 'echo "{\\"loss\\": $LOSS}" >"$DISPATCHER_ATTEMPT_DIR/result.json"'
+
+
+def entry(job: str, lr: float, **rest: Any) -> dict[str, Any]:
+    return shell(job, RESULT, lr=lr, env={"LOSS": "0.5"}, **rest)
+
+
+def results(fleet: Fleet) -> dict[str, dict[str, Any]]:
+    return {row["job_id"]: row for row in json.loads(fleet.run("results", "--format", "json"))}
+
+
+@pytest.fixture
+def ran(fleet: Fleet) -> Fleet:
+    """Four jobs that are done; then `lr` changes for two of them, one leaves the manifest, and one stays as it was."""
+    fleet.write_manifest([entry("a", 0.1), entry("b", 0.2), entry("gone", 0.3), entry("same", 0.4)])
+    assert fleet.run_all().end() == 0
+    fleet.write_manifest([entry("a", 9.0), entry("b", 9.0), entry("same", 0.4, priority=7, time_limit="8h")])
+    return fleet
+
+
+def test_tables_show_what_the_attempts_ran_with(ran: Fleet) -> None:
+    assert {job: row["lr"] for job, row in results(ran).items()} == {"a": 0.1, "b": 0.2, "gone": 0.3, "same": 0.4}
+    by = json.loads(ran.run("status", "--by", "lr,method", "--format", "json"))
+    assert [(row["lr"], row["method"], row["done"]) for row in by] == [
+        ("0.1", "m", 1), ("0.2", "m", 1), ("0.3", "m", 1), ("0.4", "m", 1),
+    ]  # fmt: skip
+    assert list(results_where(ran, "lr=9.0")) == []
+    assert list(results_where(ran, "lr=0.3")) == ["gone"]
+    pivot = json.loads(ran.run("results", "--rows", "lr", "--value", "loss", "--format", "json"))
+    assert [row["lr"] for row in pivot] == ["0.1", "0.2", "0.3", "0.4"]
+
+
+def results_where(fleet: Fleet, where: str) -> list[str]:
+    return [row["job_id"] for row in json.loads(fleet.run("results", "--where", where, "--format", "json"))]
+
+
+def test_what_differs_is_counted_shown_and_run_again(ran: Fleet) -> None:
+    said = ran.try_("status")
+    assert "2 done jobs ran with other parameters than the manifest has now (a, b)" in said.stderr
+    rows = {row["job"]: row["changed"] for row in json.loads(ran.run("status", "--json"))["jobs"]}
+    assert rows == {"a": True, "b": True, "gone": False, "same": False}
+
+    shown = json.loads(ran.run("show", "a", "--json"))
+    assert (shown["entry"]["lr"], shown["ran_with"]["lr"]) == (9.0, 0.1)
+    assert shown["changes"] == [{"key": "lr", "ran_with": 0.1, "manifest": 9.0}]
+    assert "ran_with" in ran.run("show", "a")
+    assert json.loads(ran.run("show", "same", "--json"))["changes"] == []
+    assert "(what attempt 1 ran with: no manifest lists the job)" in ran.run("show", "gone")
+
+    assert ran.run("requeue", "--changed", "--where", "lr=0.1").splitlines() == ["a: requeued"]
+    # From now on it is the next attempt that counts, and that one takes the manifest's parameters.
+    assert json.loads(ran.run("show", "a", "--json"))["changed"] is False
+    assert "(from the manifest: the next attempt runs with these)" in ran.run("show", "a")
+    assert results(ran)["a"]["lr"] == 0.1, "the result is still that of the first attempt"
+    assert ran.run("requeue", "--changed").splitlines() == ["b: requeued"]
+    assert ran.run_all().end() == 0
+    assert {job: (row["lr"], row["attempt"]) for job, row in results(ran).items()} == {
+        "a": (9.0, 2), "b": (9.0, 2), "gone": (0.3, 1), "same": (0.4, 1),
+    }  # fmt: skip
+    assert "other parameters" not in ran.try_("status").stderr
+    assert ran.run("requeue", "--changed").strip() == "nothing to requeue: no such job"
+
+
+def test_an_attempt_that_left_nothing_falls_back_to_the_manifest_and_says_so(ran: Fleet) -> None:
+    ran.attempt("a").entry.unlink()
+    shutil.rmtree(ran.attempt("b").directory)
+    said = ran.try_("results", "--format", "json")
+    assert {row["job_id"]: row["lr"] for row in json.loads(said.stdout)} == {"a": 9.0, "gone": 0.3, "same": 0.4}
+    assert "1 results have the parameters of today's manifest, because their attempts left no entry.json: a" in (
+        said.stderr
+    )
+    assert "attempt 1 has left no entry.json, so what it ran with is unknown" in ran.run("show", "b")
+
+
+def test_no_file_is_opened_for_what_has_not_changed(ran: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    read = RanWith.attempt
+
+    def watched(self: RanWith, job: str, number: int) -> Entry | None:
+        opened.append(job)
+        return read(self, job, number)
+
+    monkeypatch.setattr(RanWith, "attempt", watched)
+    workspace = Workspace(ran.root)
+    workspace.status()
+    assert opened == [], "counting what differs must not cost a file per job"
+    workspace.results()
+    assert sorted(opened) == ["a", "b", "gone"]
+
+
+def test_a_job_that_runs_is_counted_too(fleet: Fleet) -> None:
+    gated = "echo begun; until [ -e go ]; do sleep 0.02; done"
+    fleet.write_manifest([shell("a", gated, lr=1)])
+    pod = fleet.start("pod", "--until-empty")
+    fleet.wait_running("a")
+    fleet.write_manifest([shell("a", gated, lr=2)])
+    assert "1 running job ran with other parameters than the manifest has now (a)" in fleet.try_("status").stderr
+    assert fleet.run("requeue", "--changed").strip() == "nothing to requeue", "what runs is stopped by name only"
+    (fleet.root / "go").touch()
+    assert pod.end() == 0
+
+
+def read(**document: Any) -> Entry:
+    entry, faults = read_entry({"job_id": "a", "method": "m", **document}, 0)
+    assert entry is not None and not faults
+    return entry
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ({"lr": 1e-4, "seed": 1}, {"seed": 1, "lr": 0.0001}, True),
+        ({"x": {"b": 1, "a": 2}}, {"x": {"a": 2, "b": 1}}, True),
+        ({"env": {}}, {"env": None}, True),
+        ({"priority": 3, "needs": ["b"], "retries": 2, "time_limit": "8h", "outlet": "slurm"}, {}, True),
+        ({"lr": 0}, {"lr": False}, False),
+        ({"lr": 0}, {}, False),
+        ({"lr": 1}, {"lr": "1"}, False),
+        ({"tags": [1, 2]}, {"tags": [2, 1]}, False),
+        ({"command": "a b"}, {"command": "a c"}, False),
+        ({"env": {"A": "1"}}, {"env": {"A": "2"}}, False),
+        ({"gpus": 1}, {"gpus": 2}, False),
+        ({"method": "n"}, {}, False),
+        ({"job": "a/b", "config": {"lr": 1}}, {"job": "a/b", "config": {"lr": 2}}, False),
+        ({"big": 2**70}, {"big": 2**70 + 1}, False),
+        ({"half": "\ud800"}, {"half": "\ud801"}, False),
+    ],
+)
+def test_what_counts_as_a_difference(one: dict[str, Any], other: dict[str, Any], same: bool) -> None:
+    assert (read(**one).digest() == read(**other).digest()) is same
+    assert read(**one).digest() == read(**one).digest()

@@ -23,6 +23,7 @@ from dispatcher import contract
 from dispatcher.config import Config, load_config
 from dispatcher.errors import StateError, StorageError, UsageError, nearest
 from dispatcher.matrix import condition
+from dispatcher.pod.manifests import ManifestJobs
 from dispatcher.report import changes
 from dispatcher.report.look import Looker
 from dispatcher.report.overview import Overview, overview
@@ -78,6 +79,7 @@ class Workspace:
             lock=config.lock,
             lost_after_s=config.lost_after_s,
             manifests=(config.matrix,),
+            in_manifest=ManifestJobs(config).has,
         )
 
     @functools.cached_property

@@ -113,11 +113,10 @@ def _changes(found: Workspace, after: bytes) -> list[Outcome]:
     """What the edited lines change, judged against the records as they are now."""
     store = found.store
     problem = store.problem
-    outcomes = store.judge(after)
+    outcomes = store.judge(after, is_whole=False)
     # The copy says nothing about whether the real file can be read.
     store.problem = problem
-    # The copy may hold only some of the lines: those that it lacks have been dealt with.
-    return [outcome for outcome in outcomes or [] if outcome.line]
+    return outcomes or []
 
 
 def _apply(found: Workspace, after: bytes) -> None:

@@ -26,6 +26,7 @@ from dispatcher.matrix.manifest import parse_manifest
 from dispatcher.pod import nvml
 from dispatcher.pod.host_checks import Fault, check_bash, check_directories, state_paths
 from dispatcher.pod.lock_test import LOCK_NAMES, LockTest
+from dispatcher.pod.manifests import ManifestJobs
 from dispatcher.run_state import files, journal, life
 from dispatcher.run_state.lock import peek_head
 from dispatcher.run_state.lock_choice import AUTO, STRICT, check_wanted, strict_is_in_force
@@ -268,7 +269,10 @@ def _journal(layout: Layout, config: Config | DispatcherError) -> Findings:
 
 
 def _status_file(layout: Layout, config: Config | DispatcherError) -> Findings:
-    store = Store(layout, by="doctor", lock=config.lock if isinstance(config, Config) else AUTO)
+    if isinstance(config, Config):
+        store = Store(layout, by="doctor", lock=config.lock, in_manifest=ManifestJobs(config).has)
+    else:
+        store = Store(layout, by="doctor")
     store.refresh(to_the_end=True)
     if not layout.status_file.exists():
         missing = bool(store.records)

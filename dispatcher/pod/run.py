@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from dispatcher.errors import DispatcherError, LockError, StaleViewError, Storag
 from dispatcher.outlets import processes
 from dispatcher.pod.gpu_pool import GpuPool
 from dispatcher.pod.host_checks import refuse_unfit_host
+from dispatcher.pod.manifests import ManifestJobs
 from dispatcher.pod.offers import own_offer, published
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.prove import go_strict, prove_locks, refuse_other_hosts_on_sshfs, wait_until_all_follow
@@ -58,8 +60,14 @@ def run_pod(layout: Layout, config: Config, options: PodOptions, say: Say) -> in
         )
     refuse_unfit_host(layout)
     processes.adopt_orphans()
-    manifests = (config.matrix, options.matrix or config.matrix)
-    store = Store(layout, by=options.pod, lock=config.lock, lost_after_s=config.lost_after_s, manifests=manifests)
+    store = Store(
+        layout,
+        by=options.pod,
+        lock=config.lock,
+        lost_after_s=config.lost_after_s,
+        manifests=(config.matrix, options.matrix or config.matrix),
+        in_manifest=ManifestJobs(config, options.matrix).has,
+    )
     gpus = GpuPool(options, say)
     registration = Registration(layout, options.pod, config.heartbeat_s)
     registration.describe(**published(own_offer(options, gpus.slots), gpus.slots))
@@ -187,6 +195,7 @@ class Pod:
         # Readers can wait for a moment longer than a free slot can.
         self.projector.look_at_retired()
         self.projector.write_when_due()
+        self.turn.complaint.say_when_due()
         if due:
             self.store.rotate_if_worthwhile()
         return self._pause_s()
@@ -194,9 +203,9 @@ class Pod:
     def _pause_s(self) -> float:
         turn = self.turn
         pause_s = min(self._next_poll_s - time.monotonic(), self.registration.due_in_s())
-        projection_s = self.projector.due_in_s()
-        if projection_s is not None:
-            pause_s = min(pause_s, projection_s)
+        for due_s in (self.projector.due_in_s(), turn.complaint.due_in_s()):
+            if due_s is not None:
+                pause_s = min(pause_s, due_s)
         if turn.has_unrecorded_pids():
             pause_s = min(pause_s, _PID_DELAY_S)
         if turn.flights.outlet.needs_polling():
@@ -250,7 +259,8 @@ class Pod:
 
     def _finish(self) -> None:
         """Leave nothing unsaid: pids and endings that are not recorded yet, and a status file that is current."""
-        for step in (self._record_the_last, self.projector.write, self.projector.close):
+        last_words = functools.partial(self.turn.complaint.say_when_due, at_once=True)
+        for step in (self._record_the_last, self.projector.write, self.projector.close, last_words):
             try:
                 with files.storing("ending the work in", self.config.layout.run_state):
                     step()

@@ -12,6 +12,7 @@ from dispatcher.matrix.entry import Entry
 from dispatcher.outlets import processes
 from dispatcher.pod import outcome
 from dispatcher.pod.claim import Choice, ClaimQueue
+from dispatcher.pod.complaint import StatusComplaint
 from dispatcher.pod.current_manifest import CurrentManifest
 from dispatcher.pod.fence import Fence
 from dispatcher.pod.flights import Flight, Flights
@@ -65,7 +66,7 @@ class Turn:
         self._shown_slots: list[SlotInfo] = []
         # Whether the last turn left blocked jobs behind without reaching the others.
         self._came_short = False
-        self._status_complaint: str | None = None
+        self.complaint = StatusComplaint(store, say)
 
     def begin(self) -> None:
         """Read everything, queue what is new, find the own running attempts again."""
@@ -275,10 +276,6 @@ class Turn:
         self.queue.pause(pauses)
         mine = f"gpu:{life.host_name()}:"
         self.gpus.pause({int(s.removeprefix(mine)): p.why for s, p in pauses.items() if s.startswith(mine)})
-        if self.store.problem != self._status_complaint:
-            self._status_complaint = self.store.problem
-            if self.store.problem is not None:
-                self.say(f"warning: {self.store.problem}")
 
     def _carry_out_wishes(self) -> None:
         """Stop what people want stopped, and kill what is no longer the entry's current attempt."""
@@ -382,7 +379,7 @@ class Turn:
         return self.gpus.slot_infos(jobs)
 
     def notes(self) -> list[str]:
-        return [note for note in (self.manifest.complaint, self.store.problem or "", *self._fence.notes()) if note]
+        return [note for note in (self.manifest.complaint, self.complaint.said, *self._fence.notes()) if note]
 
     def describe_slots(self) -> str:
         slots = self.gpus.slots

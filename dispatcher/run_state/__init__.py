@@ -24,11 +24,13 @@ Moving in (moving_in). A status file beside the manifest or in the root, and no 
 until `dispatcher init --adopt` begins the journal with its records or `status_file:` says that it stays there. A line
 that makes no record is refused and its job held.
 
-Hand edits (edits, hand_edits). Each line is compared with the record of the same `rev`: what differs is an edit, what
-is merely old is not. Old versions are remembered, or read from the journal once for a whole old copy. What cannot be
-used is refused, shown until it is settled, and kept in rejected/. A file that cannot be read stops nothing and is
-left alone. A save within one tick of the file's clock looks like the one before it, so such a file is examined again
-later.
+Hand edits (edits, merge, hand_edits). Each line is compared with the record of the same `rev`: what differs is an
+edit, what is merely old is not. Old versions are remembered, or read from the journal once for a whole old copy. What
+cannot be used is refused, shown until it is settled, and kept in rejected/; a renamed job, or a copy that is older than
+the journal, is one refusal. A line that cannot be read suspends its job's line and no other, as long as each job has a
+line of its own, and the file is left alone until the line is corrected. The journal keeps what was taken in of a line,
+so the same line in a file that is left alone, or saved again, is not taken in twice. A save within one tick of the
+file's clock looks like the one before it, so such a file is examined again later.
 
 Projection. The new file is written and synced outside the lock, under a name with host and pid in it, and its exact
 time is set so that no save looks like it. Under the lock the two names are exchanged (renameat2), so the file that

@@ -7,6 +7,7 @@ file with one line changed changes one line, whatever happened meanwhile.
 
 from __future__ import annotations
 
+import enum
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import msgspec
 
 from dispatcher.errors import FormatError
+from dispatcher.run_state.fold import Taken
 from dispatcher.run_state.journal import same_time
 from dispatcher.run_state.states import (
     BY_HAND,
@@ -38,53 +40,46 @@ FRESH_START: dict[str, Any] = dict.fromkeys(
         "want", "retries", "returns", "retry_at",
     )
 )  # fmt: skip
-_MANY = 20
+
+
+class Fault(enum.Enum):
+    """What is wrong with a line, where many lines of one file are refused as one."""
+
+    OTHER = enum.auto()
+    TOO_OLD = enum.auto()
+    UNKNOWN_JOB = enum.auto()
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What becomes of one line: a change of the record (`event`, `fields`), or a refusal (`why`)."""
+    """What becomes of one line: a change of the record (`event`, `fields`), or a refusal (`why`).
+
+    `taken` is what the person changed, to be remembered: the file may be looked at again before it is written anew.
+    """
 
     job: str
     event: str
     fields: Mapping[str, Any] = {}
     why: str = ""
     line: str = ""
+    fault: Fault = Fault.OTHER
+    taken: Taken | None = None
 
 
-def merge(
-    lines: Mapping[str, Mapping[str, Any]],
-    records: Mapping[str, Record],
-    born: Mapping[str, int],
-    seq: int,
-    base_of: Callable[[str, int], Record | None],
-) -> list[Outcome]:
-    """What a status file that somebody saved changes.
+class Known(msgspec.Struct, frozen=True):
+    """What a line is judged by.
 
-    `born` is the `seq` at which a job got its record, `seq` that of the newest change, and `base_of(job, rev)` the
-    record as it was at `rev` (None when nobody knows any more).
+    `born` is the `seq` at which a job got its record, `seq` that of the newest change, `projected` the one that the
+    status file showed when it was written last. `base_of(job, rev)` is the record as it was at `rev`, None when the
+    journal does not go back so far. `taken` is what has been taken in before of lines of the same `rev`.
     """
-    outcomes: list[Outcome] = []
-    newest = 0
-    for job, line in lines.items():
-        rev = line.get("rev")
-        if isinstance(rev, int) and not isinstance(rev, bool):
-            newest = max(newest, rev)
-        outcome = _merge_line(job, line, records.get(job), seq, base_of)
-        if outcome is not None:
-            outcomes.append(outcome)
-    # A copy that is older than a job cannot have its line; a newer copy without it has lost it.
-    removed = [job for job in records if job not in lines and born.get(job, 0) <= newest]
-    if len(removed) > _MANY or (removed and len(removed) == len(records)):
-        why = f"{len(removed)} lines were removed ({', '.join(removed[:3])}, ...); records are never lost: {_FORGET}"
-        outcomes.append(Outcome("", "refused", why=why))
-    else:
-        outcomes += [
-            Outcome(job, "refused", why=f"the line was removed; records are never lost: {_FORGET}") for job in removed
-        ]
-    return outcomes
 
-
-_FORGET = "`dispatcher forget JOB` removes one, `abandoned` stops it from being claimed"
+    records: Mapping[str, Record]
+    born: Mapping[str, int]
+    seq: int
+    base_of: Callable[[str, int], Record | None]
+    taken: Mapping[str, Taken] = {}
+    projected: int = 0
+    in_manifest: Callable[[str], bool] = lambda _: True
 
 
 def adopt(lines: Mapping[str, Mapping[str, Any]]) -> list[Outcome]:
@@ -102,34 +97,61 @@ def adopt(lines: Mapping[str, Mapping[str, Any]]) -> list[Outcome]:
     return outcomes
 
 
-def _merge_line(
-    job: str,
-    line: Mapping[str, Any],
-    record: Record | None,
-    seq: int,
-    base_of: Callable[[str, int], Record | None],
-) -> Outcome | None:
+def merge_line(job: str, line: Mapping[str, Any], known: Known) -> Outcome | None:
+    """What one line of a status file that somebody saved changes; None for nothing."""
+    record = known.records.get(job)
     rev = line.get("rev", 0 if record is None else record.rev)
     if type(rev) is not int or rev < 0:
         return _refuse(job, line, f"rev {rev!r} is no line number; leave rev as it is")
     if record is None:
-        return _merge_unknown(job, line, base_of(job, rev) if 0 < rev <= seq else None)
-    if rev > seq and record.state not in IN_FLIGHT:
+        return _merge_unknown(job, line, rev, known)
+    if rev > known.seq and record.state not in IN_FLIGHT:
         # The journal has lost its end (a cut file): the status file knows more than it.
         return _adopt_line(job, line)
-    base = record if rev >= record.rev else base_of(job, rev)
-    if base is None:
-        return _refuse(job, line, f"nobody knows any more what the entry was at rev {rev}; edit the line as it is now")
+    base = record if rev >= record.rev else known.base_of(job, rev)
+    if base is not None:
+        return _merge_known(job, line, base, record, known)
+    if not any(_difference(line, record)):
+        return None
+    why = f"the line is older than the journal (rev {rev}): edit it as it is now"
+    return _refuse(job, line, why, Fault.TOO_OLD)
+
+
+def _merge_known(job: str, line: Mapping[str, Any], base: Record, record: Record, known: Known) -> Outcome | None:
+    """A line of a job whose record was `base` when the line was written."""
     changed, removed = _difference(line, base)
-    return _judge(job, line, changed, removed, base, record) if changed or removed else None
+    before = _taken_before(job, line, known)
+    changed = {key: value for key, value in changed.items() if key not in before or not _same(value, before[key])}
+    removed = {key for key in removed if before.get(key, "") is not None}
+    outcome = _judge(job, line, changed, removed, base, record) if changed or removed else None
+    if outcome is None or outcome.event == "refused":
+        return outcome
+    fields = {**before, **changed, **dict.fromkeys(removed)}
+    return msgspec.structs.replace(outcome, taken=Taken(line.get("rev", 0), fields))
 
 
-def _merge_unknown(job: str, line: Mapping[str, Any], base: Record | None) -> Outcome | None:
-    """A line of a job that has no record; `base` is what it was when the copy was made."""
+def _taken_before(job: str, line: Mapping[str, Any], known: Known) -> Mapping[str, Any]:
+    """What was taken in of this line already.
+
+    The file may be examined again before it is written anew (an editor saves it twice, another line is broken): the
+    same edit must not requeue a job twice. Once the file has been written anew, a line without `rev` is a new edit.
+    """
+    taken = known.taken.get(job)
+    if taken is None or taken.rev != line.get("rev", 0) or (taken.rev == 0 and taken.seq <= known.projected):
+        return {}
+    return taken.fields
+
+
+def _merge_unknown(job: str, line: Mapping[str, Any], rev: int, known: Known) -> Outcome | None:
+    """A line of a job that has no record."""
+    base = known.base_of(job, rev) if 0 < rev <= known.seq else None
     if base is not None:
         # A copy from before the job was forgotten: it must not bring the job back.
         gone = "the job has been forgotten meanwhile; without rev the line adds it anew"
         return _refuse(job, line, gone) if any(_difference(line, base)) else None
+    # A line of a later change comes from a journal that has lost its end.
+    if rev <= known.seq and not known.in_manifest(job):
+        return _refuse(job, line, "unknown job", Fault.UNKNOWN_JOB)
     state = line.get("state")
     if state in (State.SUBMITTED, State.RUNNING):
         return _refuse(job, line, f"an entry cannot be made {state!r} by hand; write queued, held or abandoned")
@@ -286,8 +308,8 @@ def _no_record(fields: Mapping[str, Any]) -> str:
     return ""
 
 
-def _refuse(job: str, line: Mapping[str, Any], why: str) -> Outcome:
-    return Outcome(job, "refused", why=why, line=_text(job, line))
+def _refuse(job: str, line: Mapping[str, Any], why: str, fault: Fault = Fault.OTHER) -> Outcome:
+    return Outcome(job, "refused", why=why, line=_text(job, line), fault=fault)
 
 
 def _text(job: str, line: Mapping[str, Any]) -> str:

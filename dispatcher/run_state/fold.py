@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -42,6 +42,14 @@ class Refusal(msgspec.Struct, frozen=True):
     at: str
 
 
+class Taken(msgspec.Struct, frozen=True):
+    """What was taken in of a job's line of `rev` (0: a line without one) by change `seq`; null removed a field."""
+
+    rev: int
+    fields: Mapping[str, Any]
+    seq: int = 0
+
+
 class Streak(msgspec.Struct, frozen=True):
     """Failures in a row within a scope; `jobs` are different entries, oldest first."""
 
@@ -70,6 +78,7 @@ class Fold:
         self.pauses: dict[str, Pause] = {}
         self.refusals: dict[str, Refusal] = {}
         self.streaks: dict[str, Streak] = {}
+        self.taken: dict[str, Taken] = {}
         self.lock_kind: str | None = None
         self.touched: set[str] = set()
         self._versions: OrderedDict[tuple[str, int], Record] = OrderedDict()
@@ -79,6 +88,7 @@ class Fold:
         for line in lines:
             if line.job is not None and (line.set or line.event == "forgotten"):
                 self._take_record(line)
+                self._take_edit(line)
             if line.event not in _PLAIN:
                 self._take_rest(line)
             self.seq = line.seq
@@ -101,6 +111,7 @@ class Fold:
                     known.update(line.set)
                     if line.event != "snapshot":
                         known["rev"] = line.seq
+                    self._take_edit(line)
             if line.event not in _PLAIN:
                 self._take_rest(line)
             self.seq = line.seq
@@ -115,7 +126,7 @@ class Fold:
             return current
         return self._versions.get((job, rev))
 
-    def put_back(self, job: str, record: Record | None, born: int | None) -> None:
+    def put_back(self, job: str, record: Record | None, born: int | None, taken: Taken | None) -> None:
         """Undo changes of a record whose lines were never written."""
         current = self.records.get(job)
         if current is not None and current is not record:
@@ -127,6 +138,9 @@ class Fold:
         else:
             self.records[job] = record
             self.born[job] = born or 0
+        self.taken.pop(job, None)
+        if taken is not None:
+            self.taken[job] = taken
         self.touched.add(job)
 
     def drain_touched(self) -> set[str]:
@@ -150,9 +164,16 @@ class Fold:
         if len(self._versions) > _REMEMBERED:
             self._versions.popitem(last=False)
 
+    def _take_edit(self, line: Line) -> None:
+        """Remember what a person wrote into the job's line: the same file may be looked at again."""
+        if line.data is not None and "edit" in line.data:
+            edit = line.data["edit"]
+            self.taken[str(line.job)] = Taken(int(edit["rev"]), dict(edit["fields"]), int(edit.get("seq", line.seq)))
+
     def _forget(self, job: str) -> None:
         self.records.pop(job, None)
         self.born.pop(job, None)
+        self.taken.pop(job, None)
         self.touched.add(job)
 
     def _take_rest(self, line: Line) -> None:
@@ -204,7 +225,10 @@ def snapshot(fold: Fold, at: str, by: str) -> Iterator[Line]:
         return Line(seq=fold.seq, at=when, by=by, event=event, job=job, **rest)
 
     for job, record in fold.records.items():
-        yield line("snapshot", job, set=record.fields(), data={"born": fold.born[job]})
+        data: dict[str, Any] = {"born": fold.born[job]}
+        if job in fold.taken:
+            data["edit"] = msgspec.to_builtins(fold.taken[job])
+        yield line("snapshot", job, set=record.fields(), data=data)
     for pause in fold.pauses.values():
         yield line("paused", when=pause.at, data={"scope": pause.scope, "why": pause.why})
     for refusal in fold.refusals.values():

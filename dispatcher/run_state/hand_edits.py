@@ -8,12 +8,13 @@ import os
 import pwd
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from dispatcher.errors import FormatError, StatusFileError
 from dispatcher.run_state import edits, files, journal, status_file
 from dispatcher.run_state.fold import Fold
+from dispatcher.run_state.merge import merge
 from dispatcher.run_state.replica import Replica
 from dispatcher.run_state.states import Record
 from dispatcher.run_state.transaction import Transaction
@@ -41,13 +42,20 @@ class HandEdits:
     `missing` whether there was none.
     """
 
-    def __init__(self, layout: Layout, replica: Replica, wall_clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        replica: Replica,
+        wall_clock: Callable[[], float],
+        in_manifest: Callable[[str], bool],
+    ) -> None:
         self.layout = layout
         self.problem: str | None = None
         self.examined: Identity | None = None
         self.missing = False
         self._replica = replica
         self._wall_clock = wall_clock
+        self._in_manifest = in_manifest
 
     def identity(self) -> Identity | None:
         """Inode, size and mtime of the status file as it is now; None without one."""
@@ -67,8 +75,8 @@ class HandEdits:
         finally:
             os.close(fd)
 
-    def take_in(self, tx: Transaction, expected: Identity | None) -> Identity | None:
-        """Under the lock: record what people did, unless the file is `expected` (the projection).
+    def take_in(self, tx: Transaction, expected: Identity | None, projected: int) -> Identity | None:
+        """Under the lock: record what people did, unless the file is `expected` (the projection, of `projected`).
 
         What is to be expected from now on when the file was taken in; None when there was nothing to take in.
         """
@@ -81,48 +89,72 @@ class HandEdits:
             return None
         self.examined = None
         settled = self._settled(identity)
-        outcomes = self.read()
-        if outcomes is None:
+        data = self._read()
+        outcomes = self.judge(data, projected=projected) if data is not None else None
+        self.apply(tx, outcomes or [], data or b"")
+        if outcomes is None or self.problem is not None:
+            # What cannot be read of it is the person's: the file is left alone until they have corrected it.
             self.examined = settled
             return None
-        self.apply(tx, outcomes)
         self.examined = identity
         return settled
 
-    def apply(self, tx: Transaction, outcomes: list[edits.Outcome]) -> None:
-        """Record what people did to the status file; what could not be used is kept word for word in rejected/."""
+    def apply(self, tx: Transaction, outcomes: list[edits.Outcome], data: bytes) -> None:
+        """Record what people did to the status file `data`; what could not be used is kept word for word."""
         who = f"hand edit ({_owner(self.layout)})"
         for outcome in outcomes:
             if outcome.event != "refused":
-                tx.change(outcome.job, outcome.event, dict(outcome.fields), by=who)
+                taken = outcome.taken
+                edit = None if taken is None else {"edit": {"rev": taken.rev, "fields": dict(taken.fields)}}
+                tx.change(outcome.job, outcome.event, dict(outcome.fields), data=edit, by=who)
                 continue
             shown = outcome.line[:_SHOWN]
             known = self._replica.fold.refusals.get(outcome.job)
             if known is None or (known.line, known.why) != (shown, outcome.why):
-                self._reject(outcome)
+                self._reject(outcome, data)
                 tx.note("refused", {"why": outcome.why, "line": shown}, job=outcome.job or None, by=who)
 
-    def read(self) -> list[edits.Outcome] | None:
-        """What the status file changes; None, and `problem` says why, when it cannot be read."""
+    def read(self, projected: int) -> list[edits.Outcome] | None:
+        """What the status file changes, as `judge` says it."""
+        data = self._read()
+        return None if data is None else self.judge(data, projected=projected)
+
+    def judge(self, data: bytes, *, projected: int = 0, is_whole: bool = True) -> list[edits.Outcome] | None:
+        """What `data`, a status file that somebody saved, changes; `problem` says what of it cannot be read.
+
+        None when nothing of it can. `is_whole`: a job that has no line in it has lost it.
+        """
+        name = str(self.layout.status_file)
+        try:
+            lines = status_file.parse_lines(data, name)
+        except StatusFileError as error:
+            self.problem = f"{error}. {_GOING_ON}"
+            return None
+        self.problem = f"{_broken_text(name, lines.broken)}. {_SUSPENDED}" if lines.broken else None
+        fold = self._replica.fold
+        old = _OldVersions(self.layout, fold, lines.jobs)
+        known = edits.Known(
+            records=fold.records,
+            born=fold.born,
+            seq=fold.seq,
+            base_of=old.version,
+            taken=fold.taken,
+            projected=projected,
+            in_manifest=self._in_manifest,
+        )
+        # A file that is cut off, or still being written, has lost no line.
+        return merge(lines.jobs, known, is_whole=is_whole and not lines.broken)
+
+    def _read(self) -> bytes | None:
+        """The status file; None, and `problem` says why, when it may not be read."""
         try:
             data = files.read_fresh(self.layout.status_file)
         except OSError as error:
             # Somebody's editor has saved it with permissions of its own: no reason to stop.
             self.problem = f"{files.storage_error(error, 'reading', self.layout.status_file)}. {_GOING_ON}"
             return None
-        return [] if data is None else self.judge(data)
-
-    def judge(self, data: bytes) -> list[edits.Outcome] | None:
-        """What `data`, a status file that somebody saved, changes; None when it cannot be read (see `problem`)."""
-        try:
-            lines = status_file.parse(data, str(self.layout.status_file))
-        except StatusFileError as error:
-            self.problem = f"{error}. {_GOING_ON}"
-            return None
-        self.problem = None
-        fold = self._replica.fold
-        old = _OldVersions(self.layout, fold, lines)
-        return edits.merge(lines, fold.records, fold.born, fold.seq, old.version)
+        # It was removed this moment: the next look sees that it is missing.
+        return b"{}" if data is None else data
 
     def _settled(self, identity: Identity) -> Identity:
         """The identity by which this very content is known again; none ever equals it when that cannot be said yet."""
@@ -130,14 +162,14 @@ class HandEdits:
         inode, size, mtime_ns = identity
         return identity if abs(time.time_ns() - mtime_ns) > tick_ns else (inode, size, 0)
 
-    def _reject(self, outcome: edits.Outcome) -> None:
+    def _reject(self, outcome: edits.Outcome, saved: bytes) -> None:
         directory = self.layout.rejected_dir
         # A job's name in a hand-written line may hold anything, slashes too.
         name = re.sub(r"[^\w.-]", "_", outcome.job)[:80] or "file"
         at = journal.now_text(self._wall_clock()).replace(":", "")
         with files.storing("keeping a refused edit in", directory):
             os.makedirs(directory, exist_ok=True)
-            data = f"{outcome.line}\n".encode() if outcome.line else files.read_fresh(self.layout.status_file) or b""
+            data = f"{outcome.line}\n".encode() if outcome.line else saved
             files.write_unique(directory / f"{at}-{name}.json", data)
 
 
@@ -145,6 +177,20 @@ _GOING_ON: Final = (
     "The dispatchers go on from the journal and leave the file alone: correct it, or `dispatcher status --restore` "
     "writes it anew and keeps this one under run_state/rejected/"
 )
+_SUSPENDED: Final = (
+    "All other lines count. The dispatchers leave the file alone, so it is not brought up to date: correct it, or "
+    "`dispatcher status --restore` writes it anew and keeps this one under run_state/rejected/"
+)
+_BROKEN_SHOWN: Final = 3
+
+
+def _broken_text(name: str, broken: Sequence[status_file.BrokenLine]) -> str:
+    parts = [
+        f"line {line.number}: {line.why}" + (f" (the record of {line.job!r} stays as it is)" if line.job else "")
+        for line in broken[:_BROKEN_SHOWN]
+    ]
+    more = len(broken) - len(parts)
+    return f"{name}: {'; '.join(parts)}" + (f"; and {more} more" if more else "")
 
 
 class _OldVersions:

@@ -128,6 +128,29 @@ class Projector:
         self.look_at_retired()
         return not store.status_is_stale
 
+    def write_over(self, kept: Path) -> Path | None:
+        """Write the status file anew over one that cannot be read; the copy of that one, None if it was corrected."""
+        store = self.store
+        path = store.layout.status_file
+        seq = store.seq
+        with files.shared_umask(store.layout.root), files.storing("writing", path):
+            temporary, identity = _write_temporary(path, status_file.render(store.records))
+        try:
+            with store.transaction():
+                if store.problem is None:
+                    return None
+                with files.storing("keeping the unreadable status file in", store.layout.rejected_dir):
+                    kept = _keep(path, kept)
+                self._replace(path, temporary)
+                store.problem = None
+                store.accept_projection(identity, seq)
+                store.status_is_stale = store.seq > seq
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+        self.write()
+        return kept
+
     def _replace(self, path: Path, temporary: Path) -> None:
         """Put `temporary` in the place of `path`, and keep an eye on what stood there."""
         with files.storing("replacing", path):
@@ -145,8 +168,8 @@ class Projector:
 
     def _watch(self, fd: int) -> None:
         # What is not as the last transaction has examined it is looked at.
-        examined = self.store.expected_projection or (0, 0, 0)
-        self._retired.append(_Retired(fd, examined, time.monotonic() + _LINGER_S))
+        examined = self.store.examined if self.store.problem else self.store.expected_projection
+        self._retired.append(_Retired(fd, examined or (0, 0, 0), time.monotonic() + _LINGER_S))
         for retired in self._retired[:-_WATCHED]:
             retired.until_s = 0.0
 
@@ -182,14 +205,11 @@ class Projector:
         with store.transaction() as tx:
             before = store.problem
             outcomes = store.judge(data)
+            is_whole = store.problem is None
             store.problem = before
-            if outcomes is None:
-                return False
-            # It cannot have lost lines, it can only bring changes.
-            changes = [outcome for outcome in outcomes if outcome.line]
-            if changes:
-                store.apply_edits(tx, changes)
-        return True
+            if outcomes:
+                store.apply_edits(tx, outcomes, data)
+        return is_whole
 
 
 class _Retired:
@@ -224,19 +244,28 @@ def _write_temporary(path: Path, data: bytes) -> tuple[Path, Identity]:
         raise
 
 
+def _keep(path: Path, kept: Path) -> Path:
+    """A copy of `path` as `kept`, on the disk before anything else may happen to it."""
+    os.makedirs(kept.parent, exist_ok=True)
+    with open(path, "rb") as file:
+        kept = files.write_unique(kept, file.read())
+    files.sync_directory(kept.parent)
+    return kept
+
+
 def restore(store: Store) -> Path | None:
-    """Write the status file anew although it cannot be read; where the unreadable one is kept."""
+    """Write the status file anew although lines of it cannot be read; where the unreadable one is kept.
+
+    None when all of it can be read. Readers find the one file or the other at every moment.
+    """
     path = store.layout.status_file
     with store.transaction() as tx:
         if store.problem is None:
             return None
         at = tx.at.replace(":", "")
-        with files.storing("keeping the unreadable status file in", store.layout.rejected_dir):
-            os.makedirs(store.layout.rejected_dir, exist_ok=True)
-            kept = store.layout.rejected_dir / f"{at}-{path.name}"
-            os.rename(path, kept)
-        store.problem = None
-        store.accept_projection(None, 0)
-        store.status_is_stale = True
-    Projector(store).write()
-    return kept
+    kept = store.layout.rejected_dir / f"{at}-{path.name}"
+    projector = Projector(store)
+    try:
+        return projector.write_over(kept)
+    finally:
+        projector.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from codecs import BOM_UTF8
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,6 +48,21 @@ def whole_second(time: str) -> str:
     return f"{time[:19]}Z" if is_ours else time
 
 
+class BrokenLine(msgspec.Struct, frozen=True):
+    """A line that cannot be read: `job` is whose it is, where that can be told."""
+
+    number: int
+    why: str
+    job: str | None = None
+
+
+class Lines(msgspec.Struct, frozen=True):
+    """What can be read of a status file, job by job, and the lines that cannot."""
+
+    jobs: dict[str, dict[str, Any]]
+    broken: tuple[BrokenLine, ...] = ()
+
+
 def parse(data: bytes, name: str) -> dict[str, dict[str, Any]]:
     """The lines of a status file that a person may have edited, job by job.
 
@@ -54,12 +70,97 @@ def parse(data: bytes, name: str) -> dict[str, dict[str, Any]]:
     for a job that stands there twice (the later line would silently win), and for NaN or infinity.
     """
     try:
+        return _parse(data)
+    except _Fault as fault:
+        raise StatusFileError(f"{name}: {fault}") from None
+
+
+def parse_lines(data: bytes, name: str) -> Lines:
+    """As `parse`, but where every job has its own line, a line that cannot be read leaves the others readable.
+
+    Raises StatusFileError when the file as a whole cannot be read and is not written line by line (`jq` and the like
+    spread a job over several lines).
+    """
+    try:
+        return Lines(_parse(data))
+    except _Fault as fault:
+        found = _LineReader().read(data)
+        if found is None:
+            raise StatusFileError(f"{name}: {fault}") from None
+        return found
+
+
+class _LineReader:
+    """Reads a status file whose whole is no valid JSON line by line, commas or not."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, dict[str, Any]] = {}
+        self._numbers: dict[str, int] = {}
+        self._broken: list[BrokenLine] = []
+
+    def read(self, data: bytes) -> Lines | None:
+        """None when no job stands in a line of its own."""
+        rows = [(number, row) for number, row in enumerate(data.removeprefix(BOM_UTF8).split(b"\n"), 1) if row.strip()]
+        is_opened = bool(rows) and rows[0][1].strip() == b"{"
+        is_closed = len(rows) > 1 and rows[-1][1].strip() == b"}"
+        inner = rows[is_opened : len(rows) - is_closed]
+        too_many = is_closed and len(inner) > 1 and inner[-1][1].rstrip() == b"}"
+        inner = inner[: len(inner) - too_many]
+        for number, row in inner:
+            # What a person has spread over several lines belongs to the line above that cannot be read alone.
+            if not (self._broken and self._broken[-1].number == number - 1 and row[:1] in b" \t}]"):
+                self._read_row(number, row)
+            else:
+                self._broken.append(BrokenLine(number, ""))
+        # Our own lines are not indented, and none of them opens what a later one closes.
+        numbers = set(self._numbers.values())
+        own = sum(row[:1] == b'"' and number in numbers for number, row in inner)
+        spread = sum(row.rstrip()[-1:] in (b"{", b"[") for _, row in inner)
+        if not own or spread > own:
+            return None
+        broken = [line for line in self._broken if line.why]
+        if too_many:
+            broken.append(BrokenLine(rows[-1][0], "there is one } too many"))
+        if not is_opened:
+            broken.append(BrokenLine(1, "the { at the beginning of the file is missing"))
+        if not is_closed:
+            broken.append(BrokenLine(rows[-1][0], "the } at the end of the file is missing"))
+        return Lines(self._jobs, tuple(sorted(broken, key=lambda line: line.number)))
+
+    def _read_row(self, number: int, row: bytes) -> None:
+        try:
+            found = _parse(b"{%s}" % row.strip().rstrip(b","))
+        except _Fault as fault:
+            self._broken.append(BrokenLine(number, fault.why, _job_of(row)))
+            return
+        for job, fields in found.items():
+            if job in self._numbers:
+                self._jobs.pop(job, None)
+                why = f"{job!r} stands there twice, also in line {self._numbers[job]}"
+                self._broken.append(BrokenLine(number, why, job))
+            else:
+                self._jobs[job] = fields
+                self._numbers[job] = number
+
+
+def _job_of(row: bytes) -> str | None:
+    """The job whose line this seems to be."""
+    match = re.match(rb'\s*("(?:[^"\\]|\\.)*")', row)
+    try:
+        return str(json.loads(match[1])) if match else None
+    except ValueError:
+        return None
+
+
+def _parse(data: bytes) -> dict[str, dict[str, Any]]:
+    """Raises _Fault."""
+    try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise StatusFileError(f"{name}: line {line}: byte 0x{data[error.start]:02x} is not UTF-8") from None
+        raise _Fault(f"line {line}", f"byte 0x{data[error.start]:02x} is not UTF-8") from None
     if not text.strip():
-        raise StatusFileError(f"{name}: line 1: the file is empty")
+        raise _Fault("line 1", "the file is empty")
     try:
         document = json.loads(
             text, object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite, parse_int=_limited
@@ -68,25 +169,33 @@ def parse(data: bytes, name: str) -> dict[str, dict[str, Any]]:
         _encode(document)
         _check_depth(document, _DEEPEST)
     except json.JSONDecodeError as error:
-        raise StatusFileError(f"{name}: line {error.lineno}, column {error.colno}: {error.msg}") from None
+        raise _Fault(f"line {error.lineno}, column {error.colno}", error.msg) from None
     except UnicodeEncodeError as error:
         where = _line_of(text, re.search(r"\\u[dD][89a-fA-F]", text))
-        raise StatusFileError(f"{name}: line {where}: {error.object!r} is no valid text") from None
+        raise _Fault(f"line {where}", f"{error.object!r} is no valid text") from None
     except _DuplicateKeyError as error:
-        raise StatusFileError(f"{name}: {_lines_with(text, error.key)}: {error.key!r} stands there twice") from None
+        raise _Fault(_lines_with(text, error.key), f"{error.key!r} stands there twice") from None
     except _ConstantError as error:
         where = _line_of(text, re.search(rf"(?<![\w\"-]){re.escape(error.word)}\b", text))
         shown = error.word if len(error.word) < 40 else f"{error.word[:20]}... ({len(error.word)} characters)"
-        raise StatusFileError(f"{name}: line {where}: {shown} is no number that can be kept; write a string") from None
+        raise _Fault(f"line {where}", f"{shown} is no number that can be kept; write a string") from None
     except RecursionError:
-        raise StatusFileError(f"{name}: line 1: nested too deeply to be a status file") from None
+        raise _Fault("line 1", "nested too deeply to be a status file") from None
     if not isinstance(document, dict):
-        raise StatusFileError(f"{name}: line 1: a {type(document).__name__}, expected an object of jobs")
+        raise _Fault("line 1", f"a {type(document).__name__}, expected an object of jobs")
     for job, fields in document.items():
         if not isinstance(fields, dict):
             where = _line_of(text, re.search(re.escape(json.dumps(job, ensure_ascii=False)), text))
-            raise StatusFileError(f"{name}: line {where}: {job!r} holds {fields!r}, expected an object with a state")
+            raise _Fault(f"line {where}", f"{job!r} holds {fields!r}, expected an object with a state")
     return document
+
+
+class _Fault(Exception):
+    """What is wrong with a text, and in which line of it."""
+
+    def __init__(self, where: str, why: str) -> None:
+        super().__init__(f"{where}: {why}")
+        self.why = why
 
 
 class _DuplicateKeyError(ValueError):

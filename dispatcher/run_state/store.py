@@ -48,6 +48,7 @@ _LAST_SEQ: Final = 2**53
 class Store:
     """The run state of one workspace, as this process sees and changes it.
 
+    `in_manifest` tells whether a manifest has a job: a hand-written line of one that none has makes no record.
     `records` is complete and current after `refresh()` or inside a transaction. `problem` says what is wrong with the
     status file, if a person has left it in a state that cannot be read. `status_is_stale` says that the status file
     shows less than `records`. `manifests` are those beside which a lab's own status file may stand. Not for several
@@ -63,6 +64,7 @@ class Store:
         lost_after_s: float = LOST_AFTER_S,
         wall_clock: Callable[[], float] = time.time,
         manifests: Iterable[Path] = (),
+        in_manifest: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self.layout = layout
         self.by = by
@@ -81,7 +83,7 @@ class Store:
         self._head: Head | None = None
         self._head_changed = False
         self._replica = Replica(layout, mount_of(layout.root).is_network)
-        self._edits = HandEdits(layout, self._replica, wall_clock)
+        self._edits = HandEdits(layout, self._replica, wall_clock, in_manifest)
         self._busy = False
 
     @property
@@ -353,15 +355,18 @@ class Store:
         if identity is None or (head is not None and head.projection == identity):
             self.problem = None
             return []
-        return self._edits.read() or []
+        return self._edits.read(head.projected if head is not None else 0) or []
 
-    def judge(self, data: bytes) -> list[edits.Outcome] | None:
-        """What `data`, a status file that somebody saved, changes; None when it cannot be read (see `problem`)."""
-        return self._edits.judge(data)
+    def judge(self, data: bytes, *, is_whole: bool = True) -> list[edits.Outcome] | None:
+        """What `data`, a status file that somebody saved, changes; `problem` says what of it cannot be read.
 
-    def apply_edits(self, tx: Transaction, outcomes: list[edits.Outcome]) -> None:
-        """Record what people did to the status file; what could not be used is kept word for word in rejected/."""
-        self._edits.apply(tx, outcomes)
+        None when nothing of it can. `is_whole`: a job that has no line in it has lost it.
+        """
+        return self._edits.judge(data, is_whole=is_whole)
+
+    def apply_edits(self, tx: Transaction, outcomes: list[edits.Outcome], data: bytes) -> None:
+        """Record what people did to the status file `data`; what could not be used is kept word for word."""
+        self._edits.apply(tx, outcomes, data)
         self.status_is_stale = True
 
     def accept_projection(self, identity: Identity | None, projected: int) -> None:
@@ -383,7 +388,7 @@ class Store:
 
     def _take_in_edits(self, tx: Transaction) -> None:
         expected = self.expected_projection
-        accepted = self._edits.take_in(tx, expected)
+        accepted = self._edits.take_in(tx, expected, self.projected)
         if accepted is not None:
             self.accept_projection(accepted, projected=0)
             self.status_is_stale = True

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from dispatcher.run_state import files
-from dispatcher.run_state.fold import Fold
+from dispatcher.run_state.fold import Fold, Taken
 from dispatcher.run_state.journal import Line
 from dispatcher.run_state.states import Record, check_transition, parse_state
 from dispatcher.workspace import AttemptPaths, Layout
@@ -23,7 +23,7 @@ class Transaction:
         self._layout = layout
         self._by = by
         self._directories: list[AttemptPaths] = []
-        self._undo: dict[str, tuple[Record | None, int | None]] = {}
+        self._undo: dict[str, tuple[Record | None, int | None, Taken | None]] = {}
         self._rest = (fold.seq, dict(fold.pauses), dict(fold.refusals), dict(fold.streaks), fold.lock_kind)
 
     def record(self, job: str) -> Record | None:
@@ -49,7 +49,7 @@ class Transaction:
         # A field that is not there need not be removed.
         there = {} if old is None else old.fields()
         fields = {name: value for name, value in fields.items() if value is not None or name in there}
-        self._undo.setdefault(job, (old, fold.born.get(job)))
+        self._undo.setdefault(job, (old, fold.born.get(job), fold.taken.get(job)))
         self._add(Line(seq=fold.seq + 1, at=self.at, by=by or self._by, event=event, job=job, set=fields, data=data))
         return fold.records.get(job)
 
@@ -83,8 +83,8 @@ class Transaction:
         nobody's.
         """
         fold = self._fold
-        for job, (record, born) in self._undo.items():
-            fold.put_back(job, record, born)
+        for job, before in self._undo.items():
+            fold.put_back(job, *before)
         fold.seq, fold.pauses, fold.refusals, fold.streaks, fold.lock_kind = self._rest
         for paths in () if keep_directories else self._directories:
             with contextlib.suppress(OSError):

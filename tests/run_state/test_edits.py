@@ -13,6 +13,7 @@ from run_state.lines import AT, JOBS, change, json_values
 from dispatcher.run_state import edits, status_file
 from dispatcher.run_state.edits import Outcome
 from dispatcher.run_state.fold import Fold
+from dispatcher.run_state.merge import merge
 from dispatcher.run_state.states import BY_HAND, IN_FLIGHT, TRANSITIONS, VERDICTS, WISHES, Record, State
 from dispatcher.run_state.transaction import Transaction
 from dispatcher.workspace import Layout
@@ -47,7 +48,8 @@ class World:
     def merge(self, lines: Lines) -> list[Outcome]:
         """Save `lines` as the status file and let the next transaction take it in."""
         saved = status_file.parse(json.dumps(lines).encode(), "status")
-        return edits.merge(saved, self.records, self.fold.born, self.fold.seq, self.version)
+        known = edits.Known(self.records, self.fold.born, self.fold.seq, self.version, self.fold.taken)
+        return merge(saved, known)
 
     def take_in(self, lines: Lines) -> list[Outcome]:
         outcomes = self.merge(lines)

@@ -12,6 +12,7 @@ from run_state.lines import AT
 
 from dispatcher.run_state import edits, journal, status_file
 from dispatcher.run_state.fold import Fold, snapshot
+from dispatcher.run_state.merge import merge
 from dispatcher.run_state.states import DEFAULTS, Record, make_record
 from dispatcher.run_state.transaction import Transaction
 from dispatcher.workspace import Layout
@@ -43,7 +44,7 @@ class World:
         """Write `line` by hand and take it in; the events."""
         fold = self.fold
         saved = status_file.parse(json.dumps({"a": line}).encode(), "status")
-        outcomes = edits.merge(saved, fold.records, fold.born, fold.seq, fold.version)
+        outcomes = merge(saved, edits.Known(fold.records, fold.born, fold.seq, fold.version))
         for outcome in outcomes:
             if outcome.event != "refused":
                 self.tx.change(outcome.job, outcome.event, dict(outcome.fields))

@@ -79,11 +79,11 @@ def test_taking_changes_back_leaves_no_trace(lines: list[Line], data: st.DataObj
     cut = data.draw(st.integers(0, len(lines)))
     fold = folded(lines[:cut])
     expected = shown(folded(lines[:cut]))
-    old = {line.job: (fold.records.get(line.job), fold.born.get(line.job)) for line in lines[cut:] if line.job}
+    old = {line.job: (fold.records.get(line.job), fold.born.get(line.job), None) for line in lines[cut:] if line.job}
     rest = (fold.seq, dict(fold.pauses), dict(fold.refusals), dict(fold.streaks))
     fold.extend(lines[cut:])
-    for job, (record, born) in old.items():
-        fold.put_back(job, record, born)
+    for job, (record, born, taken) in old.items():
+        fold.put_back(job, record, born, taken)
     fold.seq, fold.pauses, fold.refusals, fold.streaks = rest
     found = shown(fold)
     # A job that was forgotten and is back stands at the end.

@@ -1,0 +1,40 @@
+"""Saying what is wrong with the status file: once, and not while somebody is in the middle of saving it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from dispatcher.run_state.store import Identity, Store
+
+# A script that saves begins with an empty file and goes on in pieces; nobody takes longer.
+_SAVE_S: Final = 2.0
+
+
+class StatusComplaint:
+    """`said` is what is wrong with the status file, as it was said last; empty when nothing is."""
+
+    def __init__(self, store: Store, say: Callable[[str], None]) -> None:
+        self.said = ""
+        self._store = store
+        self._say = say
+        self._file: tuple[str, Identity | None] | None = None
+        self._since_s = 0.0
+
+    def due_in_s(self) -> float | None:
+        """Seconds until something is to be said; None when nothing is."""
+        problem, now_s = self._store.problem, time.monotonic()
+        if problem is None or problem == self.said:
+            return None
+        if self._file != (problem, self._store.examined):
+            self._file, self._since_s = (problem, self._store.examined), now_s
+        return max(0.0, self._since_s + _SAVE_S - now_s)
+
+    def say_when_due(self, *, at_once: bool = False) -> None:
+        problem = self._store.problem
+        if problem is None:
+            self.said, self._file = "", None
+        elif self.due_in_s() == 0.0 or (at_once and problem != self.said):
+            self.said = problem
+            self._say(f"warning: {problem}")

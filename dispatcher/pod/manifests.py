@@ -1,0 +1,49 @@
+"""Which jobs the manifests of a workspace have: all of them share one status file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from dispatcher.config import Config
+from dispatcher.errors import ManifestError
+from dispatcher.matrix.manifest import parse_manifest
+from dispatcher.run_state import life
+
+_Signature = tuple[int, int, int]
+
+
+class ManifestJobs:
+    """The ids of all manifests, read when somebody asks for one; a file that has not changed is not read twice.
+
+    `matrix` is the manifest that a pod was started with, when it is another one than the configuration's.
+    """
+
+    def __init__(self, config: Config, matrix: Path | None = None) -> None:
+        self._config = config
+        self._matrix = matrix
+        self._ids: dict[Path, tuple[_Signature, frozenset[str]]] = {}
+
+    def has(self, job: str) -> bool:
+        return any(job in self._read(path) for path in self._paths())
+
+    def _paths(self) -> Iterator[Path]:
+        layout = self._config.layout
+        named = (Path(pod.matrix) for pod in life.read_pods(layout) if pod.matrix)
+        first = () if self._matrix is None else (self._matrix,)
+        paths = (*first, self._config.matrix, *named, *sorted(layout.matrix_dir.glob("*.json")))
+        yield from dict.fromkeys(layout.root / path for path in paths if layout.root / path != layout.status_file)
+
+    def _read(self, path: Path) -> frozenset[str]:
+        """Its ids; none when it cannot be read or used, for then it brings no job either."""
+        try:
+            found = os.stat(path)
+            signature = (found.st_ino, found.st_size, found.st_mtime_ns)
+            known = self._ids.get(path)
+            if known is None or known[0] != signature:
+                ids = frozenset(parse_manifest(path.read_bytes(), str(path), None))
+                self._ids[path] = known = (signature, ids)
+        except (OSError, ManifestError):
+            return frozenset()
+        return known[1]

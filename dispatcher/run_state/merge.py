@@ -1,0 +1,106 @@
+"""A whole status file that somebody saved: what its lines change, and what is wrong with many of them for one reason.
+
+A person makes one mistake at a time, so it is refused once: a job that was renamed is one refusal and not two, and a
+copy that is older than the journal is one refusal and not ten thousand.
+"""
+
+from __future__ import annotations
+
+import difflib
+import heapq
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+from dispatcher.run_state.edits import Fault, Known, Outcome, merge_line
+
+# More refusals for one reason than this are one.
+_MANY: Final = 20
+# Among so many ids that begin and end alike the nearest is looked for.
+_CANDIDATES: Final = 50
+_ADD: Final = "add it to the manifest, then a dispatcher queues it and writes its line"
+_FORGET: Final = "`dispatcher forget JOB` removes one, `abandoned` stops it from being claimed"
+
+
+def merge(lines: Mapping[str, Mapping[str, Any]], known: Known, *, is_whole: bool = True) -> list[Outcome]:
+    """What a status file that somebody saved changes; `is_whole`: a job that has no line in it has lost it."""
+    outcomes = [outcome for job, line in lines.items() if (outcome := merge_line(job, line, known)) is not None]
+    removed = _removed(lines, known) if is_whole else []
+    unknown = [outcome for outcome in outcomes if outcome.fault is Fault.UNKNOWN_JOB]
+    too_old = [outcome for outcome in outcomes if outcome.fault is Fault.TOO_OLD]
+    whole = []
+    if len(too_old) > _MANY:
+        whole.append(_all_too_old(too_old))
+        outcomes = [outcome for outcome in outcomes if outcome.fault is not Fault.TOO_OLD]
+    if unknown:
+        outcomes = [outcome for outcome in outcomes if outcome.fault is not Fault.UNKNOWN_JOB]
+        if len(unknown) > _MANY:
+            whole.append(
+                f"{len(unknown)} lines are of unknown jobs ({_some(unknown)}): no manifest has them; "
+                "add them to the manifest, then a dispatcher queues them and writes their lines"
+            )
+        else:
+            refused = [_unknown(outcome, lines, removed, known) for outcome in unknown]
+            outcomes += refused
+            removed = [job for job in removed if job not in {outcome.job for outcome in refused}]
+    if len(removed) > _MANY or (removed and len(removed) == len(known.records)):
+        shown = ", ".join(removed[:3])
+        whole.append(f"{len(removed)} lines were removed ({shown}, ...); records are never lost: {_FORGET}")
+    else:
+        why = f"the line was removed; records are never lost: {_FORGET}"
+        outcomes += [Outcome(job, "refused", why=why) for job in removed]
+    return [*outcomes, *([Outcome("", "refused", why=". ".join(whole))] if whole else [])]
+
+
+def _removed(lines: Mapping[str, Mapping[str, Any]], known: Known) -> list[str]:
+    """The jobs whose lines are gone. A copy that is older than a job cannot have its line."""
+    revs = [rev for line in lines.values() if type(rev := line.get("rev")) is int]
+    newest = max(revs, default=0)
+    return [job for job in known.records if job not in lines and known.born.get(job, 0) <= newest]
+
+
+def _all_too_old(refused: Sequence[Outcome]) -> str:
+    return (
+        f"{len(refused)} lines are older than the journal, so nobody can tell what was changed in them "
+        f"({_some(refused)}): open matrix_status.json as it is now and edit that"
+    )
+
+
+def _some(refused: Sequence[Outcome]) -> str:
+    return ", ".join(outcome.job for outcome in refused[:3]) + ", ..."
+
+
+def _unknown(
+    outcome: Outcome, lines: Mapping[str, Mapping[str, Any]], removed: Collection[str], known: Known
+) -> Outcome:
+    """The refusal of a line whose job no manifest has: a renamed one, when another job has lost its line."""
+    rev = lines[outcome.job].get("rev", 0)
+    owner = next((job for job in removed if _has_had(job, rev, known)), "") or _nearest(outcome.job, removed)
+    if owner:
+        why = (
+            f"unknown job {outcome.job!r}: it stands where {owner} stood, and a job cannot be renamed here. Its record "
+            f"stays under {owner}; under a new id in a manifest it is a new job"
+        )
+        return Outcome(owner, "refused", why=why, line=outcome.line)
+    near = _nearest(outcome.job, known.records)
+    meant = f" (did you mean {near!r}?)" if near else ""
+    return Outcome(outcome.job, "refused", why=f"unknown job: no manifest has it{meant}; {_ADD}", line=outcome.line)
+
+
+def _has_had(job: str, rev: int, known: Known) -> bool:
+    """Whether `rev` is that of a change of this job."""
+    return known.records[job].rev == rev or (0 < rev <= known.seq and known.base_of(job, rev) is not None)
+
+
+def _nearest(job: str, ids: Collection[str]) -> str:
+    """The id that is most like `job`, empty when none is; looks closely only at those that begin and end alike."""
+
+    def alike(other: str) -> int:
+        return _alike(job, other) + _alike(job[::-1], other[::-1])
+
+    candidates = heapq.nlargest(_CANDIDATES, ids, key=alike) if len(ids) > _CANDIDATES else list(ids)
+    return next(iter(difflib.get_close_matches(job, candidates, n=1)), "")
+
+
+def _alike(one: str, other: str) -> int:
+    """How many characters both begin with."""
+    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

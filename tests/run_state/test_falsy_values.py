@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_state.lines import AT
 
+from dispatcher.errors import FormatError
 from dispatcher.run_state import edits, journal, status_file
 from dispatcher.run_state.fold import Fold, snapshot
 from dispatcher.run_state.merge import merge
@@ -18,12 +20,19 @@ from dispatcher.run_state.transaction import Transaction
 from dispatcher.workspace import Layout
 
 FALSY: list[Any] = [0, 0.0, "", [], {}, False, None]
-# What each field of ours takes of these.
-OURS: dict[str, list[Any]] = {
-    "pod": [""], "pid": [0], "gpu": [0, []], "started_at": [""], "attempt": [0], "host": [""], "finished_at": [""],
-    "exit_code": [0], "reason": [""], "error": [""], "outlet": [""], "handle": [""], "priority": [0], "retries": [0],
-    "returns": [0], "retry_at": [""],
-}  # fmt: skip
+
+
+def falsy_values_of(name: str) -> list[Any]:
+    """Those that this field of ours can have."""
+    values = []
+    for value in [0, "", []]:
+        with contextlib.suppress(FormatError):
+            make_record({"state": "failed", name: value})
+            values.append(value)
+    return values
+
+
+OURS = {name: falsy_values_of(name) for name in DEFAULTS if name not in ("state", "want")}
 CASES = [(name, value) for name, values in OURS.items() for value in values]
 CASES += [(name, value) for name in ("note", "extra", "") for value in FALSY if value is not None]
 names = st.sampled_from(sorted({name for name, _ in CASES}))
@@ -65,7 +74,8 @@ class World:
 
 
 def test_no_field_is_left_out_of_these_tests() -> None:
-    assert set(OURS) == set(DEFAULTS) - {"state", "want"}
+    assert [name for name, values in OURS.items() if not values] == []
+    assert OURS["gpu"] == [0, []]
 
 
 @pytest.mark.parametrize(("name", "value"), CASES, ids=repr)
@@ -97,7 +107,8 @@ def test_a_line_that_writes_out_what_stands_there_is_no_edit(name: str, value: A
 def test_a_requeued_record_keeps_nothing_falsy_of_the_last_attempt(name: str, value: Any) -> None:
     world = World(**{name: value})
     assert world.save({"state": "queued"}) == ["requeued"]
-    assert world.fold.records["a"] == make_record({"state": "queued", "rev": 2})
+    kept = {name: value} if name in DEFAULTS and name != "priority" and name not in edits.FRESH_START else {}
+    assert world.fold.records["a"] == make_record({"state": "queued", "rev": 2, **kept})
     world.check_files()
 
 

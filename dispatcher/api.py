@@ -283,7 +283,7 @@ def user_at_host() -> str:
     """Who a person's changes are recorded under."""
     import pwd
 
-    from dispatcher.run_state.life import host_name
+    from dispatcher.host import host_name
 
     try:
         name = os.environ.get("LOGNAME") or os.environ.get("USER") or pwd.getpwuid(os.getuid()).pw_name

@@ -63,7 +63,7 @@ class AttemptPaths:
 
     @property
     def claimant(self) -> Path:
-        """Holds the name of the pod that made the directory; the same file is its attempt's life sign later."""
+        """Names the pod that made the directory, then its host, boot and PID namespace; later its life sign."""
         return self.alive
 
 

@@ -12,7 +12,7 @@ import dispatcher
 PACKAGE = Path(dispatcher.__file__).parent
 # Lowest first; a module may import from its own layer and from those below.
 LAYERS = (
-    ("errors", "contract", "workspace", "config", "values", "yaml_file"),
+    ("errors", "contract", "host", "workspace", "config", "values", "yaml_file"),
     ("matrix", "run_state.states"),
     ("run_state", "templates"),
     ("outlets",),

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from dispatcher.errors import ManifestError, StorageError
+from dispatcher.host import process_name
 from dispatcher.matrix import strict_json
 from dispatcher.matrix.entry import Entry, read_entry
 from dispatcher.matrix.needs import find_cycles
@@ -192,7 +193,7 @@ def write_manifest(
 def _replace(path: str, data: bytes) -> None:
     """Publish `data` at `path` by rename; the folder is made if it is missing."""
     folder, name = os.path.split(path)
-    temporary = os.path.join(folder, f".{name}.{os.uname().nodename}.{os.getpid()}.tmp")
+    temporary = os.path.join(folder, f".{name}.{process_name()}.tmp")
     try:
         os.makedirs(folder, exist_ok=True)
         with open(temporary, "wb") as file:

@@ -20,11 +20,12 @@ from typing import Final
 
 import msgspec
 
+from dispatcher import host
 from dispatcher.config import Config
 from dispatcher.errors import DispatcherError, ManifestError
 from dispatcher.matrix.manifest import parse_manifest
 from dispatcher.pod import nvml
-from dispatcher.pod.host_checks import Fault, check_bash, check_directories, state_paths
+from dispatcher.pod.host_checks import Fault, check_bash, check_directories, check_processes, state_paths
 from dispatcher.pod.lock_test import LOCK_NAMES, LockTest
 from dispatcher.pod.manifests import ManifestJobs
 from dispatcher.run_state import files, journal, life
@@ -64,6 +65,7 @@ def check_host(layout: Layout, config: Config | DispatcherError) -> list[Finding
         ("python", _python),
         ("bash", _bash),
         ("flock program", _flock_program),
+        ("processes", _processes),
         ("gpus", _gpus),
         ("config", lambda: _config(config)),
         ("permissions", lambda: _permissions(layout)),
@@ -162,6 +164,16 @@ def _flock_program() -> Findings:
     else:
         what = "not found: job.sh cannot be run by hand; dispatchers do not need it"
         yield Finding("flock program", WARNING, what, "install util-linux")
+
+
+def _processes() -> Findings:
+    fault = check_processes()
+    if fault is not None:
+        yield Finding("processes", WRONG, fault.what, fault.cure)
+        return
+    first = host.pid_namespace() == host.FIRST_PID_NAMESPACE
+    what = "the host's own" if first else f"those of PID namespace {host.pid_namespace()} (a container)"
+    yield Finding("processes", OK, what)
 
 
 def _gpus() -> Findings:

@@ -93,7 +93,7 @@ class Fence:
         paths = self._layout.attempt(job, number)
         if paths.exit.exists() or paths.superseded.exists():
             return ""
-        name = (files.read_fresh(paths.claimant) or b"").decode(errors="replace").strip()
+        name, _, _ = (files.read_fresh(paths.claimant) or b"").decode(errors="replace").partition("\n")
         if name:
             # We hold our own name, so whoever claimed under it before is dead.
             return self._made_by_another(paths, f"pod {name}") if name != self._me and self._is_alive(name) else ""

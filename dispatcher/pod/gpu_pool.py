@@ -70,6 +70,7 @@ class GpuPool:
                     jobs=list(jobs.get(index, ())),
                     note=unusable.get(index, ""),
                     gpu_name=gpu.name or "",
+                    gpu_uuid=gpu.uuid or "",
                     memory_used_mib=gpu.memory_used_mib,
                     memory_total_mib=gpu.memory_total_mib,
                 )

@@ -10,11 +10,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection
 
+from dispatcher import host
 from dispatcher.pod.gpus import Gpu, GpuProcess, GpuReading, Health
 
 FOREIGN_MIB = 100
-# Linux gives the first PID namespace this number at every boot (PROC_PID_INIT_INO in proc_ns.h).
-FIRST_PID_NAMESPACE = "pid:[4026531836]"
 # /dev/dxg is the GPU under WSL.
 GPU_DEVICES = ("/dev/nvidia", "/dev/dxg")
 COMMAND_WIDTH = 60
@@ -47,10 +46,7 @@ def foreign_use(
 
 def in_container() -> bool:
     """Whether this process has a PID namespace of its own, so that PIDs from the driver may mean nothing here."""
-    try:
-        return os.readlink("/proc/self/ns/pid") != FIRST_PID_NAMESPACE
-    except OSError:
-        return True
+    return host.pid_namespace() != host.FIRST_PID_NAMESPACE
 
 
 def _foreign_use(gpu: Gpu, is_ours: Callable[[int], bool], held: bool, contained: bool) -> str | None:

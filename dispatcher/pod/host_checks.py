@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from dispatcher import host
 from dispatcher.errors import PodError
 from dispatcher.workspace import Layout
 
@@ -49,6 +50,13 @@ def check_bash() -> str | Fault:
     return Fault(what, f"jobs need bash {_OLDEST_BASH} or later, whole, and room for a few more processes (ulimit -u)")
 
 
+def check_processes() -> Fault | None:
+    """What keeps a dispatcher from finding its jobs in /proc."""
+    what = host.proc_fault()
+    cure = "mount /proc in this PID namespace (mount -t proc proc /proc, unshare --mount-proc)"
+    return Fault(what, cure) if what else None
+
+
 def check_directories(layout: Layout) -> Fault | None:
     """What of the run state this user cannot read and write."""
     denied = [path for path in state_paths(layout) if not os.access(path, os.R_OK | os.W_OK)]
@@ -73,7 +81,7 @@ def state_paths(layout: Layout) -> list[Path]:
 
 def refuse_unfit_host(layout: Layout) -> None:
     """Raise PodError when no job can run here: a pod that claimed all the same would go through the whole matrix."""
-    found = [fault for fault in (check_bash(), check_directories(layout)) if isinstance(fault, Fault)]
-    if found:
-        faults = "; ".join(f"{fault.what}. Cure: {fault.cure}" for fault in found)
+    found = (check_bash(), check_processes(), check_directories(layout))
+    faults = "; ".join(f"{fault.what}. Cure: {fault.cure}" for fault in found if isinstance(fault, Fault))
+    if faults:
         raise PodError(f"no job can run on this host: {faults}. `dispatcher doctor` checks it again")

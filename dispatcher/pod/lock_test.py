@@ -11,6 +11,7 @@ from pathlib import Path
 
 from filelock import SoftFileLockProtocolError, StrictSoftFileLock, Timeout
 
+from dispatcher import host
 from dispatcher.run_state import files
 
 LOCK_NAMES = {"flock": "flock", "lockf": "lockf", "strict": "hard-link lock"}
@@ -22,7 +23,7 @@ class LockTest:
 
     def __init__(self, directory: Path, name: str = "") -> None:
         self._directory = directory
-        self._name = name or f"test-{os.uname().nodename}-{os.getpid()}"
+        self._name = name or f"test-{host.process_name()}"
 
     def why_not(self, kind: str) -> str | None:
         """Why a lock of this kind does not exclude even on this host; None when it does."""

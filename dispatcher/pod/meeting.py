@@ -17,8 +17,9 @@ from typing import Any, Final
 
 import msgspec
 
+from dispatcher import host
 from dispatcher.errors import PodError
-from dispatcher.run_state import files, life
+from dispatcher.run_state import files
 
 _ANSWER_S: Final = 90.0
 _LOOK_S: Final = 0.005
@@ -36,15 +37,17 @@ class Doctor(msgspec.Struct, frozen=True):
     id: str
     host: str
     boot_id: str
+    pid_namespace: int
     pid: int
 
     @property
     def is_here(self) -> bool:
-        return (self.host, self.boot_id) == (life.host_name(), life.boot_id())
+        mine = host.host_name(), host.boot_id(), host.pid_namespace()
+        return (self.host, self.boot_id, self.pid_namespace) == mine
 
     @property
     def is_gone(self) -> bool:
-        return self.is_here and life.start_ticks(self.pid) is None
+        return self.is_here and host.is_gone(self.pid)
 
 
 class Meeting:
@@ -95,7 +98,7 @@ class Meeting:
 
 def meet(place: Path, wait_s: float, say: Callable[[str], None]) -> Meeting | None:
     """Wait in `place` for the doctor of another host; None when none has come."""
-    me = Doctor(f"{secrets.token_hex(6)}", life.host_name(), life.boot_id(), os.getpid())
+    me = Doctor(secrets.token_hex(6), host.host_name(), host.boot_id(), host.pid_namespace(), os.getpid())
     _remove_dead(place)
     hello = place / f"{me.id}{_SUFFIX}"
     _publish(hello, msgspec.json.encode(me))

@@ -11,11 +11,12 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher.config import Config
+from dispatcher.host import host_name
 from dispatcher.matrix.condition import Where
 from dispatcher.matrix.entry import Entry
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.slots import Slots
-from dispatcher.run_state.life import PodInfo, host_name
+from dispatcher.run_state.life import PodInfo
 
 # Kinds of refusals: where all pods refuse for the same one, that is said of all pods at once.
 DRAINING: Final = "draining"

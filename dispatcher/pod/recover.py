@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from dispatcher import host
 from dispatcher.config import Config
 from dispatcher.outlets import local, processes
 from dispatcher.outlets.base import Ended
@@ -36,6 +37,15 @@ class Found(msgspec.Struct, frozen=True):
     job: str
     attempt: int
     ended: Ended
+
+
+def claimed_here(paths: AttemptPaths) -> bool:
+    """Whether a dispatcher of this host, boot and PID namespace claimed the attempt, so that its pids mean something.
+
+    Its directory says it: the record has only the host's name, and the pod may have been started again elsewhere.
+    """
+    _, _, place = (files.read_fresh(paths.claimant) or b"").decode(errors="replace").partition("\n")
+    return place.strip() == host.here()
 
 
 class Recovery:
@@ -105,8 +115,7 @@ class Recovery:
         return life.pod_is_alive(self._layout, info, self._watch, self._config.lost_after_s, patient=patient)
 
     def _look_at(self, job: str, record: Record, paths: AttemptPaths, info: life.PodInfo | None) -> Ended | None:
-        here = record.host == life.host_name() and (info is None or info.boot_id == life.boot_id())
-        if here:
+        if claimed_here(paths):
             return self._look_here(job, record, paths)
         if self.trust_locks:
             held = life.is_held(paths.alive)
@@ -131,7 +140,7 @@ class Recovery:
         if isinstance(self._outlet.poll([handle])[handle], Ended):
             del self._handles[key]
             if self.trust_locks and life.is_held(paths.alive):
-                # In another container of this host, or a lock that a file server never gave back.
+                # Processes that this user cannot see, or a lock that a file server never gave back.
                 return None if record.want is None else self._take_away(job, record, paths)
             return self._ended(paths)
         if record.want is not None:

@@ -6,13 +6,16 @@ import contextlib
 import getpass
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from dispatcher import host
 from dispatcher.errors import LockUnsupportedError, PodError
 from dispatcher.run_state import files, journal, life
+from dispatcher.run_state.life import SlotInfo
 from dispatcher.run_state.mounts import Mount, mount_of
 from dispatcher.workspace import Layout
 
@@ -34,6 +37,19 @@ def heartbeat_delay_s(mount: Mount) -> float:
     return _NFS_DELAY_S if mount.fstype.startswith("nfs") else _NETWORK_DELAY_S
 
 
+def heartbeat_rises(layout: Layout, info: life.PodInfo, longest_s: float) -> bool:
+    """Whether that pod shows a heartbeat while it is waited for one, at most for `longest_s`."""
+    watch = life.Watch()
+    delay_s = heartbeat_delay_s(mount_of(layout.pods_dir))
+    end_s = time.monotonic() + min(longest_s, _STILL_HEARTBEATS * info.heartbeat_s + delay_s)
+    while time.monotonic() < end_s:
+        now = life.read_pod(layout, info.pod)
+        if now is not None and watch.observe("pod", (now.pid, now.heartbeat)).rose:
+            return True
+        time.sleep(info.heartbeat_s / 4)
+    return False
+
+
 class Registration:
     """Holds `pods/<pod>.lock` and keeps `pods/<pod>.json` up to date."""
 
@@ -44,10 +60,11 @@ class Registration:
         self.previous = old
         self.info = life.PodInfo(
             pod=pod,
-            host=life.host_name(),
-            boot_id=life.boot_id(),
+            host=host.host_name(),
+            boot_id=host.boot_id(),
+            pid_namespace=host.pid_namespace(),
             pid=os.getpid(),
-            start_ticks=life.start_ticks(os.getpid()) or 0,
+            start_ticks=host.start_ticks(os.getpid()) or 0,
             user=user_name(),
             started_at=journal.now_text(time.time()),
             heartbeat=(old.heartbeat if old else 0) + 1,
@@ -107,14 +124,8 @@ class Registration:
         mount = mount_of(self._layout.pods_dir)
         if locks_work and not mount.is_network:
             return
-        watch = life.Watch()
-        delay_s = heartbeat_delay_s(mount)
-        end_s = time.monotonic() + min(lost_after_s, _STILL_HEARTBEATS * other.heartbeat_s + delay_s)
-        while time.monotonic() < end_s:
-            now = life.read_pod(self._layout, self.info.pod)
-            if now is not None and watch.observe("pod", now.heartbeat).rose:
-                raise PodError(self._taken())
-            time.sleep(other.heartbeat_s / 4)
+        if heartbeat_rises(self._layout, other, lost_after_s):
+            raise PodError(self._taken())
 
     def describe(self, **fields: Any) -> None:
         """What the pod's file says from the next heartbeat on."""
@@ -144,7 +155,7 @@ class Registration:
         raise NameTakenError(f"{self._taken()}. This one ends; its jobs run on where they are still its own")
 
     def _is_me(self, info: life.PodInfo) -> bool:
-        return (info.pid, info.boot_id, info.host) == (self.info.pid, self.info.boot_id, self.info.host)
+        return info.same_host() and (info.pid, info.start_ticks) == (self.info.pid, self.info.start_ticks)
 
     def keep_lock(self) -> None:
         """On a network filesystem: take the lock again when the file server has taken it away from this host."""
@@ -180,16 +191,37 @@ def user_name() -> str:
         return str(os.getuid())
 
 
-def refuse_shared_gpus(layout: Layout, me: life.PodInfo, gpus: tuple[int, ...]) -> None:
-    """Raise PodError when another live pod of this host uses one of these GPUs."""
+def refuse_shared_gpus(layout: Layout, me: life.PodInfo, slots: Sequence[SlotInfo], lost_after_s: float) -> None:
+    """Raise PodError when another live pod of this machine uses one of the GPUs of these slots."""
     for other in life.read_pods(layout):
-        if other.pod == me.pod or not other.same_host() or other.phase == "ended" or other.process_is_gone():
+        if other.pod == me.pod or not other.same_boot() or other.phase == "ended" or other.process_is_gone():
             continue
-        used = {int(slot.name.removeprefix("gpu")) for slot in other.slots if slot.name.startswith("gpu")}
-        shared = sorted(used.intersection(gpus))
-        if shared:
-            numbers = ", ".join(map(str, shared))
-            raise PodError(f"--gpus: {numbers} belong to pod {other.pod!r} on this host (pid {other.pid})")
+        shared = [slot.name.removeprefix("gpu") for slot in slots if _is_used_by(slot, other, me.host)]
+        if shared and _runs_here(layout, other, lost_after_s):
+            where = "on this host" if other.same_host() else f"in another container of this machine ({other.host})"
+            raise PodError(f"--gpus: {', '.join(shared)} belong to pod {other.pod!r} {where}, pid {other.pid}")
+
+
+def _is_used_by(slot: SlotInfo, other: life.PodInfo, my_host: str) -> bool:
+    """Whether it is the same GPU: by what the driver calls it, else by its index where the host's name is the same.
+
+    Containers with names of their own may number their GPUs apart.
+    """
+    for theirs in other.slots:
+        if slot.gpu_uuid and theirs.gpu_uuid:
+            same = slot.gpu_uuid == theirs.gpu_uuid
+        else:
+            same = slot.name == theirs.name and other.host == my_host
+        if same and slot.name.startswith("gpu"):
+            return True
+    return False
+
+
+def _runs_here(layout: Layout, other: life.PodInfo, lost_after_s: float) -> bool:
+    """Whether a pod of this machine lives. In another PID namespace its lock tells, or its heartbeat."""
+    if other.same_host() or life.is_held(layout.pod_lock(other.pod)):
+        return True
+    return heartbeat_rises(layout, other, lost_after_s)
 
 
 def locks_refused(why: str, path: Path, wanted: str) -> LockUnsupportedError:

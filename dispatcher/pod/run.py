@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from dispatcher.config import Config
-from dispatcher.errors import DispatcherError, LockError, StaleViewError, StorageError, UsageError
+from dispatcher.errors import DispatcherError, LockError, PodError, StaleViewError, StorageError, UsageError
 from dispatcher.outlets import processes
 from dispatcher.pod.gpu_pool import GpuPool
 from dispatcher.pod.host_checks import refuse_unfit_host
@@ -85,7 +85,7 @@ def _make_sure_of_locks(store: Store, config: Config, registration: Registration
     store.prepare()
     useless = registration.take()
     registration.refuse_if_alive(config.lost_after_s, locks_work=useless is None and store.lock_kind != "strict")
-    refuse_shared_gpus(layout, registration.info, gpus.slots.gpus)
+    refuse_shared_gpus(layout, registration.info, gpus.slot_infos({}), config.lost_after_s)
 
     def beat() -> None:
         registration.beat(lock=store.lock_kind)
@@ -169,7 +169,7 @@ class Pod:
             with files.storing("looking after the jobs in", self.config.layout.run_state):
                 pause_s = self._work()
             self._failed_before = None
-        except (StorageError, LockError, StaleViewError) as error:
+        except (StorageError, LockError, PodError, StaleViewError) as error:
             self._say_once(error)
             self.turn.recovery.start_over()
             # Whatever is wrong, others must see that this dispatcher lives.
@@ -264,7 +264,7 @@ class Pod:
             try:
                 with files.storing("ending the work in", self.config.layout.run_state):
                     step()
-            except (StorageError, LockError, StaleViewError) as error:
+            except (StorageError, LockError, PodError, StaleViewError) as error:
                 self.say(f"warning: {error}")
 
     def _record_the_last(self) -> None:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from dispatcher.config import Config
+from dispatcher.host import host_name
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets import processes
 from dispatcher.pod import outcome
@@ -20,9 +21,8 @@ from dispatcher.pod.gpu_pool import GpuPool
 from dispatcher.pod.offers import Offer, gpus_of, own_offer, published
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.recording import Recorder, gpu_indices, is_current
-from dispatcher.pod.recover import Found, Recovery
+from dispatcher.pod.recover import Found, Recovery, claimed_here
 from dispatcher.pod.waiting import summary
-from dispatcher.run_state import life
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.life import SlotInfo
 from dispatcher.run_state.states import IN_FLIGHT, State
@@ -78,13 +78,12 @@ class Turn:
     def _adopt(self) -> None:
         """A dispatcher that restarts under its name on its host finds its running jobs again.
 
-        Only those of which a process is seen here: a host's name proves little (containers share it), and what has
-        ended meanwhile, or lives elsewhere, is recovery's to tell by its life sign.
+        Only those of which a process is seen here: what has ended meanwhile, or lives elsewhere, is recovery's to tell.
         """
         for job in list(self._elsewhere):
             record = self.store.records[job]
             paths = self.config.layout.attempt(job, record.attempt)
-            mine = record.pod == self.options.pod and record.host == life.host_name() and record.attempt > 0
+            mine = record.pod == self.options.pod and record.attempt > 0 and claimed_here(paths)
             if not mine or not processes.first_of(paths.directory):
                 continue
             flight = self.flights.adopt(job, record, self.gpus.slots.adopt(gpu_indices(record)))
@@ -219,7 +218,7 @@ class Turn:
             "started_at": tx.at,
             "attempt": passed[0],
             "ran_with": choice.entry.digest(),
-            "host": life.host_name(),
+            "host": host_name(),
             "finished_at": None,
             "exit_code": None,
             "reason": None,
@@ -274,7 +273,7 @@ class Turn:
                 self._elsewhere.discard(job)
         pauses = self.store.fold.pauses
         self.queue.pause(pauses)
-        mine = f"gpu:{life.host_name()}:"
+        mine = f"gpu:{host_name()}:"
         self.gpus.pause({int(s.removeprefix(mine)): p.why for s, p in pauses.items() if s.startswith(mine)})
 
     def _carry_out_wishes(self) -> None:

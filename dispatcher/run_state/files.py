@@ -11,11 +11,11 @@ import contextlib
 import errno
 import itertools
 import os
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from dispatcher import host
 from dispatcher.errors import StorageError
 from dispatcher.run_state.mounts import mount_of
 
@@ -183,8 +183,8 @@ def write_unique(path: Path, data: bytes) -> Path:
 
 
 def temporary_name(path: Path) -> Path:
-    """A name beside `path` that no other process uses, with host and pid in it so that leftovers can be told."""
-    return path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.{next(_temporary_numbers)}.tmp")
+    """A name beside `path` that no other process uses; it names its process, so that leftovers can be told."""
+    return path.with_name(f".{path.name}.{host.process_name()}.{next(_temporary_numbers)}.tmp")
 
 
 def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
@@ -207,13 +207,13 @@ def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 def leftovers(directory: Path) -> list[Path]:
     """Temporary files of processes of this host that are gone (killed between write and rename)."""
-    marker = f".{socket.gethostname()}."
+    here, _, _ = host.process_name().rpartition(".")
     found = []
     for name in os.listdir(directory):
-        if name.startswith(".") and name.endswith(".tmp") and marker in name:
-            pid = name.rsplit(".", 3)[1]
-            if pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
-                found.append(directory / name)
+        before, pid, _, ending = [*name.rsplit(".", 3), "", "", ""][:4]
+        is_ours = name.startswith(".") and ending == "tmp" and before.endswith(f".{here}")
+        if is_ours and pid.isdigit() and host.is_gone(int(pid)):
+            found.append(directory / name)
     return found
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import functools
 import math
 import os
 import socket
@@ -22,12 +21,12 @@ from typing import Any, Final
 
 import msgspec
 
+from dispatcher import host
 from dispatcher.errors import StorageError
+from dispatcher.host import boot_id, host_name
 from dispatcher.run_state import files
 from dispatcher.workspace import Layout
 
-# PROC_PID_INIT_INO of the kernel: the namespace of a host's own processes.
-_FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC
 # Where a file server may have taken a lock away, so many heartbeats are waited for, and as long as NFS shows old ones.
 _STILL_HEARTBEATS: Final = 3
 _NETWORK_DELAY_S: Final = 4.0
@@ -36,43 +35,21 @@ _TRY_AGAIN_S: Final = 0.05
 CANNOT_LOCK = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EIO, errno.EINVAL})
 
 
-def host_name() -> str:
-    """This host's name; `DISPATCHER_HOST` overrides it where several containers bear the same."""
-    return os.environ.get("DISPATCHER_HOST") or socket.gethostname()
-
-
-@functools.cache
-def boot_id() -> str:
-    """Changes at every boot, so that a pid of before is not taken for one of now."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-
-
-def start_ticks(pid: int) -> int | None:
-    """When a process of this host started (clock ticks since boot); None when there is no such process."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # The second field is the command in parentheses and may hold anything.
-    fields = stat[stat.rindex(b")") + 2 :].split()
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
-
-
 def claim_owner_is_gone(hostname: str, pid: int, start: int | None) -> bool:
     """Whether the holder of a hard-link lock was a process of this host that no longer exists.
 
     `hostname` and `start` are as filelock writes them: the name with a mark for a pid namespace of its own, and the
     start time in ticks below the boot id. Another boot of that name may be another host: that one is not judged.
     """
-    if hostname != _name_with_namespace() or (start is not None and start >> 64 != int(boot_id().replace("-", ""), 16)):
+    if hostname != claim_host() or (start is not None and start >> 64 != int(boot_id().replace("-", ""), 16)):
         return False
-    ticks = start_ticks(pid)
-    return ticks is None or (start is not None and ticks != start % 2**64)
+    return host.is_gone(pid, None if start is None else start % 2**64)
 
 
-def _name_with_namespace() -> str:
-    namespace = os.stat("/proc/self/ns/pid").st_ino
-    return socket.gethostname() + ("" if namespace == _FIRST_PID_NAMESPACE else f"?pidns-{namespace:x}")
+def claim_host() -> str:
+    """This host as filelock names it in the claims of a hard-link lock."""
+    namespace = host.pid_namespace()
+    return socket.gethostname() + ("" if namespace in (0, host.FIRST_PID_NAMESPACE) else f"?pidns-{namespace:x}")
 
 
 def take(path: Path) -> int | None:
@@ -129,6 +106,7 @@ class SlotInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
     jobs: list[str] = []
     note: str = ""
     gpu_name: str = ""
+    gpu_uuid: str = ""
     memory_used_mib: int | None = None
     memory_total_mib: int | None = None
 
@@ -143,6 +121,7 @@ class PodInfo(msgspec.Struct, kw_only=True):
     pod: str
     host: str
     boot_id: str
+    pid_namespace: int
     pid: int
     start_ticks: int
     user: str
@@ -162,11 +141,16 @@ class PodInfo(msgspec.Struct, kw_only=True):
     notes: list[str] = []
 
     def same_host(self) -> bool:
-        return self.boot_id == boot_id() and self.host == host_name()
+        """Whether its pids mean the same processes here: one machine, one boot, one PID namespace."""
+        return self.same_boot() and (self.host, self.pid_namespace) == (host_name(), host.pid_namespace())
+
+    def same_boot(self) -> bool:
+        """Whether it runs on this very machine, maybe in another container."""
+        return self.boot_id == boot_id()
 
     def process_is_gone(self) -> bool:
         """Whether it is certain that this dispatcher no longer runs, because it ran on this very boot of this host."""
-        return self.same_host() and start_ticks(self.pid) != self.start_ticks
+        return self.same_host() and host.is_gone(self.pid, self.start_ticks)
 
 
 _decode_pod = msgspec.json.Decoder(PodInfo)

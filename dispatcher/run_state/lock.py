@@ -186,11 +186,17 @@ class ClaimsLock:
         held_s = time.monotonic() - self._strict_since_s
         if held_s < min(_SURELY_HELD_S, self.lost_after_s / 4):
             return
-        if held_s > self.lost_after_s / 2 or not any(claim.pid == os.getpid() for claim in self._strict.claims):
+        if held_s > self.lost_after_s / 2 or not self._is_claimed(self._strict):
             raise LockLostError(
                 f"{self.path}: this process has held the lock for {held_s:.0f} s, and others may have taken it since; "
                 "nothing was changed, the step is tried again"
             )
+
+    def _is_claimed(self, strict: StrictSoftFileLock) -> bool:
+        from dispatcher.run_state.life import claim_host
+
+        me = claim_host(), os.getpid()
+        return any((claim.hostname, claim.pid) == me for claim in strict.claims)
 
     def read_head(self) -> Head | None:
         """The head; on a network filesystem, also proves by a synchronous write that the lock is still ours.

@@ -6,6 +6,7 @@ import contextlib
 import os
 from typing import Any
 
+from dispatcher import host
 from dispatcher.run_state import files
 from dispatcher.run_state.fold import Fold, Taken
 from dispatcher.run_state.journal import Line
@@ -73,7 +74,7 @@ class Transaction:
             except FileExistsError:
                 return None
             self._directories.append(paths)
-            files.write_new(paths.claimant, self._by.encode() + b"\n")
+            files.write_new(paths.claimant, f"{self._by}\n{host.here()}\n".encode())
         return paths
 
     def undo(self, *, keep_directories: bool = False) -> None:

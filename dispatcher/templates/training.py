@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from dispatcher.config import Method
 from dispatcher.errors import StorageError, TemplateError
+from dispatcher.host import process_name
 from dispatcher.matrix.entry import Entry
 from dispatcher.values import shown
 
@@ -85,7 +86,7 @@ def unread_parameters(template_path: str | os.PathLike[str], entries: Iterable[E
 def write_script(path: Path, script: str) -> None:
     """Write a rendered script in the encoding that it declares; a reader sees all of it or nothing."""
     encoding, _ = tokenize.detect_encoding(io.BytesIO(script.encode(errors="surrogateescape")).readline)
-    temporary = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{process_name()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # The mark of utf-8-sig is already in the text.

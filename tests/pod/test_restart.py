@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fleet import Fleet, shell, wait_until
 
-from dispatcher.run_state import life
+from dispatcher.host import host_name
 from dispatcher.run_state.store import Store
 
 GATED = "echo begun; until [ -e go ]; do sleep 0.02; done; exit 3"
@@ -23,7 +23,7 @@ def run_elsewhere(fleet: Fleet, job: str, **fields: Any) -> None:
     with Store(fleet.layout, by="ghost").transaction() as tx:
         tx.change(job, "queued", {"state": "queued"})
         tx.make_attempt(job, 1)
-        host = life.host_name()
+        host = host_name()
         tx.change(job, "claimed", {"state": "running", "pod": "ghost", "attempt": 1, "host": host, **fields})
 
 
@@ -107,7 +107,7 @@ def test_a_second_dispatcher_of_the_same_name_is_refused(fleet: Fleet) -> None:
     first = fleet.start().ready()
     second = fleet.start()
     assert second.end() == 1
-    for part in ("'pod'", str(first.pid), life.host_name(), "--pod"):
+    for part in ("'pod'", str(first.pid), host_name(), "--pod"):
         assert part in second.said, f"the refusal does not name {part}: {second.said}"
     assert "Traceback" not in second.said
     assert first.is_running()

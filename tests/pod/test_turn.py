@@ -10,10 +10,10 @@ from fleet import PATIENCE_S, Fleet, shell
 
 from dispatcher.config import load_config
 from dispatcher.errors import StorageError
+from dispatcher.host import host_name
 from dispatcher.pod.gpu_pool import GpuPool
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.turn import Turn
-from dispatcher.run_state import life
 from dispatcher.run_state.store import Store
 
 # A dispatcher whose first look at a file of the run state fails as on a file server in trouble.
@@ -50,7 +50,7 @@ def test_what_others_claim_while_new_entries_are_queued_is_looked_after(
     def queue_while_a_ghost_claims() -> None:
         with Store(fleet.layout, by="ghost").transaction() as tx:
             tx.make_attempt("a", 1)
-            fields = {"state": "running", "pod": "ghost", "attempt": 1, "host": life.host_name()}
+            fields = {"state": "running", "pod": "ghost", "attempt": 1, "host": host_name()}
             tx.change("a", "claimed", fields)
         queue_new()
 

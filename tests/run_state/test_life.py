@@ -53,8 +53,8 @@ def elsewhere(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> life.PodInfo:
     layout.pods_dir.mkdir(parents=True)
     layout.pod_lock("pod").touch()
     return life.PodInfo(
-        pod="pod", host="elsewhere", boot_id="x", pid=7, start_ticks=7, user="u", started_at="", heartbeat=1,
-        heartbeat_s=1.0, lock="flock",
+        pod="pod", host="elsewhere", boot_id="x", pid_namespace=1, pid=7, start_ticks=7, user="u", started_at="",
+        heartbeat=1, heartbeat_s=1.0, lock="flock",
     )  # fmt: skip
 
 

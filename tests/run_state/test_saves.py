@@ -8,7 +8,6 @@ import json
 import os
 import random
 import re
-import socket
 import subprocess
 import sys
 import textwrap
@@ -20,6 +19,7 @@ from typing import Any
 import pytest
 
 from dispatcher.errors import StatusFileError
+from dispatcher.host import process_name
 from dispatcher.run_state import projection, status_file
 from dispatcher.run_state.lock import peek_head
 from dispatcher.run_state.projection import Projector, restore
@@ -369,9 +369,9 @@ def test_a_save_that_a_killed_dispatcher_had_just_replaced(layout: Layout, store
     text = layout.status_file.read_text(encoding="utf-8").replace('"a": {"state": "failed"', '"a": {"state": "queued"')
     dead = subprocess.Popen(["true"])
     dead.wait()
-    left = layout.run_state / f".{layout.status_file.name}.{socket.gethostname()}.{dead.pid}.0.tmp"
+    left = layout.run_state / f".{layout.status_file.name}.{process_name(dead.pid)}.0.tmp"
     left.write_text(text, encoding="utf-8")
-    half = layout.run_state / f".{layout.status_file.name}.{socket.gethostname()}.{dead.pid}.1.tmp"
+    half = layout.run_state / f".{layout.status_file.name}.{process_name(dead.pid)}.1.tmp"
     half.write_text(text[:50], encoding="utf-8")
     projector = Projector(store)
     projector.take_in_leftovers()

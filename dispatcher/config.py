@@ -27,7 +27,7 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     `{key}` a value of the entry. `setup` are shell lines that run before the command in the same shell. `python` is an
     interpreter, or the directory of a virtual or conda environment; None: the one that runs the dispatcher, or the one
     that `setup` puts first on PATH. `gpus` None: not said. `backoff_s` is the pause before the first retry; it doubles
-    with each further one.
+    with each further one. `on_lost` and `on_preempted`: `requeue`, or `fail` as any failure does.
     """
 
     name: str
@@ -41,6 +41,8 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     retries: int = 0
     retry_on: tuple[str, ...] = ()
     backoff_s: float = 30.0
+    on_lost: str = "requeue"
+    on_preempted: str = "requeue"
     resources: Mapping[str, Any] = _NOTHING
 
 
@@ -95,6 +97,8 @@ _METHOD_KEYS: Final[_Fields] = {
     "retries": ("retries", values.parse_count),
     "retry_on": ("retry_on", values.parse_retry_on),
     "backoff": ("backoff_s", values.parse_duration),
+    "on_lost": ("on_lost", values.parse_on_end),
+    "on_preempted": ("on_preempted", values.parse_on_end),
     "resources": ("resources", values.parse_resources),
 }
 

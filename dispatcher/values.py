@@ -18,6 +18,9 @@ from dispatcher.errors import nearest
 # Why an attempt may have failed, as records say it; "exit" and "signal" stand for any status and any signal.
 FAILURE_REASONS: Final = ("exit", "signal", "out of memory", "time limit", "setup", "lost", "preempted")
 
+# What may become of a job whose attempt ended through no fault of its own.
+ON_END: Final = ("requeue", "fail")
+
 RESOURCE_WORDS: Final = ("chip", "min_chips", "cpus", "memory")
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
@@ -191,6 +194,13 @@ def parse_retry_on(value: object) -> tuple[str, ...]:
         if word not in FAILURE_REASONS and not _NUMBERED_REASON.fullmatch(word):
             raise BadValueError(f"{shown(word)} is not a failure reason{nearest(word, FAILURE_REASONS)}")
     return words
+
+
+def parse_on_end(value: object) -> str:
+    """What becomes of a job whose attempt was lost or preempted."""
+    if value not in ON_END:
+        raise BadValueError(f"expected {' or '.join(ON_END)}{nearest(str(value), ON_END)}")
+    return str(value)
 
 
 def parse_resources(value: object) -> Mapping[str, Any]:

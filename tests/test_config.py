@@ -58,6 +58,7 @@ methods:
     retries: 3
     retry_on: out of memory
     backoff: 5m
+    on_lost: fail
     resources: {chip: h100, min_chips: 8}
     setup: |
       module load cuda/12.4
@@ -76,6 +77,7 @@ methods:
     assert (fft.gpus, fft.retries, fft.retry_on) == (2, 3, ("out of memory",))
     assert fft.setup == 'module load cuda/12.4\nsource "it\'s here"/activate\n'
     assert fft.python == tmp_path / "envs" / "asr" and config.method("lora").python == Path.home() / "env"
+    assert (fft.on_lost, fft.on_preempted) == ("fail", "requeue")
     assert config.method("lora").command == ("run", "{lang}") and config.method("lora").template == tmp_path / "t.py"
     assert config.method("plain").template == tmp_path / "templates" / "train_plain.py"
 
@@ -93,6 +95,8 @@ methods:
   fft:
     time_limt: 8h
     env: {A: false}
+    on_lost: requeu
+    on_preempted: true
     command: python 'a
   "a/b": {}
   7: {}
@@ -100,7 +104,7 @@ methods:
 """,
     )
     for expected in (
-        "11 problems",
+        "13 problems",
         "poll_intervall: unknown key (did you mean 'poll_interval'?)",
         'lock = "no": expected one of auto, flock, lockf, strict',
         'kill_grace = "soon": expected a time such as 90m',
@@ -109,6 +113,8 @@ methods:
         "methods.fft.time_limt: unknown key (did you mean 'time_limit'?)",
         "methods.fft.env = ",
         "methods.fft.command = ",
+        "methods.fft.on_lost = \"requeu\": expected requeue or fail (did you mean 'requeue'?)",
+        "methods.fft.on_preempted = true: expected requeue or fail",
         "methods.a/b: the name cannot be used",
         "methods.7: the name cannot be used; quote a number",
         "methods.lora = [1]: expected keys",

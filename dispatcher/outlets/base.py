@@ -44,12 +44,13 @@ class Ended(msgspec.Struct, frozen=True):
     """Nothing of it is left. `exit_code` None: it was killed outright and nobody wrote an exit status.
 
     `reason` is what the wrapper or the scheduler says beyond the status: `time limit`, `preempted`, `superseded`,
-    `out of memory`; empty when the status says all.
+    `out of memory`; empty when the status says all. `detail` is what else is known of one that nobody saw ending.
     """
 
     exit_code: int | None
     reason: str = ""
     ended_at: str | None = None
+    detail: str = ""
 
 
 class Unknown(msgspec.Struct, frozen=True):

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from dispatcher import contract
 from dispatcher.errors import OutletError
 from dispatcher.outlets import processes
@@ -116,7 +118,10 @@ class LocalOutlet:
             return self._stop_strays(tree)
         tree.close()
         del self._trees[handle]
-        return read_exit(tree.directory)
+        ended = read_exit(tree.directory)
+        if isinstance(ended, Ended) and ended.exit_code is None and tree.popen is not None:
+            return msgspec.structs.replace(ended, detail=_how_wrapper_ended(tree.popen.returncode))
+        return ended
 
     def _tree(self, handle: str) -> _Tree:
         if handle not in self._trees:
@@ -160,6 +165,10 @@ class LocalOutlet:
             processes.send_group(tree.pid, number)
         for pid in processes.of_attempt(tree.directory):
             processes.send(pid, number)
+
+
+def _how_wrapper_ended(status: int) -> str:
+    return f"signal {-status} killed its wrapper" if status < 0 else f"its wrapper ended with status {status}"
 
 
 def make_handle(pid: int, directory: Path) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Final
 
@@ -71,6 +72,17 @@ def first_of(directory: Path) -> int:
     """The attempt's process that was started first, its wrapper if that lives; 0 when nothing of it does."""
     started = {pid: int(stat[19]) for pid in of_attempt(directory) if (stat := _stat(pid)) is not None}
     return min(started, key=lambda pid: (started[pid], pid), default=0)
+
+
+def begun_s(pid: int) -> float | None:
+    """When a process was started, by the clock of `boot_time_s`; None when it is gone."""
+    stat = _stat(pid) if pid else None
+    return None if stat is None else int(stat[19]) / os.sysconf("SC_CLK_TCK")
+
+
+def boot_time_s() -> float:
+    """Seconds since the host was started: no change of the time of day moves it, and all processes agree on it."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _pids() -> list[int]:

@@ -17,7 +17,7 @@ from dispatcher.matrix.needs import dependents
 from dispatcher.pod.offers import Offer
 from dispatcher.pod.slots import Slot, Slots
 from dispatcher.pod.waiting import Facts, Waiting, retry_due
-from dispatcher.run_state.fold import Pause
+from dispatcher.run_state.fold import Pause, host_scope
 from dispatcher.run_state.states import IN_FLIGHT, Record, State
 
 CPU, EITHER, GPU = "cpu", "either", "gpu"
@@ -99,6 +99,8 @@ class ClaimQueue:
         """Take entries and slots for them, in order, until either is used up. `now` is a journal time."""
         self._wake_retries(now)
         chosen: list[Choice] = []
+        if self._host_is_paused():
+            return chosen
         skipped: list[tuple[str, _Key]] = []
         gpus_reserved = False
         while limit is None or len(chosen) < limit:
@@ -138,7 +140,7 @@ class ClaimQueue:
     def has_ready(self, now: str) -> bool:
         """Whether some entry is ready, whatever slots there are."""
         self._wake_retries(now)
-        return any(self._head(kind) is not None for kind in self._ready)
+        return not self._host_is_paused() and any(self._head(kind) is not None for kind in self._ready)
 
     def needed_elsewhere(self) -> list[str]:
         """Jobs that entries here need and that this manifest does not have."""
@@ -183,6 +185,9 @@ class ClaimQueue:
                 me=self._offer.pod,
             )
         )
+
+    def _host_is_paused(self) -> bool:
+        return host_scope(self._offer.host) in self._pauses
 
     def _is_done(self, job: str) -> bool:
         record = self._records.get(job)

@@ -8,12 +8,15 @@ import time
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from dispatcher.config import Config
-from dispatcher.errors import DispatcherError, OutletError
+from dispatcher.errors import DispatcherError, OutletError, StorageError
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets import processes
 from dispatcher.outlets.base import Ended
 from dispatcher.outlets.local import LocalOutlet, make_handle
+from dispatcher.outlets.processes import boot_time_s
 from dispatcher.pod import outcome
 from dispatcher.pod.launch import prepare
 from dispatcher.pod.outcome import Ending
@@ -41,6 +44,8 @@ class Flight:
         self.stopping = ""
         self.released = False
         self.started_s = time.monotonic()
+        # By the clock of the kernel's boot, which a restarted dispatcher can read too.
+        self.begun_s = boot_time_s()
 
 
 class Flights:
@@ -69,7 +74,10 @@ class Flights:
             flight.handle = self.outlet.submit(attempt, life_fd)
             flight.pid = int(flight.handle.partition(":")[0])
         except DispatcherError as error:
-            flight.ending = Ending(exit_code=None, reason=outcome.CANNOT_START, error=str(error))
+            # What cannot be rendered is the entry's fault; a disk or a bash that fails is not.
+            blames_host = isinstance(error, (StorageError, OutletError))
+            why = outcome.CANNOT_START
+            flight.ending = Ending(exit_code=None, reason=why, error=str(error), blames_host=blames_host)
         finally:
             if life_fd is not None:
                 # The tree has inherited it; what keeps it locked from now on is the tree alone.
@@ -84,6 +92,7 @@ class Flights:
         pid = record.pid or processes.first_of(paths.directory)
         flight.handle = make_handle(pid, paths.directory)
         flight.pid, flight.pid_recorded = pid or None, record.pid is not None
+        flight.begun_s = processes.begun_s(pid) or flight.begun_s
         self.by_job[job] = flight
         self.outlet.adopt(flight.handle)
         return flight
@@ -94,8 +103,9 @@ class Flights:
         for handle, result in self.outlet.poll([h for h in waiting if h]).items():
             if isinstance(result, Ended):
                 flight = waiting[handle]
-                oom_killed = result.exit_code == _KILLED and _oom_kills() > self._oom_kills
-                flight.ending = judge(result, flight.paths.log, oom_killed=oom_killed)
+                oom_killed = result.exit_code in (_KILLED, None) and _oom_kills() > self._oom_kills
+                ran_s = boot_time_s() - flight.begun_s
+                flight.ending = judge(result, flight.paths, oom_killed=oom_killed, ran_s=ran_s)
         return [flight for flight in self.by_job.values() if flight.ending is not None]
 
     def note_oom_kills(self) -> None:
@@ -134,9 +144,12 @@ class Flights:
         return directory is not None and any(os.fspath(f.paths.directory) == directory for f in self.by_job.values())
 
 
-def judge(ended: Ended, log: Path, *, oom_killed: bool = False) -> Ending:
-    """Why an attempt ended, with the end of its log where that matters."""
-    return outcome.classify(ended, "" if ended.exit_code == 0 else outcome.read_log_end(log), oom_killed=oom_killed)
+def judge(ended: Ended, paths: AttemptPaths, *, oom_killed: bool = False, ran_s: float | None = None) -> Ending:
+    """Why an attempt ended, with the end of its log and how far it came where that matters."""
+    if ended.exit_code == 0:
+        return outcome.classify(ended, "")
+    ending = outcome.classify(ended, outcome.read_log_end(paths.log), oom_killed=oom_killed, ran_s=ran_s)
+    return msgspec.structs.replace(ending, step=outcome.read_step(paths.progress))
 
 
 def _take_life_sign(path: Path) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ import msgspec
 
 from dispatcher import contract
 from dispatcher.outlets.base import Ended
+from dispatcher.pod.error_line import last_error_line, last_line
 from dispatcher.run_state.edits import FRESH_START
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.states import Record, State
@@ -25,9 +27,17 @@ TIME_LIMIT: Final = "time limit"
 SETUP: Final = "setup"
 STOPPED: Final = "stopped on request"
 CANNOT_START: Final = "cannot start"
+REQUEUE: Final = "requeue"
 _LONGEST_BACKOFF_S: Final = 3600.0
+# Beyond any backoff's way to the longest one.
+_MOST_DOUBLINGS: Final = 40
+# The first pause of an entry that goes back: one preemption costs nothing, and nothing goes round without a pause.
+_QUICK_S: Final = 1.0
+# An attempt that ran so long was worth its start.
+_USEFUL_S: Final = 600.0
+# An attempt that is lost so soon after its start may be the fault of its host.
+_SOON_S: Final = 60.0
 _LOG_END: Final = 64 * 1024
-_ERROR_WIDTH: Final = 300
 # What CUDA, XLA and PyTorch print when the device's memory is used up, and what the kernel or an allocator says of
 # the host's: `RESOURCE_EXHAUSTED` (XLA), `CUDA out of memory` (PyTorch), `CUDA_ERROR_OUT_OF_MEMORY` (driver).
 _OOM_TEXT: Final = re.compile(
@@ -36,25 +46,48 @@ _OOM_TEXT: Final = re.compile(
 _OOM_LINES: Final = 40
 
 
+class _Progress(msgspec.Struct):
+    step: float
+
+
+_decode_step = msgspec.json.Decoder(_Progress).decode
+
+
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """When an entry is tried again by itself."""
+    """When an entry is tried again by itself. `on_lost`, `on_preempted`: go back to the queue, or fail."""
 
     retries: int = 0
     retry_on: tuple[str, ...] = ()
     backoff_s: float = 30.0
     max_returns: int = 20
+    on_lost: str = REQUEUE
+    on_preempted: str = REQUEUE
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """Why an attempt ended: `done`, or a failure with its reason and last error line."""
+    """Why an attempt ended: `done`, or a failure with its reason and last error line.
+
+    `step` is the last one in its progress.json and `ran_s` how long it ran, where they are known. `pod_stopped`: its
+    dispatcher was told to stop. `blames_host`: it could not be started, and the entry has no part in that.
+    """
 
     exit_code: int | None
     reason: str | None = None
     error: str | None = None
     ended_at: str | None = None
+    step: float | None = None
+    ran_s: float | None = None
+    pod_stopped: bool = False
+    blames_host: bool = False
+
+    @property
+    def is_suspicious(self) -> bool:
+        """Whether the host may be to blame: no job could be started, or it died at once and told nothing."""
+        at_once = self.ran_s is not None and self.ran_s < _SOON_S
+        return self.blames_host or (self.reason == LOST and self.exit_code is None and at_once)
 
 
-def classify(ended: Ended, log_end: str, *, oom_killed: bool = False) -> Ending:
+def classify(ended: Ended, log_end: str, *, oom_killed: bool = False, ran_s: float | None = None) -> Ending:
     """The reason of an end, from the exit status, what the wrapper says and the end of the log.
 
     `oom_killed`: the host's kernel has killed a process for want of memory while the attempt ran.
@@ -63,29 +96,55 @@ def classify(ended: Ended, log_end: str, *, oom_killed: bool = False) -> Ending:
     if code == contract.EXIT_DONE:
         return Ending(exit_code=0, ended_at=ended.ended_at)
     if ended.reason == PREEMPTED or (code == contract.EXIT_PREEMPTED and ended.reason not in (TIME_LIMIT, SETUP)):
-        return Ending(exit_code=code, reason=PREEMPTED, ended_at=ended.ended_at)
+        # The wrapper says so when its dispatcher was stopped; a job that was told by others says it by its status.
+        stopped = ended.reason == PREEMPTED
+        return Ending(exit_code=code, reason=PREEMPTED, ended_at=ended.ended_at, pod_stopped=stopped, ran_s=ran_s)
     if code is None or ended.reason == "superseded":
-        return Ending(exit_code=code, reason=LOST, error=ended.reason or None, ended_at=ended.ended_at)
-    lines = [line.strip() for line in log_end.splitlines() if line.strip()]
+        known = _what_is_known(ended, log_end, oom_killed, ran_s) if code is None else ended.reason
+        return Ending(exit_code=code, reason=LOST, error=known, ended_at=ended.ended_at, ran_s=ran_s)
+    lines = log_end.splitlines()
     # A wrapper adds 128 to the signal's number, as shells do.
     number = code - 128 if 128 < code < 128 + signal.NSIG else None
     if ended.reason:
         reason = ended.reason
-    elif (number == signal.SIGKILL and oom_killed) or any(_OOM_TEXT.search(line) for line in lines[-_OOM_LINES:]):
+    elif (number == signal.SIGKILL and oom_killed) or _says_out_of_memory(lines):
         reason = OUT_OF_MEMORY
     else:
         reason = f"exit {code}" if number is None else f"signal {number}"
-    return Ending(exit_code=code, reason=reason, error=last_error_line(lines), ended_at=ended.ended_at)
+    error = last_error_line(lines)
+    return Ending(exit_code=code, reason=reason, error=error, ended_at=ended.ended_at, ran_s=ran_s)
 
 
-def last_error_line(lines: Sequence[str]) -> str | None:
-    """The line that says what went wrong: the last that looks like an error, else the last of all."""
-    if not lines:
+def _says_out_of_memory(lines: Sequence[str]) -> bool:
+    return any(_OOM_TEXT.search(line) for line in [line for line in lines if line.strip()][-_OOM_LINES:])
+
+
+def _what_is_known(ended: Ended, log_end: str, oom_killed: bool, ran_s: float | None) -> str:
+    """All that there is to say of an attempt that nobody saw ending."""
+    lines = log_end.splitlines()
+    known = [ended.reason or "no exit status"]
+    if ran_s is not None:
+        known.append(f"it ran for {_duration(ran_s)}")
+    if ended.detail:
+        known.append(ended.detail)
+    if oom_killed:
+        known.append("the kernel killed a process of this host for want of memory meanwhile")
+    line = last_error_line(lines) or last_line(lines)
+    known.append(f"its log ends: {line}" if line else "its log is empty")
+    return "; ".join(known)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=round(seconds)))
+
+
+def read_step(path: Path) -> float | None:
+    """The step in an attempt's progress.json; None when there is none, or something else."""
+    try:
+        step = _decode_step(path.read_bytes()).step
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    for line in reversed(lines[-50:]):
-        if re.match(r"(?:\S*(?:Error|Exception|Interrupt)\b.*|.*\b(?:error|fatal|panic)\b.*)", line, re.I):
-            return line[:_ERROR_WIDTH]
-    return lines[-1][:_ERROR_WIDTH]
+    return step if math.isfinite(step) else None
 
 
 def read_log_end(path: Path) -> str:
@@ -119,16 +178,58 @@ def after(ending: Ending, record: Record, policy: Policy, now_s: float) -> tuple
             return "stopped", {"state": State.QUEUED, **FRESH_START}
         return "stopped", {**finished, "state": record.want, "reason": STOPPED, "error": None}
     if ending.exit_code == 0 and ending.reason is None:
-        return "done", {**finished, "state": State.DONE, "retries": None, "returns": None, "retry_at": None}
+        unset = dict.fromkeys(("retries", "returns", "retry_at", "backoff", "furthest_step"))
+        return "done", {**finished, **unset, "state": State.DONE}
     reason = ending.reason or "unknown"
-    if reason in (PREEMPTED, LOST) and record.returns < policy.max_returns:
-        fields = {**FRESH_START, "state": State.QUEUED, "reason": reason, "retries": record.retries or None}
-        return "returned", {**fields, "returns": record.returns + 1}
+    goes_back = _goes_back(ending, policy)
+    if ending.pod_stopped or (goes_back and record.returns < policy.max_returns):
+        return "returned", {**FRESH_START, **_returned(ending, record, policy, now_s), "state": State.QUEUED}
     if is_retried(reason, policy, record.retries):
-        pause_s = min(policy.backoff_s * 2**record.retries, _LONGEST_BACKOFF_S)
-        at = datetime.fromisoformat(now_text(now_s)) + timedelta(seconds=pause_s)
-        fields = {**finished, "state": State.QUEUED, "retries": record.retries + 1, "pid": None, "gpu": None}
-        return "retried", {**fields, "retry_at": now_text(at.timestamp()) if pause_s > 0 else None}
-    if reason in (PREEMPTED, LOST):
+        fields = {**finished, **_backoff(ending, record, policy, now_s, quick=False)}
+        return "retried", {**fields, "state": State.QUEUED, "retries": record.retries + 1, "pid": None, "gpu": None}
+    if goes_back:
         reason = f"{reason} {record.returns + 1} times"
     return "failed", {**finished, "state": State.FAILED, "reason": reason}
+
+
+def _returned(ending: Ending, record: Record, policy: Policy, now_s: float) -> dict[str, Any]:
+    """What an entry keeps that goes back to the queue; one whose pod was stopped goes on as if nothing had been."""
+    kept = {"reason": ending.reason, "error": ending.error, "retries": record.retries or None}
+    if ending.pod_stopped:
+        again = {"backoff": record.backoff or None, "furthest_step": record.furthest_step}
+        return {**kept, **again, "returns": record.returns or None}
+    before = 0 if _got_further(ending, record) else record.returns
+    return {**kept, **_backoff(ending, record, policy, now_s, quick=True), "returns": before + 1}
+
+
+def _goes_back(ending: Ending, policy: Policy) -> bool:
+    """Whether the end is not the entry's fault and its method lets it go back to the queue."""
+    if ending.reason == PREEMPTED:
+        return policy.on_preempted == REQUEUE
+    return (ending.reason == LOST or ending.blames_host) and policy.on_lost == REQUEUE
+
+
+def _got_further(ending: Ending, record: Record) -> bool:
+    """Whether the attempt reached a step that none before it had reached."""
+    return ending.step is not None and (record.furthest_step is None or ending.step > record.furthest_step)
+
+
+def _backoff(ending: Ending, record: Record, policy: Policy, now_s: float, *, quick: bool) -> dict[str, Any]:
+    """When the entry may be claimed again: after a pause that doubles until an attempt gets further than the others.
+
+    An attempt that names no steps got further when it ran for long. `quick`: the first pause is a short one.
+    """
+    if _got_further(ending, record) or (ending.step is None and (ending.ran_s or 0.0) >= _USEFUL_S):
+        level = 0
+    else:
+        level = record.backoff
+    if quick:
+        pause_s = min(_QUICK_S, policy.backoff_s) if level == 0 else policy.backoff_s * 2.0 ** (level - 1)
+    else:
+        pause_s = policy.backoff_s * 2.0**level
+    at = datetime.fromisoformat(now_text(now_s)) + timedelta(seconds=min(pause_s, _LONGEST_BACKOFF_S))
+    return {
+        "backoff": min(level + 1, _MOST_DOUBLINGS),
+        "furthest_step": ending.step if _got_further(ending, record) else record.furthest_step,
+        "retry_at": now_text(at.timestamp()) if pause_s > 0 else None,
+    }

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from dispatcher.config import Config
 from dispatcher.contract import EXIT_DONE
+from dispatcher.host import host_name
 from dispatcher.matrix.entry import Entry
 from dispatcher.pod import outcome
 from dispatcher.pod.flights import Flight, judge
 from dispatcher.pod.outcome import Ending, Policy
 from dispatcher.pod.recover import Found
-from dispatcher.run_state.fold import tripped
+from dispatcher.run_state.fold import host_scope, tripped
 from dispatcher.run_state.states import IN_FLIGHT, Record
 from dispatcher.run_state.store import Store, Transaction
 
@@ -51,11 +53,10 @@ class Recorder:
             return f"{job} (attempt {number}) has ended, but is not the current attempt any more: not recorded"
         entry = self._entry_of(job)
         event, fields = outcome.after(ending, record, self._policy(entry), time.time())
-        scopes = _scopes(entry, record)
-        counted = event in ("done", "failed", "retried") and ending.reason not in (outcome.PREEMPTED, outcome.LOST)
-        tx.change(job, event, fields, data=scopes if counted else None)
-        if counted and event != "done":
-            self._trip(tx, scopes.values())
+        blamed = self._blamed(event, ending, entry, record)
+        tx.change(job, event, fields, data=blamed or None)
+        if event != "done":
+            self._trip(tx, [scope for scope in blamed.values() if isinstance(scope, str)])
         self.failures += event == "failed"
         state = fields["state"]
         detail = f": {ending.reason}" if ending.reason else ""
@@ -68,9 +69,24 @@ class Recorder:
         record = tx.record(found.job)
         if record is None or not is_current(record, found.attempt):
             return ""
-        ending = judge(found.ended, self._config.layout.attempt(found.job, found.attempt).log)
+        ending = judge(found.ended, self._config.layout.attempt(found.job, found.attempt))
         line = self.end(tx, found.job, found.attempt, ending)
         return f"{line} (of pod {record.pod}, which is gone)"
+
+    def _blamed(self, event: str, ending: Ending, entry: Entry | None, record: Record) -> dict[str, Any]:
+        """The scopes in which the end of an attempt counts, for the journal; see Fold."""
+        if event == "stopped":
+            return {}
+        blamed: dict[str, Any] = {}
+        if ending.reason not in (outcome.PREEMPTED, outcome.LOST) and not ending.blames_host:
+            blamed |= _scopes(entry, record)
+        host = host_scope(record.host or "")
+        if ending.is_suspicious:
+            blamed |= {"host": host, "suspect": True}
+        elif ending.exit_code is not None and host in self._store.fold.streaks:
+            # A wrapper that wrote an exit status shows that the host is well.
+            blamed |= {"host": host}
+        return blamed
 
     def _trip(self, tx: Transaction, scopes: Iterable[str]) -> None:
         fold = self._store.fold
@@ -78,7 +94,9 @@ class Recorder:
             why = tripped(fold.streaks[scope], scope) if scope in fold.streaks else None
             if why is not None and scope not in fold.pauses:
                 tx.note("paused", {"scope": scope, "why": why})
-                self._say(f"paused {scope}: {why}. `dispatcher resume {scope}` goes on")
+                # A pause of its host a pod says whenever there is one.
+                if scope != host_scope(host_name()):
+                    self._say(f"paused {scope}: {why}. `dispatcher resume {scope}` goes on")
 
     def _policy(self, entry: Entry | None) -> Policy:
         if entry is None:
@@ -89,6 +107,8 @@ class Recorder:
             retry_on=method.retry_on if entry.retry_on is None else entry.retry_on,
             backoff_s=method.backoff_s,
             max_returns=self._config.max_returns,
+            on_lost=method.on_lost,
+            on_preempted=method.on_preempted,
         )
 
 

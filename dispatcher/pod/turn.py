@@ -23,6 +23,7 @@ from dispatcher.pod.options import PodOptions
 from dispatcher.pod.recording import Recorder, gpu_indices, is_current
 from dispatcher.pod.recover import Found, Recovery, claimed_here
 from dispatcher.pod.waiting import summary
+from dispatcher.run_state.fold import Pause, host_scope
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.life import SlotInfo
 from dispatcher.run_state.states import IN_FLIGHT, State
@@ -67,6 +68,8 @@ class Turn:
         # Whether the last turn left blocked jobs behind without reaching the others.
         self._came_short = False
         self.complaint = StatusComplaint(store, say)
+        # Why nothing is claimed on this host, as it was last said.
+        self._host_note = ""
 
     def begin(self) -> None:
         """Read everything, queue what is new, find the own running attempts again."""
@@ -273,8 +276,15 @@ class Turn:
                 self._elsewhere.discard(job)
         pauses = self.store.fold.pauses
         self.queue.pause(pauses)
+        self._note_host_pause(pauses.get(host_scope(host_name())))
         mine = f"gpu:{host_name()}:"
         self.gpus.pause({int(s.removeprefix(mine)): p.why for s, p in pauses.items() if s.startswith(mine)})
+
+    def _note_host_pause(self, pause: Pause | None) -> None:
+        note = "" if pause is None else f"no claims: {pause.scope} is paused since {pause.at}: {pause.why}"
+        if note != self._host_note:
+            self._host_note = note
+            self.say(f"{note}. Go on with `dispatcher resume {pause.scope}`" if pause else "claims go on on this host")
 
     def _carry_out_wishes(self) -> None:
         """Stop what people want stopped, and kill what is no longer the entry's current attempt."""
@@ -378,7 +388,8 @@ class Turn:
         return self.gpus.slot_infos(jobs)
 
     def notes(self) -> list[str]:
-        return [note for note in (self.manifest.complaint, self.complaint.said, *self._fence.notes()) if note]
+        notes = (self._host_note, self.manifest.complaint, self.complaint.said, *self._fence.notes())
+        return [note for note in notes if note]
 
     def describe_slots(self) -> str:
         slots = self.gpus.slots

@@ -14,7 +14,7 @@ import msgspec
 
 from dispatcher.matrix.entry import Entry
 from dispatcher.pod.offers import DRAINING, HOST, Offer, Refusal, refused_by_all
-from dispatcher.run_state.fold import Pause
+from dispatcher.run_state.fold import Pause, host_scope
 from dispatcher.run_state.journal import same_time
 from dispatcher.run_state.states import Record, State
 
@@ -162,7 +162,7 @@ class Waiting:
         """Why this pod does not take the entry, whatever is free."""
         if offer.is_draining:
             return Refusal(DRAINING, "draining")
-        pause = self._facts.pauses.get(f"host:{offer.host}")
+        pause = self._facts.pauses.get(host_scope(offer.host))
         if pause is not None:
             return Refusal(HOST, f"host {offer.host} is paused: {pause.why}", needs_person=True)
         return offer.refusal(entry, gpus)

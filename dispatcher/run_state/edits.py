@@ -37,7 +37,7 @@ _EDITABLE = frozenset({"state", "priority", "want", "retry_at"})
 FRESH_START: dict[str, Any] = dict.fromkeys(
     (
         "pod", "pid", "gpu", "started_at", "host", "finished_at", "exit_code", "reason", "error", "outlet", "handle",
-        "want", "retries", "returns", "retry_at",
+        "want", "retries", "returns", "retry_at", "backoff", "furthest_step",
     )
 )  # fmt: skip
 

@@ -17,16 +17,20 @@ STREAK_LENGTH: Final = 5
 # Old versions of records kept in memory, to judge hand edits of a copy that is a few changes old.
 _REMEMBERED: Final = 20_000
 
+_HOST: Final = "host:"
+
 # Events by which somebody settles a refused edit of the same entry.
 _SETTLING: Final = frozenset(
     {"cleared", "adopted", "edited", "requeued", "held", "abandoned", "marked", "requested", "forgotten"}
 )
 # Events that change a record and nothing else: the bulk of every journal.
-_PLAIN: Final = frozenset({"queued", "claimed", "started", "submitted", "snapshot", "returned"})
+_PLAIN: Final = frozenset({"queued", "claimed", "started", "submitted", "snapshot"})
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """Claiming of a method (`fft`) or on a GPU (`gpu:host:3`) is paused until `dispatcher resume SCOPE`."""
+    """Claiming of a method (`fft`), on a GPU (`gpu:NAME:3`) or on a host (`host:NAME`) is paused until
+    `dispatcher resume SCOPE`.
+    """
 
     scope: str
     why: str
@@ -51,21 +55,34 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 class Streak(msgspec.Struct, frozen=True):
-    """Failures in a row within a scope; `jobs` are different entries, oldest first."""
+    """Failures in a row within a scope; `jobs` are different entries, oldest first.
+
+    `reason` and `error` are those of the last failure, word for word.
+    """
 
     signature: str = ""
     jobs: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
+    reason: str = ""
+    error: str | None = None
+
+
+def host_scope(host: str) -> str:
+    """The scope in which claims on all of a host are paused."""
+    return f"{_HOST}{host}"
 
 
 def signature(error: str | None, reason: str | None, job: str = "") -> str:
-    """What is the same in the same failure of different entries: the last error line without ids, numbers and paths."""
-    text = error or reason or "unknown"
+    """What is the same in the same failure of different entries: the reason as it is, and the error line without ids,
+    numbers and paths.
+    """
+    text = error or ""
     if job:
         text = re.sub(rf"(?<![\w-]){re.escape(job)}(?![\w-])", "<job>", text)
     text = re.sub(r"(?:[\w.~-]*/)+[\w.~-]*", "<path>", text)
     text = re.sub(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?", "<n>", text)
-    return re.sub(r"\s+", " ", text).strip()[:300]
+    text = re.sub(r"\s+", " ", text).strip()
+    return f"{reason or 'unknown'}: {text}"[:300]
 
 
 class Fold:
@@ -193,24 +210,30 @@ class Fold:
             self.streaks[str(data["scope"])] = msgspec.convert(data["streak"], Streak)
         elif event == "lock":
             self.lock_kind = str(data["kind"])
-        elif event in ("done", "failed", "retried") and data:
-            self._count_streak(line, data)
+        elif event in ("done", "failed", "retried", "returned") and data:
+            self._count_streaks(line, data)
 
-    def _count_streak(self, line: Line, data: dict[str, Any]) -> None:
-        method, gpu = data.get("method"), data.get("gpu")
-        for scope in filter(None, (method, gpu)):
-            if line.event == "done":
+    def _count_streaks(self, line: Line, data: dict[str, Any]) -> None:
+        """`data` names the scopes in which the end of an attempt counts; `suspect`: the host may be to blame for it."""
+        method = data.get("method")
+        for scope in filter(None, (method, data.get("gpu"), data.get("host"))):
+            is_host = scope.startswith(_HOST)
+            if line.event == "done" or (is_host and not data.get("suspect")):
                 self.streaks.pop(scope, None)
                 continue
-            sign = signature(line.set.get("error"), line.set.get("reason"), line.job or "")
-            # A GPU is suspected whatever the failures look like, as long as different methods fail on it.
-            key = sign if scope == method else ""
+            reason, error = line.set.get("reason"), line.set.get("error")
+            # A GPU or a host is suspected whatever the failures look like.
+            key = signature(error, reason, line.job or "") if scope == method else ""
             old = self.streaks.get(scope, Streak())
             jobs = old.jobs if old.signature == key else ()
             methods = old.methods if old.signature == key else ()
-            jobs = (*(j for j in jobs if j != line.job), str(line.job))[-STREAK_LENGTH:]
-            methods = (*(m for m in methods if m != method), str(method))[-STREAK_LENGTH:]
-            self.streaks[scope] = Streak(key, jobs, methods)
+            self.streaks[scope] = Streak(
+                signature=key,
+                jobs=(*(j for j in jobs if j != line.job), str(line.job))[-STREAK_LENGTH:],
+                methods=(*(m for m in methods if m != method), *([method] if method else []))[-STREAK_LENGTH:],
+                reason=str(reason),
+                error=error,
+            )
 
 
 def _birth(line: Line) -> int:
@@ -242,10 +265,12 @@ def tripped(streak: Streak, scope: str) -> str | None:
     if len(streak.jobs) < STREAK_LENGTH:
         return None
     names = ", ".join(streak.jobs)
+    last = f"the last one, {streak.jobs[-1]}: {streak.reason}" + (f": {streak.error}" if streak.error else "")
+    if scope.startswith(_HOST):
+        return f"{STREAK_LENGTH} different jobs in a row could not run here ({names}); {last}"
     if not scope.startswith("gpu:"):
-        return f"{STREAK_LENGTH} different entries in a row failed alike ({names}): {streak.signature}"
+        return f"{STREAK_LENGTH} different jobs in a row failed alike ({names}); {last}"
     if len(streak.methods) > 1:
-        return (
-            f"{STREAK_LENGTH} different entries of methods {', '.join(streak.methods)} failed here in a row ({names})"
-        )
+        methods = ", ".join(streak.methods)
+        return f"{STREAK_LENGTH} different jobs of methods {methods} failed here in a row ({names}); {last}"
     return None

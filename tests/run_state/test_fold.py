@@ -91,12 +91,15 @@ def test_taking_changes_back_leaves_no_trace(lines: list[Line], data: st.DataObj
     assert found == expected
 
 
-def failure(seq: int, job: str, error: str, method: str = "fft", gpu: str | None = None) -> list[Line]:
+def failure(
+    seq: int, job: str, error: str | None, method: str = "fft", gpu: str | None = None, reason: str = "exit 1"
+) -> list[Line]:
     data = {"method": method, "gpu": gpu}
+    ended = {"state": "failed", "error": error, "reason": reason}
     return [
         Line(seq=seq, at=AT, by="p", event="queued", job=job, set={"state": "queued"}),
         Line(seq=seq + 1, at=AT, by="p", event="claimed", job=job, set={"state": "running"}),
-        Line(seq=seq + 2, at=AT, by="p", event="failed", job=job, set={"state": "failed", "error": error}, data=data),
+        Line(seq=seq + 2, at=AT, by="p", event="failed", job=job, set=ended, data=data),
     ]
 
 
@@ -114,6 +117,46 @@ def test_the_same_failure_of_five_entries_in_a_row_trips() -> None:
     assert "job0, job1, job2, job3, job4" in why
     assert tripped(failures(alike[1:]).streaks["fft"], "fft") is None
     assert tripped(failures([*alike[1:], "KeyError: 'lr'"]).streaks["fft"], "fft") is None
+
+
+def test_different_reasons_are_never_alike() -> None:
+    """The numbers in a reason say what happened; those in an error line do not."""
+    fold = Fold()
+    for number, reason in enumerate(["signal 9", "exit 3", "exit 1", "signal 11", "exit 2"]):
+        fold.extend(failure(3 * number + 1, f"job{number}", None, reason=reason))
+    assert tripped(fold.streaks["fft"], "fft") is None
+    for number in range(5, 5 + STREAK_LENGTH):
+        fold.extend(failure(3 * number + 1, f"job{number}", None, reason="signal 9"))
+    why = tripped(fold.streaks["fft"], "fft")
+    assert why is not None
+    assert "signal 9" in why
+
+
+def test_a_pause_shows_one_example_word_for_word() -> None:
+    alike = [f"RuntimeError: step {n} of /scratch/run{n}/x.py at 0x{n:x}f" for n in range(STREAK_LENGTH)]
+    why = tripped(failures(alike).streaks["fft"], "fft")
+    assert why is not None
+    assert f"the last one, job4: exit 1: {alike[-1]}" in why
+
+
+def ending(seq: int, event: str, job: str, **data: Any) -> Line:
+    state = {"done": "done", "failed": "failed"}.get(event, "queued")
+    return Line(seq=seq, at=AT, by="p", event=event, job=job, set={"state": state, "reason": "lost"}, data=data)
+
+
+def test_a_host_trips_when_different_jobs_cannot_run_there_in_a_row() -> None:
+    fold = Fold()
+    suspect = {"host": "host:h", "suspect": True}
+    fold.extend(ending(n, "returned", f"job{n % 4}", **suspect) for n in range(1, 21))
+    assert tripped(fold.streaks["host:h"], "host:h") is None
+    fold.extend([ending(21, "failed", "job5", **suspect)])
+    why = tripped(fold.streaks["host:h"], "host:h")
+    assert why is not None
+    assert "job5" in why
+    # One that told how it ended shows that the host is well.
+    fold.extend([ending(22, "failed", "job6", method="fft", host="host:h")])
+    assert "host:h" not in fold.streaks
+    assert "fft" in fold.streaks
 
 
 def test_a_gpu_trips_only_when_different_methods_fail_on_it() -> None:

@@ -1,0 +1,71 @@
+"""The line of a job's log that says what went wrong. Pure.
+
+A line counts when it looks like an error, the last one first. Where none does, there is no error line: the last line
+of a log is mostly progress, which says nothing of the failure and is alike in all jobs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+_LINES: Final = 50
+_WIDTH: Final = 300
+_TRACEBACK: Final = "Traceback (most recent call last):"
+# `error: 0.21` and `MeanSquaredError=0.2` are metrics.
+_NO_METRIC: Final = r"(?!s?\s*[:=]?\s*[-+]?\d*\.\d)"
+# Spelled as Python, compilers and command-line tools spell errors.
+_STRONG: Final = re.compile(
+    rf"\b[\w.]*(?:Error|Exception|Interrupt)\b{_NO_METRIC}|\b(?:[Ee]rror|ERROR|[Ff]atal|FATAL|[Pp]anic):{_NO_METRIC}"
+)
+_WEAK: Final = re.compile(
+    rf"\b(?:error|fatal|panic(?:ked)?|failed|failure|aborted|segmentation fault|core dumped|bus error|terminate called"
+    rf"|RESOURCE_EXHAUSTED|out of memory|std::bad_alloc|no space left|command not found|no such file or directory"
+    rf"|permission denied|cannot (?:open|execute|find|allocate|load)|undefined symbol|killed)\b{_NO_METRIC}",
+    re.I,
+)
+_NO_ERROR: Final = re.compile(r"\b(?:no|without|0) (?:errors?|failures?)\b", re.I)
+# tqdm's bars, and lines that begin with how far the job is: `step 120/1000 loss 2.3`, `[12/300]`, `Epoch 3: ...`.
+_PROGRESS: Final = re.compile(
+    r"\d%\||\d\s?(?:it|steps?|samples|tokens|ex)/s\b|\ds/it\b"
+    r"|^\W*(?:(?:train|eval|val|valid|validation|test)\w*\W+)?(?:global_)?(?:step|epoch|iter|iteration|batch|update)s?\b\W*\d"
+    r"|^\W*\d+\s*/\s*\d+\b|^\W*\d+(?:\.\d+)?\s?%",
+    re.I,
+)
+
+
+def last_error_line(lines: Sequence[str]) -> str | None:
+    """The last line that looks like an error; None when none does. `lines` as they stand in the log."""
+    lines = [line.rstrip() for line in lines if line.strip()][-_LINES:]
+    ends = _ends_of_tracebacks(lines)
+    for number in range(len(lines) - 1, -1, -1):
+        if number in ends or _looks_like_error(lines[number]):
+            return lines[number].strip()[:_WIDTH]
+    return None
+
+
+def last_line(lines: Sequence[str]) -> str | None:
+    """The last line that says anything."""
+    return next((line.strip()[:_WIDTH] for line in reversed(lines) if line.strip()), None)
+
+
+def _looks_like_error(line: str) -> bool:
+    if _STRONG.search(line):
+        return True
+    return bool(_WEAK.search(line)) and not _PROGRESS.search(line) and not _NO_ERROR.search(line)
+
+
+def _ends_of_tracebacks(lines: Sequence[str]) -> set[int]:
+    """The numbers of the lines that end a traceback, such as `KeyError: 0.5`; what is before them on a line is kept."""
+    ends = set()
+    for begin, line in enumerate(lines):
+        prefix, found, _ = line.partition(_TRACEBACK)
+        if not found:
+            continue
+        for number in range(begin + 1, len(lines)):
+            rest = lines[number].removeprefix(prefix)
+            if rest and not rest[0].isspace():
+                ends.add(number)
+                break
+    return ends

@@ -1,0 +1,140 @@
+"""When an entry is tried again: pauses that grow, what begins them anew, and what each method wants."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from itertools import pairwise
+
+import pytest
+from fleet import Fleet, shell
+
+from dispatcher.outlets.base import Ended
+from dispatcher.pod.outcome import Ending, Policy, after, classify
+from dispatcher.run_state.states import Record, State
+
+LOST = Ending(exit_code=None, reason="lost", ran_s=0.1)
+PREEMPTED = Ending(exit_code=75, reason="preempted", ran_s=0.1)
+FAILED = Ending(exit_code=1, reason="exit 1", ran_s=0.1)
+PATIENT = Policy(retries=100, max_returns=100)
+RUNNING = Record(state=State.RUNNING)
+
+
+def pauses(endings: list[Ending], policy: Policy = PATIENT) -> list[float]:
+    """The seconds that an entry waits after each of these ends in a row."""
+    record, found = RUNNING, []
+    for ending in endings:
+        _, fields = after(ending, record, policy, now_s=0.0)
+        assert fields["state"] == "queued"
+        found.append(datetime.fromisoformat(fields["retry_at"]).timestamp() if fields["retry_at"] else 0.0)
+        known = {name: fields.get(name) for name in ("retries", "returns", "backoff", "furthest_step")}
+        record = Record(state=State.RUNNING, **{name: value for name, value in known.items() if value is not None})
+    return found
+
+
+@pytest.mark.parametrize("ending", [LOST, PREEMPTED])
+def test_the_first_return_is_quick_and_the_others_wait_longer_and_longer(ending: Ending) -> None:
+    assert pauses([ending] * 6) == [1, 30, 60, 120, 240, 480]
+    assert pauses([ending] * 60)[-1] == 3600
+    assert pauses([ending] * 3, Policy(backoff_s=0.1)) == [0.1, 0.1, 0.2]
+
+
+def test_the_pause_before_a_retry_doubles_and_has_an_end() -> None:
+    assert pauses([FAILED] * 3) == [30, 60, 120]
+    assert pauses([FAILED] * 60)[-1] == 3600
+
+
+def at_step(step: float, of: Ending = PREEMPTED, ran_s: float = 0.1) -> Ending:
+    return Ending(exit_code=of.exit_code, reason=of.reason, step=step, ran_s=ran_s)
+
+
+def test_one_that_got_further_begins_anew() -> None:
+    assert pauses([at_step(0), at_step(100), at_step(200)]) == [1, 1, 1]
+    assert pauses([at_step(100), at_step(100), at_step(40), at_step(101), at_step(101)]) == [1, 30, 60, 1, 30]
+    # One that died before it said anything is no step back.
+    assert pauses([at_step(100), LOST, LOST, at_step(90), at_step(101)]) == [1, 30, 60, 120, 1]
+    assert pauses([at_step(1, FAILED), at_step(2, FAILED), at_step(2, FAILED)]) == [30, 30, 60]
+
+
+def test_one_that_ran_for_hours_waits_as_after_its_first_preemption() -> None:
+    hours = Ending(exit_code=75, reason="preempted", ran_s=7200.0)
+    assert pauses([PREEMPTED, PREEMPTED, hours, hours]) == [1, 30, 1, 1]
+    # But not when it ends at the same step every time.
+    assert pauses([at_step(5, ran_s=7200), at_step(5, ran_s=7200), at_step(5, ran_s=7200)]) == [1, 30, 60]
+
+
+def test_returns_are_counted_from_where_it_last_got_further() -> None:
+    record = Record(state=State.RUNNING, returns=2, furthest_step=100)
+    policy = Policy(max_returns=3)
+    assert after(at_step(100), record, policy, 0.0)[1]["returns"] == 3
+    assert after(at_step(101), record, policy, 0.0)[1]["returns"] == 1
+    # Retries are what a person allows, however far each of them gets.
+    used = Record(state=State.RUNNING, retries=2, furthest_step=100)
+    assert after(at_step(101, FAILED), used, Policy(retries=2), 0.0)[0] == "failed"
+
+
+def test_a_stopped_pod_costs_its_entries_nothing() -> None:
+    ending = classify(Ended(143, "preempted"), "")
+    record = Record(state=State.RUNNING, returns=20, backoff=4, furthest_step=7)
+    event, fields = after(ending, record, Policy(on_preempted="fail"), 0.0)
+    assert (event, fields["state"], fields["retry_at"]) == ("returned", "queued", None)
+    assert (fields["returns"], fields["backoff"], fields["furthest_step"]) == (20, 4, 7)
+
+
+@pytest.mark.parametrize(
+    ("ending", "policy", "event"),
+    [
+        (LOST, Policy(), "returned"),
+        (LOST, Policy(on_lost="fail"), "failed"),
+        (LOST, Policy(on_preempted="fail"), "returned"),
+        (PREEMPTED, Policy(on_preempted="fail"), "failed"),
+        (PREEMPTED, Policy(on_lost="fail"), "returned"),
+        # Then it counts as any other failure does.
+        (LOST, Policy(on_lost="fail", retries=1), "retried"),
+        (LOST, Policy(on_lost="fail", retries=1, retry_on=("exit",)), "failed"),
+    ],
+)
+def test_what_becomes_of_lost_and_preempted_attempts(ending: Ending, policy: Policy, event: str) -> None:
+    found, fields = after(ending, RUNNING, policy, 0.0)
+    assert found == event
+    assert fields["reason"] == ending.reason
+
+
+def test_each_method_says_what_becomes_of_its_jobs(fleet: Fleet) -> None:
+    fleet.write_config("methods: {strict: {on_lost: fail, on_preempted: fail}, m: {backoff: 0.1s}}\n")
+    killed, left = "[ $DISPATCHER_ATTEMPT = 2 ] || kill -9 0", "[ $DISPATCHER_ATTEMPT = 2 ] || exit 75"
+    jobs = [shell(f"{m}_{n}", script, method=m) for m in ("strict", "m") for n, script in (("k", killed), ("p", left))]
+    fleet.write_manifest(jobs)
+    assert fleet.run_all().end() == 1
+    found = {job: (record.state, record.attempt, record.reason) for job, record in fleet.records().items()}
+    assert found == {
+        "strict_k": ("failed", 1, "lost"),
+        "strict_p": ("failed", 1, "preempted"),
+        "m_k": ("done", 2, None),
+        "m_p": ("done", 2, None),
+    }
+
+
+def test_one_that_exits_75_at_once_does_not_go_round(fleet: Fleet) -> None:
+    fleet.write_config("max_returns: 4\nmethods: {m: {backoff: 0.2s}}\n")
+    fleet.write_manifest([shell("a", "exit 75")])
+    assert fleet.run_all().end() == 1
+    record = fleet.record("a")
+    assert (record.attempt, record.reason) == (5, "preempted 5 times")
+    ended = [line for line in fleet.history("a") if line.event == "returned"]
+    claimed = [line.at for line in fleet.history("a") if line.event == "claimed"]
+    for end, due, at in zip(ended, (0.2, 0.2, 0.4, 0.8), claimed[1:], strict=True):
+        waited = (datetime.fromisoformat(at) - datetime.fromisoformat(end.at)).total_seconds()
+        assert waited >= due - 0.01, f"claimed {waited:.3f} s after it was given back"
+
+
+def test_a_job_that_goes_on_from_its_checkpoint_is_not_kept_waiting(fleet: Fleet) -> None:
+    """It is preempted time and again, more often than entries may come back, and gets further each time."""
+    step = json.dumps({"step": 0, "of": 10}).replace("0,", "$DISPATCHER_ATTEMPT,", 1).replace('"', '\\"')
+    script = f'echo "{step}" >"$DISPATCHER_ATTEMPT_DIR/progress.json"; [ $DISPATCHER_ATTEMPT = 5 ] || exit 75'
+    fleet.write_config("max_returns: 2\nmethods: {m: {backoff: 600s}}\n")
+    fleet.write_manifest([shell("a", script)])
+    assert fleet.run_all().end() == 0
+    assert fleet.record("a").attempt == 5
+    times = [datetime.fromisoformat(line.at) for line in fleet.history("a") if line.event == "claimed"]
+    assert all((later - earlier).total_seconds() >= 1 for earlier, later in pairwise(times))

@@ -1,9 +1,10 @@
-"""`dispatcher --dry-run`: what a pod with these options would claim, and why not the rest."""
+"""`dispatcher --dry-run`: what a start with these options would do."""
 
 from __future__ import annotations
 
 import click
 
+from dispatcher.cli.printing import note
 from dispatcher.config import Config
 from dispatcher.pod.options import PodOptions
 from dispatcher.workspace import Layout
@@ -13,9 +14,12 @@ def show_dry_run(layout: Layout, config: Config, options: PodOptions, *, as_json
     from dispatcher.pod.dry_run import dry_run
     from dispatcher.report.tables import render
 
+    found = dry_run(layout, config, options)
     rows = [
         {"job": row.job_id, "claimed": "yes" if row.claimed else "no", "slot": row.slot, "why": row.why}
-        for row in dry_run(layout, config, options)
+        for row in found.rows
     ]
     click.echo(render(rows, "json" if as_json else "plain", ("job", "claimed", "slot", "why")))
+    for text in found.notes:
+        note(text)
     return 0

@@ -118,7 +118,7 @@ def _read_interval(_ctx: click.Context, _param: click.Parameter, value: str | No
 )  # fmt: skip
 @_pod_option("--until-empty", is_flag=True, help="End when nothing is left to do.")
 @_pod_option("--max-jobs", type=click.IntRange(1), metavar="N", help="End after this many jobs.")
-@_pod_option("--dry-run", is_flag=True, help="Show what would be claimed, and why the rest would not.")
+@_pod_option("--dry-run", is_flag=True, help="Show what a start would do and why, and change nothing.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: as JSON.")
 @_pod_option(
     "--on-exit", type=click.Choice(["drain", "stop", "leave"]), default="drain",

@@ -3,7 +3,8 @@
 run: set-up, the loop, signals, the end. turn: what happens between two waits: one transaction and what follows from it.
 recording: what such a transaction says of attempts. current_manifest: the entries in force.
 manifests: the ids of all manifests, for hand edits. complaint: what is wrong with the status file, said once.
-claim: which entries for which slots, now (pure). slots, gpus, gpu_users, gpu_pool: what a pod has, and what is wrong
+claim: which entries for which slots, now (pure). offers: what a pod takes; waiting: why a job is not claimed (pure).
+dry_run: what a start would do. slots, gpus, gpu_users, gpu_pool: what a pod has, and what is wrong
 with it. launch: what an attempt finds in its directory. flights: attempts in flight. outcome: how they ended and what
 becomes of the entry (pure). fence: numbers and directories of attempts, and what blocks a claim. recover: attempts of
 dead dispatchers. register: the pod's name and heartbeat. prove: whether locks lock. wake: waiting.

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from dispatcher.errors import UsageError
+from dispatcher.host import host_name
 from dispatcher.pod.gpu_users import foreign_use
 from dispatcher.pod.gpus import Gpu, GpuReader, GpuReading, Health, parse_gpus
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.slots import Slots
+from dispatcher.run_state.fold import Pause
 from dispatcher.run_state.life import SlotInfo
 
 # A reading costs a few ms; a GPU that was busy or ill a moment ago is looked at again this often.
@@ -92,3 +94,9 @@ class GpuPool:
                 self.slots.quarantine(index, why)
             else:
                 self.slots.restore(index)
+
+
+def gpus_paused_here(pauses: Mapping[str, Pause]) -> dict[int, str]:
+    """The GPUs of this host that the circuit breaker has paused, and why."""
+    mine = f"gpu:{host_name()}:"
+    return {int(scope.removeprefix(mine)): pause.why for scope, pause in pauses.items() if scope.startswith(mine)}

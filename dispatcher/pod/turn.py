@@ -17,7 +17,7 @@ from dispatcher.pod.complaint import StatusComplaint
 from dispatcher.pod.current_manifest import CurrentManifest
 from dispatcher.pod.fence import Fence
 from dispatcher.pod.flights import Flight, Flights
-from dispatcher.pod.gpu_pool import GpuPool
+from dispatcher.pod.gpu_pool import GpuPool, gpus_paused_here
 from dispatcher.pod.offers import Offer, gpus_of, own_offer, published
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.recording import Recorder, gpu_indices, is_current
@@ -277,8 +277,7 @@ class Turn:
         pauses = self.store.fold.pauses
         self.queue.pause(pauses)
         self._note_host_pause(pauses.get(host_scope(host_name())))
-        mine = f"gpu:{host_name()}:"
-        self.gpus.pause({int(s.removeprefix(mine)): p.why for s, p in pauses.items() if s.startswith(mine)})
+        self.gpus.pause(gpus_paused_here(pauses))
 
     def _note_host_pause(self, pause: Pause | None) -> None:
         note = "" if pause is None else f"no claims: {pause.scope} is paused since {pause.at}: {pause.why}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dispatcher.config import Config
-from dispatcher.errors import ManifestError, StatusFileError, UsageError
+from dispatcher.errors import ManifestError, UsageError
 from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.manifest import parse_manifest
 from dispatcher.pod.offers import gpus_of
@@ -18,15 +18,12 @@ from dispatcher.report import attempts
 from dispatcher.report.progress import Progress, parse_progress
 from dispatcher.report.ran import RanWith
 from dispatcher.report.view import PodView, View
-from dispatcher.run_state import edits, files, life, status_file
-from dispatcher.run_state.fold import Refusal
+from dispatcher.run_state import life
 from dispatcher.run_state.moving_in import adopt_hint, find_unadopted
-from dispatcher.run_state.states import BY_HAND, IN_FLIGHT, Record, State, apply
+from dispatcher.run_state.preview import preview
+from dispatcher.run_state.states import BY_HAND, IN_FLIGHT, Record, State
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
-
-# A dispatcher that replaces the status file between two of our reads looks like a hand edit until we look again.
-_LOOKS = 3
 
 _Signature = tuple[int, int, int]
 
@@ -47,7 +44,8 @@ class Looker:
         """How things stand now; UsageError when there is no workspace."""
         self._looks += 1
         store = self._store
-        records, edited, refused = self._records()
+        seen = preview(store)
+        records = dict(seen.records)
         pods = self._pods()
         default = self._manifest(self._config.matrix)
         warnings: list[str] = []
@@ -70,11 +68,11 @@ class Looker:
             records=records,
             entries=entries,
             now_s=time.time(),
-            edited=frozenset(edited),
+            edited=frozenset(seen.edited),
             unqueued=frozenset(unqueued),
             progress=self._progress(records),
             pauses=dict(store.fold.pauses),
-            refusals=(*store.fold.refusals.values(), *refused),
+            refusals=(*store.fold.refusals.values(), *seen.refused),
             pods=tuple(pods),
             problem=store.problem,
             unknown_job="its manifest cannot be read" if warnings else UNKNOWN_JOB,
@@ -117,56 +115,12 @@ class Looker:
                     "exit_code": status.get("exit_code"),
                     "reason": status.get("reason"),
                     "ended_at": status.get("ended_at"),
-                    "claimed_by": (attempts.read_small(paths.claimant) or b"").decode(errors="replace").strip() or None,
+                    "claimed_by": (attempts.read_small(paths.claimant) or b"").partition(b"\n")[0].decode() or None,
                     "log_bytes": paths.log.stat().st_size if paths.log.exists() else None,
                     "directory": str(paths.directory),
                 }
             )
         return rows
-
-    # The run state.
-
-    def _records(self) -> tuple[dict[str, Record], list[str], list[Refusal]]:
-        """All records as hand edits want them, the jobs whose edits nobody has taken in yet, and refused edits."""
-        store = self._store
-        store.refresh(to_the_end=True)
-        outcomes = self._pending()
-        for _ in range(_LOOKS):
-            seq = store.seq
-            if not outcomes:
-                break
-            store.refresh(to_the_end=True)
-            if store.seq == seq:
-                break
-            outcomes = self._pending()
-        records = dict(store.records)
-        edited, refused = [], []
-        for outcome in outcomes:
-            if outcome.event == "refused":
-                known = store.fold.refusals.get(outcome.job)
-                if known is None or (known.line, known.why) != (outcome.line[:2000], outcome.why):
-                    refused.append(Refusal(outcome.job, outcome.line, outcome.why, ""))
-            else:
-                old = records.get(outcome.job)
-                records[outcome.job] = apply(old, outcome.fields, old.rev if old else 0)
-                edited.append(outcome.job)
-        # Without a journal the status file is all there is, and nothing in it is an edit.
-        return records, edited if store.generation is not None else [], refused
-
-    def _pending(self) -> list[edits.Outcome]:
-        store = self._store
-        if store.generation is not None:
-            return store.pending_edits()
-        path = self._layout.status_file
-        data = files.read_fresh(path)
-        store.problem = None
-        if data is None:
-            return []
-        try:
-            return edits.adopt(status_file.parse(data, str(path)))
-        except StatusFileError as error:
-            store.problem = f"{error}. Correct it: there is no journal yet, so nothing else knows these jobs"
-            return []
 
     def _progress(self, records: dict[str, Record]) -> dict[str, Progress]:
         found = {}

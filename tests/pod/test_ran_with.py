@@ -57,6 +57,7 @@ def test_what_differs_is_counted_shown_and_run_again(ran: Fleet) -> None:
 
     shown = json.loads(ran.run("show", "a", "--json"))
     assert (shown["entry"]["lr"], shown["ran_with"]["lr"]) == (9.0, 0.1)
+    assert [attempt["claimed_by"] for attempt in shown["attempts"]] == ["pod"]
     assert shown["changes"] == [{"key": "lr", "ran_with": 0.1, "manifest": 9.0}]
     assert "ran_with" in ran.run("show", "a")
     assert json.loads(ran.run("show", "same", "--json"))["changes"] == []

@@ -1,0 +1,77 @@
+"""The records as the next transaction will find them: with hand edits, or from a status file alone. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from dispatcher.errors import StatusFileError
+from dispatcher.run_state import edits, files, status_file
+from dispatcher.run_state.fold import Refusal
+from dispatcher.run_state.states import Record, apply
+from dispatcher.run_state.store import Store
+
+# A dispatcher that replaces the status file between two of our reads looks like a hand edit until we look again.
+_LOOKS: Final = 3
+
+
+class Preview(msgspec.Struct, frozen=True):
+    """`edited` are jobs whose hand edits nobody has taken in yet, `adopted` those that only the status file has.
+
+    `refused` are the edits that will be refused.
+    """
+
+    records: Mapping[str, Record]
+    edited: tuple[str, ...] = ()
+    adopted: tuple[str, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+
+
+def preview(store: Store) -> Preview:
+    """Read everything, change nothing; `store.problem` says what is wrong with the status file."""
+    store.refresh(to_the_end=True)
+    outcomes = _pending(store)
+    for _ in range(_LOOKS):
+        seq = store.seq
+        if not outcomes:
+            break
+        store.refresh(to_the_end=True)
+        if store.seq == seq:
+            break
+        outcomes = _pending(store)
+    records = dict(store.records)
+    changed, refused = [], []
+    for outcome in outcomes:
+        if outcome.event == "refused":
+            known = store.fold.refusals.get(outcome.job)
+            if known is None or (known.line, known.why) != (outcome.line[:2000], outcome.why):
+                refused.append(Refusal(outcome.job, outcome.line, outcome.why, ""))
+        else:
+            old = records.get(outcome.job)
+            records[outcome.job] = apply(old, outcome.fields, old.rev if old else 0)
+            changed.append(outcome.job)
+    # Without a journal the status file is all there is, and nothing in it is an edit.
+    has_journal = store.generation is not None
+    return Preview(
+        records,
+        edited=tuple(changed) if has_journal else (),
+        adopted=() if has_journal else tuple(changed),
+        refused=tuple(refused),
+    )
+
+
+def _pending(store: Store) -> list[edits.Outcome]:
+    if store.generation is not None:
+        return store.pending_edits()
+    path = store.layout.status_file
+    data = files.read_fresh(path)
+    store.problem = None
+    if data is None:
+        return []
+    try:
+        return edits.adopt(status_file.parse(data, str(path)))
+    except StatusFileError as error:
+        store.problem = f"{error}. Correct it: there is no journal yet, so nothing else knows these jobs"
+        return []

@@ -20,6 +20,7 @@
     │   ├── DamagedCheckpointError      what lies there is not what was written
     │   ├── CheckpointMismatchError     it does not fit the tree that it is restored into; lists every leaf
     │   └── SupersededError             this attempt is no longer its entry's current one and may not commit
+    ├── ModelStateError                 a model has state that cannot be carried from step to step
     ├── BatchSizeError                  no batch size fits, or it cannot be found out
     ├── PodError                        a pod cannot start (its name is taken, its GPUs are used by another pod ...)
     └── OutletError                     a place where attempts run could not be reached or refused
@@ -141,6 +142,17 @@ class CheckpointMismatchError(CheckpointError):
 
 class SupersededError(CheckpointError):
     """The entry was given to a newer attempt: this one must stop, and commits nothing more."""
+
+
+class ModelStateError(DispatcherError):
+    """A model holds or changes something that a compiled step cannot carry to the next; `problems` has a line each."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = list(problems)
+        lines = [f"  {problem}" for problem in self.problems[:_MOST_SHOWN]]
+        if len(self.problems) > _MOST_SHOWN:
+            lines.append(f"  ... and {len(self.problems) - _MOST_SHOWN} more")
+        super().__init__("\n".join(["the model has state that cannot be carried from step to step:", *lines]))
 
 
 class BatchSizeError(DispatcherError):

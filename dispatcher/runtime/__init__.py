@@ -1,4 +1,5 @@
-"""What runs inside a job: the only code of the package that imports JAX. Of the rest it knows `contract` and `errors`.
+"""What runs inside a job: the only code of the package that imports JAX. Of the rest it knows `contract`, `errors` and
+`values`.
 
     from dispatcher.runtime import BaseTrainer, BasicJob, CheckpointedJob, InferenceJob, RestoreableJob, field, job
 

@@ -93,12 +93,20 @@ def configure(key: str, out: Path, overrides: tuple[str, ...], imports: tuple[st
 @click.argument("out", type=click.Path(file_okay=False, path_type=Path))
 @overrides_argument
 @click.option("--restore", metavar="REL_PATH", help="Go on from this checkpoint, a path below the checkpoints.")
+@click.option(
+    "--from",
+    "back_to",
+    metavar="CHECKPOINT",
+    help="Go back to this checkpoint of NAME, such as step-00000032; those saved after it are moved to set-aside/.",
+)
 @click.option("--project", help="The folder above the group's.  [default: default]")
 @click.option("--group", help="The folder above the run's.  [default: default]")
 @click.option("--checkpoints", metavar="URL", help="Where checkpoints are kept.  [default: OUT/checkpoints]")
 @import_option
 def run(name: str, config: Path, out: Path, overrides: tuple[str, ...], **given: Any) -> int:
     """Run the job that CONFIG.yaml describes as NAME, with its files below OUT."""
+    if given["restore"] is not None and given["back_to"] is not None:
+        raise UsageError("--from goes on with the run's own checkpoint, --restore with another's: choose one of them")
     file = read_job_file(config)
     launching.join_others()
     import_jobs(launching.workspace_root(), given["imports"])
@@ -115,7 +123,10 @@ def run(name: str, config: Path, out: Path, overrides: tuple[str, ...], **given:
         tensor_shards=file.request.tensor_shards or 1,
         checkpoints=given["checkpoints"],
     )
-    return _call(launching.make_job(cls, spec, said, restore=given["restore"], where=str(config)))
+    job = launching.make_job(cls, spec, said, restore=given["restore"], where=str(config))
+    if given["back_to"] is not None:
+        launching.go_back(job, given["back_to"])
+    return _call(job)
 
 
 def _call(job: BasicJob[Any]) -> int:

@@ -59,6 +59,14 @@ def make_job(
     return made
 
 
+def go_back(job: BasicJob[Any], checkpoint: str) -> None:
+    """Have the job begin at this checkpoint of its own; UsageError for a job that saves none."""
+    back = getattr(job, "go_back", None)
+    if back is None:
+        raise UsageError(f"{type(job).__qualname__} cannot go back to {checkpoint!r}: it is no CheckpointedJob")
+    back(checkpoint)
+
+
 def attempt_job(directory: Path, root: Path) -> BasicJob[Any]:
     """The job of the attempt whose directory this is, as its entry says; `root` is the workspace's.
 

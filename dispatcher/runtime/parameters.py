@@ -14,6 +14,7 @@ import jax
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 
+from dispatcher.errors import ModelStateError
 from dispatcher.runtime.sharding import shape_at, variable_sharding
 
 M = TypeVar("M", bound=nnx.Module)
@@ -22,13 +23,17 @@ Arrays = dict[str, jax.Array]
 
 @dataclass(frozen=True)
 class Skeleton:
-    """A model without its arrays: what `rebuild` needs to make it again, inside or outside of a compiled program."""
+    """A model without its arrays: what `rebuild` needs to make it again, inside or outside of a compiled program.
+
+    `variables` are those of the model, and its arrays outside of any, each with its path.
+    """
 
     graph: nnx.GraphDef[Any]
-    variables: Mapping[str, tuple[tuple[Any, ...], nnx.Variable[Any]]]
+    variables: Mapping[str, tuple[tuple[Any, ...], Any]]
 
     @classmethod
     def of(cls, model: nnx.Module) -> Skeleton:
+        _refuse_tracers(model)
         graph, state = nnx.split(model)
         found = {name_of(path): (path, variable) for path, variable in nnx.to_flat_state(state)}
         return cls(graph, found)
@@ -36,6 +41,11 @@ class Skeleton:
     def names(self, kind: type[nnx.Variable[Any]] = nnx.Variable) -> list[str]:
         """The names of all variables of `kind`, in order."""
         return sorted(name for name, (_, variable) in self.variables.items() if isinstance(variable, kind))
+
+    @property
+    def outside(self) -> frozenset[str]:
+        """The names of arrays outside of any variable."""
+        return frozenset(self.variables) - frozenset(self.names())
 
     def shardings(self, mesh: Mesh) -> dict[str, NamedSharding]:
         """Where each variable lives on `mesh`, by what it says itself."""
@@ -46,17 +56,47 @@ class Skeleton:
         places = self.shardings(mesh)
         return {name: shape_at(variable, places[name]) for name, (_, variable) in self.variables.items()}
 
-    def rebuild(self, *parts: Mapping[str, jax.Array]) -> Any:
-        """The model with the arrays of `parts`, which together name every variable once."""
+    def rebuild(self, *parts: Mapping[str, jax.Array], training: bool = False) -> Any:
+        """The model with the arrays of `parts`, which together name every variable.
+
+        Its layers are in the mode to train (`model.train()`) or to evaluate in, whatever they were made with.
+        """
         arrays = {name: array for part in parts for name, array in part.items()}
-        return nnx.merge(
+        model = nnx.merge(
             self.graph, nnx.from_flat_state([(path, arrays[name]) for name, (path, _) in self.variables.items()])
         )
+        if training:
+            model.train()
+        else:
+            model.eval()
+        return model
 
 
-def arrays_of(model: nnx.Module, kind: type[nnx.Variable[Any]] = nnx.Variable) -> Arrays:
-    """The arrays of all variables of `kind`, by name."""
-    return {name_of(path): variable.get_value() for path, variable in nnx.to_flat_state(nnx.state(model, kind))}
+def _refuse_tracers(model: nnx.Module) -> None:
+    """Raise a ModelStateError for arrays that Flax would take for plain attributes.
+
+    The model is made in a compiled program, and what it computes there must come out as the model's state.
+    """
+    found = [name_of(path) for path, value in nnx.iter_graph(model) if isinstance(value, jax.core.Tracer)]
+    if found:
+        hint = "an array outside of an nnx.Variable: hold it in one, or in nnx.data(...) where no step changes it"
+        raise ModelStateError([f"{name}: {hint}" for name in sorted(found)])
+
+
+def named_leaves(model: nnx.Module) -> dict[str, Any]:
+    """The variables of a model, and its arrays outside of any, by name."""
+    return {name_of(path): leaf for path, leaf in nnx.to_flat_state(nnx.state(model))}
+
+
+def value_of(leaf: Any) -> Any:
+    """The array of a leaf of a model: of a variable its value."""
+    return leaf.get_value() if isinstance(leaf, nnx.Variable) else leaf
+
+
+def arrays_of(model: nnx.Module, kind: type[nnx.Variable[Any]] | None = None) -> Arrays:
+    """The arrays of all variables of `kind`, by name; by default all arrays."""
+    leaves = named_leaves(model)
+    return {name: value_of(leaf) for name, leaf in leaves.items() if kind is None or isinstance(leaf, kind)}
 
 
 def abstract(make: Callable[[], M]) -> M:

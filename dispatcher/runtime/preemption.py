@@ -4,7 +4,7 @@ SIGTERM says so, and so do the early warnings of schedulers, SIGUSR1 (SLURM's `-
 (Grid Engine, HTCondor), which come some time before a SIGTERM. A second SIGTERM means at once.
 
 As long as there is nothing to save, a signal ends what is going on, as Ctrl-C does, but with 75. From `hold` on it is
-a wish that the training loop looks at.
+a request that the training loop looks at.
 
 Signals are noticed by a thread of their own, through the file descriptor that the C handler writes to: Python's
 handlers wait until the main thread runs Python again, which it may never do while it waits for a device or for another
@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
@@ -36,6 +36,7 @@ REPEAT_S: Final = 1.0
 _OF_GRACE: Final = 0.8
 
 _CLOSE: Final = 0
+_at_work: Final[list[Preemption]] = []
 _log = logging.getLogger(__name__)
 
 
@@ -66,6 +67,11 @@ class Preemption:
     def requested(self) -> bool:
         """Whether it is time to save and leave."""
         return self._requested.is_set()
+
+    @property
+    def holding(self) -> bool:
+        """Whether something is saved before leaving."""
+        return self._holding
 
     def hold(self, bound_s: float) -> None:
         """From now on go on when told to leave, for at most `bound_s` seconds: there is something to save first."""
@@ -148,6 +154,21 @@ class Preemption:
         # Not through logging, whose locks the main thread may hold.
         with contextlib.suppress(OSError):
             os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, f"preempted: {what}\n".encode())
+
+
+@contextlib.contextmanager
+def watch() -> Iterator[Preemption]:
+    """Notice signals in the block, with the Preemption that is at work where one job runs another."""
+    if _at_work:
+        # One of its own would end the process while the outer job has something to save.
+        yield _at_work[-1]
+        return
+    with Preemption() as preemption:
+        _at_work.append(preemption)
+        try:
+            yield preemption
+        finally:
+            _at_work.remove(preemption)
 
 
 def _within_grace(bound_s: float) -> float:

@@ -33,9 +33,10 @@ def by_rows(mesh: Mesh, *, axis: int = 0) -> NamedSharding:
     return _sharding(mesh, (*[None] * axis, DATA_AXIS))
 
 
-def variable_sharding(variable: nnx.Variable[Any], mesh: Mesh) -> NamedSharding:
-    """Where a model's variable lives, by what it says itself."""
-    return fitting(mesh, variable.get_metadata().get("out_sharding") or (), variable.shape)
+def variable_sharding(variable: Any, mesh: Mesh) -> NamedSharding:
+    """Where a model's variable lives, by what it says itself; an array outside of any is on every device whole."""
+    metadata = variable.get_metadata() if isinstance(variable, nnx.Variable) else {}
+    return fitting(mesh, metadata.get("out_sharding") or (), variable.shape)
 
 
 def fitting(mesh: Mesh, axes: Iterable[Any], shape: Sequence[int]) -> NamedSharding:

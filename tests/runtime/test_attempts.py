@@ -223,9 +223,9 @@ def test_a_signal_during_a_save_loses_neither_it_nor_the_steps_since(moments: Mo
 
 
 def test_a_signal_after_the_last_step_does_not_cost_its_checkpoint(moments: Moments) -> None:
-    attempt = moments.start("committed-slowly", env={"SLOW_COMMIT": "step-00000005"}, steps=5, evaluate_every=None)
+    attempt = moments.start("committed-slowly", env={"SLOW_COMMIT": "best"}, steps=5, evaluate_every=None)
     moments.reached(attempt, "commit")
-    # Its last step is done, and no row is there yet.
+    # Its last step is done and evaluated, and no row is there yet.
     assert not (moments.root / "row").exists()
     attempt.send(signal.SIGTERM)
     assert attempt.end() == 0

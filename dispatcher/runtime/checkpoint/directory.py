@@ -16,7 +16,7 @@ from dispatcher.errors import CheckpointError, DamagedCheckpointError
 from dispatcher.runtime.checkpoint import checksum, files
 from dispatcher.runtime.checkpoint.manifest import MANIFEST, FileRecord, Manifest, decode, encode
 from dispatcher.runtime.checkpoint.scratch import Scratch
-from dispatcher.runtime.checkpoint.storage import DAMAGED, LATEST, OLD, SCRATCH, Guard
+from dispatcher.runtime.checkpoint.storage import DAMAGED, LATEST, OLD, SCRATCH, SET_ASIDE, Guard
 from dispatcher.runtime.checkpoint.tree import TREE
 
 _OCCUPIED: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
@@ -89,9 +89,9 @@ class DirectoryStorage:
         with files.storing(f"{self._root / name}: the checkpoint could not be removed"):
             self._discard(self._root / name)
 
-    def set_aside(self, name: str) -> str:
-        aside = self._root / DAMAGED / f"{name.replace('/', '_')}.{uuid.uuid4().hex[:8]}"
-        with files.storing(f"{self._root / name}: the damaged checkpoint could not be set aside"):
+    def set_aside(self, name: str, folder: str) -> str:
+        aside = self._root / folder / f"{name.replace('/', '_')}.{uuid.uuid4().hex[:8]}"
+        with files.storing(f"{self._root / name}: the checkpoint could not be set aside"):
             os.makedirs(aside.parent, exist_ok=True)
             os.rename(self._root / name, aside)
             files.sync_directory((self._root / name).parent)
@@ -195,5 +195,5 @@ class DirectoryStorage:
         if prefix and TREE in entries:
             return
         for name in sorted(entries):
-            if entries[name] and not name.startswith(".") and (prefix or name not in (SCRATCH, DAMAGED)):
+            if entries[name] and not name.startswith(".") and (prefix or name not in (SCRATCH, DAMAGED, SET_ASIDE)):
                 yield from self._below(folder / name, f"{prefix}/{name}" if prefix else name)

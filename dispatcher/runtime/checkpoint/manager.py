@@ -181,6 +181,18 @@ class CheckpointManager:
         self.wait()
         return self.find(processes.decide(lambda: self._series.register(name).name))
 
+    def go_back(self, name: str) -> CheckpointRef:
+        """Make a committed checkpoint the latest, and set aside all that were saved after it, the best one too.
+
+        They are moved to `set-aside/` (in an object store their manifests are renamed) and stay until somebody removes
+        them.
+        """
+        self.wait()
+        for place in processes.decide(lambda: self._series.go_back(name)):
+            _log.info("saved after %s, now in %s", name, place)
+        self._parent = name
+        return self.find(name)
+
     def contents(self, ref: CheckpointRef) -> Contents:
         """What lies beside the arrays, without reading those."""
         _, manifest = self._series.found(ref.name)

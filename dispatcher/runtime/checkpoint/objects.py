@@ -31,7 +31,7 @@ from dispatcher.runtime.checkpoint.checksum import Checksum, of_bytes, pieces
 from dispatcher.runtime.checkpoint.fence import Run
 from dispatcher.runtime.checkpoint.manifest import MANIFEST, FileRecord, Manifest, decode, encode
 from dispatcher.runtime.checkpoint.scratch import Scratch
-from dispatcher.runtime.checkpoint.storage import LATEST, Guard
+from dispatcher.runtime.checkpoint.storage import DAMAGED, LATEST, SET_ASIDE, Guard
 
 if TYPE_CHECKING:
     from obstore import GetResult, PutMode, UpdateVersion
@@ -44,7 +44,6 @@ _AT_ONCE: Final = 4
 _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 5.0
 _TRIES: Final = 5
-_DAMAGED_MANIFEST: Final = "manifest.damaged.json"
 
 # What asking again does not change; 408 and 429 are a server that has too much to do.
 _OUR_FAULT: Final = re.compile(r"status code: 4(?!08|29)\d\d")
@@ -138,16 +137,16 @@ class ObjectStorage:
             with contextlib.suppress(DamagedCheckpointError):
                 self._remove_blobs(name, decode(data, f"{self.url}/{name}/{MANIFEST}").blobs)
 
-    def set_aside(self, name: str) -> str:
+    def set_aside(self, name: str, folder: str) -> str:
         data = self._get(f"{name}/{MANIFEST}")
-        aside = f"{name}/{_DAMAGED_MANIFEST}"
+        aside = f"{name}/{_aside(folder)}"
         if data is not None:
             self._put(aside, data)
             self._delete([f"{name}/{MANIFEST}"])
         return f"{self.url}/{aside}"
 
     def damaged(self) -> str | None:
-        aside = (key for key, _ in self._list("") if key.endswith(f"/{_DAMAGED_MANIFEST}"))
+        aside = (key for key, _ in self._list("") if key.endswith(f"/{_aside(DAMAGED)}"))
         key = next(aside, None)
         return None if key is None else f"{self.url}/{key}"
 
@@ -236,7 +235,7 @@ class ObjectStorage:
             match = older.fullmatch(key)
             if match and self._run.job and int(match.group(1)) < self._run.attempt and f"/{current}/" not in key:
                 keys.append(key)
-        if not (keys and self._get(f"{name}/{_DAMAGED_MANIFEST}")):
+        if not (keys and any(self._get(f"{name}/{_aside(folder)}") for folder in (DAMAGED, SET_ASIDE))):
             self._delete(keys)
 
     def _list(self, prefix: str) -> Iterator[tuple[str, str | None]]:
@@ -304,6 +303,11 @@ class ObjectStorage:
                 _log.warning("%s, trying again: %s", doing, _first_line(error))
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def _aside(folder: str) -> str:
+    """The name of the manifest of a checkpoint that was set aside."""
+    return f"manifest.{folder}.json"
 
 
 def default_scratch() -> Path:

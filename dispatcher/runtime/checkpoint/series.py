@@ -13,7 +13,7 @@ from dispatcher.runtime.checkpoint.fence import Run
 from dispatcher.runtime.checkpoint.manifest import FORMAT, MANIFEST, Manifest, decode
 from dispatcher.runtime.checkpoint.reference import CheckpointRef
 from dispatcher.runtime.checkpoint.retention import Retention
-from dispatcher.runtime.checkpoint.storage import LATEST, OLD, Storage
+from dispatcher.runtime.checkpoint.storage import DAMAGED, LATEST, OLD, SET_ASIDE, Storage
 
 _log = logging.getLogger(__name__)
 
@@ -87,6 +87,15 @@ class Series:
         self._point(ref.name, newest)
         return ref
 
+    def go_back(self, name: str) -> list[str]:
+        """Name a checkpoint the latest for good: those that are newer are set aside; where they are now."""
+        # First: a process that dies halfway has gone back all the same.
+        ref = self.register(name)
+        newer = [each for each in reversed(self.checkpoints()) if each.order > ref.order]
+        places = [self.storage.set_aside(each.name, SET_ASIDE) for each in newer]
+        self._point(ref.name, ref.order)
+        return places
+
     def advance(self, name: str, order: tuple[int, int, int]) -> None:
         """Name what was just committed the latest, unless a newer one is named already."""
         pointer = self._pointer()
@@ -112,7 +121,12 @@ class Series:
         if newest is None:
             return 1, self._run.attempt, 1
         term = newest.term if newest.run == self._run.id else newest.term + 1
-        return term, self._run.attempt, newest.sequence + 1
+        order = term, self._run.attempt, newest.sequence + 1
+        pointer = self._pointer()
+        if pointer is not None and pointer.order >= order:
+            # Somebody went back, and died before he was done: what comes now is newer than all that there was.
+            return pointer.order[0] + 1, self._run.attempt, newest.sequence + 1
+        return order
 
     def check_current(self, doing: str) -> None:
         """Raise a SupersededError when a newer attempt of this run's entry has saved, or is known to be there."""
@@ -144,7 +158,7 @@ class Series:
         """Take a damaged checkpoint out of the series, and report it."""
         self._run.check(f"{self.storage.url}/{name} is damaged, but cannot be set aside")
         try:
-            place = f"it was moved to {self.storage.set_aside(name)}"
+            place = f"it was moved to {self.storage.set_aside(name, DAMAGED)}"
         except StorageError as error:
             self._given_up.add(name)
             place = f"it stays where it is: {error}"

@@ -15,7 +15,9 @@ from dispatcher.runtime.checkpoint.manifest import Manifest
 
 SCRATCH: Final = "ckpt.tmp"
 LATEST: Final = "latest"
+# Where checkpoints are moved that nobody goes on from: damaged ones, and those that somebody went back behind.
 DAMAGED: Final = "damaged"
+SET_ASIDE: Final = "set-aside"
 # Ends the name of a checkpoint that is being replaced, until the new one stands in its place.
 OLD: Final = ".old-"
 
@@ -62,8 +64,8 @@ class Storage(Protocol):
     def remove(self, name: str) -> None:
         """Remove a checkpoint, its manifest first."""
 
-    def set_aside(self, name: str) -> str:
-        """Move a damaged checkpoint to where nobody looks for one; where that is."""
+    def set_aside(self, name: str, folder: str) -> str:
+        """Move a checkpoint to where nobody looks for one, to those of `folder` (DAMAGED, SET_ASIDE); where that is."""
 
     def damaged(self) -> str | None:
         """Where damaged checkpoints were set aside; None when there are none."""
@@ -111,6 +113,6 @@ def check_name(name: str) -> str:
             f"checkpoint {name!r}: expected a name such as 'best' or 'step/120': letters, digits, '_', '.', '=', '@', "
             "'+' and '-', none of its words beginning with '.' or '-', at most 200"
         )
-    if parts[0] in (SCRATCH, LATEST, DAMAGED):
+    if parts[0] in (SCRATCH, LATEST, DAMAGED, SET_ASIDE):
         raise UsageError(f"checkpoint {name!r}: {parts[0]!r} is the name of something else here; choose another")
     return name

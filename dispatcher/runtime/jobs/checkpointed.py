@@ -6,15 +6,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
+from dispatcher import contract
 from dispatcher.errors import UsageError
 from dispatcher.runtime import yaml_text
-from dispatcher.runtime.checkpoint import CheckpointManager, CheckpointRef, Contents, Restored, Retention
+from dispatcher.runtime.checkpoint import CheckpointManager, CheckpointRef, Contents, Restored, Retention, processes
 from dispatcher.runtime.checkpoint.storage import SCRATCH
 from dispatcher.runtime.configuration import to_dict
 from dispatcher.runtime.execution import ExecutionSpec
 from dispatcher.runtime.jobs.basic import BasicJob, Row
+from dispatcher.runtime.preemption import BOUND_S, Preemption, watch
 from dispatcher.runtime.registry import key_of
 
 C = TypeVar("C")
@@ -34,16 +36,61 @@ class CheckpointedJob(BasicJob[C], Generic[C]):
                 state, step = resumed.tree, resumed.ref.step
             while step < self.args.steps:
                 state, step = self.update(state), step + 1
-                self.save(f"step-{step:08d}", state, step=step, resumable=True)
+                leaving = self.preempted
+                if leaving or step % 100 == 0 or step == self.args.steps:
+                    self.save(f"step-{step:08d}", state, step=step, resumable=True)
+                if leaving:
+                    self.leave()
+
+    A job that never asks whether it is `preempted` ends at once when it is told to leave, with what was saved last.
     """
+
+    # How many seconds a job that asks `preempted` may take to save and leave; four fifths of kill_grace bound it too.
+    PREEMPTION_S: float = BOUND_S
 
     def __init__(self, spec: ExecutionSpec) -> None:
         super().__init__(spec)
         self._managers: dict[str, CheckpointManager] = {}
+        self._preemption: Preemption | None = None
+        self._back_to: str | None = None
 
     def _run_once(self) -> Row | None:
-        with self._committed():
-            return super()._run_once()
+        with watch() as preemption:
+            self._preemption = preemption
+            try:
+                # Inside: what is being saved is committed before a signal ends the process.
+                with self._committed():
+                    if self._back_to is not None:
+                        self._manager(self.path_of(self._back_to))[0].go_back(self._back_to)
+                    return super()._run_once()
+            finally:
+                self._preemption = None
+
+    def go_back(self, suffix: str) -> None:
+        """Begin the next run at this job's own checkpoint `suffix`; what was saved after it is set aside then.
+
+        Not before: only when it runs nobody else does under this name.
+        """
+        manager, name = self._manager(self.path_of(suffix))
+        self._back_to = manager.find(name).name
+
+    @property
+    def preempted(self) -> bool:
+        """Whether this job was told to leave (SIGTERM, or a scheduler's early warning): then save, and `leave`.
+
+        From the first time that a job asks, a signal no longer ends it at once: it has PREEMPTION_S seconds. Of
+        several processes all ask together, and all hear it when one of them was told.
+        """
+        if self._preemption is None:
+            return False
+        if not self._preemption.holding:
+            self._preemption.hold(self.PREEMPTION_S)
+        return any(processes.gather(self._preemption.requested))
+
+    def leave(self) -> NoReturn:
+        """Wait until what was saved is committed, and exit with 75: the job goes back to the queue."""
+        self.wait()
+        raise SystemExit(contract.EXIT_PREEMPTED)
 
     def retention(self) -> Retention | None:
         """Which of the job's resumable checkpoints stay; by default the last three. What was not resumable stays."""

@@ -77,7 +77,7 @@ class InferenceJob(RestoreableJob[C], Generic[C, M]):
         made._skeleton = trainer.programs.skeleton
 
         def live() -> Arrays:
-            return trainer.live_state.trained | trainer.live_state.frozen
+            return trainer.live_state.trained | trainer.live_state.rest
 
         made._arrays = live
         return made

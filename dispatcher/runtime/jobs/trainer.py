@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
 import jax
@@ -14,22 +14,30 @@ import numpy as np
 import optax
 from flax import nnx
 
-from dispatcher import contract
 from dispatcher.errors import ConfigError
 from dispatcher.runtime import sharding
-from dispatcher.runtime.checkpoint import Contents, RandomState, Restored, Retention
+from dispatcher.runtime.checkpoint import Contents, RandomState, Restored, Retention, processes
 from dispatcher.runtime.configuration import configure
 from dispatcher.runtime.execution import Topology
 from dispatcher.runtime.jobs.basic import RESULT, Row
 from dispatcher.runtime.jobs.fitting import Fit, find_batch_size
 from dispatcher.runtime.jobs.restoreable import RestoreableJob
+from dispatcher.runtime.jobs.save_timer import SaveTimer
 from dispatcher.runtime.jobs.training_config import FIND, DataConfig, Portions, TrainingConfig
 from dispatcher.runtime.metrics import MetricsLog
 from dispatcher.runtime.optimizers import OptimizerConfig, make_optimizer
 from dispatcher.runtime.parameters import Arrays, Skeleton, abstract
-from dispatcher.runtime.preemption import Preemption
 from dispatcher.runtime.schedules import ScheduleConfig, make_schedule
-from dispatcher.runtime.step import LEARNING_RATE, LOSS, WISH, Programs, TrainState, negative_log_likelihood
+from dispatcher.runtime.step import (
+    GRADIENT_NORM,
+    LEARNING_RATE,
+    LOSS,
+    REQUEST,
+    Programs,
+    Request,
+    TrainState,
+    negative_log_likelihood,
+)
 from dispatcher.runtime.stream import Batch, Source, Stream, TokenWindows, whole_epoch
 
 C = TypeVar("C")
@@ -68,7 +76,7 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
 
     MODEL: type[Any]
     CONFIG: type[Any] = TrainingConfig
-    # The kind of variables that are trained; all others stay as they are.
+    # The kind of variables that the optimizer changes. Of all others those change that the loss changes.
     TRAINABLE: type[nnx.Variable[Any]] = nnx.Param
 
     def __init__(self, spec: Any) -> None:
@@ -90,8 +98,10 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
         # What belongs to the step reached, whose evaluation was cut off.
         self._unmeasured: dict[str, float] | None = None
         self._fit: Fit | None = None
-        self._preemption: Preemption | None = None
-        self._wishes: list[jax.Array] = []
+        self._requests: dict[Request, jax.Array] = {}
+        self._timer = SaveTimer(None)
+        # The step of the last checkpoint that a restart goes on from, as far as this process has saved any.
+        self._saved_step = 0
 
     @classmethod
     def config(cls) -> list[type[Any]]:
@@ -169,21 +179,22 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
 
     def run(self) -> Row | None:
         """Train from where the last checkpoint stands to the last step; exits with 75 when it is told to leave."""
-        with self._preemptible() as preemption:
-            self.prepare()
-            with self._fit.trusted() if self._fit is not None else contextlib.nullcontext():
-                self._go_on()
-                stream = Stream(self.source())
-                if self._position is not None:
-                    stream.seek(self._position)
-                if self.main_process():
-                    # That of a shorter training would stand for this one as soon as the last step is saved.
-                    self.spec.result_path(RESULT).unlink(missing_ok=True)
-                with self._open_log() as log:
-                    preemption.hold(self.training.preemption_s)
-                    self._train(stream, log, preemption)
-                    # As long as a signal does not end the process: the last step is worth as much as the others.
-                    self.wait()
+        self.prepare()
+        with self._fit.trusted() if self._fit is not None else contextlib.nullcontext():
+            self._go_on()
+            stream = Stream(self.source())
+            if self._position is not None:
+                stream.seek(self._position)
+            if self.main_process():
+                # That of a shorter training would stand for this one as soon as the last step is saved.
+                self.spec.result_path(RESULT).unlink(missing_ok=True)
+            with self._open_log() as log:
+                if self._preemption is not None:
+                    self._preemption.hold(self.training.preemption_s)
+                self._timer = SaveTimer(self.training.save_interval_s)
+                self._train(stream, log)
+                # The last step is worth as much as the others.
+                self.wait()
         return self.result()
 
     def restore_from_path(self, rel_path: str) -> None:
@@ -211,7 +222,7 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
                 schedule=self.schedule(),
                 trainable=self.TRAINABLE,
             )
-            self._wishes = [sharding.for_each_device(value, self.topology.mesh) for value in (0, 1)]
+            self._requests = {each: sharding.for_each_device(each, self.topology.mesh) for each in Request}
 
     def begin(self) -> None:
         """Prepare, and have a state: the one that was restored, else a fresh one."""
@@ -268,16 +279,15 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
             if self._told():
                 raise _CutOffError
             placed = sharding.put_rows(batch, self.topology.mesh)
-            part = self.programs.evaluate(self.live_state.trained, self.live_state.frozen, placed)
+            part = self.programs.evaluate(self.live_state.trained, self.live_state.rest, placed)
             nats += float(part[0])
             count += int(part[1])
         if count == 0:
             raise ConfigError("there is nothing to predict in the held-out data")
         return nats, count
 
-    def _train(self, stream: Stream, log: MetricsLog | None, preemption: Preemption) -> None:
+    def _train(self, stream: Stream, log: MetricsLog | None) -> None:
         training = self.training
-        alone = jax.process_count() == 1
         before: dict[str, jax.Array] | None = None
         # What only the log waits for is read one step late, too.
         late: tuple[int, dict[str, jax.Array]] | None = None
@@ -289,51 +299,73 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
             measured = self._update(batch, np.int32(self.step))
             self.step += 1
             # Looked at one step late, so that the devices always have the next one to do.
-            leaving = (before is not None and bool(before[WISH])) or (alone and preemption.requested)
+            request = self._heard(before)
             before = measured
             if late is not None:
                 self._note(log, late[0], self._read(*late))
                 late = None
-            saving = leaving or training.is_due(training.save_every, self.step)
+            leaving = request is Request.LEAVE
+            saving = request is not Request.GO_ON or training.is_due(training.save_every, self.step)
+            evaluating = training.is_due(training.evaluate_every, self.step)
             due = training.is_due(training.log_every, self.step)
-            if due and not saving and not training.is_due(training.evaluate_every, self.step):
+            if due and not saving and not evaluating:
                 late = self.step, measured
                 continue
-            found = self._read(self.step, measured) if saving or due else {}
-            self._conclude(stream, log, found if due else {})
-            if saving:
-                self._save(stream, log)
+            found = self._read(self.step, measured) if saving or evaluating or due else {}
+            self._finish_step(stream, log, found if due else {}, saving=saving)
             if leaving and self.step < training.steps:
                 self._leave()
+
+    def _finish_step(self, stream: Stream, log: MetricsLog | None, found: dict[str, float], *, saving: bool) -> None:
+        """Save and evaluate, where this step is one to do so, and log."""
+        if not self.training.is_due(self.training.evaluate_every, self.step):
+            self._conclude(stream, log, found)
+            if saving:
+                self._save(stream, log)
+            return
+        # An evaluation may take long, and may fail: whoever goes on from here begins with it.
+        self._save(stream, log, unmeasured=found)
+        self._conclude(stream, log, found)
+        if self.retention().best:
+            # Which checkpoints are the best cannot be told without what was measured.
+            self._save(stream, log)
 
     def _leave(self) -> NoReturn:
         self.wait()
         _log.warning("%s: preempted at step %d of %d, saved", self.spec.name, self.step, self.training.steps)
-        raise SystemExit(contract.EXIT_PREEMPTED)
+        self.leave()
 
-    @contextlib.contextmanager
-    def _preemptible(self) -> Iterator[Preemption]:
-        with Preemption() as preemption:
-            self._preemption = preemption
-            try:
-                yield preemption
-            finally:
-                self._preemption = None
+    def _heard(self, before: Mapping[str, jax.Array] | None) -> Request:
+        """What all processes do after this step: what one of them has asked for in the step before."""
+        asked = Request.GO_ON if before is None else Request(int(before[REQUEST]))
+        if asked is Request.STOP and before is not None:
+            raise self._diverged(self.step - 1, before)
+        if self._told_alone():
+            return Request.LEAVE
+        # Asked for before the last checkpoint was saved.
+        answered = asked is Request.SAVE and self._saved_step >= self.step - 1
+        return Request.GO_ON if answered else asked
 
-    def _wish(self) -> jax.Array:
-        """Whether this process was told to leave, on each of its devices."""
-        return self._wishes[self._preemption is not None and self._preemption.requested]
+    def _request(self) -> Request:
+        """What this process asks for."""
+        if self._preemption is not None and self._preemption.requested:
+            return Request.LEAVE
+        return Request.SAVE if self.main_process() and self._timer.due else Request.GO_ON
+
+    def _told_alone(self) -> bool:
+        return jax.process_count() == 1 and self._request() is Request.LEAVE
 
     def _told(self) -> bool:
         """Whether one of the processes was told to leave: all hear the same, and all have to ask."""
-        wish = self._wish()
-        return bool(_greatest(wish)) if jax.process_count() > 1 else wish is self._wishes[1]
+        if jax.process_count() == 1:
+            return self._told_alone()
+        return bool(_greatest(self._requests[self._request()]) >= Request.LEAVE)
 
     def _update(self, batch: Batch, step: np.int32) -> dict[str, jax.Array]:
         state = self.live_state
-        words = (state.trained, state.optimizer, state.frozen, batch, self.key, step, self._wish())
-        trained, moments, measured = self.programs.update(*words)
-        self.state = TrainState(trained, state.frozen, moments)
+        words = (state.trained, state.optimizer, state.rest, batch, self.key, step, self._requests[self._request()])
+        trained, moments, changed, measured = self.programs.update(*words)
+        self.state = TrainState(trained, state.rest | changed, moments)
         return dict(measured)
 
     def _choose_portions(self) -> Portions:
@@ -347,13 +379,32 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
 
     def _read(self, step: int, measured: Mapping[str, jax.Array]) -> dict[str, float]:
         """What was measured in the update to `step`, off the devices; FloatingPointError when it has diverged."""
-        found = {name: float(value) for name, value in measured.items() if name != WISH}
-        if not math.isfinite(found[LOSS]):
+        if int(measured[REQUEST]) == Request.STOP:
+            raise self._diverged(step, measured)
+        return {name: float(measured[name]) for name in (LOSS, GRADIENT_NORM, LEARNING_RATE)}
+
+    def _diverged(self, step: int, measured: Mapping[str, jax.Array]) -> FloatingPointError:
+        faults = self.programs.faults_of(measured)
+        what = f"the loss is {float(measured[LOSS])}" if LOSS in faults else "a gradient is not finite"
+        gradients = [name for name in faults if name != LOSS]
+        which = f" Gradients that are not finite: {_some(gradients)}." if gradients else ""
+        return FloatingPointError(
+            f"{what} at step {step} of {self.training.steps}: try a learning rate below "
+            f"{float(measured[LEARNING_RATE]):g}.{which} {self._last_good()}"
+        )
+
+    def _check_finite(self) -> None:
+        """Raise a FloatingPointError when the state cannot be gone on with: it must not become a checkpoint."""
+        faults = self.programs.faults(self.live_state)
+        if faults:
             raise FloatingPointError(
-                f"the loss is {found[LOSS]} at step {step} of {self.training.steps}: "
-                f"try a learning rate below {found[LEARNING_RATE]:g}"
+                f"not finite after step {self.step} of {self.training.steps}: {_some(faults)}. {self._last_good()}"
             )
-        return found
+
+    def _last_good(self) -> str:
+        self.wait()
+        latest = processes.decide(lambda: None if (ref := type(self).latest(self.spec)) is None else ref.url)
+        return "Nothing was saved yet" if latest is None else f"The last checkpoint, which is finite: {latest}"
 
     def _conclude(self, stream: Stream, log: MetricsLog | None, found: dict[str, float]) -> None:
         """Evaluate, where this step is one to do so, and log that together with `found`."""
@@ -361,11 +412,10 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
             evaluated = self.evaluate() if self.training.is_due(self.training.evaluate_every, self.step) else {}
         except _CutOffError:
             # Whoever goes on from here evaluates first.
-            self._save(stream, log, unmeasured=found)
             self._leave()
         self._note(log, self.step, found | evaluated)
         value = evaluated.get(HELD_OUT_LOSS)
-        # Nothing is less than a NaN: as the best it would stay so.
+        # NaN must never become the best value.
         if value is not None and math.isfinite(value) and (self.best is None or value < self.best[1]):
             self.best = (self.step, value)
             self._save(stream, log, name=BEST)
@@ -386,18 +436,26 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
         name: str | None = None,
         unmeasured: Mapping[str, float] | None = None,
     ) -> None:
-        """Begin to save all that the next step depends on; under a name it is not what a restart goes on from."""
+        """Begin to save all that the next step depends on; under a name it is not what a restart goes on from.
+
+        `unmeasured` is what the log will say of this step once it is evaluated.
+        """
+        self._check_finite()
         if log is not None:
             log.sync()
+        measured = self.measured | dict(unmeasured or {})
         self.save(
             name or f"step-{self.step:08d}",
             self.tree(self.live_state),
             step=self.step,
             metadata={"best": self.best, "measured": self.measured, "unmeasured": unmeasured},
-            metrics=self._finite(),
+            metrics={key: value for key, value in measured.items() if math.isfinite(value)},
             beside=Contents(position=stream.position, random=RandomState.capture(self.key)),
             resumable=name is None,
         )
+        if name is None:
+            self._saved_step = self.step
+            self._timer.restart()
 
     def _go_on(self) -> None:
         """Take up the latest checkpoint of this job; without one, what was restored or a fresh state."""
@@ -405,13 +463,21 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
         resumed = self.resume(self.tree(self.programs.target))
         if resumed is not None:
             self._take_up(resumed)
+            if self.best is not None and not processes.decide(self._has_best):
+                # Somebody went back behind it: the next one that is evaluated is the best that there is.
+                self.best = None
             _log.info("%s: going on from step %d of %d", self.spec.name, self.step, self.training.steps)
         self.begin()
 
+    def _has_best(self) -> bool:
+        """Whether the checkpoint `best` is there: of the step that is the best known, or of a later one."""
+        found = [ref for ref in type(self).checkpoints(self.spec) if ref.name == BEST]
+        return self.best is not None and any(ref.step >= self.best[0] for ref in found)
+
     def _take_up(self, restored: Restored) -> None:
         said = restored.contents.metadata
-        trained, frozen = self.programs.split(restored.tree[MODEL])
-        self.state = TrainState(trained, frozen, restored.tree[OPTIMIZER])
+        trained, rest = self.programs.split(restored.tree[MODEL])
+        self.state = TrainState(trained, rest, restored.tree[OPTIMIZER])
         self.step = restored.ref.step
         self.measured = dict(said.get("measured") or {})
         self.best = (said["best"][0], said["best"][1]) if said.get("best") else None
@@ -424,13 +490,13 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
         """`state` with `arrays` in place of those of the same names, each where it lives on the mesh."""
         if not arrays:
             return state
-        places = self.programs.shardings.trained | self.programs.shardings.frozen
+        places = self.programs.shardings.trained | self.programs.shardings.rest
         unknown = sorted(arrays.keys() - places.keys())
         if unknown:
             raise ConfigError(f"the model has no arrays {', '.join(unknown)}")
         placed = {name: jax.device_put(array, places[name]) for name, array in arrays.items()}
-        trained, frozen = self.programs.split(placed)
-        return TrainState(state.trained | trained, state.frozen | frozen, state.optimizer)
+        trained, rest = self.programs.split(placed)
+        return TrainState(state.trained | trained, state.rest | rest, state.optimizer)
 
     def _in_parts(self, batch: Batch) -> Batch:
         """[rows, ...] -> [parts, rows of a part, ...]."""
@@ -439,10 +505,7 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
 
     def tree(self, state: TrainState) -> dict[str, Any]:
         """`state` as it is saved: the model as a whole, so that others can read it without knowing what is trained."""
-        return {MODEL: state.trained | state.frozen, OPTIMIZER: state.optimizer}
-
-    def _finite(self) -> dict[str, float]:
-        return {name: value for name, value in self.measured.items() if math.isfinite(value)}
+        return {MODEL: state.trained | state.rest, OPTIMIZER: state.optimizer}
 
     def _windows(self, data: DataConfig, path: Any) -> TokenWindows:
         # Of a model of one's own neither need be known.
@@ -464,4 +527,11 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
                 from dispatcher.runtime.wandb_log import WandbLog
 
                 sinks = (stack.enter_context(contextlib.closing(WandbLog(self.spec))),)
-            yield stack.enter_context(MetricsLog.of(self.spec, resumed_step=self.step, sinks=sinks))
+            # A line of a step that is evaluated again is written again.
+            resumed_step = self.step if self._unmeasured is None else self.step - 1
+            yield stack.enter_context(MetricsLog.of(self.spec, resumed_step=resumed_step, sinks=sinks))
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first of `names`, and how many more there are."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

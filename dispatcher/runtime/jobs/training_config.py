@@ -8,6 +8,7 @@ from pathlib import Path
 from dispatcher.errors import ConfigError
 from dispatcher.runtime.checkpoint import Retention
 from dispatcher.runtime.configuration import field
+from dispatcher.values import BadValueError, parse_duration, shown
 
 # Find the largest that fits into the memory of the device.
 FIND = -1
@@ -20,10 +21,12 @@ class TrainingConfig:
     """How long, in which portions, and what is kept of it.
 
     `batch_size` rows make one update, over all devices. `per_device_batch_size` of them are computed at once by each
-    device, the rest one after another; null: all at once, -1: as many as fit into memory. `evaluate_every` and
-    `save_every` are in steps, null: only at the end. `keep` is how many checkpoints stay beside the best one;
-    `keep_every` keeps those whose step is a multiple of it, too. `preemption_s` bounds the time from a SIGTERM to the
-    end, in seconds; so does four fifths of `kill_grace` in dispatcher.yaml.
+    device, the rest one after another; null: all at once, -1: as many as fit into memory. `evaluate_every` is in steps,
+    null: only at the end. A checkpoint is saved before each evaluation, when `save_interval` (10m, 1h30m or seconds;
+    null: never) has passed since the last one, every `save_every` steps if that is not null, and at the end. `keep` is
+    how many checkpoints stay beside the best one; `keep_every` keeps those whose step is a multiple of it, too.
+    `preemption_s` bounds the time from a SIGTERM to the end, in seconds; so does four fifths of `kill_grace` in
+    dispatcher.yaml.
     """
 
     steps: int = field("training/steps")
@@ -33,6 +36,7 @@ class TrainingConfig:
     log_every: int = field("training/log_every", default=10)
     evaluate_every: int | None = field("training/evaluate_every", default=None)
     save_every: int | None = field("training/save_every", default=None)
+    save_interval: str | float | None = field("training/save_interval", default="10m")
     keep: int = field("training/keep", default=2)
     keep_every: int | None = field("training/keep_every", default=None)
     preemption_s: float = field("training/preemption_s", default=60.0)
@@ -52,8 +56,17 @@ class TrainingConfig:
             faults.append(f"training.seed = {self.seed}: expected 0 to {SEEDS - 1}")
         if self.preemption_s <= 0:
             faults.append(f"training.preemption_s = {self.preemption_s}: expected more than 0 seconds")
+        try:
+            self.save_interval_s  # noqa: B018  # to see whether it can be read
+        except BadValueError as error:
+            faults.append(f"training.save_interval = {shown(self.save_interval)}: {error}, or null")
         if faults:
             raise ConfigError("\n".join(faults))
+
+    @property
+    def save_interval_s(self) -> float | None:
+        """After how many seconds without a checkpoint one is saved; None: never."""
+        return None if self.save_interval is None else parse_duration(self.save_interval)
 
     @property
     def retention(self) -> Retention:

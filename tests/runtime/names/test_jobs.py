@@ -60,7 +60,7 @@ def root(tmp_path_factory):
 def bits_of(job: Any, name: str) -> tuple[float, int]:
     """What one name alone costs, and in how many predictions."""
     encoded = Vocabulary(job.args.alphabet).encode(name)
-    model = job.programs.skeleton.rebuild(job.live_state.trained, job.live_state.frozen)
+    model = job.programs.skeleton.rebuild(job.live_state.trained, job.live_state.rest)
     logs = jax.nn.log_softmax(model(np.array([[BOUNDARY, *encoded]])))[0]
     targets = [*encoded, BOUNDARY]
     return -float(sum(logs[place, target] for place, target in enumerate(targets))) / math.log(2), len(targets)
@@ -87,9 +87,9 @@ def test_a_fine_tune_begins_with_the_base_and_reports_a_row_that_fits_together(r
 def test_lora_trains_its_adapters_and_nothing_else(root):
     job = made(Lora, root, "hindi", names={"lang": "hindi"}, adapters={"rank": 2})
     job.begin()
-    before = {name: np.asarray(array) for name, array in (job.live_state.trained | job.live_state.frozen).items()}
+    before = {name: np.asarray(array) for name, array in (job.live_state.trained | job.live_state.rest).items()}
     job()
-    after = job.live_state.trained | job.live_state.frozen
+    after = job.live_state.trained | job.live_state.rest
     changed = {name for name in before if not np.array_equal(before[name], after[name])}
     assert changed == {name for name in before if name.rsplit("/", 1)[-1] in ("lora_a", "lora_b")}
 

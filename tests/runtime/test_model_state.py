@@ -1,0 +1,298 @@
+"""What a loss changes of a model beside its weights: carried as plain Flax carries it, or refused by name."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from tiny_training import LENGTH, Tiny, made
+
+from dispatcher.errors import ModelStateError
+from dispatcher.runtime.configuration import configuration
+from dispatcher.runtime.execution import local
+from dispatcher.runtime.jobs.inference import InferenceJob
+from dispatcher.runtime.step import negative_log_likelihood
+from dispatcher.runtime.stream import Stream, whole_epoch
+from dispatcher.runtime.transformer import TransformerConfig
+
+pytestmark = pytest.mark.demo
+
+STEPS = 12
+CONSTANT = {"optimization.schedule": "constant", "optimization.warmup": 0.0, "evaluate_every": 6, "steps": STEPS}
+
+
+class Seen(nnx.Variable[Any]):
+    """How many rows a model has seen in training."""
+
+
+class Model(nnx.Module):
+    """Tokens of a row to logits of each next one, with every kind of state."""
+
+    CONFIG = TransformerConfig
+
+    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
+        self.embedding = nnx.Embed(config.vocabulary, config.width, rngs=rngs)
+        self.hidden = nnx.Linear(config.width, config.width, rngs=rngs)
+        self.norm = nnx.BatchNorm(config.width, momentum=0.8, rngs=rngs)
+        self.dropout = nnx.Dropout(0.3, rngs=rngs)
+        self.output = nnx.Linear(config.width, config.vocabulary, rngs=rngs)
+        self.seen = Seen(jnp.zeros((), jnp.int32))
+        self.scale = nnx.data(jnp.full(config.width, 2.0))
+
+    def __call__(self, tokens: Any, *, segments: Any = None, key: Any = None) -> Any:
+        if not self.dropout.deterministic:
+            self.seen.set_value(self.seen.get_value() + len(tokens))
+        hidden = self.norm(self.hidden(self.embedding(tokens)))
+        return self.output(self.dropout(nnx.relu(hidden)) * self.scale)
+
+
+class Remat(Model):
+    """As `Model`, by one of Flax's transformations, which gives back every variable as a new array."""
+
+    def __call__(self, tokens: Any, *, segments: Any = None, key: Any = None) -> Any:
+        def call(model: Model, tokens: Any) -> Any:
+            return Model.__call__(model, tokens)
+
+        return nnx.remat(call)(self, tokens)
+
+
+class Stateful(Tiny):
+    MODEL: Any = Model
+
+    def optimizer(self) -> optax.GradientTransformation:
+        return optax.sgd(0.3)  # others make much of the rounding in a gradient of zero
+
+
+class Rematerialized(Stateful):
+    MODEL = Remat
+
+
+def by_hand(job: Any, parts: int) -> tuple[Model, float]:
+    """The same training as one writes it with Flax alone: the model, and the loss on what is held out."""
+    model = Model(job.model_config, rngs=nnx.Rngs(job.training.seed))
+    optimizer = nnx.Optimizer(model, job.optimizer(), wrt=nnx.Param)
+
+    def loss(model: Model, batch: Any) -> Any:
+        return negative_log_likelihood(model(batch.inputs), batch.targets)
+
+    @nnx.jit
+    def step(model: Model, optimizer: Any, batches: Any) -> None:
+        nats, gradient, count = 0.0, None, 0
+        for batch in batches:
+            (more, predictions), part = nnx.value_and_grad(loss, has_aux=True)(model, batch)
+            nats, count = nats + more, count + predictions
+            gradient = part if gradient is None else jax.tree.map(jnp.add, gradient, part)
+        optimizer.update(model, jax.tree.map(lambda array: array / count, gradient))
+
+    stream, rows = Stream(job.source()), job.training.batch_size
+    model.train()
+    for _ in range(job.training.steps):
+        batch = stream.take(rows)
+        step(model, optimizer, [batch.slice(n * rows // parts, (n + 1) * rows // parts) for n in range(parts)])
+    model.eval()
+    found = [loss(model, batch) for batch in whole_epoch(job.held_out(), rows)]
+    return model, float(sum(nats for nats, _ in found)) / int(sum(count for _, count in found))
+
+
+def as_numpy(value: Any) -> Any:
+    return np.asarray(jax.random.key_data(value) if jnp.issubdtype(value.dtype, jax.dtypes.prng_key) else value)
+
+
+def state_of(job: Any) -> dict[str, Any]:
+    return {name: as_numpy(array) for name, array in (job.live_state.trained | job.live_state.rest).items()}
+
+
+@pytest.mark.parametrize("cls", [Stateful, Rematerialized])
+@pytest.mark.parametrize("per_device", [None, 4], ids=["whole batches", "microbatches"])
+def test_a_training_is_what_plain_flax_makes_of_it(tmp_path: Path, cls: Any, per_device: int | None) -> None:
+    job = made(tmp_path, cls=cls, per_device_batch_size=per_device, **CONSTANT)
+    job()
+    model, held_out = by_hand(job, job.portions.parts)
+    found = state_of(job)
+    expected = {"/".join(map(str, path)): leaf for path, leaf in nnx.to_flat_state(nnx.state(model))}
+    assert found.keys() == expected.keys()
+    for name, leaf in expected.items():
+        array = as_numpy(leaf.get_value() if isinstance(leaf, nnx.Variable) else leaf)
+        np.testing.assert_allclose(found[name], array, rtol=2e-4, atol=2e-5, err_msg=name)
+    assert job.measured["held_out_loss"] == pytest.approx(held_out, rel=1e-4)
+    # The state has moved, and an evaluation has not moved it.
+    assert found["seen"] == STEPS * 8
+    assert found["dropout/rngs/count"] == STEPS * job.portions.parts
+    assert abs(found["norm/mean"]).max() > 0.01
+
+
+def test_a_resumed_training_has_the_bits_of_one_that_was_not_disturbed(tmp_path: Path) -> None:
+    whole = made(tmp_path, "whole", Stateful, **CONSTANT)
+    whole()
+    for steps in (5, STEPS):
+        apart = made(tmp_path, "apart", Stateful, **{**CONSTANT, "steps": steps, "evaluate_every": None})
+        apart()
+    expected, found = state_of(whole), state_of(apart)
+    assert expected.keys() == found.keys()
+    for name, array in expected.items():
+        assert array.tobytes() == found[name].tobytes(), name
+
+
+class Use(InferenceJob[Any, Model]):
+    MODEL = Model
+
+    @classmethod
+    def config(cls) -> type[Any]:
+        return Tiny.CONFIG
+
+    def run(self) -> None:
+        return None
+
+
+def test_inference_uses_what_the_training_has_counted(tmp_path: Path) -> None:
+    job = made(tmp_path, cls=Stateful, **CONSTANT)
+    job()
+    restored = Use.from_checkpoint_path(job.path_of(f"step-{STEPS:08d}"), local(tmp_path, "use"))
+    with configuration(job.configuration_in_force):
+        live = Use.from_trainer(job)
+    batch = next(whole_epoch(job.held_out(), 8))
+    for use in (restored, live):
+        assert use.model.norm.use_running_average
+        nats, count = negative_log_likelihood(use.model(batch.inputs), batch.targets)
+        again, _ = negative_log_likelihood(use.model(batch.inputs), batch.targets)
+        # Nothing is drawn.
+        assert nats == again
+    one, _ = job.programs.evaluate(job.live_state.trained, job.live_state.rest, batch)
+    assert float(nats) == pytest.approx(float(one), rel=1e-5)
+    assert int(count) == 8 * LENGTH
+
+
+class Counts(Model):
+    def __init__(self, config: Any, *, rngs: nnx.Rngs) -> None:
+        super().__init__(config, rngs=rngs)
+        self.calls = 0
+
+    def __call__(self, tokens: Any, **words: Any) -> Any:
+        self.calls += 1
+        return super().__call__(tokens, **words)
+
+
+class Averages(Model):
+    def __call__(self, tokens: Any, **words: Any) -> Any:
+        self.scale = self.scale * 0.9
+        return super().__call__(tokens, **words)
+
+
+class Plain(Model):
+    def __init__(self, config: Any, *, rngs: nnx.Rngs) -> None:
+        super().__init__(config, rngs=rngs)
+        self.hidden.average = jnp.zeros(3)
+
+
+class Nested(Model):
+    def __init__(self, config: Any, *, rngs: nnx.Rngs) -> None:
+        super().__init__(config, rngs=rngs)
+        self.hidden.history = nnx.static([])
+
+    def __call__(self, tokens: Any, **words: Any) -> Any:
+        self.hidden.history.append(1)
+        return super().__call__(tokens, **words)
+
+
+class Grows(Model):
+    def __call__(self, tokens: Any, **words: Any) -> Any:
+        self.last = Seen(jnp.zeros(3))
+        return super().__call__(tokens, **words)
+
+
+class Widens(Model):
+    def __call__(self, tokens: Any, **words: Any) -> Any:
+        logits = super().__call__(tokens, **words)
+        self.seen.set_value(jnp.zeros(2))
+        return logits
+
+
+class Decays(Model):
+    def __call__(self, tokens: Any, **words: Any) -> Any:
+        self.output.kernel.set_value(self.output.kernel.get_value() * 0.99)
+        return super().__call__(tokens, **words)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (Counts, r"calls: an attribute that a step changes \(0 to 1\): hold it in an nnx.Variable"),
+        (Averages, r"scale: an array outside of an nnx.Variable that a step changes: hold it in an nnx.Variable"),
+        (Plain, r"hidden/average: an array outside of an nnx.Variable: hold it in one, or in nnx.data"),
+        (Nested, r"hidden/history: an attribute that a step changes \(\[\] to \[1\]\)"),
+        (Grows, r"last: a variable that was not there before the step"),
+        (Widens, r"seen: int32\[\] before a step and float32\[2\] after it: keep shape and type"),
+        (Decays, r"output/kernel: is trained, so only the optimizer may change it"),
+    ],
+)
+def test_what_cannot_be_carried_is_refused_by_name(tmp_path: Path, model: Any, message: str) -> None:
+    class Wrong(Stateful):
+        MODEL = model
+
+    with pytest.raises(ModelStateError, match=message):
+        made(tmp_path, cls=Wrong, **CONSTANT)()
+
+
+def test_a_loss_may_put_layers_into_a_mode_of_its_own_and_pop_what_they_have_sown(tmp_path: Path) -> None:
+    class Sows(Model):
+        def __call__(self, tokens: Any, **words: Any) -> Any:
+            self.norm.eval()
+            self.size = nnx.Intermediate(jnp.ones(()))
+            return super().__call__(tokens, **words)
+
+    class Trains(Stateful):
+        MODEL = Sows
+
+    job = made(tmp_path, cls=Trains, **{**CONSTANT, "steps": 2})
+    job()
+    assert (state_of(job)["norm/mean"] == 0).all()
+    assert state_of(job)["seen"] == 16
+
+
+@functools.cache
+def target_network() -> type[nnx.Module]:
+    class Online(nnx.Param[Any]):
+        pass
+
+    class Both(Model):
+        ONLINE = Online
+
+        def __init__(self, config: Any, *, rngs: nnx.Rngs) -> None:
+            super().__init__(config, rngs=rngs)
+            self.online = Online(jnp.zeros(config.vocabulary))
+
+        def __call__(self, tokens: Any, **words: Any) -> Any:
+            target = self.output.bias
+            target.set_value(jax.lax.stop_gradient(0.5 * target.get_value() + 0.5 * self.online.get_value()))
+            return super().__call__(tokens, **words) + self.online.get_value()
+
+    return Both
+
+
+def test_weights_that_are_not_trained_may_follow_those_that_are(tmp_path: Path) -> None:
+    model: Any = target_network()
+
+    class Follows(Stateful):
+        MODEL = model
+        TRAINABLE = model.ONLINE
+
+        def optimizer(self) -> optax.GradientTransformation:
+            return optax.sgd(1.0)
+
+    job = made(tmp_path, cls=Follows, per_device_batch_size=None, **{**CONSTANT, "steps": 2})
+    job.begin()
+    before = state_of(job)
+    job()
+    after = state_of(job)
+    # After two steps it is half of what the trained ones were after one of them.
+    assert abs(after["output/bias"]).max() > 0
+    assert {name for name in before if before[name].tobytes() != after[name].tobytes()} == {
+        "online", "output/bias", "norm/mean", "norm/var", "dropout/rngs/count", "seen",
+    }  # fmt: skip

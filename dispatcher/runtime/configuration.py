@@ -39,6 +39,8 @@ __all__ = [
     "merge",
     "parse_overrides",
     "to_dict",
+    "unknown_values",
+    "with_new_names",
 ]
 
 T = TypeVar("T")
@@ -126,7 +128,7 @@ def checked(
     kinds = tuple(classes)
     document: Document = defaults(*kinds)
     for layer in layers:
-        document = merge(document, layer)
+        document = merge(document, with_new_names(layer, *kinds))
     check(document, *kinds, where=where, complete=complete)
     return Config(document, layout(*kinds))
 
@@ -136,6 +138,33 @@ def merge(base: Config | Document, over: Config | Document) -> dict[str, Any]:
     merged = to_dict(base)
     _merge_into(merged, to_dict(over))
     return merged
+
+
+def with_new_names(document: Config | Document, *classes: type) -> dict[str, Any]:
+    """A copy of `document` in which values that stand where fields of `classes` stood earlier (`was`) have moved.
+
+    ConfigError when a value stands at the old and at the new place.
+    """
+    moved = to_dict(document)
+    faults = []
+    for place in layout(*classes).values():
+        for old in place.was:
+            value = _lookup(moved, tuple(old.split(".")))
+            if value is MISSING:
+                continue
+            if _lookup(moved, tuple(place.path.split("."))) is not MISSING:
+                faults.append(f"{old} = {shown(value)}: is now {place.path}, which is said as well")
+                continue
+            moved = _merge_at(_without(moved, old.split(".")), place.path.split("."), value)
+    if faults:
+        raise config_error("configuration", faults)
+    return moved
+
+
+def unknown_values(document: Config | Document, *classes: type) -> dict[str, Any]:
+    """The values of `document` that stand where no field of `classes` does, by dotted path."""
+    places = layout(*classes)
+    return {path: value for path, value in _leaves(to_dict(document), places, (), []) if path not in places}
 
 
 def parse_overrides(words: Iterable[str]) -> dict[str, Any]:
@@ -181,6 +210,22 @@ def config_error(where: str, faults: Iterable[str]) -> ConfigError:
     listed = list(faults)
     count = "1 problem" if len(listed) == 1 else f"{len(listed)} problems"
     return ConfigError("\n".join([f"{where}: {count}", *(f"  {fault}" for fault in listed)]))
+
+
+def _merge_at(document: dict[str, Any], keys: list[str], value: Any) -> dict[str, Any]:
+    inner: Any = value
+    for key in reversed(keys):
+        inner = {key: inner}
+    return merge(document, inner)
+
+
+def _without(document: Mapping[str, Any], keys: list[str]) -> dict[str, Any]:
+    """`document` without the value at a path, and without the groups that are empty then."""
+    key, *below = keys
+    rest = {name: value for name, value in document.items() if name != key}
+    if below and (group := _without(document[key], below)):
+        return {name: group if name == key else rest[name] for name in document}
+    return rest
 
 
 def _merge_into(base: dict[str, Any], over: Mapping[str, Any]) -> None:

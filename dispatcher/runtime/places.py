@@ -16,7 +16,7 @@ import dataclasses
 import difflib
 import re
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -31,16 +31,21 @@ REQUIRED: Final = "..."
 RESERVED: Final = ("job", "request")
 
 _KEY: Final = "dispatcher place"
+_WAS: Final = "dispatcher places before"
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
 @dataclass(frozen=True)
 class Place:
-    """One value of a configuration: its dotted path, the types that it must suit, and its default in YAML's terms."""
+    """One value of a configuration: its dotted path, the types that it must suit, and its default in YAML's terms.
+
+    `was` are dotted paths at which it stood earlier.
+    """
 
     path: str
     kinds: tuple[Any, ...]
     default: Any
+    was: tuple[str, ...] = ()
 
     @property
     def required(self) -> bool:
@@ -54,19 +59,22 @@ class Place:
 
 
 def field(
-    place: str, *, default: Any = MISSING, default_factory: Callable[[], Any] | Any = MISSING, **options: Any
+    place: str,
+    *,
+    default: Any = MISSING,
+    default_factory: Callable[[], Any] | Any = MISSING,
+    was: str | Sequence[str] = (),
+    **options: Any,
 ) -> Any:
     """A dataclass field that stands at `place` (`training/lr`) in the configuration; without a default it is required.
 
+    `was` is the place that it had earlier (or several): configurations that were written then are still read.
     `options` are those of `dataclasses.field`. The constructor takes it by name only, unless `kw_only=False`.
     """
     # So that required fields may follow those with a default, also in a subclass.
     options.setdefault("kw_only", True)
-    words = place.split("/")
-    for word in words:
-        if not _WORD.fullmatch(word):
-            raise TypeError(f"field({place!r}): {word!r} is no name: letters, digits, '_' and '-', as in 'training/lr'")
-    metadata = {**options.pop("metadata", {}), _KEY: tuple(words)}
+    earlier = tuple(_words(each) for each in ((was,) if isinstance(was, str) else was))
+    metadata = {**options.pop("metadata", {}), _KEY: _words(place), _WAS: earlier}
     return dataclasses.field(default=default, default_factory=default_factory, metadata=metadata, **options)
 
 
@@ -78,7 +86,7 @@ def layout(*classes: type) -> Mapping[str, Place]:
     """
     found: dict[str, Place] = {}
     for cls in classes:
-        for path, kind, default in _fields(cls, ()):
+        for path, kind, default, was in _fields(cls, ()):
             dotted = ".".join(path)
             before = found.get(dotted)
             if path[0] in RESERVED:
@@ -86,15 +94,19 @@ def layout(*classes: type) -> Mapping[str, Place]:
                     f"{cls.__qualname__}: no field can stand at {dotted!r}: {path[0]!r} is a word of the file"
                 )
             if before is None:
-                found[dotted] = Place(dotted, (kind,), default)
+                found[dotted] = Place(dotted, (kind,), default, was)
             else:
                 kinds = before.kinds if kind in before.kinds else (*before.kinds, kind)
                 same = before.default == default and type(before.default) is type(default)
-                found[dotted] = Place(dotted, kinds, default if same else REQUIRED)
+                earlier = tuple(dict.fromkeys((*before.was, *was)))
+                found[dotted] = Place(dotted, kinds, default if same else REQUIRED, earlier)
     for above in found:
         inside = next((other for other in found if other.startswith(f"{above}.")), None)
         if inside:
             raise TypeError(f"{above!r} is the place of a value, so {inside!r} cannot stand below it")
+    for place in found.values():
+        if taken := [each for each in place.was if each in found]:
+            raise TypeError(f"{place.path!r} says that it was {taken[0]!r}, which is the place of another field")
     return found
 
 
@@ -129,7 +141,15 @@ def nearest_path(path: str, known: Iterable[str]) -> str:
     return nearest("", beside.values()) if beside else nearest(path, paths)
 
 
-def _fields(cls: type, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+def _words(place: str) -> tuple[str, ...]:
+    words = tuple(place.split("/"))
+    for word in words:
+        if not _WORD.fullmatch(word):
+            raise TypeError(f"field({place!r}): {word!r} is no name: letters, digits, '_' and '-', as in 'training/lr'")
+    return words
+
+
+def _fields(cls: type, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any, Any, tuple[str, ...]]]:
     for member, place, kind in places_of(cls):
         if is_group(kind):
             yield from _fields(kind, above + (place or ()))
@@ -138,7 +158,8 @@ def _fields(cls: type, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
                 expected(kind)
             except TypeError as error:
                 raise TypeError(f"{cls.__qualname__}.{member.name}: {error}") from None
-            yield above + place, kind, _default(member)
+            was = tuple(".".join(above + each) for each in member.metadata[_WAS])
+            yield above + place, kind, _default(member), was
         elif member.default is MISSING and member.default_factory is MISSING:
             where = f"field({'/'.join([*above, member.name])!r})"
             raise TypeError(f"{cls.__qualname__}.{member.name} has neither a place nor a default: write {where}")

@@ -59,10 +59,10 @@ def job(key: str) -> Callable[[J], J]:
 
     def register(cls: J) -> J:
         before = _registered.get(key)
-        taken = before is not None and _name(before) != _name(cls)
+        taken = before is not None and name_of(before) != name_of(cls)
         if taken or cls.__module__ != _SHIPPED.get(key, cls.__module__):
-            owner = _name(before) if before is not None else f"a job in {_SHIPPED[key]}"
-            raise TypeError(f"@job({key!r}) on {_name(cls)}: the key is that of {owner}; choose another")
+            owner = name_of(before) if before is not None else f"a job in {_SHIPPED[key]}"
+            raise TypeError(f"@job({key!r}) on {name_of(cls)}: the key is that of {owner}; choose another")
         _registered[key] = cls
         return cls
 
@@ -175,5 +175,6 @@ def _try(load: Callable[[], None], what: str) -> str:
     return ""
 
 
-def _name(cls: type) -> str:
+def name_of(cls: type) -> str:
+    """The module of a class and its name there."""
     return f"{cls.__module__}.{cls.__qualname__}"

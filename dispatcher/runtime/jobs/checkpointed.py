@@ -16,8 +16,9 @@ from dispatcher.runtime.checkpoint.storage import SCRATCH
 from dispatcher.runtime.configuration import to_dict
 from dispatcher.runtime.execution import ExecutionSpec
 from dispatcher.runtime.jobs.basic import BasicJob, Row
+from dispatcher.runtime.places import layout
 from dispatcher.runtime.preemption import BOUND_S, Preemption, watch
-from dispatcher.runtime.registry import key_of
+from dispatcher.runtime.registry import key_of, name_of
 
 C = TypeVar("C")
 
@@ -53,6 +54,11 @@ class CheckpointedJob(BasicJob[C], Generic[C]):
         self._managers: dict[str, CheckpointManager] = {}
         self._preemption: Preemption | None = None
         self._back_to: str | None = None
+
+    @classmethod
+    def model_classes(cls) -> tuple[type[Any], ...]:
+        """Those of `config_classes` that say what a model computes, so that a checkpoint needs the same ones."""
+        return ()
 
     def _run_once(self) -> Row | None:
         with watch() as preemption:
@@ -172,12 +178,14 @@ class CheckpointedJob(BasicJob[C], Generic[C]):
         """`beside` with this job's key, place and configuration in it."""
         key = key_of(type(self))
         hardware = self.spec.hardware
+        model: tuple[type, ...] = self.model_classes()
         job = {
             "job": key,
-            "class": f"{type(self).__module__}.{type(self).__qualname__}",
+            "class": name_of(type(self)),
             "name": self.spec.name,
             "project": self.spec.project,
             "group": self.spec.group,
+            "model_fields": sorted(layout(*model)),
             "hardware": {"chip": hardware.chip, "devices": hardware.devices, "processes": hardware.processes},
         }
         config = {} if self._config is None else to_dict(self._config)

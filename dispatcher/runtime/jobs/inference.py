@@ -62,6 +62,10 @@ class InferenceJob(RestoreableJob[C], Generic[C, M]):
     def checkpoint_classes(cls) -> tuple[type[Any], ...]:
         return (cls.MODEL.CONFIG,)
 
+    @classmethod
+    def model_classes(cls) -> tuple[type[Any], ...]:
+        return (cls.MODEL.CONFIG,)
+
     def make_model(self) -> M:
         """The model whose arrays are read; a job on a model that a trainer has changed makes it in the same way."""
         model: M = self.MODEL(self.model_config, rngs=nnx.Rngs(0))
@@ -105,7 +109,9 @@ class InferenceJob(RestoreableJob[C], Generic[C, M]):
     def restore_from_path(self, rel_path: str) -> None:
         """Take the model's arrays from a checkpoint of its trainer, onto this job's mesh."""
         target = self.skeleton.target(self.topology.mesh)
-        arrays = self.load_from_path(rel_path, {MODEL: target}, partial=True).tree[MODEL]
+        restored = self.load_from_path(rel_path, {MODEL: target}, partial=True)
+        self.check_model(restored)
+        arrays = restored.tree[MODEL]
         self._arrays = lambda: arrays
 
     def pad(self, texts: Sequence[Sequence[int]], *, length: int = 0) -> Prompts:

@@ -8,14 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
-from dispatcher.errors import CheckpointError, ConfigError, UsageError, nearest
-from dispatcher.runtime import yaml_text
-from dispatcher.runtime.checkpoint import CheckpointRef, Contents
+from dispatcher.errors import CheckpointError, UsageError, nearest
+from dispatcher.runtime.checkpoint import CheckpointRef, Contents, Restored
 from dispatcher.runtime.checkpoint.storage import is_url, normal
 from dispatcher.runtime.configuration import Config, check, configuration, defaults, merge
 from dispatcher.runtime.execution import ExecutionSpec
 from dispatcher.runtime.jobs.checkpointed import CheckpointedJob, manager_at, place_of
-from dispatcher.runtime.places import RESERVED
+from dispatcher.runtime.jobs.saved_config import check_fields, warn_of_differences
 from dispatcher.runtime.registry import find_job
 from dispatcher.runtime.value_types import shown
 
@@ -68,11 +67,14 @@ class RestoreableJob(CheckpointedJob[C], Generic[C]):
         """A job with the configuration of the checkpoint at `rel_path`, `runtime_cfg` over it, restored from it.
 
         Its class is the one that saved the checkpoint where that is `cls` or inherits from it, else `cls` itself: a
-        job may go on from another job's checkpoint.
+        job may go on from another job's checkpoint. ConfigError when the checkpoint says values of the model (or, when
+        that class has saved it itself, of the job) that no field reads any more: see `was` of `field`.
         """
         saved, where = _contents_at(rel_path, spec)
         made_by = cls._class_for(saved, where)
-        said = _config_of(saved, where)
+        if saved.config is None:
+            raise CheckpointError(f"{where}: there is no config.yaml in it, so no job can be made from it")
+        said = check_fields(made_by, saved, where)
         kinds = made_by.config_classes()
         document = merge(merge(defaults(*kinds), said), runtime_cfg or {})
         # What only the job that saved it knows is no fault of this one.
@@ -81,6 +83,11 @@ class RestoreableJob(CheckpointedJob[C], Generic[C]):
             made = made_by(spec)
             made.restore_from_path(rel_path)
         return made
+
+    def check_model(self, restored: Restored) -> None:
+        """Raise a ConfigError when what was restored is of a model with other fields; other values are reported."""
+        said = check_fields(type(self), restored.contents, restored.ref.url, model_only=True)
+        warn_of_differences(type(self), self._config or {}, said, restored.ref.url)
 
     @classmethod
     def _class_for(cls, saved: Contents, where: str) -> type[Self]:
@@ -117,18 +124,3 @@ def _contents_at(rel_path: str, spec: ExecutionSpec) -> tuple[Contents, str]:
     with manager_at(series, spec) as manager:
         ref = manager.find(name)
         return manager.contents(ref), ref.url
-
-
-def _config_of(saved: Contents, where: str) -> dict[str, Any]:
-    """The configuration in a checkpoint, as a document."""
-    if saved.config is None:
-        raise CheckpointError(f"{where}: there is no config.yaml in it, so no job can be made from it")
-    try:
-        document = yaml_text.load(saved.config, aliases=False)
-    except ValueError as error:
-        raise ConfigError(f"{where}/config.yaml: {error}") from None
-    if document is None:
-        return {}
-    if not isinstance(document, dict):
-        raise ConfigError(f"{where}/config.yaml: holds {shown(document)}: expected the configuration's keys and values")
-    return {key: value for key, value in document.items() if key not in RESERVED}

@@ -108,6 +108,10 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
         classes = (cls.CONFIG, TrainingConfig, OptimizerConfig, ScheduleConfig, DataConfig, cls.MODEL.CONFIG)
         return list(dict.fromkeys(classes))
 
+    @classmethod
+    def model_classes(cls) -> tuple[type[Any], ...]:
+        return (cls.MODEL.CONFIG,)
+
     # What a training consists of.
 
     def schedule(self) -> optax.Schedule:
@@ -134,7 +138,10 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
         """
         skeleton = self.programs.skeleton if make is None else Skeleton.of(abstract(make))
         target = skeleton.target(self.topology.mesh)
-        arrays: Arrays = self.load_from_path(rel_path, {MODEL: target}, partial=True).tree[MODEL]
+        restored = self.load_from_path(rel_path, {MODEL: target}, partial=True)
+        if make is None:
+            self.check_model(restored)
+        arrays: Arrays = restored.tree[MODEL]
         return arrays
 
     def source(self) -> Source:
@@ -475,6 +482,7 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
         return self.best is not None and any(ref.step >= self.best[0] for ref in found)
 
     def _take_up(self, restored: Restored) -> None:
+        self.check_model(restored)
         said = restored.contents.metadata
         trained, rest = self.programs.split(restored.tree[MODEL])
         self.state = TrainState(trained, rest, restored.tree[OPTIMIZER])

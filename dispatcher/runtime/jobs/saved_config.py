@@ -1,0 +1,98 @@
+"""Whether a checkpoint's configuration still says what the code of today reads: nothing falls back to a default."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+from dispatcher.errors import ConfigError
+from dispatcher.runtime import yaml_text
+from dispatcher.runtime.checkpoint import Contents
+from dispatcher.runtime.config_tree import Config
+from dispatcher.runtime.configuration import config_error, defaults, unknown_values, with_new_names
+from dispatcher.runtime.places import RESERVED, layout, nearest_path
+from dispatcher.runtime.registry import key_of, name_of
+from dispatcher.runtime.value_types import shown
+
+_MISSING: Final = object()
+_log = logging.getLogger(__name__)
+
+
+def saved_config(saved: Contents, where: str) -> dict[str, Any]:
+    """The configuration in a checkpoint, as a document; ConfigError when it is none."""
+    try:
+        document = yaml_text.load(saved.config or "", aliases=False)
+    except ValueError as error:
+        raise ConfigError(f"{where}/config.yaml: {error}") from None
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise ConfigError(f"{where}/config.yaml: holds {shown(document)}: expected the configuration's keys and values")
+    return {key: value for key, value in document.items() if key not in RESERVED}
+
+
+def check_fields(cls: Any, saved: Contents, where: str, *, model_only: bool = False) -> dict[str, Any]:
+    """The configuration in a checkpoint with the names of today, for the job class `cls`.
+
+    ConfigError when it has values that no field reads any more: of the model, or, where `cls` has saved it itself and
+    unless `model_only`, any. Fields that are newer than the checkpoint are reported with their defaults.
+    """
+    said = with_new_names(saved_config(saved, where), *cls.config_classes())
+    job = saved.job or {}
+    model = tuple(job.get("model_fields") or ())
+    groups = {_group(path) for path in layout(*cls.model_classes())}
+    own = not model_only and (job.get("class") == name_of(cls) or (key_of(cls) or _MISSING) == job.get("job"))
+    unknown = unknown_values(said, *cls.config_classes())
+    lost = {path: value for path, value in unknown.items() if own or (_group(path) in groups and _is_one(path, model))}
+    new = [path for path in layout(*cls.model_classes()) if _value_at(said, path) is _MISSING]
+    if lost:
+        places = list(layout(*cls.config_classes()))
+        raise config_error(f"{where}/config.yaml", [_lost(path, lost[path], new, places) for path in lost])
+    if model and new:
+        values = defaults(*cls.model_classes())
+        for path in new:
+            _log.info(
+                "%s was saved before there was a field %s: taking %s", where, path, shown(_value_at(values, path))
+            )
+    return said
+
+
+def warn_of_differences(cls: Any, config: Config | Mapping[str, Any], said: Mapping[str, Any], where: str) -> None:
+    """Report where the model is configured otherwise now than the one in the checkpoint was."""
+    for path in layout(*cls.model_classes()):
+        now, then = _value_at(config, path), _value_at(said, path)
+        if _MISSING not in (now, then) and now != then:
+            _log.warning("%s = %s, but %s was saved with %s", path, shown(now), where, shown(then))
+
+
+def _lost(path: str, value: Any, new: list[str], places: list[str]) -> str:
+    beside = [each for each in new if _group(each) == _group(path)]
+    # Of two names of one thing neither need look like the other.
+    near = f" (did you mean {beside[0]!r}?)" if len(beside) == 1 else nearest_path(path, beside or places)
+    to = (beside or ["..."])[0].replace(".", "/")
+    return (
+        f"{path} = {shown(value)}: no field reads it any more{near}: where it was renamed, declare it with "
+        f"field({to!r}, was={path.replace('.', '/')!r}); where it was removed, restore with the code that saved it"
+    )
+
+
+def _is_one(path: str, fields: tuple[str, ...]) -> bool:
+    """Whether `path` is one of `fields`, or below one that holds names and values."""
+    return any(path == each or path.startswith(f"{each}.") for each in fields)
+
+
+def _group(path: str) -> str:
+    return path.rpartition(".")[0]
+
+
+def _value_at(document: Any, path: str) -> Any:
+    here = document
+    for key in path.split("."):
+        if not isinstance(here, (Mapping, Config)) or key not in here:
+            return _MISSING
+        try:
+            here = here[key]
+        except KeyError:
+            return _MISSING
+    return here

@@ -50,8 +50,8 @@ def doctor(repair: bool, peer_wait: float | None, as_json: bool) -> int:
 def _examine(where: Layout, peer_wait: float | None, *, quiet: bool) -> list[Finding]:
     from dispatcher.config import load_config
     from dispatcher.errors import DispatcherError
-    from dispatcher.pod.doctor import WRONG, Finding, check_host, check_locks, meeting_place
-    from dispatcher.pod.meeting import meet
+    from dispatcher.pod.doctor import WRONG, Finding, check_host, check_locks
+    from dispatcher.pod.meeting import meet, meeting_place
     from dispatcher.pod.two_hosts import not_proved, prove_together
     from dispatcher.run_state.lock_choice import AUTO
     from dispatcher.run_state.mounts import mount_of

@@ -5,7 +5,6 @@ A finding is `ok`, `unknown` (it could not be proved from here), `warning` or `w
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -119,29 +118,6 @@ def lock_cure(mount: Mount, verdict: str) -> str:
     if verdict == WARNING:
         return f"dispatchers use the hard-link lock here; faster: {mount.cure}"
     return mount.cure
-
-
-@contextlib.contextmanager
-def meeting_place(layout: Layout) -> Iterator[Path]:
-    """`run_state/doctor/`, where doctors of several hosts meet and try things; gone when the last one has left."""
-    place = layout.doctor_dir
-    # Whoever leaves last need not be the one who came first.
-    is_new = place / "run_state-is-new"
-    with files.storing("creating", place), files.shared_umask(layout.root):
-        made_run_state = not layout.run_state.exists()
-        os.makedirs(place, exist_ok=True)
-        if made_run_state:
-            files.write_new(is_new, b"")
-    try:
-        yield place
-    finally:
-        with contextlib.suppress(OSError):
-            if os.listdir(place) == [is_new.name]:
-                os.unlink(is_new)
-                os.rmdir(place)
-                os.rmdir(layout.run_state)
-            else:
-                os.rmdir(place)
 
 
 # This host.

@@ -7,11 +7,12 @@ a name that was not there before, after its directory was opened.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,10 +21,12 @@ import msgspec
 from dispatcher import host
 from dispatcher.errors import PodError
 from dispatcher.run_state import files
+from dispatcher.workspace import Layout
 
 _ANSWER_S: Final = 90.0
 _LOOK_S: Final = 0.005
 _HELLO_S: Final = 0.1
+_REMOVE_S: Final = 10.0
 _SUFFIX: Final = ".hello"
 
 
@@ -66,7 +69,8 @@ class Meeting:
     def send(self, **data: Any) -> None:
         """Say something; the peer gets it by its next `receive`."""
         self._sent += 1
-        _publish(self.directory / f"{self.me.id}.{self._sent}", msgspec.json.encode(data))
+        with self.here():
+            _publish(self.directory / f"{self.me.id}.{self._sent}", msgspec.json.encode(data))
 
     def receive(self) -> dict[str, Any]:
         """What the peer said next; PeerGoneError when it says nothing for long."""
@@ -74,7 +78,9 @@ class Meeting:
         path = self.directory / f"{self.peer.id}.{self._received}"
         end_s = time.monotonic() + _ANSWER_S
         while True:
-            data = files.read_fresh(path)
+            with self.here():
+                files.look_at(self.directory)
+                data = files.read_fresh(path)
             if data:
                 answer: dict[str, Any] = msgspec.json.decode(data)
                 return answer
@@ -88,12 +94,70 @@ class Meeting:
         return self.receive()
 
     def end(self) -> None:
-        """Part; the one who leads cleans up, when the other has heard everything."""
+        """Part; the one who leads removes the directory as soon as it sees the other's last message."""
         if self.leads:
             self.receive()
-            shutil.rmtree(self.directory, ignore_errors=True)
+            self.remove()
         else:
-            self.send(end=True)
+            # The directory may be gone before this returns: then the message was seen.
+            with contextlib.suppress(PeerGoneError):
+                self.send(end=True)
+
+    def remove(self) -> None:
+        """Remove the directory with whatever both have written."""
+        end_s = time.monotonic() + _REMOVE_S
+        while os.path.isdir(self.directory) and time.monotonic() < end_s:
+            with contextlib.suppress(OSError):
+                # An NFS client that still shows old names would leave the newer ones behind.
+                files.stamp(self.directory)
+                files.look_at(self.directory)
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def here(self) -> Iterator[None]:
+        """Work in the directory; PeerGoneError when it is gone, because the other doctor has ended the meeting."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ESTALE) or os.path.isdir(self.directory):
+                raise
+            raise PeerGoneError(f"the doctor on host {self.peer.host} has ended the meeting") from error
+
+
+@contextlib.contextmanager
+def meeting_place(layout: Layout) -> Iterator[Path]:
+    """`run_state/doctor/`, where doctors of several hosts meet and try things; gone when the last one has left."""
+    place = layout.doctor_dir
+    # Whoever leaves last need not be the one who came first.
+    is_new = place / "run_state-is-new"
+    with files.storing("creating", place), files.shared_umask(layout.root):
+        present = _enter(layout, place, is_new)
+    try:
+        yield place
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(present)
+        with contextlib.suppress(OSError):
+            if os.listdir(place) == [is_new.name]:
+                os.unlink(is_new)
+                os.rmdir(place)
+                os.rmdir(layout.run_state)
+            else:
+                os.rmdir(place)
+
+
+def _enter(layout: Layout, place: Path, is_new: Path) -> Path:
+    """Make the place, and a file in it that keeps others from removing it; its name tells when its process is gone."""
+    while True:
+        made_run_state = not layout.run_state.exists()
+        os.makedirs(place, exist_ok=True)
+        present = files.temporary_name(place / "present")
+        # Whoever has just left may have removed the place before this file was in it.
+        with contextlib.suppress(FileNotFoundError):
+            files.write_new(present, b"")
+            if made_run_state:
+                files.write_new(is_new, b"")
+            return present
 
 
 def meet(place: Path, wait_s: float, say: Callable[[str], None]) -> Meeting | None:

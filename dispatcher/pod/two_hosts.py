@@ -40,10 +40,12 @@ def prove_together(meeting: Meeting, layout: Layout, wanted: str) -> list[Findin
     proof = _Proof(meeting, layout, wanted)
     found = [Finding("other host", OK, f"{meeting.peer.host} answers")]
     try:
-        for finding in proof.run():
-            found.append(finding)
-        meeting.end()
+        with meeting.here():
+            for finding in proof.run():
+                found.append(finding)
+            meeting.end()
     except PeerGoneError as error:
+        meeting.remove()
         found.append(Finding("other host", UNKNOWN, str(error), "run `dispatcher doctor` on both hosts again"))
     return found
 

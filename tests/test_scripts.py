@@ -1,0 +1,80 @@
+"""scripts/test in CI: a failure counts when it happens twice, and one that happens once is not hidden."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent.parent / "scripts" / "test"
+FLAKY = """
+import pathlib, pytest
+
+@pytest.mark.parametrize("what", ["a b", "c"])
+def test_flaky(what):
+    marker = pathlib.Path(f"tried {what}")
+    again = marker.exists()
+    marker.touch()
+    assert again
+
+def test_good():
+    pass
+"""
+BAD = """
+def test_bad():
+    assert False
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout with this script, nothing to install, and a virtual environment."""
+    for name in ("scripts", "tests", ".venv/bin"):
+        (tmp_path / name).mkdir(parents=True)
+    shutil.copy(SCRIPT, tmp_path / "scripts" / "test")
+    for name in ("install", "install-beds"):
+        executable(tmp_path / "scripts" / name, "true")
+    executable(tmp_path / ".venv/bin/python", f'exec {sys.executable} "$@"')
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    return tmp_path
+
+
+def executable(path: Path, words: str) -> None:
+    path.write_text(f"#!/bin/bash\n{words}\n")
+    path.chmod(0o755)
+
+
+def run(checkout: Path, *words: str) -> tuple[int, list[str]]:
+    """The exit status and the last two lines."""
+    done = subprocess.run(
+        [checkout / "scripts" / "test", *words], env={**os.environ, "CI": "true"}, capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout.splitlines()[-2:]
+
+
+def test_what_passes_on_the_second_try_is_named_last(checkout: Path) -> None:
+    (checkout / "tests" / "test_flaky.py").write_text(FLAKY)
+    status, (result, last) = run(checkout)
+    assert status == 0
+    assert "2 passed" in result
+    flaky = "tests/test_flaky.py::test_flaky"
+    assert last == f"failed at first, passed on the second try: {flaky}[a b], {flaky}[c]"
+    assert "3 passed in" in run(checkout)[1][-1], "pytest's own line is the last one otherwise"
+
+
+def test_what_fails_twice_fails(checkout: Path) -> None:
+    (checkout / "tests" / "test_bad.py").write_text(BAD)
+    status, lines = run(checkout)
+    assert status == 1
+    assert "1 failed in" in lines[-1]
+    (checkout / "tests" / "test_flaky.py").write_text(FLAKY)
+    status, (result, last) = run(checkout, "-q")
+    assert status == 1
+    assert "1 failed, 2 passed" in result
+    assert "test_bad" not in last
+    assert last.count("test_flaky[") == 2

@@ -76,6 +76,7 @@ class Registration:
         self._begun = False
         self._lost = False
         self._network = mount_of(layout.root).is_network
+        self._locks_work = False
 
     def take(self) -> str | None:
         """Take the pod's name; why locks cannot be used here, if they cannot.
@@ -98,6 +99,7 @@ class Registration:
         if second is not None:
             os.close(second)
             return f"flock is granted to everybody on {mount_of(path.parent)}"
+        self._locks_work = True
         return None
 
     def _taken(self) -> str:
@@ -158,17 +160,20 @@ class Registration:
         return info.same_host() and (info.pid, info.start_ticks) == (self.info.pid, self.info.start_ticks)
 
     def keep_lock(self) -> None:
-        """On a network filesystem: take the lock again when the file server has taken it away from this host."""
-        if self.fd is None or not self._network:
+        """On a network filesystem: take the lock again when the file server has taken it away from this host.
+
+        Whatever keeps it from that (a server in its grace period, somebody who asks for the lock just now), the next
+        heartbeat tries again. Another dispatcher that has the name by right shows by the pod's file, not by the lock.
+        """
+        if not (self._network and self._locks_work):
             return
-        try:
-            os.pwrite(self.fd, b"\n", 0)
-            os.fsync(self.fd)
-        except OSError:
+        if self.fd is not None and not _still_held(self.fd):
             with contextlib.suppress(OSError):
                 os.close(self.fd)
             self.fd = None
-            self.take()
+        if self.fd is None:
+            with contextlib.suppress(OSError), files.shared_umask(self._layout.root):
+                self.fd = life.take(self._layout.pod_lock(self.info.pod))
 
     def due_in_s(self) -> float:
         return max(0.0, self._next_s - time.monotonic())
@@ -182,6 +187,16 @@ class Registration:
         if self.fd is not None:
             os.close(self.fd)
             self.fd = None
+
+
+def _still_held(fd: int) -> bool:
+    """Whether the file server still knows a lock's descriptor: it refuses what is written to one that it took away."""
+    try:
+        os.pwrite(fd, b"\n", 0)
+        os.fsync(fd)
+    except OSError:
+        return False
+    return True
 
 
 def user_name() -> str:

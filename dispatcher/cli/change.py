@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -129,11 +130,17 @@ def _wish(
     if as_json:
         print_json(outcome or {"changed": {}, "unchanged": {}, "refused": {}, "left_alone": plan.left_alone})
     elif outcome is None:
-        click.echo(f"nothing to {verb}: no such job" if not plan.left_alone else f"nothing to {verb}")
+        none = "no job ran with other parameters than the manifest has now" if changed else "no such job"
+        click.echo(f"nothing to {verb}" if plan.left_alone else f"nothing to {verb}: {none}")
     else:
         _say(outcome)
+    if plan.unknown and not as_json:
+        note(
+            f"{_count(len(plan.unknown))} left alone ({_names(plan.unknown)}): adopted or marked by hand, so what they "
+            "ran with is not known"
+        )
     if plan.left_alone and not as_json:
-        names = ", ".join(plan.left_alone[:3]) + (", ..." if len(plan.left_alone) > 3 else "")
+        names = _names(plan.left_alone)
         note(f"{_count(len(plan.left_alone))} matched and left alone ({names}): name them exactly, or say --state")
     return 1 if outcome is not None and outcome.refused else 0
 
@@ -154,3 +161,7 @@ def _say(outcome: Changes) -> None:
 
 def _count(number: int) -> str:
     return f"{number} job{'' if number == 1 else 's'}"
+
+
+def _names(jobs: Sequence[str]) -> str:
+    return ", ".join(jobs[:3]) + (", ..." if len(jobs) > 3 else "")

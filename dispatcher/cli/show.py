@@ -69,7 +69,11 @@ def _changes(view: View, job: str) -> list[dict[str, Any]]:
 
 def _source(view: View, job: str) -> str:
     """Where the values that are shown come from."""
+    from dispatcher.report.ran import is_unknown, last_counts
+
     record = view.records[job]
+    if is_unknown(record) and not last_counts(record):
+        return "(from the manifest: no attempt of ours says what the job ran with)"
     if not record.attempt:
         return "(from the manifest: it has not run)"
     if view.last_ran(job) is None:

@@ -18,7 +18,7 @@ from dispatcher.outlets.base import Ended
 from dispatcher.pod.claim import Choice, ClaimQueue
 from dispatcher.pod.gpu_pool import GpuPool, gpus_paused_here
 from dispatcher.pod.host_checks import refuse_unfit_host
-from dispatcher.pod.offers import Offer, gpus_of, offer_of, own_offer
+from dispatcher.pod.offers import Offer, gpus_of, ill_gpus, offer_of, own_offer
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.recording import gpu_indices
 from dispatcher.pod.recover import claimed_here
@@ -72,7 +72,7 @@ def dry_run(layout: Layout, config: Config, options: PodOptions) -> DryRun:
         pauses = store.fold.pauses
         pool.pause(gpus_paused_here(pauses))
         pool.look(lambda pid: processes.attempt_of(pid) in looked.mine)
-        offer = own_offer(options, pool.slots)
+        offer = msgspec.structs.replace(own_offer(options, pool.slots), ill_gpus=ill_gpus(pool.slots))
         facts = Facts(
             records=records,
             entries=entries,

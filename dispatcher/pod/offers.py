@@ -16,7 +16,7 @@ from dispatcher.matrix.condition import Where
 from dispatcher.matrix.entry import Entry
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.slots import Slots
-from dispatcher.run_state.life import PodInfo
+from dispatcher.run_state.life import PodInfo, SlotInfo
 
 # Kinds of refusals: where all pods refuse for the same one, that is said of all pods at once.
 DRAINING: Final = "draining"
@@ -27,6 +27,8 @@ OUTLET: Final = "outlet"
 WHERE: Final = "where"
 GPUS: Final = "gpus"
 CPU: Final = "cpu"
+MANIFEST: Final = "manifest"
+ILL: Final = "ill"
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -39,7 +41,7 @@ class Refusal(msgspec.Struct, frozen=True):
     @property
     def is_chosen(self) -> bool:
         """Whether somebody has told the pod so."""
-        return self.kind in (METHOD, WHERE)
+        return self.kind in (METHOD, WHERE, MANIFEST)
 
 
 class Filter(msgspec.Struct, frozen=True):
@@ -59,7 +61,11 @@ class Filter(msgspec.Struct, frozen=True):
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """What one pod takes. `gpus` is how many it has, `unusable_methods` what it cannot start, and why."""
+    """What one pod takes. `gpus` is how many it has, `unusable_methods` what it cannot start, and why.
+
+    `ill_gpus` are those that cannot be used at the moment (`GPU 2: why`), `lists` the jobs of its manifest where that
+    is not the one that everybody has.
+    """
 
     pod: str
     host: str = ""
@@ -68,15 +74,23 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     only: Filter = Filter()
     is_draining: bool = False
     unusable_methods: Mapping[str, str] = {}
+    ill_gpus: tuple[str, ...] = ()
+    manifest: str = ""
+    lists: Collection[str] | None = None
 
     def refusal(self, entry: Entry, gpus: int | None) -> Refusal | None:
         """Why the pod never takes the entry, which asks for `gpus` GPUs (0: a CPU slot, None: either)."""
+        if self.lists is not None and entry.job_id not in self.lists:
+            return Refusal(MANIFEST, f"not in its manifest {self.manifest}")
         refusal = self.only.refusal(entry)
         if refusal is not None:
             return refusal
         if entry.method in self.unusable_methods:
             why = f"unusable method {entry.method}: {self.unusable_methods[entry.method]}"
             return Refusal(UNUSABLE, why, needs_person=True)
+        return self._too_small(gpus)
+
+    def _too_small(self, gpus: int | None) -> Refusal | None:
         if gpus is None:
             return None if self.gpus or self.cpu_slots else Refusal(CPU, "this pod has no slots")
         if not gpus:
@@ -84,6 +98,14 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
         if gpus <= self.gpus:
             return None
         return Refusal(GPUS, f"asks for {_gpus(gpus)}, this pod has {self.gpus}")
+
+    def ill(self, gpus: int | None) -> Refusal | None:
+        """Why an entry that asks for so many GPUs gets no slot, whatever ends; None when it may get one."""
+        needed = gpus if gpus is not None else 0 if self.cpu_slots else 1
+        if not self.ill_gpus or needed <= self.gpus - len(self.ill_gpus):
+            return None
+        why = f"{len(self.ill_gpus)} of {self.gpus} cannot be used now: {'; '.join(self.ill_gpus)}"
+        return Refusal(ILL, f"asks for {_gpus(needed)}, but {why}")
 
 
 def own_offer(options: PodOptions, slots: Slots) -> Offer:
@@ -95,6 +117,11 @@ def own_offer(options: PodOptions, slots: Slots) -> Offer:
         cpu_slots=slots.cpu_slots,
         only=Filter(options.methods, options.where),
     )
+
+
+def ill_gpus(slots: Slots) -> tuple[str, ...]:
+    """The GPUs of this pod that cannot be used at the moment, as in an Offer."""
+    return tuple(f"GPU {index}: {why}" for index, why in sorted(slots.unusable.items()))
 
 
 def published(offer: Offer, slots: Slots) -> dict[str, Any]:
@@ -109,8 +136,8 @@ def published(offer: Offer, slots: Slots) -> dict[str, Any]:
     }
 
 
-def offer_of(info: PodInfo, *, is_draining: bool = False) -> Offer:
-    """What a pod says in its file that it takes."""
+def offer_of(info: PodInfo, *, is_draining: bool = False, lists: Collection[str] | None = None) -> Offer:
+    """What a pod says in its file that it takes. `lists`: see Offer."""
     return Offer(
         pod=info.pod,
         host=info.host,
@@ -119,7 +146,14 @@ def offer_of(info: PodInfo, *, is_draining: bool = False) -> Offer:
         only=Filter(info.methods, Where.parse(info.where), info.outlet),
         is_draining=is_draining,
         unusable_methods=info.unusable_methods,
+        ill_gpus=tuple(f"GPU {slot.name[3:]}: {slot.note}" for slot in info.slots if _is_ill(slot)),
+        manifest=info.matrix.rpartition("/")[2],
+        lists=lists,
     )
+
+
+def _is_ill(slot: SlotInfo) -> bool:
+    return slot.name.startswith("gpu") and bool(slot.note)
 
 
 def refused_by_all(entry: Entry, gpus: int | None, refusals: Mapping[str, Refusal], offers: Collection[Offer]) -> str:

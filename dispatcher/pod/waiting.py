@@ -165,7 +165,7 @@ class Waiting:
         pause = self._facts.pauses.get(host_scope(offer.host))
         if pause is not None:
             return Refusal(HOST, f"host {offer.host} is paused: {pause.why}", needs_person=True)
-        return offer.refusal(entry, gpus)
+        return offer.refusal(entry, gpus) or offer.ill(gpus)
 
 
 def summary(texts: Iterable[str]) -> str:

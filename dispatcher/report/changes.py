@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher.matrix.condition import Where
+from dispatcher.report.ran import is_unknown
 from dispatcher.report.selection import is_glob, parse_states, select
 from dispatcher.report.view import View
 from dispatcher.run_state.edits import wished
@@ -25,11 +26,16 @@ BY_GLOB: Final[Mapping[State, frozenset[State]]] = {
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """A wish for some jobs: `jobs` are their records as they were seen, `left_alone` what a glob does not mean."""
+    """A wish for some jobs: `jobs` are their records as they were seen, `left_alone` what a glob does not mean.
+
+    `unknown` are jobs that were to be taken where their parameters have changed, of which nobody knows what they ran
+    with.
+    """
 
     state: State
     jobs: Mapping[str, Record]
     left_alone: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
 
 
 class Changes(msgspec.Struct, frozen=True):
@@ -53,12 +59,13 @@ def plan(
     """
     wanted = parse_states(states)
     chosen = select(view, names, wanted, where)
+    unknown = [job for job in chosen if is_unknown(view.records[job])] if changed else []
     if changed:
         chosen = [job for job in chosen if view.differs(job)]
     exact = {name for name in names if not is_glob(name)}
     meant = wanted or (BY_GLOB[state] | {State.DONE} if changed else BY_GLOB[state])
     jobs = {job: view.records[job] for job in chosen if job in exact or view.records[job].state in meant}
-    return Plan(state, jobs, tuple(job for job in chosen if job not in jobs))
+    return Plan(state, jobs, tuple(job for job in chosen if job not in jobs), tuple(unknown))
 
 
 def decide(wish: State, seen: Record, now: Record | None) -> tuple[str, dict[str, Any]] | str:

@@ -12,7 +12,7 @@ from dispatcher.config import Config
 from dispatcher.errors import ManifestError, UsageError
 from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.manifest import parse_manifest
-from dispatcher.pod.offers import gpus_of
+from dispatcher.pod.offers import Offer, gpus_of, offer_of
 from dispatcher.pod.waiting import UNKNOWN_JOB
 from dispatcher.report import attempts
 from dispatcher.report.progress import Progress, parse_progress
@@ -74,6 +74,7 @@ class Looker:
             pauses=dict(store.fold.pauses),
             refusals=(*store.fold.refusals.values(), *seen.refused),
             pods=tuple(pods),
+            offers=tuple(self._offer(pod) for pod in pods if pod.is_alive),
             problem=store.problem,
             unknown_job="its manifest cannot be read" if warnings else UNKNOWN_JOB,
             warnings=tuple(warnings),
@@ -149,6 +150,16 @@ class Looker:
             draining = alive and os.path.exists(self._layout.pod_drain(info.pod))
             pods.append(PodView(info, alive, draining, unchanged_s if self._looks > 1 else None))
         return pods
+
+    def _offer(self, pod: PodView) -> Offer:
+        """What a live pod takes, which may work on a manifest of its own."""
+        path = self._layout.root / pod.info.matrix
+        lists = self._manifest(path) if pod.info.matrix and path != self._config.matrix else None
+        return offer_of(
+            pod.info,
+            is_draining=pod.state != "running",
+            lists=None if isinstance(lists, ManifestError) else lists,
+        )
 
     # Manifests.
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from dispatcher.matrix.entry import SCHEDULING, Entry, read_entry
 from dispatcher.report.attempts import parse_object, read_small
-from dispatcher.run_state.states import ENDED, IN_FLIGHT, Record
+from dispatcher.run_state.states import BY_HAND, ENDED, IN_FLIGHT, Record, State
 from dispatcher.workspace import Layout
 
 # In these states a job's values are those of its last attempt; in the others those of the next one.
@@ -51,7 +51,7 @@ class RanWith:
 
     def differs(self, job: str, record: Record, listed: Entry | None) -> bool:
         """Whether the manifest says something else by now than what the job's last attempt ran with."""
-        if record.state not in _LAST_COUNTS or record.ran_with is None or listed is None:
+        if not last_counts(record) or record.ran_with is None or listed is None:
             return False
         return record.ran_with != self._digest(job, listed)
 
@@ -63,8 +63,16 @@ class RanWith:
 
 
 def last_counts(record: Record) -> bool:
-    """Whether a job's values are those of its last attempt, not those with which it will run next."""
-    return record.attempt > 0 and record.state in _LAST_COUNTS
+    """Whether a job's values are those of its last attempt: not those with which it will run next, nor anybody's guess.
+
+    What ran where somebody marked a job as done by hand is not known.
+    """
+    return record.attempt > 0 and record.state in _LAST_COUNTS and record.reason != BY_HAND
+
+
+def is_unknown(record: Record) -> bool:
+    """Whether nobody knows what a job ran with: its record was adopted, or somebody has marked it."""
+    return record.state in (State.DONE, State.FAILED) and not (record.ran_with and last_counts(record))
 
 
 def differences(ran: Entry, listed: Entry) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from dispatcher.matrix.entry import SCHEDULING, Entry
+from dispatcher.pod.offers import Offer
 from dispatcher.pod.waiting import UNKNOWN_JOB
 from dispatcher.report.progress import Progress
 from dispatcher.report.ran import RanWith, last_counts
@@ -47,7 +48,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     `edited` are jobs whose record is shown as a hand edit wants it that no dispatcher has taken in yet; `unqueued` are
     those that only the manifest has. `problem` is what is wrong with the status file, `unknown_job` why a record has no
     entry. `now_s`: wall clock, seconds since 1970. `gpus_of` is how many GPUs an entry or its method asks for, `ran`
-    what attempts ran with.
+    what attempts ran with, `offers` what the live pods take.
     """
 
     records: Mapping[str, Record]
@@ -59,6 +60,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     pauses: Mapping[str, Pause] = {}
     refusals: tuple[Refusal, ...] = ()
     pods: tuple[PodView, ...] = ()
+    offers: tuple[Offer, ...] = ()
     problem: str | None = None
     unknown_job: str = UNKNOWN_JOB
     warnings: tuple[str, ...] = ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from dispatcher.pod.offers import offer_of
 from dispatcher.pod.waiting import Facts, Waiting
 from dispatcher.report.view import View
 from dispatcher.run_state.journal import now_text
@@ -28,7 +27,7 @@ def reasons(view: View) -> Waiting:
             entries=view.entries,
             now=now_text(view.now_s),
             gpus_of=view.gpus_of,
-            offers=[offer_of(pod.info, is_draining=pod.state != "running") for pod in view.pods if pod.is_alive],
+            offers=view.offers,
             pauses=view.pauses,
             unknown_job=view.unknown_job,
         )

@@ -149,6 +149,17 @@ def test_what_no_live_pod_takes(fleet: Fleet) -> None:
     pod.stop()
 
 
+def test_a_pod_with_a_manifest_of_its_own_takes_no_other_jobs(fleet: Fleet) -> None:
+    fleet.write_manifest([shell("a", GATED), *numbers("b")])
+    fleet.write_manifest([shell("a", GATED)], "subset.json")
+    pod = fleet.start("pod", "--matrix", "subset.json").ready()
+    fleet.wait_running("a")
+    why = {job["job"]: job["why"] for job in json.loads(fleet.run("status", "--json"))["jobs"]}
+    assert why["b"] == "not in its manifest subset.json (pod pod)"
+    (fleet.root / "go").touch()
+    pod.stop()
+
+
 def test_the_last_line_of_max_jobs_calls_nothing_stuck(fleet: Fleet) -> None:
     fleet.write_manifest(numbers("a", "b", "c"))
     pod = fleet.run_all("--max-jobs", "1")

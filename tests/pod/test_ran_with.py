@@ -74,7 +74,9 @@ def test_what_differs_is_counted_shown_and_run_again(ran: Fleet) -> None:
         "a": (9.0, 2), "b": (9.0, 2), "gone": (0.3, 1), "same": (0.4, 1),
     }  # fmt: skip
     assert "other parameters" not in ran.try_("status").stderr
-    assert ran.run("requeue", "--changed").strip() == "nothing to requeue: no such job"
+    assert ran.run("requeue", "--changed").strip() == (
+        "nothing to requeue: no job ran with other parameters than the manifest has now"
+    )
 
 
 def test_an_attempt_that_left_nothing_falls_back_to_the_manifest_and_says_so(ran: Fleet) -> None:
@@ -114,6 +116,23 @@ def test_a_job_that_runs_is_counted_too(fleet: Fleet) -> None:
     assert fleet.run("requeue", "--changed").strip() == "nothing to requeue", "what runs is stopped by name only"
     (fleet.root / "go").touch()
     assert pod.end() == 0
+
+
+def test_what_nobody_knows_is_said(fleet: Fleet) -> None:
+    fleet.write_manifest([entry("adopted", 1), entry("marked", 2), entry("never", 3)])
+    fleet.layout.run_state.mkdir()
+    fleet.layout.status_file.write_text('{"adopted": {"state": "done"}}')
+    fleet.run("mark", "done", "marked")
+    fleet.run("abandon", "never")
+    fleet.write_manifest([entry("adopted", 9), entry("marked", 9), entry("never", 9)])
+    assert "other parameters" not in fleet.try_("status").stderr
+    done = fleet.try_("requeue", "--changed")
+    assert "2 jobs left alone (adopted, marked): adopted or marked by hand, so what they ran with is not known" in (
+        done.stderr
+    )
+    for job in ("adopted", "marked"):
+        assert "(from the manifest: no attempt of ours says what the job ran with)" in fleet.run("show", job)
+    assert "(from the manifest: it has not run)" in fleet.run("show", "never")
 
 
 def read(**document: Any) -> Entry:

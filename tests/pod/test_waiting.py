@@ -71,6 +71,23 @@ def test_no_pod() -> None:
             "unusable method fft: no template (pod p)",
         ),
         (
+            {"gpus": 1},
+            (Offer(pod="p", gpus=1, manifest="subset.json", lists=("b",)),),
+            "not in its manifest subset.json (pod p)",
+        ),
+        (
+            {"gpus": 4},
+            (Offer(pod="p", gpus=4, ill_gpus=("GPU 2: fell off the bus",)),),
+            "asks for 4 GPUs, but 1 of 4 cannot be used now: GPU 2: fell off the bus (pod p)",
+        ),
+        ({"gpus": 3}, (Offer(pod="p", gpus=4, ill_gpus=("GPU 2: fell off the bus",)),), SLOT),
+        ({}, (Offer(pod="p", gpus=1, cpu_slots=1, ill_gpus=("GPU 0: used by somebody",)),), SLOT),
+        (
+            {},
+            (Offer(pod="p", gpus=1, ill_gpus=("GPU 0: used by somebody",)),),
+            "asks for 1 GPU, but 1 of 1 cannot be used now: GPU 0: used by somebody (pod p)",
+        ),
+        (
             {"gpus": 2},
             (ONE_GPU, Offer(pod="drains", gpus=2, is_draining=True)),
             "no live pod takes it: one: asks for 2 GPUs, this pod has 1; drains: draining",

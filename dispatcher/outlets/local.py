@@ -93,6 +93,8 @@ class LocalOutlet:
         tree = self._tree(handle)
         if not force and tree.pid and not tree.wrapper_gone:
             processes.send(tree.pid, signal.SIGTERM)
+            # One that was stopped (SIGSTOP) hears nothing until it goes on, and nor do its children.
+            processes.send_group(tree.pid, signal.SIGCONT)
             return
         if tree.popen is None and tree.pid and not tree.wrapper_gone:
             processes.send_group(tree.pid, signal.SIGKILL)

@@ -80,6 +80,12 @@ def begun_s(pid: int) -> float | None:
     return None if stat is None else int(stat[19]) / os.sysconf("SC_CLK_TCK")
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a process stands still (SIGSTOP, a debugger) and does nothing that it is there for."""
+    stat = _stat(pid) if pid else None
+    return stat is not None and stat[0] in (b"T", b"t")
+
+
 def boot_time_s() -> float:
     """Seconds since the host was started: no change of the time of day moves it, and all processes agree on it."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -5,8 +5,9 @@ recording: what such a transaction says of attempts. current_manifest: the entri
 manifests: the ids of all manifests, for hand edits. complaint: what is wrong with the status file, said once.
 claim: which entries for which slots, now (pure). offers: what a pod takes; waiting: why a job is not claimed (pure).
 dry_run: what a start would do. slots, gpus, gpu_users, gpu_pool: what a pod has, and what is wrong
-with it. launch: what an attempt finds in its directory. flights: attempts in flight. outcome: how they ended and what
-becomes of the entry (pure). fence: numbers and directories of attempts, and what blocks a claim. recover: attempts of
+with it. host_checks: whether jobs can run here. launch: what an attempt finds in its directory. limits: what it may
+take. flights: attempts in flight. outcome: how they ended and what becomes of the entry; error_line: what their logs
+say of it (pure). fence: numbers and directories of attempts, and what blocks a claim. recover: attempts of
 dead dispatchers. register: the pod's name and heartbeat. prove: whether locks lock. wake: waiting.
 
 The pid of a wrapper is recorded with the next transaction, at the latest 20 ms later: a claim costs one sync of the

@@ -19,6 +19,7 @@ from dispatcher.outlets.local import LocalOutlet, make_handle
 from dispatcher.outlets.processes import boot_time_s
 from dispatcher.pod import outcome
 from dispatcher.pod.launch import prepare
+from dispatcher.pod.limits import MARGIN_S, Limits, read_limits
 from dispatcher.pod.outcome import Ending
 from dispatcher.pod.slots import Slot
 from dispatcher.run_state import files, life
@@ -27,6 +28,7 @@ from dispatcher.workspace import AttemptPaths, Layout
 
 # 128 and SIGKILL, as shells say it.
 _KILLED: Final = 137
+_ASKED: Final = "asked"
 
 
 class Flight:
@@ -46,6 +48,18 @@ class Flight:
         self.started_s = time.monotonic()
         # By the clock of the kernel's boot, which a restarted dispatcher can read too.
         self.begun_s = boot_time_s()
+        self.limits = Limits()
+        self.asked_to_stop_s: float | None = None
+        # Whether it was killed because its wrapper could not do so.
+        self.killed = False
+
+    def deadline_s(self) -> float | None:
+        """When its wrapper should have ended it, with some margin, by the same clock; None when it may go on."""
+        if self.killed or self.ending is not None or self.handle is None:
+            return None
+        if self.asked_to_stop_s is not None:
+            return self.asked_to_stop_s + self.limits.grace_s + MARGIN_S
+        return self.begun_s + self.limits.time_limit_s + MARGIN_S if self.limits.time_limit_s else None
 
 
 class Flights:
@@ -73,6 +87,7 @@ class Flights:
                 life_fd = _take_life_sign(paths.alive)
             flight.handle = self.outlet.submit(attempt, life_fd)
             flight.pid = int(flight.handle.partition(":")[0])
+            flight.limits = self._limits(paths)
         except DispatcherError as error:
             # What cannot be rendered is the entry's fault; a disk or a bash that fails is not.
             blames_host = isinstance(error, (StorageError, OutletError))
@@ -92,7 +107,9 @@ class Flights:
         pid = record.pid or processes.first_of(paths.directory)
         flight.handle = make_handle(pid, paths.directory)
         flight.pid, flight.pid_recorded = pid or None, record.pid is not None
-        flight.begun_s = processes.begun_s(pid) or flight.begun_s
+        oldest = pid if processes.is_of_attempt(pid, paths.directory) else processes.first_of(paths.directory)
+        flight.begun_s = processes.begun_s(oldest) or flight.begun_s
+        flight.limits = self._limits(paths)
         self.by_job[job] = flight
         self.outlet.adopt(flight.handle)
         return flight
@@ -102,11 +119,15 @@ class Flights:
         waiting = {f.handle: f for f in self.by_job.values() if f.handle is not None and f.ending is None}
         for handle, result in self.outlet.poll([h for h in waiting if h]).items():
             if isinstance(result, Ended):
-                flight = waiting[handle]
-                oom_killed = result.exit_code in (_KILLED, None) and _oom_kills() > self._oom_kills
-                ran_s = boot_time_s() - flight.begun_s
-                flight.ending = judge(result, flight.paths, oom_killed=oom_killed, ran_s=ran_s)
+                waiting[handle].ending = self._judge(waiting[handle], result)
         return [flight for flight in self.by_job.values() if flight.ending is not None]
+
+    def _judge(self, flight: Flight, ended: Ended) -> Ending:
+        if flight.killed and ended.exit_code is None:
+            # What its wrapper would have written.
+            ended = Ended(_KILLED, "" if flight.stopping == _ASKED else flight.stopping)
+        oom_killed = ended.exit_code in (_KILLED, None) and _oom_kills() > self._oom_kills
+        return judge(ended, flight.paths, oom_killed=oom_killed, ran_s=boot_time_s() - flight.begun_s)
 
     def note_oom_kills(self) -> None:
         """Remember how many processes the kernel has killed up to now; called at every heartbeat.
@@ -126,7 +147,8 @@ class Flights:
         """Ask an attempt to end; `reason` is what its exit status will say beside the number."""
         if flight.stopping or flight.handle is None or flight.ending is not None:
             return
-        flight.stopping = reason or "asked"
+        flight.stopping = reason or _ASKED
+        flight.asked_to_stop_s = boot_time_s()
         if reason:
             # On a full disk the attempt is stopped all the same; only why is then not written.
             with contextlib.suppress(OSError):
@@ -137,6 +159,31 @@ class Flights:
         """End an attempt that has no right to run any more, at once."""
         if flight.handle is not None:
             self.outlet.cancel(flight.handle, force=True)
+
+    def enforce_limits(self) -> None:
+        """End what its wrapper should have ended and cannot: it stands still (SIGSTOP).
+
+        A wrapper that does not stand still may have good reasons, such as an exit status for which there is no room.
+        """
+        now = boot_time_s()
+        for flight in self.by_job.values():
+            deadline_s = flight.deadline_s()
+            if deadline_s is None or now < deadline_s or not processes.is_stopped(flight.pid or 0):
+                continue
+            if flight.asked_to_stop_s is None:
+                self.stop(flight, outcome.TIME_LIMIT)
+            else:
+                flight.killed = True
+                self.kill(flight)
+
+    def next_deadline_in_s(self) -> float | None:
+        """Seconds until `enforce_limits` has something to look at; what is overdue is looked at in every turn."""
+        now = boot_time_s()
+        waits = [at - now for flight in self.by_job.values() if (at := flight.deadline_s()) is not None and at > now]
+        return min(waits, default=None)
+
+    def _limits(self, paths: AttemptPaths) -> Limits:
+        return read_limits(paths, Limits(grace_s=self._config.kill_grace_s))
 
     def is_ours(self, pid: int) -> bool:
         """Whether a process belongs to one of these attempts."""

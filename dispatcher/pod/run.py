@@ -210,6 +210,9 @@ class Pod:
             pause_s = min(pause_s, _PID_DELAY_S)
         if turn.flights.outlet.needs_polling():
             pause_s = min(pause_s, _STRAY_LOOK_S)
+        deadline_s = turn.flights.next_deadline_in_s()
+        if deadline_s is not None:
+            pause_s = min(pause_s, deadline_s)
         retry_s = turn.next_retry_in_s()
         if retry_s is not None and self.phase == RUNNING:
             pause_s = min(pause_s, retry_s)

@@ -145,6 +145,7 @@ class Turn:
         if look_around:
             found = self.recovery.look([(job, self.store.records[job]) for job in sorted(self._elsewhere)])
         self._carry_out_wishes()
+        self.flights.enforce_limits()
         for flight in ended:
             self._release(flight)
         # What has ended may be what others wait for, so only the transaction itself can tell what is ready then.

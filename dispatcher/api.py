@@ -165,7 +165,7 @@ class Workspace:
                     outcome.unchanged[job] = f"is {record.state if record else State.QUEUED} already"
                 else:
                     tx.change(job, answer[0], answer[1])
-                    outcome.changed[job] = changes.what_happened(answer[0])
+                    outcome.changed[job] = changes.what_happened(answer[0], seen)
         return outcome
 
     def requeue(self, *names: str, states: Iterable[str] = (), where: Where = (), changed: bool = False) -> Changes:

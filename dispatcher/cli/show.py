@@ -88,6 +88,7 @@ def _source(view: View, job: str) -> str:
 def _facts(view: View, job: str) -> list[dict[str, Any]]:
     from dispatcher.report.overview import job_row
     from dispatcher.report.progress import duration_text, progress_text
+    from dispatcher.report.unwatched import unwatched_text
 
     row = job_row(view, job)
     facts: dict[str, Any] = {key: value for key, value in view.records[job].fields().items() if value != ""}
@@ -95,6 +96,8 @@ def _facts(view: View, job: str) -> list[dict[str, Any]]:
         facts["edited"] = "by hand, not yet taken in"
     if job in view.unqueued:
         facts["rev"] = "no dispatcher has queued it yet"
+    if job in view.unwatched:
+        facts["watched"] = unwatched_text(job, view.records[job], view.unwatched[job])
     facts["why it waits"] = _why(view, job)
     facts["progress"] = progress_text(view.progress.get(job)) or None
     if row["metrics"]:

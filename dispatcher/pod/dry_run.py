@@ -27,6 +27,7 @@ from dispatcher.pod.waiting import Facts, Waiting
 from dispatcher.run_state import life
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.moving_in import refuse_unadopted
+from dispatcher.run_state.outside import taken_gpus
 from dispatcher.run_state.preview import Preview, preview
 from dispatcher.run_state.states import IN_FLIGHT, Record, State
 from dispatcher.run_state.store import Store
@@ -70,7 +71,7 @@ def dry_run(layout: Layout, config: Config, options: PodOptions) -> DryRun:
         for job in entries:
             records.setdefault(job, Record(state=State.QUEUED))
         pauses = store.fold.pauses
-        pool.pause(gpus_paused_here(pauses))
+        pool.hold({**taken_gpus(records.items()), **gpus_paused_here(pauses)})
         pool.look(lambda pid: processes.attempt_of(pid) in looked.mine)
         offer = msgspec.structs.replace(own_offer(options, pool.slots), ill_gpus=ill_gpus(pool.slots))
         facts = Facts(
@@ -129,7 +130,7 @@ class _Attempts:
         """The records after the first turn, which records how attempts of dead dispatchers have ended."""
         found = dict(records)
         for job, record in records.items():
-            if record.state in IN_FLIGHT and record.attempt and record.pod not in self._alive:
+            if record.state in IN_FLIGHT and record.attempt and not (record.outside or record.pod in self._alive):
                 found[job] = self._look_at(job, record)
         return found
 

@@ -26,7 +26,7 @@ class GpuPool:
         self._reader: GpuReader | None = None
         self._reading = GpuReading()
         self._next_s = 0.0
-        self._paused: dict[int, str] = {}
+        self._held: dict[int, str] = {}
         indices: tuple[int, ...] = ()
         if options.gpus:
             self._reader = GpuReader()
@@ -48,9 +48,9 @@ class GpuPool:
         if self.slots.unusable:
             self._next_s = time.monotonic() + _READ_AGAIN_S
 
-    def pause(self, paused: Mapping[int, str]) -> None:
-        """These GPUs are paused by the circuit breaker, all others are not."""
-        self._paused = dict(paused)
+    def hold(self, held: Mapping[int, str]) -> None:
+        """These GPUs get nothing (paused by the circuit breaker, or somebody outside runs there), all others may."""
+        self._held = dict(held)
         self._quarantine()
 
     def will_look_again(self) -> float | None:
@@ -89,7 +89,7 @@ class GpuPool:
     def _quarantine(self) -> None:
         ill = {gpu.index: gpu.why for gpu in self._reading.gpus if gpu.health is not Health.OK}
         for index in self.slots.gpus:
-            why = ill.get(index) or self._paused.get(index)
+            why = ill.get(index) or self._held.get(index)
             if why:
                 self.slots.quarantine(index, why)
             else:

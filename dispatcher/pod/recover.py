@@ -22,6 +22,7 @@ from dispatcher.outlets.base import Ended
 from dispatcher.pod.launch import watch_interval_s
 from dispatcher.run_state import files, life
 from dispatcher.run_state.mounts import mount_of
+from dispatcher.run_state.outside import Presence, presence
 from dispatcher.run_state.states import Record
 from dispatcher.workspace import AttemptPaths, Layout
 
@@ -91,13 +92,14 @@ class Recovery:
                 pods[pod] = info, pod != self._me and self.pod_is_alive(pod)
             info, alive = pods[pod]
             paths = self._layout.attempt(job, record.attempt)
-            if alive:
+            if alive and not record.outside:
                 continue
-            if self._is_there(paths):
+            if not record.outside and self._is_there(paths):
                 ended = self._look_at(job, record, paths, info)
             else:
-                # It is no attempt of ours: a lab's own script may still run it, until a person says what it is to be.
-                ended = Ended(None) if record.want is not None else None
+                # It is no attempt of ours, and nobody stops it from here: what a person wants of it waits for its end.
+                lives = presence(record) is Presence.HERE
+                ended = Ended(None) if record.want is not None and not lives else None
             if ended is not None:
                 found.append(Found(job, record.attempt, ended))
         return found

@@ -26,6 +26,7 @@ from dispatcher.pod.waiting import summary
 from dispatcher.run_state.fold import Pause, host_scope
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.life import SlotInfo
+from dispatcher.run_state.outside import is_unwatched, taken_gpus
 from dispatcher.run_state.states import IN_FLIGHT, State
 from dispatcher.run_state.store import Store, Transaction
 from dispatcher.workspace import AttemptPaths
@@ -59,6 +60,8 @@ class Turn:
         self._record = Recorder(store, config, self._entry, say)
         self._fence = Fence(config.layout, options.pod, self.recovery.pod_is_alive, say)
         self._elsewhere: set[str] = set()
+        # What somebody outside runs: no dispatcher watches it.
+        self._unwatched: set[str] = set()
         # Whether there is a new manifest whose entries are not all queued yet.
         self._replaced = False
         # Whether entries of the manifest have lost their records, to be queued anew.
@@ -112,6 +115,7 @@ class Turn:
         self.store.fold.drain_touched()
         self._elsewhere = {job for job, record in self.store.records.items() if record.state in IN_FLIGHT}
         self._elsewhere.difference_update(self.flights.by_job)
+        self._unwatched = {job for job, record in self.store.records.items() if is_unwatched(record)}
         for job in entries:
             self.queue.update(job, self.store.records.get(job))
         for need in self.queue.needed_elsewhere():
@@ -143,7 +147,9 @@ class Turn:
             self._sync()
             self._follow_manifest()
         if look_around:
-            found = self.recovery.look([(job, self.store.records[job]) for job in sorted(self._elsewhere)])
+            found = self.recovery.look(
+                [(job, self.store.records[job]) for job in sorted(self._elsewhere | self._unwatched)]
+            )
         self._carry_out_wishes()
         self.flights.enforce_limits()
         for flight in ended:
@@ -275,10 +281,15 @@ class Turn:
                 self._elsewhere.add(job)
             else:
                 self._elsewhere.discard(job)
+            if record is not None and is_unwatched(record):
+                self._unwatched.add(job)
+            else:
+                self._unwatched.discard(job)
         pauses = self.store.fold.pauses
         self.queue.pause(pauses)
         self._note_host_pause(pauses.get(host_scope(host_name())))
-        self.gpus.pause(gpus_paused_here(pauses))
+        held = taken_gpus((job, self.store.records[job]) for job in self._unwatched)
+        self.gpus.hold({**held, **gpus_paused_here(pauses)})
 
     def _note_host_pause(self, pause: Pause | None) -> None:
         note = "" if pause is None else f"no claims: {pause.scope} is paused since {pause.at}: {pause.why}"

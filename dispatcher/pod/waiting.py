@@ -16,11 +16,13 @@ from dispatcher.matrix.entry import Entry
 from dispatcher.pod.offers import DRAINING, HOST, Offer, Refusal, refused_by_all
 from dispatcher.run_state.fold import Pause, host_scope
 from dispatcher.run_state.journal import same_time
+from dispatcher.run_state.outside import is_unwatched
 from dispatcher.run_state.states import Record, State
 
 SLOT: Final = "waits for a free slot"
 NO_POD: Final = "no pod is running"
 UNKNOWN_JOB: Final = "no manifest knows it: it is kept, not claimed"
+UNWATCHED: Final = "{} runs outside, watched by nobody"
 _SHOWN: Final = 3
 _WILL_NOT_BE_DONE: Final = {State.FAILED: "{} failed", State.ABANDONED: "{} was abandoned", State.HELD: "{} is held"}
 
@@ -101,6 +103,9 @@ class Waiting:
             return Reason("not queued yet")
         if record.state is State.HELD:
             return Reason("held: not claimed until it is requeued", needs_person=True, root=f"{job} is held")
+        if is_unwatched(record):
+            # What a person wants of it is carried out when it has ended.
+            return Reason("it runs outside, watched by nobody", needs_person=record.want is None)
         if record.state is not State.QUEUED:
             return Reason(f"it is {record.state}")
         if entry is None:
@@ -130,7 +135,9 @@ class Waiting:
             return Reason(f"needs {need} (unknown job)", needs_person=True, root=root)
         if record.state is not State.QUEUED:
             why = f": {record.reason}" if record.state is State.FAILED and record.reason else ""
-            root = _WILL_NOT_BE_DONE.get(record.state, "").format(need)
+            is_left = is_unwatched(record) and record.want is not State.QUEUED
+            root = UNWATCHED if is_left else _WILL_NOT_BE_DONE.get(record.state, "")
+            root = root.format(need)
             return Reason(f"needs {need} ({record.state}{why})", bool(root), root and root + why)
         reason = self._known.get(need)
         if reason is None or not reason.root:

@@ -1,4 +1,4 @@
-"""Which jobs a person's wish (queued, held, abandoned, done, failed) is about, and what became of it. Pure."""
+"""Which jobs a person's wish (queued, held, abandoned, done, failed) is about, and what became of it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from dispatcher.matrix.condition import Where
 from dispatcher.report.ran import is_unknown
 from dispatcher.report.selection import is_glob, parse_states, select
 from dispatcher.report.view import View
-from dispatcher.run_state.edits import wished
-from dispatcher.run_state.states import BY_HAND, VERDICTS, Record, State
+from dispatcher.run_state.edits import wished, wished_after_end
+from dispatcher.run_state.outside import Presence, is_unwatched, presence
+from dispatcher.run_state.states import BY_HAND, VERDICTS, WISHES, Record, State
 
 # What a glob, or nothing but --where, stands for. `requeue '*'` must not run again what is done, nor stop what runs:
 # who means these names them, or says --state.
@@ -73,6 +74,9 @@ def decide(wish: State, seen: Record, now: Record | None) -> tuple[str, dict[str
 
     As `edits.wished`: an event and the fields that it changes, `("", {})` for nothing to do, or why it is refused.
     """
+    if now is not None and is_unwatched(now) and wish in WISHES and presence(now) is not Presence.HERE:
+        # As far as this host can see, it has ended; whoever asks knows more.
+        return wished_after_end(wish)
     if now is None and wish in VERDICTS:
         return "marked", {"state": wish, "reason": BY_HAND}
     if now is None:
@@ -80,6 +84,8 @@ def decide(wish: State, seen: Record, now: Record | None) -> tuple[str, dict[str
     return wished(wish, seen, now)
 
 
-def what_happened(event: str) -> str:
-    """The event of a change in a person's words."""
+def what_happened(event: str, seen: Record) -> str:
+    """The event of a change of a record, which was `seen` before, in a person's words."""
+    if event == "requested" and seen.outside:
+        return f"waits until pid {seen.pid} has ended, which runs on this host and which nobody watches"
     return {"requested": "its owner is asked to stop it", "marked": BY_HAND}.get(event, event)

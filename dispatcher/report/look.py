@@ -20,6 +20,7 @@ from dispatcher.report.ran import RanWith
 from dispatcher.report.view import PodView, View
 from dispatcher.run_state import life
 from dispatcher.run_state.moving_in import adopt_hint, find_unadopted
+from dispatcher.run_state.outside import is_unwatched, presence
 from dispatcher.run_state.preview import preview
 from dispatcher.run_state.states import BY_HAND, IN_FLIGHT, Record, State
 from dispatcher.run_state.store import Store
@@ -71,6 +72,7 @@ class Looker:
             edited=frozenset(seen.edited),
             unqueued=frozenset(unqueued),
             progress=self._progress(records),
+            unwatched={job: presence(record) for job, record in records.items() if is_unwatched(record)},
             pauses=dict(store.fold.pauses),
             refusals=(*store.fold.refusals.values(), *seen.refused),
             pods=tuple(pods),

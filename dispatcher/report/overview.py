@@ -10,6 +10,7 @@ import msgspec
 from dispatcher.report.pivot import count_states
 from dispatcher.report.progress import duration_text, elapsed_s, progress_text, remaining_s
 from dispatcher.report.ran import count_text
+from dispatcher.report.unwatched import UNWATCHED, unwatched_notices
 from dispatcher.report.view import View
 from dispatcher.report.waiting import Wait, names_text, reasons, waits
 from dispatcher.run_state.states import IN_FLIGHT, State
@@ -96,6 +97,7 @@ def shown_job(view: View, row: Row) -> Row:
     """A row of `job_row` as people read it: durations and progress as words, a mark for what is not in force yet."""
     started = row["started_at"] is not None
     state = f"{row['state']} -> {row['want']}" if row["want"] else row["state"]
+    state += f" ({UNWATCHED})" if row["job"] in view.unwatched else ""
     return {
         "job": row["job"],
         "state": f"{state} (edited by hand)" if row["edited"] else state,
@@ -134,6 +136,7 @@ def notices(view: View) -> list[str]:
         f"Go on with `dispatcher resume {pause.scope}`"
         for pause in view.pauses.values()
     ]
+    found += unwatched_notices(view)
     found += _dead_pods(view)
     found += _changed(view)
     return found

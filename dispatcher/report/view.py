@@ -14,6 +14,7 @@ from dispatcher.report.progress import Progress
 from dispatcher.report.ran import RanWith, last_counts
 from dispatcher.run_state.fold import Pause, Refusal
 from dispatcher.run_state.life import PodInfo
+from dispatcher.run_state.outside import Presence
 from dispatcher.run_state.states import FIELD_NAMES, IN_FLIGHT, Record
 
 
@@ -62,6 +63,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     pods: tuple[PodView, ...] = ()
     offers: tuple[Offer, ...] = ()
     problem: str | None = None
+    unwatched: Mapping[str, Presence] = {}
     unknown_job: str = UNKNOWN_JOB
     warnings: tuple[str, ...] = ()
     gpus_of: Callable[[Entry], int | None] = _stated_gpus

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from dispatcher.errors import FormatError
+from dispatcher.run_state import outside
 from dispatcher.run_state.fold import Taken
 from dispatcher.run_state.journal import same_time
 from dispatcher.run_state.states import (
@@ -37,7 +38,7 @@ _EDITABLE = frozenset({"state", "priority", "want", "retry_at"})
 FRESH_START: dict[str, Any] = dict.fromkeys(
     (
         "pod", "pid", "gpu", "started_at", "host", "finished_at", "exit_code", "reason", "error", "outlet", "handle",
-        "want", "retries", "returns", "retry_at", "backoff", "furthest_step",
+        "outside", "want", "retries", "returns", "retry_at", "backoff", "furthest_step",
     )
 )  # fmt: skip
 
@@ -82,15 +83,18 @@ class Known(msgspec.Struct, frozen=True):
     in_manifest: Callable[[str], bool] = lambda _: True
 
 
-def adopt(lines: Mapping[str, Mapping[str, Any]]) -> list[Outcome]:
+def adopt(lines: Mapping[str, Mapping[str, Any]], *, is_foreign: bool = False) -> list[Outcome]:
     """The records of a status file that comes without a journal.
 
     A line that makes no record is refused, and its job held: what has been done or runs must not be claimed anew.
+    `is_foreign`: no dispatcher of this workspace has written the file.
     """
     outcomes = []
     for job, line in lines.items():
         fields = {key: value for key, value in line.items() if key != "rev"}
         why = _no_record(fields)
+        if is_foreign or "rev" not in line:
+            fields = outside.adopted_fields(line)
         outcomes.append(Outcome(job, "adopted", {"state": State.HELD} if why else fields))
         if why:
             outcomes.append(_refuse(job, line, f"{why}; the job is held until you say what it is"))
@@ -153,6 +157,8 @@ def _merge_unknown(job: str, line: Mapping[str, Any], rev: int, known: Known) ->
     if rev <= known.seq and not known.in_manifest(job):
         return _refuse(job, line, "unknown job", Fault.UNKNOWN_JOB)
     state = line.get("state")
+    if outside.is_claim(line):
+        return _adopt_line(job, outside.adopted_fields(line))
     if state in (State.SUBMITTED, State.RUNNING):
         return _refuse(job, line, f"an entry cannot be made {state!r} by hand; write queued, held or abandoned")
     return _adopt_line(job, line)
@@ -201,6 +207,9 @@ def _same(one: Any, other: Any) -> bool:
 def _judge(
     job: str, line: Mapping[str, Any], changed: dict[str, Any], removed: set[str], base: Record, record: Record
 ) -> Outcome | None:
+    told = outside.judge(line, changed, base, record)
+    if told is not None:
+        return _told(job, line, changed, told, record)
     for key, value in changed.items():
         if key in FIELD_NAMES and key not in _EDITABLE and value is not None:
             return _refuse(job, line, f"{key} was changed to {value!r}; only the dispatchers write {key}")
@@ -220,8 +229,23 @@ def _judge(
             return _refuse(job, line, answer)
         event, extra = answer if answer[0] else (event, {})
         fields = {**extra, **fields}
+    return _changing(job, line, event, fields, record)
+
+
+def _told(
+    job: str, line: Mapping[str, Any], changed: Mapping[str, Any], told: outside.Answer, record: Record
+) -> Outcome | None:
+    """What somebody outside says of the run of an entry, and fields of people beside it."""
+    if isinstance(told, str):
+        return _refuse(job, line, told)
+    event, fields = told
+    plain = {key: value for key, value in changed.items() if key not in FIELD_NAMES}
+    return _changing(job, line, event or "edited", {**fields, **plain}, record)
+
+
+def _changing(job: str, line: Mapping[str, Any], event: str, fields: dict[str, Any], record: Record) -> Outcome | None:
+    """The outcome without what the record says already: a file that is looked at twice changes a record once."""
     known = record.fields()
-    # What the record says already is left out: a file that is looked at twice changes a record once.
     fields = {key: value for key, value in fields.items() if not _same_field(key, value, known.get(key))}
     return Outcome(job, event, fields, line=_text(job, line)) if fields else None
 
@@ -263,24 +287,31 @@ def _wished_at_rest(state: State, base: Record, current: State) -> tuple[str, di
     if state is State.QUEUED:
         if current is State.DONE and base.state is not State.DONE:
             return "it has been done meanwhile; set it to queued again to run it once more"
-        return "requeued", {"state": State.QUEUED, **FRESH_START}
+        return wished_after_end(state)
     if current is State.DONE:
         return f"it is done; {state} is only for entries that are not"
-    return ("held" if state is State.HELD else "abandoned"), {"state": state, "retry_at": None, "want": None}
+    return wished_after_end(state)
 
 
 def _marked(state: State, base: Record, record: Record) -> tuple[str, dict[str, Any]] | str:
     """A person says how an entry ended that no dispatcher has seen ending so."""
     current = record.state
-    if current in IN_FLIGHT:
+    if current in IN_FLIGHT and not record.outside:
         who = f"pod {record.pod} on {record.host or 'an unknown host'}, pid {record.pid or 'unknown'}"
         return f"it is {current} ({who}): set it to abandoned to stop it, then to {state}"
     if current is state:
         return "", {}
-    if base.state is not current and (base.state in IN_FLIGHT or current is State.DONE):
+    if current not in IN_FLIGHT and base.state is not current and (base.state in IN_FLIGHT or current is State.DONE):
         return f"it has become {current} meanwhile; if it is {state} all the same, set it once more"
     fields = dict.fromkeys(("exit_code", "error", "want", "retry_at"))
     return "marked", {"state": state, "reason": BY_HAND, **fields}
+
+
+def wished_after_end(state: State) -> tuple[str, dict[str, Any]]:
+    """What a person's `state`, one of WISHES, does to an entry of which nothing runs."""
+    if state is State.QUEUED:
+        return "requeued", {"state": state, **FRESH_START}
+    return ("held" if state is State.HELD else "abandoned"), {"state": state, "retry_at": None, "want": None}
 
 
 def _wished_in_flight(state: State, base: Record, record: Record) -> tuple[str, dict[str, Any]] | str:

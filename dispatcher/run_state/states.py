@@ -74,9 +74,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     change. `retries` counts automatic retries after failures and `returns` how often the entry went back by itself
     (preempted, lost), both since a person last queued it. `retry_at` is the earliest time of the next claim.
     `backoff` is how often its pause has doubled since an attempt last got further, to `furthest_step`.
-    `error` is the last error line of the last failed attempt. `want` is a state that a person asked of a running entry,
-    `priority` one that counts instead of the entry's. `ran_with` is the digest of the entry with which attempt
-    `attempt` was claimed: it tells without opening a file whether the manifest says something else by now.
+    `error` is the last error line of the last failed attempt. `outside` means that somebody who is no dispatcher runs
+    or ran it. `want` is a state that a person asked of a running entry, `priority` one that counts instead of the
+    entry's. `ran_with` is the digest of the entry with which attempt `attempt` was claimed: it tells without opening a
+    file whether the manifest says something else by now.
     """
 
     state: State
@@ -92,6 +93,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     error: str | None = None
     outlet: str | None = None
     handle: str | None = None
+    outside: bool = False
     priority: int | None = None
     want: State | None = None
     retries: int = 0

@@ -297,7 +297,7 @@ class Store:
         base = max(revs.values(), default=0)
         known: list[Line] = []
         new: list[Line] = []
-        outcomes = edits.adopt(lines)
+        outcomes = edits.adopt(lines, is_foreign=self.adopt_from not in (None, self.layout.status_file))
         for outcome in outcomes:
             job, fields = outcome.job, dict(outcome.fields)
             if outcome.event == "refused":

@@ -93,7 +93,7 @@ def test_a_gpu_that_is_paused_is_not_looked_at_again_where_nobody_can_be_asked(m
     try:
         if pool._reading.unavailable is None:
             pytest.skip("this host has a driver to ask")
-        pool.pause({0: "five failures in a row"})
+        pool.hold({0: "five failures in a row"})
         assert pool.slots.unusable
         assert pool.will_look_again() is None
     finally:

@@ -25,7 +25,7 @@ FALSY: list[Any] = [0, 0.0, "", [], {}, False, None]
 def falsy_values_of(name: str) -> list[Any]:
     """Those that this field of ours can have."""
     values = []
-    for value in [0, "", []]:
+    for value in [0, "", [], False]:
         with contextlib.suppress(FormatError):
             make_record({"state": "failed", name: value})
             values.append(value)

@@ -1,0 +1,186 @@
+"""Attempts outside: run by somebody who is no dispatcher, such as a lab's own script that claims entries by itself.
+
+Such a script changes the line of an entry: to `running` with a pid, later to `done` or `failed`. That is honoured: its
+record is `outside`, no dispatcher claims it, and none watches it. What it runs cannot be stopped from here, so of two
+who claim one entry at the same moment it is the dispatcher who gives way.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from dispatcher.errors import FormatError
+from dispatcher.host import host_name, is_gone, start_ticks
+from dispatcher.run_state.journal import parse_time
+from dispatcher.run_state.states import IN_FLIGHT, VERDICTS, Record, State, make_record
+
+# An answer to an edit: an event and the fields that it changes (`("", {})`: nothing to do), or why it is refused.
+Answer = tuple[str, dict[str, Any]] | str
+
+# What describes one run of an entry, and goes when another begins.
+_OF_A_RUN: Final = frozenset(
+    {"pod", "pid", "gpu", "started_at", "host", "finished_at", "exit_code", "reason", "error", "outlet", "handle"}
+)
+# A script writes down when it started a process a moment before or after it has.
+_CLOCK_SLACK_S: Final = 60.0
+
+
+def judge(line: Mapping[str, Any], changed: Mapping[str, Any], base: Record, record: Record) -> Answer | None:
+    """What a line that somebody outside wrote does to `record`, which was `base`; None when it is no such line."""
+    if is_unwatched(record):
+        return _judge_unwatched(line, changed, base, record)
+    begins = "pid" in changed or (base.outside and "state" in changed)
+    if not _has_pid(line) or not begins or base.state in IN_FLIGHT:
+        return None
+    state = line.get("state", base.state)
+    if state == State.RUNNING:
+        return _claim(line, changed, base, record)
+    return _claim_and_end(str(state), line, changed, base, record) if state in VERDICTS and "pid" in changed else None
+
+
+def _judge_unwatched(
+    line: Mapping[str, Any], changed: Mapping[str, Any], base: Record, record: Record
+) -> Answer | None:
+    is_same = is_unwatched(base) and base.attempt == record.attempt
+    if is_same or line.get("pid") == record.pid:
+        return _go_on(line.get("state", base.state), changed, record)
+    if is_claim(line):
+        return f"pod {record.pod}, pid {record.pid}, runs it already; stop the second one"
+    return None
+
+
+def is_unwatched(record: Record) -> bool:
+    """Whether somebody outside runs it, as far as its record says."""
+    return record.outside and record.state in IN_FLIGHT
+
+
+def is_claim(line: Mapping[str, Any]) -> bool:
+    """Whether a line says that somebody runs its entry, under which pid."""
+    return line.get("state") == State.RUNNING and _has_pid(line)
+
+
+def adopted_fields(line: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a line of a file that no dispatcher wrote: what runs, runs outside."""
+    fields = {key: value for key, value in line.items() if key != "rev"}
+    return {**fields, "outside": True} if fields.get("state") in IN_FLIGHT else fields
+
+
+def _go_on(state: object, changed: Mapping[str, Any], record: Record) -> Answer | None:
+    """The run that was claimed outside has ended, or something about it has changed."""
+    told = {key: value for key, value in changed.items() if key in _OF_A_RUN}
+    if not told and "state" not in changed:
+        return None
+    if state in VERDICTS or state == State.RUNNING:
+        return _checked(record, {"state": State(str(state)), **told, "want": None})
+    if state == State.QUEUED and "pid" in changed and changed["pid"] is None:
+        # Whoever takes the pid out says that nothing runs any more.
+        return "requeued", {"state": State.QUEUED, **_cleared(), "want": None}
+    return None
+
+
+def _claim(line: Mapping[str, Any], changed: Mapping[str, Any], base: Record, record: Record) -> Answer:
+    if _is_told_already(line, record):
+        return "", {}
+    if record.rev != base.rev and record.state not in (State.QUEUED, State.HELD, *IN_FLIGHT):
+        return f"it has become {record.state} meanwhile, so it was not to be claimed; if it runs all the same, stop it"
+    return _checked(record, {**_run_of(line, changed, record), "state": State.RUNNING})
+
+
+def _claim_and_end(
+    state: str, line: Mapping[str, Any], changed: Mapping[str, Any], base: Record, record: Record
+) -> Answer | None:
+    """It was claimed and has ended between two looks."""
+    if _is_told_already(line, record):
+        return "", {}
+    if record.state in IN_FLIGHT or record.rev != base.rev:
+        return None
+    return _checked(record, {**_run_of(line, changed, record), "state": State(state)})
+
+
+def _run_of(line: Mapping[str, Any], changed: Mapping[str, Any], record: Record) -> dict[str, Any]:
+    told = {key: value for key, value in changed.items() if key in _OF_A_RUN}
+    return {
+        **_cleared(),
+        **told,
+        "pid": line["pid"],
+        "want": None,
+        "retry_at": None,
+        # A number of its own: an attempt of ours that runs finds that it is not the entry's any more.
+        "attempt": record.attempt + 1,
+        "outside": True,
+    }
+
+
+def _checked(record: Record, fields: dict[str, Any]) -> Answer:
+    try:
+        make_record({**record.fields(), **fields})
+    except FormatError as error:
+        return str(error)
+    return "adopted", fields
+
+
+def _cleared() -> dict[str, Any]:
+    return dict.fromkeys((*_OF_A_RUN, "outside"))
+
+
+def _has_pid(line: Mapping[str, Any]) -> bool:
+    return type(line.get("pid")) is int and line["pid"] > 0
+
+
+def _is_told_already(line: Mapping[str, Any], record: Record) -> bool:
+    return record.outside and record.pid == line["pid"] and line.get("started_at") in (None, record.started_at)
+
+
+# Whether it lives.
+
+
+class Presence(enum.Enum):
+    """What this host can say of the process of an attempt outside."""
+
+    HERE = "lives on this host"
+    GONE = "does not live any more"
+    NOT_HERE = "is not on this host"
+    ELSEWHERE = "is on another host"
+    UNKNOWN = "is not known"
+
+
+def presence(record: Record) -> Presence:
+    """Whether the process that the record names lives here; one that began after the record's start is another."""
+    if record.pid is None:
+        return Presence.UNKNOWN
+    if record.host not in (None, host_name()):
+        return Presence.ELSEWHERE
+    ticks = start_ticks(record.pid)
+    gone = Presence.NOT_HERE if record.host is None else Presence.GONE
+    if ticks is None:
+        # It may be another user's, whose processes this one is not shown.
+        return gone if is_gone(record.pid) else Presence.HERE
+    said = parse_time(record.started_at)
+    began = _boot_time() + ticks / os.sysconf("SC_CLK_TCK")
+    return gone if said is not None and began > said + _CLOCK_SLACK_S else Presence.HERE
+
+
+def taken_gpus(records: Iterable[tuple[str, Record]]) -> dict[int, str]:
+    """The GPUs of this host on which attempts outside run, and why nothing else may run there."""
+    taken = {}
+    for job, record in records:
+        if (
+            record.outside
+            and record.state in IN_FLIGHT
+            and record.gpu is not None
+            and presence(record) is Presence.HERE
+        ):
+            why = f"{job} of {record.pod or 'an unknown pod'} runs there, pid {record.pid}, which no dispatcher watches"
+            taken.update(dict.fromkeys([record.gpu] if isinstance(record.gpu, int) else record.gpu, why))
+    return taken
+
+
+@functools.cache
+def _boot_time() -> float:
+    lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
+    return float(next(line.split()[1] for line in lines if line.startswith("btime ")))

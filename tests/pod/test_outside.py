@@ -1,0 +1,128 @@
+"""Jobs that a lab's own script runs while dispatchers work on the same status file."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fleet import Fleet, shell, wait_until
+
+from dispatcher.run_state.journal import now_text
+
+GATED = "echo begun; until [ -e go ]; do sleep 0.02; done"
+
+
+@pytest.fixture
+def script() -> Iterator[subprocess.Popen[bytes]]:
+    """The training of a lab's own script."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process
+        process.kill()
+
+
+def claim_of(process: subprocess.Popen[bytes], **fields: Any) -> dict[str, Any]:
+    started_at = now_text(time.time()).split(".")[0] + "Z"
+    return {"state": "running", "pod": "shivam-0", "pid": process.pid, "started_at": started_at, **fields}
+
+
+def write(path: Path, job: str, **fields: Any) -> None:
+    lines = json.loads(path.read_bytes())
+    lines[job].update(fields)
+    with open(path, "w") as file:
+        json.dump(lines, file)
+
+
+def test_the_gpu_of_an_adopted_job_is_taken_while_its_process_lives(
+    fleet: Fleet, script: subprocess.Popen[bytes]
+) -> None:
+    fleet.write_manifest([shell(job, "echo begun; sleep 600", gpus=1) for job in ("old", "a", "b")])
+    path = fleet.root / "matrix" / "matrix_status.json"
+    path.write_text(json.dumps({"old": claim_of(script, gpu=0)}))
+    fleet.run("init", "--adopt", str(path))
+    assert "old" in fleet.run("--pod", "x", "--gpus", "0", "--dry-run")
+    pod = fleet.start("pod", "--gpus", "0,1", "--on-exit", "stop", poll="0.2")
+    fleet.wait_running("a")
+    assert fleet.record("a").gpu == 1
+    assert "its GPU counts as taken" in fleet.try_("status").stderr
+    assert "old of shivam-0 runs there" in fleet.run("pods")
+    assert fleet.record("b").state == "queued"
+    script.kill()
+    script.wait()
+    fleet.wait_running("b")
+    assert fleet.record("b").gpu == 0
+    # Nobody knows how it ended, and nobody pretends to.
+    record = fleet.record("old")
+    assert (record.state, record.outside) == ("running", True)
+    assert "no such pid" in fleet.run("show", "old")
+    assert fleet.run("mark", "done", "old") == "old: set by hand\n"
+    assert pod.stop() == 0
+
+
+def test_what_a_script_claims_is_left_to_it(fleet: Fleet, script: subprocess.Popen[bytes]) -> None:
+    fleet.write_config("status_file: matrix_status.json\n")
+    fleet.write_manifest(
+        [shell("a", GATED), shell("b", "touch twice"), shell("c", "true"), shell("d", "true", needs=["b"])]
+    )
+    status = fleet.root / "matrix_status.json"
+    pod = fleet.start("pod", poll="0.2")
+    fleet.wait_running("a")
+    write(status, "b", **claim_of(script))
+    wait_until(lambda: fleet.record("b").outside, "the claim is taken in")
+    (fleet.root / "go").touch()
+    fleet.wait_for("c", "done")
+    assert "nobody watches it" in fleet.run("status")
+    # One that is to end when nothing is left does not wait for what nobody watches.
+    other = fleet.run_all(pod="other")
+    assert "2 entries left that cannot go on now" in other.said
+    write(status, "b", state="done", exit_code=0)
+    assert fleet.wait_for("b", "done").pod == "shivam-0"
+    fleet.wait_for("d", "done")
+    assert pod.stop() == 0
+    assert fleet.claimed() == ["a", "c", "d"]
+    assert not (fleet.root / "twice").exists()
+    assert "b" not in {row["job_id"] for row in json.loads(fleet.run("results", "--json"))}
+
+
+def test_a_dispatcher_gives_way_to_a_script_that_claims_what_it_runs(
+    fleet: Fleet, script: subprocess.Popen[bytes]
+) -> None:
+    fleet.write_config("status_file: matrix_status.json\n")
+    fleet.write_manifest([shell("a", "echo begun; sleep 600")])
+    status = fleet.root / "matrix_status.json"
+    fleet.run("hold", "a")
+    fleet.run("requeue", "a")
+    old = json.loads(status.read_bytes())
+    pod = fleet.start("pod", poll="0.2")
+    fleet.wait_running("a")
+    # The script had loaded the file before.
+    status.write_text(json.dumps({"a": {**old["a"], **claim_of(script)}}))
+    pod.says("belongs to somebody else now")
+    fleet.wait_gone("a")
+    pod.says("not recorded")
+    record = fleet.record("a")
+    assert (record.state, record.pod, record.attempt, record.outside) == ("running", "shivam-0", 2, True)
+    assert pod.stop() == 0
+
+
+def test_what_runs_outside_is_requeued_when_its_process_has_ended(
+    fleet: Fleet, script: subprocess.Popen[bytes]
+) -> None:
+    fleet.write_manifest([shell("a", "true"), shell("b", "true")])
+    fleet.layout.run_state.mkdir()
+    fleet.layout.status_file.write_text(json.dumps({"a": claim_of(script)}))
+    pod = fleet.start("pod", poll="0.2")
+    fleet.wait_for("b", "done")
+    assert f"waits until pid {script.pid} has ended" in fleet.run("requeue", "a")
+    fleet.write_manifest([shell("a", "true"), shell("b", "true"), shell("c", "true")])
+    fleet.wait_for("c", "done")
+    assert (fleet.record("a").state, fleet.record("a").want) == ("running", "queued")
+    script.kill()
+    script.wait()
+    assert fleet.wait_for("a", "done").attempt == 1
+    assert fleet.record("a").outside is False
+    assert pod.stop() == 0

@@ -12,6 +12,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from stateful_training import Model, Rematerialized, Seen, Stateful
 from tiny_training import LENGTH, Tiny, made
 
 from dispatcher.errors import ModelStateError
@@ -20,58 +21,11 @@ from dispatcher.runtime.execution import local
 from dispatcher.runtime.jobs.inference import InferenceJob
 from dispatcher.runtime.step import negative_log_likelihood
 from dispatcher.runtime.stream import Stream, whole_epoch
-from dispatcher.runtime.transformer import TransformerConfig
 
 pytestmark = pytest.mark.demo
 
 STEPS = 12
 CONSTANT = {"optimization.schedule": "constant", "optimization.warmup": 0.0, "evaluate_every": 6, "steps": STEPS}
-
-
-class Seen(nnx.Variable[Any]):
-    """How many rows a model has seen in training."""
-
-
-class Model(nnx.Module):
-    """Tokens of a row to logits of each next one, with every kind of state."""
-
-    CONFIG = TransformerConfig
-
-    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
-        self.embedding = nnx.Embed(config.vocabulary, config.width, rngs=rngs)
-        self.hidden = nnx.Linear(config.width, config.width, rngs=rngs)
-        self.norm = nnx.BatchNorm(config.width, momentum=0.8, rngs=rngs)
-        self.dropout = nnx.Dropout(0.3, rngs=rngs)
-        self.output = nnx.Linear(config.width, config.vocabulary, rngs=rngs)
-        self.seen = Seen(jnp.zeros((), jnp.int32))
-        self.scale = nnx.data(jnp.full(config.width, 2.0))
-
-    def __call__(self, tokens: Any, *, segments: Any = None, key: Any = None) -> Any:
-        if not self.dropout.deterministic:
-            self.seen.set_value(self.seen.get_value() + len(tokens))
-        hidden = self.norm(self.hidden(self.embedding(tokens)))
-        return self.output(self.dropout(nnx.relu(hidden)) * self.scale)
-
-
-class Remat(Model):
-    """As `Model`, by one of Flax's transformations, which gives back every variable as a new array."""
-
-    def __call__(self, tokens: Any, *, segments: Any = None, key: Any = None) -> Any:
-        def call(model: Model, tokens: Any) -> Any:
-            return Model.__call__(model, tokens)
-
-        return nnx.remat(call)(self, tokens)
-
-
-class Stateful(Tiny):
-    MODEL: Any = Model
-
-    def optimizer(self) -> optax.GradientTransformation:
-        return optax.sgd(0.3)  # others make much of the rounding in a gradient of zero
-
-
-class Rematerialized(Stateful):
-    MODEL = Remat
 
 
 def by_hand(job: Any, parts: int) -> tuple[Model, float]:

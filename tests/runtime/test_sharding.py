@@ -20,6 +20,7 @@ import jax, numpy as np
 from dispatcher.runtime.configuration import configuration
 from dispatcher.runtime.execution import Topology, local
 from dispatcher.runtime.jobs.inference import InferenceJob
+from stateful_training import Stateful
 from tiny_training import CONFIG, Text, Tiny
 
 def job(cls, name, devices, tensor_shards, **training):
@@ -67,6 +68,20 @@ for steps, devices, tensor_shards in ((2, 1, 1), (4, 2, 1), (6, 4, 2)):
     assert moved.step == steps
 found["moved"] = difference(alone.live_state.trained, moved.live_state.trained)
 
+def with_state(name, devices, per_device, steps=6):
+    made = job(Stateful, name, devices, 1, steps=steps, batch_size=8, per_device_batch_size=per_device)
+    made()
+    state = made.live_state.trained | made.live_state.rest
+    return {name: array for name, array in state.items() if not name.endswith("/key")}
+
+# Two microbatches each; the second training moves to four devices.
+one = with_state("stateful-one", 1, 4)
+with_state("stateful-moved", 1, 4, steps=3)
+moved = with_state("stateful-moved", 4, 1)
+found["state"] = difference(one, moved)
+found["counted"] = [int(state[name]) for state in (one, moved) for name in ("seen", "dropout/rngs/count")]
+found["statistics"] = float(np.max(np.abs(np.asarray(one["norm/mean"]))))
+
 prompts = [[1, 4, 7], [2], [9, 12, 15, 2, 5]]
 rolled = []
 for devices, tensor_shards in ((1, 1), (4, 2), (4, 1)):
@@ -109,6 +124,12 @@ def test_matrices_and_their_moments_are_cut_over_the_tensor_shards(found: dict[s
 
 def test_a_training_moves_from_one_to_two_to_four_devices(found: dict[str, Any]) -> None:
     assert found["moved"] < 1e-3
+
+
+def test_a_models_state_is_that_of_the_whole_batch_on_every_mesh(found: dict[str, Any]) -> None:
+    assert found["counted"] == [48, 12, 48, 12]
+    assert found["statistics"] > 1e-2
+    assert found["state"] < 1e-4
 
 
 def test_rollouts_are_the_same_on_every_mesh(found: dict[str, Any]) -> None:

@@ -280,7 +280,11 @@ def wished(state: State, base: Record, record: Record) -> tuple[str, dict[str, A
         return f"{state} cannot be set by hand (the entry is {current}); one of: {', '.join((*WISHES, *VERDICTS))}"
     if current in IN_FLIGHT:
         return _wished_in_flight(state, base, record)
-    return ("", {}) if current is state else _wished_at_rest(state, base, current)
+    if current is state:
+        # Whoever queues what waits for its retry does not want to wait.
+        waits = state is State.QUEUED and record.retry_at is not None
+        return ("requeued", {"state": state, **FRESH_START}) if waits else ("", {})
+    return _wished_at_rest(state, base, current)
 
 
 def _wished_at_rest(state: State, base: Record, current: State) -> tuple[str, dict[str, Any]] | str:

@@ -144,6 +144,16 @@ def test_an_entry_that_cannot_be_started_says_why_and_holds_nobody_up(fleet: Fle
     assert "{nothing}" in (records["b"].error or "")
 
 
+def test_a_job_that_puts_a_directory_in_the_place_of_its_exit_status_holds_no_slot(fleet: Fleet) -> None:
+    fleet.write_config("methods: {m: {on_lost: fail}}\n")
+    spoil = 'mkdir "$DISPATCHER_ATTEMPT_DIR/exit.json"; '
+    fleet.write_manifest([shell("a", spoil + "exit 6"), shell("b", spoil + "kill -9 0"), shell("c", "true")])
+    assert fleet.run_all().end() == 1
+    records = fleet.records()
+    assert {job: record.reason for job, record in records.items()} == {"a": "exit 6", "b": "lost", "c": None}
+    assert "exit.json is no file: the job has put something else in its place" in (records["b"].error or "")
+
+
 # The circuit breaker.
 
 

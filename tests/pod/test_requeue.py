@@ -128,6 +128,17 @@ def test_one_that_exits_75_at_once_does_not_go_round(fleet: Fleet) -> None:
         assert waited >= due - 0.01, f"claimed {waited:.3f} s after it was given back"
 
 
+def test_a_person_need_not_wait_for_the_end_of_a_pause(fleet: Fleet) -> None:
+    fleet.write_config("methods: {m: {retries: 3, backoff: 10h}}\n")
+    fleet.write_manifest([shell("a", "[ $DISPATCHER_ATTEMPT = 2 ]")])
+    pod = fleet.start("pod", "--until-empty", poll="600")
+    fleet.wait_for("a", "queued", attempt=1)
+    fleet.run("requeue", "a")
+    assert pod.end() == 0
+    record = fleet.record("a")
+    assert (record.state, record.attempt, record.retries, record.backoff) == ("done", 2, 0, 0)
+
+
 def test_a_job_that_goes_on_from_its_checkpoint_is_not_kept_waiting(fleet: Fleet) -> None:
     """It is preempted time and again, more often than entries may come back, and gets further each time."""
     step = json.dumps({"step": 0, "of": 10}).replace("0,", "$DISPATCHER_ATTEMPT,", 1).replace('"', '\\"')

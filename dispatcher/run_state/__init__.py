@@ -24,6 +24,9 @@ Moving in (moving_in). A status file beside the manifest or in the root, and no 
 until `dispatcher init --adopt` begins the journal with its records or `status_file:` says that it stays there. A line
 that makes no record is refused and its job held.
 
+Outside (outside). A line set to running with a pid is the claim of a script that is no dispatcher: honoured, watched by
+nobody, its GPU taken while the pid lives here. A dispatcher that claimed the entry at the same moment gives way.
+
 Hand edits (edits, merge, hand_edits). Each line is compared with the record of the same `rev`: what differs is an
 edit, what is merely old is not. Old versions are remembered, or read from the journal once for a whole old copy. What
 cannot be used is refused, shown until it is settled, and kept in rejected/; a renamed job, or a copy that is older than

@@ -297,7 +297,8 @@ class Store:
         base = max(revs.values(), default=0)
         known: list[Line] = []
         new: list[Line] = []
-        outcomes = edits.adopt(lines, is_foreign=self.adopt_from not in (None, self.layout.status_file))
+        is_foreign = self.adopt_from not in (None, self.layout.status_file)
+        outcomes = edits.adopt(lines, is_foreign=is_foreign)
         for outcome in outcomes:
             job, fields = outcome.job, dict(outcome.fields)
             if outcome.event == "refused":
@@ -308,7 +309,10 @@ class Store:
                 born = {"born": revs[job]}
                 known.append(Line(seq=base, at=at, by=self.by, event="snapshot", job=job, set=fields, data=born))
             else:
-                new.append(Line(seq=base + len(new) + 1, at=at, by=self.by, event="adopted", job=job, set=fields))
+                # A line without a number is looked at again before the file is written anew, and is no edit then.
+                read = None if is_foreign else {"edit": {"rev": 0, "fields": lines[job]}}
+                seq = base + len(new) + 1
+                new.append(Line(seq=seq, at=at, by=self.by, event="adopted", job=job, set=fields, data=read))
         header = journal.new_header(
             generation,
             base_seq=base,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import sys
 import time
 from collections import Counter
@@ -99,6 +98,9 @@ def _watch(found: Workspace, request: Request, interval: float) -> None:
 
 def _that_fit(lines: list[str]) -> list[str]:
     """As many lines as the terminal has room for: more would scroll, and the top would never be seen."""
+    # A third of what this command may take altogether goes to its imports: this one is for a terminal only.
+    import shutil
+
     room = max(2, shutil.get_terminal_size().lines - 1)
     if len(lines) <= room:
         return lines

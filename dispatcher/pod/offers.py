@@ -6,17 +6,19 @@ A pod has its own offer at hand; the others' are read from `pods/<pod>.json`, wh
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from dispatcher.config import Config
 from dispatcher.host import host_name
 from dispatcher.matrix.condition import Where
 from dispatcher.matrix.entry import Entry
-from dispatcher.pod.options import PodOptions
-from dispatcher.pod.slots import Slots
 from dispatcher.run_state.life import PodInfo, SlotInfo
+
+if TYPE_CHECKING:
+    from dispatcher.config import Config
+    from dispatcher.pod.options import PodOptions
+    from dispatcher.pod.slots import Slots
 
 # Kinds of refusals: where all pods refuse for the same one, that is said of all pods at once.
 DRAINING: Final = "draining"

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import os
-import secrets
 from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -82,7 +81,7 @@ def new_header(generation: int, *, base_seq: int, records: int, lock: str, secon
         lock=lock,
         at=now_text(seconds),
         after=after,
-        id=secrets.token_hex(4),
+        id=os.urandom(4).hex(),
     )
 
 

@@ -16,6 +16,7 @@ from chaos.storm import PODS, Storm
 from fleet import COMMAND, MAIN, Fleet, wait_until
 
 from dispatcher.run_state.fold import Fold
+from dispatcher.run_state.status_file import TIMES, whole_second
 
 HERE = Path(__file__).parent
 JOBS = 300
@@ -142,6 +143,9 @@ def check_journal(fleet: Fleet) -> None:
     assert max(claims.values()) == 1, claims.most_common(3)
     shown = fleet.status()
     replayed = {job: json.loads(json.dumps(record.fields())) for job, record in fold.records.items()}
+    for line in replayed.values():
+        # The journal keeps the milliseconds.
+        line.update({key: whole_second(line[key]) for key in TIMES if key in line})
     assert shown == replayed
 
 

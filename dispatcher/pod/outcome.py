@@ -122,20 +122,24 @@ def _says_out_of_memory(lines: Sequence[str]) -> bool:
 def _what_is_known(ended: Ended, log_end: str, oom_killed: bool, ran_s: float | None) -> str:
     """All that there is to say of an attempt that nobody saw ending."""
     lines = log_end.splitlines()
-    known = [ended.reason or "no exit status"]
-    if ran_s is not None:
-        known.append(f"it ran for {_duration(ran_s)}")
+    known = [(ended.reason or "no exit status") + (f" after {_duration(ran_s)}" if ran_s is not None else "")]
     if ended.detail:
         known.append(ended.detail)
     if oom_killed:
         known.append("the kernel killed a process of this host for want of memory meanwhile")
     line = last_error_line(lines) or last_line(lines)
     known.append(f"its log ends: {line}" if line else "its log is empty")
-    return "; ".join(known)
+    return ", ".join(known)
 
 
 def _duration(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=round(seconds)))
+    return (
+        f"{seconds:.2g} s"
+        if seconds < 10
+        else f"{seconds:.0f} s"
+        if seconds < 60
+        else str(timedelta(seconds=round(seconds)))
+    )
 
 
 def read_step(path: Path) -> float | None:

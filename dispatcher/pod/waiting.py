@@ -160,7 +160,9 @@ class Waiting:
         takers = [offer.pod for offer in facts.offers if offer.pod not in refusals]
         if mine is not None and (takers or len(refusals) == 1):
             text = f"{mine.text} (pod {takers[0]} can take it)" if takers else mine.text
-            return Reason(text, mine.needs_person, "" if takers else f"{job} {mine.text}")
+            # What is wrong with the host is the same for all jobs.
+            root = mine.text if mine.kind == HOST else f"{job} {mine.text}"
+            return Reason(text, mine.needs_person, "" if takers else root)
         text = refused_by_all(entry, gpus, refusals, facts.offers)
         needs_person = all(refusal.needs_person for refusal in refusals.values())
         return Reason(text, needs_person, f"{job}: {text}")

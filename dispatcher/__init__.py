@@ -25,7 +25,7 @@ of the tree holds it: the lock is free when nothing of the tree is left, and any
 and INT on, keeps the time limit, stops when it finds the file `superseded`, and writes `exit.json` before the lock is
 free. So a dispatcher may die at any moment: its jobs run on, one that starts under its name finds them again, and
 until then any other dispatcher records how they ended. A free lock without an exit status means that the attempt was
-killed outright: it is lost and goes back to the queue.
+killed outright: it is lost and goes back to the queue, after a pause that grows until an attempt gets further.
 
 People read and edit `matrix_status.json`, the projection of the journal. A line that differs from the record of the
 same `rev` is an edit and is taken in by the next transaction; a line that is merely old changes nothing. On a running

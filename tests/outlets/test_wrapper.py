@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -266,6 +267,19 @@ def test_a_job_that_puts_something_else_in_the_place_of_its_exit_status(trial, p
     one = trial(put.format('"$DISPATCHER_ATTEMPT_DIR/exit.json"') + "; exit 5").start()
     assert one.end().exit_code == 5
     assert one.exit["exit_code"] == 5
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="root is needed to become somebody whom permissions keep out")
+@pytest.mark.parametrize("spoil", ["chmod 500 .", "echo no >exit.json; chmod 0 exit.json; chmod 0 ."])
+def test_a_job_that_takes_away_the_right_to_write_its_exit_status(trial, spoil):
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        one = trial(f'cd "$DISPATCHER_ATTEMPT_DIR"; {spoil}; exit 5', root=Path(folder) / "w")
+        subprocess.run(["chown", "-R", "65534", folder], check=True)
+        wrapper = ["bash", os.fspath(one.paths.wrapper)]
+        done = subprocess.run(wrapper, user=65534, group=65534, extra_groups=[], timeout=60, check=False)
+        assert done.returncode == 5
+        assert one.exit["exit_code"] == 5
 
 
 def test_a_host_without_dev_fd(trial, without_dev_fd):

@@ -125,7 +125,8 @@ def _checked(record: Record, fields: dict[str, Any]) -> Answer:
 
 
 def _cleared() -> dict[str, Any]:
-    return dict.fromkeys((*_OF_A_RUN, "outside"))
+    # What it runs with, only whoever started it knows.
+    return dict.fromkeys((*_OF_A_RUN, "outside", "ran_with"))
 
 
 def _has_pid(line: Mapping[str, Any]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from typing import Any
 
@@ -133,6 +134,19 @@ def test_what_nobody_knows_is_said(fleet: Fleet) -> None:
     for job in ("adopted", "marked"):
         assert "(from the manifest: no attempt of ours says what the job ran with)" in fleet.run("show", job)
     assert "(from the manifest: it has not run)" in fleet.run("show", "never")
+
+
+def test_what_a_script_runs_outside_is_not_taken_for_the_attempt_before(ran: Fleet) -> None:
+    assert ran.record("a").ran_with is not None
+    ran.run("requeue", "a")
+    status = ran.status()
+    status["a"] |= {"state": "running", "pod": "script", "pid": os.getpid()}
+    ran.layout.status_file.write_text(json.dumps(status))
+    ran.run("requeue", "b")
+    record = ran.record("a")
+    assert (record.outside, record.attempt, record.ran_with) == (True, 2, None)
+    assert "other parameters" not in ran.try_("status").stderr
+    assert results(ran)["a"]["lr"] == 0.1, "the result is that of the first attempt, whatever runs now"
 
 
 def read(**document: Any) -> Entry:

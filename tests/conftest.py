@@ -24,6 +24,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def _refused() -> int:
+    pytest.fail(
+        "os.fork in the process that runs the tests: it may have JAX's threads, and a forked child has the locks that "
+        "these held and nobody to release them. Use forks.run (tests/forks.py) or subprocess"
+    )
+
+
+# Whatever was imported by then: modules with JAX are imported when the tests are collected, or not, as it happens.
+os.fork = os.forkpty = _refused  # type: ignore[assignment]
+
+
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Fleet]:
     """A workspace whose name shells and careless code choke on, and dispatchers in it."""

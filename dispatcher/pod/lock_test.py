@@ -6,6 +6,8 @@ import contextlib
 import errno
 import fcntl
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,17 @@ from filelock import SoftFileLockProtocolError, StrictSoftFileLock, Timeout
 from dispatcher import host
 from dispatcher.run_state import files
 
+# The exit status of a process to which the lock was granted; of one that fails in any other way it is another.
+_GRANTED = 77
+_TRY_LOCKF = f"""
+import fcntl, sys
+with open(sys.argv[1], "r+b") as file:
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        sys.exit(0)
+sys.exit({_GRANTED})
+"""
 LOCK_NAMES = {"flock": "flock", "lockf": "lockf", "strict": "hard-link lock"}
 BUSY = frozenset({errno.EAGAIN, errno.EACCES})
 
@@ -56,14 +69,13 @@ class LockTest:
     def _is_granted_again(self, kind: str) -> bool:
         if kind != "lockf":
             return try_lock(kind, self._path)
-        # Byte ranges belong to the process: only another one is refused.
-        child = os.fork()
-        if child == 0:
-            granted = False
-            with contextlib.suppress(BaseException):
-                granted = try_lock(kind, self._path)
-            os._exit(granted)
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
+        # Byte ranges belong to the process: only another one is refused. Not forked, which would take this process's
+        # threads along in whatever state they are.
+        command = [sys.executable, "-I", "-S", "-c", _TRY_LOCKF, str(self._path)]
+        return (
+            subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode
+            == _GRANTED
+        )
 
     @contextlib.contextmanager
     def _clean_up(self) -> Iterator[None]:

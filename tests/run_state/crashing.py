@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import traceback
 from collections.abc import Callable
 from typing import Any, Final
+
+import forks
 
 from dispatcher.run_state import projection
 
@@ -57,21 +58,16 @@ class Countdown:
             projection._renameat2 = lambda: counted_exchange  # type: ignore[assignment]
 
 
-def crash_after(calls: int, act: Callable[[], None], *, partly: bool) -> bool:
+def crash_after(calls: int, act: Callable[..., object], *arguments: Any, partly: bool) -> bool:
     """Run `act` in a process of its own that dies at its n-th change of a file; whether it came to its end."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            Countdown(calls, partly).install()
-            act()
-            code = 0
-        finally:
-            if code:
-                traceback.print_exc()
-            os._exit(code)
-    _, status = os.waitpid(pid, 0)
-    code = os.waitstatus_to_exitcode(status)
+    code = forks.run(_act, calls, partly, act, *arguments)
     if code not in (0, CRASHED):
         raise AssertionError(f"the crashing process failed by itself with {code} at call {calls}")
     return code == 0
+
+
+def _act(calls: int, partly: bool, act: Callable[..., object], *arguments: Any) -> None:
+    Countdown(calls, partly).install()
+    act(*arguments)
+    # Not by way of the interpreter's end, which changes files too.
+    os._exit(0)

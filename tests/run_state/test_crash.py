@@ -187,6 +187,10 @@ CASES = {
 }
 
 
+def act_of(name: str, layout: Layout) -> None:
+    CASES[name].act(layout)
+
+
 def outcome_of(case: Case, root: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """What stands there before the change, and after it."""
     root.mkdir()
@@ -212,7 +216,7 @@ def test_a_crash_at_every_write(name: str, partly: bool, quick_dir: Path) -> Non
         # A dispatcher that was there before, and lives on.
         elder = open_store(layout, "elder")
         elder.refresh()
-        finished = crash_after(calls, lambda here=layout: case.act(here), partly=partly)  # type: ignore[misc]
+        finished = crash_after(calls, act_of, name, layout, partly=partly)
         check_reopened(layout, case, before, after, elder)
         shutil.rmtree(root)
         if finished:
@@ -258,6 +262,10 @@ def check_status_file(layout: Layout, case: Case) -> None:
             assert isinstance(json.loads(data), dict)
 
 
+def repair_it(layout: Layout) -> None:
+    repair(open_store(layout))
+
+
 def test_a_crash_at_every_write_of_a_repair(quick_dir: Path) -> None:
     def prepare(layout: Layout) -> None:
         queue_three(layout)
@@ -266,25 +274,22 @@ def test_a_crash_at_every_write_of_a_repair(quick_dir: Path) -> None:
         lines[2] = lines[2][: len(lines[2]) // 2] + b"\x00\x00\n"
         layout.journal(1).write_bytes(b"".join(lines))
 
-    def act(layout: Layout) -> None:
-        repair(open_store(layout))
-
     whole = Layout(quick_dir / "whole")
     whole.root.mkdir()
     prepare(whole)
     with pytest.raises(DamagedJournalError):
         seen(whole)
-    act(whole)
+    repair_it(whole)
     after = seen(whole)
     assert set(after["records"]) == {"a", "b", "c"}
     for calls in itertools.count(1):
         layout = Layout(quick_dir / "crashed")
         layout.root.mkdir()
         prepare(layout)
-        finished = crash_after(calls, lambda here=layout: act(here), partly=False)  # type: ignore[misc]
+        finished = crash_after(calls, repair_it, layout, partly=False)
         with contextlib.suppress(DamagedJournalError, StaleViewError):
             assert seen(layout)["records"] == after["records"]
-        act(layout)
+        repair_it(layout)
         assert seen(layout)["records"] == after["records"]
         with open_store(layout).transaction() as tx:
             tx.change("c", "held", {"state": "held"})

@@ -8,8 +8,10 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+import forks
 import pytest
 
+from dispatcher import host
 from dispatcher.run_state import rotation
 from dispatcher.run_state.projection import Projector
 from dispatcher.run_state.store import Store
@@ -79,21 +81,19 @@ def open_the_way(path: Path) -> None:
 
 def as_person(uid: int, gid: int, layout: Layout, job: str) -> int:
     """Change the workspace as somebody else with a strict umask; the exit status."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            os.setgroups([])
-            os.setresgid(gid, gid, gid)
-            os.setresuid(uid, uid, uid)
-            os.umask(0o077)
-            store = Store(layout, by=f"user-{uid}")
-            with store.transaction() as tx:
-                tx.change(job, "queued", {"state": "queued"})
-                tx.make_attempt(job, 1)
-            Projector(store).write()
-            rotation.rotate(store)
-            code = 0
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return forks.run(change_as, uid, gid, layout, job)
+
+
+def change_as(uid: int, gid: int, layout: Layout, job: str) -> None:
+    # What Python imports late, it may not be allowed to read then.
+    host.here()
+    os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    os.umask(0o077)
+    store = Store(layout, by=f"user-{uid}")
+    with store.transaction() as tx:
+        tx.change(job, "queued", {"state": "queued"})
+        tx.make_attempt(job, 1)
+    Projector(store).write()
+    rotation.rotate(store)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from multiprocessing.synchronize import Barrier
 
+import forks
 import pytest
 
 from dispatcher.run_state import journal, rotation
@@ -126,28 +128,19 @@ def test_it_is_worthwhile_only_for_many_lines_per_record(layout: Layout) -> None
     assert not store.rotate_if_worthwhile()
 
 
+def rotate_often(layout: Layout, by: str, together: Barrier) -> None:
+    store = Store(layout, by=by)
+    store.refresh()
+    together.wait()
+    for _ in range(120):
+        rotation.rotate(store)
+
+
 def test_processes_that_rotate_at_the_same_moment_say_nothing(layout: Layout) -> None:
     before = said(busy(layout))
-    ready, go = os.pipe()
-    pids = []
-    for number in range(4):
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                os.close(go)
-                store = Store(layout, by=f"pod-{number}")
-                store.refresh()
-                os.read(ready, 1)
-                for _ in range(120):
-                    rotation.rotate(store)
-                code = 0
-            finally:
-                os._exit(code)
-        pids.append(pid)
-    os.close(ready)
-    os.close(go)
-    assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids] == [0, 0, 0, 0]
+    together = forks.barrier(4)
+    running = [forks.begin(rotate_often, layout, f"pod-{number}", together) for number in range(4)]
+    assert [forks.end(process) for process in running] == [0, 0, 0, 0]
     newcomer = Store(layout, by="newcomer")
     newcomer.refresh(to_the_end=True)
     assert newcomer.records.keys() == {"a", "b", "c", "d", "e"}

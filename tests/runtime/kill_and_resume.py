@@ -17,12 +17,16 @@ from pathlib import Path
 from typing import Any
 
 MOST_ATTEMPTS = 200
+# NumPy starts threads when it is imported.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 
 def main(module: str, root: str, kills: int, seed: int, words: dict[str, Any]) -> list[int]:
     made = importlib.import_module(module).made
     chance = random.Random(seed)
     killed: list[int] = []
+    # JAX's would not be there in the child, and what they held would stay locked.
+    assert len(os.listdir("/proc/self/task")) == 1, "threads were started before the fork"
     for _ in range(MOST_ATTEMPTS):
         child = os.fork()
         if child == 0:

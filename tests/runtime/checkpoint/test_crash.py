@@ -61,7 +61,8 @@ def killed(tmp_path, child, countdown) -> Callable[..., list[int]]:
     def run(name: str, begin: str, every: int) -> list[int]:
         with CheckpointManager(tmp_path / "prepared") as checkpoints:
             checkpoints.save(tree(1), 1)
-        environment = {"LD_PRELOAD": str(countdown)}
+        # NumPy starts threads when it is imported, and this one forks.
+        environment = {"LD_PRELOAD": str(countdown), "OPENBLAS_NUM_THREADS": "1"}
         total = int(child("crash.py", tmp_path, name, begin, 0, **environment))
         chosen = range(1, total + 1, every)
         child("crash.py", tmp_path, name, begin, *chosen, **environment, timeout_s=280)

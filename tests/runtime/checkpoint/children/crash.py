@@ -47,6 +47,8 @@ def main() -> None:
     """Forks, which are many times faster than processes that import everything anew."""
     home, name, begin, *numbers = sys.argv[1:]
     running: list[int] = []
+    # JAX's would not be there in the child, and what they held would stay locked.
+    assert len(os.listdir("/proc/self/task")) == 1, "threads were started before the fork"
     for number in map(int, numbers):
         folder = Path(home, f"{begin}{number}")
         shutil.copytree(Path(home, "prepared"), folder)

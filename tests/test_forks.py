@@ -1,0 +1,36 @@
+"""Forking and JAX's threads are kept in different processes."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import forks
+import pytest
+
+
+def with_jax() -> None:
+    """Exits with 7 where JAX is imported, with 8 where this process has more than one thread."""
+    if "jax" in sys.modules:
+        os._exit(7)
+    if len(os.listdir("/proc/self/task")) > 1:
+        os._exit(8)
+
+
+def fails() -> None:
+    raise ValueError("on purpose")
+
+
+def test_what_is_forked_has_neither_jax_nor_threads() -> None:
+    assert forks.run(with_jax) == 0
+
+
+def test_an_error_is_an_exit_status(capfd: pytest.CaptureFixture[str]) -> None:
+    assert forks.run(fails) == 1
+
+
+def test_a_test_that_forks_fails() -> None:
+    with pytest.raises(pytest.fail.Exception, match=r"os.fork in the process that runs the tests"):
+        os.fork()
+    with pytest.raises(pytest.fail.Exception, match=r"Use forks.run"):
+        os.forkpty()

@@ -9,20 +9,26 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import itertools
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from dispatcher import host
 from dispatcher.errors import StorageError
 from dispatcher.run_state.mounts import mount_of
 
+T = TypeVar("T")
+
 _LOOK_AGAIN = frozenset({errno.ENOENT, errno.ESTALE})
 _PAUSES_S = (0.0, 0.02, 0.1, 0.3)
 # Longer than the clock of a file server's kernel takes from one tick to the next.
 _TICK_S = 0.015
+_PAGE = 4096
+_DIRECT_PART = 128 * 1024
 _temporary_numbers = itertools.count()
 
 ADVICE = {
@@ -91,8 +97,30 @@ def open_existing(path: Path | str, flags: int = os.O_RDONLY) -> int:
     raise last
 
 
+def open_uncached(path: Path | str) -> int:
+    """Open a file to read what its server has, past the caches of a FUSE client and of the kernel, as far as they let.
+
+    O_DIRECT passes by the kernel's pages, and a sync makes a GlusterFS client ask for the current size.
+    """
+    try:
+        fd = open_existing(path, os.O_RDWR | os.O_DIRECT)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        fd = open_existing(path, os.O_RDWR)
+    try:
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
 def read_fd(fd: int, offset: int = 0, size: int | None = None) -> bytes:
     """All bytes from `offset` (or the `size` first of them)."""
+    if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT:
+        return _read_direct(fd, offset, size)
     if size is None:
         size = max(0, os.fstat(fd).st_size - offset)
     parts = []
@@ -106,11 +134,42 @@ def read_fd(fd: int, offset: int = 0, size: int | None = None) -> bytes:
     return b"".join(parts)
 
 
+def _read_direct(fd: int, offset: int, size: int | None) -> bytes:
+    """Whole pages, as such descriptors want it; up to the end of the file as the reading itself finds it."""
+    at = offset - offset % _PAGE
+    parts: list[bytes] = []
+    while size is None or at < offset + size:
+        part = os.pread(fd, _DIRECT_PART, at)
+        parts.append(part)
+        at += len(part)
+        if len(part) < _DIRECT_PART:
+            break
+    found = b"".join(parts)[offset % _PAGE :]
+    return found if size is None else found[:size]
+
+
 def read_fresh(path: Path | str) -> bytes | None:
     """The file's current content, looking at its directory first; None when it does not exist.
 
     Where a file server forgets a file that was replaced while this host read it, the new one is read.
     """
+    return _of_opened(path, read_fd)
+
+
+def stat_fresh(path: Path | str) -> os.stat_result | None:
+    """As `os.stat` of the file that has this name now, looking at its directory first; None when there is none."""
+    return _of_opened(path, os.fstat)
+
+
+def stat(path: Path | str) -> os.stat_result | None:
+    """As `stat_fresh`, where names are always current."""
+    try:
+        return os.stat(path)
+    except FileNotFoundError:
+        return None
+
+
+def _of_opened(path: Path | str, ask: Callable[[int], T]) -> T | None:
     for pause_s in _PAUSES_S:
         if pause_s:
             time.sleep(pause_s)
@@ -118,7 +177,7 @@ def read_fresh(path: Path | str) -> bytes | None:
             look_at(os.path.dirname(path))
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                return read_fd(fd)
+                return ask(fd)
             finally:
                 os.close(fd)
         except FileNotFoundError:

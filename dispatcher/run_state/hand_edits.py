@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import pwd
 import re
@@ -60,20 +59,9 @@ class HandEdits:
     def identity(self) -> Identity | None:
         """Inode, size and mtime of the status file as it is now; None without one."""
         path = self.layout.status_file
-        try:
-            if not self._replica.network:
-                found = os.stat(path)
-                return found.st_ino, found.st_size, found.st_mtime_ns
-            files.look_at(path.parent)
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ESTALE):
-                return None
-            raise files.storage_error(error, "looking at", path) from error
-        try:
-            return identity_of(fd)
-        finally:
-            os.close(fd)
+        with files.storing("looking at", path):
+            found = files.stat_fresh(path) if self._replica.network else files.stat(path)
+        return None if found is None else (found.st_ino, found.st_size, found.st_mtime_ns)
 
     def take_in(self, tx: Transaction, expected: Identity | None, projected: int) -> Identity | None:
         """Under the lock: record what people did, unless the file is `expected` (the projection, of `projected`).

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import io
 import os
 from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
@@ -23,6 +24,7 @@ import msgspec
 
 from dispatcher.errors import DamagedJournalError, FormatError
 from dispatcher.run_state import files
+from dispatcher.run_state.mounts import mount_of
 from dispatcher.workspace import Layout
 
 FORMAT = "dispatcher-journal"
@@ -240,10 +242,20 @@ def _opened(layout: Layout, generation: int) -> BinaryIO:
     """A generation to be read; another process may compress it, and remove the original, at this very moment."""
     path = layout.journal(generation)
     with contextlib.suppress(FileNotFoundError):
+        if mount_of(path.parent).shows_old_content:
+            return _uncached(path)
         return open(path, "rb")
     with contextlib.suppress(FileNotFoundError):
         return cast(BinaryIO, gzip.open(packed(path)))
     return os.fdopen(files.open_existing(path), "rb")
+
+
+def _uncached(path: Path) -> BinaryIO:
+    fd = files.open_uncached(path)
+    try:
+        return io.BytesIO(files.read_fd(fd))
+    finally:
+        os.close(fd)
 
 
 def read_header(layout: Layout, generation: int) -> Header | None:
@@ -256,11 +268,9 @@ def read_header(layout: Layout, generation: int) -> Header | None:
 def successor(layout: Layout, generation: int) -> int | None:
     """The generation that continues this one, if its last line names one."""
     with _opened(layout, generation) as file:
-        if isinstance(file, gzip.GzipFile):
-            data = file.read()
-        else:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _HEADER_LIMIT))
-            data = file.read()
+        if not isinstance(file, gzip.GzipFile):
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _HEADER_LIMIT))
+        data = file.read()
     last = data.rstrip(b"\n").rpartition(b"\n")[2]
     if not data.endswith(b"\n") or b'"event":"continued"' not in last:
         return None

@@ -27,6 +27,7 @@ import msgspec
 
 from dispatcher.errors import LockError, LockLostError, LockTimeoutError, LockUnsupportedError, nearest
 from dispatcher.run_state import files
+from dispatcher.run_state.end_mark import EndMark
 from dispatcher.run_state.mounts import mount_of
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ _WAITING_S: Final = 1.0
 _SURELY_HELD_S: Final = 2.0
 # As long as file servers take to forget all locks of a host, once they have given one of them to another.
 _GUARD_S: Final = 30.0
+# Longer than clients show old content: GlusterFS has several caches of a second each.
+_OLD_CONTENT_S: Final = 4.0
 _STORAGE_IS_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -129,7 +132,9 @@ class ClaimsLock:
         self.by = by
         self.lost_after_s = lost_after_s
         self.took_over = False
-        self.network = mount_of(path.parent).is_network
+        mount = mount_of(path.parent)
+        self.network = mount.is_network
+        self._mark = EndMark(path.with_name("journal_end")) if mount.shows_old_content else None
         self._fd = -1
         self._strict: StrictSoftFileLock | None = None
         self._strict_since_s = 0.0
@@ -176,8 +181,8 @@ class ClaimsLock:
             with contextlib.suppress(OSError):
                 self.close()
 
-    def make_sure(self) -> None:
-        """Before a write: raise LockLostError when a hard-link lock may have been taken away from a slow holder.
+    def _make_sure(self) -> None:
+        """Raise LockLostError when a hard-link lock may have been taken away from a slow holder.
 
         Who takes it away waits twice as long as a holder may go on.
         """
@@ -213,7 +218,37 @@ class ClaimsLock:
                 if error.errno in _STORAGE_IS_FULL:
                     raise
                 self._lost(error)
-        return decode_head(os.pread(self._fd, HEAD_SIZE, 0))
+        head = decode_head(os.pread(self._fd, HEAD_SIZE, 0))
+        return head if self._mark is None else self._with_end(head, self._mark)
+
+    def _with_end(self, head: Head | None, mark: EndMark) -> Head | None:
+        """The head, which may be an old one, with the journal's end as the mark says it."""
+        end = mark.read()
+        if (end is None and self._has_journal()) or (end is not None and not end.is_settled):
+            # Its writer has died, or nobody has said it yet: what there is must be seen, and will be by then.
+            time.sleep(_OLD_CONTENT_S)
+            head, end = peek_head(self.path), mark.read()
+        if end is None or (head is not None and (head.generation, head.length) >= (end.generation, end.length)):
+            return head
+        known = head or Head(generation=0, length=0, seq=0)
+        generation, length, checksum = end.position
+        return msgspec.structs.replace(known, generation=generation, length=length, checksum=checksum)
+
+    def _has_journal(self) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            return bool(os.listdir(self.path.with_name("journal")))
+        return False
+
+    def begin_append(self) -> None:
+        """Before anything is written to the journal: raise LockLostError when this process may not, or not any more."""
+        self._make_sure()
+        if self._mark is not None:
+            self._mark.begin()
+
+    def finish_append(self, generation: int, length: int, checksum: int) -> None:
+        """The journal ends here, by what this process has read and written."""
+        if self._mark is not None:
+            self._mark.finish(generation, length, checksum)
 
     def guard(self, fd: int) -> None:
         """On a network filesystem: lock another file for as long as `fd` is open, until `unguard`.
@@ -369,7 +404,13 @@ class ClaimsLock:
     def _open(self) -> None:
         # O_RDWR: a lock on a read-only descriptor is EBADF on NFSv4. Never O_TRUNC: the head stands in it.
         with files.storing("opening the lock", self.path):
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            for pause_s in (_NEXT_PAUSE_S, _LONGEST_PAUSE_S, _COURTESY_S):
+                # GlusterFS says EEXIST to one of two hosts that create it at the same moment.
+                with contextlib.suppress(FileExistsError):
+                    self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                    return
+                time.sleep(pause_s)
+            self._fd = files.open_existing(self.path, os.O_RDWR)
 
     def _lost(self, error: OSError) -> None:
         self.close()

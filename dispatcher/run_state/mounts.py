@@ -26,6 +26,11 @@ class Mount:
         """Whether another host may see (or change) the same files; FUSE counts, nobody knows what is behind it."""
         return self.fstype in NETWORK_TYPES or self.fstype.startswith("fuse.")
 
+    @property
+    def shows_old_content(self) -> bool:
+        """Whether a host may be shown old content of a file that it has just locked or opened."""
+        return self.fstype in ("fuse", "glusterfs") or self.fstype.startswith("fuse.")
+
     def __str__(self) -> str:
         return f"{self.point} ({self.fstype} from {self.source}, options {self.options})"
 

@@ -75,7 +75,7 @@ class Projector:
             if now < retired.until_s:
                 kept.append(retired)
             else:
-                os.close(retired.fd)
+                _close(retired.fd)
         self._retired = kept
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ class Projector:
             while retired.half_written and time.monotonic() < give_up_s:
                 time.sleep(0.01)
                 self._look_at(retired)
-            os.close(retired.fd)
+            _close(retired.fd)
         if self._retired and not self._exchange_works:
             with contextlib.suppress(OSError):
                 files.stamp(self.store.layout.status_file.parent)
@@ -220,6 +220,12 @@ class _Retired:
         self.identity = identity
         self.until_s = until_s
         self.half_written = False
+
+
+def _close(fd: int) -> None:
+    # A file server may have forgotten the replaced file.
+    with contextlib.suppress(OSError):
+        os.close(fd)
 
 
 @functools.cache

@@ -87,6 +87,7 @@ class _Repair:
         checksum = self._write(begun, after, lock.kind)
         if after in numbers:
             self._end(after, begun, header_is_whole)
+        lock.finish_append(begun, checksum.length, checksum.value)
         lock.write_head(Head(generation=begun, length=checksum.length, seq=self.last_seq, checksum=checksum.value))
         self.said.append(f"{len(self.fold.records)} records stand in {self.layout.journal(begun)} now")
         return self.said

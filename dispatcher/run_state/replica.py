@@ -16,11 +16,11 @@ from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.generations import Generation
 from dispatcher.run_state.journal import Line
 from dispatcher.run_state.lock import Head
-from dispatcher.run_state.mounts import mount_of
+from dispatcher.run_state.mounts import Mount, mount_of
 from dispatcher.workspace import Layout
 
 _BULK: Final = 2_000
-STALE_PAUSES_S: Final = (0.0, 0.05, 0.2, 0.5, 1.0, 2.0)
+STALE_PAUSES_S: Final = (0.0, 0.02, 0.05, 0.1, 0.2, 0.2, 0.2, 0.5, 1.0, 2.0)
 # What a write gets whose lock a file server has taken away.
 _REFUSED: Final = frozenset({errno.EIO, errno.EBADF, errno.ESTALE})
 
@@ -35,9 +35,10 @@ class Replica:
     `reloads` counts how often the records were built anew: then all of them count as touched.
     """
 
-    def __init__(self, layout: Layout, network: bool) -> None:
+    def __init__(self, layout: Layout, mount: Mount) -> None:
         self.layout = layout
-        self.network = network
+        self.network = mount.is_network
+        self.shows_old_content = mount.shows_old_content
         self.fold = Fold()
         self.generation: int | None = None
         self.base_seq = 0
@@ -72,9 +73,9 @@ class Replica:
             return
         if self.generation is None or newest > self.generation:
             self._load(newest, head, to_the_end=to_the_end or head is None)
-        fd = self._open()
+        fd = self._open_to_read()
         try:
-            if os.pread(fd, len(self._header), 0) != self._header:
+            if files.read_fd(fd, 0, len(self._header)) != self._header:
                 self._load(newest, head, to_the_end=to_the_end)
                 return
             self._follow_file(fd, head, to_the_end=to_the_end)
@@ -84,10 +85,10 @@ class Replica:
             self._load(self._successor, None, to_the_end=True)
 
     def _follow_file(self, fd: int, head: Head | None, *, to_the_end: bool) -> None:
-        end = os.fstat(fd).st_size
+        end = None
         if head is not None and not to_the_end:
-            end = min(end, head.length) if head.generation == self.generation else self.offset
-        data = files.read_fd(fd, self.offset, max(0, end - self.offset))
+            end = head.length if head.generation == self.generation else self.offset
+        data = files.read_fd(fd, self.offset, None if end is None else max(0, end - self.offset))
         problem = self._mismatch(fd, head if head is not None and head.generation == self.generation else None, data)
         if problem is not None:
             raise problem
@@ -115,16 +116,16 @@ class Replica:
         if newest is None:
             return None
         if newest != self.generation:
-            self._load(newest, head, to_the_end=True)
+            self._load_patiently(newest, head)
         try:
             fd = self._read_until_whole(head, guard)
         except _ReplacedError:
-            self._load(newest, head, to_the_end=True)
+            self._load_patiently(newest, head)
             fd = self._read_until_whole(head, guard)
         while self._successor is not None:
             # Its writer died before the head named it.
             os.close(fd)
-            self._load(self._successor, None, to_the_end=True)
+            self._load_patiently(self._successor, None)
             fd = self._read_until_whole(None, guard)
         return fd
 
@@ -165,6 +166,16 @@ class Replica:
         self._path = self.layout.journal(generation)
         self._header = header
 
+    def _open_to_read(self) -> int:
+        if not self.shows_old_content:
+            return self._open()
+        files.look_at(self.layout.journal_dir)
+        return files.open_uncached(self._path)
+
+    def _size(self, fd: int) -> int:
+        # A client that shows old sizes is told by what can be read that it does.
+        return self.offset if self.shows_old_content else os.fstat(fd).st_size
+
     def _open(self, flags: int = os.O_RDONLY) -> int:
         if self.network:
             files.look_at(self.layout.journal_dir)
@@ -179,7 +190,8 @@ class Replica:
             fd = self._open(os.O_RDWR)
             try:
                 guard(fd)
-                problem = self._read_to_the_end(fd, head)
+                with self._reading(fd) as reader:
+                    problem = self._read_to_the_end(fd, reader, head)
             except BaseException:
                 os.close(fd)
                 raise
@@ -191,23 +203,36 @@ class Replica:
                 break
         raise last
 
-    def _read_to_the_end(self, fd: int, head: Head | None) -> DispatcherError | None:
+    @contextlib.contextmanager
+    def _reading(self, fd: int) -> Iterator[int]:
+        """The descriptor to read from while `fd` is open for writing."""
+        if not self.shows_old_content:
+            yield fd
+            return
+        reader = self._open_to_read()
+        try:
+            yield reader
+        finally:
+            os.close(reader)
+
+    def _read_to_the_end(self, fd: int, reader: int, head: Head | None) -> DispatcherError | None:
         """Take in the rest of the journal; what is wrong when this cannot be the journal that the head names."""
         path = self._path
-        size = os.fstat(fd).st_size
-        if os.pread(fd, len(self._header), 0) != self._header:
+        header = files.read_fd(reader, 0, len(self._header))
+        if header != self._header and not self._header.startswith(header):
             raise _ReplacedError
+        data = files.read_fd(reader, self.offset)
+        size = self.offset + len(data) if data else min(self.offset, self._size(reader))
         if head is not None and size < head.length:
             return self._too_short(f"{path}: {size} bytes, but the lock file says that {head.length} were written")
         if size < self.offset:
             return self._too_short(f"{path}: {size} bytes, but {self.offset} were there before")
-        data = files.read_fd(fd, self.offset, size - self.offset)
         certain = 0 if head is None else max(0, head.length - self.offset)
         try:
             lines = journal.parse_lines(data[:certain], path, self.offset) if certain else []
         except DamagedJournalError as error:
             return error
-        problem = self._mismatch(fd, head, data)
+        problem = self._mismatch(reader, head, data)
         if problem is not None or not data:
             return problem
         self._take_in(data[:certain], lines, certain)
@@ -294,6 +319,15 @@ class Replica:
             if lines and lines[-1].event == "continued":
                 self._successor = journal.named_by(lines.pop())
             yield from lines
+
+    def _load_patiently(self, number: int, head: Head | None) -> None:
+        """As `_load`, looking again where a filesystem may show old data."""
+        for pause_s in STALE_PAUSES_S[1:] if self.network else ():
+            with contextlib.suppress(DamagedJournalError):
+                self._load(number, head, to_the_end=True)
+                return
+            time.sleep(pause_s)
+        self._load(number, head, to_the_end=True)
 
     def _load(self, number: int, head: Head | None, *, to_the_end: bool) -> None:
         """Build the records anew from one generation; a generation that cannot be read changes nothing."""

@@ -60,6 +60,7 @@ def rotate(store: Store) -> bool:
                     checksum.add(tail)
                     os.fsync(new)
                     files.sync_directory(layout.journal_dir)
+                    store.begin_append()
                     may_be_in_force = True
                     continue_with(fd, store.seq + 1, store.by, begun)
                     store.begin_generation(begun, header, base_seq, checksum)

@@ -82,7 +82,7 @@ class Store:
         self._lock: ClaimsLock | None = None
         self._head: Head | None = None
         self._head_changed = False
-        self._replica = Replica(layout, mount_of(layout.root).is_network)
+        self._replica = Replica(layout, mount_of(layout.root))
         self._edits = HandEdits(layout, self._replica, wall_clock, in_manifest)
         self._busy = False
 
@@ -164,9 +164,10 @@ class Store:
                 self._take_in_edits(tx)
                 yield tx
                 if tx.lines:
-                    self._claims_lock().make_sure()
+                    self._claims_lock().begin_append()
                     self._replica.append(fd, tx.lines)
                     self.status_is_stale = True
+                self._finish_append()
             except BaseException:
                 tx.undo(keep_directories=self._replica.in_doubt)
                 # What was taken in of the status file is not: it is looked at again.
@@ -175,6 +176,9 @@ class Store:
                 if self._replica.offset != before:
                     # Interrupted when it had been written already: then it has happened, and is read again.
                     self._replica.generation = None
+                if not self._replica.in_doubt:
+                    with contextlib.suppress(StorageError, LockLostError):
+                        self._finish_append()
                 raise
             self._write_head()
         if self._lock is not None and self._lock.took_over:
@@ -262,6 +266,18 @@ class Store:
             fd = self._replica.catch_up(None, lock.guard)
         return fd
 
+    def begin_append(self) -> None:
+        """Under the lock: before anything is written to the journal."""
+        self._claims_lock().begin_append()
+
+    def _finish_append(self) -> None:
+        """Say where the journal ends, to those who cannot rely on what they are shown."""
+        replica = self._replica
+        in_doubt, replica.in_doubt = replica.in_doubt, True
+        with files.storing("saying where the journal ends, in", self.layout.run_state):
+            self._claims_lock().finish_append(replica.generation or 1, replica.offset, replica.checksum.value)
+        replica.in_doubt = in_doubt
+
     def _write_head(self) -> None:
         """Say how far the journal goes, if that has changed."""
         head, replica = self._head, self._replica
@@ -281,6 +297,7 @@ class Store:
     def begin_generation(self, generation: int, header: bytes, base_seq: int, checksum: RunningChecksum) -> None:
         """Under the lock: a new generation that says what this one says is in force from now on."""
         self._replica.move_to(generation, header, base_seq, checksum)
+        self._finish_append()
         self._write_head()
 
     def _create_journal(self, generation: int) -> None:

@@ -10,6 +10,8 @@
   further mount options in `options="noac"`; `reboot_server()`; `on_server(a)` is the same directory at the server.
 - `sshfs`: two sets of namespaces. `hosts()`, or `hosts("dir_cache=no")` with sshfs's options; `below(a)` is the same
   directory without sshfs, for the test's own process.
+- `gluster`: two sets of namespaces, each with its own FUSE mount of a GlusterFS volume. `hosts("defaults")`,
+  `"caches-on"` or `"caches-off"`.
 - `lockfs`: two sets of namespaces. `hosts("ENOSYS")`, `"ENOLCK"`, `"EOPNOTSUPP"`, `"EIO"`, `"local"`, `"nop"` or
   `"pass"`; `below(a)`.
 

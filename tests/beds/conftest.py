@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from .gluster import GlusterBed
 from .lockfs import LockfsBed
 from .needs import NEEDS, why_not
 from .nfs import NfsBed
@@ -40,6 +41,11 @@ def _lockfs() -> Iterator[LockfsBed]:
     yield from _session_bed(LockfsBed)
 
 
+@pytest.fixture(scope="session")
+def _gluster() -> Iterator[GlusterBed]:
+    yield from _session_bed(GlusterBed)
+
+
 @pytest.fixture
 def nfs(_nfs: NfsBed) -> Iterator[NfsBed]:
     """Real NFS between two client kernels, with a lease of 15 s."""
@@ -57,3 +63,9 @@ def sshfs(_sshfs: SshfsBed) -> Iterator[SshfsBed]:
 def lockfs(_lockfs: LockfsBed) -> Iterator[LockfsBed]:
     yield _lockfs
     _lockfs.heal()
+
+
+@pytest.fixture
+def gluster(_gluster: GlusterBed) -> Iterator[GlusterBed]:
+    yield _gluster
+    _gluster.heal()

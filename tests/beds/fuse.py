@@ -1,4 +1,4 @@
-"""What the two FUSE beds share: one lower directory, mounted once for each of two hosts.
+"""What the FUSE beds share: one lower directory, mounted once for each of two hosts.
 
 The hosts are processes of this machine in namespaces of their own: each has a name, a boot id, process ids, a mount and
 a private temporary directory like a host of its own, and the shared directory under the same path. They share the
@@ -69,9 +69,12 @@ class FuseBed(Bed):
         if variant not in self._variants:
             self._variants[variant] = self._new_hosts(variant)
         name = f"shared-{next(self._directories)}"
-        os.mkdir(self.outside(f"{self.lower}/{name}"))
+        self._make_directory(variant, name)
         a, b = self._variants[variant]
         return Host(a, f"{a.point}/{name}"), Host(b, f"{b.point}/{name}")
+
+    def _make_directory(self, variant: str, name: str) -> None:
+        os.mkdir(self.outside(f"{self.lower}/{name}"))
 
     def _new_hosts(self, variant: str) -> tuple[NamespaceHost, NamespaceHost]:
         number = len(self._variants)

@@ -51,6 +51,16 @@ NEEDS = {
         },
         ("/dev/fuse",),
     ),
+    "gluster": Needs(
+        {
+            "glusterd": "glusterfs-server",
+            "gluster": "glusterfs-client",
+            "glusterfs": "glusterfs-client",
+            "fusermount3": "fuse3",
+            "ip": "iproute2",
+        },
+        ("/dev/fuse",),
+    ),
     "lockfs": Needs(
         {
             "gcc": "gcc",

@@ -52,6 +52,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     layout: Layout
     matrix: Path
     lock: str = "auto"
+    # What a lab's own script locks while it changes the status file.
+    script_lock: Path | None = None
     methods: Mapping[str, Method] = _NOTHING
     poll_interval_s: float = 30.0
     heartbeat_s: float = 2.0
@@ -79,6 +81,7 @@ _Fields = Mapping[str, tuple[str, values.Reader]]
 _SETTINGS: Final[_Fields] = {
     "matrix": ("matrix", values.parse_text),
     "status_file": ("status_file", values.parse_text),
+    "script_lock": ("script_lock", values.parse_text),
     "lock": ("lock", _parse_lock),
     "poll_interval": ("poll_interval_s", values.parse_duration),
     "heartbeat": ("heartbeat_s", values.parse_duration),
@@ -117,6 +120,7 @@ def load_config(layout: Layout) -> Config:
     fields = _read(document, _SETTINGS, "", [*_SETTINGS, "methods"], faults)
     fields["matrix"] = layout.root / fields["matrix"] if "matrix" in fields else layout.default_matrix
     layout = _with_status_file(layout, fields.pop("status_file", None), fields["matrix"], faults)
+    fields["script_lock"] = _script_lock(layout, fields.get("script_lock"), faults)
     config = Config(layout=layout, methods=_methods(layout, document.get("methods"), faults), **fields)
     if config.lost_after_s < 5 * config.heartbeat_s:
         faults.append(
@@ -141,6 +145,23 @@ def _with_status_file(layout: Layout, name: str | None, matrix: Path, faults: li
     elif not path.parent.is_dir():
         faults.append(f"status_file = {name!r}: there is no directory {path.parent}")
     return Layout(layout.root, path)
+
+
+def _script_lock(layout: Layout, name: str | None, faults: list[str]) -> Path | None:
+    """The file that a lab's own script locks while it changes the status file."""
+    if name is None:
+        return None
+    path = Path(os.path.realpath(layout.root / name))
+    if path == Path(os.path.realpath(layout.lock_file)):
+        faults.append(f"script_lock = {name!r}: that is the dispatchers' own lock; let your script lock another file")
+    elif path == layout.status_file:
+        faults.append(
+            f"script_lock = {name!r}: that is the status file, which is replaced at every change, so that two would "
+            "lock different files; let your script lock a file of its own"
+        )
+    elif not path.parent.is_dir():
+        faults.append(f"script_lock = {name!r}: there is no directory {path.parent}")
+    return path
 
 
 def _load(path: Path, data: bytes) -> Mapping[Any, Any]:

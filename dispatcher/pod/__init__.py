@@ -8,7 +8,8 @@ dry_run: what a start would do. slots, gpus, gpu_users, gpu_pool: what a pod has
 with it. host_checks: whether jobs can run here. launch: what an attempt finds in its directory. limits: what it may
 take. flights: attempts in flight. outcome: how they ended and what becomes of the entry; error_line: what their logs
 say of it (pure). fence: numbers and directories of attempts, and what blocks a claim. recover: attempts of
-dead dispatchers. register: the pod's name and heartbeat. prove: whether locks lock. wake: waiting.
+dead dispatchers. register: the pod's name and heartbeat. prove: whether locks lock. unwatched,
+script_lock: what a lab's own script runs, and the lock shared with it. wake: waiting.
 
 The pid of a wrapper is recorded with the next transaction, at the latest 20 ms later: a claim costs one sync of the
 disk, not two. Until then the life sign, which is locked before the wrapper starts, says that the attempt lives.

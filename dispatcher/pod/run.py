@@ -132,6 +132,7 @@ class Pod:
         self.poll_interval_s = options.poll_interval_s or config.poll_interval_s
         self.projector = Projector(store)
         self.turn = Turn(store, config, options, gpus, say)
+        self.turn.show_claims = self.projector.write
         store.while_waiting = registration.beat
         self._next_poll_s = 0.0
         self._next_show_s = 0.0

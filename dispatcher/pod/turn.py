@@ -22,11 +22,12 @@ from dispatcher.pod.offers import Offer, gpus_of, own_offer, published
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.recording import Recorder, gpu_indices, is_current
 from dispatcher.pod.recover import Found, Recovery, claimed_here
+from dispatcher.pod.script_lock import ScriptLock
+from dispatcher.pod.unwatched import Unwatched
 from dispatcher.pod.waiting import summary
 from dispatcher.run_state.fold import Pause, host_scope
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.life import SlotInfo
-from dispatcher.run_state.outside import is_unwatched, taken_gpus
 from dispatcher.run_state.states import IN_FLIGHT, State
 from dispatcher.run_state.store import Store, Transaction
 from dispatcher.workspace import AttemptPaths
@@ -60,14 +61,17 @@ class Turn:
         self._record = Recorder(store, config, self._entry, say)
         self._fence = Fence(config.layout, options.pod, self.recovery.pod_is_alive, say)
         self._elsewhere: set[str] = set()
-        # What somebody outside runs: no dispatcher watches it.
-        self._unwatched: set[str] = set()
+        self.unwatched = Unwatched(config, say)
         # Whether there is a new manifest whose entries are not all queued yet.
         self._replaced = False
         # Whether entries of the manifest have lost their records, to be queued anew.
         self._forgotten = False
         self._claims = 0
         self._shown_slots: list[SlotInfo] = []
+        path = config.script_lock
+        self._script_lock = None if path is None else ScriptLock(path, config.layout.root, say)
+        # Brings the status file up to date.
+        self.show_claims: Callable[[], None] = lambda: None
         # Whether the last turn left blocked jobs behind without reaching the others.
         self._came_short = False
         self.complaint = StatusComplaint(store, say)
@@ -115,7 +119,7 @@ class Turn:
         self.store.fold.drain_touched()
         self._elsewhere = {job for job, record in self.store.records.items() if record.state in IN_FLIGHT}
         self._elsewhere.difference_update(self.flights.by_job)
-        self._unwatched = {job for job, record in self.store.records.items() if is_unwatched(record)}
+        self.unwatched.look_at_all(self.store.records)
         for job in entries:
             self.queue.update(job, self.store.records.get(job))
         for need in self.queue.needed_elsewhere():
@@ -147,21 +151,28 @@ class Turn:
             self._sync()
             self._follow_manifest()
         if look_around:
-            found = self.recovery.look(
-                [(job, self.store.records[job]) for job in sorted(self._elsewhere | self._unwatched)]
-            )
+            others = sorted(self._elsewhere | self.unwatched.jobs)
+            found = self.recovery.look([(job, self.store.records[job]) for job in others])
         self._carry_out_wishes()
         self.flights.enforce_limits()
         for flight in ended:
             self._release(flight)
         # What has ended may be what others wait for, so only the transaction itself can tell what is ready then.
-        claiming = claiming and not self.enough() and self.has_free_slots()
+        claiming = claiming and not (self.enough() or self.unwatched.complaint) and self.has_free_slots()
         claiming = claiming and (bool(ended or found) or self.queue.has_ready(self._now()))
         if claiming:
             self.gpus.look(self.flights.is_ours)
         if not (ended or found or claiming or self._pids_are_due() or self._is_edited()):
             return 0
-        return self._transact(ended, found, claiming)
+        if not claiming or self._script_lock is None:
+            return self._transact(ended, found, claiming)
+        with self._script_lock.held() as is_held:
+            claims = self._transact(ended, found, is_held)
+            if claims:
+                # Before the script looks again.
+                self.show_claims()
+        self._came_short |= not is_held
+        return claims
 
     def _transact(self, ended: list[Flight], found: list[Found], claiming: bool) -> int:
         choices: list[tuple[Choice, int, AttemptPaths]] = []
@@ -174,7 +185,7 @@ class Turn:
                 endings = [self._record.end(tx, f.job, f.number, f.ending) for f in ended if f.ending]
                 endings += [self._record.found(tx, one) for one in found]
                 self._sync()
-                if claiming:
+                if claiming and not self.unwatched.complaint:
                     choices = self._claim(tx, taken)
         except BaseException:
             # Nothing has happened: what has ended stays to be recorded, what was chosen is still queued.
@@ -281,15 +292,11 @@ class Turn:
                 self._elsewhere.add(job)
             else:
                 self._elsewhere.discard(job)
-            if record is not None and is_unwatched(record):
-                self._unwatched.add(job)
-            else:
-                self._unwatched.discard(job)
+            self.unwatched.update(job, record)
         pauses = self.store.fold.pauses
         self.queue.pause(pauses)
         self._note_host_pause(pauses.get(host_scope(host_name())))
-        held = taken_gpus((job, self.store.records[job]) for job in self._unwatched)
-        self.gpus.hold({**held, **gpus_paused_here(pauses)})
+        self.gpus.hold({**self.unwatched.taken_gpus(self.store.records), **gpus_paused_here(pauses)})
 
     def _note_host_pause(self, pause: Pause | None) -> None:
         note = "" if pause is None else f"no claims: {pause.scope} is paused since {pause.at}: {pause.why}"
@@ -357,11 +364,12 @@ class Turn:
         return max(0.0, min(waits)) if waits else None
 
     def is_finished(self) -> bool:
-        return not self.has_unrecorded_pids() and self.queue.is_finished(self._now())
+        is_finished = bool(self.unwatched.complaint) or self.queue.is_finished(self._now())
+        return is_finished and not self.has_unrecorded_pids()
 
     def exit_code(self) -> int:
         """1 when an entry that this pod could run has failed for good or cannot go on, else 0."""
-        return int(self._record.failures > 0 or bool(self._stuck()))
+        return int(self._record.failures > 0 or bool(self._stuck() or self._stopped_early()))
 
     def last_words(self) -> list[str]:
         """What a pod that ends by itself leaves behind, and why."""
@@ -379,6 +387,9 @@ class Turn:
             why = summary(waiting.why(job).text for job in refused)
             said.append(f"{_entries(len(refused))} left that this pod cannot run: {why}")
         return said
+
+    def _stopped_early(self) -> bool:
+        return self.options.until_empty and bool(self.unwatched.complaint)
 
     def _stuck(self) -> list[str]:
         return self.queue.stuck(self._now()) if self.options.until_empty else []
@@ -399,7 +410,13 @@ class Turn:
         return self.gpus.slot_infos(jobs)
 
     def notes(self) -> list[str]:
-        notes = (self._host_note, self.manifest.complaint, self.complaint.said, *self._fence.notes())
+        notes = (
+            self._host_note,
+            self.unwatched.complaint,
+            self.manifest.complaint,
+            self.complaint.said,
+            *self._fence.notes(),
+        )
         return [note for note in notes if note]
 
     def describe_slots(self) -> str:

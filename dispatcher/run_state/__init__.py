@@ -25,7 +25,8 @@ until `dispatcher init --adopt` begins the journal with its records or `status_f
 that makes no record is refused and its job held.
 
 Outside (outside). A line set to running with a pid is the claim of a script that is no dispatcher: honoured, watched by
-nobody, its GPU taken while the pid lives here. A dispatcher that claimed the entry at the same moment gives way.
+nobody, its GPU taken while the pid lives here. With `script_lock` dispatchers hold the script's lock from before they
+look at the file until their claims stand in it. Without, one that claimed the same entry gives way, and stops claiming.
 
 Hand edits (edits, merge, hand_edits). Each line is compared with the record of the same `rev`: what differs is an
 edit, what is merely old is not. Old versions are remembered, or read from the journal once for a whole old copy. What

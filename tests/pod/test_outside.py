@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,7 +66,7 @@ def test_the_gpu_of_an_adopted_job_is_taken_while_its_process_lives(
 
 
 def test_what_a_script_claims_is_left_to_it(fleet: Fleet, script: subprocess.Popen[bytes]) -> None:
-    fleet.write_config("status_file: matrix_status.json\n")
+    fleet.write_config("status_file: matrix_status.json\nscript_lock: matrix/claims.lock\n")
     fleet.write_manifest(
         [shell("a", GATED), shell("b", "touch twice"), shell("c", "true"), shell("d", "true", needs=["b"])]
     )
@@ -88,6 +90,26 @@ def test_what_a_script_claims_is_left_to_it(fleet: Fleet, script: subprocess.Pop
     assert "b" not in {row["job_id"] for row in json.loads(fleet.run("results", "--json"))}
 
 
+def test_a_pod_claims_nothing_beside_a_script_whose_lock_it_does_not_know(
+    fleet: Fleet, script: subprocess.Popen[bytes]
+) -> None:
+    fleet.write_manifest([shell("a", GATED), shell("b", "true"), shell("c", "true")])
+    pod = fleet.start("pod", "--until-empty", poll="0.2")
+    fleet.wait_running("a")
+    wait_until(lambda: "c" in fleet.status(), "all are queued")
+    write(fleet.layout.status_file, "b", **claim_of(script))
+    pod.says("b was claimed by shivam-0")
+    wait_until(lambda: "script_lock: FILE" in fleet.run("pods"), "`pods` says it, too")
+    (fleet.root / "go").touch()
+    # What ran is recorded, but nothing is begun.
+    assert pod.end() == 1
+    assert fleet.states() == {"a": "done", "b": "running", "c": "queued"}
+    # Told what the script locks, it goes on.
+    fleet.write_config("script_lock: matrix/claims.lock\n")
+    fleet.run_all()
+    assert fleet.states() == {"a": "done", "b": "running", "c": "done"}
+
+
 def test_a_dispatcher_gives_way_to_a_script_that_claims_what_it_runs(
     fleet: Fleet, script: subprocess.Popen[bytes]
 ) -> None:
@@ -106,6 +128,77 @@ def test_a_dispatcher_gives_way_to_a_script_that_claims_what_it_runs(
     pod.says("not recorded")
     record = fleet.record("a")
     assert (record.state, record.pod, record.attempt, record.outside) == ("running", "shivam-0", 2, True)
+    assert pod.stop() == 0
+
+
+LAB_SCRIPT = """
+import fcntl, json, os, sys, time
+
+lock_with = getattr(fcntl, sys.argv[1])
+while True:
+    with open("matrix/claims.lock", "a") as lock:
+        lock_with(lock, fcntl.LOCK_EX)
+        with open("matrix_status.json") as file:
+            status = json.load(file)
+        job = next((job for job, line in status.items() if line["state"] == "queued"), None)
+        if job is not None:
+            now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            status[job].update(state="running", pod="shivam-0", pid=os.getpid(), gpu=None, started_at=now)
+            with open("matrix_status.json", "w") as file:
+                json.dump(status, file)
+    if job is None:
+        break
+    with open("ran", "a") as file:
+        file.write(f"script {job}\\n")
+    with open("matrix/claims.lock", "a") as lock:
+        lock_with(lock, fcntl.LOCK_EX)
+        with open("matrix_status.json") as file:
+            status = json.load(file)
+        status[job].update(state="done", exit_code=0)
+        with open("matrix_status.json", "w") as file:
+            json.dump(status, file)
+"""
+
+
+@pytest.mark.parametrize("kind", ["flock", "lockf"])
+def test_a_script_and_two_pods_that_share_its_lock_run_nothing_twice(fleet: Fleet, kind: str) -> None:
+    fleet.write_config("status_file: matrix_status.json\nscript_lock: matrix/claims.lock\n")
+    jobs = [f"job{number:02d}" for number in range(60)]
+    fleet.write_manifest([shell(job, f"echo pod {job} >> ran") for job in jobs])
+    path = fleet.root / "matrix_status.json"
+    path.write_text(json.dumps({job: {"state": "queued"} for job in jobs}))
+    (fleet.root / "lab.py").write_text(LAB_SCRIPT)
+    pods = [fleet.start(name, "--slots", "2", poll="0.2") for name in ("one", "two")]
+    for pod in pods:
+        pod.ready()
+    script = subprocess.run(
+        [sys.executable, "lab.py", kind], cwd=fleet.root, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert script.returncode == 0, script.stderr
+    for job in jobs:
+        fleet.wait_for(job, "done")
+    ran = [line.split() for line in (fleet.root / "ran").read_text().splitlines()]
+    assert sorted(job for _, job in ran) == jobs
+    # Both have had their share, else nothing was shown.
+    assert {who for who, _ in ran} == {"script", "pod"}
+    theirs = {job for who, job in ran if who == "script"}
+    assert {job for job, record in fleet.records().items() if record.outside} == theirs
+    assert not any(record.attempt > 1 for record in fleet.records().values())
+    assert [pod.stop() for pod in pods] == [0, 0]
+
+
+def test_a_script_that_keeps_its_lock_stops_claims_alone(fleet: Fleet) -> None:
+    fleet.write_config("script_lock: matrix/claims.lock\n")
+    fleet.write_manifest([shell("a", GATED), shell("b", "true")])
+    pod = fleet.start("pod", poll="0.2")
+    fleet.wait_running("a")
+    with open(fleet.root / "matrix" / "claims.lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (fleet.root / "go").touch()
+        fleet.wait_for("a", "done")
+        pod.says("nothing is claimed meanwhile")
+        assert fleet.record("b").state == "queued"
+    fleet.wait_for("b", "done")
     assert pod.stop() == 0
 
 

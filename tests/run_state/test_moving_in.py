@@ -170,3 +170,17 @@ def test_a_place_that_cannot_hold_the_status_file(kept: Layout, value: str, word
     kept.config_file.write_text(f"status_file: {value}\n")
     with pytest.raises(ConfigError, match=word):
         load_config(Layout(kept.root))
+
+
+@pytest.mark.parametrize(
+    ("value", "word"),
+    [
+        ("run_state/claims.lock", "the dispatchers' own lock"),
+        ("lab/status.json", "which is replaced at every change"),
+        ("gone/lock", "there is no directory"),
+    ],
+)
+def test_a_lock_that_a_script_cannot_share(kept: Layout, value: str, word: str) -> None:
+    kept.config_file.write_text(f"status_file: lab/status.json\nscript_lock: {value}\n")
+    with pytest.raises(ConfigError, match=word):
+        load_config(Layout(kept.root))

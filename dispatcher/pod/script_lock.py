@@ -1,0 +1,80 @@
+"""The lock under which a lab's own script changes the status file, taken by dispatchers too while they claim.
+
+A claim counts when it stands in the journal, but such a script knows the status file alone. So where dispatcher.yaml
+names the script's lock (`script_lock`), a dispatcher holds it from before it looks at the file until its claims stand
+there: then no entry is claimed twice. It only tries, and claims later when the script does not let go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import random
+import struct
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from dispatcher.run_state import files
+from dispatcher.run_state.mounts import mount_of
+
+_WAIT_S: Final = 1.0
+_PAUSE_S: Final = 0.005
+_WHOLE_FILE: Final = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+
+
+class ScriptLock:
+    """Excludes scripts that lock `path` by flock and those that lock it by lockf or fcntl."""
+
+    def __init__(self, path: Path, root: Path, say: Callable[[str], None]) -> None:
+        self.path = path
+        self._root = root
+        self._say = say
+        # There flock is a lock on all bytes, and the two kinds would exclude each other.
+        self._network = mount_of(path.parent).is_network
+        self._complained = False
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[bool]:
+        """Hold the lock; False when somebody else does not let it go."""
+        with files.shared_umask(self._root), files.storing("opening the script's lock", self.path):
+            # A script may have replaced the file.
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            is_held = self._take(fd)
+            self._complain(is_held)
+            yield is_held
+        finally:
+            # Gives both kinds back.
+            os.close(fd)
+
+    def _take(self, fd: int) -> bool:
+        end_s = time.monotonic() + _WAIT_S
+        while not self._try(fd):
+            if time.monotonic() > end_s:
+                return False
+            time.sleep(_PAUSE_S * random.uniform(0.5, 1.5))
+        return True
+
+    def _try(self, fd: int) -> bool:
+        with files.storing("taking the script's lock", self.path):
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            try:
+                if not self._network:
+                    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _WHOLE_FILE)
+            except (BlockingIOError, PermissionError):
+                fcntl.flock(fd, fcntl.LOCK_UN)
+                return False
+        return True
+
+    def _complain(self, is_held: bool) -> None:
+        if not is_held and not self._complained:
+            self._say(
+                f"warning: {self.path}: somebody has held this lock for {_WAIT_S:g} s: nothing is claimed meanwhile"
+            )
+        self._complained = not is_held

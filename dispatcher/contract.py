@@ -34,6 +34,9 @@ ALIVE_FILE: Final = "alive"
 SUPERSEDED_FILE: Final = "superseded"
 STOP_FILE: Final = "stop"
 
+# The parameters of an entry with a `job` that say how its job is launched; those with a dot are parts of its `config`.
+JOB_WORDS: Final = ("output_dir", "checkpoints", "project", "group", "restore", "tensor_shards")
+
 
 def attempt_dir() -> Path | None:
     """The directory of the attempt that this process belongs to; None when it was started by hand."""

@@ -26,6 +26,9 @@ def workspace(tmp_path):
     root.mkdir()
     made = Workspace(root, by="script")
     made.add(ENTRIES)
+    made.layout.templates_dir.mkdir()
+    for method in {entry["method"] for entry in ENTRIES}:
+        made.layout.training_template(method).write_text("PARAMS = {'seed': 0}\n")
     return made
 
 

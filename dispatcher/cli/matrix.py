@@ -6,15 +6,16 @@ import json
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import click
 
 from dispatcher import contract
 from dispatcher.cli.common import where_option
 from dispatcher.config import Config, interpreter, load_config
-from dispatcher.errors import DispatcherError, ManifestError, TemplateError
+from dispatcher.errors import ManifestError
 from dispatcher.matrix.condition import Where
 from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.manifest import Manifest, load_manifest, write_manifest
@@ -37,12 +38,19 @@ def matrix() -> None:
 )
 @click.pass_obj
 def make(layout: Layout, spec: Path, output: Path | None) -> None:
-    """Write the manifest that the sweep specification SPEC stands for."""
+    """Write the manifest that the sweep specification SPEC stands for, unless `matrix check` would refuse it."""
     from dispatcher.matrix.sweep import expand
+    from dispatcher.templates.check import check_entries
 
     config = load_config(layout)
     target = output or config.matrix
-    manifest = write_manifest(target, expand(spec), known_ids=known_ids(config.layout))
+
+    def refuse_faults(manifest: Manifest) -> None:
+        findings = check_entries(config, manifest.entries.values(), values=True)
+        if findings.faults or findings.misspelt:
+            raise ManifestError(f"{target}, which was not written", [*findings.faults, *findings.misspelt])
+
+    manifest = write_manifest(target, expand(spec), known_ids(config.layout), refuse_faults)
     click.echo(f"{target}: {_count(manifest.entries.values())}")
 
 
@@ -50,7 +58,12 @@ def make(layout: Layout, spec: Path, output: Path | None) -> None:
 @click.argument("manifest", required=False, type=click.Path(path_type=Path))
 @click.pass_context
 def check(context: click.Context, manifest: Path | None) -> None:
-    """List every fault of MANIFEST, and parameters that no template reads; exit status 1 if there are faults."""
+    """List every fault of MANIFEST, and parameters that no template reads; exit status 1 if there are faults.
+
+    A parameter that nothing reads is a fault when it nearly is a word that something reads, such as `time_limt`.
+    """
+    from dispatcher.templates.check import check_entries
+
     layout: Layout = context.obj
     config = load_config(layout)
     try:
@@ -58,9 +71,10 @@ def check(context: click.Context, manifest: Path | None) -> None:
     except ManifestError as error:
         click.echo(error, err=True)
         context.exit(1)
-    faults, warnings = check_jobs(config, loaded)
-    for warning in warnings:
-        click.echo(f"warning: {warning}", err=True)
+    findings = check_entries(config, loaded.entries.values(), values=True)
+    faults = [*findings.faults, *findings.misspelt, *_job_faults(config, loaded)]
+    for line in findings.unread:
+        click.echo(f"note: {line} (fine for tables and filters)", err=True)
     if faults:
         click.echo(ManifestError(str(loaded.path), faults), err=True)
         context.exit(1)
@@ -100,74 +114,40 @@ def known_ids(layout: Layout) -> frozenset[str]:
     return frozenset(content)
 
 
-def check_jobs(config: Config, manifest: Manifest) -> tuple[list[str], list[str]]:
-    """Faults and warnings that show only when jobs are started: templates, required parameters, placeholders."""
-    from dispatcher.templates.render import command_line, placeholders, render_training, unread_parameters, uses_script
+def _job_faults(config: Config, manifest: Manifest) -> list[str]:
+    """Faults of the entries that say `job`: whether there is such a job, and whether it takes their configuration.
 
-    faults: dict[str, None] = {}
-    warnings: list[str] = []
-    by_method: dict[str, list[Entry]] = {}
-    for entry in manifest.entries.values():
-        by_method.setdefault(entry.method, []).append(entry)
-    _check_job_keys(config, manifest, faults, warnings)
-    for name, entries in by_method.items():
-        method = config.method(name)
-        for entry in entries:
-            try:
-                command_line(method, entry, Path("script.py"))
-                if uses_script(method, entry):
-                    render_training(method.template, entry, method)
-            except TemplateError as error:
-                faults.setdefault(str(error))
-        read_by_command = {entry.job_id: placeholders(method, entry) for entry in entries}
-        scripted = [entry for entry in entries if uses_script(method, entry)]
-        try:
-            unread = unread_parameters(method.template, scripted) if scripted else {}
-        except DispatcherError as error:
-            faults.setdefault(str(error))
-            continue
-        warnings += _unread_lines(str(method.template), unread, read_by_command)
-    return list(faults), warnings
-
-
-def _check_job_keys(config: Config, manifest: Manifest, faults: dict[str, None], warnings: list[str]) -> None:
-    """Look at the entries that say `job`: whether there is such a job, and whether it takes their configuration.
-
-    Only the jobs' own code knows, and it may import JAX: another process asks it.
+    Only the jobs' own code knows, and it may import JAX: another process asks it, of the interpreter that runs the job.
     """
-    entries = [entry.document() for entry in manifest.entries.values() if entry.job and entry.command is None]
-    if not entries:
-        return
-    root = config.layout.root
-    done = subprocess.run(
-        [os.fspath(interpreter(None)), "-P", "-m", "dispatcher.runtime", "check"],
-        input=json.dumps(entries),
-        cwd=root,
-        env={**os.environ, contract.ROOT: os.fspath(root)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    by_python: dict[Path, list[dict[str, Any]]] = {}
+    for entry in manifest.entries.values():
+        if entry.job and entry.command is None:
+            python = interpreter(config.method(entry.method).python)
+            by_python.setdefault(python, []).append(entry.document())
+    return [fault for python, entries in by_python.items() for fault in _ask(config.layout.root, python, entries)]
+
+
+def _ask(root: Path, python: Path, entries: list[dict[str, Any]]) -> list[str]:
+    try:
+        done = subprocess.run(
+            [python, "-P", "-m", "dispatcher.runtime", "check"],
+            input=json.dumps(entries),
+            cwd=root,
+            env={**os.environ, contract.ROOT: os.fspath(root)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError:
+        # That there is no such interpreter is a fault of the method already.
+        return []
     if done.returncode:
         last = (done.stderr.strip() or "no reason given").splitlines()[-1]
-        warnings.append(f"the entries with a job could not be checked: {last}")
-        return
+        click.echo(f"warning: the entries with a job could not be checked: {last}", err=True)
+        return []
     # What a job's own module prints when it is imported stands above.
-    for job_id, found in json.loads(done.stdout.splitlines()[-1]).items():
-        for fault in found:
-            faults.setdefault(f"{job_id}: {fault}")
-
-
-def _unread_lines(
-    template: str, unread: Mapping[str, list[str]], read_by_command: Mapping[str, frozenset[str]]
-) -> list[str]:
-    lines = []
-    for key, job_ids in unread.items():
-        ignored = [job_id for job_id in job_ids if key not in read_by_command[job_id]]
-        if ignored:
-            count = "1 entry says" if len(ignored) == 1 else f"{len(ignored)} entries say"
-            lines.append(f"{template}: does not read {key}, which {count} (such as {ignored[0]})")
-    return lines
+    found = json.loads(done.stdout.splitlines()[-1])
+    return list(dict.fromkeys(f"{job_id}: {fault}" for job_id, faults in found.items() for fault in faults))
 
 
 def _count(entries: Iterable[Entry]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -115,6 +115,14 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             text = json.dumps(seen, sort_keys=True).encode()
         # 64 bits that nobody tries to forge; to import hashlib costs `status` more than all of these together.
         return f"{zlib.crc32(text):08x}{zlib.crc32(text[::-1]):08x}"
+
+    def says(self, key: str) -> bool:
+        """Whether the entry's document has `key`."""
+        return key in self.params or key in ("job_id", "method") or key in self._words()
+
+    def shape(self) -> Hashable:
+        """Alike for entries that differ only in values of parameters: what holds for the keys of one holds for all."""
+        return self.method, self.command, self.job is None, tuple(self.params), tuple(self._words())
 
     def _words(self) -> Mapping[str, Any]:
         if self.written:

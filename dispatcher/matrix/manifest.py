@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -163,12 +163,16 @@ def _similar(job_id: str, entries: Mapping[str, Entry]) -> str:
 
 
 def write_manifest(
-    path: str | os.PathLike[str], entries: Iterable[Mapping[str, Any]], known_ids: Collection[str] = ()
+    path: str | os.PathLike[str],
+    entries: Iterable[Mapping[str, Any]],
+    known_ids: Collection[str] = (),
+    check: Callable[[Manifest], None] | None = None,
 ) -> Manifest:
     """Check `entries` and write them to `path`, one line each with their keys in the given order.
 
     A reader sees the old manifest or the new one, never a part. ManifestError lists every fault; nothing is written
-    then. `known_ids`: jobs of other manifests that entries may need.
+    then. `known_ids`: jobs of other manifests that entries may need. `check` is called before anything is written, and
+    may raise.
     """
     lines = []
     faults = []
@@ -186,6 +190,8 @@ def write_manifest(
         problem = f"text with half of a surrogate pair, {error.object[error.start]!r}, cannot be written as UTF-8"
         raise ManifestError(str(path), [problem]) from None
     manifest = Manifest(Path(path), parse_manifest(data, str(path), known_ids))
+    if check is not None:
+        check(manifest)
     _replace(os.path.realpath(path), data)
     return manifest
 

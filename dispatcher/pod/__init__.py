@@ -4,6 +4,7 @@ run: set-up, the loop, signals, the end. turn: what happens between two waits: o
 recording: what such a transaction says of attempts. current_manifest: the entries in force.
 manifests: the ids of all manifests, for hand edits. complaint: what is wrong with the status file, said once.
 claim: which entries for which slots, now (pure). offers: what a pod takes; waiting: why a job is not claimed (pure).
+startable: what of the manifest can be started at all.
 dry_run: what a start would do. slots, gpus, gpu_users, gpu_pool: what a pod has, and what is wrong
 with it. host_checks: whether jobs can run here. launch: what an attempt finds in its directory. limits: what it may
 take. flights: attempts in flight. outcome: how they ended and what becomes of the entry; error_line: what their logs

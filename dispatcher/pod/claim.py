@@ -14,9 +14,9 @@ import msgspec
 
 from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.needs import dependents
-from dispatcher.pod.offers import Offer
+from dispatcher.pod.offers import UNUSABLE, Offer
 from dispatcher.pod.slots import Slot, Slots
-from dispatcher.pod.waiting import Facts, Waiting, retry_due
+from dispatcher.pod.waiting import Facts, Waiting, no_fault, retry_due
 from dispatcher.run_state.fold import Pause, host_scope
 from dispatcher.run_state.states import IN_FLIGHT, Record, State
 
@@ -35,7 +35,7 @@ class ClaimQueue:
     """The entries of one manifest that one pod may take, in the order in which it takes them.
 
     `offer` is what the pod takes. `gpus_of(entry)` is the number of GPUs that the entry or its method asks for (None:
-    not said).
+    not said). `fault_of(entry)` says why no pod could start it.
     """
 
     def __init__(
@@ -44,17 +44,20 @@ class ClaimQueue:
         offer: Offer,
         slots: Slots,
         gpus_of: Callable[[Entry], int | None],
+        fault_of: Callable[[Entry], str] = no_fault,
     ) -> None:
         self.entries = entries
         self.slots = slots
         self._gpus_of = gpus_of
+        self._fault_of = fault_of
         self._offer = offer
         self._pauses: Mapping[str, Pause] = {}
         self._records: dict[str, Record] = {}
         self._dependents = dependents({job: entry.needs for job, entry in entries.items() if entry.needs})
         self._kinds: dict[str, str] = {}
         for job, entry in entries.items():
-            if offer.refusal(entry, gpus_of(entry)) is None:
+            refusal = offer.refusal(entry, gpus_of(entry))
+            if refusal is None or refusal.kind == UNUSABLE:
                 self._kinds[job] = self._kind(entry)
         self._ready: dict[str, list[_Key]] = {CPU: [], EITHER: [], GPU: []}
         # The one key by which a job stands in line; keys in the heaps that are not its key any more are dropped there.
@@ -64,6 +67,8 @@ class ClaimQueue:
         self._postponed: dict[str, str] = {}
         # Ready entries of paused methods, out of the way until the method is resumed.
         self._shelves: dict[str, list[str]] = {}
+        # Ready entries that cannot be started as things stand.
+        self._faulty: list[str] = []
         self.unfinished: set[str] = set()
 
     def update(self, job: str, record: Record | None) -> None:
@@ -95,6 +100,13 @@ class ClaimQueue:
             for job in self._shelves.pop(method):
                 self.put_back(job)
 
+    def look_again(self, unusable_methods: Mapping[str, str]) -> None:
+        """Templates and the like have changed: what could not be started may be startable, and the other way round."""
+        self._offer = msgspec.structs.replace(self._offer, unusable_methods=unusable_methods)
+        faulty, self._faulty = self._faulty, []
+        for job in faulty:
+            self.put_back(job)
+
     def choose(self, now: str, limit: int | None = None) -> list[Choice]:
         """Take entries and slots for them, in order, until either is used up. `now` is a journal time."""
         self._wake_retries(now)
@@ -112,6 +124,10 @@ class ClaimQueue:
             if entry.method in self._pauses:
                 del self._lined[key[2]]
                 self._shelves.setdefault(entry.method, []).append(key[2])
+                continue
+            if entry.method in self._offer.unusable_methods or self._fault_of(entry):
+                del self._lined[key[2]]
+                self._faulty.append(key[2])
                 continue
             slot = self._slot_for(entry, kind, gpus_reserved)
             if slot is None:
@@ -180,6 +196,7 @@ class ClaimQueue:
                 entries=self.entries,
                 now=now,
                 gpus_of=self._gpus_of,
+                fault_of=self._fault_of,
                 offers=(self._offer,),
                 pauses=self._pauses,
                 me=self._offer.pod,

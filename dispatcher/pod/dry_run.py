@@ -23,6 +23,7 @@ from dispatcher.pod.options import PodOptions
 from dispatcher.pod.recording import gpu_indices
 from dispatcher.pod.recover import claimed_here
 from dispatcher.pod.register import Registration, refuse_shared_gpus
+from dispatcher.pod.startable import Startable
 from dispatcher.pod.waiting import Facts, Waiting
 from dispatcher.run_state import life
 from dispatcher.run_state.journal import now_text
@@ -73,18 +74,24 @@ def dry_run(layout: Layout, config: Config, options: PodOptions) -> DryRun:
         pauses = store.fold.pauses
         pool.hold({**taken_gpus(records.items()), **gpus_paused_here(pauses)})
         pool.look(lambda pid: processes.attempt_of(pid) in looked.mine)
-        offer = msgspec.structs.replace(own_offer(options, pool.slots), ill_gpus=ill_gpus(pool.slots))
+        said: list[str] = []
+        startable = Startable(config, said.append)
+        only = own_offer(options, pool.slots).only
+        startable.check(entry for entry in entries.values() if only.refusal(entry) is None)
+        offer = own_offer(options, pool.slots, startable.unusable_methods)
+        offer = msgspec.structs.replace(offer, ill_gpus=ill_gpus(pool.slots))
         facts = Facts(
             records=records,
             entries=entries,
             now=now_text(time.time()),
             gpus_of=lambda entry: gpus_of(config, entry),
             offers=(offer, *looked.offers),
+            fault_of=startable.fault,
             pauses=pauses,
             me=options.pod,
         )
         choices = _choose(facts, entries, offer, pool, options.max_jobs)
-        notes = [*_taken_in(layout, store, seen), *_refusals(layout, config, looked.namesake, options, pool)]
+        notes = [*said, *_taken_in(layout, store, seen), *_refusals(layout, config, looked.namesake, options, pool)]
     finally:
         pool.close()
     if options.max_jobs is not None and len(choices) >= options.max_jobs:
@@ -101,7 +108,7 @@ def dry_run(layout: Layout, config: Config, options: PodOptions) -> DryRun:
 
 
 def _choose(facts: Facts, entries: Mapping[str, Entry], offer: Offer, pool: GpuPool, limit: int | None) -> list[Choice]:
-    queue = ClaimQueue(entries, offer, pool.slots, facts.gpus_of)
+    queue = ClaimQueue(entries, offer, pool.slots, facts.gpus_of, facts.fault_of)
     for job, record in facts.records.items():
         queue.update(job, record)
     queue.pause(facts.pauses)

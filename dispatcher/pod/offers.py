@@ -6,6 +6,7 @@ A pod has its own offer at hand; the others' are read from `pods/<pod>.json`, wh
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -87,10 +88,11 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
         refusal = self.only.refusal(entry)
         if refusal is not None:
             return refusal
-        if entry.method in self.unusable_methods:
+        refusal = self._too_small(gpus)
+        if refusal is None and entry.method in self.unusable_methods:
             why = f"unusable method {entry.method}: {self.unusable_methods[entry.method]}"
             return Refusal(UNUSABLE, why, needs_person=True)
-        return self._too_small(gpus)
+        return refusal
 
     def _too_small(self, gpus: int | None) -> Refusal | None:
         if gpus is None:
@@ -110,7 +112,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
         return Refusal(ILL, f"asks for {_gpus(needed)}, but {why}")
 
 
-def own_offer(options: PodOptions, slots: Slots) -> Offer:
+def own_offer(options: PodOptions, slots: Slots, unusable_methods: Mapping[str, str] = MappingProxyType({})) -> Offer:
     """What a pod with these options and slots takes."""
     return Offer(
         pod=options.pod,
@@ -118,6 +120,7 @@ def own_offer(options: PodOptions, slots: Slots) -> Offer:
         gpus=len(slots.gpus),
         cpu_slots=slots.cpu_slots,
         only=Filter(options.methods, options.where),
+        unusable_methods=unusable_methods,
     )
 
 

@@ -23,6 +23,7 @@ from dispatcher.pod.options import PodOptions
 from dispatcher.pod.recording import Recorder, gpu_indices, is_current
 from dispatcher.pod.recover import Found, Recovery, claimed_here
 from dispatcher.pod.script_lock import ScriptLock
+from dispatcher.pod.startable import Startable
 from dispatcher.pod.unwatched import Unwatched
 from dispatcher.pod.waiting import summary
 from dispatcher.run_state.fold import Pause, host_scope
@@ -57,6 +58,7 @@ class Turn:
             look_every_s=options.poll_interval_s or config.poll_interval_s,
         )
         self.manifest = CurrentManifest(options.matrix or config.matrix, store, say)
+        self.startable = Startable(config, say)
         self.something_changed = True
         self._record = Recorder(store, config, self._entry, say)
         self._fence = Fence(config.layout, options.pod, self.recovery.pod_is_alive, say)
@@ -104,6 +106,7 @@ class Turn:
         """Take in a manifest that was replaced, and queue anew what people have forgotten."""
         self._replaced |= self.manifest.read()
         if self._replaced:
+            self._check_entries()
             self.manifest.queue_new()
             self._rebuild_queue()
             self._replaced = False
@@ -112,9 +115,20 @@ class Turn:
             self._sync()
         self._forgotten = False
 
+    def _follow_templates(self) -> None:
+        """Take in templates and environments that were mended, and those that were broken before jobs fail by them."""
+        if self.startable.has_changed():
+            self._check_entries()
+            self.queue.look_again(self.startable.unusable_methods)
+
+    def _check_entries(self) -> None:
+        """Look at what those entries need that this pod was not told to leave."""
+        only = self.offer().only
+        self.startable.check(entry for entry in self.manifest.entries.values() if only.refusal(entry) is None)
+
     def _rebuild_queue(self) -> None:
         entries = self.manifest.entries
-        self.queue = ClaimQueue(entries, self.offer(), self.gpus.slots, lambda entry: gpus_of(self.config, entry))
+        self.queue = ClaimQueue(entries, self.offer(), self.gpus.slots, self._gpus_of, self.startable.fault)
         # All records are looked at anew, also those that others changed while new entries were queued.
         self.store.fold.drain_touched()
         self._elsewhere = {job for job, record in self.store.records.items() if record.state in IN_FLIGHT}
@@ -128,11 +142,14 @@ class Turn:
 
     def offer(self) -> Offer:
         """What this pod takes."""
-        return own_offer(self.options, self.gpus.slots)
+        return own_offer(self.options, self.gpus.slots, self.startable.unusable_methods)
 
     def published_offer(self) -> dict[str, Any]:
         """What this pod takes, as its file says it."""
         return published(self.offer(), self.gpus.slots)
+
+    def _gpus_of(self, entry: Entry) -> int | None:
+        return gpus_of(self.config, entry)
 
     def _entry(self, job: str) -> Entry | None:
         return self.manifest.entries.get(job)
@@ -159,6 +176,8 @@ class Turn:
             self._release(flight)
         # What has ended may be what others wait for, so only the transaction itself can tell what is ready then.
         claiming = claiming and not (self.enough() or self.unwatched.complaint) and self.has_free_slots()
+        if look_around or (claiming and self.queue.has_ready(self._now())):
+            self._follow_templates()
         claiming = claiming and (bool(ended or found) or self.queue.has_ready(self._now()))
         if claiming:
             self.gpus.look(self.flights.is_ours)
@@ -414,6 +433,7 @@ class Turn:
             self._host_note,
             self.unwatched.complaint,
             self.manifest.complaint,
+            self.startable.note,
             self.complaint.said,
             *self._fence.notes(),
         )

@@ -27,6 +27,11 @@ _SHOWN: Final = 3
 _WILL_NOT_BE_DONE: Final = {State.FAILED: "{} failed", State.ABANDONED: "{} was abandoned", State.HELD: "{} is held"}
 
 
+def no_fault(_: Entry) -> str:
+    """Nothing keeps the entry from being started."""
+    return ""
+
+
 class Reason(msgspec.Struct, frozen=True):
     """Why a job is not claimed now.
 
@@ -43,13 +48,15 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """How things stand at one moment.
 
     `now` is a journal time. `offers` are the live pods; `me` the pod for which is asked, which is one of them: what it
-    does not take is then said in its words. `gpus_of` is how many GPUs an entry or its method asks for.
+    does not take is then said in its words. `gpus_of` is how many GPUs an entry or its method asks for, `fault_of` why
+    no pod could start it.
     """
 
     records: Mapping[str, Record]
     entries: Mapping[str, Entry]
     now: str
     gpus_of: Callable[[Entry], int | None]
+    fault_of: Callable[[Entry], str] = no_fault
     offers: Sequence[Offer] = ()
     pauses: Mapping[str, Pause] = {}
     me: str = ""
@@ -115,6 +122,9 @@ class Waiting:
     def _own_reason(self, job: str, entry: Entry, record: Record) -> Reason | None:
         """Why no pod could take the job now."""
         facts = self._facts
+        fault = facts.fault_of(entry)
+        if fault:
+            return Reason(f"cannot be started: {fault}", needs_person=True, root=f"{job} cannot be started: {fault}")
         needs = [self._need(need) for need in self._open_needs(job)]
         if needs:
             # One that will never be done says more than one that is only not done yet.

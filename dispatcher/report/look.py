@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dispatcher.config import Config
 from dispatcher.errors import ManifestError, UsageError
@@ -26,6 +26,12 @@ from dispatcher.run_state.states import BY_HAND, IN_FLIGHT, Record, State
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 
+if TYPE_CHECKING:
+    from dispatcher.templates.readiness import Readiness
+
+# A dispatcher that replaces the status file between two of our reads looks like a hand edit until we look again.
+_LOOKS = 3
+
 _Signature = tuple[int, int, int]
 
 
@@ -39,11 +45,14 @@ class Looker:
         self._watch = life.Watch()
         self._looks = 0
         self._ran = RanWith(layout)
+        self._readiness: Readiness | None = None
         self._manifests: dict[Path, tuple[_Signature, dict[str, Entry] | ManifestError]] = {}
 
     def look(self) -> View:
         """How things stand now; UsageError when there is no workspace."""
         self._looks += 1
+        if self._readiness is not None:
+            self._readiness.has_changed()
         store = self._store
         seen = preview(store)
         records = dict(seen.records)
@@ -82,7 +91,17 @@ class Looker:
             warnings=tuple(warnings),
             ran=self._ran,
             gpus_of=lambda entry: gpus_of(self._config, entry),
+            fault_of=self._fault_of,
         )
+
+    def _fault_of(self, entry: Entry) -> str:
+        """Why no pod could start the entry."""
+        if self._readiness is None:
+            # Imported when something waits: reading templates costs more than all else that is imported here.
+            from dispatcher.templates.readiness import Readiness
+
+            self._readiness = Readiness(self._config, on_pod=False)
+        return self._readiness.fault(entry)
 
     def results(self, view: View, unsure: list[str]) -> Iterator[dict[str, Any]]:
         """The result rows of all jobs of the view that have been done; see `Workspace.results`.

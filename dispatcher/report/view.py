@@ -9,7 +9,7 @@ import msgspec
 
 from dispatcher.matrix.entry import SCHEDULING, Entry
 from dispatcher.pod.offers import Offer
-from dispatcher.pod.waiting import UNKNOWN_JOB
+from dispatcher.pod.waiting import UNKNOWN_JOB, no_fault
 from dispatcher.report.progress import Progress
 from dispatcher.report.ran import RanWith, last_counts
 from dispatcher.run_state.fold import Pause, Refusal
@@ -48,6 +48,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
     `edited` are jobs whose record is shown as a hand edit wants it that no dispatcher has taken in yet; `unqueued` are
     those that only the manifest has. `problem` is what is wrong with the status file, `unknown_job` why a record has no
+    entry. `now_s`: wall clock, seconds since 1970. `gpus_of` is how many GPUs an entry or its method asks
+    for, `fault_of` why no pod could start it.
     entry. `now_s`: wall clock, seconds since 1970. `gpus_of` is how many GPUs an entry or its method asks for, `ran`
     what attempts ran with, `offers` what the live pods take.
     """
@@ -67,6 +69,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     unknown_job: str = UNKNOWN_JOB
     warnings: tuple[str, ...] = ()
     gpus_of: Callable[[Entry], int | None] = _stated_gpus
+    fault_of: Callable[[Entry], str] = no_fault
     ran: RanWith | None = None
 
     def entry(self, job: str) -> Entry | None:

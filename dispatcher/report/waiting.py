@@ -27,6 +27,7 @@ def reasons(view: View) -> Waiting:
             entries=view.entries,
             now=now_text(view.now_s),
             gpus_of=view.gpus_of,
+            fault_of=view.fault_of,
             offers=view.offers,
             pauses=view.pauses,
             unknown_job=view.unknown_job,

@@ -31,10 +31,7 @@ OWN_PLACEHOLDERS: Final = ("script", "python")
 # What runs an entry with a `job`. Without -P everything in the workspace's root could stand in for a library.
 _RUN_JOB: Final = ("{python}", "-P", "-m", "dispatcher.runtime", "attempt")
 
-_WAYS: Final = (
-    "Write `setup` (lines that a shell runs before the command) or `python` (an environment) under the method in "
-    'dispatcher.yaml, or the command as a list, ["bash", "-c", "..."]; what is meant literally, in single quotes'
-)
+_WAYS: Final = 'use `setup` or `python` under the method in dispatcher.yaml, or a list: ["bash", "-c", "..."]'
 
 
 def command_line(method: Method, entry: Entry, script: Path) -> list[str]:
@@ -53,11 +50,22 @@ def command_line(method: Method, entry: Entry, script: Path) -> list[str]:
 
 def check_command(method: Method, entry: Entry) -> None:
     """TemplateError when the entry's command needs a shell; names the method where the command is the method's."""
+    problem = shell_problem(method, entry)
+    if problem:
+        raise TemplateError(f"{entry.job_id if entry.command is not None else f'method {method.name}'}: {problem}")
+
+
+def shell_problem(method: Method, entry: Entry) -> str:
+    """What in the entry's command needs a shell, and what to write instead; empty when nothing does."""
     command = _command(method, entry)
     problem = _shell_syntax(command) if isinstance(command, str) else ""
-    if problem:
-        place = entry.job_id if entry.command is not None else f"method {method.name}"
-        raise TemplateError(f"{place}: command = {shown(command)}: {problem}, and no shell reads it. {_WAYS}")
+    return problem and f"command = {shown(command)}: {problem}, and no shell reads it: {_WAYS}"
+
+
+def unfilled(method: Method, entry: Entry) -> list[str]:
+    """The placeholders of the entry's command that the entry does not say."""
+    keys = _keys(_command(method, entry))
+    return [key for key in sorted(keys) if _WORD.fullmatch(key) and key not in OWN_PLACEHOLDERS and not entry.says(key)]
 
 
 def placeholders(method: Method, entry: Entry) -> frozenset[str]:

@@ -1,15 +1,13 @@
 """What an attempt needs before it can start, from a method and an entry: its command line, script and wrapper."""
 
-from dispatcher.templates.command import command_line, placeholders, uses_script
+from dispatcher.templates.command import command_line, uses_script
 from dispatcher.templates.launcher import render_launcher
-from dispatcher.templates.training import render_training, unread_parameters, write_script
+from dispatcher.templates.training import render_training, write_script
 
 __all__ = [
     "command_line",
-    "placeholders",
     "render_launcher",
     "render_training",
-    "unread_parameters",
     "uses_script",
     "write_script",
 ]

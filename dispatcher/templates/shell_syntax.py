@@ -44,7 +44,7 @@ def _outside_quotes(text: str) -> str:
         elif quote == '"' and character == '"':
             quote = ""
         elif expansion := _EXPANSION.match(text, place):
-            return f"{expansion[0]} is expanded only by a shell"
+            return f"{expansion[0]} is expanded only by a shell (in single quotes it is text)"
         elif character == "\\":
             following = text[place + 1 : place + 2]
             if following == "\n" and not quote:
@@ -66,11 +66,11 @@ def _outside_quotes(text: str) -> str:
 def _bare(text: str, place: int) -> str:
     """What is wrong with the character at `place`, which stands outside quotes."""
     if operator := _OPERATOR.match(text, place):
-        return f"{operator[0]} means something only to a shell"
+        return f"{operator[0]} needs a shell"
     if text[place] == "\n" and text[:place].strip() and text[place:].strip():
         return _LINE_BREAK
     if text[place] == "*":
-        return "* stands for names of files only in a shell"
+        return "* stands for names of files only in a shell (in single quotes it is text)"
     if place == 0 or text[place - 1].isspace():
         if home := _HOME.match(text, place):
             return f"{home[0]} is expanded only by a shell: write the path in full"

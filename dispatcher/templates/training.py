@@ -72,15 +72,17 @@ def render_training(template_path: str | os.PathLike[str], entry: Entry, method:
     return f"{template.head}{{{template.newline}{''.join(lines)}}}{template.tail}"
 
 
-def unread_parameters(template_path: str | os.PathLike[str], entries: Iterable[Entry]) -> dict[str, list[str]]:
-    """The entries' parameters that the template does not read, each with the ids of the entries that say it."""
-    known = _load(template_path).defaults
-    unread: dict[str, list[str]] = {}
-    for entry in entries:
-        for key in entry.params:
-            if key not in known:
-                unread.setdefault(key, []).append(entry.job_id)
-    return unread
+def parameters(template_path: str | os.PathLike[str]) -> dict[str, bool]:
+    """The parameters that the template reads, and whether it requires them; TemplateError when it cannot be used."""
+    return {key: default is None for key, default in _load(template_path).defaults.items()}
+
+
+def missing(required: Iterable[str], entry: Entry, method: Method) -> list[str]:
+    """Those of the `required` parameters that neither the entry nor its method says."""
+    words = _method_words(method)
+    if method.env or entry.env:
+        words["env"] = {}
+    return [key for key in required if not entry.says(key) and key not in words]
 
 
 def write_script(path: Path, script: str) -> None:

@@ -113,6 +113,9 @@ def lab(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     root.mkdir()
     made = Lab(root, capsys)
     made.write_manifest(ENTRIES)
+    made.layout.templates_dir.mkdir()
+    for method in ("pretrain", "fft", "lora"):
+        made.layout.training_template(method).write_text("PARAMS = {'lang': None, 'seed': 0}\n")
     return made
 
 

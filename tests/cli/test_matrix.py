@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from dispatcher.cli.matrix import matrix
+from dispatcher.config import load_config
 from dispatcher.errors import ManifestError, UsageError
-from dispatcher.matrix import write_manifest
+from dispatcher.matrix import Entry, load_manifest, write_manifest
+from dispatcher.matrix.sweep import expand
+from dispatcher.templates.check import check_entries
 from dispatcher.workspace import Layout
 
 SPECIFICATION = """
@@ -85,12 +89,11 @@ def test_check_tries_templates_and_commands(layout: Layout) -> None:
         ],
     )
     result = call(layout, "check")
-    assert result.exit_code == 1 and "3 problems" in result.stderr
-    assert "lacks does not say lang" in result.stderr
-    assert "command: the command's" in result.stderr and "(did you mean 'lang'?)" in result.stderr
-    assert "train_lora.py: there is no such template" in result.stderr
-    warnings = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
-    assert len(warnings) == 1 and "does not read sede, which 1 entry says (such as typo)" in warnings[0]
+    assert result.exit_code == 1 and "4 problems" in result.stderr
+    assert "lacks: does not say lang, which " in result.stderr
+    assert "command: the command has {lagn}" in result.stderr and "(did you mean 'lang'?)" in result.stderr
+    assert "untold: " in result.stderr and "train_lora.py: there is no such template" in result.stderr
+    assert "typo: nothing reads sede (did you mean seed?)" in result.stderr
 
 
 def test_show_selects_and_tells_what_differs(layout: Layout) -> None:
@@ -113,3 +116,74 @@ def test_show_keeps_a_value_on_its_line(layout: Layout) -> None:
     write_manifest(layout.default_matrix, [{"job_id": name, "method": "m", "x": f"{name}\n\x1b[31m"} for name in "ab"])
     output = call(layout, "show").output
     assert "\x1b" not in output and '"a\\n\\u001b[31m"' in output and len(output.splitlines()) == 5
+
+
+MISSPELT = """
+defaults: {method: fft, lang: es, time_limt: 8h}
+job_id: "s{seed}"
+sweeps: [{grid: {seed: [1, 2]}}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({}, "2 entries of fft (such as s1): nothing reads time_limt (did you mean time_limit?)"),
+        ({"time_limt: 8h": "lnag: es", "lang: es, ": ""}, "does not say lang"),
+        (
+            {"time_limt: 8h": "sede: 3", "{grid: {seed: [1, 2]}}": "{job_id: a}"},
+            "a: nothing reads sede (did you mean seed?)",
+        ),
+        (
+            {"time_limt: 8h": "command: cd src"},
+            "cd is a word of the shell and no program, and no shell reads it: use `setup`",
+        ),
+        ({"method: fft": "method: lora"}, "templates/train_lora.py: there is no such template"),
+    ],
+)
+def test_make_and_check_refuse_alike(layout: Layout, change: dict[str, str], fault: str) -> None:
+    text = MISSPELT
+    for old, new in change.items():
+        text = text.replace(old, new)
+    spec = layout.root / "sweep.yaml"
+    spec.write_text(text)
+    made = call(layout, "make", str(spec))
+    assert isinstance(made.exception, ManifestError) and fault in str(made.exception)
+    assert "was not written" in str(made.exception) and not layout.default_matrix.exists()
+    write_manifest(layout.default_matrix, expand(spec))
+    checked = call(layout, "check")
+    assert checked.exit_code == 1 and fault in checked.stderr
+
+
+def test_labels_are_no_fault(layout: Layout) -> None:
+    labels = {"config_id": "B", "run_kind": "main", "gpu_hours": 3, "seed2": 1}
+    entry = {"job_id": "a", "method": "fft", "lang": "es", **labels}
+    command = {"job_id": "b", "method": "x", "command": "run {gpu}", "gpu": 3, **labels}
+    write_manifest(layout.default_matrix, [entry, command])
+    result = call(layout, "check")
+    assert result.exit_code == 0
+    note = "templates/train_fft.py does not read config_id, run_kind, gpu_hours, seed2 (fine for tables and filters)"
+    assert result.stderr == f"note: {note}\n"
+
+
+def test_a_misspelt_key_of_a_job_is_a_fault_too(layout: Layout) -> None:
+    params = {"model.vocabulary": 256, "restor": "default/default/base/best", "label": 1}
+    entry = Entry(job_id="a", method="x", job="gpt/train/pretrain", params=params)
+    findings = check_entries(load_config(layout), [entry])
+    assert findings.misspelt == ("a: nothing reads restor (did you mean restore?)",)
+    assert findings.faults == findings.unread == ()
+
+
+def test_checking_costs_no_more_than_a_few_times_reading(layout: Layout) -> None:
+    entries = [
+        {"job_id": f"j{n}", "method": "fft", "lang": "es", "time_limt": "8h", "label": n, "config_id": "B"}
+        for n in range(100_000)
+    ]
+    write_manifest(layout.default_matrix, entries)
+    begun = time.process_time()
+    loaded = load_manifest(layout.default_matrix)
+    read_s = time.process_time() - begun
+    begun = time.process_time()
+    findings = check_entries(load_config(layout), loaded.entries.values())
+    assert time.process_time() - begun < 10 * read_s
+    assert len(findings.misspelt) == 1 and "100000 entries of fft (such as j0)" in findings.misspelt[0]

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from dispatcher.config import Method
 from dispatcher.errors import TemplateError
 from dispatcher.matrix import Entry
-from dispatcher.templates.render import command_line, placeholders, uses_script
+from dispatcher.templates.command import placeholders
+from dispatcher.templates.render import command_line, uses_script
 
 NASTY = [
     "a b",

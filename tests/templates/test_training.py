@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dispatcher.config import Method
 from dispatcher.errors import TemplateError
 from dispatcher.matrix import Entry
-from dispatcher.templates.render import render_training, unread_parameters, write_script
+from dispatcher.templates.render import render_training, write_script
 
 TEMPLATE = '''#!/usr/bin/env python
 """A template."""
@@ -131,13 +131,6 @@ def test_a_changed_template_is_read_again(template: Path) -> None:
     render_training(template, entry(lang="x"), method())
     template.write_text("PARAMS = {'changed': 1}\n")
     assert params_of(render_training(template, entry(lang="x"), method())) == {"changed": 1}
-
-
-def test_unread_parameters_are_told_with_their_entries(template: Path) -> None:
-    assert unread_parameters(template, [entry(lang="x", lrr=1), entry(lrr=2, other=1)]) == {
-        "lrr": ["job", "job"],
-        "other": ["job"],
-    }
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,123 @@
+"""What is wrong with the entries of a manifest before any of them runs: for `matrix make`, `matrix check` and pods."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from dispatcher import contract
+from dispatcher.config import Config
+from dispatcher.errors import TemplateError
+from dispatcher.matrix.entry import READERS, Entry
+from dispatcher.templates.command import command_line, placeholders, uses_script
+from dispatcher.templates.readiness import Readiness
+from dispatcher.templates.spelling import near_misses
+from dispatcher.templates.training import render_training
+
+
+class Findings(msgspec.Struct, frozen=True):
+    """What a check has found, one line for all entries that have it in common.
+
+    `faults` keep entries from being started. `misspelt` are parameters that nobody reads and that nearly are words that
+    somebody reads, `unread` all others that the template does not read: labels for tables and filters, mostly.
+    """
+
+    faults: tuple[str, ...] = ()
+    misspelt: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+
+
+def check_entries(
+    config: Config, entries: Iterable[Entry], *, readiness: Readiness | None = None, values: bool = False
+) -> Findings:
+    """Check what `entries` need and say; with `values` also whether each of their values can be passed on."""
+    ready = readiness or Readiness(config)
+    # Comparing words takes long, and most entries have the same keys.
+    alike: dict[Hashable, list[Entry]] = {}
+    for entry in entries:
+        alike.setdefault(entry.shape(), []).append(entry)
+    unusable = ready.unusable_methods({group[0].method for group in alike.values()})
+    faults, misspelt = _Lines(), _Lines()
+    labels: dict[Path, dict[str, None]] = {}
+    reading = _Reading(config, ready)
+    for group in alike.values():
+        first = group[0]
+        fault = ready.fault(first) or unusable.get(first.method, "")
+        faults.add(fault, group)
+        for entry in group if values and not fault else ():
+            faults.add(_value_fault(config, entry), [entry])
+        template = reading.template(first)
+        for key, meant in reading.unread(first).items():
+            if meant:
+                misspelt.add(f"nothing reads {key} (did you mean {meant}?)", group)
+            elif template is not None:
+                labels.setdefault(template, {})[key] = None
+    unread = (f"{ready.short(str(template))} does not read {', '.join(keys)}" for template, keys in labels.items())
+    return Findings(faults.lines(), misspelt.lines(), tuple(unread))
+
+
+def _value_fault(config: Config, entry: Entry) -> str:
+    """What of the entry cannot be rendered, as its attempt would say it."""
+    method = config.method(entry.method)
+    try:
+        command_line(method, entry, Path("script.py"))
+        if uses_script(method, entry):
+            render_training(method.template, entry, method)
+    except TemplateError as error:
+        return str(error).removeprefix(f"{entry.job_id}: ")
+    return ""
+
+
+class _Reading:
+    """Which of the entries' parameters somebody reads."""
+
+    def __init__(self, config: Config, ready: Readiness) -> None:
+        self._config = config
+        self._ready = ready
+
+    def template(self, entry: Entry) -> Path | None:
+        """The template that the entry is rendered from; None when it is not, or cannot be."""
+        method = self._config.method(entry.method)
+        return method.template if uses_script(method, entry) and not self._ready.template(method).fault else None
+
+    def unread(self, entry: Entry) -> dict[str, str]:
+        """The entry's parameters that neither the template nor the command nor a job's class reads.
+
+        Each with the word that somebody would read and that it nearly is; empty when there is none.
+        """
+        words = self._words(entry)
+        read = {*words, *placeholders(self._config.method(entry.method), entry)}
+        # Keys with a dot are parts of a job's configuration, which the job itself checks.
+        keys = [key for key in entry.params if key not in read and not (_is_job(entry) and "." in key)]
+        meant = [word for word in [*READERS, *words] if not entry.says(word)]
+        return {key: next(iter(near_misses(key, meant)), "") for key in keys}
+
+    def _words(self, entry: Entry) -> Collection[str]:
+        if _is_job(entry):
+            return contract.JOB_WORDS
+        method = self._config.method(entry.method)
+        return self._ready.template(method).parameters if uses_script(method, entry) else ()
+
+
+def _is_job(entry: Entry) -> bool:
+    return entry.job is not None and entry.command is None
+
+
+class _Lines:
+    """Texts, each with the entries that it is true of; told by method."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[tuple[str, str], list[str]] = {}
+
+    def add(self, text: str, entries: Sequence[Entry]) -> None:
+        if text:
+            self._jobs.setdefault((entries[0].method, text), []).extend(entry.job_id for entry in entries)
+
+    def lines(self) -> tuple[str, ...]:
+        return tuple(f"{_who(method, jobs)}: {text}" for (method, text), jobs in self._jobs.items())
+
+
+def _who(method: str, jobs: list[str]) -> str:
+    return jobs[0] if len(jobs) == 1 else f"{len(jobs)} entries of {method} (such as {jobs[0]})"

@@ -1,0 +1,151 @@
+"""Whether entries can be started, before any of them is: their commands, templates, interpreters and setups.
+
+Asking costs next to nothing per entry, so a pod asks before each claim. What depends on one entry's values alone (a
+text that no argument can hold) is found when its attempt is made.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Iterable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from dispatcher.config import Config, Method, interpreter
+from dispatcher.errors import TemplateError, nearest
+from dispatcher.matrix.entry import Entry
+from dispatcher.templates.command import shell_problem, unfilled, uses_script
+from dispatcher.templates.training import missing, parameters
+
+# Entries that each have a command of their own must not fill the memory.
+_MOST_SHAPES: Final = 10_000
+
+
+class Template(msgspec.Struct, frozen=True):
+    """How a template was when it was last looked at. `fault`: why nothing can be rendered from it."""
+
+    identity: Any
+    fault: str = ""
+    parameters: frozenset[str] = frozenset()
+    required: tuple[str, ...] = ()
+
+
+class Readiness:
+    """What keeps the entries of a workspace from being started, as its files were at the last look.
+
+    `on_pod`: whether this is the host on which they would run; elsewhere a template outside the workspace may be
+    missing only here, and nothing is said about it.
+    """
+
+    def __init__(self, config: Config, *, on_pod: bool = True) -> None:
+        self._config = config
+        self._on_pod = on_pod
+        self._faults: dict[Hashable, str] = {}
+        self._templates: dict[Path, Template] = {}
+        self._methods: frozenset[str] = frozenset()
+        self.unusable: dict[str, str] = {}
+
+    def fault(self, entry: Entry) -> str:
+        """Why no host could start the entry; empty when it can be started. Alike for entries with the same fault."""
+        shape = entry.shape()
+        fault = self._faults.get(shape)
+        if fault is None:
+            if len(self._faults) >= _MOST_SHAPES:
+                self._faults.clear()
+            fault = self._faults[shape] = self._fault(entry)
+        return fault
+
+    def _fault(self, entry: Entry) -> str:
+        method = self._config.method(entry.method)
+        problem = shell_problem(method, entry)
+        if problem:
+            return problem
+        lacking = unfilled(method, entry)
+        if lacking:
+            key = lacking[0]
+            return f"the command has {{{key}}}, which the entry does not say{nearest(key, entry.document())}"
+        if not uses_script(method, entry):
+            return ""
+        template = self.template(method)
+        if template.fault:
+            return template.fault
+        required = missing(template.required, entry, method)
+        if not required:
+            return ""
+        return f"does not say {', '.join(required)}, which {self.short(str(method.template))} requires ('...')"
+
+    def unusable_methods(self, methods: Iterable[str]) -> dict[str, str]:
+        """Those of `methods` that this host cannot start, and why; they are kept as `unusable`."""
+        self._methods = frozenset(methods)
+        self.unusable = self._method_faults()
+        return self.unusable
+
+    def has_changed(self) -> bool:
+        """Whether templates or interpreters are no longer as they were; then they are looked at anew."""
+        changed = [path for path, seen in self._templates.items() if _identity(path) != seen.identity]
+        for path in changed:
+            del self._templates[path]
+            self._faults.clear()
+        return bool(changed) or self._method_faults() != self.unusable
+
+    def _method_faults(self) -> dict[str, str]:
+        return {name: why for name in self._methods if (why := method_fault(self._config.method(name)))}
+
+    def template(self, method: Method) -> Template:
+        """The method's template as it was at the last look."""
+        path = method.template
+        known = self._templates.get(path)
+        if known is None:
+            known = self._templates[path] = self._look_at(path)
+        return known
+
+    def short(self, text: str) -> str:
+        """Paths as people in the workspace write them: these texts stand in tables."""
+        return text.replace(f"{self._config.layout.root}{os.sep}", "")
+
+    def _look_at(self, path: Path) -> Template:
+        identity = _identity(path)
+        if identity is None and not self._on_pod and not path.is_relative_to(self._config.layout.root):
+            return Template(None)
+        try:
+            known = parameters(path)
+        except TemplateError as error:
+            return Template(identity, self.short(str(error)))
+        required = tuple(key for key, is_required in known.items() if is_required)
+        return Template(identity, "", frozenset(known), required)
+
+
+def method_fault(method: Method) -> str:
+    """Why this host cannot start any attempt of the method: its interpreter, or the grammar of its setup."""
+    if method.python is not None:
+        path = interpreter(method.python)
+        if not os.access(path, os.X_OK) or path.is_dir():
+            what = "no interpreter" if path == method.python else "a directory without bin/python"
+            return f"python = {method.python}: {what} on this host; make it, or name another one in dispatcher.yaml"
+    return _setup_fault(method.setup) if method.setup else ""
+
+
+@lru_cache(maxsize=64)
+def _setup_fault(setup: str) -> str:
+    """What bash says of the grammar of these lines, with the line."""
+    # Only for methods with a setup: a command that shows a table does not pay for the import.
+    import subprocess
+
+    done = subprocess.run(
+        ["/bin/bash", "-n"], input=setup, capture_output=True, text=True, errors="replace", check=False
+    )
+    if not done.returncode:
+        return ""
+    lines = done.stderr.strip().splitlines() or ["bash cannot read it"]
+    return f"setup: {lines[0].partition(': ')[2] or lines[0]}"
+
+
+def _identity(path: Path) -> Any:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns

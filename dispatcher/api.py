@@ -272,7 +272,7 @@ class Workspace:
             yield tx
         projector = Projector(self.store)
         try:
-            projector.write()
+            projector.write_before_exit()
         except StorageError as error:
             raise StorageError(f"the change is made, but the status file does not show it yet: {error}") from error
         finally:

@@ -18,6 +18,7 @@ from dispatcher.outlets.base import Ended
 from dispatcher.pod.claim import Choice, ClaimQueue
 from dispatcher.pod.gpu_pool import GpuPool, gpus_paused_here
 from dispatcher.pod.host_checks import refuse_unfit_host
+from dispatcher.pod.manifests import ManifestJobs
 from dispatcher.pod.offers import Offer, gpus_of, ill_gpus, offer_of, own_offer
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.recording import gpu_indices
@@ -57,7 +58,13 @@ def dry_run(layout: Layout, config: Config, options: PodOptions) -> DryRun:
     """Raises the errors that keep any pod from starting here; what only concerns this host and moment is a note."""
     path = options.matrix or config.matrix
     refuse_unadopted(layout, (config.matrix, path))
-    store = Store(layout, by=options.pod, lock=config.lock, lost_after_s=config.lost_after_s)
+    store = Store(
+        layout,
+        by=options.pod,
+        lock=config.lock,
+        lost_after_s=config.lost_after_s,
+        in_manifest=ManifestJobs(config, options.matrix).has,
+    )
     seen = preview(store)
     if store.problem is not None and store.generation is None:
         raise StateError(store.problem)

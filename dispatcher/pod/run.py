@@ -140,6 +140,7 @@ class Pod:
         self._signals_heard = 0
         self._told_to_drain = False
         self._failed_before: str | None = None
+        self._noted = False
 
     def run(self) -> int:
         layout = self.config.layout
@@ -196,6 +197,7 @@ class Pod:
         # Readers can wait for a moment longer than a free slot can.
         self.projector.look_at_retired()
         self.projector.write_when_due()
+        self._say_what_keeps_the_status_file()
         self.turn.complaint.say_when_due()
         if due:
             self.store.rotate_if_worthwhile()
@@ -232,7 +234,7 @@ class Pod:
             phase=self.phase,
             lock=self.store.lock_kind,
             slots=self.turn.slot_infos(),
-            notes=self.turn.notes(),
+            notes=[*self.turn.notes(), *filter(None, (self.projector.note,))],
             matrix=os.fspath(self.turn.manifest.path),
             **self.turn.published_offer(),
         )
@@ -263,8 +265,10 @@ class Pod:
 
     def _finish(self) -> None:
         """Leave nothing unsaid: pids and endings that are not recorded yet, and a status file that is current."""
+        # Others may end at the same moment, so nobody is left to write it later.
+        last_projection = functools.partial(self.projector.write, over_editors=True)
         last_words = functools.partial(self.turn.complaint.say_when_due, at_once=True)
-        for step in (self._record_the_last, self.projector.write, self.projector.close, last_words):
+        for step in (self._record_the_last, last_projection, self.projector.close, last_words):
             try:
                 with files.storing("ending the work in", self.config.layout.run_state):
                     step()
@@ -291,6 +295,11 @@ class Pod:
         unknown = self.turn.manifest.unknown_methods(self.options.methods)
         if unknown:
             self.say(f"warning: --methods: {self.turn.manifest.path.name} has no entries of {unknown}")
+
+    def _say_what_keeps_the_status_file(self) -> None:
+        if self.projector.note and not self._noted:
+            self.say(f"note: {self.projector.note}")
+        self._noted = bool(self.projector.note)
 
     def _say_once(self, error: DispatcherError) -> None:
         """A fault that lasts is said once, not at every try."""

@@ -18,7 +18,8 @@ from dispatcher.report import attempts
 from dispatcher.report.progress import Progress, parse_progress
 from dispatcher.report.ran import RanWith
 from dispatcher.report.view import PodView, View
-from dispatcher.run_state import life
+from dispatcher.run_state import editors, life
+from dispatcher.run_state.lock import peek_head
 from dispatcher.run_state.moving_in import adopt_hint, find_unadopted
 from dispatcher.run_state.outside import is_unwatched, presence
 from dispatcher.run_state.preview import preview
@@ -74,6 +75,8 @@ class Looker:
         records = {job: records.get(job) or Record(state=State.QUEUED) for job in [*entries, *unknown]}
         if unknown:
             self._add_other_manifests(entries, unknown, pods, warnings)
+        unknown_job = "its manifest cannot be read" if warnings else UNKNOWN_JOB
+        warnings += self._old_status_file()
         return View(
             records=records,
             entries=entries,
@@ -87,7 +90,7 @@ class Looker:
             pods=tuple(pods),
             offers=tuple(self._offer(pod) for pod in pods if pod.is_alive),
             problem=store.problem,
-            unknown_job="its manifest cannot be read" if warnings else UNKNOWN_JOB,
+            unknown_job=unknown_job,
             warnings=tuple(warnings),
             ran=self._ran,
             gpus_of=lambda entry: gpus_of(self._config, entry),
@@ -143,6 +146,15 @@ class Looker:
                 }
             )
         return rows
+
+    def _old_status_file(self) -> list[str]:
+        """Whether an editor keeps the status file from showing what the journal says."""
+        layout = self._layout
+        open_in = editors.editor_files(layout.status_file)
+        head = peek_head(layout.lock_file) if open_in else None
+        if head is None or head.projected >= self._store.seq:
+            return []
+        return [editors.note(layout.status_file, open_in[0])]
 
     def _progress(self, records: dict[str, Record]) -> dict[str, Progress]:
         found = {}

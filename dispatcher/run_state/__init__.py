@@ -42,6 +42,11 @@ was there can still be looked at: a save of the last moment is taken in, and for
 writes into a file that it opened before. Where names cannot be exchanged (NFS), the old file is opened and then
 renamed over.
 
+Editors (editors). While an editor's swap or lock file stands beside the status file (vim, nano, Emacs), the projection
+waits: an editor asks, or refuses to save, when the file changes under it. It waits until the editor is closed or dead,
+nothing was typed there for three minutes, or ten minutes are over, and `status` and the dispatchers say so. A command
+leaves the file to a dispatcher that goes on; whoever is the last writes it all the same.
+
 Generations (rotation). A journal with many lines per record is begun anew: the snapshot is written under the next
 number outside the lock, the lines after it follow under the lock, then the old generation gets a last line
 `continued` that names the new one. That line alone puts it in force, with or without a head; a file that no such line

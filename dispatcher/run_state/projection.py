@@ -12,13 +12,16 @@ import contextlib
 import ctypes
 import errno
 import functools
+import math
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from dispatcher.run_state import files, status_file
+from dispatcher.run_state import files, life, status_file
+from dispatcher.run_state.editors import Editors, editor_files
+from dispatcher.run_state.editors import note as editor_note
 from dispatcher.run_state.hand_edits import Identity, identity_of
 from dispatcher.run_state.store import Store
 
@@ -31,13 +34,18 @@ _WATCHED: Final = 64
 _LAST_WAIT_S: Final = 1.0
 # A refresh may cost at most this part of a process's time.
 _SHARE: Final = 0.05
+# How soon it is noticed that an editor has closed the file.
+_EDITOR_LOOK_S: Final = 0.5
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
 _NO_EXCHANGE: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTTY})
 
 
 class Projector:
-    """Keeps the status file of one store up to date. `interval_s` bounds how often a large one is written."""
+    """Keeps the status file of one store up to date. `interval_s` bounds how often a large one is written.
+
+    `note` says why the file is not written although it should be; empty when nothing keeps it from being written.
+    """
 
     def __init__(self, store: Store, interval_s: float = 1.0) -> None:
         self.store = store
@@ -45,6 +53,8 @@ class Projector:
         self._next_s = 0.0
         self._retired: list[_Retired] = []
         self._exchange_works = True
+        self.note = ""
+        self._editors = Editors(store.layout.status_file)
 
     def due_in_s(self) -> float | None:
         """Seconds until the file should be written; None while it is current."""
@@ -56,15 +66,39 @@ class Projector:
         if self.due_in_s() == 0.0:
             self.write()
 
-    def write(self) -> None:
-        """Bring the status file up to date, unless a person has left it in a state that cannot be read."""
+    def write(self, *, over_editors: bool = False) -> None:
+        """Bring the status file up to date, unless a person has left it in a state that cannot be read.
+
+        While an editor has it open it is left alone for a while; `over_editors`: it is written all the same.
+        """
         begun = time.monotonic()
         for _ in range(_TRIES):
-            if not self.store.status_is_stale or self._write_once():
+            if not self.store.status_is_stale or self._write_once(over_editors=over_editors):
                 break
         now = time.monotonic()
         # Small files at once, large ones as often as this share of the time allows.
-        self._next_s = now + min(max((now - begun) / _SHARE, 0.02), 30.0)
+        pause_s = _EDITOR_LOOK_S if self.note else min(max((now - begun) / _SHARE, 0.02), 30.0)
+        self._next_s = now + pause_s
+
+    def write_before_exit(self) -> None:
+        """Bring the status file up to date for the last time.
+
+        With an editor open it is left to a dispatcher that goes on. When there is none, nobody would write it later,
+        and an editor that asks once is better than a file that is never right.
+        """
+        self.write(over_editors=not self._somebody_goes_on())
+
+    def _somebody_goes_on(self) -> bool:
+        store = self.store
+        if not editor_files(store.layout.status_file):
+            return False
+        others = (info for info in life.read_pods(store.layout) if info.pod != store.by)
+        return any(life.pod_is_alive(store.layout, info, life.Watch(), math.inf) for info in others)
+
+    def _is_left_to_an_editor(self) -> bool:
+        editor = self._editors.to_wait_for()
+        self.note = editor_note(self.store.layout.status_file, editor) if editor else ""
+        return bool(editor)
 
     def look_at_retired(self) -> None:
         """Take in what somebody has written into a file that was replaced while they had it open."""
@@ -102,10 +136,13 @@ class Projector:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(leftover)
 
-    def _write_once(self) -> bool:
+    def _write_once(self, *, over_editors: bool) -> bool:
         """Whether the file is current now, or cannot be."""
         store = self.store
         path = store.layout.status_file
+        self.note = ""
+        if not over_editors and self._is_left_to_an_editor():
+            return True
         with store.transaction():
             # Taking the lock has brought us up to date and has taken in what people did.
             if store.problem is not None:
@@ -115,6 +152,9 @@ class Projector:
         with files.shared_umask(store.layout.root), files.storing("writing", path):
             temporary, identity = _write_temporary(path, data)
         try:
+            # Somebody may have opened it while it was written.
+            if not over_editors and self._is_left_to_an_editor():
+                return True
             with store.transaction():
                 if store.problem is not None or (store.projected >= seq and store.status_identity() is not None):
                     store.status_is_stale = store.projected < store.seq
@@ -125,6 +165,7 @@ class Projector:
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
+        self._editors.was_written()
         self.look_at_retired()
         return not store.status_is_stale
 
@@ -148,7 +189,7 @@ class Projector:
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
-        self.write()
+        self.write(over_editors=True)
         return kept
 
     def _replace(self, path: Path, temporary: Path) -> None:

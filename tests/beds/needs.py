@@ -1,4 +1,4 @@
-"""What each bed needs on this machine, in one table: the fixtures skip by it and `scripts/install-beds` installs by it.
+"""What each bed needs on this machine, in one table: tests skip by it and `scripts/install-beds` installs by it.
 
 Only the standard library is used, because `scripts/install-beds` runs before there is a virtual environment.
 """
@@ -19,7 +19,9 @@ class Needs:
     """Files that must be there, and the Debian 12 package that brings each (a bare name is looked up on PATH)."""
 
     packages: dict[str, str]
-    devices: tuple[str, ...]
+    devices: tuple[str, ...] = ()
+    # Whether it mounts filesystems, in namespaces of its own.
+    is_mounted: bool = True
 
     def missing(self) -> dict[str, str]:
         return {name: package for name, package in self.packages.items() if not _is_there(name)}
@@ -71,13 +73,14 @@ NEEDS = {
         },
         ("/dev/fuse",),
     ),
+    "editors": Needs({"vim": "vim", "nano": "nano", "tmux": "tmux"}, is_mounted=False),
 }
 
 
 def why_not(bed: str) -> str | None:
     """Why this machine cannot have the bed, in words for a skip; None where it can."""
     needs = NEEDS[bed]
-    if os.geteuid() != 0:
+    if needs.is_mounted and os.geteuid() != 0:
         return f"the {bed} bed needs root: it mounts filesystems in namespaces of its own"
     if missing := needs.missing():
         packages = " ".join(sorted(set(missing.values())))
@@ -85,6 +88,8 @@ def why_not(bed: str) -> str | None:
     for device in needs.devices:
         if not os.path.exists(device):
             return f"the {bed} bed needs {device}, which this machine or container does not have"
+    if not needs.is_mounted:
+        return None
     probe = subprocess.run(
         ["unshare", "--mount", "--pid", "--net", "--uts", "--fork", "--mount-proc", "true"],
         capture_output=True,

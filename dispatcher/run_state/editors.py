@@ -1,0 +1,113 @@
+"""Editors that have the status file open, known by the files that they leave beside it.
+
+An editor that finds the file changed since it read it asks, and vim refuses when that happens while it saves. So the
+projection leaves the file alone while an editor has it open, up to a bound: other tools read an old file meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from dispatcher.run_state.mounts import mount_of
+
+# An editor in which nothing was typed for so long is waited for no longer (vim and nano write what was typed at the
+# latest after seconds), and neither is one that has kept the file from being written for so long in all.
+IDLE_S: Final = 180.0
+TOTAL_S: Final = 600.0
+# A swap file of vim or nano begins with `b0`; pid and host name of its editor stand at these bytes.
+_SWAP_HEADER: Final = struct.Struct("<24xI40x40s")
+
+_Version = tuple[int, int, int]
+
+
+def editor_files(path: Path) -> list[str]:
+    """The names of the files by which editors say that they have `path` open.
+
+    vim and nano (`set locking`): `.NAME.swp`, `.swo` and so on. Emacs: `.#NAME`, a link to nowhere, once the text was
+    changed, and `#NAME#` with what was typed.
+    """
+    name = re.escape(path.name)
+    pattern = re.compile(rf"\.{name}\.s[a-w][a-z]|\.#{name}|#{name}#")
+    with contextlib.suppress(OSError):
+        return sorted(found for found in os.listdir(path.parent) if pattern.fullmatch(found))
+    return []
+
+
+class Editors:
+    """What the process knows of the editors that have the status file open, from one look to the next."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._is_network = mount_of(path.parent).is_network
+        self._seen: dict[str, tuple[_Version, float]] = {}
+        self._since_s: float | None = None
+
+    def to_wait_for(self) -> str:
+        """The file of an editor that is worth waiting for; empty when the status file may be written."""
+        now_s = time.monotonic()
+        self._seen = dict(self._look(now_s))
+        active = [name for name, (_, changed_s) in self._seen.items() if now_s - changed_s < IDLE_S]
+        if not active:
+            self._since_s = None
+            return ""
+        if self._since_s is None:
+            self._since_s = now_s
+        return active[0] if now_s - self._since_s < TOTAL_S else ""
+
+    def was_written(self) -> None:
+        """The status file has been written: from now on an editor may be waited for anew."""
+        self._since_s = None
+
+    def _look(self, now_s: float) -> Iterator[tuple[str, tuple[_Version, float]]]:
+        """Every editor's file with when it changed last, by this process's clock."""
+        for name in editor_files(self._path):
+            path = self._path.parent / name
+            try:
+                found = os.lstat(path)
+                if _is_of_a_dead_editor(path):
+                    continue
+            except OSError:
+                continue
+            version = (found.st_ino, found.st_size, found.st_mtime_ns)
+            known = self._seen.get(name)
+            if known is not None and known[0] == version:
+                yield name, known
+                continue
+            # The clock of a file server may be wrong: there it counts from when this host has seen the change.
+            age_s = 0.0 if self._is_network else max(0.0, time.time() - found.st_mtime)
+            yield name, (version, now_s - age_s)
+
+
+def _is_of_a_dead_editor(path: Path) -> bool:
+    """Whether the editor ran on this host and is gone (it crashed, or its terminal was closed)."""
+    if path.is_symlink():
+        # Emacs: user@host.pid:boot
+        match = re.fullmatch(r"[^@]*@(.*)\.(\d+)(?::\d+)?", os.readlink(path))
+        host, pid = (match[1], int(match[2])) if match else ("", 0)
+    else:
+        try:
+            with open(path, "rb") as file:
+                data = file.read(_SWAP_HEADER.size)
+        except PermissionError:
+            return False
+        if len(data) < _SWAP_HEADER.size or not data.startswith(b"b0"):
+            return False
+        pid, name = _SWAP_HEADER.unpack(data)
+        host = name.rstrip(b"\0").decode(errors="replace")
+    return pid > 0 and host == os.uname().nodename and not os.path.exists(f"/proc/{pid}")
+
+
+def note(path: Path, editor: str) -> str:
+    """What a person should know while `editor`, a file beside `path`, keeps it from being written."""
+    return (
+        f"{path} is open in an editor ({editor}): it is not brought up to date until the editor has closed it, nothing "
+        f"was typed there for {IDLE_S / 60:.0f} minutes, or {TOTAL_S / 60:.0f} minutes are over. What is saved there "
+        "counts; the commands of dispatcher read the journal and are current"
+    )

@@ -1,9 +1,9 @@
 """Recording how attempts of dead dispatchers ended: any dispatcher on any host may, there is no owner to wait for.
 
-An attempt's life sign decides where locks can be trusted; the processes of this very host decide for attempts that ran
-here; where neither can tell, the heartbeat of the attempt's dispatcher must have been still for `lost_after`. Whoever
-takes an entry away from an attempt that may still live leaves `superseded` in its directory first, and then gives its
-wrapper time to look.
+The processes of this very host decide for attempts that ran here; elsewhere an attempt's life sign does, where locks
+can be trusted. Where neither can tell, as after a restart of the file server, the heartbeat of the attempt's dispatcher
+must have been still for `lost_after`. Whoever takes an entry away from an attempt that may still live leaves
+`superseded` in its directory first, and then gives its wrapper time to look.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dispatcher.config import Config
 from dispatcher.outlets import local, processes
 from dispatcher.outlets.base import Ended
 from dispatcher.pod.launch import watch_interval_s
-from dispatcher.run_state import files, life
+from dispatcher.run_state import files, life, nfs
 from dispatcher.run_state.mounts import mount_of
 from dispatcher.run_state.outside import Presence, presence
 from dispatcher.run_state.states import Record
@@ -58,7 +58,10 @@ class Recovery:
         self._me = me
         # Asked anew at every look: the kind of lock may change while dispatchers run.
         self._locks_are_trusted = trust_locks
-        self._network = mount_of(config.layout.run_state).is_network
+        self._mount = mount_of(config.layout.run_state)
+        self._network = self._mount.is_network
+        # The server as it was when this dispatcher first looked.
+        self._first_server: nfs.Server | None = None
         self._watch = life.Watch(longest_gap_s=look_every_s + _SLACK_S)
         self._superseded: set[tuple[str, int]] = set()
         # What dead dispatchers have left running on this host, by job and attempt.
@@ -85,6 +88,7 @@ class Recovery:
         """Those of these attempts in flight, none this dispatcher's own, that have ended and nobody says so."""
         pods: dict[str, tuple[life.PodInfo | None, bool]] = {}
         found = []
+        self._free_locks_prove_nothing()
         for job, record in running:
             pod = record.pod or ""
             if pod not in pods:
@@ -111,10 +115,32 @@ class Recovery:
         return os.path.isdir(paths.directory)
 
     def _lives(self, info: life.PodInfo) -> bool:
-        if not self.trust_locks:
+        alive = self._is_alive(info)
+        # Asked afterwards, so that a restart of the server between the two is noticed.
+        return alive or (self._free_locks_prove_nothing() and self._is_alive(info, locks=False))
+
+    def _is_alive(self, info: life.PodInfo, *, locks: bool = True) -> bool:
+        if not (locks and self.trust_locks):
             info = msgspec.structs.replace(info, lock="strict")
-        patient = self._network
-        return life.pod_is_alive(self._layout, info, self._watch, self._config.lost_after_s, patient=patient)
+        lost_after_s = self._config.lost_after_s
+        return life.pod_is_alive(self._layout, info, self._watch, lost_after_s, patient=self._network)
+
+    def _free_locks_prove_nothing(self) -> bool:
+        """Whether the file server may have forgotten locks of processes that live, because it has restarted.
+
+        A client that is still recovering, or was too late for the grace period, holds none. For `lost_after` from such
+        a restart heartbeats alone decide; in the first lease of this dispatcher too, for the server may have
+        restarted just before.
+        """
+        server = nfs.server_of(self._mount.point) if self._network else None
+        if server is None:
+            return False
+        if self._first_server is None:
+            self._first_server = server
+        lost_after_s = self._config.lost_after_s
+        has_restarted = server.connections != self._first_server.connections
+        doubt_s = lost_after_s if has_restarted else min(lost_after_s, server.lease_s)
+        return self._watch.unchanged_s("server", server.connections) < doubt_s
 
     def _look_at(self, job: str, record: Record, paths: AttemptPaths, info: life.PodInfo | None) -> Ended | None:
         if claimed_here(paths):
@@ -122,7 +148,7 @@ class Recovery:
         if self.trust_locks:
             held = life.is_held(paths.alive)
             if held is False:
-                return self._ended(paths)
+                return self._look_at_free(job, record, paths)
             # Our own name's lock is ours: whoever bore it before has died, or a file server took its lock away.
             others = info is not None and info.pod != self._me
             pod_lock_held = others and life.is_held(self._layout.pod_lock(record.pod or ""))
@@ -130,6 +156,15 @@ class Recovery:
                 # Its dispatcher has died, the attempt has not: it runs on.
                 return None
         # Nobody can tell, or a file server keeps the locks of a host that is gone.
+        return self._take_away(job, record, paths)
+
+    def _look_at_free(self, job: str, record: Record, paths: AttemptPaths) -> Ended | None:
+        """Nobody holds the attempt's life sign: it has ended, or a file server has taken its lock away."""
+        files.look_at(paths.directory)
+        if not self._network or paths.exit.exists():
+            return self._ended(paths)
+        if record.want is None and self._free_locks_prove_nothing():
+            return None
         return self._take_away(job, record, paths)
 
     def _look_here(self, job: str, record: Record, paths: AttemptPaths) -> Ended | None:

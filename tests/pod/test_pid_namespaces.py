@@ -87,6 +87,7 @@ def test_a_pod_that_was_killed_in_its_container_gives_its_gpus_back(fleet: Fleet
     fleet.write_manifest([shell("a", GATED)])
     first = start(fleet, "first", "--gpus", "0,1").ready()
     first.kill()
+    wait_until(lambda: not fleet.pids(), "the kernel has ended the container")
     (fleet.root / "go").touch()
     again = start(fleet, "second", "--gpus", "1,2").ready()
     stop(fleet, again)
@@ -110,6 +111,7 @@ def test_an_attempt_that_lives_on_in_another_container_ends_before_the_next_begi
     assert not (fleet.root / "twice").exists(), "both attempts ran at the same time"
     stop(fleet, second)
     first.kill()
+    wait_until(lambda: not fleet.pids(), "the kernel has ended the container")
 
 
 def test_a_temporary_file_of_another_container_is_left_alone(tmp_path: Path) -> None:

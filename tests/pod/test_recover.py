@@ -1,0 +1,138 @@
+"""When an attempt of another host is lost: what its free lock proves, and what only heartbeats do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dispatcher import host
+from dispatcher.config import load_config
+from dispatcher.pod import recover
+from dispatcher.pod.recover import Found, Recovery
+from dispatcher.run_state import life
+from dispatcher.run_state.nfs import Server
+from dispatcher.run_state.states import Record, State
+from dispatcher.workspace import AttemptPaths, Layout
+
+LEASE_S = 15
+# The wrapper's two looks and its grace period, by the configuration below.
+GUARD_S = 2 * 30 + 1
+RECORD = Record(state=State.RUNNING, pod="theirs", attempt=1, host="elsewhere", pid=7)
+
+
+class Scene:
+    """A workspace on NFS with an attempt of a pod of another host, whose locks are free; its wrapper may live."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.layout = Layout(root)
+        self.layout.config_file.write_text("lost_after: 10m\nheartbeat: 1s\nkill_grace: 1s\n")
+        self.paths: AttemptPaths = self.layout.attempt("a", 1)
+        self.paths.directory.mkdir(parents=True)
+        self.paths.claimant.write_text("theirs\nelsewhere x 1\n")
+        self.layout.pods_dir.mkdir()
+        self.layout.pod_lock("theirs").touch()
+        self.pod = life.PodInfo(
+            pod="theirs", host="elsewhere", boot_id="x", pid_namespace=1, pid=7, start_ticks=7, user="u",
+            started_at="", heartbeat=1, heartbeat_s=1.0, lock="flock",
+        )  # fmt: skip
+        self.beat()
+        self.now_s = 1000.0
+        self.server = Server(1, LEASE_S)
+        monkeypatch.setattr(recover.nfs, "server_of", lambda point: self.server)
+        config = load_config(self.layout)
+        self.recovery = Recovery(config, "mine", trust_locks=lambda: True, look_every_s=5)
+        self.recovery._network = True
+        self.recovery._watch = life.Watch(lambda: self.now_s, longest_gap_s=15)
+
+    def beat(self) -> None:
+        self.pod.heartbeat += 1
+        life.write_pod(self.layout, self.pod)
+
+    def restart_server(self) -> None:
+        self.server = msgspec.structs.replace(self.server, connections=self.server.connections + 1)
+
+    def found_after(self, limit_s: float) -> float | None:
+        """After how many seconds the attempt is found to be lost, looking every second; None when not in this time."""
+        begun_s = self.now_s
+        while self.now_s - begun_s <= limit_s:
+            found = self.recovery.look([("a", RECORD)])
+            if found:
+                assert [(one.job, one.attempt, one.ended.exit_code) for one in found] == [("a", 1, None)]
+                return self.now_s - begun_s
+            self.now_s += 1
+        return None
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    return Scene(tmp_path, monkeypatch)
+
+
+def test_a_free_lock_and_a_still_heartbeat_are_enough_where_the_server_runs_on(scene: Scene) -> None:
+    after_s = scene.found_after(200)
+    assert after_s is not None
+    assert after_s == pytest.approx(LEASE_S + GUARD_S, abs=3)
+    assert scene.paths.superseded.exists()
+
+
+def test_a_free_lock_after_a_restart_proves_nothing(scene: Scene) -> None:
+    scene.recovery.look([("a", RECORD)])
+    for _ in range(2):
+        scene.restart_server()
+        assert scene.found_after(31) is None
+    assert scene.found_after(500) is None
+    assert not scene.paths.superseded.exists(), "its wrapper was told to stop, although it may live"
+    for _ in range(200):
+        scene.beat()
+        assert scene.found_after(4) is None, "its client has recovered, though its attempts' locks are lost for good"
+
+
+def test_a_host_that_does_not_come_back_is_given_up_after_lost_after(scene: Scene) -> None:
+    scene.recovery.look([("a", RECORD)])
+    scene.restart_server()
+    after_s = scene.found_after(1000)
+    assert after_s is not None
+    assert after_s == pytest.approx(600 + GUARD_S, abs=3)
+
+
+def test_a_restart_between_two_looks_is_noticed_before_a_lock_is_believed(scene: Scene) -> None:
+    assert scene.found_after(LEASE_S - 2) is None
+    held = life.is_held
+    restarted = []
+
+    def restart_meanwhile(path: Path) -> bool | None:
+        if not restarted:
+            restarted.append(True)
+            scene.restart_server()
+        return held(path)
+
+    scene.now_s += 10
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(life, "is_held", restart_meanwhile)
+        assert scene.recovery.look([("a", RECORD)]) == []
+    assert restarted
+    assert not scene.paths.superseded.exists()
+
+
+def test_what_says_how_it_ended_has_ended(scene: Scene) -> None:
+    scene.recovery.look([("a", RECORD)])
+    scene.restart_server()
+    scene.pod.phase = "ended"
+    scene.beat()
+    scene.paths.exit.write_text('{"exit_code": 3, "reason": "", "ended_at": "2026-06-17T22:00:00Z"}\n')
+    (found,) = scene.recovery.look([("a", RECORD)])
+    assert found.ended.exit_code == 3
+
+
+def test_a_process_of_this_host_that_is_gone_needs_no_lock(scene: Scene) -> None:
+    """The server has just restarted; the dispatcher and its job were of this very host."""
+    scene.recovery.look([("a", RECORD)])
+    scene.restart_server()
+    here = {"host": host.host_name(), "boot_id": host.boot_id(), "pid_namespace": host.pid_namespace()}
+    scene.pod = msgspec.structs.replace(scene.pod, pid=4194304, **here)
+    scene.beat()
+    scene.paths.claimant.write_text(f"theirs\n{host.here()}\n")
+    (found,) = scene.recovery.look([("a", RECORD)])
+    assert isinstance(found, Found)

@@ -119,6 +119,6 @@ def drain(pod: str, undo: bool) -> None:
 @click.command()
 @click.argument("scope")
 def resume(scope: str) -> None:
-    """Go on claiming within SCOPE, which is paused: a method, or gpu:HOST:N."""
+    """Go on claiming within SCOPE, which is paused: a method, gpu:HOST:N, or host:HOST."""
     workspace().resume(scope)
     click.echo(f"{scope}: claiming goes on")

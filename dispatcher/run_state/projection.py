@@ -294,8 +294,13 @@ def _write_temporary(path: Path, data: bytes) -> tuple[Path, Identity]:
 def _keep(path: Path, kept: Path) -> Path:
     """A copy of `path` as `kept`, on the disk before anything else may happen to it."""
     os.makedirs(kept.parent, exist_ok=True)
-    with open(path, "rb") as file:
-        kept = files.write_unique(kept, file.read())
+    try:
+        data = path.read_bytes()
+    except PermissionError:
+        # What may not be read can only be moved: then, and only then, readers find no file for a moment.
+        os.rename(path, kept)
+        return kept
+    kept = files.write_unique(kept, data)
     files.sync_directory(kept.parent)
     return kept
 

@@ -94,7 +94,12 @@ def test_vim_wins(busy: tuple[Fleet, Dispatcher], socket: Path) -> None:
             vim.shows(f"changed {number + 7000}")
             vim_command(vim, "w")
             # W12 (the file has changed since it was read), E949 (while it was written), or all is well.
-            assert vim.shows(r"WARNING|E\d+:|written") == "written"
+            answer = vim.shows(r"WARNING|E\d+:|written")
+            if answer == "WARNING" and number == 0:
+                # The file was replaced in the very moment in which vim read it.
+                vim.type("y")
+                answer = vim.shows(r"E\d+:|written")
+            assert answer == "written"
             record = fleet.wait_for(f"z{number}", "held")
             assert record.extra == {"note": f"edit {number}"}
             vim_command(vim, "echo 6000 + 66")

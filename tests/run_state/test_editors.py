@@ -15,6 +15,7 @@ import pytest
 from dispatcher import host
 from dispatcher.run_state import editors, life, projection, status_file
 from dispatcher.run_state.projection import Projector, restore
+from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 
@@ -251,3 +252,25 @@ def test_restore_asks_no_editor(layout: Layout, store: Store) -> None:
     layout.status_file.write_bytes(b"{broken")
     assert restore(store) is not None
     assert is_current(store)
+
+
+def test_an_editor_that_saves_twice_requeues_a_job_once(layout: Layout, store: Store) -> None:
+    """Its text still says `queued` when the job has run and failed again."""
+    with store.transaction() as tx:
+        tx.change("a", "claimed", {"state": "running", "attempt": 1})
+        tx.change("a", "failed", {"state": "failed"})
+    Projector(store).write()
+    swap_file(layout, os.getpid())
+    text = layout.status_file.read_text().replace('"failed"', '"queued"')
+    layout.status_file.write_text(text)
+    with store.transaction() as tx:
+        assert store.records["a"].state is State.QUEUED
+        tx.change("a", "claimed", {"state": "running", "attempt": 2})
+        tx.change("a", "failed", {"state": "failed"})
+    Projector(store).write()
+    assert layout.status_file.read_text() == text
+    layout.status_file.write_text(text.replace('"state"', '"note": "again", "state"'))
+    with store.transaction():
+        pass
+    record = store.records["a"]
+    assert (record.state, record.attempt, record.extra) == (State.FAILED, 2, {"note": "again"})

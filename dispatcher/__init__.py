@@ -20,12 +20,13 @@ that transaction, which has one winner on every filesystem, also where locks lie
 to done or failed by one table (run_state/states.py); anything else raises.
 
 An attempt is a directory, `run_state/jobs/<job_id>/<attempt>/`, and a wrapper, a bash script that leads a process
-group. The dispatcher locks the file `alive` in that directory and lets the wrapper inherit the lock, so every process
-of the tree holds it: the lock is free when nothing of the tree is left, and any host can ask. The wrapper passes TERM
-and INT on, keeps the time limit, stops when it finds the file `superseded`, and writes `exit.json` before the lock is
-free. So a dispatcher may die at any moment: its jobs run on, one that starts under its name finds them again, and
-until then any other dispatcher records how they ended. A free lock without an exit status means that the attempt was
-killed outright: it is lost and goes back to the queue, after a pause that grows until an attempt gets further.
+group. The directory's `entry.json` is what the attempt runs with: tables join with it, never with today's manifest.
+The dispatcher locks the file `alive` in that directory and lets the wrapper inherit the lock, so every process of the
+tree holds it: the lock is free when nothing of the tree is left, and any host can ask. The wrapper passes TERM and INT
+on, keeps the time limit, stops when it finds the file `superseded`, and writes `exit.json` before the lock is free. So
+a dispatcher may die at any moment: its jobs run on, one that starts under its name finds them again, and until then
+any other dispatcher records how they ended. A free lock without an exit status means that the attempt was killed
+outright: it is lost and goes back to the queue, after a pause that grows until an attempt gets further.
 
 People read and edit `matrix_status.json`, the projection of the journal. A line that differs from the record of the
 same `rev` is an edit and is taken in by the next transaction; a line that is merely old changes nothing. On a running

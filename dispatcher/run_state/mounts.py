@@ -46,7 +46,11 @@ class Mount:
         if self.fstype == "fuse.sshfs":
             return "sshfs never passes locks on to the server: use NFS, or run all dispatchers on one host"
         if "gluster" in self.fstype:
-            return "switch the volume's performance.* caches off (quick-read, stat-prefetch, io-cache, write-behind)"
+            return (
+                "switch the caches off. On the volume: gluster volume set VOLUME performance.X off for quick-read, "
+                "io-cache, stat-prefetch, open-behind, read-ahead, readdir-ahead, write-behind and nl-cache; in the "
+                "mounts: --attribute-timeout=0 --entry-timeout=0 --negative-timeout=0 --fopen-keep-cache=no"
+            )
         if self.fstype.startswith("fuse"):
             return "ask whoever runs this FUSE filesystem for an option that passes flock on, or use NFS"
         return "set `lock: strict` in dispatcher.yaml, or put the workspace on a filesystem with working locks"

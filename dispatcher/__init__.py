@@ -34,7 +34,8 @@ entry `queued`, `held` or `abandoned` becomes a wish: its dispatcher stops the a
 
 Trust is proved. A starting dispatcher tries to take the life signs of the others; one that it gets although that
 pod's heartbeat goes on rising shows that locks do not exclude here: then all go over to a lock made of hard links, or
-it refuses to start. A host that is shown less of the journal than the lock file promises stops and says which mount
+it refuses to start. It also looks for what the pods of other hosts say that they have written: lines of the journal,
+directories of attempts. A host that is shown less of the journal than the lock file promises stops and says which mount
 option helps. Whoever takes an entry from an attempt that may still live leaves `superseded` behind first.
 
 Where the code differs from what its parts are called elsewhere, the package of that part says so: run_state (files

@@ -18,6 +18,7 @@ from dispatcher.pod.manifests import ManifestJobs
 from dispatcher.pod.offers import own_offer, published
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.prove import go_strict, prove_locks, refuse_other_hosts_on_sshfs, wait_until_all_follow
+from dispatcher.pod.prove_view import prove_view
 from dispatcher.pod.register import Registration, locks_refused, refuse_shared_gpus
 from dispatcher.pod.turn import Turn
 from dispatcher.pod.wake import FileWatch, Signals, Wait
@@ -73,6 +74,7 @@ def run_pod(layout: Layout, config: Config, options: PodOptions, say: Say) -> in
     registration.describe(**published(own_offer(options, gpus.slots), gpus.slots))
     try:
         _make_sure_of_locks(store, config, registration, gpus, say)
+        prove_view(store, options.pod)
         return Pod(store, config, options, registration, gpus, say).run()
     finally:
         registration.release()
@@ -233,6 +235,7 @@ class Pod:
             force=True,
             phase=self.phase,
             lock=self.store.lock_kind,
+            journal=self.store.position,
             slots=self.turn.slot_infos(),
             notes=[*self.turn.notes(), *filter(None, (self.projector.note,))],
             matrix=os.fspath(self.turn.manifest.path),

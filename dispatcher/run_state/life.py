@@ -131,6 +131,8 @@ class PodInfo(msgspec.Struct, kw_only=True):
     lock: str
     phase: str = "running"
     matrix: str = ""
+    # How far it has seen the journal go: generation, length, checksum.
+    journal: tuple[int, int, int] | None = None
     gpus: list[int] = []
     cpu_slots: int = 0
     methods: list[str] = []

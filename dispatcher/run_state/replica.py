@@ -55,6 +55,18 @@ class Replica:
     def offset(self) -> int:
         return self.checksum.length
 
+    def shows(self, generation: int, length: int, checksum: int) -> bool:
+        """Whether what was read goes as far as another host has read, and says the same up to there."""
+        if self.generation is None or generation != self.generation:
+            return self.generation is not None and generation < self.generation
+        if length >= self.offset:
+            return (length, checksum) == (self.offset, self.checksum.value)
+        fd = self._open_to_read()
+        try:
+            return self.checksum.at(fd, length) == checksum
+        finally:
+            os.close(fd)
+
     def follow(self, head: Head | None, *, to_the_end: bool) -> None:
         """Without the lock: take in what is certain to stay, or also what stands beyond the head.
 

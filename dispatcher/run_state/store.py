@@ -114,6 +114,17 @@ class Store:
         return self._replica.reloads
 
     @property
+    def position(self) -> tuple[int, int, int] | None:
+        """How far the journal was read: generation, length, checksum; None before anything was read."""
+        replica = self._replica
+        return None if replica.generation is None else (replica.generation, replica.offset, replica.checksum.value)
+
+    def shows(self, generation: int, length: int, checksum: int) -> bool:
+        """Whether `records` shows what another host's `position` showed."""
+        with files.storing("reading the run state in", self.layout.run_state):
+            return self._replica.shows(generation, length, checksum)
+
+    @property
     def lock_kind(self) -> str:
         return self._claims_lock().kind
 

@@ -1,0 +1,94 @@
+"""Proving at a start that this host is shown what other hosts have written: appended lines, and new directories.
+
+Each pod's file says how far the journal went when it was last written, and which attempts run: whoever starts looks for
+these. So nobody waits for anybody's answer, and nothing is written but for one `mkdir` that must fail.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import Final
+
+from dispatcher.errors import StaleViewError
+from dispatcher.run_state import life
+from dispatcher.run_state.life import PodInfo
+from dispatcher.run_state.mounts import Mount, mount_of
+from dispatcher.run_state.store import Store
+from dispatcher.workspace import Layout
+
+# Longer than clients of working filesystems show old content.
+_OLD_CONTENT_S: Final = 10.0
+_LOOK_S: Final = 0.3
+
+
+def prove_view(store: Store, me: str) -> None:
+    """Raise StaleViewError, before anything is claimed, when this host is shown less than pods of others have seen."""
+    mount = mount_of(store.layout.run_state)
+    if mount.is_network:
+        others = [info for info in life.read_pods(store.layout) if info.pod != me and not info.same_host()]
+        prove_appends(store, others, mount)
+        prove_directories(store.layout, others, mount)
+
+
+def prove_appends(store: Store, others: list[PodInfo], mount: Mount, limit_s: float = _OLD_CONTENT_S) -> None:
+    """That the journal goes at least as far as each of `others` has seen it go, and says the same up to there."""
+    end_s = time.monotonic() + limit_s
+    for info in others:
+        if info.journal is None:
+            continue
+        with store.transaction():
+            pass
+        while not store.shows(*info.journal):
+            if time.monotonic() > end_s:
+                generation, length, _ = info.journal
+                what = f"{store.layout.journal(generation)}: {_named(info)} has seen {length} bytes, this host has not"
+                raise _refusal(what, limit_s, mount)
+            time.sleep(_LOOK_S)
+            with store.transaction():
+                pass
+
+
+def prove_directories(layout: Layout, others: list[PodInfo], mount: Mount, limit_s: float = _OLD_CONTENT_S) -> None:
+    """That an attempt's directory which another host has made cannot be made here: the second fence of every claim."""
+    for info in others:
+        jobs = [job for slot in info.slots for job in slot.jobs]
+        if info.phase == "ended" or not jobs or not life.is_held(layout.pod_lock(info.pod)):
+            continue
+        directory = layout.jobs_dir / jobs[0]
+        end_s = time.monotonic() + limit_s
+        while _can_be_made(directory) and _still_runs(layout, info.pod, jobs[0]):
+            if time.monotonic() > end_s:
+                raise _refusal(f"{directory}: exists for {_named(info)}, but not for this one", limit_s, mount)
+            time.sleep(_LOOK_S)
+
+
+def _can_be_made(directory: os.PathLike[str]) -> bool:
+    try:
+        os.mkdir(directory)
+    except FileExistsError:
+        return False
+    except FileNotFoundError:
+        # The job's own folder is not shown either.
+        return True
+    with contextlib.suppress(OSError):
+        os.rmdir(directory)
+    return True
+
+
+def _still_runs(layout: Layout, pod: str, job: str) -> bool:
+    info = life.read_pod(layout, pod)
+    return info is not None and any(job in slot.jobs for slot in info.slots)
+
+
+def _named(info: PodInfo) -> str:
+    return f"pod {info.pod} (host {info.host})"
+
+
+def _refusal(what: str, limit_s: float, mount: Mount) -> StaleViewError:
+    return StaleViewError(
+        f"{what} within {limit_s:g} s. This host is shown old data by {mount}; nothing was claimed. "
+        f"Cure: {mount.cure}. "
+        "`dispatcher doctor` on both hosts at the same time tells more"
+    )

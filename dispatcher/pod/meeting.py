@@ -26,6 +26,7 @@ from dispatcher.workspace import Layout
 _ANSWER_S: Final = 90.0
 _LOOK_S: Final = 0.005
 _HELLO_S: Final = 0.1
+_NOD_S: Final = 5.0
 _REMOVE_S: Final = 10.0
 _SUFFIX: Final = ".hello"
 
@@ -179,7 +180,8 @@ def meet(place: Path, wait_s: float, say: Callable[[str], None]) -> Meeting | No
                 if _nods(place, me, peer) or directory.exists():
                     os.makedirs(directory, exist_ok=True)
                     return Meeting(directory, me, peer)
-            if time.monotonic() >= end_s:
+            # A doctor that has seen our nod comes, and must not wait in vain.
+            if time.monotonic() >= end_s + (_NOD_S if seen and wait_s > 0 else 0):
                 return None
             time.sleep(_HELLO_S)
     finally:

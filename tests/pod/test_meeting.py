@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from fleet import wait_until
 
@@ -77,6 +79,22 @@ def test_one_that_has_gone_is_named_and_leaves_nothing(pair: tuple[Meeting, Meet
             act()
     with pytest.raises(PeerGoneError), other.here():
         os.mkdir(other.directory / "race")
+
+
+def test_one_that_nods_at_the_last_moment_is_met(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Doctor("b", "host-b", "boot", 1, 1)
+    (tmp_path / "b.hello").write_bytes(msgspec.json.encode(peer))
+    begun_s, sleep = time.monotonic(), time.sleep
+
+    def sleep_then_nod(pause_s: float) -> None:
+        sleep(pause_s)
+        for nod in tmp_path.glob("*.nod.b") if time.monotonic() > begun_s + 0.3 else ():
+            (tmp_path / f"b.nod.{nod.name.partition('.')[0]}").touch()
+
+    monkeypatch.setattr(module.time, "sleep", sleep_then_nod)
+    met = module.meet(tmp_path, 0.2, lambda _: None)
+    assert met is not None
+    assert met.peer == peer
 
 
 def test_one_comes_while_the_other_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,6 +88,11 @@ class Layout:
         # Where the doctors of several hosts meet.
         self.doctor_dir = self.run_state / "doctor"
 
+    def manifests(self) -> list[Path]:
+        """The files in matrix/ that may be manifests: a lab may keep its status file there."""
+        found = sorted(self.matrix_dir.glob("*.json"))
+        return [path for path in found if path.name != STATUS_FILE and path != self.status_file]
+
     def journal(self, generation: int) -> Path:
         return self.journal_dir / f"{generation:06d}.jsonl"
 

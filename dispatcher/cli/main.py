@@ -214,7 +214,7 @@ def find_manifest(where: Layout, name: str | None) -> Path | None:
     for place in places:
         if place.exists():
             return place
-    known = [path.name for path in where.matrix_dir.glob("*.json")]
+    known = [path.name for path in where.manifests()]
     raise UsageError(f"--matrix {name}: not found as {' or '.join(map(str, places))}{nearest(name, known)}")
 
 

@@ -31,6 +31,7 @@ from dispatcher.run_state import files, journal, life
 from dispatcher.run_state.lock import peek_head
 from dispatcher.run_state.lock_choice import AUTO, STRICT, check_wanted, strict_is_in_force
 from dispatcher.run_state.mounts import Mount, mount_of
+from dispatcher.run_state.moving_in import adopt_hint, find_unadopted
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 
@@ -262,6 +263,10 @@ def _status_file(layout: Layout, config: Config | DispatcherError) -> Findings:
     else:
         store = Store(layout, by="doctor")
     store.refresh(to_the_end=True)
+    unadopted = find_unadopted(layout, (config.matrix,) if isinstance(config, Config) else ())
+    if unadopted is not None:
+        yield Finding("status file", WARNING, f"nobody has adopted {unadopted}", adopt_hint(layout, unadopted))
+        return
     if not layout.status_file.exists():
         missing = bool(store.records)
         what = "missing; the next change writes it anew" if missing else "there is none yet"

@@ -32,7 +32,7 @@ class ManifestJobs:
         layout = self._config.layout
         named = (Path(pod.matrix) for pod in life.read_pods(layout) if pod.matrix)
         first = () if self._matrix is None else (self._matrix,)
-        paths = (*first, self._config.matrix, *named, *sorted(layout.matrix_dir.glob("*.json")))
+        paths = (*first, self._config.matrix, *named, *layout.manifests())
         yield from dict.fromkeys(layout.root / path for path in paths if layout.root / path != layout.status_file)
 
     def _read(self, path: Path) -> frozenset[str]:

@@ -24,6 +24,7 @@ from dispatcher.pod.turn import Turn
 from dispatcher.pod.wake import FileWatch, Signals, Wait
 from dispatcher.run_state import files
 from dispatcher.run_state.mounts import mount_of
+from dispatcher.run_state.moving_in import neglected_text
 from dispatcher.run_state.projection import Projector
 from dispatcher.run_state.store import Store
 from dispatcher.values import is_name
@@ -295,6 +296,9 @@ class Pod:
             f"{self.turn.describe_slots()}; {self.turn.manifest.path.name}: {counts}; "
             f"poll interval {self.poll_interval_s:g} s"
         )
+        neglected = neglected_text(self.config.layout, (self.config.matrix, self.turn.manifest.path))
+        if neglected:
+            self.say(f"warning: {neglected}")
         unknown = self.turn.manifest.unknown_methods(self.options.methods)
         if unknown:
             self.say(f"warning: --methods: {self.turn.manifest.path.name} has no entries of {unknown}")

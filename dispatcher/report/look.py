@@ -20,7 +20,7 @@ from dispatcher.report.ran import RanWith
 from dispatcher.report.view import PodView, View
 from dispatcher.run_state import editors, life
 from dispatcher.run_state.lock import peek_head
-from dispatcher.run_state.moving_in import adopt_hint, find_unadopted
+from dispatcher.run_state.moving_in import adopt_hint, find_unadopted, neglected_text
 from dispatcher.run_state.outside import is_unwatched, presence
 from dispatcher.run_state.preview import preview
 from dispatcher.run_state.states import BY_HAND, IN_FLIGHT, Record, State
@@ -60,9 +60,6 @@ class Looker:
         pods = self._pods()
         default = self._manifest(self._config.matrix)
         warnings: list[str] = []
-        unadopted = find_unadopted(self._layout, (self._config.matrix,))
-        if unadopted is not None:
-            warnings.append(adopt_hint(self._layout, unadopted))
         entries: dict[str, Entry] = {}
         if isinstance(default, ManifestError):
             self._check_workspace(default, records)
@@ -91,7 +88,7 @@ class Looker:
             offers=tuple(self._offer(pod) for pod in pods if pod.is_alive),
             problem=store.problem,
             unknown_job=unknown_job,
-            warnings=tuple(warnings),
+            warnings=(*self._about_moving_in(), *warnings),
             ran=self._ran,
             gpus_of=lambda entry: gpus_of(self._config, entry),
             fault_of=self._fault_of,
@@ -105,6 +102,14 @@ class Looker:
 
             self._readiness = Readiness(self._config, on_pod=False)
         return self._readiness.fault(entry)
+
+    def _about_moving_in(self) -> list[str]:
+        manifests = (self._config.matrix,)
+        unadopted = find_unadopted(self._layout, manifests)
+        if unadopted is not None:
+            return [adopt_hint(self._layout, unadopted)]
+        neglected = neglected_text(self._layout, manifests)
+        return [neglected] if neglected else []
 
     def results(self, view: View, unsure: list[str]) -> Iterator[dict[str, Any]]:
         """The result rows of all jobs of the view that have been done; see `Workspace.results`.
@@ -232,7 +237,7 @@ class Looker:
         """Look for the jobs that the default manifest does not know in the other ones of the workspace."""
         missing = set(unknown)
         named = [Path(pod.info.matrix) for pod in pods if pod.info.matrix]
-        for path in dict.fromkeys([*named, *sorted(self._layout.matrix_dir.glob("*.json"))]):
+        for path in dict.fromkeys([*named, *self._layout.manifests()]):
             if not missing:
                 return
             if path == self._config.matrix:

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Final
 
 from dispatcher.errors import StateError, StorageError
 from dispatcher.run_state import edits, files, journal, status_file
 from dispatcher.workspace import STATUS_FILE, Layout
+
+# The clock of the host that began the run state and that of the file server may differ.
+_CLOCK_SLACK_S: Final = 5.0
 
 
 def has_moved_in(layout: Layout) -> bool:
@@ -24,11 +28,33 @@ def has_moved_in(layout: Layout) -> bool:
 
 def find_unadopted(layout: Layout, manifests: Iterable[Path] = ()) -> Path | None:
     """The status file of a lab's own script that nobody has adopted; None when there is none, or a run state."""
-    if has_moved_in(layout):
-        return None
+    return None if has_moved_in(layout) else next(_lab_files(layout, manifests), None)
+
+
+def _lab_files(layout: Layout, manifests: Iterable[Path]) -> Iterator[Path]:
     places = (layout.matrix_dir, *(path.parent for path in manifests), layout.root)
     found = (place / STATUS_FILE for place in dict.fromkeys(places))
-    return next((path for path in found if path.is_file()), None)
+    return (path for path in found if path != layout.status_file and path.is_file())
+
+
+def neglected_text(layout: Layout, manifests: Iterable[Path] = ()) -> str:
+    """What is wrong when somebody goes on writing a status file that no dispatcher reads; empty when nobody does."""
+    found = list(_lab_files(layout, manifests))
+    began_s = _began_s(layout) if found else None
+    written = [path for path in found if began_s is not None and path.stat().st_mtime > began_s + _CLOCK_SLACK_S]
+    if not written:
+        return ""
+    return (
+        f"{written[0]} was written after dispatchers began here, and none of them reads it: what a script claims "
+        f"there, they claim too. Stop the script, let it write {layout.status_file}, or remove the file"
+    )
+
+
+def _began_s(layout: Layout) -> float | None:
+    """When the run state began, by the clock of the host that began it."""
+    numbers = journal.generations(layout)
+    header = journal.read_header(layout, numbers[0]) if numbers else None
+    return None if header is None else journal.parse_time(header.at)
 
 
 def refuse_unadopted(layout: Layout, manifests: Iterable[Path] = ()) -> None:

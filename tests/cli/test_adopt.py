@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import time
 
 LAB = {
     "base": {"state": "done", "pod": "shivam-0", "pid": 3328333, "gpu": 2, "finished_at": "2026-06-17T26:12:00Z"},
@@ -50,6 +52,8 @@ def test_one_command_moves_in(lab):
     assert "refused: lora_german_s1: unknown state 'quued' (did you mean 'queued'?)" in outcome.out
     assert path.read_text() == text
     assert lab.state("base") == "done"
+    # A status file beside the manifests is none of them, whatever jobs it names.
+    assert "matrix_status.json: " not in lab.run("status").err
     counts = lab.run("status", "--json").json["counts"]
     assert (counts["done"], counts["failed"], counts["running"], counts["held"]) == (1, 1, 1, 1)
     before = lab.snapshot()
@@ -57,6 +61,22 @@ def test_one_command_moves_in(lab):
     assert again.code == 0
     assert "was done already: the run state has 5 jobs" in again.out
     assert lab.snapshot() == before
+
+
+def test_a_script_that_goes_on_with_the_old_file_is_noticed(lab):
+    path = write_lab_file(lab)
+    assert any("nobody has adopted" in found["what"] for found in doctor(lab))
+    lab.run("init", "--adopt", str(path))
+    assert "none of them reads it" not in lab.run("status").err
+    assert not any("nobody has adopted" in found["what"] for found in doctor(lab))
+    later = time.time() + 60
+    os.utime(path, (later, later))
+    assert "none of them reads it" in lab.run("status").err
+    assert "none of them reads it" in lab.run("--pod", "p", "--slots", "1", "--until-empty", "--methods", "none").out
+
+
+def doctor(lab):
+    return lab.run("doctor", "--json", "--peer-wait", "0").json["findings"]
 
 
 def test_a_broken_file_changes_nothing(lab):

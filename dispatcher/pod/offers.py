@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # Kinds of refusals: where all pods refuse for the same one, that is said of all pods at once.
 DRAINING: Final = "draining"
+STOPPED: Final = "stopped"
 HOST: Final = "host"
 UNUSABLE: Final = "unusable"
 METHOD: Final = "method"
@@ -64,7 +65,8 @@ class Filter(msgspec.Struct, frozen=True):
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """What one pod takes. `gpus` is how many it has, `unusable_methods` what it cannot start, and why.
+    """What one pod takes. `gpus` is how many it has, `unusable_methods` what it cannot start, and why; `stopped` why it
+    claims nothing any more.
 
     `ill_gpus` are those that cannot be used at the moment (`GPU 2: why`), `lists` the jobs of its manifest where that
     is not the one that everybody has.
@@ -76,6 +78,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     cpu_slots: int = 0
     only: Filter = Filter()
     is_draining: bool = False
+    stopped: str = ""
     unusable_methods: Mapping[str, str] = {}
     ill_gpus: tuple[str, ...] = ()
     manifest: str = ""
@@ -150,6 +153,7 @@ def offer_of(info: PodInfo, *, is_draining: bool = False, lists: Collection[str]
         cpu_slots=info.cpu_slots,
         only=Filter(info.methods, Where.parse(info.where), info.outlet),
         is_draining=is_draining,
+        stopped=info.stopped,
         unusable_methods=info.unusable_methods,
         ill_gpus=tuple(f"GPU {slot.name[3:]}: {slot.note}" for slot in info.slots if _is_ill(slot)),
         manifest=info.matrix.rpartition("/")[2],

@@ -146,7 +146,7 @@ class Turn:
 
     def published_offer(self) -> dict[str, Any]:
         """What this pod takes, as its file says it."""
-        return published(self.offer(), self.gpus.slots)
+        return {**published(self.offer(), self.gpus.slots), "stopped": self.unwatched.complaint}
 
     def _gpus_of(self, entry: Entry) -> int | None:
         return gpus_of(self.config, entry)

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from dispatcher.matrix.entry import Entry
-from dispatcher.pod.offers import DRAINING, HOST, Offer, Refusal, refused_by_all
+from dispatcher.pod.offers import DRAINING, HOST, STOPPED, Offer, Refusal, refused_by_all
 from dispatcher.run_state.fold import Pause, host_scope
 from dispatcher.run_state.journal import same_time
 from dispatcher.run_state.outside import is_unwatched
@@ -181,6 +181,8 @@ class Waiting:
         """Why this pod does not take the entry, whatever is free."""
         if offer.is_draining:
             return Refusal(DRAINING, "draining")
+        if offer.stopped:
+            return Refusal(STOPPED, f"claims nothing any more: {offer.stopped}", needs_person=True)
         pause = self._facts.pauses.get(host_scope(offer.host))
         if pause is not None:
             return Refusal(HOST, f"host {offer.host} is paused: {pause.why}", needs_person=True)

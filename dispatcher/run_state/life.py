@@ -114,8 +114,8 @@ class SlotInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
 class PodInfo(msgspec.Struct, kw_only=True):
     """`pods/<pod>.json`: who a dispatcher is, what it takes and what it does; written by it alone.
 
-    `gpus`, `cpu_slots`, `methods` (empty: all), `where` (as typed), `outlet` and `unusable_methods` (name: why) say
-    which jobs it takes, so that others can tell why a job waits.
+    `gpus`, `cpu_slots`, `methods` (empty: all), `where` (as typed), `outlet`, `unusable_methods` (name: why) and
+    `stopped` (why it claims nothing any more) say which jobs it takes, so that others can tell why a job waits.
     """
 
     pod: str
@@ -139,6 +139,7 @@ class PodInfo(msgspec.Struct, kw_only=True):
     where: list[str] = []
     outlet: str = "local"
     unusable_methods: dict[str, str] = {}
+    stopped: str = ""
     slots: list[SlotInfo] = []
     notes: list[str] = []
 

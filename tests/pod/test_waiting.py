@@ -80,6 +80,11 @@ def test_no_pod() -> None:
             (Offer(pod="p", gpus=4, ill_gpus=("GPU 2: fell off the bus",)),),
             "asks for 4 GPUs, but 1 of 4 cannot be used now: GPU 2: fell off the bus (pod p)",
         ),
+        (
+            {},
+            (Offer(pod="p", cpu_slots=1, stopped="a script claims"),),
+            "claims nothing any more: a script claims (pod p)",
+        ),
         ({"gpus": 3}, (Offer(pod="p", gpus=4, ill_gpus=("GPU 2: fell off the bus",)),), SLOT),
         ({}, (Offer(pod="p", gpus=1, cpu_slots=1, ill_gpus=("GPU 0: used by somebody",)),), SLOT),
         (

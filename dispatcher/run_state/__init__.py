@@ -69,5 +69,7 @@ removed while it was open is opened anew.
 
 Life signs (life). The dispatcher locks an attempt's `alive` file before it starts the wrapper, which inherits the
 lock with all its children: there is no moment in which a started attempt has no life sign. The same file names who
-made the directory, so a claimant that died between mkdir and journal is told from one that lives.
+made the directory, so a claimant that died between mkdir and journal is told from one that lives, and on which host,
+boot and PID namespace (host): only there do pids count. A free lock proves nothing while a file server that has
+restarted may have forgotten it (nfs); then heartbeats decide.
 """

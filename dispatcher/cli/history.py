@@ -44,7 +44,8 @@ def _text(line: Line) -> str:
     from dispatcher.report.tables import one_line
 
     changed = [f"{key}={cell_text(value)}" for key, value in line.set.items() if value is not None]
-    changed += [f"{key}: {cell_text(value)}" for key, value in (line.data or {}).items()]
+    # What was edited stands in `set`; beside it `edit` is for dispatchers that look at the same file again.
+    changed += [f"{key}: {cell_text(value)}" for key, value in (line.data or {}).items() if key != "edit"]
     return one_line(
         "  ".join([str(line.seq), line.at, line.by, line.event, line.job or "-", " ".join(changed)]).rstrip()
     )

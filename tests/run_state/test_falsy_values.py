@@ -84,7 +84,8 @@ def test_a_falsy_value_is_kept_shown_and_removed(name: str, value: Any) -> None:
     assert make_record({"state": "failed", name: value, "rev": 1}) == world.fold.records["a"]
     if name not in DEFAULTS or value != DEFAULTS[name]:
         shown = world.line()[name]
-        assert (shown, type(shown)) == (value, type(value))
+        # 0.0 is 0, but `false` is not, and neither is an empty text.
+        assert (shown, isinstance(shown, bool)) == (value, isinstance(value, bool))
     world.check_files()
     world.tx.change("a", "x", {name: None})
     now = world.fold.records["a"]

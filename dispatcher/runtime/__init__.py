@@ -29,7 +29,8 @@ Checkpoints. `checkpoint` is a package of its own, told on its own page: whole o
 fenced against attempts that have been replaced. Jobs add what made them: key, configuration, random state, position.
 
 Training. `stream` says which rows come next, as two numbers that a checkpoint keeps; `step` compiles one update and
-one look at held-out rows for a mesh (`sharding`) and a model taken apart into arrays by name (`parameters`);
+one look at held-out rows for a mesh (`sharding`) and a model taken apart into arrays by name (`parameters`); what a
+step changes of the model beside its weights is carried on or refused (`model_state`);
 `optimizers` and `schedules` are what the configuration chooses from. `jobs.trainer` is the loop around them: it saves,
 evaluates, logs, and when it is told to leave (`preemption`) saves and exits with 75. Whatever ended an attempt, the
 next one goes on from the last checkpoint, bit for bit as if nothing had happened. `metrics` keeps that promise for

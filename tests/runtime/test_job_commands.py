@@ -261,6 +261,17 @@ def test_checking_a_matrix_asks_the_jobs(workspace: Fleet) -> None:
     ]
 
 
+def test_going_back_needs_checkpoints_of_ones_own(workspace: Fleet) -> None:
+    (workspace.root / "c.yaml").write_text("job: count/letters\ncount: {text: abc}\n")
+    run = ("run", "x", "c.yaml", "out", "--from", "step-00000001")
+    done = dispatcher_job(workspace, *run)
+    assert done.returncode == 2
+    assert "CountLetters cannot go back to 'step-00000001': it is no CheckpointedJob" in done.stderr
+    done = dispatcher_job(workspace, *run, "--restore", "p/g/base")
+    assert done.returncode == 2
+    assert "--from goes on with the run's own checkpoint, --restore with another's: choose one of them" in done.stderr
+
+
 def test_jobs_that_cannot_be_asked_are_a_warning(workspace: Fleet) -> None:
     (workspace.root / "jobs" / "count.py").write_text("import os; os._exit(3)")
     workspace.write_manifest([{"job_id": "a", "method": "m", "job": "count/letters"}])

@@ -18,7 +18,8 @@ process that dies anywhere in between leaves no checkpoint, and what it left in 
 
 Order. Checkpoints of one place are ordered by (term, attempt, sequence), never by a clock: a run begins the term after
 the newest one that it finds, so what an older attempt commits late is still older. The file `latest` says which one
-was named last, and a newer one than it knew counts more; without it the order alone decides.
+was named last, and a newer one than it knew counts more; without it the order alone decides. Who goes back to an
+earlier one names it there, and then moves what is newer to `set-aside/`.
 
 Fence. Right before the commit the attempt's directory is opened and looked at: with `superseded` in it, or a
 checkpoint of a newer attempt of the same entry in the series, nothing is committed. A name that is taken is replaced

@@ -100,6 +100,7 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
         self._fit: Fit | None = None
         self._requests: dict[Request, jax.Array] = {}
         self._timer = SaveTimer(None)
+        self._alone = jax.process_count() == 1
         # The step of the last checkpoint that a restart goes on from, as far as this process has saved any.
         self._saved_step = 0
 
@@ -157,7 +158,11 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
         return None if data.held_out is None else self._windows(data, data.held_out)
 
     def loss(self, model: M, batch: Any, key: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-        """The summed loss of a Batch in nats and the number of predictions; with a `key` as in training."""
+        """The summed loss of a Batch in nats and the number of predictions.
+
+        In an update there is a `key`, and the model's layers are in training mode: what they change of its variables
+        counts. In an evaluation there is none, layers are in evaluation mode, and the model stays as it is.
+        """
         forward: Any = model
         return negative_log_likelihood(forward(batch.inputs, segments=batch.segments, key=key), batch.targets)
 
@@ -198,7 +203,8 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
             with self._open_log() as log:
                 if self._preemption is not None:
                     self._preemption.hold(self.training.preemption_s)
-                self._timer = SaveTimer(self.training.save_interval_s)
+                # The clock of one process decides for all.
+                self._timer = SaveTimer(self.training.save_interval_s if self.main_process() else None)
                 self._train(stream, log)
                 # The last step is worth as much as the others.
                 self.wait()
@@ -357,14 +363,14 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
         """What this process asks for."""
         if self._preemption is not None and self._preemption.requested:
             return Request.LEAVE
-        return Request.SAVE if self.main_process() and self._timer.due else Request.GO_ON
+        return Request.SAVE if self._timer.due else Request.GO_ON
 
     def _told_alone(self) -> bool:
-        return jax.process_count() == 1 and self._request() is Request.LEAVE
+        return self._alone and self._preemption is not None and self._preemption.requested
 
     def _told(self) -> bool:
         """Whether one of the processes was told to leave: all hear the same, and all have to ask."""
-        if jax.process_count() == 1:
+        if self._alone:
             return self._told_alone()
         return bool(_greatest(self._requests[self._request()]) >= Request.LEAVE)
 

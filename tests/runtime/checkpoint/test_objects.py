@@ -183,6 +183,29 @@ def test_damage_is_set_aside(server, bucket, open_manager, state, same, caplog, 
         assert [each.step for each in checkpoints.checkpoints()] == [1]
 
 
+def test_who_goes_back_sets_aside_what_came_after(server, bucket, open_manager, state, same):
+    with open_manager(retention=Retention(last=9)) as checkpoints:
+        for step in (1, 2, 3):
+            checkpoints.save(state(step), step)
+        checkpoints.save(state(3), 3, name="best", resumable=False)
+        assert checkpoints.go_back("step-00000001").step == 1
+        assert {f"lab/run/{name}/manifest.set-aside.json" for name in ("step-00000002", "step-00000003", "best")} <= {
+            *keys(server, bucket)
+        }
+        assert [each.name for each in checkpoints.checkpoints()] == ["step-00000001"]
+    with open_manager(retention=Retention(last=9)) as checkpoints:
+        same(checkpoints.restore(state(0)), state(1))
+        # Under a name that was set aside.
+        checkpoints.save(state(20), 2)
+        checkpoints.wait()
+        assert checkpoints.latest().name == "step-00000002"
+        same(checkpoints.restore(state(0)), state(20))
+    # Nothing is damaged.
+    client(server).delete_object(Bucket=bucket, Key="lab/run/latest")
+    with open_manager() as checkpoints:
+        assert checkpoints.latest().step == 2
+
+
 def test_a_lost_pointer_is_survived(server, bucket, open_manager, state):
     with open_manager() as checkpoints:
         checkpoints.save(state(1), 1)

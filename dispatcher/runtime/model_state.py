@@ -31,7 +31,8 @@ class Watch:
     def __init__(self, model: nnx.Module) -> None:
         self._model = model
         self._attributes = _attributes(model)
-        self._leaves = named_leaves(model)
+        leaves = named_leaves(model)
+        self._leaves = {name: leaf for name, leaf in leaves.items() if not isinstance(leaf, nnx.Intermediate)}
         self._values = {name: value_of(leaf) for name, leaf in self._leaves.items()}
 
     def changes(self) -> Arrays:

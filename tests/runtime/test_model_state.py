@@ -196,6 +196,11 @@ def test_what_cannot_be_carried_is_refused_by_name(tmp_path: Path, model: Any, m
 
 def test_a_loss_may_put_layers_into_a_mode_of_its_own_and_pop_what_they_have_sown(tmp_path: Path) -> None:
     class Sows(Model):
+        def __init__(self, config: Any, *, rngs: nnx.Rngs) -> None:
+            super().__init__(config, rngs=rngs)
+            # As of a pass when it was made.
+            self.first = nnx.Intermediate(jnp.ones(()))
+
         def __call__(self, tokens: Any, **words: Any) -> Any:
             self.norm.eval()
             self.size = nnx.Intermediate(jnp.ones(()))

@@ -69,7 +69,7 @@ def test_output_that_does_not_fit_on_the_disk_is_an_error(small: Lab) -> None:
 def test_a_change_that_only_the_status_file_lacks_is_said_to_be_made(
     small: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_: Projector) -> None:
+    def fail(_: Projector, **_options: bool) -> None:
         raise StorageError("no space")
 
     monkeypatch.setattr(Projector, "write", fail)

@@ -5,7 +5,7 @@ What they never do is to list or rename a name that is gone. So there one file i
 name how far the journal goes, and whoever appends renames it, before and after:
 
     000001.24084.5d41402a                       generation, length, checksum: nothing is being written
-    000001.24084.5d41402a.host-a.4711.17        somebody is appending behind it, or has died over it
+    000001.24084.5d41402a.9f86d081884c7d65      somebody is appending behind it, or has died over it
 
 A rename has one winner. Who is shown an old name, or holds a lock that does not exclude, finds it gone and writes
 nothing. Whoever died while appending leaves lines that nobody has acted on: they count if they are seen.
@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import socket
+import secrets
 from pathlib import Path
 from typing import Final
 
@@ -52,7 +52,6 @@ class EndMark:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._end: End | None = None
-        self._tokens = 0
         self._is_ours = False
 
     def read(self) -> End | None:
@@ -69,8 +68,8 @@ class EndMark:
         if self._end is None:
             self._found()
             return
-        self._tokens += 1
-        token = f"{socket.gethostname()}.{os.getpid()}.{self._tokens}"
+        # Host and pid would not do: containers share names and numbers.
+        token = secrets.token_hex(8)
         self._move(msgspec.structs.replace(self._end, name=f"{_text(self._end)}.{token}"))
 
     def finish(self, generation: int, length: int, checksum: int) -> None:

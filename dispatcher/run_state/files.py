@@ -139,7 +139,14 @@ def _read_direct(fd: int, offset: int, size: int | None) -> bytes:
     at = offset - offset % _PAGE
     parts: list[bytes] = []
     while size is None or at < offset + size:
-        part = os.pread(fd, _DIRECT_PART, at)
+        try:
+            part = os.pread(fd, _DIRECT_PART, at)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            # It wants aligned memory, too: then the kernel's pages must do.
+            fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) & ~os.O_DIRECT)
+            return read_fd(fd, offset, size)
         parts.append(part)
         at += len(part)
         if len(part) < _DIRECT_PART:

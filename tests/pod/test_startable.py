@@ -135,9 +135,14 @@ def test_misspelt_parameters_are_said_once(fleet: Fleet) -> None:
     fleet.write_manifest([{"job_id": f"j{n}", "lang": "greek", "time_limt": "8h", "label": n} for n in range(3)])
     pod = fleet.start(poll="0.2")
     fleet.wait_for("j2", "done")
-    fleet.write_manifest([{"job_id": f"j{n}", "lang": "greek", "time_limt": "8h", "label": n} for n in range(4)])
-    fleet.wait_for("j3", "done")
-    assert "warning: parameters that nothing reads: 3 entries of m (such as j0): nothing reads time_limt" in pod.said
+    # A manifest and a template that are new and no different in this are no reason to say it again.
+    fleet.write_manifest([{"job_id": f"j{n}", "lang": "spanish", "time_limt": "8h", "label": n} for n in range(3)])
+    write_template(fleet, f"{TEMPLATE}print('new')\n")
+    fleet.run("requeue", "j2")
+    fleet.wait_for("j2", "done", attempt=2)
+    assert "trained spanish" in fleet.output("j2", 2)
+    line = "warning: parameters that nothing reads: 3 entries of m (such as j0): nothing reads time_limt"
+    assert pod.said.count(line) == pod.said.count("warning") == 1
     assert "label" not in pod.said
     assert pod.stop() == 0
 

@@ -349,7 +349,9 @@ class Store:
             seconds=self._wall_clock(),
         )
         with files.storing("creating the journal", path):
-            os.makedirs(self.layout.journal_dir, exist_ok=True)
+            # Never the workspace itself: where it was unmounted, a new one would begin on the disk below.
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(self.layout.journal_dir)
             if publish(path, encode_generation(header, known + new)):
                 self.began_with = Path(name)
             if data is not None and any(outcome.event == "refused" for outcome in outcomes):

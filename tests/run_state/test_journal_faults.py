@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dispatcher.errors import DamagedJournalError, FormatError, LockTimeoutError, StaleViewError
+from dispatcher.errors import DamagedJournalError, FormatError, LockTimeoutError, StaleViewError, StorageError
 from dispatcher.run_state import journal, rotation
 from dispatcher.run_state.projection import Projector
 from dispatcher.run_state.repair import repair
@@ -325,3 +325,13 @@ def test_a_missing_newest_generation_is_not_taken_for_an_older_one(layout: Layou
     assert repair(Store(layout, by="x"))
     assert reopened(layout).records == store.records
     assert journal.generations_in_force(layout) == [1, 3]
+
+
+def test_a_workspace_that_was_unmounted_is_not_begun_anew_below(layout: Layout, tmp_path: Path) -> None:
+    store = grown(layout)
+    with store.transaction():
+        layout.root.rename(tmp_path / "elsewhere")
+        layout.root.mkdir()
+        with pytest.raises(StorageError, match="unmounted"):
+            store._create_journal(2)
+    assert list(layout.root.iterdir()) == []

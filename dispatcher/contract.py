@@ -28,6 +28,8 @@ WRAPPER_FILE: Final = "job.sh"
 SETUP_FILE: Final = "setup.sh"
 LOG_FILE: Final = "output.log"
 PROGRESS_FILE: Final = "progress.json"
+# `{"step": 120}`: the last checkpoint that the attempt committed, from which the next attempt would go on.
+CHECKPOINT_FILE: Final = "checkpoint.json"
 RESULT_FILE: Final = "result.json"
 EXIT_FILE: Final = "exit.json"
 ALIVE_FILE: Final = "alive"
@@ -56,6 +58,17 @@ def report_progress(step: int, of: int, **metrics: float) -> None:
     directory = attempt_dir()
     if directory is not None:
         write_json(directory / PROGRESS_FILE, {"step": step, "of": of, "metrics": metrics})
+
+
+def report_checkpoint(step: int) -> None:
+    """Say that the checkpoint of `step` is on the disk, so that the next attempt goes on from there.
+
+    An entry that reports checkpoints got further only by a newer one: that starts its backoff over. Call it once the
+    checkpoint is complete. Does nothing when run by hand.
+    """
+    directory = attempt_dir()
+    if directory is not None:
+        write_json(directory / CHECKPOINT_FILE, {"step": step})
 
 
 def report_result(**values: float | str) -> None:

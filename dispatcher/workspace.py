@@ -41,6 +41,10 @@ class AttemptPaths:
         return self.directory / contract.PROGRESS_FILE
 
     @property
+    def checkpoint(self) -> Path:
+        return self.directory / contract.CHECKPOINT_FILE
+
+    @property
     def result(self) -> Path:
         return self.directory / contract.RESULT_FILE
 

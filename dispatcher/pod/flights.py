@@ -196,7 +196,8 @@ def judge(ended: Ended, paths: AttemptPaths, *, oom_killed: bool = False, ran_s:
     if ended.exit_code == 0:
         return outcome.classify(ended, "")
     ending = outcome.classify(ended, outcome.read_log_end(paths.log), oom_killed=oom_killed, ran_s=ran_s)
-    return msgspec.structs.replace(ending, step=outcome.read_step(paths.progress))
+    step, checkpoint = outcome.read_step(paths.progress), outcome.read_step(paths.checkpoint)
+    return msgspec.structs.replace(ending, step=step, checkpoint=checkpoint)
 
 
 def _take_life_sign(path: Path) -> int | None:

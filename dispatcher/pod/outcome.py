@@ -46,11 +46,11 @@ _OOM_TEXT: Final = re.compile(
 _OOM_LINES: Final = 40
 
 
-class _Progress(msgspec.Struct):
+class _Reached(msgspec.Struct):
     step: float
 
 
-_decode_step = msgspec.json.Decoder(_Progress).decode
+_decode_step = msgspec.json.Decoder(_Reached).decode
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,8 +67,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """Why an attempt ended: `done`, or a failure with its reason and last error line.
 
-    `step` is the last one in its progress.json and `ran_s` how long it ran, where they are known. `pod_stopped`: its
-    dispatcher was told to stop. `blames_host`: it could not be started, and the entry has no part in that.
+    `step` is the last one in its progress.json, `checkpoint` the step in its checkpoint.json and `ran_s` how long it
+    ran, where they are known. `pod_stopped`: its dispatcher was told to stop. `blames_host`: it could not be started,
+    and the entry has no part in that.
     """
 
     exit_code: int | None
@@ -76,6 +77,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     ended_at: str | None = None
     step: float | None = None
+    checkpoint: float | None = None
     ran_s: float | None = None
     pod_stopped: bool = False
     blames_host: bool = False
@@ -143,7 +145,7 @@ def _duration(seconds: float) -> str:
 
 
 def read_step(path: Path) -> float | None:
-    """The step in an attempt's progress.json; None when there is none, or something else."""
+    """The step in an attempt's progress.json or checkpoint.json; None when there is none, or something else."""
     try:
         step = _decode_step(path.read_bytes()).step
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -182,7 +184,7 @@ def after(ending: Ending, record: Record, policy: Policy, now_s: float) -> tuple
             return "stopped", {"state": State.QUEUED, **FRESH_START}
         return "stopped", {**finished, "state": record.want, "reason": STOPPED, "error": None}
     if ending.exit_code == 0 and ending.reason is None:
-        unset = dict.fromkeys(("retries", "returns", "retry_at", "backoff", "furthest_step"))
+        unset = dict.fromkeys(("retries", "returns", "retry_at", "backoff", "furthest_step", "furthest_checkpoint"))
         return "done", {**finished, **unset, "state": State.DONE}
     reason = ending.reason or "unknown"
     goes_back = _goes_back(ending, policy)
@@ -200,8 +202,8 @@ def _returned(ending: Ending, record: Record, policy: Policy, now_s: float) -> d
     """What an entry keeps that goes back to the queue; one whose pod was stopped goes on as if nothing had been."""
     kept = {"reason": ending.reason, "error": ending.error, "retries": record.retries or None}
     if ending.pod_stopped:
-        again = {"backoff": record.backoff or None, "furthest_step": record.furthest_step}
-        return {**kept, **again, "returns": record.returns or None}
+        again = {"backoff": record.backoff or None, "returns": record.returns or None}
+        return {**kept, **_furthest(ending, record), **again}
     before = 0 if _got_further(ending, record) else record.returns
     return {**kept, **_backoff(ending, record, policy, now_s, quick=True), "returns": before + 1}
 
@@ -213,20 +215,44 @@ def _goes_back(ending: Ending, policy: Policy) -> bool:
     return (ending.reason == LOST or ending.blames_host) and policy.on_lost == REQUEUE
 
 
+def _saves(ending: Ending, record: Record) -> bool:
+    """Whether the attempt, or one before it, has reported a checkpoint."""
+    return ending.checkpoint is not None or record.furthest_checkpoint is not None
+
+
 def _got_further(ending: Ending, record: Record) -> bool:
-    """Whether the attempt reached a step that none before it had reached."""
-    return ending.step is not None and (record.furthest_step is None or ending.step > record.furthest_step)
+    """Whether the attempt saved a newer checkpoint than all before it; where none reports any, reached a later step.
+
+    What an attempt reached and did not save is lost. So the two are never compared: the first checkpoint of an entry
+    is further than any step, and after it steps no longer count.
+    """
+    if _saves(ending, record):
+        return _is_beyond(ending.checkpoint, record.furthest_checkpoint)
+    return _is_beyond(ending.step, record.furthest_step)
+
+
+def _is_beyond(step: float | None, furthest: float | None) -> bool:
+    return step is not None and (furthest is None or step > furthest)
+
+
+def _furthest(ending: Ending, record: Record) -> dict[str, float | None]:
+    """The greatest step that was saved, and the greatest that was reported, by this attempt or one before it."""
+    step, checkpoint = record.furthest_step, record.furthest_checkpoint
+    return {
+        "furthest_step": ending.step if _is_beyond(ending.step, step) else step,
+        "furthest_checkpoint": ending.checkpoint if _is_beyond(ending.checkpoint, checkpoint) else checkpoint,
+    }
 
 
 def _backoff(ending: Ending, record: Record, policy: Policy, now_s: float, *, quick: bool) -> dict[str, Any]:
     """When the entry may be claimed again: after a pause that doubles until an attempt gets further than the others.
 
-    An attempt that names no steps got further when it ran for long. `quick`: the first pause is a short one.
+    An attempt that reports neither checkpoints nor steps got further when it ran for long. `quick`: the first pause is
+    a short one.
     """
-    if _got_further(ending, record) or (ending.step is None and (ending.ran_s or 0.0) >= _USEFUL_S):
-        level = 0
-    else:
-        level = record.backoff
+    silent = ending.step is None and not _saves(ending, record)
+    worth_it = _got_further(ending, record) or (silent and (ending.ran_s or 0.0) >= _USEFUL_S)
+    level = 0 if worth_it else record.backoff
     if quick:
         pause_s = min(_QUICK_S, policy.backoff_s) if level == 0 else policy.backoff_s * 2.0 ** (level - 1)
     else:
@@ -234,6 +260,6 @@ def _backoff(ending: Ending, record: Record, policy: Policy, now_s: float, *, qu
     at = datetime.fromisoformat(now_text(now_s)) + timedelta(seconds=min(pause_s, _LONGEST_BACKOFF_S))
     return {
         "backoff": min(level + 1, _MOST_DOUBLINGS),
-        "furthest_step": ending.step if _got_further(ending, record) else record.furthest_step,
+        **_furthest(ending, record),
         "retry_at": now_text(at.timestamp()) if pause_s > 0 else None,
     }

@@ -39,6 +39,7 @@ FRESH_START: dict[str, Any] = dict.fromkeys(
     (
         "pod", "pid", "gpu", "started_at", "host", "finished_at", "exit_code", "reason", "error", "outlet", "handle",
         "outside", "want", "retries", "returns", "retry_at", "backoff", "furthest_step",
+        "furthest_checkpoint",
     )
 )  # fmt: skip
 

@@ -73,7 +73,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     `gpu` is one index or several; `attempt` counts from 1, 0 before the first. `rev` is the journal's `seq` of the last
     change. `retries` counts automatic retries after failures and `returns` how often the entry went back by itself
     (preempted, lost), both since a person last queued it. `retry_at` is the earliest time of the next claim.
-    `backoff` is how often its pause has doubled since an attempt last got further, to `furthest_step`.
+    `backoff` is how often its pause has doubled since an attempt last got further. `furthest_checkpoint` and
+    `furthest_step` are the greatest steps that attempts have saved and reported, never compared with each other.
     `error` is the last error line of the last failed attempt. `outside` means that somebody who is no dispatcher runs
     or ran it. `want` is a state that a person asked of a running entry, `priority` one that counts instead of the
     entry's. `ran_with` is the digest of the entry with which attempt `attempt` was claimed: it tells without opening a
@@ -102,6 +103,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     ran_with: str | None = None
     backoff: int = 0
     furthest_step: float | None = None
+    furthest_checkpoint: float | None = None
     rev: int = 0
     extra: Mapping[str, Any] = {}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from datetime import datetime
 from itertools import pairwise
 
@@ -18,6 +19,7 @@ PREEMPTED = Ending(exit_code=75, reason="preempted", ran_s=0.1)
 FAILED = Ending(exit_code=1, reason="exit 1", ran_s=0.1)
 PATIENT = Policy(retries=100, max_returns=100)
 RUNNING = Record(state=State.RUNNING)
+KEPT = ("retries", "returns", "backoff", "furthest_step", "furthest_checkpoint")
 
 
 def pauses(endings: list[Ending], policy: Policy = PATIENT) -> list[float]:
@@ -27,7 +29,7 @@ def pauses(endings: list[Ending], policy: Policy = PATIENT) -> list[float]:
         _, fields = after(ending, record, policy, now_s=0.0)
         assert fields["state"] == "queued"
         found.append(datetime.fromisoformat(fields["retry_at"]).timestamp() if fields["retry_at"] else 0.0)
-        known = {name: fields.get(name) for name in ("retries", "returns", "backoff", "furthest_step")}
+        known = {name: fields.get(name) for name in KEPT}
         record = Record(state=State.RUNNING, **{name: value for name, value in known.items() if value is not None})
     return found
 
@@ -63,7 +65,41 @@ def test_one_that_ran_for_hours_waits_as_after_its_first_preemption() -> None:
     assert pauses([at_step(5, ran_s=7200), at_step(5, ran_s=7200), at_step(5, ran_s=7200)]) == [1, 30, 60]
 
 
-def test_returns_are_counted_from_where_it_last_got_further() -> None:
+def saved(checkpoint: float | None, step: float | None = None, ran_s: float = 0.1, of: Ending = PREEMPTED) -> Ending:
+    return Ending(exit_code=of.exit_code, reason=of.reason, step=step, checkpoint=checkpoint, ran_s=ran_s)
+
+
+def test_what_is_not_saved_does_not_count_where_checkpoints_are_reported() -> None:
+    assert pauses([saved(0), saved(10), saved(20)]) == [1, 1, 1]
+    assert pauses([saved(10, 900), saved(10, 950), saved(10, 1000), saved(11, 20)]) == [1, 30, 60, 1]
+    # Nor do an attempt that saves nothing where one before it did, an older checkpoint, and time.
+    assert pauses([saved(10), at_step(900), LOST, saved(9), saved(10, ran_s=7200), saved(None, ran_s=7200)]) == [
+        1, 30, 60, 120, 240, 480
+    ]  # fmt: skip
+    assert pauses([saved(1, of=FAILED), saved(2, 5, of=FAILED), saved(2, 6, of=FAILED)]) == [30, 30, 60]
+
+
+def test_a_first_checkpoint_is_further_than_any_step() -> None:
+    assert pauses([at_step(900), at_step(900), saved(100, 900), saved(100, 900), saved(200)]) == [1, 30, 1, 30, 1]
+
+
+def test_returns_are_counted_from_the_last_newer_checkpoint() -> None:
+    record = Record(state=State.RUNNING, returns=2, furthest_checkpoint=0, furthest_step=50)
+    policy = Policy(max_returns=3)
+    assert after(saved(0, 100), record, policy, 0.0)[1]["returns"] == 3
+    assert after(saved(1, 40), record, policy, 0.0)[1]["returns"] == 1
+
+
+def test_what_is_known_of_checkpoints_ends_with_the_entry_and_outlives_its_pod() -> None:
+    record = Record(state=State.RUNNING, furthest_checkpoint=7, furthest_step=9)
+    stopped = Ending(exit_code=143, reason="preempted", pod_stopped=True, checkpoint=8)
+    fields = after(stopped, record, Policy(), 0.0)[1]
+    assert (fields["furthest_checkpoint"], fields["furthest_step"]) == (8, 9)
+    fields = after(Ending(exit_code=0), record, Policy(), 0.0)[1]
+    assert (fields["furthest_checkpoint"], fields["furthest_step"]) == (None, None)
+
+
+def test_returns_are_counted_from_where_where_it_last_got_further() -> None:
     record = Record(state=State.RUNNING, returns=2, furthest_step=100)
     policy = Policy(max_returns=3)
     assert after(at_step(100), record, policy, 0.0)[1]["returns"] == 3
@@ -149,3 +185,19 @@ def test_a_job_that_goes_on_from_its_checkpoint_is_not_kept_waiting(fleet: Fleet
     assert fleet.record("a").attempt == 5
     times = [datetime.fromisoformat(line.at) for line in fleet.history("a") if line.event == "claimed"]
     assert all((later - earlier).total_seconds() >= 1 for earlier, later in pairwise(times))
+
+
+def test_one_that_never_saves_anew_is_given_up_and_one_that_does_goes_on(fleet: Fleet) -> None:
+    """Each of them is preempted more often than entries may come back."""
+    code = (
+        "import os, sys\nfrom dispatcher.contract import report_checkpoint, report_progress\n"
+        "attempt = int(os.environ['DISPATCHER_ATTEMPT'])\n"
+        "report_progress({step}, 1000)\nreport_checkpoint({saved})\nsys.exit(0 if attempt == 5 else 75)"
+    )
+    said = {"saves": {"step": 900, "saved": "10 * attempt"}, "repeats": {"step": "100 * attempt", "saved": 10}}
+    fleet.write_config("max_returns: 2\nmethods: {m: {backoff: 0.1s}}\n")
+    commands = {job: [sys.executable, "-c", code.format(**words)] for job, words in said.items()}
+    fleet.write_manifest([shell(job, "", command=command) for job, command in commands.items()])
+    assert fleet.run_all().end() == 1
+    found = {job: (record.state, record.attempt, record.reason) for job, record in fleet.records().items()}
+    assert found == {"saves": ("done", 5, None), "repeats": ("failed", 3, "preempted 3 times")}

@@ -52,6 +52,14 @@ class Run:
                 "to a newer attempt, which goes on from the last checkpoint. Nothing was committed; this one must stop"
             )
 
+    def report(self, step: int) -> None:
+        """Tell the dispatcher, where there is one, that a checkpoint of `step` is committed from which to go on."""
+        if self.directory is None:
+            return
+        path = self.directory / contract.CHECKPOINT_FILE
+        with files.storing(f"{path}: the dispatcher is not told that step {step} is saved"):
+            contract.write_json(path, {"step": step})
+
     def outrun_by(self, job: str, attempt: int) -> bool:
         """Whether `attempt` of `job` is a newer attempt of the entry that this run belongs to."""
         return bool(self.job) and job == self.job and attempt > self.attempt

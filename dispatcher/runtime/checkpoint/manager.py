@@ -276,12 +276,20 @@ class CheckpointManager:
                 self._series.check_replaceable(present, name, draft, doing)
 
         self._storage.publish(staged, name, draft, guard)
-        # From here on it is saved: what goes wrong with the rest is no reason to stop.
+        if not draft.resumable:
+            return
+        with self._saved_already(name):
+            self._series.advance(name, draft.order)
+            if self._retention is not None:
+                self._series.retain(self._retention, name)
+        with self._saved_already(name):
+            self._run.report(draft.step)
+
+    @contextlib.contextmanager
+    def _saved_already(self, name: str) -> Iterator[None]:
+        """Only warn of what goes wrong after the commit: it is no reason to stop."""
         try:
-            if draft.resumable:
-                self._series.advance(name, draft.order)
-                if self._retention is not None:
-                    self._series.retain(self._retention, name)
+            yield
         except DispatcherError as error:
             _log.warning("%s/%s is saved, but: %s", self.url, name, error)
 

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from dispatcher import contract
 from dispatcher.errors import CheckpointError, ConfigError, StorageError, UsageError
 from dispatcher.runtime import yaml_text
 from dispatcher.runtime.checkpoint import Contents
@@ -95,9 +96,60 @@ class Shifting(RestoreableJob[Shift]):
         self.total = self.load_from_path(rel_path, {"total": jnp.zeros(())}).tree["total"]
 
 
+class Resumable(Keeping):
+    """Saves what it could go on from, and then something that it could not."""
+
+    def run(self) -> Mapping[str, float]:
+        for step in range(self.args.steps):
+            self.save(f"step-{step}", {"total": jnp.zeros(())}, step=step, resumable=True)
+        self.save("aside", {"total": jnp.zeros(())}, step=99)
+        return {}
+
+
 def make(cls: type[Any], root: Any, name: str = "run", **said: Any) -> Any:
     with configuration(cls.checked_config({"sum": {"start": 10, **said}})):
         return cls(local(root, name, "lab", "night"))
+
+
+def test_the_attempt_tells_what_is_committed_once_it_is(tmp_path, attempt, monkeypatch):
+    told = attempt(1) / contract.CHECKPOINT_FILE
+    publish, before, after = DirectoryStorage.publish, [], []
+
+    def step_told() -> int | None:
+        return json.loads(told.read_text())["step"] if told.exists() else None
+
+    def watched(self, staged, name, draft, guard):
+        before.append(step_told())
+        manifest = publish(self, staged, name, draft, guard)
+        after.append(step_told())
+        return manifest
+
+    monkeypatch.setattr(DirectoryStorage, "publish", watched)
+    make(Resumable, tmp_path)()
+    assert before == [None, 0, 1, 2]
+    assert after == before
+    assert step_told() == 2
+    assert [path.name for path in told.parent.iterdir()] == [told.name]
+
+
+def test_a_training_goes_on_where_nobody_can_be_told(tmp_path, attempt, caplog):
+    told = attempt(1) / contract.CHECKPOINT_FILE
+    told.mkdir()
+    make(Resumable, tmp_path)()
+    assert "step-2 is saved, but:" in caplog.text
+    assert "the dispatcher is not told that step 2 is saved" in caplog.text
+
+
+def test_a_commit_that_fails_is_not_told(tmp_path, attempt, monkeypatch):
+    directory = attempt(1)
+
+    def full(self, staged, name, draft, guard):
+        raise StorageError("no space left")
+
+    monkeypatch.setattr(DirectoryStorage, "publish", full)
+    with pytest.raises(StorageError):
+        make(Resumable, tmp_path)()
+    assert not (directory / contract.CHECKPOINT_FILE).exists()
 
 
 def test_a_call_ends_when_everything_is_committed(tmp_path):

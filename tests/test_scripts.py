@@ -1,4 +1,4 @@
-"""scripts/test in CI: a failure counts when it happens twice, and one that happens once is not hidden."""
+"""scripts/test in CI names what fails once and counts what fails twice; scripts/bench measures what there is."""
 
 from __future__ import annotations
 
@@ -78,3 +78,30 @@ def test_what_fails_twice_fails(checkout: Path) -> None:
     assert "1 failed, 2 passed" in result
     assert "test_bad" not in last
     assert last.count("test_flaky[") == 2
+
+
+def bench(*words: str) -> str:
+    """What a Python with the benchmarks prints."""
+    done = subprocess.run(
+        [sys.executable, "-P", *words], env={**os.environ, "PYTHONPATH": str(SCRIPT.parent)}, capture_output=True,
+        text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_measurement_of_the_bench_can_be_asked_for() -> None:
+    assert "--quick" in bench("-m", "benchmarks", "--help")
+
+
+def test_the_bench_claims_as_a_dispatcher_does(tmp_path: Path) -> None:
+    program = f"""
+from benchmarks import claims, workspaces
+layout = workspaces.make_workspace({str(tmp_path)!r}, 3)
+workspaces.queue_all(layout, 3)
+claims.contender({str(tmp_path)!r}, "pod")(1)
+print(*claims.written(layout))
+print(*workspaces.job_ids(3))
+"""
+    claimed, expected = bench("-c", program).splitlines()
+    assert claimed == expected

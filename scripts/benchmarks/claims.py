@@ -12,8 +12,9 @@ from typing import Any
 
 from benchmarks.workers import repeat
 from dispatcher.matrix.manifest import load_manifest
-from dispatcher.pod.claim import Choice, ClaimQueue, Filter
+from dispatcher.pod.claim import Choice, ClaimQueue
 from dispatcher.pod.fence import Fence
+from dispatcher.pod.offers import Offer
 from dispatcher.pod.slots import Slots
 from dispatcher.run_state import journal
 from dispatcher.run_state.journal import Line
@@ -40,11 +41,11 @@ class Claimer:
         with self.store.transaction():
             pass
         entries = load_manifest(layout.default_matrix).entries
-        self.queue = ClaimQueue(entries, Filter(), self.slots, lambda entry: entry.gpus)
+        self.queue = ClaimQueue(entries, Offer(pod=pod, cpu_slots=1), self.slots, lambda entry: entry.gpus)
         self.store.fold.drain_touched()
         for job, record in self.store.records.items():
             self.queue.update(job, record)
-        self.fence = Fence(layout, pod, lambda _pod: True)
+        self.fence = Fence(layout, pod, lambda _pod: True, lambda _text: None)
         self.entered_s = 0.0
 
     def claim(self) -> str | None:

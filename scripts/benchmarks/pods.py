@@ -18,8 +18,8 @@ _END_S = 20.0
 
 
 def environment() -> dict[str, str]:
-    """This process's, without what would change what a dispatcher does."""
-    unwanted = ("PYTHONPATH", "PYTHONSAFEPATH")
+    """This process's, without what would change what a dispatcher does, or have every start compile the package."""
+    unwanted = ("PYTHONPATH", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE")
     return {k: v for k, v in os.environ.items() if k not in unwanted and not k.startswith("DISPATCHER_")}
 
 

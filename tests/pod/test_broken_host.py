@@ -41,7 +41,7 @@ def test_a_broken_host_stops_claiming_and_says_so(broken: Fleet) -> None:
     for part in ("no exit status after 0", "signal 9 killed its wrapper", "its log is empty"):
         assert part in known, f"the record does not say what is known: {known}"
     status = broken.try_("status")
-    for said in (pod.said, status.stdout + status.stderr, pods_say(broken, "paused")):
+    for said in (pod.says(f"{SCOPE} is paused"), status.stdout + status.stderr, pods_say(broken, "paused")):
         assert f"{SCOPE} is paused" in said
         assert "signal 9 killed its wrapper" in said
     waiting = json.loads(broken.run("status", "--json"))

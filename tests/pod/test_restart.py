@@ -64,7 +64,7 @@ def test_another_pod_records_how_they_ended(fleet: Fleet) -> None:
     (fleet.root / "go").touch()
     record = fleet.wait_for("a", "failed")
     assert (record.pod, record.exit_code, record.attempt) == ("first", 3, 1)
-    assert "of pod first" in second.said
+    second.says("of pod first")
 
 
 def test_a_job_that_runs_on_is_not_taken_by_another_pod(fleet: Fleet) -> None:

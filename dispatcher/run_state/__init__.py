@@ -16,9 +16,9 @@ the head, release. A write that fails is cut off again, unless the lock was lost
 No step depends on how many entries there are.
 
 Checksum (checksum, replica). Every process keeps a running CRC-32 of what it has read of a generation. Whoever reads
-compares it with the head's, at the head's length, and each step reads the last 64 KiB block and one other again: what
-stands in memory must still be what the file says. Where it is not (somebody has written over lines), readers and
-dispatchers stop, and name the repair.
+compares it with the head's, at the head's length. Each step also reads the last 64 KiB block and one other again (on a
+local disk, where no cut-off host can write late, at most once a second): what stands in memory must still be what the
+file says. Where it is not (somebody has written over lines), readers and dispatchers stop, and name the repair.
 
 Moving in (moving_in). A status file beside the manifest or in the root, and no run state: nothing that writes starts,
 until `dispatcher init --adopt` begins the journal with its records or `status_file:` says that it stays there. A line

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from dispatcher.errors import DamagedJournalError
-from dispatcher.run_state import journal
-from dispatcher.run_state.checksum import BLOCK
+from dispatcher.run_state import journal, replica
+from dispatcher.run_state.checksum import BLOCK, RunningChecksum
 from dispatcher.run_state.journal import Line
 from dispatcher.run_state.repair import repair
 from dispatcher.run_state.states import State
@@ -33,6 +33,12 @@ def write_late(layout: Layout, offset: int, seq: int, length: int = 0) -> None:
     fd = os.open(layout.journal(1), os.O_WRONLY)
     os.pwrite(fd, journal.encode(line) + b"\n", offset)
     os.close(fd)
+
+
+@pytest.fixture(autouse=True)
+def every_look_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a network filesystem."""
+    monkeypatch.setattr(replica, "LOCAL_CHECK_S", 0.0)
 
 
 @pytest.fixture
@@ -93,6 +99,19 @@ def test_far_back_in_a_long_journal_it_is_noticed_within_one_round(layout: Layou
     with pytest.raises(DamagedJournalError, match=r"doctor --repair"):
         for _ in range(store.offset // BLOCK + 1):
             store.refresh()
+
+
+def test_a_claim_on_a_local_disk_does_not_pay_for_it(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There no host can be cut off and write late."""
+    monkeypatch.setattr(replica, "LOCAL_CHECK_S", 3600.0)
+    checks: list[int] = []
+    differs_at = RunningChecksum.differs_at
+    monkeypatch.setattr(RunningChecksum, "differs_at", lambda self, fd: (checks.append(fd), differs_at(self, fd))[1])
+    store = Store(layout, by="pod")
+    for number in range(10):
+        queue(store, f"job-{number}")
+        store.refresh()
+    assert len(checks) == 1
 
 
 def test_a_late_head_is_noticed_too(layout: Layout) -> None:

@@ -20,10 +20,11 @@ IGNORED: Final = -1
 
 
 class Batch(NamedTuple):
-    """Rows of tokens, int32[rows, length] each.
+    """Rows of tokens, int32[rows, length] each; for a `loss` of one's own, arrays of any shape that begin with rows.
 
     `targets` are the tokens to predict, IGNORED where there is none. `segments` tells apart the texts that share a
-    row, from 1; 0 is padding.
+    row, from 1; 0 is padding. An evaluation adds rows that must not count: their targets are IGNORED, and their
+    segments and inputs 0.
     """
 
     inputs: NDArray[np.int32]
@@ -163,9 +164,9 @@ def whole_epoch(source: Source, rows: int) -> Iterator[Batch]:
 
 def pad_rows(batch: Batch, multiple: int) -> Batch:
     """Add rows that count nowhere, up to a multiple: one compiled program then serves batches of every size."""
-    blank = ((0, -batch.rows % multiple), (0, 0))
-    return Batch(
-        np.pad(batch.inputs, blank),
-        np.pad(batch.targets, blank, constant_values=IGNORED),
-        np.pad(batch.segments, blank),
-    )
+    missing = -batch.rows % multiple
+
+    def pad(array: NDArray[Any], value: int) -> NDArray[Any]:
+        return np.pad(array, ((0, missing), *((0, 0),) * (array.ndim - 1)), constant_values=value)
+
+    return Batch(pad(batch.inputs, 0), pad(batch.targets, IGNORED), pad(batch.segments, 0))

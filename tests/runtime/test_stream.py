@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dispatcher.errors import ConfigError
-from dispatcher.runtime.stream import IGNORED, Stream, TokenWindows, whole_epoch
+from dispatcher.runtime.stream import IGNORED, Batch, Stream, TokenWindows, whole_epoch
 
 
 def windows(count=50, length=4, seed=3):
@@ -72,6 +72,22 @@ def test_a_whole_epoch_comes_in_full_batches_and_padding_counts_nowhere():
     counted = sum(int((batch.targets != IGNORED).sum()) for batch in batches)
     assert counted == 40
     assert (batches[-1].segments[2:] == 0).all()
+
+
+def test_rows_of_any_shape_are_padded():
+    class Images:
+        def rows(self, epoch):
+            return 5
+
+        def read(self, epoch, start, stop):
+            rows = stop - start
+            return Batch(np.ones((rows, 8, 8, 1), np.float32), np.ones(rows, np.int32), np.ones(rows, np.int32))
+
+    *_, last = whole_epoch(Images(), 4)
+    assert last.inputs.shape == (4, 8, 8, 1)
+    assert last.inputs.sum(axis=(1, 2, 3)).tolist() == [64, 0, 0, 0]
+    assert last.targets.tolist() == [1, IGNORED, IGNORED, IGNORED]
+    assert last.segments.tolist() == [1, 0, 0, 0]
 
 
 def test_files_that_hold_no_tokens_are_refused(tmp_path):

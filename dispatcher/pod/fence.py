@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import time
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from dispatcher.workspace import AttemptPaths, Layout
 _NAMELESS_S: Final = 30.0
 # How many blocked jobs are named; of the others only the number is shown.
 _NAMED: Final = 3
+# Of so many, `status` can say what blocks them.
+_PUBLISHED: Final = 100
 # Longer names are no numbers of ours.
 _DIGITS: Final = 9
 # Errors that the job's own directory causes (a file in its place, its permissions); all others stop every claim.
@@ -57,6 +60,10 @@ class Fence:
     def unblock(self, job: str) -> None:
         """The job was claimed or has changed: whatever blocked it is looked at anew."""
         self.blocked.pop(job, None)
+
+    def shown(self) -> dict[str, str]:
+        """What blocks which jobs, for the pod's file: as many as fit there."""
+        return dict(itertools.islice(self.blocked.items(), _PUBLISHED))
 
     def notes(self) -> list[str]:
         """What blocks jobs, for people to read."""

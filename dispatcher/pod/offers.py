@@ -33,6 +33,7 @@ GPUS: Final = "gpus"
 CPU: Final = "cpu"
 MANIFEST: Final = "manifest"
 ILL: Final = "ill"
+BLOCKED: Final = "blocked"
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -66,7 +67,7 @@ class Filter(msgspec.Struct, frozen=True):
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """What one pod takes. `gpus` is how many it has, `unusable_methods` what it cannot start, and why; `stopped` why it
-    claims nothing any more.
+    claims nothing any more, `blocked` the jobs whose claims failed, and why.
 
     `ill_gpus` are those that cannot be used at the moment (`GPU 2: why`), `lists` the jobs of its manifest where that
     is not the one that everybody has.
@@ -79,6 +80,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     only: Filter = Filter()
     is_draining: bool = False
     stopped: str = ""
+    blocked: Mapping[str, str] = {}
     unusable_methods: Mapping[str, str] = {}
     ill_gpus: tuple[str, ...] = ()
     manifest: str = ""
@@ -154,6 +156,7 @@ def offer_of(info: PodInfo, *, is_draining: bool = False, lists: Collection[str]
         only=Filter(info.methods, Where.parse(info.where), info.outlet),
         is_draining=is_draining,
         stopped=info.stopped,
+        blocked=info.blocked,
         unusable_methods=info.unusable_methods,
         ill_gpus=tuple(f"GPU {slot.name[3:]}: {slot.note}" for slot in info.slots if _is_ill(slot)),
         manifest=info.matrix.rpartition("/")[2],

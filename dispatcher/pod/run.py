@@ -135,7 +135,8 @@ class Pod:
         self.poll_interval_s = options.poll_interval_s or config.poll_interval_s
         self.projector = Projector(store)
         self.turn = Turn(store, config, options, gpus, say)
-        self.turn.show_claims = self.projector.write
+        # A script that goes by the status file cannot wait for somebody who has it open.
+        self.turn.show_claims = functools.partial(self.projector.write, over_editors=True)
         store.while_waiting = registration.beat
         self._next_poll_s = 0.0
         self._next_show_s = 0.0

@@ -146,7 +146,15 @@ class Turn:
 
     def published_offer(self) -> dict[str, Any]:
         """What this pod takes, as its file says it."""
-        return {**published(self.offer(), self.gpus.slots), "stopped": self.unwatched.complaint}
+        stopped = self._why_no_claims()
+        return {**published(self.offer(), self.gpus.slots), "stopped": stopped, "blocked": self._fence.shown()}
+
+    def _why_no_claims(self) -> str:
+        """Why this pod claims nothing, whatever is free; empty when it does."""
+        if self._script_lock is not None and self.store.problem is not None and not self.unwatched.complaint:
+            # A claim that cannot be shown there is one that the script does not know of.
+            return f"{self.config.layout.status_file} cannot be brought up to date, and a script goes by it"
+        return self.unwatched.complaint
 
     def _gpus_of(self, entry: Entry) -> int | None:
         return gpus_of(self.config, entry)
@@ -204,7 +212,7 @@ class Turn:
                 endings = [self._record.end(tx, f.job, f.number, f.ending) for f in ended if f.ending]
                 endings += [self._record.found(tx, one) for one in found]
                 self._sync()
-                if claiming and not self.unwatched.complaint:
+                if claiming and not self._why_no_claims():
                     choices = self._claim(tx, taken)
         except BaseException:
             # Nothing has happened: what has ended stays to be recorded, what was chosen is still queued.

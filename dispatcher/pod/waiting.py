@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from dispatcher.matrix.entry import Entry
-from dispatcher.pod.offers import DRAINING, HOST, STOPPED, Offer, Refusal, refused_by_all
+from dispatcher.pod.offers import BLOCKED, DRAINING, HOST, STOPPED, Offer, Refusal, refused_by_all
 from dispatcher.run_state.fold import Pause, host_scope
 from dispatcher.run_state.journal import same_time
 from dispatcher.run_state.outside import is_unwatched
@@ -186,7 +186,10 @@ class Waiting:
         pause = self._facts.pauses.get(host_scope(offer.host))
         if pause is not None:
             return Refusal(HOST, f"host {offer.host} is paused: {pause.why}", needs_person=True)
-        return offer.refusal(entry, gpus) or offer.ill(gpus)
+        refusal = offer.refusal(entry, gpus) or offer.ill(gpus)
+        blocked = offer.blocked.get(entry.job_id)
+        # It is tried again every few seconds, and what blocks it may pass.
+        return Refusal(BLOCKED, f"cannot be claimed: {blocked}") if refusal is None and blocked else refusal
 
 
 def summary(texts: Iterable[str]) -> str:

@@ -115,7 +115,8 @@ class PodInfo(msgspec.Struct, kw_only=True):
     """`pods/<pod>.json`: who a dispatcher is, what it takes and what it does; written by it alone.
 
     `gpus`, `cpu_slots`, `methods` (empty: all), `where` (as typed), `outlet`, `unusable_methods` (name: why) and
-    `stopped` (why it claims nothing any more) say which jobs it takes, so that others can tell why a job waits.
+    `stopped` (why it claims nothing any more) say which jobs it takes, `blocked` which it could not claim and why, so
+    that others can tell why a job waits.
     """
 
     pod: str
@@ -140,6 +141,7 @@ class PodInfo(msgspec.Struct, kw_only=True):
     outlet: str = "local"
     unusable_methods: dict[str, str] = {}
     stopped: str = ""
+    blocked: dict[str, str] = {}
     slots: list[SlotInfo] = []
     notes: list[str] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -84,6 +85,12 @@ def test_a_job_that_was_forgotten_after_many_attempts_runs_again(fleet: Fleet) -
     assert (fleet.record("a").state, fleet.record("a").attempt) == ("done", 151)
 
 
+def why(fleet: Fleet, job: str) -> str:
+    """Why a job waits, as `status` says it."""
+    jobs = json.loads(fleet.run("status", "--json"))["jobs"]
+    return str(next(one["why"] for one in jobs if one["job"] == job))
+
+
 def test_a_blocked_job_leaves_its_slot_to_the_others(fleet: Fleet) -> None:
     fleet.write_manifest([shell("a", "true"), *(shell(job, "true") for job in "bcd")])
     owner = fleet.start("owner", "--methods", "none").ready()
@@ -94,6 +101,8 @@ def test_a_blocked_job_leaves_its_slot_to_the_others(fleet: Fleet) -> None:
     assert fleet.record("a").state == "queued"
     assert f"{blocking}: made by pod owner" in pod.said
     assert "a cannot be claimed" in fleet.run("pods")
+    # Nor does it seem to wait for a slot: all of them are free.
+    wait_until(lambda: f"cannot be claimed: {blocking}: made by pod owner" in why(fleet, "a"), "`status` says so")
     assert owner.stop() == 0
     assert pod.end() == 0, "the job is tried again by itself"
     assert (fleet.record("a").state, fleet.record("a").attempt) == ("done", 2)
@@ -108,6 +117,7 @@ def test_more_blocked_jobs_than_one_transaction_looks_at(fleet: Fleet) -> None:
     pod = fleet.start("pod")
     fleet.wait_for("last", "done")
     assert "must be a directory that this user may write" in pod.said
+    wait_until(lambda: "cannot be claimed" in why(fleet, jobs[-1]), "of each is told why it waits")
     wait_until(lambda: "42 more jobs cannot be claimed" in fleet.run("pods"), "all of them are counted")
     for job in jobs:
         fleet.layout.job_dir(job).unlink()

@@ -221,3 +221,42 @@ def test_what_runs_outside_is_requeued_when_its_process_has_ended(
     assert fleet.wait_for("a", "done").attempt == 1
     assert fleet.record("a").outside is False
     assert pod.stop() == 0
+
+
+def test_an_open_editor_does_not_hide_claims_from_a_script(fleet: Fleet) -> None:
+    fleet.write_config("script_lock: matrix/claims.lock\n")
+    fleet.write_manifest([shell("a", GATED), shell("b", "echo begun; sleep 600")])
+    pod = fleet.start("pod", "--on-exit", "stop", poll="0.2")
+    fleet.wait_running("a")
+    wait_until(lambda: fleet.status()["a"]["state"] == "running", "its claim is shown")
+    swap = fleet.layout.status_file.with_name(f".{fleet.layout.status_file.name}.swp")
+    swap.write_bytes(b"an editor of another host")
+    with open(fleet.root / "matrix" / "claims.lock", "a") as lock:
+        # From here on the pod cannot claim, so that b is claimed with the editor open.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (fleet.root / "go").touch()
+        fleet.wait_for("a", "done")
+        assert fleet.record("b").state == "queued"
+    fleet.wait_running("b")
+    with open(fleet.root / "matrix" / "claims.lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert fleet.status()["b"]["state"] == "running"
+    assert pod.stop() == 0
+
+
+def test_nothing_is_claimed_that_a_script_could_not_be_shown(fleet: Fleet) -> None:
+    fleet.write_config("script_lock: matrix/claims.lock\n")
+    fleet.write_manifest([shell("a", GATED), shell("b", "true")])
+    pod = fleet.start("pod", poll="0.2")
+    fleet.wait_running("a")
+    wait_until(lambda: fleet.status()["a"]["state"] == "running", "its claim is shown")
+    whole = fleet.layout.status_file.read_text()
+    # A value that Python's json reads all the same, and dispatchers do not.
+    fleet.layout.status_file.write_text(whole.replace('{"state": "queued"', '{"note": NaN, "state": "queued"'))
+    (fleet.root / "go").touch()
+    fleet.wait_for("a", "done")
+    wait_until(lambda: "a script goes by it" in fleet.run("status", "--json"), "`status` says why nothing is claimed")
+    assert fleet.record("b").state == "queued"
+    fleet.layout.status_file.write_text(whole)
+    fleet.wait_for("b", "done")
+    assert pod.stop() == 0

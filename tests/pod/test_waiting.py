@@ -85,6 +85,12 @@ def test_no_pod() -> None:
             (Offer(pod="p", cpu_slots=1, stopped="a script claims"),),
             "claims nothing any more: a script claims (pod p)",
         ),
+        (
+            {},
+            (Offer(pod="p", cpu_slots=1, blocked={"a": "1: made by pod q"}),),
+            "cannot be claimed: 1: made by pod q (pod p)",
+        ),
+        ({}, (Offer(pod="p", cpu_slots=1, blocked={"b": "1: made by pod q"}),), SLOT),
         ({"gpus": 3}, (Offer(pod="p", gpus=4, ill_gpus=("GPU 2: fell off the bus",)),), SLOT),
         ({}, (Offer(pod="p", gpus=1, cpu_slots=1, ill_gpus=("GPU 0: used by somebody",)),), SLOT),
         (

@@ -129,3 +129,10 @@ def test_root_from_the_environment(workspace, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DISPATCHER_ROOT", str(workspace.layout.root))
     assert len(Workspace().records()) == 3
+
+
+def test_an_attempt_whose_claimants_name_is_damaged_is_shown(workspace):
+    paths = workspace.layout.attempt("base", 1)
+    paths.directory.mkdir(parents=True)
+    paths.claimant.write_bytes(b"pod\xff\n")
+    assert [attempt["claimed_by"] for attempt in workspace.attempts("base")] == ["pod\N{REPLACEMENT CHARACTER}"]

@@ -145,7 +145,7 @@ class Looker:
                     "exit_code": status.get("exit_code"),
                     "reason": status.get("reason"),
                     "ended_at": status.get("ended_at"),
-                    "claimed_by": (attempts.read_small(paths.claimant) or b"").partition(b"\n")[0].decode() or None,
+                    "claimed_by": _first_line(attempts.read_small(paths.claimant)),
                     "log_bytes": paths.log.stat().st_size if paths.log.exists() else None,
                     "directory": str(paths.directory),
                 }
@@ -248,3 +248,7 @@ class Looker:
                 continue
             entries.update((job, found[job]) for job in missing & found.keys())
             missing -= found.keys()
+
+
+def _first_line(data: bytes | None) -> str | None:
+    return (data or b"").partition(b"\n")[0].decode(errors="replace") or None

@@ -48,10 +48,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
     `edited` are jobs whose record is shown as a hand edit wants it that no dispatcher has taken in yet; `unqueued` are
     those that only the manifest has. `problem` is what is wrong with the status file, `unknown_job` why a record has no
-    entry. `now_s`: wall clock, seconds since 1970. `gpus_of` is how many GPUs an entry or its method asks
-    for, `fault_of` why no pod could start it.
-    entry. `now_s`: wall clock, seconds since 1970. `gpus_of` is how many GPUs an entry or its method asks for, `ran`
-    what attempts ran with, `offers` what the live pods take.
+    entry. `now_s`: wall clock, seconds since 1970. `gpus_of` is how many GPUs an entry or its method asks for,
+    `fault_of` why no pod could start it, `ran` what attempts ran with, `offers` what the live pods take.
     """
 
     records: Mapping[str, Record]

@@ -155,7 +155,7 @@ class Programs:
         nats, count, mean, changed = _differentiate(part_loss, trained, rest, batches, self.skeleton.outside)
         change, moments = self._optimizer.update(mean, moments, trained)
         loss = nats / count
-        squares = [jnp.sum(jnp.square(jnp.abs(mean[name])), dtype=jnp.float32) for name in sorted(mean)]
+        squares = [_sum_of_squares(mean[name]) for name in sorted(mean)]
         # The sums are there for the norm: whether all is finite costs one comparison for each array.
         broken = ~jnp.isfinite(jnp.stack([loss.astype(jnp.float32), *squares]))
         measured = {
@@ -183,6 +183,11 @@ class Programs:
         flags |= {name: jnp.any(jnp.isnan(array)) for name, array in _inexact(others).items()}
         constrained: dict[str, jax.Array] = sharding.constrain(flags, sharding.replicated(self.mesh))
         return constrained
+
+
+def _sum_of_squares(array: jax.Array) -> jax.Array:
+    # The square of a float16 above 255 is infinite.
+    return jnp.sum(jnp.square(jnp.abs(array).astype(jnp.float32)))
 
 
 def _inexact(arrays: Mapping[str, Any]) -> dict[str, Any]:

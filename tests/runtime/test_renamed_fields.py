@@ -52,6 +52,12 @@ class Removed:
     vocabulary: int = field("model/vocabulary")
 
 
+@dataclass(frozen=True)
+class Moved:
+    vocabulary: int = field("arch/vocabulary", was="model/vocabulary")
+    gain: float = field("arch/gain", default=1.0)
+
+
 class Table(nnx.Module):
     """Looks at one token only; the configuration says how large its logits are."""
 
@@ -125,6 +131,18 @@ def test_a_field_that_is_gone_is_an_error_for_everybody(saved: Any, config: type
     saved.spec.result_path("result.json").unlink()
     with pytest.raises(ConfigError, match=r"model.gain = 3.0: no field reads it any more"):
         again()
+
+
+def test_a_field_that_has_moved_to_another_group_is_an_error(saved: Any) -> None:
+    with pytest.raises(ConfigError, match=r"1 problem\n  model.gain = 3.0: .*did you mean 'arch.gain'"):
+        restored(saved, inference_on(Moved))
+
+
+def test_what_is_said_over_a_checkpoint_may_use_the_old_name(saved: Any) -> None:
+    for cls in (job_on(Declared), inference_on(Declared)):
+        spec = local(saved.spec.hardware.cluster.root, "other")
+        job = make_job(cls, spec, {"model": {"gain": 5.0}}, restore=saved.path_of("best"))
+        assert job.make_model().factor == 5.0
 
 
 def test_a_field_says_where_it_stood_before(saved: Any) -> None:

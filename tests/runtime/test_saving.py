@@ -275,6 +275,37 @@ def test_going_back_to_a_checkpoint(tmp_path: Path) -> None:
     assert latest.name == "step-00000012"
 
 
+def test_a_second_run_does_not_go_back_again(tmp_path: Path) -> None:
+    words = {"steps": 6, "save_every": 3, "keep": 10, "evaluate_every": None, **CONSTANT}
+    made(tmp_path, cls=Silent, **words)()
+    job = made(tmp_path, cls=Silent, **words)
+    job.go_back("step-00000003")
+    job()
+    before = type(job).checkpoints(job.spec)
+    job()
+    assert type(job).checkpoints(job.spec) == before
+
+
+def test_a_gradient_of_half_precision_is_finite_when_its_square_is_not(tmp_path: Path) -> None:
+    class Half(Silent):
+        def make_model(self) -> Any:
+            model = super().make_model()
+            model.half = nnx.Param(jnp.zeros((), jnp.float16))
+            return model
+
+        def loss(self, model: Any, batch: Any, key: Any) -> Any:
+            nats, count = super().loss(model, batch, key)
+            return nats + count * 1000.0 * model.half.get_value().astype(jnp.float32), count
+
+        def optimizer(self) -> optax.GradientTransformation:
+            return optax.sgd(1e-6)  # others square a gradient themselves
+
+    job = made(tmp_path, cls=Half, steps=2, per_device_batch_size=None, **CONSTANT)
+    job()
+    assert job.step == 2
+    assert 1000 < job.measured["gradient_norm"] < 1100
+
+
 def test_going_back_holds_when_it_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest is still there, or was the only one that was set aside: what is saved next counts all the same."""
     words = {"steps": 12, "save_every": 3, "keep": 10, "evaluate_every": None, **CONSTANT}

@@ -68,6 +68,8 @@ class CheckpointedJob(BasicJob[C], Generic[C]):
                 with self._committed():
                     if self._back_to is not None:
                         self._manager(self.path_of(self._back_to))[0].go_back(self._back_to)
+                        # A later run of this object goes on from what this one saves.
+                        self._back_to = None
                     return super()._run_once()
             finally:
                 self._preemption = None

@@ -11,7 +11,7 @@ from typing import Any, Generic, Self, TypeVar
 from dispatcher.errors import CheckpointError, UsageError, nearest
 from dispatcher.runtime.checkpoint import CheckpointRef, Contents, Restored
 from dispatcher.runtime.checkpoint.storage import is_url, normal
-from dispatcher.runtime.configuration import Config, check, configuration, defaults, merge
+from dispatcher.runtime.configuration import Config, check, configuration, defaults, merge, with_new_names
 from dispatcher.runtime.execution import ExecutionSpec
 from dispatcher.runtime.jobs.checkpointed import CheckpointedJob, manager_at, place_of
 from dispatcher.runtime.jobs.saved_config import check_fields, warn_of_differences
@@ -76,7 +76,7 @@ class RestoreableJob(CheckpointedJob[C], Generic[C]):
             raise CheckpointError(f"{where}: there is no config.yaml in it, so no job can be made from it")
         said = check_fields(made_by, saved, where)
         kinds = made_by.config_classes()
-        document = merge(merge(defaults(*kinds), said), runtime_cfg or {})
+        document = merge(merge(defaults(*kinds), said), with_new_names(runtime_cfg or {}, *kinds))
         # What only the job that saved it knows is no fault of this one.
         check(document, *kinds, where=f"{where}/config.yaml and what was said over it", known=said)
         with configuration(document):

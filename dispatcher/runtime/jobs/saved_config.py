@@ -44,7 +44,12 @@ def check_fields(cls: Any, saved: Contents, where: str, *, model_only: bool = Fa
     groups = {_group(path) for path in layout(*cls.model_classes())}
     own = not model_only and (job.get("class") == name_of(cls) or (key_of(cls) or _MISSING) == job.get("job"))
     unknown = unknown_values(said, *cls.config_classes())
-    lost = {path: value for path, value in unknown.items() if own or (_group(path) in groups and _is_one(path, model))}
+    lost = {
+        path: value
+        for path, value in unknown.items()
+        # A job that does not take up the model itself may know nothing of it.
+        if own or (_is_one(path, model) and (model_only or _group(path) in groups))
+    }
     new = [path for path in layout(*cls.model_classes()) if _value_at(said, path) is _MISSING]
     if lost:
         places = list(layout(*cls.config_classes()))

@@ -79,7 +79,7 @@ class Workspace:
             lock=config.lock,
             lost_after_s=config.lost_after_s,
             manifests=(config.matrix,),
-            in_manifest=ManifestJobs(config).has,
+            manifest_jobs=ManifestJobs(config).ids,
         )
 
     @functools.cached_property

@@ -58,6 +58,25 @@ def parse_manifest(data: bytes, where: str, known_ids: Collection[str] | None = 
     return entries
 
 
+class _JobId(msgspec.Struct, gc=False):
+    job_id: str
+
+
+_decode_ids = msgspec.json.Decoder(list[_JobId] | dict[str, msgspec.Raw]).decode
+
+
+def job_ids(data: bytes) -> frozenset[str]:
+    """The ids of the entries in `data`, whatever else is wrong with them; none when it is no manifest.
+
+    Several times as fast as reading the entries.
+    """
+    try:
+        content = _decode_ids(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return frozenset()
+    return frozenset(content if isinstance(content, dict) else [entry.job_id for entry in content])
+
+
 @contextmanager
 def _collector_paused() -> Iterator[None]:
     """Nothing here makes cycles, and the collector would walk a growing heap again and again: half of the time."""

@@ -259,7 +259,7 @@ def _journal(layout: Layout, config: Config | DispatcherError) -> Findings:
 
 def _status_file(layout: Layout, config: Config | DispatcherError) -> Findings:
     if isinstance(config, Config):
-        store = Store(layout, by="doctor", lock=config.lock, in_manifest=ManifestJobs(config).has)
+        store = Store(layout, by="doctor", lock=config.lock, manifest_jobs=ManifestJobs(config).ids)
     else:
         store = Store(layout, by="doctor")
     store.refresh(to_the_end=True)

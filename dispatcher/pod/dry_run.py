@@ -63,7 +63,7 @@ def dry_run(layout: Layout, config: Config, options: PodOptions) -> DryRun:
         by=options.pod,
         lock=config.lock,
         lost_after_s=config.lost_after_s,
-        in_manifest=ManifestJobs(config, options.matrix).has,
+        manifest_jobs=ManifestJobs(config, options.matrix).ids,
     )
     seen = preview(store)
     if store.problem is not None and store.generation is None:

@@ -7,15 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dispatcher.config import Config
-from dispatcher.errors import ManifestError
-from dispatcher.matrix.manifest import parse_manifest
+from dispatcher.matrix.manifest import job_ids
 from dispatcher.run_state import life
 
 _Signature = tuple[int, int, int]
 
 
 class ManifestJobs:
-    """The ids of all manifests, read when somebody asks for one; a file that has not changed is not read twice.
+    """The ids of all manifests, read when somebody asks; a file that has not changed is not read twice.
 
     `matrix` is the manifest that a pod was started with, when it is another one than the configuration's.
     """
@@ -25,8 +24,9 @@ class ManifestJobs:
         self._matrix = matrix
         self._ids: dict[Path, tuple[_Signature, frozenset[str]]] = {}
 
-    def has(self, job: str) -> bool:
-        return any(job in self._read(path) for path in self._paths())
+    def ids(self) -> frozenset[str]:
+        """As the manifests are now. It looks at each of them and at all pods, so ask once for many jobs."""
+        return frozenset().union(*(self._read(path) for path in self._paths()))
 
     def _paths(self) -> Iterator[Path]:
         layout = self._config.layout
@@ -36,14 +36,13 @@ class ManifestJobs:
         yield from dict.fromkeys(layout.root / path for path in paths if layout.root / path != layout.status_file)
 
     def _read(self, path: Path) -> frozenset[str]:
-        """Its ids; none when it cannot be read or used, for then it brings no job either."""
+        """Its ids; none when it cannot be read."""
         try:
             found = os.stat(path)
             signature = (found.st_ino, found.st_size, found.st_mtime_ns)
             known = self._ids.get(path)
             if known is None or known[0] != signature:
-                ids = frozenset(parse_manifest(path.read_bytes(), str(path), None))
-                self._ids[path] = known = (signature, ids)
-        except (OSError, ManifestError):
+                self._ids[path] = known = (signature, job_ids(path.read_bytes()))
+        except OSError:
             return frozenset()
         return known[1]

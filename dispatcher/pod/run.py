@@ -68,7 +68,7 @@ def run_pod(layout: Layout, config: Config, options: PodOptions, say: Say) -> in
         lock=config.lock,
         lost_after_s=config.lost_after_s,
         manifests=(config.matrix, options.matrix or config.matrix),
-        in_manifest=ManifestJobs(config, options.matrix).has,
+        manifest_jobs=ManifestJobs(config, options.matrix).ids,
     )
     gpus = GpuPool(options, say)
     registration = Registration(layout, options.pod, config.heartbeat_s)

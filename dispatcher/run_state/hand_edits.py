@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pwd
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Final
 
 from dispatcher.errors import FormatError, StatusFileError
@@ -46,7 +47,7 @@ class HandEdits:
         layout: Layout,
         replica: Replica,
         wall_clock: Callable[[], float],
-        in_manifest: Callable[[str], bool],
+        manifest_jobs: Callable[[], Container[str]] | None,
     ) -> None:
         self.layout = layout
         self.problem: str | None = None
@@ -54,7 +55,7 @@ class HandEdits:
         self.missing = False
         self._replica = replica
         self._wall_clock = wall_clock
-        self._in_manifest = in_manifest
+        self._manifest_jobs = manifest_jobs
 
     def identity(self) -> Identity | None:
         """Inode, size and mtime of the status file as it is now; None without one."""
@@ -128,10 +129,17 @@ class HandEdits:
             base_of=old.version,
             taken=fold.taken,
             projected=projected,
-            in_manifest=self._in_manifest,
+            in_manifest=self._asked_once(),
         )
         # A file that is cut off, or still being written, has lost no line.
         return merge(lines.jobs, known, is_whole=is_whole and not lines.broken)
+
+    def _asked_once(self) -> Callable[[str], bool]:
+        """Whether a manifest has a job, for all lines of a file: manifests are looked at for the first unknown one."""
+        if self._manifest_jobs is None:
+            return lambda _: True
+        jobs = functools.cache(self._manifest_jobs)
+        return lambda job: job in jobs()
 
     def _read(self) -> bytes | None:
         """The status file; None, and `problem` says why, when it may not be read."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -48,7 +48,7 @@ _LAST_SEQ: Final = 2**53
 class Store:
     """The run state of one workspace, as this process sees and changes it.
 
-    `in_manifest` tells whether a manifest has a job: a hand-written line of one that none has makes no record.
+    `manifest_jobs` gives the jobs of all manifests: a hand-written line of one that none has makes no record.
     `records` is complete and current after `refresh()` or inside a transaction. `problem` says what is wrong with the
     status file, if a person has left it in a state that cannot be read. `status_is_stale` says that the status file
     shows less than `records`. `manifests` are those beside which a lab's own status file may stand. Not for several
@@ -64,7 +64,7 @@ class Store:
         lost_after_s: float = LOST_AFTER_S,
         wall_clock: Callable[[], float] = time.time,
         manifests: Iterable[Path] = (),
-        in_manifest: Callable[[str], bool] = lambda _: True,
+        manifest_jobs: Callable[[], Container[str]] | None = None,
     ) -> None:
         self.layout = layout
         self.by = by
@@ -83,7 +83,7 @@ class Store:
         self._head: Head | None = None
         self._head_changed = False
         self._replica = Replica(layout, mount_of(layout.root))
-        self._edits = HandEdits(layout, self._replica, wall_clock, in_manifest)
+        self._edits = HandEdits(layout, self._replica, wall_clock, manifest_jobs)
         self._busy = False
 
     @property

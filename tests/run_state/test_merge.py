@@ -29,8 +29,23 @@ def store(layout: Layout, manifest: set[str]) -> Store:
     return new_store(layout, manifest)
 
 
+def test_manifests_are_looked_at_once_for_a_whole_file(layout: Layout) -> None:
+    """Under the lock, and only when a line has a job that no record has."""
+    looks: list[int] = []
+    store = Store(layout, by="pod-0", manifest_jobs=lambda: looks.append(1) or {"known499"})
+    with store.transaction() as tx:
+        tx.change("a", "queued", {"state": "queued"})
+    Projector(store).write()
+    save(layout, store, {**loaded(layout), "a": {"state": "held"}})
+    assert not looks
+    lines = {f"{'known' if number == 499 else 'other'}{number}": {"state": "held"} for number in range(500)}
+    save(layout, store, {**loaded(layout), **lines})
+    assert looks == [1]
+    assert set(store.records) == {"a", "known499"}
+
+
 def new_store(layout: Layout, manifest: set[str], jobs: list[str] | None = None) -> Store:
-    made = Store(layout, by="pod-0", in_manifest=manifest.__contains__)
+    made = Store(layout, by="pod-0", manifest_jobs=lambda: manifest)
     with made.transaction() as tx:
         for job in jobs or JOBS:
             tx.change(job, "queued", {"state": "queued"})
@@ -132,7 +147,7 @@ def test_a_copy_that_is_older_than_the_journal_is_one_refusal(layout: Layout) ->
     assert rotation.rotate(store)
     for generation in journal.generations(layout)[:-1]:
         journal.packed(layout.journal(generation)).unlink()
-    newcomer = Store(layout, by="pod-1", in_manifest=set(jobs).__contains__)
+    newcomer = Store(layout, by="pod-1", manifest_jobs=lambda: set(jobs))
     with newcomer.transaction() as tx:
         tx.change("job7", "held", {"state": "held"})
     # This line is of now, and counts.

@@ -28,7 +28,7 @@ from dispatcher.pod.host_checks import Fault, check_bash, check_directories, che
 from dispatcher.pod.lock_test import LOCK_NAMES, LockTest
 from dispatcher.pod.manifests import ManifestJobs
 from dispatcher.run_state import files, journal, life
-from dispatcher.run_state.lock import peek_head
+from dispatcher.run_state.head import peek_head
 from dispatcher.run_state.lock_choice import AUTO, STRICT, check_wanted, strict_is_in_force
 from dispatcher.run_state.mounts import Mount, mount_of
 from dispatcher.run_state.moving_in import adopt_hint, find_unadopted

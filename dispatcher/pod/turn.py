@@ -33,8 +33,11 @@ from dispatcher.run_state.states import IN_FLIGHT, State
 from dispatcher.run_state.store import Store, Transaction
 from dispatcher.workspace import AttemptPaths
 
-# A job that is blocked gives its slot to the next one at once, and is tried again after this time.
+# A job that is blocked gives its slot to the next one at once, and is tried again after this time; many that are
+# blocked at once (by permissions, say) so much later that few of them are looked at in a second.
 _BLOCKED_AGAIN_S: Final = 5.0
+_LONGEST_BLOCKED_S: Final = 300.0
+_BLOCKED_A_SECOND: Final = 20
 # How many blocked jobs one transaction may come across: each costs a look at the disk under the lock.
 _MOST_BLOCKED: Final = 20
 
@@ -244,7 +247,8 @@ class Turn:
                     blocked += 1
                     taken.remove(choice)
                     self.gpus.slots.release(choice.slot)
-                    self.queue.postpone(choice.entry.job_id, now_text(time.time() + _BLOCKED_AGAIN_S))
+                    again_s = blocked_again_s(len(self._fence.blocked))
+                    self.queue.postpone(choice.entry.job_id, now_text(time.time() + again_s))
                 else:
                     claimed.append((choice, *passed))
         self._came_short = True
@@ -453,6 +457,11 @@ class Turn:
         if slots.cpu_slots:
             parts.append("1 CPU slot" if slots.cpu_slots == 1 else f"{slots.cpu_slots} CPU slots")
         return " and ".join(parts)
+
+
+def blocked_again_s(blocked: int) -> float:
+    """After what time one of so many blocked jobs is tried again."""
+    return min(max(_BLOCKED_AGAIN_S, blocked / _BLOCKED_A_SECOND), _LONGEST_BLOCKED_S)
 
 
 def _entries(count: int) -> str:

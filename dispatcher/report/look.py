@@ -19,7 +19,7 @@ from dispatcher.report.progress import Progress, parse_progress
 from dispatcher.report.ran import RanWith
 from dispatcher.report.view import PodView, View
 from dispatcher.run_state import editors, life
-from dispatcher.run_state.lock import peek_head
+from dispatcher.run_state.head import peek_head
 from dispatcher.run_state.moving_in import adopt_hint, find_unadopted, neglected_text
 from dispatcher.run_state.outside import is_unwatched, presence
 from dispatcher.run_state.preview import preview

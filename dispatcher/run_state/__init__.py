@@ -62,7 +62,7 @@ Repair. A journal that is shorter than its head, damaged in the middle or writte
 `dispatcher doctor --repair` begins a new generation from the lines that are whole and the newer records of the status
 file. The damaged file is kept in rejected/, and `seq` never goes back.
 
-Locks (lock, lock_choice). One kind for all, named in the journal's header; a dispatcher with another setting is
+Locks (lock, head, lock_choice). One kind for all, named in the journal's header; a dispatcher with another setting is
 refused. The file `claims.strict` is the sign that kernel locks do not exclude here: whoever finds that out creates it
 by taking the hard-link lock, and everybody looks for it under every other lock and goes over. A lock file that was
 removed while it was open is opened anew.

@@ -1,4 +1,4 @@
-"""The claims lock and the head inside it. The file is never removed and never replaced.
+"""The claims lock, in whose file the head stands. The file is never removed and never replaced.
 
 Three kinds, of which all dispatchers of a workspace use one: `flock` (the default), `lockf` (byte ranges, for servers
 that know only these), and `strict` (filelock's hard-link lock, where the kernel's locks do not lock). flock and lockf
@@ -18,7 +18,6 @@ import os
 import random
 import struct
 import time
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -28,6 +27,7 @@ import msgspec
 from dispatcher.errors import LockError, LockLostError, LockTimeoutError, LockUnsupportedError, nearest
 from dispatcher.run_state import files
 from dispatcher.run_state.end_mark import EndMark
+from dispatcher.run_state.head import HEAD_SIZE, Head, decode_head, encode_head, peek_head
 from dispatcher.run_state.mounts import mount_of
 
 if TYPE_CHECKING:
@@ -36,11 +36,9 @@ if TYPE_CHECKING:
     from dispatcher.run_state.life import Watch
 
 KINDS: Final = ("flock", "lockf", "strict")
-HEAD_SIZE: Final = 512
 LOST_AFTER_S: Final = 600.0
 _BUSY: Final = frozenset({errno.EAGAIN, errno.EACCES, errno.EINTR})
 _UNSUPPORTED: Final = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL})
-_PEEKS: Final = 5
 _FIRST_PAUSE_S: Final = 0.0002
 _LONGEST_PAUSE_S: Final = 0.01
 # Whoever is next looks often, so that the lock is not free for long; all others may be lazy.
@@ -61,59 +59,6 @@ _STORAGE_IS_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 def _lock_range(fd: int, kind: int, start: int, length: int) -> None:
     """Lock or unlock bytes for this open file; unlike lockf's, it outlives the closing of another descriptor."""
     fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack("hhqqi", kind, os.SEEK_SET, start, length, 0))
-
-
-class Head(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What the last holder of the lock left: how far the journal goes, and which status file is the projection.
-
-    `projection` is inode, size and mtime (ns) of the status file as the dispatchers last wrote or examined it;
-    `projected` is the `seq` that it shows. `checksum` is the CRC-32 of the journal's first `length` bytes. `by` names
-    who wrote this head.
-    """
-
-    generation: int
-    length: int
-    seq: int
-    projection: tuple[int, int, int] | None = None
-    projected: int = 0
-    checksum: int = 0
-    by: str = ""
-
-
-_decode_head = msgspec.json.Decoder(Head)
-
-
-def encode_head(head: Head) -> bytes:
-    body = msgspec.json.encode(head)
-    if len(body) > HEAD_SIZE - 16:
-        body = msgspec.json.encode(msgspec.structs.replace(head, by=head.by[:20]))
-    # The checksum tells a whole head from one that a reader without the lock saw half written.
-    line = b"%08x %s" % (zlib.crc32(body), body)
-    return line.ljust(HEAD_SIZE - 1) + b"\n"
-
-
-def decode_head(data: bytes) -> Head | None:
-    """The head, or None when there is none or it is damaged: then the journal alone says how long it is."""
-    checksum, _, rest = data[:HEAD_SIZE].partition(b" ")
-    body = rest.rstrip(b" \n")
-    if not body or checksum != b"%08x" % zlib.crc32(body):
-        return None
-    try:
-        return _decode_head.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
-
-
-def peek_head(path: Path) -> Head | None:
-    """The head without the lock: old or none, never wrong (it carries a checksum)."""
-    for _ in range(_PEEKS):
-        data = files.read_fresh(path)
-        head = decode_head(data) if data else None
-        if head is not None or not data:
-            return head
-        # Seen while it was being written.
-        time.sleep(_FIRST_PAUSE_S)
-    return None
 
 
 class ClaimsLock:

@@ -12,7 +12,8 @@ from typing import Final
 
 from dispatcher.errors import LockError, LockTimeoutError, LockUnsupportedError
 from dispatcher.run_state import files, journal
-from dispatcher.run_state.lock import LOST_AFTER_S, ClaimsLock, peek_head
+from dispatcher.run_state.head import peek_head
+from dispatcher.run_state.lock import LOST_AFTER_S, ClaimsLock
 from dispatcher.workspace import Layout
 
 AUTO: Final = "auto"

@@ -17,8 +17,9 @@ from dispatcher.run_state import files, journal, status_file
 from dispatcher.run_state.checksum import RunningChecksum
 from dispatcher.run_state.fold import Fold, snapshot
 from dispatcher.run_state.generations import encode_generation
+from dispatcher.run_state.head import Head
 from dispatcher.run_state.journal import Line
-from dispatcher.run_state.lock import ClaimsLock, Head
+from dispatcher.run_state.lock import ClaimsLock
 from dispatcher.run_state.lock_choice import STRICT, choose_lock, strict_is_in_force
 from dispatcher.run_state.rotation import continue_with
 from dispatcher.run_state.states import make_record

@@ -14,8 +14,8 @@ from dispatcher.run_state import files, journal
 from dispatcher.run_state.checksum import RunningChecksum
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.generations import Generation
+from dispatcher.run_state.head import Head
 from dispatcher.run_state.journal import Line
-from dispatcher.run_state.lock import Head
 from dispatcher.run_state.mounts import Mount, mount_of
 from dispatcher.workspace import Layout
 

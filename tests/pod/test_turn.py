@@ -13,7 +13,7 @@ from dispatcher.errors import StorageError
 from dispatcher.host import host_name
 from dispatcher.pod.gpu_pool import GpuPool
 from dispatcher.pod.options import PodOptions
-from dispatcher.pod.turn import Turn
+from dispatcher.pod.turn import Turn, blocked_again_s
 from dispatcher.run_state.store import Store
 
 # A dispatcher whose first look at a file of the run state fails as on a file server in trouble.
@@ -40,6 +40,25 @@ def turn(fleet: Fleet) -> Turn:
     made = Turn(store, load_config(fleet.layout), options, GpuPool(options, print), print)
     made.begin()
     return made
+
+
+def test_many_blocked_jobs_do_not_keep_the_loop_busy(fleet: Fleet) -> None:
+    """All that were looked at in the first rounds are left alone for longer than these rounds take."""
+    jobs = [f"blocked{number}" for number in range(300)]
+    fleet.write_manifest([shell(job, "true") for job in jobs])
+    fleet.layout.jobs_dir.mkdir(parents=True)
+    for job in jobs:
+        fleet.layout.job_dir(job).touch()
+    options = PodOptions(pod="pod", cpu_slots=1)
+    made = Turn(Store(fleet.layout, by="pod"), load_config(fleet.layout), options, GpuPool(options, print), print)
+    made.begin()
+    rounds = 0
+    while made.take(claiming=True, look_around=False) or made.can_claim_more():
+        rounds += 1
+        assert rounds < 20, "the 300 take 15 rounds of 20"
+    pause_s = made.next_retry_in_s()
+    assert pause_s is not None and 0 < pause_s <= 5
+    assert [blocked_again_s(blocked) for blocked in (1, 100, 1_000, 10_000)] == [5.0, 5.0, 50.0, 300.0]
 
 
 def test_what_others_claim_while_new_entries_are_queued_is_looked_after(

@@ -18,7 +18,8 @@ import pytest
 
 from dispatcher.errors import LockError, LockTimeoutError
 from dispatcher.run_state import journal
-from dispatcher.run_state.lock import HEAD_SIZE, KINDS, ClaimsLock, Head, decode_head, encode_head
+from dispatcher.run_state.head import HEAD_SIZE, Head, decode_head, encode_head
+from dispatcher.run_state.lock import KINDS, ClaimsLock
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 

@@ -22,7 +22,7 @@ import pytest
 from dispatcher.errors import StatusFileError
 from dispatcher.host import process_name
 from dispatcher.run_state import projection, status_file
-from dispatcher.run_state.lock import peek_head
+from dispatcher.run_state.head import peek_head
 from dispatcher.run_state.projection import Projector, restore
 from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store

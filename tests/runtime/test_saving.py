@@ -275,6 +275,29 @@ def test_going_back_to_a_checkpoint(tmp_path: Path) -> None:
     assert latest.name == "step-00000012"
 
 
+@pytest.mark.parametrize("checkpoint", ["best", "step-00000006"])
+def test_going_back_to_the_end_of_a_training_that_is_done(tmp_path: Path, checkpoint: str) -> None:
+    """Its best checkpoint was saved after its last one, and is found again."""
+    words = {"steps": 6, "save_every": 3, "keep": 10, **CONSTANT}
+    first = made(tmp_path, **words)
+    expected = first()
+    again = made(tmp_path, **words)
+    again.go_back(checkpoint)
+    assert again() == expected
+    assert "best" in names(again)
+    assert again.kept_row() == expected
+
+
+def test_a_shorter_training_that_goes_back_has_a_row_of_its_own(tmp_path: Path) -> None:
+    words = {"save_every": 3, "keep": 10, "evaluate_every": 3, **CONSTANT}
+    made(tmp_path, steps=6, **words)()
+    shorter = made(tmp_path, steps=3, **words)
+    shorter.go_back("step-00000003")
+    row = shorter()
+    assert row is not None
+    assert (row["steps"], row["best_step"]) == (3, 3)
+
+
 def test_a_second_run_does_not_go_back_again(tmp_path: Path) -> None:
     words = {"steps": 6, "save_every": 3, "keep": 10, "evaluate_every": None, **CONSTANT}
     made(tmp_path, cls=Silent, **words)()

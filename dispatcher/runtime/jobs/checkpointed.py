@@ -15,7 +15,7 @@ from dispatcher.runtime.checkpoint import CheckpointManager, CheckpointRef, Cont
 from dispatcher.runtime.checkpoint.storage import SCRATCH
 from dispatcher.runtime.configuration import to_dict
 from dispatcher.runtime.execution import ExecutionSpec
-from dispatcher.runtime.jobs.basic import BasicJob, Row
+from dispatcher.runtime.jobs.basic import RESULT, BasicJob, Row
 from dispatcher.runtime.places import layout
 from dispatcher.runtime.preemption import BOUND_S, Preemption, watch
 from dispatcher.runtime.registry import key_of, name_of
@@ -68,6 +68,9 @@ class CheckpointedJob(BasicJob[C], Generic[C]):
                 with self._committed():
                     if self._back_to is not None:
                         self._manager(self.path_of(self._back_to))[0].go_back(self._back_to)
+                        if self.main_process():
+                            # It tells of what came after, and a job with a row may count as done.
+                            self.spec.result_path(RESULT).unlink(missing_ok=True)
                         # A later run of this object goes on from what this one saves.
                         self._back_to = None
                     return super()._run_once()

@@ -159,7 +159,7 @@ class Pod:
             wait = Wait(self._signals, watch)
             try:
                 while not self._is_over():
-                    self._step(wait)
+                    self._step(wait, watch)
             finally:
                 watch.close()
                 self._finish()
@@ -168,7 +168,7 @@ class Pod:
                 self.say(line)
         return self.turn.exit_code()
 
-    def _step(self, wait: Wait) -> None:
+    def _step(self, wait: Wait, watch: FileWatch) -> None:
         pause_s: float | None = _TRY_AGAIN_S
         try:
             # A file server in trouble answers with any error to any call: none of them may end the loop.
@@ -182,6 +182,10 @@ class Pod:
             with contextlib.suppress(StorageError, LockError, OSError):
                 self._beat()
         if pause_s is None or self._is_over():
+            return
+        if any([watch.add(template) for template in self.turn.startable.templates()]):
+            # They may have changed since they were looked at.
+            self.turn.something_changed = True
             return
         idle = self.phase == RUNNING and self.turn.has_free_slots()
         if wait.wait(pause_s, self.turn.flights.outlet.wait_descriptors(), for_changes=idle or bool(self.turn.flights)):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 
 from dispatcher.config import Config
 from dispatcher.matrix.entry import Entry
@@ -27,6 +28,10 @@ class Startable:
     def fault(self, entry: Entry) -> str:
         """Why no pod could start the entry; empty when it can be started."""
         return self._readiness.fault(entry)
+
+    def templates(self) -> Collection[Path]:
+        """The templates that entries need; people mend them while the pod runs."""
+        return self._readiness.templates()
 
     def has_changed(self) -> bool:
         """Whether something that matters is otherwise than `check` found it."""

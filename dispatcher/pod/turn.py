@@ -173,7 +173,8 @@ class Turn:
         self._came_short = False
         ended = self.flights.collect()
         found: list[Found] = []
-        if look_around or self.something_changed:
+        changed = look_around or self.something_changed
+        if changed:
             self.something_changed = False
             self.store.refresh()
             self._sync()
@@ -187,7 +188,7 @@ class Turn:
             self._release(flight)
         # What has ended may be what others wait for, so only the transaction itself can tell what is ready then.
         claiming = claiming and not (self.enough() or self.unwatched.complaint) and self.has_free_slots()
-        if look_around or (claiming and self.queue.has_ready(self._now())):
+        if changed or (claiming and self.queue.has_ready(self._now())):
             self._follow_templates()
         claiming = claiming and (bool(ended or found) or self.queue.has_ready(self._now()))
         if claiming:

@@ -35,15 +35,22 @@ class FileWatch:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self.fd: int = self._libc.inotify_init1(_IN_NONBLOCK | _IN_CLOEXEC)
         self._names: dict[int, set[str]] = {}
+        self._added: set[Path] = set()
 
-    def add(self, path: Path) -> None:
-        """Watch the file `path` through its directory, so that renames over it are seen."""
-        if self.fd < 0:
-            return
+    def add(self, path: Path) -> bool:
+        """Watch the file `path` through its directory, so that renames over it are seen: whether it was not watched before.
+
+        Add it again when the directory was missing.
+        """
+        if self.fd < 0 or path in self._added:
+            return False
         mask = _IN_MODIFY | _IN_CLOSE_WRITE | _IN_MOVED_TO
         number = self._libc.inotify_add_watch(self.fd, os.fsencode(path.parent), mask)
-        if number >= 0:
-            self._names.setdefault(number, set()).add(path.name)
+        if number < 0:
+            return False
+        self._names.setdefault(number, set()).add(path.name)
+        self._added.add(path)
+        return True
 
     def changed(self) -> bool:
         """Whether one of the files has changed since the last call."""

@@ -7,7 +7,7 @@ text that no argument can hold) is found when its attempt is made.
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -93,6 +93,10 @@ class Readiness:
 
     def _method_faults(self) -> dict[str, str]:
         return {name: why for name in self._methods if (why := method_fault(self._config.method(name)))}
+
+    def templates(self) -> Collection[Path]:
+        """The templates that were looked at."""
+        return self._templates.keys()
 
     def template(self, method: Method) -> Template:
         """The method's template as it was at the last look."""

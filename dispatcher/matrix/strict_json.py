@@ -76,9 +76,18 @@ def _syntax_fault(data: bytes, message: str) -> str:
     except ValueError:
         return "holds a number with too many digits"
     if _HALF_PAIR.search(json.dumps(value, ensure_ascii=False)):
-        return r"holds half of a surrogate pair (\ud800 to \udfff), which is no character"
+        return rf"{_place_of_half_pair(value)}holds half of a surrogate pair (\ud800 to \udfff), which is no character"
     entry = re.search(r"\$\[(\d+)\]", message)
     return f"{f'entry {int(entry[1]) + 1}: ' if entry else ''}holds a number that is too large"
+
+
+def _place_of_half_pair(value: Any) -> str:
+    """The entry of a list or the key of an object in which it is."""
+    items = value.items() if isinstance(value, dict) else enumerate(value, 1) if isinstance(value, list) else ()
+    for place, item in items:
+        if _HALF_PAIR.search(json.dumps(item, ensure_ascii=False)):
+            return f"{_HALF_PAIR.sub('?', place)}: " if isinstance(place, str) else f"entry {place}: "
+    return ""
 
 
 def _count_keys(value: Any) -> int:

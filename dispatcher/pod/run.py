@@ -183,7 +183,7 @@ class Pod:
                 self._beat()
         if pause_s is None or self._is_over():
             return
-        if any([watch.add(template) for template in self.turn.startable.templates()]):
+        if any(watch.add(template) for template in self.turn.startable.templates()):
             # They may have changed since they were looked at.
             self.turn.something_changed = True
             return

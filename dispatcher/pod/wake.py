@@ -38,9 +38,9 @@ class FileWatch:
         self._added: set[Path] = set()
 
     def add(self, path: Path) -> bool:
-        """Watch the file `path` through its directory, so that renames over it are seen: whether it was not watched before.
+        """Watch the file `path` through its directory, so that renames over it are seen; False when it was already.
 
-        Add it again when the directory was missing.
+        False also when there is no such directory yet: add it again later.
         """
         if self.fd < 0 or path in self._added:
             return False

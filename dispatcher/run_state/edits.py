@@ -335,7 +335,7 @@ def _wished_in_flight(state: State, base: Record, record: Record) -> tuple[str, 
 def _no_record(fields: Mapping[str, Any]) -> str:
     """Why these fields make no record; empty when they do."""
     if "state" not in fields:
-        return f"there is no state; write one of: {', '.join(WISHES)}"
+        return f"there is no state; write one of: {', '.join((*WISHES, *VERDICTS))}"
     try:
         parse_state(fields["state"])
         make_record(fields)

@@ -20,9 +20,9 @@ compares it with the head's, at the head's length. Each step also reads the last
 local disk, where no cut-off host can write late, at most once a second): what stands in memory must still be what the
 file says. Where it is not (somebody has written over lines), readers and dispatchers stop, and name the repair.
 
-Moving in (moving_in). A status file beside the manifest or in the root, and no run state: nothing that writes starts,
-until `dispatcher init --adopt` begins the journal with its records or `status_file:` says that it stays there. A line
-that makes no record is refused and its job held.
+Moving in (moving_in, beginning). A status file beside the manifest or in the root, and no run state: nothing that
+writes starts, until `dispatcher init --adopt` begins the journal with its records or `status_file:` says that it stays
+there. A line that makes no record is refused and its job held.
 
 Outside (outside). A line set to running with a pid is the claim of a script that is no dispatcher: honoured, watched by
 nobody, its GPU taken while the pid lives here. With `script_lock` dispatchers hold the script's lock from before they

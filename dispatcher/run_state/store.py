@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Final
 
 from dispatcher.errors import DamagedJournalError, LockError, LockLostError, StorageError
-from dispatcher.run_state import edits, files, journal, rotation, status_file
+from dispatcher.run_state import beginning, edits, files, journal, rotation, status_file
 from dispatcher.run_state.checksum import RunningChecksum
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.generations import encode_generation, publish
 from dispatcher.run_state.hand_edits import HandEdits, Identity
 from dispatcher.run_state.head import Head, peek_head
-from dispatcher.run_state.journal import Line
 from dispatcher.run_state.lock import LOST_AFTER_S, ClaimsLock
 from dispatcher.run_state.lock_choice import (
     STRICT,
@@ -42,8 +41,6 @@ from dispatcher.workspace import STATUS_FILE, Layout
 __all__ = ["Identity", "Store", "Transaction"]
 
 _LOCK_TRIES: Final = 5
-# Beyond this, a number in `rev` is no line number of ours, and JSON tools no longer keep it exactly.
-_LAST_SEQ: Final = 2**53
 
 
 class Store:
@@ -320,32 +317,12 @@ class Store:
             data = files.read_fresh(name)
         lines = status_file.parse(data, name) if data is not None and data.strip() else {}
         at = journal.now_text(self._wall_clock())
-        # A line of ours keeps its number, by which old copies of the file are judged; one of the lab's gets one.
-        revs = {job: line["rev"] for job, line in lines.items() if type(line.get("rev")) is int}
-        revs = {job: rev for job, rev in revs.items() if 0 < rev < _LAST_SEQ}
-        base = max(revs.values(), default=0)
-        known: list[Line] = []
-        new: list[Line] = []
         is_foreign = self.adopt_from not in (None, self.layout.status_file)
-        outcomes = edits.adopt(lines, is_foreign=is_foreign)
-        for outcome in outcomes:
-            job, fields = outcome.job, dict(outcome.fields)
-            if outcome.event == "refused":
-                refusal = {"why": outcome.why, "line": outcome.line}
-                new.append(Line(seq=base + len(new) + 1, at=at, by=self.by, event="refused", job=job, data=refusal))
-            elif job in revs:
-                fields["rev"] = revs[job]
-                born = {"born": revs[job]}
-                known.append(Line(seq=base, at=at, by=self.by, event="snapshot", job=job, set=fields, data=born))
-            else:
-                # A line without a number is looked at again before the file is written anew, and is no edit then.
-                read = None if is_foreign else {"edit": {"rev": 0, "fields": lines[job]}}
-                seq = base + len(new) + 1
-                new.append(Line(seq=seq, at=at, by=self.by, event="adopted", job=job, set=fields, data=read))
+        first = beginning.adopt(lines, at=at, by=self.by, is_foreign=is_foreign)
         header = journal.new_header(
             generation,
-            base_seq=base,
-            records=len(known),
+            base_seq=first.base_seq,
+            records=len(first.known),
             lock=self._claims_lock().kind,
             seconds=self._wall_clock(),
         )
@@ -353,9 +330,9 @@ class Store:
             # Never the workspace itself: where it was unmounted, a new one would begin on the disk below.
             with contextlib.suppress(FileExistsError):
                 os.mkdir(self.layout.journal_dir)
-            if publish(path, encode_generation(header, known + new)):
+            if publish(path, encode_generation(header, first.known + first.new)):
                 self.began_with = Path(name)
-            if data is not None and any(outcome.event == "refused" for outcome in outcomes):
+            if data is not None and any(line.event == "refused" for line in first.new):
                 os.makedirs(self.layout.rejected_dir, exist_ok=True)
                 files.write_unique(self.layout.rejected_dir / f"{at.replace(':', '')}-{STATUS_FILE}", data)
 

@@ -44,7 +44,12 @@ def prove_appends(store: Store, others: list[PodInfo], mount: Mount, limit_s: fl
             if time.monotonic() > end_s:
                 generation, length, _ = info.journal
                 what = f"{store.layout.journal(generation)}: {_named(info)} has seen {length} bytes, this host has not"
-                raise _refusal(what, limit_s, mount)
+                # Its file may be all that is left of the run state of before.
+                backup = (
+                    "If the run state was restored from a backup or removed in part: remove "
+                    f"{store.layout.pod_file(info.pod)}, unless that pod runs"
+                )
+                raise _refusal(what, limit_s, mount, backup)
             time.sleep(_LOOK_S)
             with store.transaction():
                 pass
@@ -86,9 +91,9 @@ def _named(info: PodInfo) -> str:
     return f"pod {info.pod} (host {info.host})"
 
 
-def _refusal(what: str, limit_s: float, mount: Mount) -> StaleViewError:
+def _refusal(what: str, limit_s: float, mount: Mount, otherwise: str = "") -> StaleViewError:
     return StaleViewError(
         f"{what} within {limit_s:g} s. This host is shown old data by {mount}; nothing was claimed. "
         f"Cure: {mount.cure}. "
-        "`dispatcher doctor` on both hosts at the same time tells more"
+        f"`dispatcher doctor` on both hosts at the same time tells more{otherwise and f'. {otherwise}'}"
     )

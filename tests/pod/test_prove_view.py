@@ -71,6 +71,7 @@ def test_a_journal_that_others_have_seen_go_further_is_refused(store: Store) -> 
         with pytest.raises(StaleViewError, match=r"pod there \(host host-b\) has seen \d+ bytes") as refused:
             prove_appends(store, [other(journal=journal)], GLUSTER, 0)
         assert all(cure in str(refused.value) for cure in CURES)
+        assert f"remove {store.layout.pod_file('there')}, unless that pod runs" in str(refused.value)
 
 
 def test_an_earlier_part_that_reads_differently_is_refused(store: Store) -> None:

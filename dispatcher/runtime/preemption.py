@@ -174,6 +174,8 @@ def watch() -> Iterator[Preemption]:
 def _within_grace(bound_s: float) -> float:
     """`bound_s`, or less where the wrapper kills sooner."""
     grace = os.environ.get(contract.KILL_GRACE, "")
+    # A timer cannot wait longer, and would end with an error instead.
+    bound_s = min(bound_s, threading.TIMEOUT_MAX)
     return min(bound_s, _OF_GRACE * int(grace)) if grace.isdigit() else bound_s
 
 

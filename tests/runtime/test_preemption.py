@@ -112,6 +112,16 @@ def test_the_wrapper_does_not_kill_sooner(
     assert "a preemption has 0.8 s to save, not 3600: kill_grace in dispatcher.yaml is 1 s" in caplog.text
 
 
+def test_a_bound_that_no_timer_can_wait_for_is_the_longest_that_one_can(
+    left: list[int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    with Preemption(leave=left.append) as told:
+        told.hold(1e30)
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_until(lambda: told.requested, "the signal was not noticed")
+    assert f"within {threading.TIMEOUT_MAX:g} s" in capfd.readouterr().err
+
+
 def test_somebody_elses_handler_counts(left: list[int]) -> None:
     heard: list[int] = []
     with Preemption(leave=left.append) as told:

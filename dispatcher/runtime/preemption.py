@@ -75,6 +75,8 @@ class Preemption:
 
     def hold(self, bound_s: float) -> None:
         """From now on go on when told to leave, for at most `bound_s` seconds: there is something to save first."""
+        # A timer cannot wait longer, and would end with an error instead.
+        bound_s = min(bound_s, threading.TIMEOUT_MAX)
         self._bound_s = _within_grace(bound_s)
         if self._bound_s < bound_s:
             _log.warning(
@@ -174,8 +176,6 @@ def watch() -> Iterator[Preemption]:
 def _within_grace(bound_s: float) -> float:
     """`bound_s`, or less where the wrapper kills sooner."""
     grace = os.environ.get(contract.KILL_GRACE, "")
-    # A timer cannot wait longer, and would end with an error instead.
-    bound_s = min(bound_s, threading.TIMEOUT_MAX)
     return min(bound_s, _OF_GRACE * int(grace)) if grace.isdigit() else bound_s
 
 

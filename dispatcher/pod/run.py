@@ -202,6 +202,7 @@ class Pod:
         self._beat()
         if self.turn.can_claim_more():
             return None
+        self.turn.show_claims_to_script()
         # Readers can wait for a moment longer than a free slot can.
         self.projector.look_at_retired()
         self.projector.write_when_due()
@@ -277,7 +278,14 @@ class Pod:
         # Others may end at the same moment, so nobody is left to write it later.
         last_projection = functools.partial(self.projector.write, over_editors=True)
         last_words = functools.partial(self.turn.complaint.say_when_due, at_once=True)
-        for step in (self._record_the_last, last_projection, self.projector.close, last_words):
+        steps = (
+            self._record_the_last,
+            last_projection,
+            self.turn.give_script_lock_back,
+            self.projector.close,
+            last_words,
+        )
+        for step in steps:
             try:
                 with files.storing("ending the work in", self.config.layout.run_state):
                     step()

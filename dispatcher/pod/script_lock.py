@@ -2,7 +2,8 @@
 
 A claim counts when it stands in the journal, but such a script knows the status file alone. So where dispatcher.yaml
 names the script's lock (`script_lock`), a dispatcher holds it from before it looks at the file until its claims stand
-there: then no entry is claimed twice. It only tries, and claims later when the script does not let go.
+there, however long that takes (a full disk): then no entry is claimed twice. It only tries to take it, and claims later
+when the script does not let go.
 """
 
 from __future__ import annotations
@@ -35,20 +36,39 @@ class ScriptLock:
         # There flock is a lock on all bytes, and the two kinds would exclude each other.
         self._network = mount_of(path.parent).is_network
         self._complained = False
+        self._held = -1
+        self._kept: int | None = None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the lock is held until `give_back`."""
+        return self._kept is not None
 
     @contextlib.contextmanager
     def held(self) -> Iterator[bool]:
-        """Hold the lock; False when somebody else does not let it go."""
+        """Hold the lock, and beyond the block after `keep`; False when somebody else does not let it go."""
         with files.shared_umask(self._root), files.storing("opening the script's lock", self.path):
             # A script may have replaced the file.
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._held = fd
         try:
             is_held = self._take(fd)
             self._complain(is_held)
             yield is_held
         finally:
-            # Gives both kinds back.
-            os.close(fd)
+            if self._kept is None:
+                # Gives both kinds back.
+                os.close(fd)
+
+    def keep(self) -> None:
+        """Within `held`: go on holding the lock until `give_back`."""
+        self._kept = self._held
+
+    def give_back(self) -> None:
+        """Let the lock go that was kept, if there is one."""
+        if self._kept is not None:
+            os.close(self._kept)
+            self._kept = None
 
     def _take(self, fd: int) -> bool:
         end_s = time.monotonic() + _WAIT_S

@@ -77,6 +77,8 @@ class Turn:
         self._script_lock = None if path is None else ScriptLock(path, config.layout.root, say)
         # Brings the status file up to date.
         self.show_claims: Callable[[], None] = lambda: None
+        # The last line of the journal with a claim that the script must be shown.
+        self._claimed_at = 0
         # Whether the last turn left blocked jobs behind without reaching the others.
         self._came_short = False
         self.complaint = StatusComplaint(store, say)
@@ -154,7 +156,8 @@ class Turn:
 
     def _why_no_claims(self) -> str:
         """Why this pod claims nothing, whatever is free; empty when it does."""
-        if self._script_lock is not None and self.store.problem is not None and not self.unwatched.complaint:
+        unreadable = self._script_lock is not None and self.store.problem is not None
+        if (unreadable or self._script_waits()) and not self.unwatched.complaint:
             # A claim that cannot be shown there is one that the script does not know of.
             return f"{self.config.layout.status_file} cannot be brought up to date, and a script goes by it"
         return self.unwatched.complaint
@@ -187,7 +190,8 @@ class Turn:
         for flight in ended:
             self._release(flight)
         # What has ended may be what others wait for, so only the transaction itself can tell what is ready then.
-        claiming = claiming and not (self.enough() or self.unwatched.complaint) and self.has_free_slots()
+        claiming = claiming and not (self.enough() or self.unwatched.complaint or self._script_waits())
+        claiming = claiming and self.has_free_slots()
         if changed or (claiming and self.queue.has_ready(self._now())):
             self._follow_templates()
         claiming = claiming and (bool(ended or found) or self.queue.has_ready(self._now()))
@@ -200,10 +204,27 @@ class Turn:
         with self._script_lock.held() as is_held:
             claims = self._transact(ended, found, is_held)
             if claims:
-                # Before the script looks again.
-                self.show_claims()
+                self._claimed_at = self.store.seq
+                self._script_lock.keep()
         self._came_short |= not is_held
+        self.show_claims_to_script()
         return claims
+
+    def show_claims_to_script(self) -> None:
+        """Write new claims into the status file; the script's lock is kept until they stand there."""
+        if self._script_lock is not None and self._script_waits():
+            self.show_claims()
+            if self.store.projected >= self._claimed_at:
+                self._script_lock.give_back()
+
+    def give_script_lock_back(self) -> None:
+        """Before the end: whoever comes next cannot wait for this process."""
+        if self._script_lock is not None:
+            self._script_lock.give_back()
+
+    def _script_waits(self) -> bool:
+        """Whether the script's lock is kept for claims that could not be shown to it yet."""
+        return self._script_lock is not None and self._script_lock.is_kept
 
     def _transact(self, ended: list[Flight], found: list[Found], claiming: bool) -> int:
         choices: list[tuple[Choice, int, AttemptPaths]] = []

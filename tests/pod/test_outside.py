@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleet import Fleet, shell, wait_until
+from fleet import COMMAND, Fleet, shell, wait_until
 
 from dispatcher.run_state.journal import now_text
 
@@ -258,5 +258,47 @@ def test_nothing_is_claimed_that_a_script_could_not_be_shown(fleet: Fleet) -> No
     wait_until(lambda: "a script goes by it" in fleet.run("status", "--json"), "`status` says why nothing is claimed")
     assert fleet.record("b").state == "queued"
     fleet.layout.status_file.write_text(whole)
+    fleet.wait_for("b", "done")
+    assert pod.stop() == 0
+
+
+# A disk that is full for the status file alone.
+FAILING = """
+import errno, os
+from dispatcher.run_state import projection
+write_temporary = projection._write_temporary
+def failing(path, data):
+    if os.path.exists("full"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    return write_temporary(path, data)
+projection._write_temporary = failing
+"""
+
+
+def test_the_scripts_lock_is_kept_until_its_status_file_shows_the_claims(fleet: Fleet) -> None:
+    fleet.write_config("script_lock: matrix/claims.lock\n")
+    fleet.write_manifest([shell("a", GATED), shell("b", GATED)])
+    fleet.run_all("--methods", "none")
+    fleet.command = [*COMMAND[:-1], FAILING + COMMAND[-1]]
+    (fleet.root / "full").touch()
+    pod = fleet.start("pod", poll="0.2")
+    fleet.wait_running("a")
+    pod.says("No space left on device")
+    with open(fleet.root / "matrix" / "claims.lock", "a") as lock:
+
+        def is_free() -> bool:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+        assert fleet.status()["a"]["state"] == "queued", "the claim cannot be shown"
+        assert not is_free(), "the script would claim it, too"
+        (fleet.root / "full").unlink()
+        wait_until(is_free, "the script may go on")
+        assert fleet.status()["a"]["state"] == "running"
+    (fleet.root / "go").touch()
+    fleet.wait_for("a", "done")
     fleet.wait_for("b", "done")
     assert pod.stop() == 0

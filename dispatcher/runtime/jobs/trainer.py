@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
@@ -19,6 +18,8 @@ from dispatcher.runtime import sharding
 from dispatcher.runtime.checkpoint import Contents, RandomState, Restored, Retention, processes
 from dispatcher.runtime.configuration import configure
 from dispatcher.runtime.execution import Topology
+from dispatcher.runtime.jobs import divergence
+from dispatcher.runtime.jobs.agreement import Agreement
 from dispatcher.runtime.jobs.basic import RESULT, Row
 from dispatcher.runtime.jobs.fitting import Fit, find_batch_size
 from dispatcher.runtime.jobs.restoreable import RestoreableJob
@@ -49,7 +50,6 @@ OPTIMIZER: Final = "optimizer"
 HELD_OUT_LOSS: Final = "held_out_loss"
 
 _log = logging.getLogger(__name__)
-_greatest = jax.jit(jnp.max)
 
 
 class _CutOffError(Exception):
@@ -98,11 +98,7 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
         # What belongs to the step reached, whose evaluation was cut off.
         self._unmeasured: dict[str, float] | None = None
         self._fit: Fit | None = None
-        self._requests: dict[Request, jax.Array] = {}
-        self._timer = SaveTimer(None)
-        self._alone = jax.process_count() == 1
-        # The step of the last checkpoint that a restart goes on from, as far as this process has saved any.
-        self._saved_step = 0
+        self._agreement: Agreement | None = None
 
     @classmethod
     def config(cls) -> list[type[Any]]:
@@ -204,7 +200,8 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
                 if self._preemption is not None:
                     self._preemption.hold(self.training.preemption_s)
                 # The clock of one process decides for all.
-                self._timer = SaveTimer(self.training.save_interval_s if self.main_process() else None)
+                timer = SaveTimer(self.training.save_interval_s if self.main_process() else None)
+                self._agreement = Agreement(self.topology.mesh, self._preemption, timer)
                 self._train(stream, log)
                 # The last step is worth as much as the others.
                 self.wait()
@@ -235,7 +232,7 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
                 schedule=self.schedule(),
                 trainable=self.TRAINABLE,
             )
-            self._requests = {each: sharding.for_each_device(each, self.topology.mesh) for each in Request}
+            self._agreement = Agreement(self.topology.mesh)
 
     def begin(self) -> None:
         """Prepare, and have a state: the one that was restored, else a fresh one."""
@@ -280,6 +277,12 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
         return self._portions
 
     @property
+    def agreement(self) -> Agreement:
+        """What all processes do next; known once the training is prepared."""
+        assert self._agreement is not None, "prepare() comes first"
+        return self._agreement
+
+    @property
     def live_state(self) -> TrainState:
         """The state as it is now; its arrays are gone after the next update."""
         assert self.state is not None, "begin() comes first"
@@ -289,7 +292,7 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
         """The loss over the first epoch of `source`: summed in nats, and over how many predictions."""
         nats, count = 0.0, 0
         for batch in whole_epoch(source, self.portions.rows):
-            if self._told():
+            if self.agreement.is_leaving():
                 raise _CutOffError
             placed = sharding.put_rows(batch, self.topology.mesh)
             part = self.programs.evaluate(self.live_state.trained, self.live_state.rest, placed)
@@ -312,7 +315,9 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
             measured = self._update(batch, np.int32(self.step))
             self.step += 1
             # Looked at one step late, so that the devices always have the next one to do.
-            request = self._heard(before)
+            request = self.agreement.answer(self.step, before)
+            if request is Request.STOP and before is not None:
+                raise self._diverged(self.step - 1, before)
             before = measured
             if late is not None:
                 self._note(log, late[0], self._read(*late))
@@ -348,35 +353,9 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
         _log.warning("%s: preempted at step %d of %d, saved", self.spec.name, self.step, self.training.steps)
         self.leave()
 
-    def _heard(self, before: Mapping[str, jax.Array] | None) -> Request:
-        """What all processes do after this step: what one of them has asked for in the step before."""
-        asked = Request.GO_ON if before is None else Request(int(before[REQUEST]))
-        if asked is Request.STOP and before is not None:
-            raise self._diverged(self.step - 1, before)
-        if self._told_alone():
-            return Request.LEAVE
-        # Asked for before the last checkpoint was saved.
-        answered = asked is Request.SAVE and self._saved_step >= self.step - 1
-        return Request.GO_ON if answered else asked
-
-    def _request(self) -> Request:
-        """What this process asks for."""
-        if self._preemption is not None and self._preemption.requested:
-            return Request.LEAVE
-        return Request.SAVE if self._timer.due else Request.GO_ON
-
-    def _told_alone(self) -> bool:
-        return self._alone and self._preemption is not None and self._preemption.requested
-
-    def _told(self) -> bool:
-        """Whether one of the processes was told to leave: all hear the same, and all have to ask."""
-        if self._alone:
-            return self._told_alone()
-        return bool(_greatest(self._requests[self._request()]) >= Request.LEAVE)
-
     def _update(self, batch: Batch, step: np.int32) -> dict[str, jax.Array]:
         state = self.live_state
-        words = (state.trained, state.optimizer, state.rest, batch, self.key, step, self._requests[self._request()])
+        words = (state.trained, state.optimizer, state.rest, batch, self.key, step, self.agreement.asked)
         trained, moments, changed, measured = self.programs.update(*words)
         self.state = TrainState(trained, state.rest | changed, moments)
         return dict(measured)
@@ -397,27 +376,21 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
         return {name: float(measured[name]) for name in (LOSS, GRADIENT_NORM, LEARNING_RATE)}
 
     def _diverged(self, step: int, measured: Mapping[str, jax.Array]) -> FloatingPointError:
+        loss, lr = float(measured[LOSS]), float(measured[LEARNING_RATE])
         faults = self.programs.faults_of(measured)
-        what = f"the loss is {float(measured[LOSS])}" if LOSS in faults else "a gradient is not finite"
-        gradients = [name for name in faults if name != LOSS]
-        which = f" Gradients that are not finite: {_some(gradients)}." if gradients else ""
-        return FloatingPointError(
-            f"{what} at step {step} of {self.training.steps}: try a learning rate below "
-            f"{float(measured[LEARNING_RATE]):g}.{which} {self._last_good()}"
-        )
+        return divergence.step_error(faults, step, self.training.steps, loss, lr, self._last_saved())
 
     def _check_finite(self) -> None:
         """Raise a FloatingPointError when the state cannot be gone on with: it must not become a checkpoint."""
         faults = self.programs.faults(self.live_state)
         if faults:
-            raise FloatingPointError(
-                f"not finite after step {self.step} of {self.training.steps}: {_some(faults)}. {self._last_good()}"
-            )
+            raise divergence.state_error(faults, self.step, self.training.steps, self._last_saved())
 
-    def _last_good(self) -> str:
+    def _last_saved(self) -> str | None:
+        """Where the last checkpoint is; None when nothing was saved yet. All processes together."""
         self.wait()
-        latest = processes.decide(lambda: None if (ref := type(self).latest(self.spec)) is None else ref.url)
-        return "Nothing was saved yet" if latest is None else f"The last checkpoint, which is finite: {latest}"
+        saved: str | None = processes.decide(lambda: None if (ref := type(self).latest(self.spec)) is None else ref.url)
+        return saved
 
     def _conclude(self, stream: Stream, log: MetricsLog | None, found: dict[str, float]) -> None:
         """Evaluate, where this step is one to do so, and log that together with `found`."""
@@ -467,8 +440,7 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
             resumable=name is None,
         )
         if name is None:
-            self._saved_step = self.step
-            self._timer.restart()
+            self.agreement.saved(self.step)
 
     def _go_on(self) -> None:
         """Take up the latest checkpoint of this job; without one, what was restored or a fresh state."""
@@ -544,8 +516,3 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
             # A line of a step that is evaluated again is written again.
             resumed_step = self.step if self._unmeasured is None else self.step - 1
             yield stack.enter_context(MetricsLog.of(self.spec, resumed_step=resumed_step, sinks=sinks))
-
-
-def _some(names: Sequence[str]) -> str:
-    """The first of `names`, and how many more there are."""
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

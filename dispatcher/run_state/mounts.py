@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +57,11 @@ class Mount:
         return "set `lock: strict` in dispatcher.yaml, or put the workspace on a filesystem with working locks"
 
 
+def unescaped(path: str) -> str:
+    """A path of /proc/self/mountinfo, where blanks, tabs, line breaks and backslashes stand as octal numbers."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), path) if "\\" in path else path
+
+
 def mount_of(path: str | os.PathLike[str]) -> Mount:
     """The mount that `path` stands on."""
     target = os.path.realpath(path)
@@ -63,7 +69,7 @@ def mount_of(path: str | os.PathLike[str]) -> Mount:
     for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
         before, _, after = line.partition(" - ")
         fields, rest = before.split(" "), after.split(" ")
-        point = fields[4].encode().decode("unicode_escape") if "\\" in fields[4] else fields[4]
+        point = unescaped(fields[4])
         inside = point in ("/", target) or target.startswith(point + "/")
         # A later line on the same point hides the earlier one.
         if inside and len(point) >= len(best.point):

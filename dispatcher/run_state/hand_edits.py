@@ -55,7 +55,7 @@ class HandEdits:
         self.missing = False
         self._replica = replica
         self._wall_clock = wall_clock
-        self._manifest_jobs = manifest_jobs
+        self.manifest_jobs = manifest_jobs
 
     def identity(self) -> Identity | None:
         """Inode, size and mtime of the status file as it is now; None without one."""
@@ -136,9 +136,9 @@ class HandEdits:
 
     def _asked_once(self) -> Callable[[str], bool]:
         """Whether a manifest has a job, for all lines of a file: manifests are looked at for the first unknown one."""
-        if self._manifest_jobs is None:
+        if self.manifest_jobs is None:
             return lambda _: True
-        jobs = functools.cache(self._manifest_jobs)
+        jobs = functools.cache(self.manifest_jobs)
         return lambda job: job in jobs()
 
     def _read(self) -> bytes | None:

@@ -71,7 +71,9 @@ def _pending(store: Store) -> list[edits.Outcome]:
     if data is None:
         return []
     try:
-        return edits.adopt(status_file.parse(data, str(path)))
+        lines = status_file.parse(data, str(path))
+        store.refuse_unrelated(lines, str(path))
+        return edits.adopt(lines)
     except StatusFileError as error:
         store.problem = f"{error}. Correct it: there is no journal yet, so nothing else knows these jobs"
         return []

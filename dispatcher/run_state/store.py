@@ -12,11 +12,11 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from dispatcher.errors import DamagedJournalError, LockError, LockLostError, StorageError
+from dispatcher.errors import DamagedJournalError, LockError, LockLostError, StatusFileError, StorageError
 from dispatcher.run_state import beginning, edits, files, journal, rotation, status_file
 from dispatcher.run_state.checksum import RunningChecksum
 from dispatcher.run_state.fold import Fold
@@ -317,6 +317,7 @@ class Store:
             data = files.read_fresh(name)
         lines = status_file.parse(data, name) if data is not None and data.strip() else {}
         at = journal.now_text(self._wall_clock())
+        self.refuse_unrelated(lines, name)
         is_foreign = self.adopt_from not in (None, self.layout.status_file)
         first = beginning.adopt(lines, at=at, by=self.by, is_foreign=is_foreign)
         header = journal.new_header(
@@ -335,6 +336,22 @@ class Store:
             if data is not None and any(line.event == "refused" for line in first.new):
                 os.makedirs(self.layout.rejected_dir, exist_ok=True)
                 files.write_unique(self.layout.rejected_dir / f"{at.replace(':', '')}-{STATUS_FILE}", data)
+
+    def refuse_unrelated(self, lines: Mapping[str, Mapping[str, Any]], name: str) -> None:
+        """Raise StatusFileError when a status file without numbers of ours has no job of any manifest.
+
+        Its keys are then no ids of jobs (`{"jobs": {...}}`), and beginning with it would queue done work anew.
+        """
+        if not lines or self._edits.manifest_jobs is None or any("rev" in line for line in lines.values()):
+            return
+        known = self._edits.manifest_jobs()
+        if not known or any(job in known for job in lines):
+            return
+        raise StatusFileError(
+            f"{name} has no job of any manifest: its first key is {next(iter(lines))!r}; expected "
+            '{"JOB_ID": {"state": "done", ...}, ...} with the ids of the manifest. All jobs would be queued anew. '
+            "Write it so; if it is of other jobs only, move it away. Nothing was changed"
+        )
 
     # Hand edits.
 

@@ -63,6 +63,21 @@ def test_one_command_moves_in(lab):
     assert lab.snapshot() == before
 
 
+def test_a_file_whose_keys_are_no_jobs_of_the_manifest_queues_nothing_anew(lab):
+    path = write_lab_file(lab, {"jobs": LAB})
+    outcome = lab.run("init", "--adopt", str(path))
+    assert outcome.code == 1
+    assert f"{path} has no job of any manifest: its first key is 'jobs'; expected" in outcome.err
+    assert not lab.layout.status_file.exists() and not list(lab.layout.journal_dir.glob("*"))
+    lab.layout.config_file.write_text("status_file: matrix/matrix_status.json\n")
+    for words in ("--pod p --slots 1 --until-empty", "--pod p --slots 1 --dry-run", "requeue base"):
+        outcome = lab.run(*words.split())
+        assert "has no job of any manifest" in outcome.err, words
+        assert outcome.code == 1, words
+    assert "has no job of any manifest" in lab.run("status").err
+    assert json.loads(path.read_text()) == {"jobs": LAB}
+
+
 def test_a_script_that_goes_on_with_the_old_file_is_noticed(lab):
     path = write_lab_file(lab)
     assert any("nobody has adopted" in found["what"] for found in doctor(lab))

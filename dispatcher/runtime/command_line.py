@@ -107,6 +107,12 @@ def run(name: str, config: Path, out: Path, overrides: tuple[str, ...], **given:
     """Run the job that CONFIG.yaml describes as NAME, with its files below OUT."""
     if given["restore"] is not None and given["back_to"] is not None:
         raise UsageError("--from goes on with the run's own checkpoint, --restore with another's: choose one of them")
+    if given["back_to"] is not None and contract.attempt_dir() is not None:
+        # Each attempt after a preemption would go back again, and get no further.
+        raise UsageError(
+            f"--from {given['back_to']}: inside an attempt of a dispatcher nothing goes back to an earlier checkpoint. "
+            "Run `dispatcher job run ... --from` by hand once, then requeue the job"
+        )
     file = read_job_file(config)
     launching.join_others()
     import_jobs(launching.workspace_root(), given["imports"])

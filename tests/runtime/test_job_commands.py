@@ -272,6 +272,16 @@ def test_going_back_needs_checkpoints_of_ones_own(workspace: Fleet) -> None:
     assert "--from goes on with the run's own checkpoint, --restore with another's: choose one of them" in done.stderr
 
 
+def test_an_attempt_does_not_go_back(workspace: Fleet) -> None:
+    """It would do so again after each preemption, and get no further."""
+    (workspace.root / "c.yaml").write_text("job: count/letters\ncount: {text: abc}\n")
+    command = [sys.executable, "-P", "-m", "dispatcher", "job", "run", "x", "c.yaml", "out", "--from", "step-00000001"]
+    workspace.write_manifest([{"job_id": "a", "method": "m", "command": command}])
+    assert workspace.run_all().end() == 1
+    assert workspace.record("a").reason == "exit 2"
+    assert "inside an attempt of a dispatcher nothing goes back" in workspace.output("a")
+
+
 def test_jobs_that_cannot_be_asked_are_a_warning(workspace: Fleet) -> None:
     (workspace.root / "jobs" / "count.py").write_text("import os; os._exit(3)")
     workspace.write_manifest([{"job_id": "a", "method": "m", "job": "count/letters"}])

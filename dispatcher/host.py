@@ -30,6 +30,12 @@ def boot_id() -> str:
 
 def pid_namespace() -> int:
     """The number of this process's PID namespace; 0 where /proc does not say."""
+    return _pid_namespace_of(os.getpid())
+
+
+@functools.lru_cache(maxsize=1)
+def _pid_namespace_of(_own_pid: int) -> int:
+    # A process stays in its namespace, but one that it forks may begin another.
     try:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:

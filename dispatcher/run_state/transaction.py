@@ -10,7 +10,7 @@ from dispatcher import host
 from dispatcher.run_state import files
 from dispatcher.run_state.fold import Fold, Taken
 from dispatcher.run_state.journal import Line
-from dispatcher.run_state.states import Record, check_transition, parse_state
+from dispatcher.run_state.states import DEFAULTS, Record, check_transition, parse_state
 from dispatcher.workspace import AttemptPaths, Layout
 
 
@@ -48,8 +48,7 @@ class Transaction:
             if new is not old.state:
                 check_transition(job, old.state, new)
         # A field that is not there need not be removed.
-        there = {} if old is None else old.fields()
-        fields = {name: value for name, value in fields.items() if value is not None or name in there}
+        fields = {name: value for name, value in fields.items() if value is not None or _has(old, name)}
         self._undo.setdefault(job, (old, fold.born.get(job), fold.taken.get(job)))
         self._add(Line(seq=fold.seq + 1, at=self.at, by=by or self._by, event=event, job=job, set=fields, data=data))
         return fold.records.get(job)
@@ -96,3 +95,10 @@ class Transaction:
     def _add(self, line: Line) -> None:
         self._fold.extend((line,))
         self.lines.append(line)
+
+
+def _has(record: Record | None, field: str) -> bool:
+    """Whether a record says something of `field`: zero and empty are values, a default is not."""
+    if record is None:
+        return False
+    return field in record.extra or (field in DEFAULTS and getattr(record, field) != DEFAULTS[field])

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
 from typing import Any, Final
 
 import forks
+
+# Imported before calls are counted: its import tries hard links out, and would leave half of that behind.
+from filelock import StrictSoftFileLock  # noqa: F401
 
 from dispatcher.run_state import projection
 
@@ -67,6 +71,8 @@ def crash_after(calls: int, act: Callable[..., object], *arguments: Any, partly:
 
 
 def _act(calls: int, partly: bool, act: Callable[..., object], *arguments: Any) -> None:
+    # Found out by writing files, which must not be left behind.
+    tempfile.gettempdir()
     Countdown(calls, partly).install()
     act(*arguments)
     # Not by way of the interpreter's end, which changes files too.

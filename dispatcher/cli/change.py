@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -120,6 +119,8 @@ def _wish(
     yes: bool,
     as_json: bool,
 ) -> int:
+    from dispatcher.report.waiting import names_text
+
     found = workspace()
     plan = found.plan(state, jobs, states=states, where=where, changed=changed)
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
@@ -136,11 +137,11 @@ def _wish(
         _say(outcome)
     if plan.unknown and not as_json:
         note(
-            f"{_count(len(plan.unknown))} left alone ({_names(plan.unknown)}): adopted or marked by hand, so what they "
-            "ran with is not known"
+            f"{_count(len(plan.unknown))} left alone ({names_text(plan.unknown)}): adopted or marked by hand, so what "
+            "they ran with is not known"
         )
     if plan.left_alone and not as_json:
-        names = _names(plan.left_alone)
+        names = names_text(plan.left_alone)
         note(f"{_count(len(plan.left_alone))} matched and left alone ({names}): name them exactly, or say --state")
     return 1 if outcome is not None and outcome.refused else 0
 
@@ -161,7 +162,3 @@ def _say(outcome: Changes) -> None:
 
 def _count(number: int) -> str:
     return f"{number} job{'' if number == 1 else 's'}"
-
-
-def _names(jobs: Sequence[str]) -> str:
-    return ", ".join(jobs[:3]) + (", ..." if len(jobs) > 3 else "")

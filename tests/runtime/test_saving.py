@@ -47,19 +47,24 @@ def lines(job: Any) -> list[dict[str, Any]]:
     return metric_lines(job.spec.result_path("metrics.jsonl"))
 
 
-def test_by_default_a_checkpoint_is_saved_when_ten_minutes_have_passed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each step takes 100 s by the clock of this test."""
+def with_steps_of(seconds: float, monkeypatch: pytest.MonkeyPatch) -> type[Silent]:
+    """A training whose steps take so long by the clock that its timer reads."""
 
     class Slow(Silent):
         def _update(self, *words: Any) -> Any:
-            now_s[0] += 100.0
+            now_s[0] += seconds
             return super()._update(*words)
 
     now_s = [0.0]
     monkeypatch.setattr(trainer_module, "SaveTimer", lambda interval_s: SaveTimer(interval_s, clock=lambda: now_s[0]))
-    job = made(tmp_path, cls=Slow, steps=20, keep=100, evaluate_every=None)
+    return Slow
+
+
+def test_by_default_a_checkpoint_is_saved_when_ten_minutes_have_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = with_steps_of(100.0, monkeypatch)
+    job = made(tmp_path, cls=slow, steps=20, keep=100, evaluate_every=None)
     assert job.training.save_every is None
     job()
     # Asked for with the update after 600 s, and heard of one step later.
@@ -69,15 +74,9 @@ def test_by_default_a_checkpoint_is_saved_when_ten_minutes_have_passed(
 def test_a_save_that_something_else_has_made_puts_the_next_one_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Slow(Silent):
-        def _update(self, *words: Any) -> Any:
-            now_s[0] += 1.0
-            return super()._update(*words)
-
-    now_s = [0.0]
-    monkeypatch.setattr(trainer_module, "SaveTimer", lambda interval_s: SaveTimer(interval_s, clock=lambda: now_s[0]))
+    slow = with_steps_of(1.0, monkeypatch)
     words = {"steps": 16, "keep": 100, "save_every": 6, "save_interval": "5s", "evaluate_every": None}
-    job = made(tmp_path, cls=Slow, **words)
+    job = made(tmp_path, cls=slow, **words)
     job()
     # At 6 and 12 for both reasons; what was asked for meanwhile is not heard as a second time.
     assert names(job) == ["step-00000006", "step-00000012", "step-00000016"]

@@ -32,7 +32,7 @@ People read and edit `matrix_status.json`, the projection of the journal. A line
 same `rev` is an edit and is taken in by the next transaction; a line that is merely old changes nothing. On a running
 entry `queued`, `held` or `abandoned` becomes a wish: its dispatcher stops the attempt, and then it takes that state.
 
-Trust is proved. A starting dispatcher tries to take the life signs of the others; one that it gets although that
+Trust is proved. A starting dispatcher tries to take the liveness locks of the others; one that it gets although that
 pod's heartbeat goes on rising shows that locks do not exclude here: then all go over to a lock made of hard links, or
 it refuses to start. It also looks for what the pods of other hosts say that they have written: lines of the journal,
 directories of attempts. A host that is shown less of the journal than the lock file promises stops and says which mount

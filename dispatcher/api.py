@@ -20,17 +20,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dispatcher import contract
+from dispatcher.base import files
 from dispatcher.config import Config, load_config
 from dispatcher.errors import StateError, StorageError, UsageError, nearest
 from dispatcher.matrix import condition
-from dispatcher.pod.manifests import ManifestJobs
 from dispatcher.report import changes
 from dispatcher.report.look import Looker
 from dispatcher.report.overview import Overview, overview
 from dispatcher.report.selection import parse_states, select
 from dispatcher.report.view import PodView, View
 from dispatcher.report.waiting import reasons
-from dispatcher.run_state import files
+from dispatcher.run_state.known_jobs import ManifestJobs
 from dispatcher.run_state.states import IN_FLIGHT, VERDICTS, Record, State
 from dispatcher.run_state.store import Store, Transaction
 from dispatcher.workspace import Layout
@@ -229,9 +229,9 @@ class Workspace:
 
     def drain(self, pod: str, *, undo: bool = False) -> None:
         """Let a pod on any host finish its jobs and claim no more; `undo` takes that back. UsageError: no such pod."""
-        from dispatcher.run_state import life
+        from dispatcher.run_state import liveness
 
-        known = life.pod_names(self.layout)
+        known = liveness.pod_names(self.layout)
         if pod not in known:
             raise UsageError(f"there is no pod {pod!r}" + (nearest(pod, known) if known else ": no pod has run here"))
         path = self.layout.pod_drain(pod)
@@ -264,7 +264,7 @@ class Workspace:
     @contextlib.contextmanager
     def changing(self) -> Iterator[Transaction]:
         """A transaction (`tx.change(job, event, fields)`); when it is over the status file is brought up to date."""
-        from dispatcher.pod.prove import prove_for_command
+        from dispatcher.doctor.prove_locks import prove_for_command
         from dispatcher.run_state.projection import Projector
 
         prove_for_command(self.store, self.layout, self.config.lock)
@@ -283,7 +283,7 @@ def user_at_host() -> str:
     """Who a person's changes are recorded under."""
     import pwd
 
-    from dispatcher.host import host_name
+    from dispatcher.base.host import host_name
 
     try:
         name = os.environ.get("LOGNAME") or os.environ.get("USER") or pwd.getpwuid(os.getuid()).pw_name

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import msgspec
 
-from dispatcher import values
+from dispatcher.base import values
+from dispatcher.base.values import BadValueError, shown
 from dispatcher.errors import ConfigError, nearest
-from dispatcher.values import BadValueError, shown
 from dispatcher.workspace import STATUS_FILE, Layout
 
-LOCK_KINDS: Final = ("auto", "flock", "lockf", "strict")
+LOCK_KINDS: Final = ("auto", "flock", "lockf", "hardlink")
 
 _NOTHING: Final[Mapping[str, Any]] = {}
 
@@ -47,7 +47,7 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a workspace. `max_returns` caps how often a preempted or lost entry goes back by itself."""
+    """The settings of a workspace. `max_requeues` caps how often a preempted or lost entry goes back by itself."""
 
     layout: Layout
     matrix: Path
@@ -60,7 +60,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     lost_after_s: float = 600.0
     # Enough for a job that takes the minute it has by default to save what it has done.
     kill_grace_s: float = 75.0
-    max_returns: int = 20
+    max_requeues: int = 20
 
     def method(self, name: str) -> Method:
         """The described method, or the default one: `templates/train_<name>.py` run by this interpreter."""
@@ -87,7 +87,7 @@ _SETTINGS: Final[_Fields] = {
     "heartbeat": ("heartbeat_s", values.parse_duration),
     "lost_after": ("lost_after_s", values.parse_duration),
     "kill_grace": ("kill_grace_s", values.parse_duration),
-    "max_returns": ("max_returns", values.parse_count),
+    "max_requeues": ("max_requeues", values.parse_count),
 }
 _METHOD_KEYS: Final[_Fields] = {
     "template": ("template", values.parse_text),
@@ -165,7 +165,7 @@ def _script_lock(layout: Layout, name: str | None, faults: list[str]) -> Path | 
 
 
 def _load(path: Path, data: bytes) -> Mapping[Any, Any]:
-    from dispatcher.yaml_file import load_yaml
+    from dispatcher.base.yaml_text import load_yaml
 
     try:
         document = load_yaml(data.decode("utf-8-sig"))

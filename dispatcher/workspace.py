@@ -67,7 +67,7 @@ class AttemptPaths:
 
     @property
     def claimant(self) -> Path:
-        """Names the pod that made the directory, then its host, boot and PID namespace; later its life sign."""
+        """Names the pod that made the directory, then its host, boot and PID namespace; later its liveness lock."""
         return self.alive
 
 
@@ -84,7 +84,7 @@ class Layout:
         self.run_state = self.root / "run_state"
         self.status_file = status_file or self.run_state / STATUS_FILE
         self.lock_file = self.run_state / "claims.lock"
-        self.strict_lock_file = self.run_state / "claims.strict"
+        self.hardlink_lock_file = self.run_state / "claims.hardlink"
         self.journal_dir = self.run_state / "journal"
         self.pods_dir = self.run_state / "pods"
         self.jobs_dir = self.run_state / "jobs"

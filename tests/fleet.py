@@ -15,7 +15,7 @@ from typing import Any
 
 from dispatcher.run_state import journal
 from dispatcher.run_state.journal import Line
-from dispatcher.run_state.life import is_held
+from dispatcher.run_state.liveness import is_held
 from dispatcher.run_state.states import Record
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import AttemptPaths, Layout
@@ -247,7 +247,7 @@ class Fleet:
         return wait_until(begun, f"attempt {number} of {job} is running, its record is {self.records().get(job)}")
 
     def wait_gone(self, job: str, number: int = 1) -> None:
-        """Wait until nothing of the attempt holds its life sign."""
+        """Wait until nothing of the attempt holds its liveness lock."""
         alive = self.attempt(job, number).alive
         wait_until(lambda: is_held(alive) is False, f"nothing of attempt {number} of {job} lives")
 

@@ -88,7 +88,7 @@ def test_a_plan_that_has_been_overtaken(workspace):
     outcome = workspace.carry_out(plan)
     # It runs again already: stopping it is not what was wanted.
     assert outcome.unchanged == {"fft_2": "is running already"}
-    assert workspace.records()["fft_2"].want is None
+    assert workspace.records()["fft_2"].desired is None
 
 
 def test_forget_refuses_what_is_in_flight(workspace):

@@ -30,7 +30,7 @@ def test_without_settings_the_defaults_hold(tmp_path: Path, text: str | None) ->
     config = load_config(Layout(tmp_path) if text is None else written(tmp_path, text))
     assert config.matrix == tmp_path / "matrix" / "matrix.json" and config.lock == "auto"
     assert (config.poll_interval_s, config.heartbeat_s, config.lost_after_s) == (30, 2, 600)
-    assert (config.kill_grace_s, config.max_returns) == (75, 20)
+    assert (config.kill_grace_s, config.max_requeues) == (75, 20)
     method = config.method("fft")
     assert method.template == tmp_path / "templates" / "train_fft.py"
     assert method.command == ("{python}", "{script}")
@@ -42,12 +42,12 @@ def test_everything_that_may_be_written(tmp_path: Path) -> None:
             tmp_path,
             """
 matrix: other.json
-lock: strict
+lock: hardlink
 poll_interval: 10m
 heartbeat: 1s
 lost_after: 120
 kill_grace: 1m30s
-max_returns: 3
+max_requeues: 3
 methods:
   fft:
     template: /abs/train.py
@@ -69,7 +69,7 @@ methods:
 """,
         )
     )
-    assert config.matrix == tmp_path / "other.json" and config.lock == "strict"
+    assert config.matrix == tmp_path / "other.json" and config.lock == "hardlink"
     assert (config.poll_interval_s, config.lost_after_s, config.kill_grace_s) == (600, 120, 90)
     fft = config.method("fft")
     assert fft.template == Path("/abs/train.py") and fft.time_limit_s == 5400 and fft.backoff_s == 300
@@ -89,7 +89,7 @@ def test_all_faults_are_listed_at_once(tmp_path: Path) -> None:
 poll_intervall: 3
 lock: no
 kill_grace: soon
-max_returns: -1
+max_requeues: -1
 clusters: {}
 methods:
   fft:
@@ -106,9 +106,9 @@ methods:
     for expected in (
         "13 problems",
         "poll_intervall: unknown key (did you mean 'poll_interval'?)",
-        'lock = "no": expected one of auto, flock, lockf, strict',
+        'lock = "no": expected one of auto, flock, lockf, hardlink',
         'kill_grace = "soon": expected a time such as 90m',
-        "max_returns = -1: expected a whole number, 0 or more",
+        "max_requeues = -1: expected a whole number, 0 or more",
         "clusters: unknown key",
         "methods.fft.time_limt: unknown key (did you mean 'time_limit'?)",
         "methods.fft.env = ",

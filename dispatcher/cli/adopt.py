@@ -25,7 +25,7 @@ def adopt_file(layout: Layout, file: Path) -> None:
     """Take over `file`, and say what became of each line. A second call says that it was done."""
     from dispatcher.api import Workspace
     from dispatcher.run_state import journal
-    from dispatcher.run_state.moving_in import read_lab_file
+    from dispatcher.run_state.adoption import read_lab_file
 
     if not layout.root.is_dir():
         raise StateError(f"{layout.root}: there is no such directory; name the workspace that holds your manifest")
@@ -49,7 +49,7 @@ def adopt_file(layout: Layout, file: Path) -> None:
 
 def _take_over(found: Workspace, file: Path) -> bool:
     """Whether it was this process that began the run state, with `file`."""
-    from dispatcher.run_state import files
+    from dispatcher.base import files
 
     layout, store = found.layout, found.store
     with files.shared_umask(layout.root), files.storing("laying the workspace in", layout.root):
@@ -73,7 +73,7 @@ def _say_done(found: Workspace) -> None:
 def _say(found: Workspace, file: Path) -> None:
     from dispatcher.cli.printing import print_rows
     from dispatcher.report.waiting import names_text
-    from dispatcher.run_state.moving_in import read_lab_file
+    from dispatcher.run_state.adoption import read_lab_file
 
     outcomes = read_lab_file(file)
     jobs = [outcome.job for outcome in outcomes if outcome.event == "adopted"]

@@ -39,7 +39,7 @@ def requeue(
     A glob or --where alone means failed, abandoned and held jobs; --changed means done ones, too. A running job that is
     named is stopped first.
     """
-    return _wish(State.QUEUED, "requeue", jobs, states, where, changed=changed, yes=yes, as_json=as_json)
+    return _request(State.QUEUED, "requeue", jobs, states, where, changed=changed, yes=yes, as_json=as_json)
 
 
 @click.command()
@@ -53,7 +53,7 @@ def hold(jobs: tuple[str, ...], states: tuple[str, ...], where: Where, yes: bool
 
     A glob or --where alone means queued jobs. A running job that is named is stopped.
     """
-    return _wish(State.HELD, "hold", jobs, states, where, yes=yes, as_json=as_json)
+    return _request(State.HELD, "hold", jobs, states, where, yes=yes, as_json=as_json)
 
 
 @click.command()
@@ -67,7 +67,7 @@ def abandon(jobs: tuple[str, ...], states: tuple[str, ...], where: Where, yes: b
 
     A glob or --where alone means all jobs that are not done.
     """
-    return _wish(State.ABANDONED, "abandon", jobs, states, where, yes=yes, as_json=as_json)
+    return _request(State.ABANDONED, "abandon", jobs, states, where, yes=yes, as_json=as_json)
 
 
 @click.command()
@@ -82,7 +82,7 @@ def mark(verdict: str, jobs: tuple[str, ...], states: tuple[str, ...], where: Wh
 
     Their records say that a person set it. A glob or --where alone means jobs that are not done.
     """
-    return _wish(State(verdict), f"mark {verdict}", jobs, states, where, yes=yes, as_json=as_json)
+    return _request(State(verdict), f"mark {verdict}", jobs, states, where, yes=yes, as_json=as_json)
 
 
 @click.command()
@@ -108,7 +108,7 @@ def forget(jobs: tuple[str, ...], yes: bool) -> None:
         click.echo(f"{job}: forgotten{again}")
 
 
-def _wish(
+def _request(
     state: State,
     verb: str,
     jobs: tuple[str, ...],

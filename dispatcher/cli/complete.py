@@ -42,6 +42,6 @@ def complete_jobs(ctx: click.Context, _param: click.Parameter, incomplete: str) 
 
 
 def complete_pods(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    from dispatcher.run_state.life import pod_names
+    from dispatcher.run_state.liveness import pod_names
 
     return [pod for pod in pod_names(Layout(_completing(ctx).root)) if pod.startswith(incomplete)]

@@ -10,7 +10,7 @@ from dispatcher.cli.common import json_option, layout
 from dispatcher.cli.printing import note, print_json, print_rows
 
 if TYPE_CHECKING:
-    from dispatcher.pod.doctor import Finding
+    from dispatcher.doctor.checks import Finding
     from dispatcher.workspace import Layout
 
 # sshfs and other FUSE filesystems may show old names for so long.
@@ -32,7 +32,7 @@ def doctor(repair: bool, peer_wait: float | None, as_json: bool) -> int:
     sees what the other writes. Without --repair nothing of the run state is changed. The exit code is 1 when something
     is wrong.
     """
-    from dispatcher.pod.doctor import WRONG
+    from dispatcher.doctor.checks import WRONG
 
     where = layout()
     done = _repair(where) if repair else []
@@ -48,13 +48,13 @@ def doctor(repair: bool, peer_wait: float | None, as_json: bool) -> int:
 
 
 def _examine(where: Layout, peer_wait: float | None, *, quiet: bool) -> list[Finding]:
+    from dispatcher.base.mounts import mount_of
     from dispatcher.config import load_config
+    from dispatcher.doctor.checks import WRONG, Finding, check_host, check_locks
+    from dispatcher.doctor.meeting import meet, meeting_place
+    from dispatcher.doctor.two_hosts import not_proved, prove_together
     from dispatcher.errors import DispatcherError
-    from dispatcher.pod.doctor import WRONG, Finding, check_host, check_locks
-    from dispatcher.pod.meeting import meet, meeting_place
-    from dispatcher.pod.two_hosts import not_proved, prove_together
     from dispatcher.run_state.lock_choice import AUTO
-    from dispatcher.run_state.mounts import mount_of
 
     try:
         config, wanted = load_config(where), AUTO

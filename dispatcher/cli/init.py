@@ -36,8 +36,8 @@ def init(directory: str | None, adopt: Path | None) -> None:
 
 
 def _lay_example(new: Layout) -> None:
+    from dispatcher.base import files
     from dispatcher.cli import example
-    from dispatcher.run_state import files
 
     contents = {
         new.matrix_dir / "sweep.yaml": example.SWEEP,

@@ -99,7 +99,7 @@ def _follow(found: Workspace, file: BinaryIO, out: BinaryIO, job: str, number: i
 
 
 def _has_ended(found: Workspace, job: str, number: int) -> bool:
-    from dispatcher.run_state import life
+    from dispatcher.run_state import liveness
     from dispatcher.run_state.states import IN_FLIGHT
 
     paths = found.layout.attempt(job, number)
@@ -110,7 +110,7 @@ def _has_ended(found: Workspace, job: str, number: int) -> bool:
     if record is None or record.attempt != number or record.state not in IN_FLIGHT:
         return True
     # Killed outright, and nobody has recorded it yet.
-    return os.path.exists(paths.alive) and life.is_held(paths.alive) is False
+    return os.path.exists(paths.alive) and liveness.is_held(paths.alive) is False
 
 
 def _tail_start(file: BinaryIO, lines: int) -> int:

@@ -69,7 +69,7 @@ def _pod_option(*declarations: str, **attributes: Any) -> Callable[[F], F]:
 def _read_interval(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
     if value is None:
         return None
-    from dispatcher.values import BadValueError, parse_duration
+    from dispatcher.base.values import BadValueError, parse_duration
 
     try:
         seconds: float | None = float(value)
@@ -177,8 +177,8 @@ def _say(line: str) -> None:
 
 
 def _options(where: Layout, given: dict[str, Any]) -> PodOptions:
+    from dispatcher.base.values import BadValueError, parse_name
     from dispatcher.pod.options import PodOptions
-    from dispatcher.values import BadValueError, parse_name
 
     pod = given["pod"] or ("dry-run" if given["dry_run"] else None)
     if not pod:

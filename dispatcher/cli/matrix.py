@@ -13,13 +13,13 @@ from typing import Any
 import click
 
 from dispatcher import contract
+from dispatcher.base.values import text_of
 from dispatcher.cli.common import where_option
 from dispatcher.config import Config, interpreter, load_config
 from dispatcher.errors import ManifestError
 from dispatcher.matrix.condition import Where
 from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.manifest import Manifest, load_manifest, write_manifest
-from dispatcher.values import text_of
 from dispatcher.workspace import Layout
 
 # More columns than this do not fit a terminal.

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from dispatcher.base.values import text_of
 from dispatcher.errors import UsageError
-from dispatcher.values import text_of
 
 _BOUNDS: Mapping[str, Callable[[Any, Any], bool]] = {
     "min": lambda value, bound: bool(value >= bound),

@@ -12,8 +12,8 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from dispatcher.base.values import shown
 from dispatcher.errors import nearest
-from dispatcher.values import shown
 
 Drawer = Callable[[random.Random], Any]
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dispatcher import values
+from dispatcher.base import values
 
 parse_time_limit = values.parse_duration
 

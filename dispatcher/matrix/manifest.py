@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
+from dispatcher.base.host import process_name
+from dispatcher.base.values import shown
 from dispatcher.errors import ManifestError, StorageError
-from dispatcher.host import process_name
 from dispatcher.matrix import strict_json
 from dispatcher.matrix.entry import Entry, read_entry
 from dispatcher.matrix.needs import find_cycles
-from dispatcher.values import shown
 
 
 class Manifest(msgspec.Struct, frozen=True):

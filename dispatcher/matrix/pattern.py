@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from dispatcher.base.values import shown, text_of
 from dispatcher.errors import nearest
-from dispatcher.values import shown, text_of
 
 _Part = tuple[str, str | None, str]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from dispatcher.values import shown
+from dispatcher.base.values import shown
 
 # Deeper values than any parameter needs; with a bound, everything after this may recurse.
 DEEPEST = 64

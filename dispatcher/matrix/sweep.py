@@ -31,12 +31,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from dispatcher.base.values import is_name, shown
 from dispatcher.errors import ManifestError, nearest
 from dispatcher.matrix.condition import check_condition, holds
 from dispatcher.matrix.draw import draw, make_drawer
 from dispatcher.matrix.manifest import read_entries
 from dispatcher.matrix.pattern import fill
-from dispatcher.values import is_name, shown
 
 # More is a slip of the pen, and would fill the memory before anybody reads a message.
 MOST_ENTRIES: Final = 1_000_000
@@ -98,7 +98,7 @@ def expand(spec: Mapping[str, Any] | str | os.PathLike[str]) -> list[dict[str, A
 
 
 def _load(path: str | os.PathLike[str]) -> Mapping[str, Any]:
-    from dispatcher.yaml_file import load_yaml
+    from dispatcher.base.yaml_text import load_yaml
 
     try:
         with open(path, encoding="utf-8-sig") as file:

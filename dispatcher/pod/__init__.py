@@ -13,5 +13,5 @@ dead dispatchers. register: the pod's name and heartbeat. prove: whether locks l
 script_lock: what a lab's own script runs, and the lock shared with it. wake: waiting.
 
 The pid of a wrapper is recorded with the next transaction, at the latest 20 ms later: a claim costs one sync of the
-disk, not two. Until then the life sign, which is locked before the wrapper starts, says that the attempt lives.
+disk, not two. Until then the liveness lock, which is locked before the wrapper starts, says that the attempt lives.
 """

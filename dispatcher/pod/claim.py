@@ -14,8 +14,8 @@ import msgspec
 
 from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.needs import dependents
+from dispatcher.outlets.local.slots import Slot, Slots
 from dispatcher.pod.offers import UNUSABLE, Offer
-from dispatcher.pod.slots import Slot, Slots
 from dispatcher.pod.waiting import Facts, Waiting, no_fault, retry_due
 from dispatcher.run_state.fold import Pause, host_scope
 from dispatcher.run_state.states import IN_FLIGHT, Record, State

@@ -10,26 +10,26 @@ from functools import partial
 import msgspec
 
 from dispatcher.config import Config
+from dispatcher.doctor.host_checks import refuse_unfit_host
 from dispatcher.errors import PodError, StateError
 from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.manifest import load_manifest
-from dispatcher.outlets import local, processes
 from dispatcher.outlets.base import Ended
+from dispatcher.outlets.local import outlet, processes
+from dispatcher.outlets.local.gpu_pool import GpuPool, gpus_paused_here
 from dispatcher.pod.claim import Choice, ClaimQueue
-from dispatcher.pod.gpu_pool import GpuPool, gpus_paused_here
-from dispatcher.pod.host_checks import refuse_unfit_host
-from dispatcher.pod.manifests import ManifestJobs
 from dispatcher.pod.offers import Offer, gpus_of, ill_gpus, offer_of, own_offer
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.recording import gpu_indices
 from dispatcher.pod.recover import claimed_here
-from dispatcher.pod.register import Registration, refuse_shared_gpus
+from dispatcher.pod.registration import Registration, refuse_shared_gpus
 from dispatcher.pod.startable import Startable
 from dispatcher.pod.waiting import Facts, Waiting
-from dispatcher.run_state import life
+from dispatcher.run_state import liveness
+from dispatcher.run_state.adoption import refuse_unadopted
+from dispatcher.run_state.external import taken_gpus
 from dispatcher.run_state.journal import now_text
-from dispatcher.run_state.moving_in import refuse_unadopted
-from dispatcher.run_state.outside import taken_gpus
+from dispatcher.run_state.known_jobs import ManifestJobs
 from dispatcher.run_state.preview import Preview, preview
 from dispatcher.run_state.states import IN_FLIGHT, Record, State
 from dispatcher.run_state.store import Store
@@ -69,7 +69,7 @@ def dry_run(layout: Layout, config: Config, options: PodOptions) -> DryRun:
     if store.problem is not None and store.generation is None:
         raise StateError(store.problem)
     entries = load_manifest(path, seen.records.keys()).entries
-    pool = GpuPool(options, lambda _: None)
+    pool = GpuPool(options.gpus, options.cpu_slots, options.jobs_per_gpu, lambda _: None)
     try:
         looked = _Attempts(layout, config, options.pod)
         records = looked.take_in(seen.records)
@@ -134,8 +134,12 @@ class _Attempts:
         self._me = me
         self.mine: dict[str, tuple[int, ...]] = {}
         self.said: dict[str, str] = {}
-        watch = life.Watch()
-        alive = [info for info in life.read_pods(layout) if life.pod_is_alive(layout, info, watch, config.lost_after_s)]
+        watch = liveness.Watch()
+        alive = [
+            info
+            for info in liveness.read_pods(layout)
+            if liveness.pod_is_alive(layout, info, watch, config.lost_after_s)
+        ]
         self._alive = {info.pod for info in alive if info.pod != me}
         self.namesake = next((info for info in alive if info.pod == me), None)
         self.offers = [offer_of(info) for info in alive if info.pod != me and info.phase == "running"]
@@ -144,7 +148,7 @@ class _Attempts:
         """The records after the first turn, which records how attempts of dead dispatchers have ended."""
         found = dict(records)
         for job, record in records.items():
-            if record.state in IN_FLIGHT and record.attempt and not (record.outside or record.pod in self._alive):
+            if record.state in IN_FLIGHT and record.attempt and not (record.external or record.pod in self._alive):
                 found[job] = self._look_at(job, record)
         return found
 
@@ -153,8 +157,8 @@ class _Attempts:
         if record.pod == self._me and claimed_here(paths) and processes.first_of(paths.directory):
             self.mine[os.fspath(paths.directory)] = gpu_indices(record)
             return record
-        ended = local.read_exit(paths.directory) if paths.directory.is_dir() else None
-        if not isinstance(ended, Ended) or life.is_held(paths.alive):
+        ended = outlet.read_exit(paths.directory) if paths.directory.is_dir() else None
+        if not isinstance(ended, Ended) or liveness.is_held(paths.alive):
             self.said[job] = f"it is running, and its pod {record.pod} is gone: any pod looks after it"
             return record
         if ended.exit_code == 0:
@@ -184,7 +188,7 @@ def _taken_in(layout: Layout, store: Store, seen: Preview) -> list[str]:
 
 
 def _refusals(
-    layout: Layout, config: Config, namesake: life.PodInfo | None, options: PodOptions, pool: GpuPool
+    layout: Layout, config: Config, namesake: liveness.PodInfo | None, options: PodOptions, pool: GpuPool
 ) -> list[str]:
     """Why a start would be refused at this moment."""
     found = []

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from dispatcher.base import files
+from dispatcher.base.mounts import mount_of
 from dispatcher.errors import StorageError
-from dispatcher.run_state import files
-from dispatcher.run_state.mounts import mount_of
 from dispatcher.run_state.store import Transaction
 from dispatcher.workspace import AttemptPaths, Layout
 

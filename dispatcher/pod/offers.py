@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from dispatcher.host import host_name
+from dispatcher.base.host import host_name
 from dispatcher.matrix.condition import Where
 from dispatcher.matrix.entry import Entry
-from dispatcher.run_state.life import PodInfo, SlotInfo
+from dispatcher.run_state.liveness import PodInfo, SlotInfo
 
 if TYPE_CHECKING:
     from dispatcher.config import Config
+    from dispatcher.outlets.local.slots import Slots
     from dispatcher.pod.options import PodOptions
-    from dispatcher.pod.slots import Slots
 
 # Kinds of refusals: where all pods refuse for the same one, that is said of all pods at once.
 DRAINING: Final = "draining"

@@ -59,7 +59,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     retries: int = 0
     retry_on: tuple[str, ...] = ()
     backoff_s: float = 30.0
-    max_returns: int = 20
+    max_requeues: int = 20
     on_lost: str = REQUEUE
     on_preempted: str = REQUEUE
 
@@ -177,35 +177,35 @@ def after(ending: Ending, record: Record, policy: Policy, now_s: float) -> tuple
         "exit_code": ending.exit_code,
         "reason": ending.reason,
         "error": ending.error,
-        "want": None,
+        "desired": None,
     }
-    if record.want is not None and not (ending.exit_code == 0 and record.want is not State.QUEUED):
-        if record.want is State.QUEUED:
+    if record.desired is not None and not (ending.exit_code == 0 and record.desired is not State.QUEUED):
+        if record.desired is State.QUEUED:
             return "stopped", {"state": State.QUEUED, **FRESH_START}
-        return "stopped", {**finished, "state": record.want, "reason": STOPPED, "error": None}
+        return "stopped", {**finished, "state": record.desired, "reason": STOPPED, "error": None}
     if ending.exit_code == 0 and ending.reason is None:
-        unset = dict.fromkeys(("retries", "returns", "retry_at", "backoff", "furthest_step", "furthest_checkpoint"))
+        unset = dict.fromkeys(("retries", "requeues", "retry_at", "backoff", "furthest_step", "furthest_checkpoint"))
         return "done", {**finished, **unset, "state": State.DONE}
     reason = ending.reason or "unknown"
     goes_back = _goes_back(ending, policy)
-    if ending.pod_stopped or (goes_back and record.returns < policy.max_returns):
-        return "returned", {**FRESH_START, **_returned(ending, record, policy, now_s), "state": State.QUEUED}
+    if ending.pod_stopped or (goes_back and record.requeues < policy.max_requeues):
+        return "auto_requeued", {**FRESH_START, **_requeued(ending, record, policy, now_s), "state": State.QUEUED}
     if is_retried(reason, policy, record.retries):
         fields = {**finished, **_backoff(ending, record, policy, now_s, quick=False)}
         return "retried", {**fields, "state": State.QUEUED, "retries": record.retries + 1, "pid": None, "gpu": None}
     if goes_back:
-        reason = f"{reason} {record.returns + 1} times"
+        reason = f"{reason} {record.requeues + 1} times"
     return "failed", {**finished, "state": State.FAILED, "reason": reason}
 
 
-def _returned(ending: Ending, record: Record, policy: Policy, now_s: float) -> dict[str, Any]:
+def _requeued(ending: Ending, record: Record, policy: Policy, now_s: float) -> dict[str, Any]:
     """What an entry keeps that goes back to the queue; one whose pod was stopped goes on as if nothing had been."""
     kept = {"reason": ending.reason, "error": ending.error, "retries": record.retries or None}
     if ending.pod_stopped:
-        again = {"backoff": record.backoff or None, "returns": record.returns or None}
+        again = {"backoff": record.backoff or None, "requeues": record.requeues or None}
         return {**kept, **_furthest(ending, record), **again}
-    before = 0 if _got_further(ending, record) else record.returns
-    return {**kept, **_backoff(ending, record, policy, now_s, quick=True), "returns": before + 1}
+    before = 0 if _got_further(ending, record) else record.requeues
+    return {**kept, **_backoff(ending, record, policy, now_s, quick=True), "requeues": before + 1}
 
 
 def _goes_back(ending: Ending, policy: Policy) -> bool:

@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from dispatcher.base.host import host_name
 from dispatcher.config import Config
 from dispatcher.contract import EXIT_DONE
-from dispatcher.host import host_name
 from dispatcher.matrix.entry import Entry
 from dispatcher.pod import outcome
-from dispatcher.pod.flights import Flight, judge
 from dispatcher.pod.outcome import Ending, Policy
 from dispatcher.pod.recover import Found
+from dispatcher.pod.running_attempts import Flight, judge
 from dispatcher.run_state.fold import host_scope, tripped
 from dispatcher.run_state.states import IN_FLIGHT, Record
 from dispatcher.run_state.store import Store, Transaction
@@ -100,13 +100,13 @@ class Recorder:
 
     def _policy(self, entry: Entry | None) -> Policy:
         if entry is None:
-            return Policy(max_returns=self._config.max_returns)
+            return Policy(max_requeues=self._config.max_requeues)
         method = self._config.method(entry.method)
         return Policy(
             retries=method.retries if entry.retries is None else entry.retries,
             retry_on=method.retry_on if entry.retry_on is None else entry.retry_on,
             backoff_s=method.backoff_s,
-            max_returns=self._config.max_returns,
+            max_requeues=self._config.max_requeues,
             on_lost=method.on_lost,
             on_preempted=method.on_preempted,
         )

@@ -1,7 +1,7 @@
 """Recording how attempts of dead dispatchers ended: any dispatcher on any host may, there is no owner to wait for.
 
-The processes of this very host decide for attempts that ran here; elsewhere an attempt's life sign does, where locks
-can be trusted. Where neither can tell, as after a restart of the file server, the heartbeat of the attempt's dispatcher
+The processes of this host decide for attempts that ran here; elsewhere an attempt's liveness lock does, where locks can
+be trusted. Where neither can tell, as after a restart of the file server, the heartbeat of the attempt's dispatcher
 must have been still for `lost_after`. Whoever takes an entry away from an attempt that may still live leaves
 `superseded` in its directory first, and then gives its wrapper time to look.
 """
@@ -15,14 +15,14 @@ from typing import Final
 
 import msgspec
 
-from dispatcher import host
+from dispatcher.base import files, host
+from dispatcher.base.mounts import mount_of
 from dispatcher.config import Config
-from dispatcher.outlets import local, processes
 from dispatcher.outlets.base import Ended
+from dispatcher.outlets.local import outlet, processes
 from dispatcher.pod.launch import watch_interval_s
-from dispatcher.run_state import files, life, nfs
-from dispatcher.run_state.mounts import mount_of
-from dispatcher.run_state.outside import Presence, presence
+from dispatcher.run_state import liveness, nfs
+from dispatcher.run_state.external import Presence, presence
 from dispatcher.run_state.states import Record
 from dispatcher.workspace import AttemptPaths, Layout
 
@@ -62,10 +62,10 @@ class Recovery:
         self._network = self._mount.is_network
         # The server as it was when this dispatcher first looked.
         self._first_server: nfs.Server | None = None
-        self._watch = life.Watch(longest_gap_s=look_every_s + _SLACK_S)
+        self._watch = liveness.Watch(longest_gap_s=look_every_s + _SLACK_S)
         self._superseded: set[tuple[str, int]] = set()
         # What dead dispatchers have left running on this host, by job and attempt.
-        self._outlet = local.LocalOutlet()
+        self._outlet = outlet.LocalOutlet()
         self._handles: dict[tuple[str, int], str] = {}
 
     @property
@@ -78,7 +78,7 @@ class Recovery:
 
     def pod_is_alive(self, pod: str | None) -> bool:
         """Whether a dispatcher of that name lives (or may, as far as this host can know)."""
-        info = life.read_pod(self._layout, pod) if pod else None
+        info = liveness.read_pod(self._layout, pod) if pod else None
         if info is None:
             # Network filesystems show "missing" for files that are there.
             return bool(pod) and self._network and self._watch.unchanged_s(f"pod:{pod}", None) < _MISSING_S
@@ -86,24 +86,24 @@ class Recovery:
 
     def look(self, running: Iterable[tuple[str, Record]]) -> list[Found]:
         """Those of these attempts in flight, none this dispatcher's own, that have ended and nobody says so."""
-        pods: dict[str, tuple[life.PodInfo | None, bool]] = {}
+        pods: dict[str, tuple[liveness.PodInfo | None, bool]] = {}
         found = []
         self._free_locks_prove_nothing()
         for job, record in running:
             pod = record.pod or ""
             if pod not in pods:
-                info = life.read_pod(self._layout, pod) if pod else None
+                info = liveness.read_pod(self._layout, pod) if pod else None
                 pods[pod] = info, pod != self._me and self.pod_is_alive(pod)
             info, alive = pods[pod]
             paths = self._layout.attempt(job, record.attempt)
-            if alive and not record.outside:
+            if alive and not record.external:
                 continue
-            if not record.outside and self._is_there(paths):
+            if not record.external and self._is_there(paths):
                 ended = self._look_at(job, record, paths, info)
             else:
                 # It is no attempt of ours, and nobody stops it from here: what a person wants of it waits for its end.
                 lives = presence(record) is Presence.HERE
-                ended = Ended(None) if record.want is not None and not lives else None
+                ended = Ended(None) if record.desired is not None and not lives else None
             if ended is not None:
                 found.append(Found(job, record.attempt, ended))
         return found
@@ -114,16 +114,16 @@ class Recovery:
                 files.look_at(paths.directory.parent)
         return os.path.isdir(paths.directory)
 
-    def _lives(self, info: life.PodInfo) -> bool:
+    def _lives(self, info: liveness.PodInfo) -> bool:
         alive = self._is_alive(info)
         # Asked afterwards, so that a restart of the server between the two is noticed.
         return alive or (self._free_locks_prove_nothing() and self._is_alive(info, locks=False))
 
-    def _is_alive(self, info: life.PodInfo, *, locks: bool = True) -> bool:
+    def _is_alive(self, info: liveness.PodInfo, *, locks: bool = True) -> bool:
         if not (locks and self.trust_locks):
-            info = msgspec.structs.replace(info, lock="strict")
+            info = msgspec.structs.replace(info, lock="hardlink")
         lost_after_s = self._config.lost_after_s
-        return life.pod_is_alive(self._layout, info, self._watch, lost_after_s, patient=self._network)
+        return liveness.pod_is_alive(self._layout, info, self._watch, lost_after_s, patient=self._network)
 
     def _free_locks_prove_nothing(self) -> bool:
         """Whether the file server may have forgotten locks of processes that live, because it has restarted.
@@ -142,28 +142,28 @@ class Recovery:
         doubt_s = lost_after_s if has_restarted else min(lost_after_s, server.lease_s)
         return self._watch.unchanged_s("server", server.connections) < doubt_s
 
-    def _look_at(self, job: str, record: Record, paths: AttemptPaths, info: life.PodInfo | None) -> Ended | None:
+    def _look_at(self, job: str, record: Record, paths: AttemptPaths, info: liveness.PodInfo | None) -> Ended | None:
         if claimed_here(paths):
             return self._look_here(job, record, paths)
         if self.trust_locks:
-            held = life.is_held(paths.alive)
+            held = liveness.is_held(paths.alive)
             if held is False:
                 return self._look_at_free(job, record, paths)
             # Our own name's lock is ours: whoever bore it before has died, or a file server took its lock away.
             others = info is not None and info.pod != self._me
-            pod_lock_held = others and life.is_held(self._layout.pod_lock(record.pod or ""))
-            if held and not pod_lock_held and record.want is None:
+            pod_lock_held = others and liveness.is_held(self._layout.pod_lock(record.pod or ""))
+            if held and not pod_lock_held and record.desired is None:
                 # Its dispatcher has died, the attempt has not: it runs on.
                 return None
         # Nobody can tell, or a file server keeps the locks of a host that is gone.
         return self._take_away(job, record, paths)
 
     def _look_at_free(self, job: str, record: Record, paths: AttemptPaths) -> Ended | None:
-        """Nobody holds the attempt's life sign: it has ended, or a file server has taken its lock away."""
+        """Nobody holds the attempt's liveness lock: it has ended, or a file server has taken its lock away."""
         files.look_at(paths.directory)
         if not self._network or paths.exit.exists():
             return self._ended(paths)
-        if record.want is None and self._free_locks_prove_nothing():
+        if record.desired is None and self._free_locks_prove_nothing():
             return None
         return self._take_away(job, record, paths)
 
@@ -172,21 +172,21 @@ class Recovery:
         key = (job, record.attempt)
         if key not in self._handles:
             pid = record.pid or processes.first_of(paths.directory)
-            self._handles[key] = local.make_handle(pid, paths.directory)
+            self._handles[key] = outlet.make_handle(pid, paths.directory)
         handle = self._handles[key]
         if isinstance(self._outlet.poll([handle])[handle], Ended):
             del self._handles[key]
-            if self.trust_locks and life.is_held(paths.alive):
+            if self.trust_locks and liveness.is_held(paths.alive):
                 # Processes that this user cannot see, or a lock that a file server never gave back.
-                return None if record.want is None else self._take_away(job, record, paths)
+                return None if record.desired is None else self._take_away(job, record, paths)
             return self._ended(paths)
-        if record.want is not None:
+        if record.desired is not None:
             self._outlet.cancel(handle)
         return None
 
     def _ended(self, paths: AttemptPaths) -> Ended | None:
         files.look_at(paths.directory)
-        outcome = local.read_exit(paths.directory)
+        outcome = outlet.read_exit(paths.directory)
         if not isinstance(outcome, Ended):
             return None
         if outcome.exit_code is None:
@@ -204,7 +204,7 @@ class Recovery:
         if self._watch.unchanged_s(f"superseded:{job}/{record.attempt}", True) < guard_s:
             return None
         files.look_at(paths.directory)
-        outcome = local.read_exit(paths.directory)
+        outcome = outlet.read_exit(paths.directory)
         return outcome if isinstance(outcome, Ended) else None
 
     def _mark(self, paths: AttemptPaths) -> None:

@@ -9,25 +9,31 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from dispatcher.base import files
+from dispatcher.base.mounts import mount_of
+from dispatcher.base.values import is_name
 from dispatcher.config import Config
+from dispatcher.doctor.host_checks import refuse_unfit_host
+from dispatcher.doctor.prove_locks import (
+    prove_locks,
+    refuse_other_hosts_on_sshfs,
+    switch_to_hardlink,
+    wait_until_all_follow,
+)
+from dispatcher.doctor.prove_view import prove_view
 from dispatcher.errors import DispatcherError, LockError, PodError, StaleViewError, StorageError, UsageError
-from dispatcher.outlets import processes
-from dispatcher.pod.gpu_pool import GpuPool
-from dispatcher.pod.host_checks import refuse_unfit_host
-from dispatcher.pod.manifests import ManifestJobs
+from dispatcher.outlets.local import processes
+from dispatcher.outlets.local.gpu_pool import GpuPool
 from dispatcher.pod.offers import own_offer, published
 from dispatcher.pod.options import PodOptions
-from dispatcher.pod.prove import go_strict, prove_locks, refuse_other_hosts_on_sshfs, wait_until_all_follow
-from dispatcher.pod.prove_view import prove_view
-from dispatcher.pod.register import Registration, locks_refused, refuse_shared_gpus
-from dispatcher.pod.turn import Turn
+from dispatcher.pod.reconciler import Turn
+from dispatcher.pod.registration import Registration, refuse_shared_gpus
 from dispatcher.pod.wake import FileWatch, Signals, Wait
-from dispatcher.run_state import files
-from dispatcher.run_state.mounts import mount_of
-from dispatcher.run_state.moving_in import neglected_text
+from dispatcher.run_state.adoption import neglected_text
+from dispatcher.run_state.known_jobs import ManifestJobs
+from dispatcher.run_state.lock_choice import locks_refused
 from dispatcher.run_state.projection import Projector
 from dispatcher.run_state.store import Store
-from dispatcher.values import is_name
 from dispatcher.workspace import Layout
 
 Say = Callable[[str], None]
@@ -70,7 +76,7 @@ def run_pod(layout: Layout, config: Config, options: PodOptions, say: Say) -> in
         manifests=(config.matrix, options.matrix or config.matrix),
         manifest_jobs=ManifestJobs(config, options.matrix).ids,
     )
-    gpus = GpuPool(options, say)
+    gpus = GpuPool(options.gpus, options.cpu_slots, options.jobs_per_gpu, say)
     registration = Registration(layout, options.pod, config.heartbeat_s)
     registration.describe(**published(own_offer(options, gpus.slots), gpus.slots))
     try:
@@ -87,14 +93,14 @@ def _make_sure_of_locks(store: Store, config: Config, registration: Registration
     layout = config.layout
     store.prepare()
     useless = registration.take()
-    registration.refuse_if_alive(config.lost_after_s, locks_work=useless is None and store.lock_kind != "strict")
+    registration.refuse_if_alive(config.lost_after_s, locks_work=useless is None and store.lock_kind != "hardlink")
     refuse_shared_gpus(layout, registration.info, gpus.slot_infos({}), config.lost_after_s)
 
     def beat() -> None:
         registration.beat(lock=store.lock_kind)
 
     registration.beat(force=True, slots=gpus.slot_infos({}), lock=store.lock_kind)
-    if store.lock_kind == "strict":
+    if store.lock_kind == "hardlink":
         if useless is not None and config.lock == "auto":
             say(_instead(useless, layout))
         refuse_other_hosts_on_sshfs(layout, registration.info.pod, config.lost_after_s)
@@ -112,12 +118,12 @@ def _make_sure_of_locks(store: Store, config: Config, registration: Registration
     if config.lock != "auto":
         raise locks_refused(useless, layout.run_state, config.lock)
     say(_instead(useless, layout))
-    go_strict(store, layout, registration.info.pod, beat, useless)
+    switch_to_hardlink(store, layout, registration.info.pod, beat, useless)
 
 
 def _instead(useless: str, layout: Layout) -> str:
     cure = mount_of(layout.run_state).cure
-    return f"warning: {useless}. Using the hard-link lock (lock: strict) instead, which is slower. Cure: {cure}"
+    return f"warning: {useless}. Using the hard-link lock (lock: hardlink) instead, which is slower. Cure: {cure}"
 
 
 class Pod:

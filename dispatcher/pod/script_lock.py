@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from dispatcher.run_state import files
-from dispatcher.run_state.mounts import mount_of
+from dispatcher.base import files
+from dispatcher.base.mounts import mount_of
 
 _WAIT_S: Final = 1.0
 _PAUSE_S: Final = 0.005

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from dispatcher.config import Config
-from dispatcher.run_state.outside import is_unwatched, taken_gpus
+from dispatcher.run_state.external import is_unwatched, taken_gpus
 from dispatcher.run_state.states import Record
 
 
@@ -30,7 +30,7 @@ class Unwatched:
             return
         self._has_begun = True
         self.jobs = {job for job, record in records.items() if is_unwatched(record)}
-        self._known = {job for job, record in records.items() if record.outside}
+        self._known = {job for job, record in records.items() if record.external}
 
     def update(self, job: str, record: Record | None) -> None:
         """A record has changed."""
@@ -38,7 +38,7 @@ class Unwatched:
             self.jobs.add(job)
         else:
             self.jobs.discard(job)
-        if record is None or not record.outside:
+        if record is None or not record.external:
             self._known.discard(job)
         elif job not in self._known:
             self._known.add(job)

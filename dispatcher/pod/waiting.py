@@ -14,9 +14,9 @@ import msgspec
 
 from dispatcher.matrix.entry import Entry
 from dispatcher.pod.offers import BLOCKED, DRAINING, HOST, STOPPED, Offer, Refusal, refused_by_all
+from dispatcher.run_state.external import is_unwatched
 from dispatcher.run_state.fold import Pause, host_scope
 from dispatcher.run_state.journal import same_time
-from dispatcher.run_state.outside import is_unwatched
 from dispatcher.run_state.states import Record, State
 
 SLOT: Final = "waits for a free slot"
@@ -112,7 +112,7 @@ class Waiting:
             return Reason("held: not claimed until it is requeued", needs_person=True, root=f"{job} is held")
         if is_unwatched(record):
             # What a person wants of it is carried out when it has ended.
-            return Reason("it runs outside, watched by nobody", needs_person=record.want is None)
+            return Reason("it runs outside, watched by nobody", needs_person=record.desired is None)
         if record.state is not State.QUEUED:
             return Reason(f"it is {record.state}")
         if entry is None:
@@ -145,7 +145,7 @@ class Waiting:
             return Reason(f"needs {need} (unknown job)", needs_person=True, root=root)
         if record.state is not State.QUEUED:
             why = f": {record.reason}" if record.state is State.FAILED and record.reason else ""
-            is_left = is_unwatched(record) and record.want is not State.QUEUED
+            is_left = is_unwatched(record) and record.desired is not State.QUEUED
             root = UNWATCHED if is_left else _WILL_NOT_BE_DONE.get(record.state, "")
             root = root.format(need)
             return Reason(f"needs {need} ({record.state}{why})", bool(root), root and root + why)

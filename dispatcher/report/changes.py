@@ -11,9 +11,9 @@ from dispatcher.matrix.condition import Where
 from dispatcher.report.ran import is_unknown
 from dispatcher.report.selection import is_glob, parse_states, select
 from dispatcher.report.view import View
-from dispatcher.run_state.edits import wished, wished_after_end
-from dispatcher.run_state.outside import Presence, is_unwatched, presence
-from dispatcher.run_state.states import BY_HAND, VERDICTS, WISHES, Record, State
+from dispatcher.run_state.edits import desire, desired_after_end
+from dispatcher.run_state.external import Presence, is_unwatched, presence
+from dispatcher.run_state.states import BY_HAND, DESIRABLE, VERDICTS, Record, State
 
 # What a glob, or nothing but --where, stands for. `requeue '*'` must not run again what is done, nor stop what runs:
 # who means these names them, or says --state.
@@ -72,20 +72,20 @@ def plan(
 def decide(wish: State, seen: Record, now: Record | None) -> tuple[str, dict[str, Any]] | str:
     """What the wish does to a job that was `seen` so and is `now` so (None: no dispatcher has queued it yet).
 
-    As `edits.wished`: an event and the fields that it changes, `("", {})` for nothing to do, or why it is refused.
+    As `edits.desire`: an event and the fields that it changes, `("", {})` for nothing to do, or why it is refused.
     """
-    if now is not None and is_unwatched(now) and wish in WISHES and presence(now) is not Presence.HERE:
+    if now is not None and is_unwatched(now) and wish in DESIRABLE and presence(now) is not Presence.HERE:
         # As far as this host can see, it has ended; whoever asks knows more.
-        return wished_after_end(wish)
+        return desired_after_end(wish)
     if now is None and wish in VERDICTS:
         return "marked", {"state": wish, "reason": BY_HAND}
     if now is None:
         return ("", {}) if wish is State.QUEUED else (wish.value, {"state": wish})
-    return wished(wish, seen, now)
+    return desire(wish, seen, now)
 
 
 def what_happened(event: str, seen: Record) -> str:
     """The event of a change of a record, which was `seen` before, in a person's words."""
-    if event == "requested" and seen.outside:
+    if event == "requested" and seen.external:
         return f"waits until pid {seen.pid} has ended, which runs on this host and which nobody watches"
     return {"requested": "its owner is asked to stop it", "marked": BY_HAND}.get(event, event)

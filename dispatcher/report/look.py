@@ -18,10 +18,10 @@ from dispatcher.report import attempts
 from dispatcher.report.progress import Progress, parse_progress
 from dispatcher.report.ran import RanWith
 from dispatcher.report.view import PodView, View
-from dispatcher.run_state import editors, life
+from dispatcher.run_state import editors, liveness
+from dispatcher.run_state.adoption import adopt_hint, find_unadopted, neglected_text
+from dispatcher.run_state.external import is_unwatched, presence
 from dispatcher.run_state.head import peek_head
-from dispatcher.run_state.moving_in import adopt_hint, find_unadopted, neglected_text
-from dispatcher.run_state.outside import is_unwatched, presence
 from dispatcher.run_state.preview import preview
 from dispatcher.run_state.states import BY_HAND, IN_FLIGHT, Record, State
 from dispatcher.run_state.store import Store
@@ -43,7 +43,7 @@ class Looker:
         self._layout = layout
         self._config = config
         self._store = store
-        self._watch = life.Watch()
+        self._watch = liveness.Watch()
         self._looks = 0
         self._ran = RanWith(layout)
         self._readiness: Readiness | None = None
@@ -181,9 +181,9 @@ class Looker:
 
     def _pods(self) -> list[PodView]:
         pods = []
-        for info in life.read_pods(self._layout):
+        for info in liveness.read_pods(self._layout):
             counter = (info.pid, info.heartbeat)
-            alive = life.pod_is_alive(self._layout, info, self._watch, self._config.lost_after_s)
+            alive = liveness.pod_is_alive(self._layout, info, self._watch, self._config.lost_after_s)
             unchanged_s = self._watch.unchanged_s(f"pod:{info.pod}", counter)
             draining = alive and os.path.exists(self._layout.pod_drain(info.pod))
             pods.append(PodView(info, alive, draining, unchanged_s if self._looks > 1 else None))

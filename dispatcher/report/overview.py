@@ -49,8 +49,8 @@ def overview(view: View, whole: View | None = None) -> Overview:
 def job_row(view: View, job: str) -> Row:
     """One job as plain data, times in seconds; None for what is unknown or does not apply.
 
-    Keys: job, method, state, want, pod, host, gpu, attempt, started_at, finished_at, elapsed_s, remaining_s, step, of,
-    metrics, exit_code, reason, error, priority, edited (by hand, not yet taken in), changed (it ran with other
+    Keys: job, method, state, desired, pod, host, gpu, attempt, started_at, finished_at, elapsed_s, remaining_s, step,
+    of, metrics, exit_code, reason, error, priority, edited (by hand, not yet taken in), changed (it ran with other
     parameters than the manifest has now), rev.
     """
     record = view.records[job]
@@ -60,7 +60,7 @@ def job_row(view: View, job: str) -> Row:
         "job": job,
         "method": view.method(job),
         "state": record.state.value,
-        "want": record.want,
+        "desired": record.desired,
         "pod": record.pod,
         "host": record.host,
         "gpu": record.gpu,
@@ -96,7 +96,7 @@ def job_rows(view: View, whole: View | None = None) -> list[Row]:
 def shown_job(view: View, row: Row) -> Row:
     """A row of `job_row` as people read it: durations and progress as words, a mark for what is not in force yet."""
     started = row["started_at"] is not None
-    state = f"{row['state']} -> {row['want']}" if row["want"] else row["state"]
+    state = f"{row['state']} -> {row['desired']}" if row["desired"] else row["state"]
     state += f" ({UNWATCHED})" if row["job"] in view.unwatched else ""
     return {
         "job": row["job"],

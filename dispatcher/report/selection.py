@@ -5,11 +5,11 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Collection, Iterable, Sequence
 
+from dispatcher.base.values import text_of
 from dispatcher.errors import UsageError, nearest
 from dispatcher.matrix.condition import Where
 from dispatcher.report.view import View
 from dispatcher.run_state.states import State
-from dispatcher.values import text_of
 
 EVERYTHING = Where()
 _MAGIC = frozenset("*?[")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from dispatcher.report.view import View
-from dispatcher.run_state.outside import Presence
+from dispatcher.run_state.external import Presence
 from dispatcher.run_state.states import Record
 
 UNWATCHED: Final = "adopted; nobody watches it"

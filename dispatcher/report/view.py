@@ -12,9 +12,9 @@ from dispatcher.pod.offers import Offer
 from dispatcher.pod.waiting import UNKNOWN_JOB, no_fault
 from dispatcher.report.progress import Progress
 from dispatcher.report.ran import RanWith, last_counts
+from dispatcher.run_state.external import Presence
 from dispatcher.run_state.fold import Pause, Refusal
-from dispatcher.run_state.life import PodInfo
-from dispatcher.run_state.outside import Presence
+from dispatcher.run_state.liveness import PodInfo
 from dispatcher.run_state.states import FIELD_NAMES, IN_FLIGHT, Record
 
 

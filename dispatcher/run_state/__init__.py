@@ -63,12 +63,12 @@ Repair. A journal that is shorter than its head, damaged in the middle or writte
 file. The damaged file is kept in rejected/, and `seq` never goes back.
 
 Locks (lock, head, lock_choice). One kind for all, named in the journal's header; a dispatcher with another setting is
-refused. The file `claims.strict` is the sign that kernel locks do not exclude here: whoever finds that out creates it
+refused. The file `claims.hardlink` is the sign that kernel locks do not exclude here: whoever finds that out creates it
 by taking the hard-link lock, and everybody looks for it under every other lock and goes over. A lock file that was
 removed while it was open is opened anew.
 
-Life signs (life). The dispatcher locks an attempt's `alive` file before it starts the wrapper, which inherits the
-lock with all its children: there is no moment in which a started attempt has no life sign. The same file names who
+Liveness locks (life). The dispatcher locks an attempt's `alive` file before it starts the wrapper, which inherits the
+lock with all its children: there is no moment in which a started attempt has no liveness lock. The same file names who
 made the directory, so a claimant that died between mkdir and journal is told from one that lives, and on which host,
 boot and PID namespace (host): only there do pids count. A free lock proves nothing while a file server that has
 restarted may have forgotten it (nfs); then heartbeats decide.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from typing import Final
 
-from dispatcher.run_state import files
+from dispatcher.base import files
 
 # One check reads at most two blocks, however long the file is.
 BLOCK: Final = 64 * 1024

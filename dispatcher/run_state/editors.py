@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from dispatcher.run_state.mounts import mount_of
+from dispatcher.base.mounts import mount_of
 
 # An editor in which nothing was typed for so long is waited for no longer (vim and nano write what was typed at the
 # latest after seconds), and neither is one that has kept the file from being written for so long in all.

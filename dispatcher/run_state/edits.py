@@ -15,16 +15,16 @@ from typing import Any
 import msgspec
 
 from dispatcher.errors import FormatError
-from dispatcher.run_state import outside
+from dispatcher.run_state import external
 from dispatcher.run_state.fold import Taken
 from dispatcher.run_state.journal import same_time
 from dispatcher.run_state.states import (
     BY_HAND,
     DEFAULTS,
+    DESIRABLE,
     FIELD_NAMES,
     IN_FLIGHT,
     VERDICTS,
-    WISHES,
     Record,
     State,
     make_record,
@@ -33,12 +33,12 @@ from dispatcher.run_state.states import (
 from dispatcher.run_state.status_file import TIMES, whole_second
 
 # A person may set these; the other known fields belong to the dispatchers.
-_EDITABLE = frozenset({"state", "priority", "want", "retry_at"})
+_EDITABLE = frozenset({"state", "priority", "desired", "retry_at"})
 # What a new start of an entry begins without.
 FRESH_START: dict[str, Any] = dict.fromkeys(
     (
         "pod", "pid", "gpu", "started_at", "host", "finished_at", "exit_code", "reason", "error", "outlet", "handle",
-        "outside", "want", "retries", "returns", "retry_at", "backoff", "furthest_step",
+        "external", "desired", "retries", "requeues", "retry_at", "backoff", "furthest_step",
         "furthest_checkpoint",
     )
 )  # fmt: skip
@@ -95,7 +95,7 @@ def adopt(lines: Mapping[str, Mapping[str, Any]], *, is_foreign: bool = False) -
         fields = {key: value for key, value in line.items() if key != "rev"}
         why = _no_record(fields)
         if is_foreign or "rev" not in line:
-            fields = outside.adopted_fields(line)
+            fields = external.adopted_fields(line)
         outcomes.append(Outcome(job, "adopted", {"state": State.HELD} if why else fields))
         if why:
             outcomes.append(_refuse(job, line, f"{why}; the job is held until you say what it is"))
@@ -158,8 +158,8 @@ def _merge_unknown(job: str, line: Mapping[str, Any], rev: int, known: Known) ->
     if rev <= known.seq and not known.in_manifest(job):
         return _refuse(job, line, "unknown job", Fault.UNKNOWN_JOB)
     state = line.get("state")
-    if outside.is_claim(line):
-        return _adopt_line(job, outside.adopted_fields(line))
+    if external.is_claim(line):
+        return _adopt_line(job, external.adopted_fields(line))
     if state in (State.SUBMITTED, State.RUNNING):
         return _refuse(job, line, f"an entry cannot be made {state!r} by hand; write queued, held or abandoned")
     return _adopt_line(job, line)
@@ -183,7 +183,7 @@ def _difference(line: Mapping[str, Any], base: Record) -> tuple[dict[str, Any], 
         if not unset and not _same_field(key, value, old.get(key)):
             changed[key] = value
     # Fields of ours that a person leaves out come back by themselves: `{"state": "queued"}` is a fair way to requeue.
-    removed = {key for key in old if key not in line and (key not in FIELD_NAMES or key in ("priority", "want"))}
+    removed = {key for key in old if key not in line and (key not in FIELD_NAMES or key in ("priority", "desired"))}
     return changed, removed
 
 
@@ -208,7 +208,7 @@ def _same(one: Any, other: Any) -> bool:
 def _judge(
     job: str, line: Mapping[str, Any], changed: dict[str, Any], removed: set[str], base: Record, record: Record
 ) -> Outcome | None:
-    told = outside.judge(line, changed, base, record)
+    told = external.judge(line, changed, base, record)
     if told is not None:
         return _told(job, line, changed, told, record)
     for key, value in changed.items():
@@ -220,12 +220,12 @@ def _judge(
     if why:
         return _refuse(job, line, why)
     event = "edited"
-    if "state" in changed or changed.get("want") is not None:
+    if "state" in changed or changed.get("desired") is not None:
         try:
-            state = parse_state(changed.get("state", changed.get("want")))
+            state = parse_state(changed.get("state", changed.get("desired")))
         except ValueError as error:
             return _refuse(job, line, str(error))
-        answer = wished(state, base, record)
+        answer = desire(state, base, record)
         if isinstance(answer, str):
             return _refuse(job, line, answer)
         event, extra = answer if answer[0] else (event, {})
@@ -234,7 +234,7 @@ def _judge(
 
 
 def _told(
-    job: str, line: Mapping[str, Any], changed: Mapping[str, Any], told: outside.Answer, record: Record
+    job: str, line: Mapping[str, Any], changed: Mapping[str, Any], told: external.Answer, record: Record
 ) -> Outcome | None:
     """What somebody outside says of the run of an entry, and fields of people beside it."""
     if isinstance(told, str):
@@ -264,12 +264,12 @@ def _set_plain(fields: dict[str, Any], changed: Mapping[str, Any]) -> str:
             if value is None:
                 return f"retry_at {changed[key]!r} is no time; write one such as 2026-06-17T22:48:00Z, or null for now"
         fields[key] = value
-    if "want" in changed and changed["want"] is None:
-        fields["want"] = None
+    if "desired" in changed and changed["desired"] is None:
+        fields["desired"] = None
     return ""
 
 
-def wished(state: State, base: Record, record: Record) -> tuple[str, dict[str, Any]] | str:
+def desire(state: State, base: Record, record: Record) -> tuple[str, dict[str, Any]] | str:
     """What a person's `state` does to `record`, which was `base` when they looked.
 
     An event and the fields that it changes, `("", {})` when there is nothing left to do, or why it is refused.
@@ -277,49 +277,49 @@ def wished(state: State, base: Record, record: Record) -> tuple[str, dict[str, A
     current = record.state
     if state in VERDICTS:
         return _marked(state, base, record)
-    if state not in WISHES:
-        return f"{state} cannot be set by hand (the entry is {current}); one of: {', '.join((*WISHES, *VERDICTS))}"
+    if state not in DESIRABLE:
+        return f"{state} cannot be set by hand (the entry is {current}); one of: {', '.join((*DESIRABLE, *VERDICTS))}"
     if current in IN_FLIGHT:
-        return _wished_in_flight(state, base, record)
+        return _desired_in_flight(state, base, record)
     if current is state:
         # Whoever queues what waits for its retry does not want to wait.
         waits = state is State.QUEUED and record.retry_at is not None
         return ("requeued", {"state": state, **FRESH_START}) if waits else ("", {})
-    return _wished_at_rest(state, base, current)
+    return _desired_at_rest(state, base, current)
 
 
-def _wished_at_rest(state: State, base: Record, current: State) -> tuple[str, dict[str, Any]] | str:
+def _desired_at_rest(state: State, base: Record, current: State) -> tuple[str, dict[str, Any]] | str:
     if state is State.QUEUED:
         if current is State.DONE and base.state is not State.DONE:
             return "it has been done meanwhile; set it to queued again to run it once more"
-        return wished_after_end(state)
+        return desired_after_end(state)
     if current is State.DONE:
         return f"it is done; {state} is only for entries that are not"
-    return wished_after_end(state)
+    return desired_after_end(state)
 
 
 def _marked(state: State, base: Record, record: Record) -> tuple[str, dict[str, Any]] | str:
     """A person says how an entry ended that no dispatcher has seen ending so."""
     current = record.state
-    if current in IN_FLIGHT and not record.outside:
+    if current in IN_FLIGHT and not record.external:
         who = f"pod {record.pod} on {record.host or 'an unknown host'}, pid {record.pid or 'unknown'}"
         return f"it is {current} ({who}): set it to abandoned to stop it, then to {state}"
     if current is state:
         return "", {}
     if current not in IN_FLIGHT and base.state is not current and (base.state in IN_FLIGHT or current is State.DONE):
         return f"it has become {current} meanwhile; if it is {state} all the same, set it once more"
-    fields = dict.fromkeys(("exit_code", "error", "want", "retry_at"))
+    fields = dict.fromkeys(("exit_code", "error", "desired", "retry_at"))
     return "marked", {"state": state, "reason": BY_HAND, **fields}
 
 
-def wished_after_end(state: State) -> tuple[str, dict[str, Any]]:
-    """What a person's `state`, one of WISHES, does to an entry of which nothing runs."""
+def desired_after_end(state: State) -> tuple[str, dict[str, Any]]:
+    """What a person's `state`, one of DESIRABLE, does to an entry of which nothing runs."""
     if state is State.QUEUED:
         return "requeued", {"state": state, **FRESH_START}
-    return ("held" if state is State.HELD else "abandoned"), {"state": state, "retry_at": None, "want": None}
+    return ("held" if state is State.HELD else "abandoned"), {"state": state, "retry_at": None, "desired": None}
 
 
-def _wished_in_flight(state: State, base: Record, record: Record) -> tuple[str, dict[str, Any]] | str:
+def _desired_in_flight(state: State, base: Record, record: Record) -> tuple[str, dict[str, Any]] | str:
     same_attempt = base.state in IN_FLIGHT and base.attempt == record.attempt
     if not same_attempt:
         if state is State.QUEUED:
@@ -327,15 +327,15 @@ def _wished_in_flight(state: State, base: Record, record: Record) -> tuple[str, 
             return "", {}
         if state is State.HELD:
             return "it has been started meanwhile; set it to held again to stop it"
-    if record.want is state:
+    if record.desired is state:
         return "", {}
-    return "requested", {"want": state}
+    return "requested", {"desired": state}
 
 
 def _no_record(fields: Mapping[str, Any]) -> str:
     """Why these fields make no record; empty when they do."""
     if "state" not in fields:
-        return f"there is no state; write one of: {', '.join((*WISHES, *VERDICTS))}"
+        return f"there is no state; write one of: {', '.join((*DESIRABLE, *VERDICTS))}"
     try:
         parse_state(fields["state"])
         make_record(fields)

@@ -22,8 +22,8 @@ from typing import Final
 
 import msgspec
 
+from dispatcher.base import files
 from dispatcher.errors import LockLostError
-from dispatcher.run_state import files
 
 _NAME: Final = re.compile(r"(\d{6,})\.(\d+)\.([0-9a-f]{8})(\..+)?")
 

@@ -210,7 +210,7 @@ class Fold:
             self.streaks[str(data["scope"])] = msgspec.convert(data["streak"], Streak)
         elif event == "lock":
             self.lock_kind = str(data["kind"])
-        elif event in ("done", "failed", "retried", "returned") and data:
+        elif event in ("done", "failed", "retried", "auto_requeued") and data:
             self._count_streaks(line, data)
 
     def _count_streaks(self, line: Line, data: dict[str, Any]) -> None:

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from dispatcher.base import files
 from dispatcher.errors import DamagedJournalError
-from dispatcher.run_state import files, journal
+from dispatcher.run_state import journal
 from dispatcher.run_state.journal import Header, Line
 from dispatcher.workspace import Layout
 

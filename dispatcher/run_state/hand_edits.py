@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Final
 
+from dispatcher.base import files
 from dispatcher.errors import FormatError, StatusFileError
-from dispatcher.run_state import edits, files, journal, status_file
+from dispatcher.run_state import edits, journal, status_file
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.merge import merge
 from dispatcher.run_state.replica import Replica

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from dispatcher.run_state import files
+from dispatcher.base import files
 
 HEAD_SIZE: Final = 512
 _PEEKS: Final = 5

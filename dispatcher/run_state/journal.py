@@ -22,9 +22,9 @@ from typing import Any, BinaryIO, cast
 
 import msgspec
 
+from dispatcher.base import files
+from dispatcher.base.mounts import mount_of
 from dispatcher.errors import DamagedJournalError, FormatError
-from dispatcher.run_state import files
-from dispatcher.run_state.mounts import mount_of
 from dispatcher.workspace import Layout
 
 FORMAT = "dispatcher-journal"

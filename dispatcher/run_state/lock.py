@@ -1,7 +1,7 @@
 """The claims lock, in whose file the head stands. The file is never removed and never replaced.
 
 Three kinds, of which all dispatchers of a workspace use one: `flock` (the default), `lockf` (byte ranges, for servers
-that know only these), and `strict` (filelock's hard-link lock, where the kernel's locks do not lock). flock and lockf
+that know only these), and `hardlink` (filelock's hard-link lock, where the kernel's locks do not lock). flock and lockf
 exclude each other on NFS, so they are never mixed.
 
 The lock is taken by non-blocking tries on a descriptor that stays open: blocking calls starve or sleep for seconds on
@@ -24,18 +24,18 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from dispatcher.base import files
+from dispatcher.base.mounts import mount_of
 from dispatcher.errors import LockError, LockLostError, LockTimeoutError, LockUnsupportedError, nearest
-from dispatcher.run_state import files
 from dispatcher.run_state.end_mark import EndMark
 from dispatcher.run_state.head import HEAD_SIZE, Head, decode_head, encode_head, peek_head
-from dispatcher.run_state.mounts import mount_of
 
 if TYPE_CHECKING:
     from filelock import StrictSoftFileLock
 
-    from dispatcher.run_state.life import Watch
+    from dispatcher.run_state.liveness import Watch
 
-KINDS: Final = ("flock", "lockf", "strict")
+KINDS: Final = ("flock", "lockf", "hardlink")
 LOST_AFTER_S: Final = 600.0
 _BUSY: Final = frozenset({errno.EAGAIN, errno.EACCES, errno.EINTR})
 _UNSUPPORTED: Final = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL})
@@ -81,8 +81,8 @@ class ClaimsLock:
         self.network = mount.is_network
         self._mark = EndMark(path.with_name("journal_end")) if mount.shows_old_content else None
         self._fd = -1
-        self._strict: StrictSoftFileLock | None = None
-        self._strict_since_s = 0.0
+        self._hardlink: StrictSoftFileLock | None = None
+        self._hardlink_since_s = 0.0
         self._claims_watch: Watch | None = None
         self._has_turn = False
         self._tokens = 0
@@ -113,8 +113,8 @@ class ClaimsLock:
 
     def release(self) -> None:
         """Give the lock back; also after it was lost, when there is nothing left to give."""
-        if self.kind == "strict":
-            self._release_strict()
+        if self.kind == "hardlink":
+            self._release_hardlink()
             return
         try:
             if self._fd >= 0 and self.kind == "flock":
@@ -131,19 +131,19 @@ class ClaimsLock:
 
         Who takes it away waits twice as long as a holder may go on.
         """
-        if self.kind != "strict" or self._strict is None:
+        if self.kind != "hardlink" or self._hardlink is None:
             return
-        held_s = time.monotonic() - self._strict_since_s
+        held_s = time.monotonic() - self._hardlink_since_s
         if held_s < min(_SURELY_HELD_S, self.lost_after_s / 4):
             return
-        if held_s > self.lost_after_s / 2 or not self._is_claimed(self._strict):
+        if held_s > self.lost_after_s / 2 or not self._is_claimed(self._hardlink):
             raise LockLostError(
                 f"{self.path}: this process has held the lock for {held_s:.0f} s, and others may have taken it since; "
                 "nothing was changed, the step is tried again"
             )
 
     def _is_claimed(self, strict: StrictSoftFileLock) -> bool:
-        from dispatcher.run_state.life import claim_host
+        from dispatcher.run_state.liveness import claim_host
 
         me = claim_host(), os.getpid()
         return any((claim.hostname, claim.pid) == me for claim in strict.claims)
@@ -210,7 +210,7 @@ class ClaimsLock:
                 return
             except OSError as error:
                 # The hard-link lock is used where these may not work at all.
-                if self.kind == "strict" or error.errno in _UNSUPPORTED - {errno.ENOLCK}:
+                if self.kind == "hardlink" or error.errno in _UNSUPPORTED - {errno.ENOLCK}:
                     return
                 if error.errno not in _BUSY or time.monotonic() > end_s:
                     self._lost(error)
@@ -251,7 +251,7 @@ class ClaimsLock:
         Without it, whoever has just released the lock takes it again before a waiting process wakes up. It is only a
         courtesy: a process that was stopped while it had the turn holds nobody up for long.
         """
-        if self.network or self.kind == "strict" or self._has_turn:
+        if self.network or self.kind == "hardlink" or self._has_turn:
             return True
         if self._fd < 0:
             self._open()
@@ -270,8 +270,8 @@ class ClaimsLock:
     def _try(self) -> bool:
         if self._fd < 0:
             self._open()
-        if self.kind == "strict":
-            return self._try_strict()
+        if self.kind == "hardlink":
+            return self._try_hardlink()
         try:
             if self.kind == "flock":
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -293,16 +293,16 @@ class ClaimsLock:
             return False
         return True
 
-    def _try_strict(self) -> bool:
+    def _try_hardlink(self) -> bool:
         from filelock import SoftFileLockProtocolError, StrictSoftFileLock, Timeout
 
-        if self._strict is None:
-            self._strict = StrictSoftFileLock(self.path.with_suffix(".strict"), timeout=0, thread_local=False)
+        if self._hardlink is None:
+            self._hardlink = StrictSoftFileLock(self.path.with_suffix(".hardlink"), timeout=0, thread_local=False)
         try:
             try:
-                self._strict.acquire(timeout=0, blocking=False)
+                self._hardlink.acquire(timeout=0, blocking=False)
             except Timeout:
-                self._break_dead_claims(self._strict)
+                self._break_dead_claims(self._hardlink)
                 return False
         except SoftFileLockProtocolError as error:
             where = mount_of(self.path)
@@ -312,14 +312,14 @@ class ClaimsLock:
                 # The next try removes what this one has left.
                 return False
             raise files.storage_error(_first_os_error(error), "taking the hard-link lock", self.path) from error
-        self._strict_since_s = time.monotonic()
+        self._hardlink_since_s = time.monotonic()
         # No kernel lock refreshes the client's cache here; opening does (close-to-open).
         self.close()
         self._open()
         return True
 
     def _break_dead_claims(self, strict: StrictSoftFileLock) -> None:
-        from dispatcher.run_state.life import Watch, claim_owner_is_gone
+        from dispatcher.run_state.liveness import Watch, claim_owner_is_gone
 
         if self._claims_watch is None:
             self._claims_watch = Watch(longest_gap_s=5 * _WAITING_S)
@@ -332,10 +332,10 @@ class ClaimsLock:
                     strict.force_break(claim.name)
                 self.took_over |= not gone
 
-    def _release_strict(self) -> None:
-        if self._strict is None:
+    def _release_hardlink(self) -> None:
+        if self._hardlink is None:
             return
-        strict = self._strict
+        strict = self._hardlink
         # Without a kernel lock, only closing brings what was written to the file server before the next holder looks.
         with contextlib.suppress(OSError):
             self.close()
@@ -343,7 +343,7 @@ class ClaimsLock:
             strict.release()
         except (OSError, ExceptionGroup) as error:
             # As it stands it would count as held by this process at the next try.
-            self._strict = None
+            self._hardlink = None
             raise files.storage_error(_first_os_error(error), "giving back the hard-link lock", self.path) from error
 
     def _open(self) -> None:
@@ -368,13 +368,13 @@ class ClaimsLock:
         mount = mount_of(self.path)
         return LockUnsupportedError(
             f"{self.path}: {self.kind} fails with {files.error_name(error)} "
-            f"({error.strerror}) on {mount}. Cure: {mount.cure}; or set `lock: strict` in dispatcher.yaml"
+            f"({error.strerror}) on {mount}. Cure: {mount.cure}; or set `lock: hardlink` in dispatcher.yaml"
         )
 
     def _holder(self) -> str:
         """Who holds the lock, as far as this host can tell."""
-        if self._strict is not None:
-            holders = {f"pid {claim.pid} of host {claim.hostname.partition('?')[0]}" for claim in self._strict.claims}
+        if self._hardlink is not None:
+            holders = {f"pid {claim.pid} of host {claim.hostname.partition('?')[0]}" for claim in self._hardlink.claims}
             return ", ".join(sorted(holders)) or "holder unknown"
         data = os.pread(self._fd, 2 * HEAD_SIZE, 0) if self._fd >= 0 else b""
         head, token = decode_head(data), data[HEAD_SIZE:].decode(errors="replace").rpartition(", ")[0]

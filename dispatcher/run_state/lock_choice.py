@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+from pathlib import Path
 from typing import Final
 
+from dispatcher.base import files
+from dispatcher.base.mounts import mount_of
 from dispatcher.errors import LockError, LockTimeoutError, LockUnsupportedError
-from dispatcher.run_state import files, journal
+from dispatcher.run_state import journal
 from dispatcher.run_state.head import peek_head
 from dispatcher.run_state.lock import LOST_AFTER_S, ClaimsLock
 from dispatcher.workspace import Layout
 
 AUTO: Final = "auto"
-STRICT: Final = "strict"
+HARDLINK: Final = "hardlink"
 
 
 def choose_lock(layout: Layout, wanted: str, by: str, lost_after_s: float = LOST_AFTER_S) -> ClaimsLock:
@@ -40,21 +43,21 @@ def check_wanted(layout: Layout, wanted: str, used: str) -> None:
         )
 
 
-def strict_is_in_force(layout: Layout, *, network: bool = True) -> bool:
+def hardlink_is_in_force(layout: Layout, *, network: bool = True) -> bool:
     """Whether somebody has found that the kernel's locks do not exclude here."""
     if network:
         # A network filesystem may remember for half a minute that the file was not there.
         with contextlib.suppress(FileNotFoundError):
             files.look_at(layout.run_state)
-    return os.path.exists(layout.strict_lock_file)
+    return os.path.exists(layout.hardlink_lock_file)
 
 
-def go_over_to_strict(layout: Layout, old: ClaimsLock, timeout_s: float) -> ClaimsLock:
+def switch_lock_to_hardlink(layout: Layout, old: ClaimsLock, timeout_s: float) -> ClaimsLock:
     """Take the hard-link lock for the first time, which makes all others follow; returned released.
 
     Where the old kind does exclude after all, nobody is in a transaction meanwhile.
     """
-    strict = ClaimsLock(layout.lock_file, STRICT, old.by, old.lost_after_s)
+    strict = ClaimsLock(layout.lock_file, HARDLINK, old.by, old.lost_after_s)
     with files.shared_umask(layout.root):
         # Where the old kind cannot be had at all it keeps nobody away either.
         with contextlib.suppress(LockUnsupportedError):
@@ -70,8 +73,8 @@ def go_over_to_strict(layout: Layout, old: ClaimsLock, timeout_s: float) -> Clai
 
 
 def _in_use(layout: Layout) -> str | None:
-    if strict_is_in_force(layout):
-        return STRICT
+    if hardlink_is_in_force(layout):
+        return HARDLINK
     with files.storing("reading the journal", layout.journal_dir):
         head = peek_head(layout.lock_file)
         numbers = journal.generations(layout)
@@ -90,10 +93,17 @@ def _first_kind(layout: Layout, by: str) -> str:
             probe.acquire(5.0)
             probe.release()
     except LockUnsupportedError:
-        return STRICT
+        return HARDLINK
     except LockTimeoutError:
         # Somebody holds it, or a file server that has just started does not give any yet: it works all the same.
         pass
     finally:
         probe.close()
     return "flock"
+
+
+def locks_refused(why: str, path: Path, wanted: str) -> LockUnsupportedError:
+    return LockUnsupportedError(
+        f"{path}: {why}, and lock: {wanted} does not allow another kind. Cure: {mount_of(path).cure}; "
+        "or set `lock: auto` or `lock: hardlink` in dispatcher.yaml"
+    )

@@ -7,8 +7,9 @@ from typing import Final
 
 import msgspec
 
+from dispatcher.base import files
 from dispatcher.errors import StatusFileError
-from dispatcher.run_state import edits, files, status_file
+from dispatcher.run_state import edits, status_file
 from dispatcher.run_state.fold import Refusal
 from dispatcher.run_state.states import Record, apply
 from dispatcher.run_state.store import Store

@@ -19,7 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from dispatcher.run_state import files, life, status_file
+from dispatcher.base import files
+from dispatcher.run_state import liveness, status_file
 from dispatcher.run_state.editors import Editors, editor_files
 from dispatcher.run_state.editors import note as editor_note
 from dispatcher.run_state.hand_edits import Identity, identity_of
@@ -92,8 +93,8 @@ class Projector:
         store = self.store
         if not editor_files(store.layout.status_file):
             return False
-        others = (info for info in life.read_pods(store.layout) if info.pod != store.by)
-        return any(life.pod_is_alive(store.layout, info, life.Watch(), math.inf) for info in others)
+        others = (info for info in liveness.read_pods(store.layout) if info.pod != store.by)
+        return any(liveness.pod_is_alive(store.layout, info, liveness.Watch(), math.inf) for info in others)
 
     def _is_left_to_an_editor(self) -> bool:
         editor = self._editors.to_wait_for()

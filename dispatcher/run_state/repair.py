@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dispatcher.base import files
 from dispatcher.errors import DamagedJournalError, FormatError, StaleViewError, StatusFileError
-from dispatcher.run_state import files, journal, status_file
+from dispatcher.run_state import journal, status_file
 from dispatcher.run_state.checksum import RunningChecksum
 from dispatcher.run_state.fold import Fold, snapshot
 from dispatcher.run_state.generations import encode_generation
 from dispatcher.run_state.head import Head
 from dispatcher.run_state.journal import Line
 from dispatcher.run_state.lock import ClaimsLock
-from dispatcher.run_state.lock_choice import STRICT, choose_lock, strict_is_in_force
+from dispatcher.run_state.lock_choice import HARDLINK, choose_lock, hardlink_is_in_force
 from dispatcher.run_state.rotation import continue_with
 from dispatcher.run_state.states import make_record
 from dispatcher.workspace import Layout
@@ -60,7 +61,7 @@ def _lock(store: Store) -> ClaimsLock:
         return choose_lock(store.layout, "auto", store.by)
     except DamagedJournalError:
         # The line that names the kind of lock cannot be read.
-        return ClaimsLock(store.layout.lock_file, STRICT if strict_is_in_force(store.layout) else "flock", store.by)
+        return ClaimsLock(store.layout.lock_file, HARDLINK if hardlink_is_in_force(store.layout) else "flock", store.by)
 
 
 @dataclass

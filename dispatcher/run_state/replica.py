@@ -9,14 +9,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+from dispatcher.base import files
+from dispatcher.base.mounts import Mount, mount_of
 from dispatcher.errors import DamagedJournalError, DispatcherError, LockLostError, StaleViewError
-from dispatcher.run_state import files, journal
+from dispatcher.run_state import journal
 from dispatcher.run_state.checksum import RunningChecksum
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.generations import Generation
 from dispatcher.run_state.head import Head
 from dispatcher.run_state.journal import Line
-from dispatcher.run_state.mounts import Mount, mount_of
 from dispatcher.workspace import Layout
 
 _BULK: Final = 2_000

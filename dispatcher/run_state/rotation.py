@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from dispatcher.run_state import files, journal
+from dispatcher.base import files
+from dispatcher.run_state import journal
 from dispatcher.run_state.checksum import RunningChecksum
 from dispatcher.run_state.fold import snapshot
 from dispatcher.run_state.generations import encode_generation

@@ -43,7 +43,7 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
 }
 
 # What a person may ask for at any time; everything else happens by itself.
-WISHES = (State.QUEUED, State.HELD, State.ABANDONED)
+DESIRABLE = (State.QUEUED, State.HELD, State.ABANDONED)
 # What a person may say of an entry that does not run, and the reason that its record has then.
 VERDICTS = (State.DONE, State.FAILED)
 BY_HAND = "set by hand"
@@ -71,12 +71,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
 
     Times are ISO 8601 in UTC as text: one that cannot be parsed is kept as it is and shown as unknown.
     `gpu` is one index or several; `attempt` counts from 1, 0 before the first. `rev` is the journal's `seq` of the last
-    change. `retries` counts automatic retries after failures and `returns` how often the entry went back by itself
+    change. `retries` counts automatic retries after failures and `requeues` how often the entry went back by itself
     (preempted, lost), both since a person last queued it. `retry_at` is the earliest time of the next claim.
     `backoff` is how often its pause has doubled since an attempt last got further. `furthest_checkpoint` and
     `furthest_step` are the greatest steps that attempts have saved and reported, never compared with each other.
-    `error` is the last error line of the last failed attempt. `outside` means that somebody who is no dispatcher runs
-    or ran it. `want` is a state that a person asked of a running entry, `priority` one that counts instead of the
+    `error` is the last error line of the last failed attempt. `external` means that somebody who is no dispatcher runs
+    or ran it. `desired` is a state that a person asked of a running entry, `priority` one that counts instead of the
     entry's. `ran_with` is the digest of the entry with which attempt `attempt` was claimed: it tells without opening a
     file whether the manifest says something else by now.
     """
@@ -94,11 +94,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     error: str | None = None
     outlet: str | None = None
     handle: str | None = None
-    outside: bool = False
+    external: bool = False
     priority: int | None = None
-    want: State | None = None
+    desired: State | None = None
     retries: int = 0
-    returns: int = 0
+    requeues: int = 0
     retry_at: str | None = None
     ran_with: str | None = None
     backoff: int = 0

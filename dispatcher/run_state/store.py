@@ -16,8 +16,11 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from dispatcher.base import files
+from dispatcher.base.mounts import mount_of
 from dispatcher.errors import DamagedJournalError, LockError, LockLostError, StatusFileError, StorageError
-from dispatcher.run_state import beginning, edits, files, journal, rotation, status_file
+from dispatcher.run_state import beginning, edits, journal, rotation, status_file
+from dispatcher.run_state.adoption import refuse_unadopted
 from dispatcher.run_state.checksum import RunningChecksum
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.generations import encode_generation, publish
@@ -25,14 +28,12 @@ from dispatcher.run_state.hand_edits import HandEdits, Identity
 from dispatcher.run_state.head import Head, peek_head
 from dispatcher.run_state.lock import LOST_AFTER_S, ClaimsLock
 from dispatcher.run_state.lock_choice import (
-    STRICT,
+    HARDLINK,
     check_wanted,
     choose_lock,
-    go_over_to_strict,
-    strict_is_in_force,
+    hardlink_is_in_force,
+    switch_lock_to_hardlink,
 )
-from dispatcher.run_state.mounts import mount_of
-from dispatcher.run_state.moving_in import refuse_unadopted
 from dispatcher.run_state.replica import STALE_PAUSES_S, Replica
 from dispatcher.run_state.states import Record
 from dispatcher.run_state.transaction import Transaction
@@ -244,7 +245,7 @@ class Store:
 
     def _become_current(self, lock: ClaimsLock) -> int | None:
         """Under the lock: the journal's descriptor; None when this is not the lock that the others use."""
-        used = STRICT if lock.kind != STRICT and strict_is_in_force(self.layout, network=lock.network) else None
+        used = HARDLINK if lock.kind != HARDLINK and hardlink_is_in_force(self.layout, network=lock.network) else None
         if used is None:
             seen = self._seen()
             self._head = lock.read_head()
@@ -253,7 +254,7 @@ class Store:
             self.status_is_stale |= self._seen() != seen
             # Two first starts with different settings may both have found nothing.
             used = self.fold.lock_kind
-            if used in (lock.kind, None) or lock.kind == STRICT:
+            if used in (lock.kind, None) or lock.kind == HARDLINK:
                 return fd
             os.close(fd)
         check_wanted(self.layout, self._wanted_lock, used)
@@ -426,18 +427,18 @@ class Store:
 
     # The lock.
 
-    def use_strict_lock(self) -> None:
+    def use_hardlink_lock(self) -> None:
         """Go over to the hard-link lock and make all others follow at their next transaction."""
         lock = self._claims_lock()
-        if lock.kind != STRICT:
-            check_wanted(self.layout, self._wanted_lock, STRICT)
-            self._lock = go_over_to_strict(self.layout, lock, 60.0)
+        if lock.kind != HARDLINK:
+            check_wanted(self.layout, self._wanted_lock, HARDLINK)
+            self._lock = switch_lock_to_hardlink(self.layout, lock, 60.0)
 
     def follow_lock_kind(self) -> None:
         """Outside a transaction: go over to the hard-link lock when somebody has found that it is needed."""
         lock = self._claims_lock()
-        if lock.kind != STRICT and strict_is_in_force(self.layout, network=lock.network):
-            check_wanted(self.layout, self._wanted_lock, STRICT)
+        if lock.kind != HARDLINK and hardlink_is_in_force(self.layout, network=lock.network):
+            check_wanted(self.layout, self._wanted_lock, HARDLINK)
             self.close()
 
     def _claims_lock(self) -> ClaimsLock:

@@ -6,8 +6,7 @@ import contextlib
 import os
 from typing import Any
 
-from dispatcher import host
-from dispatcher.run_state import files
+from dispatcher.base import files, host
 from dispatcher.run_state.fold import Fold, Taken
 from dispatcher.run_state.journal import Line
 from dispatcher.run_state.states import DEFAULTS, Record, check_transition, parse_state

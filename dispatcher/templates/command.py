@@ -17,11 +17,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+from dispatcher.base.values import shown, text_of
 from dispatcher.config import Method, interpreter
 from dispatcher.errors import TemplateError, nearest
 from dispatcher.matrix.entry import Entry
 from dispatcher.templates.shell_syntax import shell_syntax
-from dispatcher.values import shown, text_of
 
 _PLACEHOLDER = re.compile(r"\{\{([^{}]+)\}\}|\{([^{}]+)\}")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")

@@ -22,11 +22,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dispatcher.base.host import process_name
+from dispatcher.base.values import shown
 from dispatcher.config import Method
 from dispatcher.errors import StorageError, TemplateError
-from dispatcher.host import process_name
 from dispatcher.matrix.entry import Entry
-from dispatcher.values import shown
 
 _NAME = "PARAMS"
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")

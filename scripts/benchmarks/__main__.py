@@ -17,7 +17,7 @@ from benchmarks.bench import Bench, working_directory
 from benchmarks.figures import BenchError, Figure, Skipped
 from benchmarks.rows import ROWS
 from dispatcher.errors import DispatcherError
-from dispatcher.outlets.processes import adopt_orphans
+from dispatcher.outlets.local.processes import adopt_orphans
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _INTERRUPTED = 130

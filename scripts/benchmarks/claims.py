@@ -12,10 +12,10 @@ from typing import Any
 
 from benchmarks.workers import repeat
 from dispatcher.matrix.manifest import load_manifest
+from dispatcher.outlets.local.slots import Slots
 from dispatcher.pod.claim import Choice, ClaimQueue
 from dispatcher.pod.fence import Fence
 from dispatcher.pod.offers import Offer
-from dispatcher.pod.slots import Slots
 from dispatcher.run_state import journal
 from dispatcher.run_state.journal import Line
 from dispatcher.run_state.states import State

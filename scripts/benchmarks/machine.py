@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from dispatcher.run_state.mounts import mount_of
+from dispatcher.base.mounts import mount_of
 
 
 def facts(directory: Path) -> dict[str, Any]:

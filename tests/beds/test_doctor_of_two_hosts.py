@@ -62,7 +62,7 @@ def test_nolock_is_named_with_its_cure(nfs):
         assert between["what"].startswith(f"flock is granted on both hosts at once on {a.root.rpartition('/')[0]}")
         assert one["hard-link lock between hosts"]["verdict"] == "ok"
         assert one["transactions"]["verdict"] == "ok"
-        assert "(strict)" in one["transactions"]["what"]
+        assert "(hardlink)" in one["transactions"]["what"]
 
 
 @pytest.mark.parametrize("mode", ["ENOSYS", "ENOLCK", "EOPNOTSUPP", "EIO", "nop"])

@@ -110,7 +110,7 @@ def test_a_command_of_another_host_goes_over_first(nfs):
     # The last ones: going over takes a few seconds, and the first ones are at work meanwhile.
     lab.run(b, "abandon", *JOBS[8:])
     assert pod.wait(120) == 0, pod.output()
-    assert a.run(["ls", a.path("run_state/claims.strict")]).returncode == 0
+    assert a.run(["ls", a.path("run_state/claims.hardlink")]).returncode == 0
     assert [line["event"] for line in lab.journal()].count("abandoned") == 4
     lab.check_journal()
 
@@ -118,9 +118,9 @@ def test_a_command_of_another_host_goes_over_first(nfs):
 @pytest.mark.slow
 def test_a_host_that_died_with_the_hard_link_lock_blocks_nobody_for_long(lockfs):
     a, b = lockfs.hosts("local")
-    lab = Lab(a, b, lock="strict", heartbeat="1s", lost_after="8s", kill_grace="1s")
+    lab = Lab(a, b, lock="hardlink", heartbeat="1s", lost_after="8s", kill_grace="1s")
     lab.write_matrix(dict.fromkeys(JOBS[:4], PROVE))
-    holder = a.start_python(HOLD_STRICT, a.root)
+    holder = a.start_python(HOLD_HARDLINK, a.root)
     holder.wait_for_output("held")
     a.power_cut()
     pod = lab.start(b, "pod-b")
@@ -130,11 +130,11 @@ def test_a_host_that_died_with_the_hard_link_lock_blocks_nobody_for_long(lockfs)
     _check_all_ran_once(lab, JOBS[:4])
 
 
-HOLD_STRICT = """
+HOLD_HARDLINK = """
 import signal, sys
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
-with Store(Layout(sys.argv[1]), by="holder", lock="strict").transaction() as tx:
+with Store(Layout(sys.argv[1]), by="holder", lock="hardlink").transaction() as tx:
     print("held", flush=True)
     signal.pause()
 """
@@ -149,7 +149,7 @@ def _hosts(request: pytest.FixtureRequest, mode: str) -> tuple[Host, Host]:
 
 
 def _check_warning(said: str, host: Host) -> None:
-    assert "Using the hard-link lock (lock: strict) instead" in said, said
+    assert "Using the hard-link lock (lock: hardlink) instead" in said, said
     assert host.root.rpartition("/")[0] in said, said
 
 

@@ -27,7 +27,7 @@ CONFIG = """
 heartbeat: 0.5s
 lost_after: 30s
 kill_grace: 2s
-max_returns: 1000
+max_requeues: 1000
 methods:
   m: {retries: 1000, retry_on: [signal], backoff: 0.1s}
 """
@@ -154,7 +154,7 @@ def check_edits(fleet: Fleet, storm: Storm) -> None:
     wishes = {"requeued": "queued", "held": "held", "abandoned": "abandoned", "edited": "edit", "adopted": "nobody's"}
     for line in fleet.history():
         if line.event in wishes or line.event == "requested":
-            wish = wishes.get(line.event) or str(line.set["want"])
+            wish = wishes.get(line.event) or str(line.set["desired"])
             assert wish in storm.asked[str(line.job)], f"nobody asked for {line}"
         elif line.event == "refused":
             assert storm.asked[str(line.job)] - {"edit"}, f"refused what nobody asked for: {line}"

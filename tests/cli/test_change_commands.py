@@ -45,7 +45,7 @@ def test_states_and_values_together(lab):
 def test_a_running_job_that_is_named_is_asked_to_stop(lab):
     lab.put("base", "running")
     assert lab.run("abandon", "base").out == "base: its owner is asked to stop it\n"
-    assert json.loads(lab.layout.status_file.read_text())["base"]["want"] == "abandoned"
+    assert json.loads(lab.layout.status_file.read_text())["base"]["desired"] == "abandoned"
     assert "running -> abandoned" in lab.run("status").out
 
 

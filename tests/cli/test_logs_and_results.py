@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from dispatcher.run_state import life
+from dispatcher.run_state import liveness
 
 
 def test_logs(lab):
@@ -31,8 +31,8 @@ def test_logs(lab):
 def test_following_ends_with_the_attempt(lab, how):
     lab.put("base", "running")
     directory = lab.attempt("base", 1, alive="")
-    life_sign = life.take(directory / "alive")
-    assert life_sign is not None
+    liveness_lock = liveness.take(directory / "alive")
+    assert liveness_lock is not None
     process = lab.start("logs", "-f", "base", stdout=subprocess.PIPE)
     assert process.stdout is not None
     with open(directory / "output.log", "w", buffering=1) as log:
@@ -45,11 +45,11 @@ def test_following_ends_with_the_attempt(lab, how):
         with lab.workspace.changing() as tx:
             tx.change("base", "done", {"state": "done"})
     else:
-        os.close(life_sign)
+        os.close(liveness_lock)
     out, _ = process.communicate(timeout=20)
     assert (out, process.returncode) == (b"last\n", 0)
     if how != "killed":
-        os.close(life_sign)
+        os.close(liveness_lock)
 
 
 def test_show(lab):

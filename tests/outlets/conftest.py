@@ -17,12 +17,12 @@ from fleet import wait_until
 
 from dispatcher.config import Config, Method
 from dispatcher.matrix.entry import Entry
-from dispatcher.outlets import processes
 from dispatcher.outlets.base import Attempt, Ended
-from dispatcher.outlets.local import LocalOutlet
+from dispatcher.outlets.local import processes
+from dispatcher.outlets.local.outlet import LocalOutlet
+from dispatcher.outlets.local.slots import Slot
 from dispatcher.pod.launch import prepare
-from dispatcher.pod.slots import Slot
-from dispatcher.run_state import life
+from dispatcher.run_state import liveness
 from dispatcher.workspace import Layout
 
 
@@ -58,7 +58,7 @@ class Trial:
         self.handle = ""
 
     def start(self) -> Trial:
-        fd = life.take(self.paths.alive)
+        fd = liveness.take(self.paths.alive)
         assert fd is not None
         self.handle = self.outlet.submit(self.attempt, fd)
         os.close(fd)
@@ -89,7 +89,7 @@ class Trial:
         found = wait_until(self._ended, f"{self.tree()} have ended")
         assert isinstance(found, Ended)
         assert self.tree() == []
-        assert life.is_held(self.paths.alive) is False
+        assert liveness.is_held(self.paths.alive) is False
         return found
 
     def _ended(self) -> Ended | None:

@@ -12,10 +12,10 @@ import pytest
 from fleet import wait_until
 
 from dispatcher.errors import OutletError
-from dispatcher.outlets import processes
 from dispatcher.outlets.base import Attempt, Ended, Running, Unknown
-from dispatcher.outlets.local import LocalOutlet, make_handle, parse_handle, read_exit
-from dispatcher.outlets.local import _orphans as orphans
+from dispatcher.outlets.local import processes
+from dispatcher.outlets.local.outlet import LocalOutlet, make_handle, parse_handle, read_exit
+from dispatcher.outlets.local.outlet import _orphans as orphans
 
 LONG = "echo ready; sleep 600"
 

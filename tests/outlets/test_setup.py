@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher.outlets.base import Ended
-from dispatcher.run_state import life
+from dispatcher.run_state import liveness
 
 HOSTILE = 'a\'; echo "foo" $(id) `id` \\ *\nsecond line'
 
@@ -73,7 +73,7 @@ def test_a_setup_that_fails_ends_the_attempt(trial, setup, status, said):
 
 def test_signals_and_the_life_sign_during_the_setup(trial):
     one = trial("echo the command ran", setup="echo ready\nsleep 60").start().says("ready")
-    assert life.is_held(one.paths.alive) is True
+    assert liveness.is_held(one.paths.alive) is True
     one.send(signal.SIGTERM)
     ended = one.end()
     assert (ended.exit_code, ended.reason) == (143, "")

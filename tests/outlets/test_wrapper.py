@@ -13,7 +13,7 @@ import pytest
 from fleet import wait_until
 
 from dispatcher.outlets.base import Ended
-from dispatcher.run_state import life
+from dispatcher.run_state import liveness
 
 DEAF = "trap '' TERM INT; echo ready; while :; do sleep 0.05; done"
 
@@ -177,16 +177,16 @@ if os.fork() == 0:
 def test_the_life_sign_is_the_trees(trial):
     """Held by whatever of the tree lives, also when all else of it was killed, and free when nothing does."""
     one = trial("setsid sleep 60 & echo ready; sleep 60")
-    assert life.is_held(one.paths.alive) is False
+    assert liveness.is_held(one.paths.alive) is False
     one.start().says("ready")
     wait_until(lambda: b"sleep" in b"".join(commands(one.tree())), "sleep has started")
     sleepers = [pid for pid in one.tree() if command(pid).startswith(b"sleep")]
-    assert life.is_held(one.paths.alive) is True
+    assert liveness.is_held(one.paths.alive) is True
     for pid in one.tree():
         if pid not in sleepers:
             os.kill(pid, signal.SIGKILL)
     wait_until(lambda: sorted(one.tree()) == sorted(sleepers), "only the sleepers live")
-    assert life.is_held(one.paths.alive) is True
+    assert liveness.is_held(one.paths.alive) is True
     one.end()
 
 
@@ -230,11 +230,11 @@ def test_by_hand_a_signal_reaches_the_job_too(trial):
 
 
 def test_no_room_for_the_exit_status(trial, small_disk):
-    """The status and the life sign are kept until there is room."""
+    """The status and the liveness lock are kept until there is room."""
     one = trial("echo ready; cat /dev/zero >filler 2>/dev/null; exit 7", root=small_disk).start().says("ready")
     filler = small_disk / "filler"
     wait_until(lambda: command_names(one.tree()) == {b"/bin/bash", b"sleep"}, "the job has ended, the wrapper waits")
-    assert life.is_held(one.paths.alive) is True
+    assert liveness.is_held(one.paths.alive) is True
     assert not one.paths.exit.exists() or not one.paths.exit.read_text().endswith("\n")
     filler.unlink()
     assert one.end().exit_code == 7

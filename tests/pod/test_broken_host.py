@@ -9,7 +9,7 @@ import pytest
 from fleet import Fleet, shell, wait_until
 
 from dispatcher import templates
-from dispatcher.host import host_name
+from dispatcher.base.host import host_name
 from dispatcher.outlets.base import Ended
 from dispatcher.pod.outcome import classify
 
@@ -85,7 +85,7 @@ def test_jobs_that_somebody_kills_pause_no_host(fleet: Fleet) -> None:
 
 
 def test_the_same_job_again_and_again_pauses_no_host(fleet: Fleet) -> None:
-    fleet.write_config("max_returns: 8\nmethods: {m: {backoff: 0.01s}}\n")
+    fleet.write_config("max_requeues: 8\nmethods: {m: {backoff: 0.01s}}\n")
     fleet.write_manifest([shell("a", "kill -9 0"), shell("b", "kill -9 0")])
     pod = fleet.run_all()
     assert {record.reason for record in fleet.records().values()} == {"lost 9 times"}

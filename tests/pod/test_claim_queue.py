@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.matrix.entry import Entry
+from dispatcher.outlets.local.slots import Slot, Slots
 from dispatcher.pod.claim import Choice, ClaimQueue
 from dispatcher.pod.offers import Offer
-from dispatcher.pod.slots import Slot, Slots
 from dispatcher.pod.waiting import SLOT
 from dispatcher.run_state.fold import Pause
 from dispatcher.run_state.states import Record, State

@@ -97,19 +97,19 @@ def test_what_is_retried(reason: str, retry_on: tuple[str, ...], expected: bool)
     assert not is_retried(reason, Policy(retries=1, retry_on=retry_on), used=1)
 
 
-@pytest.mark.parametrize("want", [State.ABANDONED, State.HELD, State.QUEUED])
-def test_a_wish_wins_over_policy(want: State) -> None:
-    record = Record(state=State.RUNNING, want=want)
+@pytest.mark.parametrize("desired", [State.ABANDONED, State.HELD, State.QUEUED])
+def test_a_wish_wins_over_policy(desired: State) -> None:
+    record = Record(state=State.RUNNING, desired=desired)
     for ending in (Ending(exit_code=143, reason="signal 15"), Ending(exit_code=None, reason="lost")):
         event, fields = after(ending, record, Policy(retries=5), 0.0)
-        assert (event, fields["state"], fields["want"]) == ("stopped", want, None)
+        assert (event, fields["state"], fields["desired"]) == ("stopped", desired, None)
 
 
 def test_one_that_was_done_before_it_could_be_stopped_is_done() -> None:
     done = Ending(exit_code=0)
-    assert after(done, Record(state=State.RUNNING, want=State.ABANDONED), Policy(), 0.0)[1]["state"] == "done"
+    assert after(done, Record(state=State.RUNNING, desired=State.ABANDONED), Policy(), 0.0)[1]["state"] == "done"
     # Whoever wants it once more gets it once more.
-    assert after(done, Record(state=State.RUNNING, want=State.QUEUED), Policy(), 0.0)[1]["state"] == "queued"
+    assert after(done, Record(state=State.RUNNING, desired=State.QUEUED), Policy(), 0.0)[1]["state"] == "queued"
 
 
 def test_retries_with_backoff_in_a_real_run(fleet: Fleet) -> None:

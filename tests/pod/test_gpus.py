@@ -14,9 +14,17 @@ import psutil
 import pytest
 
 from dispatcher.errors import PodError, UsageError
-from dispatcher.pod import gpu_users
-from dispatcher.pod.gpu_users import foreign_use
-from dispatcher.pod.gpus import Gpu, GpuProcess, GpuReader, GpuReading, Health, parse_gpus, visible_devices
+from dispatcher.outlets.local import gpu_users
+from dispatcher.outlets.local.gpu_users import foreign_use
+from dispatcher.outlets.local.gpus import (
+    Gpu,
+    GpuProcess,
+    GpuReader,
+    GpuReading,
+    Health,
+    parse_gpus,
+    visible_devices,
+)
 
 MIB = 1 << 20
 H100 = "memory 85520809984 629145600"
@@ -329,7 +337,7 @@ class TestDriverTrouble:
         driver.say("count 1")
         program = """
             import time
-            from dispatcher.pod.gpus import GpuReader
+            from dispatcher.outlets.local.gpus import GpuReader
             reader = GpuReader()
             print("ready", flush=True)
             time.sleep(600)

@@ -15,9 +15,9 @@ import msgspec
 import pytest
 from fleet import wait_until
 
-from dispatcher.pod import meeting as module
-from dispatcher.pod.meeting import Doctor, Meeting, PeerGoneError, meeting_place
-from dispatcher.run_state import files
+from dispatcher.base import files
+from dispatcher.doctor import meeting as module
+from dispatcher.doctor.meeting import Doctor, Meeting, PeerGoneError, meeting_place
 from dispatcher.workspace import Layout
 
 

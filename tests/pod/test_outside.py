@@ -59,7 +59,7 @@ def test_the_gpu_of_an_adopted_job_is_taken_while_its_process_lives(
     assert fleet.record("b").gpu == 0
     # Nobody knows how it ended, and nobody pretends to.
     record = fleet.record("old")
-    assert (record.state, record.outside) == ("running", True)
+    assert (record.state, record.external) == ("running", True)
     assert "no such pid" in fleet.run("show", "old")
     assert fleet.run("mark", "done", "old") == "old: set by hand\n"
     assert pod.stop() == 0
@@ -129,7 +129,7 @@ def test_a_dispatcher_gives_way_to_a_script_that_claims_what_it_runs(
     fleet.wait_gone("a")
     pod.says("not recorded")
     record = fleet.record("a")
-    assert (record.state, record.pod, record.attempt, record.outside) == ("running", "shivam-0", 2, True)
+    assert (record.state, record.pod, record.attempt, record.external) == ("running", "shivam-0", 2, True)
     assert pod.stop() == 0
 
 
@@ -184,7 +184,7 @@ def test_a_script_and_two_pods_that_share_its_lock_run_nothing_twice(fleet: Flee
     # Both have had their share, else nothing was shown.
     assert {who for who, _ in ran} == {"script", "pod"}
     theirs = {job for who, job in ran if who == "script"}
-    assert {job for job, record in fleet.records().items() if record.outside} == theirs
+    assert {job for job, record in fleet.records().items() if record.external} == theirs
     assert not any(record.attempt > 1 for record in fleet.records().values())
     assert [pod.stop() for pod in pods] == [0, 0]
 
@@ -215,7 +215,7 @@ def test_what_runs_outside_is_requeued_when_its_process_has_ended(
     assert f"waits until pid {script.pid} has ended" in fleet.run("requeue", "a")
     fleet.write_manifest([shell("a", "true"), shell("b", "true"), shell("c", "true")])
     fleet.wait_for("c", "done")
-    assert (fleet.record("a").state, fleet.record("a").want) == ("running", "queued")
+    assert (fleet.record("a").state, fleet.record("a").desired) == ("running", "queued")
     script.kill()
     script.wait()
     assert fleet.wait_for("a", "done").attempt == 1

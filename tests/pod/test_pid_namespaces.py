@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from fleet import COMMAND, Dispatcher, Fleet, shell, wait_until
 
-from dispatcher.run_state import files
+from dispatcher.base import files
 
 UNSHARE = ["unshare", "--pid", "--fork", "--kill-child"]
 CONTAINER = [*UNSHARE, "--mount-proc"]
@@ -40,7 +40,7 @@ def stop(fleet: Fleet, *pods: Dispatcher) -> None:
         pod.end()
 
 
-@pytest.mark.parametrize("lock", ["flock", "strict"])
+@pytest.mark.parametrize("lock", ["flock", "hardlink"])
 def test_no_pod_judges_anothers_jobs_by_pids(fleet: Fleet, lock: str) -> None:
     fleet.write_config(f"lock: {lock}\nheartbeat: 0.2s\n")
     fleet.write_manifest([shell("a", GATED), shell("b", GATED)])
@@ -62,13 +62,13 @@ def test_no_pod_judges_anothers_jobs_by_pids(fleet: Fleet, lock: str) -> None:
 
 
 def pod_heartbeat(fleet: Fleet, pod: str) -> int:
-    from dispatcher.run_state import life
+    from dispatcher.run_state import liveness
 
-    info = life.read_pod(fleet.layout, pod)
+    info = liveness.read_pod(fleet.layout, pod)
     return info.heartbeat if info else 0
 
 
-@pytest.mark.parametrize("lock", ["flock", "strict"])
+@pytest.mark.parametrize("lock", ["flock", "hardlink"])
 def test_gpus_are_the_machines(fleet: Fleet, lock: str) -> None:
     fleet.write_config(f"lock: {lock}\nheartbeat: 0.2s\n")
     fleet.write_manifest([])
@@ -83,7 +83,7 @@ def test_gpus_are_the_machines(fleet: Fleet, lock: str) -> None:
 
 def test_a_pod_that_was_killed_in_its_container_gives_its_gpus_back(fleet: Fleet) -> None:
     # It may have held the claims lock, too, which nobody in another container can tell.
-    fleet.write_config("lock: strict\nheartbeat: 0.2s\nlost_after: 3s\n")
+    fleet.write_config("lock: hardlink\nheartbeat: 0.2s\nlost_after: 3s\n")
     fleet.write_manifest([shell("a", GATED)])
     first = start(fleet, "first", "--gpus", "0,1").ready()
     first.kill()
@@ -95,7 +95,7 @@ def test_a_pod_that_was_killed_in_its_container_gives_its_gpus_back(fleet: Fleet
 
 def test_an_attempt_that_lives_on_in_another_container_ends_before_the_next_begins(fleet: Fleet) -> None:
     """Its dispatcher is dead, one of the same name runs in another container, and no lock says that it lives."""
-    fleet.write_config("lock: strict\nheartbeat: 0.2s\nlost_after: 4s\nkill_grace: 1s\n")
+    fleet.write_config("lock: hardlink\nheartbeat: 0.2s\nlost_after: 4s\nkill_grace: 1s\n")
     fleet.write_manifest([shell("a", ALONE)])
     # Its first process is a shell, so that the container outlives the dispatcher.
     first = start(fleet, "pod", around=[*CONTAINER, "sh", "-c", '"$@" & wait $!; sleep 600', "sh"])

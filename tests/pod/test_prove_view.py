@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from dispatcher.base.mounts import Mount
+from dispatcher.doctor.prove_view import prove_appends, prove_directories
 from dispatcher.errors import StaleViewError
-from dispatcher.pod.prove_view import prove_appends, prove_directories
-from dispatcher.run_state import life
-from dispatcher.run_state.mounts import Mount
+from dispatcher.run_state import liveness
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 
@@ -38,7 +38,7 @@ def store(layout: Layout) -> Store:
     return store
 
 
-def other(**changes: object) -> life.PodInfo:
+def other(**changes: object) -> liveness.PodInfo:
     values = {
         "pod": "there",
         "host": "host-b",
@@ -52,7 +52,7 @@ def other(**changes: object) -> life.PodInfo:
         "heartbeat_s": 1.0,
         "lock": "flock",
     }
-    return life.PodInfo(**{**values, **changes})  # type: ignore[arg-type]
+    return liveness.PodInfo(**{**values, **changes})  # type: ignore[arg-type]
 
 
 def test_what_the_others_have_seen_is_there(store: Store, layout: Layout) -> None:
@@ -85,8 +85,8 @@ def test_an_earlier_part_that_reads_differently_is_refused(store: Store) -> None
 
 
 def test_a_directory_of_another_host_cannot_be_made_again(store: Store, layout: Layout) -> None:
-    info = other(slots=[life.SlotInfo(name="cpu0", jobs=["a/1"])])
-    life.write_pod(layout, info)
+    info = other(slots=[liveness.SlotInfo(name="cpu0", jobs=["a/1"])])
+    liveness.write_pod(layout, info)
     directory = layout.attempt("a", 1).directory
     # Nobody holds the pod's lock: what it says is old, and its directories may have been removed.
     prove_directories(layout, [info], GLUSTER, 0)
@@ -103,13 +103,13 @@ def test_a_directory_of_another_host_cannot_be_made_again(store: Store, layout: 
     prove_directories(layout, [info], GLUSTER, 0)
     # It has ended meanwhile, and somebody has cleaned up: nothing to be seen.
     directory.rmdir()
-    life.write_pod(layout, other(slots=[]))
+    liveness.write_pod(layout, other(slots=[]))
     prove_directories(layout, [info], GLUSTER, 0)
     os.close(lock)
 
 
 def test_a_local_disk_is_not_looked_at(store: Store, layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dispatcher.pod.prove_view import prove_view
+    from dispatcher.doctor.prove_view import prove_view
 
-    monkeypatch.setattr(life, "read_pods", lambda _: pytest.fail("read"))
+    monkeypatch.setattr(liveness, "read_pods", lambda _: pytest.fail("read"))
     prove_view(store, "here")

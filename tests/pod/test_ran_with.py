@@ -144,7 +144,7 @@ def test_what_a_script_runs_outside_is_not_taken_for_the_attempt_before(ran: Fle
     ran.layout.status_file.write_text(json.dumps(status))
     ran.run("requeue", "b")
     record = ran.record("a")
-    assert (record.outside, record.attempt, record.ran_with) == (True, 2, None)
+    assert (record.external, record.attempt, record.ran_with) == (True, 2, None)
     assert "other parameters" not in ran.try_("status").stderr
     assert results(ran)["a"]["lr"] == 0.1, "the result is that of the first attempt, whatever runs now"
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dispatcher import host
+from dispatcher.base import host
 from dispatcher.config import load_config
 from dispatcher.pod import recover
 from dispatcher.pod.recover import Found, Recovery
-from dispatcher.run_state import life
+from dispatcher.run_state import liveness
 from dispatcher.run_state.nfs import Server
 from dispatcher.run_state.states import Record, State
 from dispatcher.workspace import AttemptPaths, Layout
@@ -33,7 +33,7 @@ class Scene:
         self.paths.claimant.write_text("theirs\nelsewhere x 1\n")
         self.layout.pods_dir.mkdir()
         self.layout.pod_lock("theirs").touch()
-        self.pod = life.PodInfo(
+        self.pod = liveness.PodInfo(
             pod="theirs", host="elsewhere", boot_id="x", pid_namespace=1, pid=7, start_ticks=7, user="u",
             started_at="", heartbeat=1, heartbeat_s=1.0, lock="flock",
         )  # fmt: skip
@@ -44,11 +44,11 @@ class Scene:
         config = load_config(self.layout)
         self.recovery = Recovery(config, "mine", trust_locks=lambda: True, look_every_s=5)
         self.recovery._network = True
-        self.recovery._watch = life.Watch(lambda: self.now_s, longest_gap_s=15)
+        self.recovery._watch = liveness.Watch(lambda: self.now_s, longest_gap_s=15)
 
     def beat(self) -> None:
         self.pod.heartbeat += 1
-        life.write_pod(self.layout, self.pod)
+        liveness.write_pod(self.layout, self.pod)
 
     def restart_server(self) -> None:
         self.server = msgspec.structs.replace(self.server, connections=self.server.connections + 1)
@@ -99,7 +99,7 @@ def test_a_host_that_does_not_come_back_is_given_up_after_lost_after(scene: Scen
 
 def test_a_restart_between_two_looks_is_noticed_before_a_lock_is_believed(scene: Scene) -> None:
     assert scene.found_after(LEASE_S - 2) is None
-    held = life.is_held
+    held = liveness.is_held
     restarted = []
 
     def restart_meanwhile(path: Path) -> bool | None:
@@ -110,7 +110,7 @@ def test_a_restart_between_two_looks_is_noticed_before_a_lock_is_believed(scene:
 
     scene.now_s += 10
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(life, "is_held", restart_meanwhile)
+        patch.setattr(liveness, "is_held", restart_meanwhile)
         assert scene.recovery.look([("a", RECORD)]) == []
     assert restarted
     assert not scene.paths.superseded.exists()

@@ -17,9 +17,9 @@ from dispatcher.run_state.states import Record, State
 LOST = Ending(exit_code=None, reason="lost", ran_s=0.1)
 PREEMPTED = Ending(exit_code=75, reason="preempted", ran_s=0.1)
 FAILED = Ending(exit_code=1, reason="exit 1", ran_s=0.1)
-PATIENT = Policy(retries=100, max_returns=100)
+PATIENT = Policy(retries=100, max_requeues=100)
 RUNNING = Record(state=State.RUNNING)
-KEPT = ("retries", "returns", "backoff", "furthest_step", "furthest_checkpoint")
+KEPT = ("retries", "requeues", "backoff", "furthest_step", "furthest_checkpoint")
 
 
 def pauses(endings: list[Ending], policy: Policy = PATIENT) -> list[float]:
@@ -84,10 +84,10 @@ def test_a_first_checkpoint_is_further_than_any_step() -> None:
 
 
 def test_returns_are_counted_from_the_last_newer_checkpoint() -> None:
-    record = Record(state=State.RUNNING, returns=2, furthest_checkpoint=0, furthest_step=50)
-    policy = Policy(max_returns=3)
-    assert after(saved(0, 100), record, policy, 0.0)[1]["returns"] == 3
-    assert after(saved(1, 40), record, policy, 0.0)[1]["returns"] == 1
+    record = Record(state=State.RUNNING, requeues=2, furthest_checkpoint=0, furthest_step=50)
+    policy = Policy(max_requeues=3)
+    assert after(saved(0, 100), record, policy, 0.0)[1]["requeues"] == 3
+    assert after(saved(1, 40), record, policy, 0.0)[1]["requeues"] == 1
 
 
 def test_what_is_known_of_checkpoints_ends_with_the_entry_and_outlives_its_pod() -> None:
@@ -100,10 +100,10 @@ def test_what_is_known_of_checkpoints_ends_with_the_entry_and_outlives_its_pod()
 
 
 def test_returns_are_counted_from_where_where_it_last_got_further() -> None:
-    record = Record(state=State.RUNNING, returns=2, furthest_step=100)
-    policy = Policy(max_returns=3)
-    assert after(at_step(100), record, policy, 0.0)[1]["returns"] == 3
-    assert after(at_step(101), record, policy, 0.0)[1]["returns"] == 1
+    record = Record(state=State.RUNNING, requeues=2, furthest_step=100)
+    policy = Policy(max_requeues=3)
+    assert after(at_step(100), record, policy, 0.0)[1]["requeues"] == 3
+    assert after(at_step(101), record, policy, 0.0)[1]["requeues"] == 1
     # Retries are what a person allows, however far each of them gets.
     used = Record(state=State.RUNNING, retries=2, furthest_step=100)
     assert after(at_step(101, FAILED), used, Policy(retries=2), 0.0)[0] == "failed"
@@ -111,20 +111,20 @@ def test_returns_are_counted_from_where_where_it_last_got_further() -> None:
 
 def test_a_stopped_pod_costs_its_entries_nothing() -> None:
     ending = classify(Ended(143, "preempted"), "")
-    record = Record(state=State.RUNNING, returns=20, backoff=4, furthest_step=7)
+    record = Record(state=State.RUNNING, requeues=20, backoff=4, furthest_step=7)
     event, fields = after(ending, record, Policy(on_preempted="fail"), 0.0)
-    assert (event, fields["state"], fields["retry_at"]) == ("returned", "queued", None)
-    assert (fields["returns"], fields["backoff"], fields["furthest_step"]) == (20, 4, 7)
+    assert (event, fields["state"], fields["retry_at"]) == ("auto_requeued", "queued", None)
+    assert (fields["requeues"], fields["backoff"], fields["furthest_step"]) == (20, 4, 7)
 
 
 @pytest.mark.parametrize(
     ("ending", "policy", "event"),
     [
-        (LOST, Policy(), "returned"),
+        (LOST, Policy(), "auto_requeued"),
         (LOST, Policy(on_lost="fail"), "failed"),
-        (LOST, Policy(on_preempted="fail"), "returned"),
+        (LOST, Policy(on_preempted="fail"), "auto_requeued"),
         (PREEMPTED, Policy(on_preempted="fail"), "failed"),
-        (PREEMPTED, Policy(on_lost="fail"), "returned"),
+        (PREEMPTED, Policy(on_lost="fail"), "auto_requeued"),
         # Then it counts as any other failure does.
         (LOST, Policy(on_lost="fail", retries=1), "retried"),
         (LOST, Policy(on_lost="fail", retries=1, retry_on=("exit",)), "failed"),
@@ -152,12 +152,12 @@ def test_each_method_says_what_becomes_of_its_jobs(fleet: Fleet) -> None:
 
 
 def test_one_that_exits_75_at_once_does_not_go_round(fleet: Fleet) -> None:
-    fleet.write_config("max_returns: 4\nmethods: {m: {backoff: 0.2s}}\n")
+    fleet.write_config("max_requeues: 4\nmethods: {m: {backoff: 0.2s}}\n")
     fleet.write_manifest([shell("a", "exit 75")])
     assert fleet.run_all().end() == 1
     record = fleet.record("a")
     assert (record.attempt, record.reason) == (5, "preempted 5 times")
-    ended = [line for line in fleet.history("a") if line.event == "returned"]
+    ended = [line for line in fleet.history("a") if line.event == "auto_requeued"]
     claimed = [line.at for line in fleet.history("a") if line.event == "claimed"]
     for end, due, at in zip(ended, (0.2, 0.2, 0.4, 0.8), claimed[1:], strict=True):
         waited = (datetime.fromisoformat(at) - datetime.fromisoformat(end.at)).total_seconds()
@@ -179,7 +179,7 @@ def test_a_job_that_goes_on_from_its_checkpoint_is_not_kept_waiting(fleet: Fleet
     """It is preempted time and again, more often than entries may come back, and gets further each time."""
     step = json.dumps({"step": 0, "of": 10}).replace("0,", "$DISPATCHER_ATTEMPT,", 1).replace('"', '\\"')
     script = f'echo "{step}" >"$DISPATCHER_ATTEMPT_DIR/progress.json"; [ $DISPATCHER_ATTEMPT = 5 ] || exit 75'
-    fleet.write_config("max_returns: 2\nmethods: {m: {backoff: 600s}}\n")
+    fleet.write_config("max_requeues: 2\nmethods: {m: {backoff: 600s}}\n")
     fleet.write_manifest([shell("a", script)])
     assert fleet.run_all().end() == 0
     assert fleet.record("a").attempt == 5
@@ -195,7 +195,7 @@ def test_one_that_never_saves_anew_is_given_up_and_one_that_does_goes_on(fleet: 
         "report_progress({step}, 1000)\nreport_checkpoint({saved})\nsys.exit(0 if attempt == 5 else 75)"
     )
     said = {"saves": {"step": 900, "saved": "10 * attempt"}, "repeats": {"step": "100 * attempt", "saved": 10}}
-    fleet.write_config("max_returns: 2\nmethods: {m: {backoff: 0.1s}}\n")
+    fleet.write_config("max_requeues: 2\nmethods: {m: {backoff: 0.1s}}\n")
     commands = {job: [sys.executable, "-c", code.format(**words)] for job, words in said.items()}
     fleet.write_manifest([shell(job, "", command=command) for job, command in commands.items()])
     assert fleet.run_all().end() == 1

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fleet import Fleet, shell, wait_until
 
-from dispatcher.host import host_name
+from dispatcher.base.host import host_name
 from dispatcher.run_state.store import Store
 
 GATED = "echo begun; until [ -e go ]; do sleep 0.02; done; exit 3"
@@ -90,11 +90,11 @@ def test_an_attempt_that_was_killed_with_its_dispatcher_is_lost(fleet: Fleet) ->
     fleet.run_all()
     record = fleet.record("a")
     assert (record.state, record.attempt) == ("done", 2)
-    assert "returned" in fleet.events("a")
+    assert "auto_requeued" in fleet.events("a")
 
 
 def test_lost_attempts_use_no_retries_up_to_a_cap(fleet: Fleet) -> None:
-    fleet.write_config("max_returns: 2\nmethods: {m: {retries: 5, retry_on: [exit], backoff: 0.1s}}\n")
+    fleet.write_config("max_requeues: 2\nmethods: {m: {retries: 5, retry_on: [exit], backoff: 0.1s}}\n")
     fleet.write_manifest([shell("a", "echo begun; kill -9 0")])
     fleet.run_all()
     record = fleet.record("a")
@@ -188,7 +188,7 @@ def test_an_attempt_that_is_not_the_entrys_any_more_is_killed(fleet: Fleet) -> N
     pod = fleet.start()
     fleet.wait_running("a")
     with Store(fleet.layout, by="other").transaction() as tx:
-        tx.change("a", "returned", {"state": "queued"})
+        tx.change("a", "auto_requeued", {"state": "queued"})
         tx.change("a", "claimed", {"state": "running", "pod": "other", "attempt": 2, "host": "elsewhere"})
     pod.says("belongs to somebody else now")
     fleet.wait_gone("a")

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from dispatcher.errors import PodError
-from dispatcher.pod.slots import Slot, Slots
+from dispatcher.outlets.local.slots import Slot, Slots
 
 
 def take(slots: Slots, gpus: int) -> Slot:

@@ -11,7 +11,7 @@ from fleet import COMMAND, Fleet, fleet_at, shell, wait_until
 
 from dispatcher.config import load_config
 from dispatcher.pod.complaint import StatusComplaint
-from dispatcher.pod.manifests import ManifestJobs
+from dispatcher.run_state.known_jobs import ManifestJobs
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 

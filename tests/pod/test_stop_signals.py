@@ -36,7 +36,7 @@ def test_twice_stops_and_puts_back(fleet: Fleet) -> None:
     assert "leave at once" in pod.said
     assert fleet.output("a").endswith("saved\n")
     record = fleet.record("a")
-    assert (record.state, record.reason, record.returns, record.retries) == ("queued", "preempted", 0, 0)
+    assert (record.state, record.reason, record.requeues, record.retries) == ("queued", "preempted", 0, 0)
     assert fleet.exit_file("a")["reason"] == "preempted"
     assert fleet.pids() == {}
 

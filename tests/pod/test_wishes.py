@@ -39,7 +39,7 @@ def test_a_running_entry_is_stopped_by_hand_at_once(fleet: Fleet, how: str, stat
         fleet.wait_running("a", 2)
     record = fleet.wait_for("a", then)
     assert time.monotonic() - begun < 30, "the poll interval of ten minutes was waited for"
-    assert record.want is None
+    assert record.desired is None
     fleet.wait_gone("a", 1)
     assert record.attempt == (2 if state == "queued" else 1)
     assert fleet.exit_file("a", 1)["exit_code"] == 143

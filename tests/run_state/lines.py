@@ -40,7 +40,7 @@ def change(draw: st.DrawFn, job: str, state: State | None) -> tuple[str, dict[st
             st.sampled_from(
                 [
                     ("started", {"pid": 4711}, None),
-                    ("requested", {"want": "abandoned"}, None),
+                    ("requested", {"desired": "abandoned"}, None),
                     ("done", {"state": "done", "exit_code": 0, "finished_at": AT}, where),
                     ("failed", failed, where),
                     ("retried", {**failed, "state": "queued", "retries": 1}, where),

@@ -145,8 +145,8 @@ def stale_status_and_edit(layout: Layout) -> None:
     save(layout, lambda lines: lines["c"].update(priority=5))
 
 
-def strict_workspace(layout: Layout) -> None:
-    store = Store(layout, by="pod-0", lock="strict", wall_clock=lambda: NOON)
+def hardlink_workspace(layout: Layout) -> None:
+    store = Store(layout, by="pod-0", lock="hardlink", wall_clock=lambda: NOON)
     with store.transaction() as tx:
         for job in "abc":
             tx.change(job, "queued", {"state": "queued"})
@@ -182,8 +182,8 @@ CASES = {
     "projection over an edit": Case(stale_status_and_edit, project, comes_anyway=True),
     "restore": Case(broken_by_hand, lambda layout: restore(open_store(layout)) and None, unreadable_at_first=True),
     "new generation": Case(queue_three, lambda layout: rotation.rotate(open_store(layout)) and None),
-    "hard-link lock": Case(strict_workspace, transaction(lambda tx: tx.change("a", "held", {"state": "held"}))),
-    "going over to the hard-link lock": Case(queue_three, lambda layout: open_store(layout).use_strict_lock()),
+    "hard-link lock": Case(hardlink_workspace, transaction(lambda tx: tx.change("a", "held", {"state": "held"}))),
+    "going over to the hard-link lock": Case(queue_three, lambda layout: open_store(layout).use_hardlink_lock()),
 }
 
 

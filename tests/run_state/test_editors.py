@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher import host
-from dispatcher.run_state import editors, life, projection, status_file
+from dispatcher.base import host
+from dispatcher.run_state import editors, liveness, projection, status_file
 from dispatcher.run_state.projection import Projector, restore
 from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
@@ -228,13 +228,13 @@ def test_the_last_one_writes_the_file_and_leaves_it_to_no_dead_dispatcher(layout
     change(store)
     projector.write_before_exit()
     assert is_current(store)
-    info = life.PodInfo(
+    info = liveness.PodInfo(
         pod="pod-1", host=host.host_name(), boot_id=host.boot_id(), pid_namespace=host.pid_namespace(), pid=os.getpid(),
         start_ticks=host.start_ticks(os.getpid()) or 0, user="me", started_at="2026-06-17T22:48:00Z", heartbeat=1,
         heartbeat_s=10.0, lock="flock",
     )  # fmt: skip
-    life.write_pod(layout, info)
-    fd = life.take(layout.pod_lock("pod-1"))
+    liveness.write_pod(layout, info)
+    fd = liveness.take(layout.pod_lock("pod-1"))
     assert fd is not None
     try:
         change(store)

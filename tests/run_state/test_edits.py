@@ -14,12 +14,12 @@ from dispatcher.run_state import edits, status_file
 from dispatcher.run_state.edits import Outcome
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.merge import merge
-from dispatcher.run_state.states import BY_HAND, IN_FLIGHT, TRANSITIONS, VERDICTS, WISHES, Record, State
+from dispatcher.run_state.states import BY_HAND, DESIRABLE, IN_FLIGHT, TRANSITIONS, VERDICTS, Record, State
 from dispatcher.run_state.transaction import Transaction
 from dispatcher.workspace import Layout
 
 Lines = dict[str, dict[str, Any]]
-_SETTABLE = {"state", "want", "priority", "retry_at"}
+_SETTABLE = {"state", "desired", "priority", "retry_at"}
 
 
 class World:
@@ -104,14 +104,14 @@ def test_one_changed_line_of_an_old_copy_changes_one_line(data: st.DataObject) -
 
 
 def expected_after(wish: State, base: Record, now: Record) -> State | str:
-    """What must become of `wish`: the state it leads to, "want", "refused", or "nothing"."""
+    """What must become of `wish`: the state it leads to, "desired", "refused", or "nothing"."""
     if wish in VERDICTS and now.state is not wish:
         unseen = base.state is not now.state and (base.state in IN_FLIGHT or now.state is State.DONE)
         return "refused" if unseen or now.state in IN_FLIGHT else wish
     same_run = base.state in IN_FLIGHT and base.attempt == now.attempt
     if now.state in IN_FLIGHT:
         if same_run or wish is State.ABANDONED:
-            return "want"
+            return "desired"
         return "nothing" if wish is State.QUEUED else "refused"
     if now.state is wish:
         return "nothing"
@@ -131,7 +131,7 @@ def test_every_wish_is_carried_out_asked_for_or_refused(data: st.DataObject) -> 
         return
     job = data.draw(st.sampled_from(sorted(copy)))
     base, now = bases[job], world.records[job]
-    wish = data.draw(st.sampled_from([*WISHES, *VERDICTS]))
+    wish = data.draw(st.sampled_from([*DESIRABLE, *VERDICTS]))
     copy[job]["state"] = wish
     if wish is base.state:
         assert world.merge(copy) == []
@@ -145,11 +145,11 @@ def test_every_wish_is_carried_out_asked_for_or_refused(data: st.DataObject) -> 
     elif expected == "nothing":
         assert said == []
         assert record == now
-    elif expected == "want":
-        assert (record.state, record.want) == (now.state, wish)
+    elif expected == "desired":
+        assert (record.state, record.desired) == (now.state, wish)
     else:
         assert record.state is expected
-        assert record.want is None
+        assert record.desired is None
     # Looked at once more (a crash before the head was written), the file changes nothing more.
     seq = world.fold.seq
     again = world.take_in(copy)
@@ -186,13 +186,13 @@ def test_any_interleaving_loses_no_change_and_no_note(data: st.DataObject) -> No
             assert world.records[job].priority == ranked[job]
 
 
-@pytest.mark.parametrize("wish", [*WISHES, *VERDICTS])
+@pytest.mark.parametrize("wish", [*DESIRABLE, *VERDICTS])
 @pytest.mark.parametrize("base", State)
 @pytest.mark.parametrize("now", State)
 @pytest.mark.parametrize("attempt", [1, 2], ids=["same attempt", "later attempt"])
 def test_what_a_wish_does_in_every_case(wish: State, base: State, now: State, attempt: int) -> None:
     old, record = Record(state=base, attempt=1), Record(state=now, attempt=attempt)
-    answer = edits.wished(wish, old, record)
+    answer = edits.desire(wish, old, record)
     expected = expected_after(wish, old, record)
     if expected == "refused":
         assert isinstance(answer, str)
@@ -201,8 +201,8 @@ def test_what_a_wish_does_in_every_case(wish: State, base: State, now: State, at
     event, fields = answer
     if expected == "nothing":
         assert (event, fields) == ("", {})
-    elif expected == "want":
-        assert fields == {"want": wish}
+    elif expected == "desired":
+        assert fields == {"desired": wish}
     else:
         assert fields["state"] is expected
         assert expected in TRANSITIONS[now]
@@ -275,12 +275,12 @@ def test_what_cannot_be_used_is_refused_with_the_line(edit: dict[str, Any], word
 
 def test_null_takes_a_wish_a_priority_and_a_retry_back() -> None:
     world = world_with(State.RUNNING)
-    world.tx.change("a", "requested", {"want": "abandoned", "priority": 4, "retry_at": AT})
+    world.tx.change("a", "requested", {"desired": "abandoned", "priority": 4, "retry_at": AT})
     copy = world.copy()
-    copy["a"].update({"want": None, "priority": None, "retry_at": None})
+    copy["a"].update({"desired": None, "priority": None, "retry_at": None})
     assert [outcome.event for outcome in world.take_in(copy)] == ["edited"]
     record = world.records["a"]
-    assert (record.want, record.priority, record.retry_at) == (None, None, None)
+    assert (record.desired, record.priority, record.retry_at) == (None, None, None)
 
 
 @pytest.mark.parametrize("state", [State.QUEUED, State.HELD, State.FAILED])
@@ -311,7 +311,7 @@ def test_a_time_that_was_only_rounded_is_no_edit(name: str) -> None:
 
 def test_another_time_is_an_edit() -> None:
     world = world_with(State.QUEUED)
-    world.tx.change("a", "returned", {"retry_at": "2026-06-17T22:48:00.987Z"})
+    world.tx.change("a", "auto_requeued", {"retry_at": "2026-06-17T22:48:00.987Z"})
     copy = world.copy()
     copy["a"]["retry_at"] = "2026-06-17T22:48:01Z"
     world.take_in(copy)

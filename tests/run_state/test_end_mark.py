@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from dispatcher.base.mounts import Mount
 from dispatcher.errors import LockLostError
 from dispatcher.run_state import lock, rotation
 from dispatcher.run_state.end_mark import EndMark
-from dispatcher.run_state.mounts import Mount
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 

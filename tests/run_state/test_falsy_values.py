@@ -32,7 +32,7 @@ def falsy_values_of(name: str) -> list[Any]:
     return values
 
 
-OURS = {name: falsy_values_of(name) for name in DEFAULTS if name not in ("state", "want")}
+OURS = {name: falsy_values_of(name) for name in DEFAULTS if name not in ("state", "desired")}
 CASES = [(name, value) for name, values in OURS.items() for value in values]
 CASES += [(name, value) for name in ("note", "extra", "") for value in FALSY if value is not None]
 names = st.sampled_from(sorted({name for name, _ in CASES}))

@@ -147,7 +147,7 @@ def ending(seq: int, event: str, job: str, **data: Any) -> Line:
 def test_a_host_trips_when_different_jobs_cannot_run_there_in_a_row() -> None:
     fold = Fold()
     suspect = {"host": "host:h", "suspect": True}
-    fold.extend(ending(n, "returned", f"job{n % 4}", **suspect) for n in range(1, 21))
+    fold.extend(ending(n, "auto_requeued", f"job{n % 4}", **suspect) for n in range(1, 21))
     assert tripped(fold.streaks["host:h"], "host:h") is None
     fold.extend([ending(21, "failed", "job5", **suspect)])
     why = tripped(fold.streaks["host:h"], "host:h")

@@ -13,19 +13,19 @@ import filelock
 import pytest
 
 from dispatcher.errors import LockLostError, LockTimeoutError, StorageError
-from dispatcher.run_state import journal, life
+from dispatcher.run_state import journal, liveness
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 
 
 def store(layout: Layout, by: str, lost_after_s: float = 600) -> Store:
-    return Store(layout, by=by, lock="strict", lost_after_s=lost_after_s)
+    return Store(layout, by=by, lock="hardlink", lost_after_s=lost_after_s)
 
 
 @pytest.fixture
 def another_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody can tell whether the owner of a claim lives."""
-    monkeypatch.setattr(life, "claim_owner_is_gone", lambda *_: False)
+    monkeypatch.setattr(liveness, "claim_owner_is_gone", lambda *_: False)
 
 
 class RecordLostError(Exception):

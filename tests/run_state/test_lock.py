@@ -93,7 +93,7 @@ def holding(layout: Layout, kind: str) -> Iterator[subprocess.Popen[str]]:
 def test_a_killed_holder_blocks_nobody_and_changes_nothing(layout: Layout, kind: str) -> None:
     store = Store(layout, by="pod-0", lock=kind)
     with holding(layout, kind) as process:
-        with pytest.raises(LockTimeoutError, match=r"claims\.(lock|strict): held by somebody else for 0.2 s"):
+        with pytest.raises(LockTimeoutError, match=r"claims\.(lock|hardlink): held by somebody else for 0.2 s"):
             change(store, timeout_s=0.2)
         process.kill()
         process.wait()
@@ -193,12 +193,12 @@ def test_everybody_follows_to_the_hard_link_lock(layout: Layout) -> None:
     insisting = Store(layout, by="insisting", lock="flock")
     for store in (elder, finder, insisting):
         change(store, 5)
-    finder.use_strict_lock()
+    finder.use_hardlink_lock()
     with finder.transaction(), pytest.raises(LockTimeoutError):
         change(elder, timeout_s=0.3)
     change(elder, 5)
-    assert elder.lock_kind == finder.lock_kind == Store(layout, by="new").lock_kind == "strict"
-    with pytest.raises(LockError, match="lock: flock, but this workspace uses strict"):
+    assert elder.lock_kind == finder.lock_kind == Store(layout, by="new").lock_kind == "hardlink"
+    with pytest.raises(LockError, match="lock: flock, but this workspace uses hardlink"):
         change(insisting, 5)
 
 

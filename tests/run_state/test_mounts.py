@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatcher.run_state.mounts import unescaped
+from dispatcher.base.mounts import unescaped
 
 
 def test_mount_points_with_blanks_and_other_letters() -> None:

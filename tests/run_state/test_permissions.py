@@ -11,7 +11,7 @@ from pathlib import Path
 import forks
 import pytest
 
-from dispatcher import host
+from dispatcher.base import host
 from dispatcher.run_state import rotation
 from dispatcher.run_state.projection import Projector
 from dispatcher.run_state.store import Store
@@ -40,7 +40,7 @@ def test_every_file_follows_the_workspace(layout: Layout, umask: int, mode: int)
     layout.status_file.write_text(json.dumps(lines), encoding="utf-8")
     Projector(store).write()
     assert rotation.rotate(store)
-    store.use_strict_lock()
+    store.use_hardlink_lock()
     with store.transaction() as tx:
         tx.change("b", "held", {"state": "held"})
     seen = set()

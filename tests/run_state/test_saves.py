@@ -19,8 +19,8 @@ from typing import Any
 import forks
 import pytest
 
+from dispatcher.base.host import process_name
 from dispatcher.errors import StatusFileError
-from dispatcher.host import process_name
 from dispatcher.run_state import projection, status_file
 from dispatcher.run_state.head import peek_head
 from dispatcher.run_state.projection import Projector, restore

@@ -29,7 +29,7 @@ records = st.builds(
     exit_code=st.none() | st.integers(-64, 255),
     error=st.none() | text,
     priority=st.integers(-(2**31), 2**31),
-    want=st.none() | st.sampled_from(list(State)),
+    desired=st.none() | st.sampled_from(list(State)),
     rev=small,
     extra=extras,
 )

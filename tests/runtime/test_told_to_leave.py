@@ -98,7 +98,7 @@ def test_a_job_that_asks_saves_and_leaves(fleet: Fleet, jax_cache: Path) -> None
     # Nothing was saved but what it saved when it was told.
     assert "begins at 7" in fleet.output("a", 2)
     # The dispatcher knows it too: only a newer one will start the pauses over.
-    assert [line.set["furthest_checkpoint"] for line in fleet.history("a") if line.event == "returned"] == [7]
+    assert [line.set["furthest_checkpoint"] for line in fleet.history("a") if line.event == "auto_requeued"] == [7]
     row = json.loads((fleet.attempt("a", 2).directory / contract.RESULT_FILE).read_text())
     assert row == {"sum": 45.0, "steps": 10}
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from dispatcher.base.values import BadValueError, parse_duration, shown
 from dispatcher.errors import ConfigError
 from dispatcher.runtime.checkpoint import Retention
 from dispatcher.runtime.configuration import field
-from dispatcher.values import BadValueError, parse_duration, shown
 
 # Find the largest that fits into the memory of the device.
 FIND = -1

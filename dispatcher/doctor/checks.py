@@ -19,19 +19,19 @@ from typing import Final
 
 import msgspec
 
-from dispatcher import host
+from dispatcher.base import files, host
+from dispatcher.base.mounts import Mount, mount_of
 from dispatcher.config import Config
+from dispatcher.doctor.host_checks import Fault, check_bash, check_directories, check_processes, state_paths
+from dispatcher.doctor.lock_test import LOCK_NAMES, LockTest
 from dispatcher.errors import DispatcherError, ManifestError
 from dispatcher.matrix.manifest import parse_manifest
-from dispatcher.pod import nvml
-from dispatcher.pod.host_checks import Fault, check_bash, check_directories, check_processes, state_paths
-from dispatcher.pod.lock_test import LOCK_NAMES, LockTest
-from dispatcher.pod.manifests import ManifestJobs
-from dispatcher.run_state import files, journal, life
+from dispatcher.outlets.local import nvml
+from dispatcher.run_state import journal, liveness
+from dispatcher.run_state.adoption import adopt_hint, find_unadopted
 from dispatcher.run_state.head import peek_head
-from dispatcher.run_state.lock_choice import AUTO, STRICT, check_wanted, strict_is_in_force
-from dispatcher.run_state.mounts import Mount, mount_of
-from dispatcher.run_state.moving_in import adopt_hint, find_unadopted
+from dispatcher.run_state.known_jobs import ManifestJobs
+from dispatcher.run_state.lock_choice import AUTO, HARDLINK, check_wanted, hardlink_is_in_force
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 
@@ -111,7 +111,7 @@ def check_locks(layout: Layout, directory: Path, wanted: str) -> list[Finding]:
 
 def severity(layout: Layout, mount: Mount, wanted: str) -> str:
     """How bad it is that the kernel's locks do not exclude: nothing relies on them under the hard-link lock."""
-    strict = wanted == STRICT or strict_is_in_force(layout)
+    strict = wanted == HARDLINK or hardlink_is_in_force(layout)
     return WARNING if strict and mount.fstype != "fuse.sshfs" else WRONG
 
 
@@ -252,7 +252,7 @@ def _journal(layout: Layout, config: Config | DispatcherError) -> Findings:
     else:
         yield Finding("journal", OK, f"{path}: {len(store.records)} records, line {store.seq}")
     if isinstance(config, Config) and store.fold.lock_kind is not None:
-        used = STRICT if strict_is_in_force(layout) else store.fold.lock_kind
+        used = HARDLINK if hardlink_is_in_force(layout) else store.fold.lock_kind
         check_wanted(layout, config.lock, used)
         yield Finding("kind of lock", OK, f"{used} (dispatcher.yaml: {config.lock})")
 
@@ -286,9 +286,9 @@ def _status_file(layout: Layout, config: Config | DispatcherError) -> Findings:
 
 
 def _pods(layout: Layout) -> Findings:
-    watch = life.Watch()
-    infos = life.read_pods(layout)
-    alive = [info for info in infos if life.pod_is_alive(layout, info, watch, float("inf"))]
+    watch = liveness.Watch()
+    infos = liveness.read_pods(layout)
+    alive = [info for info in infos if liveness.pod_is_alive(layout, info, watch, float("inf"))]
     dead = [info for info in infos if info not in alive and info.phase != "ended"]
     kinds = Counter(info.lock for info in alive)
     what = f"{len(alive)} run" + (f" ({', '.join(f'{i.pod} on {i.host}' for i in alive)})" if alive else "")

@@ -1,4 +1,4 @@
-"""Life signs: locks that a process holds for as long as it lives, and heartbeats where locks cannot tell.
+"""Liveness locks: locks that a process holds for as long as it lives, and heartbeats where locks cannot tell.
 
 An attempt's `alive` file is locked by flock from before its wrapper starts, and every process of its tree inherits the
 descriptor: the lock is free only when nothing of the tree is left, and anybody on any host can ask. A dispatcher holds
@@ -21,10 +21,9 @@ from typing import Any, Final
 
 import msgspec
 
-from dispatcher import host
+from dispatcher.base import files, host
+from dispatcher.base.host import boot_id, host_name
 from dispatcher.errors import StorageError
-from dispatcher.host import boot_id, host_name
-from dispatcher.run_state import files
 from dispatcher.workspace import Layout
 
 # Where a file server may have taken a lock away, so many heartbeats are waited for, and as long as NFS shows old ones.
@@ -53,7 +52,7 @@ def claim_host() -> str:
 
 
 def take(path: Path) -> int | None:
-    """Lock the life sign at `path`; the descriptor to keep, or None when somebody else holds it.
+    """Lock the liveness lock at `path`; the descriptor to keep, or None when somebody else holds it.
 
     Raises OSError with ENOSYS, ENOLCK, EOPNOTSUPP or EIO where flock does not work.
     """
@@ -69,7 +68,7 @@ def take(path: Path) -> int | None:
 
 
 def take_patiently(path: Path) -> int | None:
-    """As `take`, but whoever only asks whether the life sign is held does not count: that takes a moment."""
+    """As `take`, but whoever only asks whether the liveness lock is held does not count: that takes a moment."""
     for _ in range(_TRIES):
         fd = take(path)
         if fd is not None:
@@ -79,13 +78,13 @@ def take_patiently(path: Path) -> int | None:
 
 
 def is_held(path: Path) -> bool | None:
-    """Whether some process on some host holds the life sign; None where flock cannot tell."""
+    """Whether some process on some host holds the liveness lock; None where flock cannot tell."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise files.storage_error(error, "asking for the life sign", path) from error
+        raise files.storage_error(error, "asking for the liveness lock", path) from error
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:
@@ -93,7 +92,7 @@ def is_held(path: Path) -> bool | None:
             return True
         if error.errno in CANNOT_LOCK:
             return None
-        raise files.storage_error(error, "asking for the life sign", path) from error
+        raise files.storage_error(error, "asking for the liveness lock", path) from error
     finally:
         os.close(fd)
     return False
@@ -248,7 +247,7 @@ def pod_is_alive(layout: Layout, info: PodInfo, watch: Watch, lost_after_s: floa
         held = is_held(layout.pod_lock(info.pod))
     except StorageError:
         held = None
-    if held is False and info.lock != "strict":
+    if held is False and info.lock != "hardlink":
         if not patient:
             return False
         lost_after_s = min(lost_after_s, _STILL_HEARTBEATS * info.heartbeat_s + _NETWORK_DELAY_S)

@@ -54,7 +54,7 @@ class Mount:
             )
         if self.fstype.startswith("fuse"):
             return "ask whoever runs this FUSE filesystem for an option that passes flock on, or use NFS"
-        return "set `lock: strict` in dispatcher.yaml, or put the workspace on a filesystem with working locks"
+        return "set `lock: hardlink` in dispatcher.yaml, or put the workspace on a filesystem with working locks"
 
 
 def unescaped(path: str) -> str:

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from dispatcher import host
+from dispatcher.base import host
 from dispatcher.errors import PodError
 from dispatcher.workspace import Layout
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from dispatcher.base import files
 from dispatcher.config import load_config
 from dispatcher.errors import ConfigError, StateError, StatusFileError
-from dispatcher.run_state import files, moving_in
+from dispatcher.run_state import adoption
 from dispatcher.run_state.projection import Projector, restore
 from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
@@ -84,7 +85,7 @@ def test_a_broken_file_is_refused_whole(layout: Layout, broken: bytes) -> None:
     path = layout.root / "matrix_status.json"
     path.write_bytes(broken)
     with pytest.raises(StatusFileError, match="line 1"):
-        moving_in.read_lab_file(path)
+        adoption.read_lab_file(path)
     assert names(layout.root) == ["matrix_status.json"]
 
 
@@ -103,11 +104,11 @@ def test_the_status_file_may_stay_where_it_is(kept: Layout) -> None:
     # A script has written it this moment, so it is looked at again, and its lines have no numbers yet.
     with store.transaction() as tx:
         tx.change("b", "claimed", {"state": "running", "attempt": 1})
-    assert store.records["b"].want is None
+    assert store.records["b"].desired is None
     seq = store.seq
     with store.transaction():
         pass
-    assert (store.records["b"].want, store.seq) == (None, seq)
+    assert (store.records["b"].desired, store.seq) == (None, seq)
     with store.transaction() as tx:
         tx.change("b", "held", {"state": "held"})
     Projector(store).write()

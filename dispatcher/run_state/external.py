@@ -1,7 +1,7 @@
 """Attempts outside: run by somebody who is no dispatcher, such as a lab's own script that claims entries by itself.
 
 Such a script changes the line of an entry: to `running` with a pid, later to `done` or `failed`. That is honoured: its
-record is `outside`, no dispatcher claims it, and none watches it. What it runs cannot be stopped from here, so of two
+record is `external`, no dispatcher claims it, and none watches it. What it runs cannot be stopped from here, so of two
 who claim one entry at the same moment it is the dispatcher who gives way.
 """
 
@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from dispatcher.base.host import host_name, is_gone, start_ticks
 from dispatcher.errors import FormatError
-from dispatcher.host import host_name, is_gone, start_ticks
 from dispatcher.run_state.journal import parse_time
 from dispatcher.run_state.states import IN_FLIGHT, VERDICTS, Record, State, make_record
 
@@ -34,7 +34,7 @@ def judge(line: Mapping[str, Any], changed: Mapping[str, Any], base: Record, rec
     """What a line that somebody outside wrote does to `record`, which was `base`; None when it is no such line."""
     if is_unwatched(record):
         return _judge_unwatched(line, changed, base, record)
-    begins = "pid" in changed or (base.outside and "state" in changed)
+    begins = "pid" in changed or (base.external and "state" in changed)
     if not _has_pid(line) or not begins or base.state in IN_FLIGHT:
         return None
     state = line.get("state", base.state)
@@ -56,7 +56,7 @@ def _judge_unwatched(
 
 def is_unwatched(record: Record) -> bool:
     """Whether somebody outside runs it, as far as its record says."""
-    return record.outside and record.state in IN_FLIGHT
+    return record.external and record.state in IN_FLIGHT
 
 
 def is_claim(line: Mapping[str, Any]) -> bool:
@@ -67,7 +67,7 @@ def is_claim(line: Mapping[str, Any]) -> bool:
 def adopted_fields(line: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a line of a file that no dispatcher wrote: what runs, runs outside."""
     fields = {key: value for key, value in line.items() if key != "rev"}
-    return {**fields, "outside": True} if fields.get("state") in IN_FLIGHT else fields
+    return {**fields, "external": True} if fields.get("state") in IN_FLIGHT else fields
 
 
 def _go_on(state: object, changed: Mapping[str, Any], record: Record) -> Answer | None:
@@ -76,10 +76,10 @@ def _go_on(state: object, changed: Mapping[str, Any], record: Record) -> Answer 
     if not told and "state" not in changed:
         return None
     if state in VERDICTS or state == State.RUNNING:
-        return _checked(record, {"state": State(str(state)), **told, "want": None})
+        return _checked(record, {"state": State(str(state)), **told, "desired": None})
     if state == State.QUEUED and "pid" in changed and changed["pid"] is None:
         # Whoever takes the pid out says that nothing runs any more.
-        return "requeued", {"state": State.QUEUED, **_cleared(), "want": None}
+        return "requeued", {"state": State.QUEUED, **_cleared(), "desired": None}
     return None
 
 
@@ -108,11 +108,11 @@ def _run_of(line: Mapping[str, Any], changed: Mapping[str, Any], record: Record)
         **_cleared(),
         **told,
         "pid": line["pid"],
-        "want": None,
+        "desired": None,
         "retry_at": None,
         # A number of its own: an attempt of ours that runs finds that it is not the entry's any more.
         "attempt": record.attempt + 1,
-        "outside": True,
+        "external": True,
     }
 
 
@@ -126,7 +126,7 @@ def _checked(record: Record, fields: dict[str, Any]) -> Answer:
 
 def _cleared() -> dict[str, Any]:
     # What it runs with, only whoever started it knows.
-    return dict.fromkeys((*_OF_A_RUN, "outside", "ran_with"))
+    return dict.fromkeys((*_OF_A_RUN, "external", "ran_with"))
 
 
 def _has_pid(line: Mapping[str, Any]) -> bool:
@@ -134,7 +134,7 @@ def _has_pid(line: Mapping[str, Any]) -> bool:
 
 
 def _is_told_already(line: Mapping[str, Any], record: Record) -> bool:
-    return record.outside and record.pid == line["pid"] and line.get("started_at") in (None, record.started_at)
+    return record.external and record.pid == line["pid"] and line.get("started_at") in (None, record.started_at)
 
 
 # Whether it lives.
@@ -171,7 +171,7 @@ def taken_gpus(records: Iterable[tuple[str, Record]]) -> dict[int, str]:
     taken = {}
     for job, record in records:
         if (
-            record.outside
+            record.external
             and record.state in IN_FLIGHT
             and record.gpu is not None
             and presence(record) is Presence.HERE

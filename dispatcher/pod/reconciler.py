@@ -7,28 +7,28 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final
 
+from dispatcher.base.host import host_name
 from dispatcher.config import Config
-from dispatcher.host import host_name
 from dispatcher.matrix.entry import Entry
-from dispatcher.outlets import processes
+from dispatcher.outlets.local import processes
+from dispatcher.outlets.local.gpu_pool import GpuPool, gpus_paused_here
 from dispatcher.pod import outcome
 from dispatcher.pod.claim import Choice, ClaimQueue
 from dispatcher.pod.complaint import StatusComplaint
 from dispatcher.pod.current_manifest import CurrentManifest
 from dispatcher.pod.fence import Fence
-from dispatcher.pod.flights import Flight, Flights
-from dispatcher.pod.gpu_pool import GpuPool, gpus_paused_here
 from dispatcher.pod.offers import Offer, gpus_of, own_offer, published
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.recording import Recorder, gpu_indices, is_current
 from dispatcher.pod.recover import Found, Recovery, claimed_here
+from dispatcher.pod.running_attempts import Flight, Flights
 from dispatcher.pod.script_lock import ScriptLock
 from dispatcher.pod.startable import Startable
 from dispatcher.pod.unwatched import Unwatched
 from dispatcher.pod.waiting import summary
 from dispatcher.run_state.fold import Pause, host_scope
 from dispatcher.run_state.journal import now_text
-from dispatcher.run_state.life import SlotInfo
+from dispatcher.run_state.liveness import SlotInfo
 from dispatcher.run_state.states import IN_FLIGHT, State
 from dispatcher.run_state.store import Store, Transaction
 from dispatcher.workspace import AttemptPaths
@@ -185,7 +185,7 @@ class Turn:
         if look_around:
             others = sorted(self._elsewhere | self.unwatched.jobs)
             found = self.recovery.look([(job, self.store.records[job]) for job in others])
-        self._carry_out_wishes()
+        self._carry_out_desired()
         self.flights.enforce_limits()
         for flight in ended:
             self._release(flight)
@@ -298,7 +298,7 @@ class Turn:
             "reason": None,
             "error": None,
             "retry_at": None,
-            "want": None,
+            "desired": None,
         }
         tx.change(job, "claimed", fields)
         return passed
@@ -357,7 +357,7 @@ class Turn:
             self._host_note = note
             self.say(f"{note}. Go on with `dispatcher resume {pause.scope}`" if pause else "claims go on on this host")
 
-    def _carry_out_wishes(self) -> None:
+    def _carry_out_desired(self) -> None:
         """Stop what people want stopped, and kill what is no longer the entry's current attempt."""
         for flight in self.flights.by_job.values():
             if flight.ending is not None:
@@ -368,7 +368,7 @@ class Turn:
                     self.say(f"{flight.job} (attempt {flight.number}) belongs to somebody else now: killing it")
                     flight.stopping = "superseded"
                     self.flights.kill(flight)
-            elif record is not None and record.want is not None:
+            elif record is not None and record.desired is not None:
                 self.flights.stop(flight, "")
 
     def stop_all(self) -> None:

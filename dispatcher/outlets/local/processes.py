@@ -62,7 +62,7 @@ def is_of_attempt(pid: int, directory: Path) -> bool:
 
 
 def of_attempt(directory: Path) -> list[int]:
-    """All processes of this host that carry the attempt's marker or have its life sign open."""
+    """All processes of this host that carry the attempt's marker or have its liveness lock open."""
     me = os.getpid()
     sign = os.path.realpath(directory / contract.ALIVE_FILE)
     return [pid for pid in _pids() if pid != me and (is_of_attempt(pid, directory) or _has_open(pid, sign))]

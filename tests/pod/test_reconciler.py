@@ -8,19 +8,19 @@ import sys
 import pytest
 from fleet import PATIENCE_S, Fleet, shell
 
+from dispatcher.base.host import host_name
 from dispatcher.config import load_config
 from dispatcher.errors import StorageError
-from dispatcher.host import host_name
-from dispatcher.pod.gpu_pool import GpuPool
+from dispatcher.outlets.local.gpu_pool import GpuPool
 from dispatcher.pod.options import PodOptions
-from dispatcher.pod.turn import Turn, blocked_again_s
+from dispatcher.pod.reconciler import Turn, blocked_again_s
 from dispatcher.run_state.store import Store
 
 # A dispatcher whose first look at a file of the run state fails as on a file server in trouble.
 IN_TROUBLE = """
 import errno, sys
 from dispatcher.cli.main import main
-from dispatcher.pod.turn import Turn
+from dispatcher.pod.reconciler import Turn
 
 def take(self, _take=Turn.take, failures=[errno.ESTALE, errno.EIO], **how):
     if failures:
@@ -37,7 +37,13 @@ def turn(fleet: Fleet) -> Turn:
     fleet.write_manifest([shell("a", "true"), shell("b", "true")])
     options = PodOptions(pod="pod", cpu_slots=1)
     store = Store(fleet.layout, by="pod")
-    made = Turn(store, load_config(fleet.layout), options, GpuPool(options, print), print)
+    made = Turn(
+        store,
+        load_config(fleet.layout),
+        options,
+        GpuPool(options.gpus, options.cpu_slots, options.jobs_per_gpu, print),
+        print,
+    )
     made.begin()
     return made
 
@@ -50,7 +56,13 @@ def test_many_blocked_jobs_do_not_keep_the_loop_busy(fleet: Fleet) -> None:
     for job in jobs:
         fleet.layout.job_dir(job).touch()
     options = PodOptions(pod="pod", cpu_slots=1)
-    made = Turn(Store(fleet.layout, by="pod"), load_config(fleet.layout), options, GpuPool(options, print), print)
+    made = Turn(
+        Store(fleet.layout, by="pod"),
+        load_config(fleet.layout),
+        options,
+        GpuPool(options.gpus, options.cpu_slots, options.jobs_per_gpu, print),
+        print,
+    )
     made.begin()
     rounds = 0
     while made.take(claiming=True, look_around=False) or made.can_claim_more():
@@ -108,7 +120,7 @@ def test_any_error_of_a_file_server_is_said_and_outlived(fleet: Fleet) -> None:
 
 def test_a_gpu_that_is_paused_is_not_looked_at_again_where_nobody_can_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "/nonexistent")
-    pool = GpuPool(PodOptions(pod="pod", gpus="0"), lambda _: None)
+    pool = GpuPool("0", 0, 1, lambda _: None)
     try:
         if pool._reading.unavailable is None:
             pytest.skip("this host has a driver to ask")

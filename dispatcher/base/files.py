@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from dispatcher import host
+from dispatcher.base import host
+from dispatcher.base.mounts import mount_of
 from dispatcher.errors import StorageError
-from dispatcher.run_state.mounts import mount_of
 
 T = TypeVar("T")
 

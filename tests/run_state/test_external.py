@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from dispatcher.host import host_name
+from dispatcher.base.host import host_name
 from dispatcher.run_state import edits
+from dispatcher.run_state.external import Presence, presence, taken_gpus
 from dispatcher.run_state.journal import now_text
-from dispatcher.run_state.outside import Presence, presence, taken_gpus
 from dispatcher.run_state.projection import Projector
 from dispatcher.run_state.states import Record, State
 from dispatcher.run_state.store import Store
@@ -56,14 +56,14 @@ def write(store: Store, job: str, **fields: Any) -> Record:
 
 def test_a_claim_is_honoured_once(store: Store) -> None:
     record = write(store, "a", **CLAIM)
-    assert (record.state, record.outside, record.attempt) == (State.RUNNING, True, 1)
+    assert (record.state, record.external, record.attempt) == (State.RUNNING, True, 1)
     assert (record.pod, record.pid, record.gpu, record.started_at) == tuple(list(CLAIM.values())[1:])
     assert store.fold.refusals == {}
     seq = store.seq
     save(store, load(store.layout))
     assert store.seq == seq
     Projector(store).write()
-    assert load(store.layout)["a"] == {**CLAIM, "attempt": 1, "outside": True, "rev": record.rev}
+    assert load(store.layout)["a"] == {**CLAIM, "attempt": 1, "external": True, "rev": record.rev}
     save(store, load(store.layout))
     assert store.seq == seq
 
@@ -75,7 +75,7 @@ def test_how_it_ended_is_the_scripts_to_say(store: Store, projected: bool) -> No
         Projector(store).write()
     record = write(store, "a", **DONE)
     assert (record.state, record.exit_code, record.finished_at) == (State.DONE, 0, DONE["finished_at"])
-    assert (record.outside, record.reason, record.attempt) == (True, None, 1)
+    assert (record.external, record.reason, record.attempt) == (True, None, 1)
     assert store.fold.refusals == {}
     seq = store.seq
     save(store, load(store.layout))
@@ -87,7 +87,7 @@ def test_how_it_ended_is_the_scripts_to_say(store: Store, projected: bool) -> No
 
 def test_claimed_and_ended_between_two_looks(store: Store) -> None:
     record = write(store, "a", **{**CLAIM, "state": "failed", "reason": "exit 1"})
-    assert (record.state, record.outside, record.reason, record.pid) == (State.FAILED, True, "exit 1", CLAIM["pid"])
+    assert (record.state, record.external, record.reason, record.pid) == (State.FAILED, True, "exit 1", CLAIM["pid"])
     assert store.fold.refusals == {}
 
 
@@ -98,7 +98,7 @@ def test_of_two_who_claim_at_once_the_dispatcher_gives_way(store: Store) -> None
     lines["a"].update(CLAIM)
     save(store, lines)
     record = store.records["a"]
-    assert (record.pod, record.pid, record.host, record.outside) == ("shivam-0", 3328333, None, True)
+    assert (record.pod, record.pid, record.host, record.external) == ("shivam-0", 3328333, None, True)
     # The attempt that runs sees that it is not the entry's any more.
     assert record.attempt == 2
 
@@ -128,10 +128,10 @@ def test_a_script_that_puts_an_entry_back(store: Store) -> None:
     Projector(store).write()
     # Nobody knows whether it has ended: a dispatcher looks for the process first.
     record = write(store, "a", state="queued")
-    assert (record.state, record.want) == (State.RUNNING, State.QUEUED)
+    assert (record.state, record.desired) == (State.RUNNING, State.QUEUED)
     Projector(store).write()
     record = write(store, "a", state="queued", pid=None)
-    assert (record.state, record.want, record.pid, record.outside) == (State.QUEUED, None, None, False)
+    assert (record.state, record.desired, record.pid, record.external) == (State.QUEUED, None, None, False)
 
 
 @pytest.mark.parametrize("pid", ["3328333", True, 0, -1, None])
@@ -151,8 +151,8 @@ def test_a_claim_of_a_job_that_nobody_has_queued_yet(store: Store) -> None:
 def test_what_runs_in_an_adopted_file_runs_outside(layout: Layout) -> None:
     ours = {"state": "running", "pod": "pod-0", "attempt": 3, "rev": 9}
     adopted = {outcome.job: outcome.fields for outcome in edits.adopt({"a": CLAIM, "b": DONE, "c": ours})}
-    assert [fields.get("outside") for fields in adopted.values()] == [True, None, None]
-    assert edits.adopt({"c": ours}, is_foreign=True)[0].fields["outside"] is True
+    assert [fields.get("external") for fields in adopted.values()] == [True, None, None]
+    assert edits.adopt({"c": ours}, is_foreign=True)[0].fields["external"] is True
 
 
 @pytest.fixture
@@ -164,7 +164,9 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 def running(pid: int | None, seconds: float, **fields: Any) -> Record:
     started_at = now_text(seconds)
-    return Record(**{"state": State.RUNNING, "outside": True, "pid": pid, "started_at": started_at, "gpu": 1, **fields})
+    return Record(
+        **{"state": State.RUNNING, "external": True, "pid": pid, "started_at": started_at, "gpu": 1, **fields}
+    )
 
 
 def test_whether_it_lives_here(sleeper: subprocess.Popen[bytes]) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.pod.register import Registration
-from dispatcher.run_state import life
+from dispatcher.pod.registration import Registration
+from dispatcher.run_state import liveness
 from dispatcher.workspace import Layout
 
 
@@ -32,7 +32,7 @@ def lose(registration: Registration) -> None:
 
 
 def is_held(registration: Registration) -> bool | None:
-    return life.is_held(registration._layout.pod_lock("pod"))
+    return liveness.is_held(registration._layout.pod_lock("pod"))
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EIO, errno.ESTALE])
@@ -47,7 +47,7 @@ def test_a_server_that_grants_no_locks_yet_is_asked_again(
 
     lose(registration)
     with monkeypatch.context() as grace:
-        grace.setattr(life, "take", fail)
+        grace.setattr(liveness, "take", fail)
         for _ in range(3):
             registration.keep_lock()
     assert len(failures) == 3
@@ -59,7 +59,7 @@ def test_a_server_that_grants_no_locks_yet_is_asked_again(
 
 def test_somebody_who_asks_at_that_moment_does_not_end_it(registration: Registration) -> None:
     lose(registration)
-    other = life.take(registration._layout.pod_lock("pod"))
+    other = liveness.take(registration._layout.pod_lock("pod"))
     assert other is not None
     registration.keep_lock()
     assert registration.fd is None

@@ -18,9 +18,8 @@ from typing import Any, Final
 
 import msgspec
 
-from dispatcher import host
+from dispatcher.base import files, host
 from dispatcher.errors import PodError
-from dispatcher.run_state import files
 from dispatcher.workspace import Layout
 
 _ANSWER_S: Final = 90.0

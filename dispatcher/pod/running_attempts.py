@@ -10,19 +10,20 @@ from typing import Final
 
 import msgspec
 
+from dispatcher.base import files
 from dispatcher.config import Config
 from dispatcher.errors import DispatcherError, OutletError, StorageError
 from dispatcher.matrix.entry import Entry
-from dispatcher.outlets import processes
 from dispatcher.outlets.base import Ended
-from dispatcher.outlets.local import LocalOutlet, make_handle
-from dispatcher.outlets.processes import boot_time_s
+from dispatcher.outlets.local import processes
+from dispatcher.outlets.local.outlet import LocalOutlet, make_handle
+from dispatcher.outlets.local.processes import boot_time_s
+from dispatcher.outlets.local.slots import Slot
 from dispatcher.pod import outcome
 from dispatcher.pod.launch import prepare
 from dispatcher.pod.limits import MARGIN_S, Limits, read_limits
 from dispatcher.pod.outcome import Ending
-from dispatcher.pod.slots import Slot
-from dispatcher.run_state import files, life
+from dispatcher.run_state import liveness
 from dispatcher.run_state.states import Record
 from dispatcher.workspace import AttemptPaths, Layout
 
@@ -80,12 +81,12 @@ class Flights:
         """Start a claimed entry; what keeps it from starting is its ending, never an exception."""
         flight = Flight(entry.job_id, number, slot, paths)
         self.by_job[entry.job_id] = flight
-        life_fd: int | None = None
+        liveness_fd: int | None = None
         try:
             attempt = prepare(self._config, self._pod, entry, number, slot, paths)
             with files.shared_umask(self._layout.root):
-                life_fd = _take_life_sign(paths.alive)
-            flight.handle = self.outlet.submit(attempt, life_fd)
+                liveness_fd = _take_liveness_lock(paths.alive)
+            flight.handle = self.outlet.submit(attempt, liveness_fd)
             flight.pid = int(flight.handle.partition(":")[0])
             flight.limits = self._limits(paths)
         except DispatcherError as error:
@@ -94,9 +95,9 @@ class Flights:
             why = outcome.CANNOT_START
             flight.ending = Ending(exit_code=None, reason=why, error=str(error), blames_host=blames_host)
         finally:
-            if life_fd is not None:
+            if liveness_fd is not None:
                 # The tree has inherited it; what keeps it locked from now on is the tree alone.
-                os.close(life_fd)
+                os.close(liveness_fd)
         return flight
 
     def adopt(self, job: str, record: Record, slot: Slot) -> Flight:
@@ -200,17 +201,17 @@ def judge(ended: Ended, paths: AttemptPaths, *, oom_killed: bool = False, ran_s:
     return msgspec.structs.replace(ending, step=step, checkpoint=checkpoint)
 
 
-def _take_life_sign(path: Path) -> int | None:
+def _take_liveness_lock(path: Path) -> int | None:
     """The locked descriptor; None where flock does not work, and heartbeats must do."""
     try:
-        fd = life.take_patiently(path)
+        fd = liveness.take_patiently(path)
     except OSError as error:
-        if error.errno in life.CANNOT_LOCK:
+        if error.errno in liveness.CANNOT_LOCK:
             return None
-        raise files.storage_error(error, "taking the life sign", path) from error
+        raise files.storage_error(error, "taking the liveness lock", path) from error
     if fd is None:
-        # Without its life sign it would run, and count as lost when this dispatcher dies.
-        raise OutletError(f"{path}: somebody holds the life sign of this attempt, which has not begun; requeue it")
+        # Without its liveness lock it would run, and count as lost when this dispatcher dies.
+        raise OutletError(f"{path}: somebody holds the liveness lock of this attempt, which has not begun; requeue it")
     return fd
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dispatcher.config import Config
 from dispatcher.matrix.manifest import job_ids
-from dispatcher.run_state import life
+from dispatcher.run_state import liveness
 
 _Signature = tuple[int, int, int]
 
@@ -30,7 +30,7 @@ class ManifestJobs:
 
     def _paths(self) -> Iterator[Path]:
         layout = self._config.layout
-        named = (Path(pod.matrix) for pod in life.read_pods(layout) if pod.matrix)
+        named = (Path(pod.matrix) for pod in liveness.read_pods(layout) if pod.matrix)
         first = () if self._matrix is None else (self._matrix,)
         paths = (*first, self._config.matrix, *named, *layout.manifests())
         yield from dict.fromkeys(layout.root / path for path in paths if layout.root / path != layout.status_file)

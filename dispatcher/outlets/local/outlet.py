@@ -18,8 +18,8 @@ import msgspec
 
 from dispatcher import contract
 from dispatcher.errors import OutletError
-from dispatcher.outlets import processes
 from dispatcher.outlets.base import Attempt, Ended, Outcome, Running, Unknown
+from dispatcher.outlets.local import processes
 
 # How long strays that ignore TERM are waited for before KILL.
 _STRAY_GRACE_S: Final = 5.0
@@ -53,10 +53,10 @@ class LocalOutlet:
     def __init__(self) -> None:
         self._trees: dict[str, _Tree] = {}
 
-    def submit(self, attempt: Attempt, life_fd: int | None = None) -> str:
+    def submit(self, attempt: Attempt, liveness_fd: int | None = None) -> str:
         """Start the wrapper in a session of its own; raises OutletError when it cannot be started.
 
-        `life_fd` is the locked life sign, for the whole tree to inherit.
+        `liveness_fd` is the locked liveness lock, for the whole tree to inherit.
         """
         environment = {name: value for name, value in os.environ.items() if not _MEMBERSHIP.fullmatch(name)}
         for name, value in attempt.environment.items():
@@ -66,12 +66,12 @@ class LocalOutlet:
                 environment[name] = value
         try:
             child = subprocess.Popen(
-                ["/bin/bash", os.fspath(attempt.wrapper), "none" if life_fd is None else str(life_fd)],
+                ["/bin/bash", os.fspath(attempt.wrapper), "none" if liveness_fd is None else str(liveness_fd)],
                 cwd=attempt.root,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
-                pass_fds=() if life_fd is None else (life_fd,),
+                pass_fds=() if liveness_fd is None else (liveness_fd,),
             )
         except OSError as error:
             raise OutletError(f"{attempt.job_id}: /bin/bash cannot be started: {error.strerror or error}") from error

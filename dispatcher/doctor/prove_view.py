@@ -11,10 +11,10 @@ import os
 import time
 from typing import Final
 
+from dispatcher.base.mounts import Mount, mount_of
 from dispatcher.errors import StaleViewError
-from dispatcher.run_state import life
-from dispatcher.run_state.life import PodInfo
-from dispatcher.run_state.mounts import Mount, mount_of
+from dispatcher.run_state import liveness
+from dispatcher.run_state.liveness import PodInfo
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 
@@ -27,7 +27,7 @@ def prove_view(store: Store, me: str) -> None:
     """Raise StaleViewError, before anything is claimed, when this host is shown less than pods of others have seen."""
     mount = mount_of(store.layout.run_state)
     if mount.is_network:
-        others = [info for info in life.read_pods(store.layout) if info.pod != me and not info.same_host()]
+        others = [info for info in liveness.read_pods(store.layout) if info.pod != me and not info.same_host()]
         prove_appends(store, others, mount)
         prove_directories(store.layout, others, mount)
 
@@ -59,7 +59,7 @@ def prove_directories(layout: Layout, others: list[PodInfo], mount: Mount, limit
     """That an attempt's directory which another host has made cannot be made here: the second fence of every claim."""
     for info in others:
         jobs = [job for slot in info.slots for job in slot.jobs]
-        if info.phase == "ended" or not jobs or not life.is_held(layout.pod_lock(info.pod)):
+        if info.phase == "ended" or not jobs or not liveness.is_held(layout.pod_lock(info.pod)):
             continue
         directory = layout.jobs_dir / jobs[0]
         end_s = time.monotonic() + limit_s
@@ -83,7 +83,7 @@ def _can_be_made(directory: os.PathLike[str]) -> bool:
 
 
 def _still_runs(layout: Layout, pod: str, job: str) -> bool:
-    info = life.read_pod(layout, pod)
+    info = liveness.read_pod(layout, pod)
     return info is not None and any(job in slot.jobs for slot in info.slots)
 
 

@@ -6,14 +6,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from dispatcher.base.host import host_name
 from dispatcher.errors import UsageError
-from dispatcher.host import host_name
-from dispatcher.pod.gpu_users import foreign_use
-from dispatcher.pod.gpus import Gpu, GpuReader, GpuReading, Health, parse_gpus
-from dispatcher.pod.options import PodOptions
-from dispatcher.pod.slots import Slots
+from dispatcher.outlets.local.gpu_users import foreign_use
+from dispatcher.outlets.local.gpus import Gpu, GpuReader, GpuReading, Health, parse_gpus
+from dispatcher.outlets.local.slots import Slots
 from dispatcher.run_state.fold import Pause
-from dispatcher.run_state.life import SlotInfo
+from dispatcher.run_state.liveness import SlotInfo
 
 # A reading costs a few ms; a GPU that was busy or ill a moment ago is looked at again this often.
 _READ_AGAIN_S: Final = 1.0
@@ -22,21 +21,22 @@ _READ_AGAIN_S: Final = 1.0
 class GpuPool:
     """The pool, and its GPUs as they were last read."""
 
-    def __init__(self, options: PodOptions, say: Callable[[str], None]) -> None:
+    def __init__(self, gpus: str, cpu_slots: int, jobs_per_gpu: int, say: Callable[[str], None]) -> None:
+        """`gpus` as typed (`0,1,2`, `0-7`, `all`; empty for none)."""
         self._reader: GpuReader | None = None
         self._reading = GpuReading()
         self._next_s = 0.0
         self._held: dict[int, str] = {}
         indices: tuple[int, ...] = ()
-        if options.gpus:
+        if gpus:
             self._reader = GpuReader()
-            indices = parse_gpus(options.gpus, self._reader.existing)
+            indices = parse_gpus(gpus, self._reader.existing)
             self._reading = self._reader.read(indices)
             if self._reading.warning:
                 say(f"warning: {self._reading.warning}")
-        if not indices and not options.cpu_slots:
+        if not indices and not cpu_slots:
             raise UsageError("a pod needs slots: --gpus 0,1,2,3 for GPUs, --slots N for CPU slots, or both")
-        self.slots = Slots(indices, options.cpu_slots, options.jobs_per_gpu)
+        self.slots = Slots(indices, cpu_slots, jobs_per_gpu)
 
     def look(self, is_ours: Callable[[int], bool]) -> None:
         """Read the GPUs again and mark those that cannot be used now."""

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
+from dispatcher.base import files
 from dispatcher.errors import StateError, StorageError
-from dispatcher.run_state import edits, files, journal, status_file
+from dispatcher.run_state import edits, journal, status_file
 from dispatcher.workspace import STATUS_FILE, Layout
 
 # The clock of the host that began the run state and that of the file server may differ.

@@ -7,47 +7,21 @@ import getpass
 import os
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from dispatcher import host
-from dispatcher.errors import LockUnsupportedError, PodError
-from dispatcher.run_state import files, journal, life
-from dispatcher.run_state.life import SlotInfo
-from dispatcher.run_state.mounts import Mount, mount_of
+from dispatcher.base import files, host
+from dispatcher.base.mounts import mount_of
+from dispatcher.errors import PodError
+from dispatcher.run_state import journal, liveness
+from dispatcher.run_state.heartbeat import heartbeat_rises
+from dispatcher.run_state.liveness import SlotInfo
 from dispatcher.workspace import Layout
-
-# How often a heartbeat may be missed before its dispatcher counts as gone.
-_STILL_HEARTBEATS = 3
-# How long old file content may be shown by a network filesystem before a heartbeat is seen to rise (sshfs: 20 s).
-_NETWORK_DELAY_S = 25.0
-_NFS_DELAY_S = 4.0
 
 
 class NameTakenError(PodError):
     """Another dispatcher bears this pod's name and is in the right."""
-
-
-def heartbeat_delay_s(mount: Mount) -> float:
-    """How late a heartbeat of another host may be seen on this mount."""
-    if not mount.is_network:
-        return 0.0
-    return _NFS_DELAY_S if mount.fstype.startswith("nfs") else _NETWORK_DELAY_S
-
-
-def heartbeat_rises(layout: Layout, info: life.PodInfo, longest_s: float) -> bool:
-    """Whether that pod shows a heartbeat while it is waited for one, at most for `longest_s`."""
-    watch = life.Watch()
-    delay_s = heartbeat_delay_s(mount_of(layout.pods_dir))
-    end_s = time.monotonic() + min(longest_s, _STILL_HEARTBEATS * info.heartbeat_s + delay_s)
-    while time.monotonic() < end_s:
-        now = life.read_pod(layout, info.pod)
-        if now is not None and watch.observe("pod", (now.pid, now.heartbeat)).rose:
-            return True
-        time.sleep(info.heartbeat_s / 4)
-    return False
 
 
 class Registration:
@@ -56,9 +30,9 @@ class Registration:
     def __init__(self, layout: Layout, pod: str, heartbeat_s: float) -> None:
         self._layout = layout
         self.fd: int | None = None
-        old = life.read_pod(layout, pod)
+        old = liveness.read_pod(layout, pod)
         self.previous = old
-        self.info = life.PodInfo(
+        self.info = liveness.PodInfo(
             pod=pod,
             host=host.host_name(),
             boot_id=host.boot_id(),
@@ -87,13 +61,13 @@ class Registration:
         with files.shared_umask(self._layout.root):
             os.makedirs(path.parent, exist_ok=True)
             try:
-                self.fd = life.take_patiently(path)
+                self.fd = liveness.take_patiently(path)
                 if self.fd is None:
                     raise PodError(self._taken())
                 # A lock that a second descriptor can have too is none.
-                second = life.take(path)
+                second = liveness.take(path)
             except OSError as error:
-                if error.errno not in life.CANNOT_LOCK:
+                if error.errno not in liveness.CANNOT_LOCK:
                     raise files.storage_error(error, "taking the name of the pod with", path) from error
                 return f"flock fails with {files.error_name(error)} ({error.strerror}) on {mount_of(path.parent)}"
         if second is not None:
@@ -146,17 +120,17 @@ class Registration:
         self._next_s = now + self.info.heartbeat_s
         self.info = msgspec.structs.replace(self.info, heartbeat=self.info.heartbeat + 1, **changes)
         with files.shared_umask(self._layout.root):
-            life.write_pod(self._layout, self.info)
+            liveness.write_pod(self._layout, self.info)
         self._begun = True
 
     def _refuse_others(self) -> None:
-        found = life.read_pod(self._layout, self.info.pod) if self._begun else None
+        found = liveness.read_pod(self._layout, self.info.pod) if self._begun else None
         if found is None or self._is_me(found):
             return
         self.previous, self._lost = found, True
         raise NameTakenError(f"{self._taken()}. This one ends; its jobs run on where they are still its own")
 
-    def _is_me(self, info: life.PodInfo) -> bool:
+    def _is_me(self, info: liveness.PodInfo) -> bool:
         return info.same_host() and (info.pid, info.start_ticks) == (self.info.pid, self.info.start_ticks)
 
     def keep_lock(self) -> None:
@@ -173,7 +147,7 @@ class Registration:
             self.fd = None
         if self.fd is None:
             with contextlib.suppress(OSError), files.shared_umask(self._layout.root):
-                self.fd = life.take(self._layout.pod_lock(self.info.pod))
+                self.fd = liveness.take(self._layout.pod_lock(self.info.pod))
 
     def due_in_s(self) -> float:
         return max(0.0, self._next_s - time.monotonic())
@@ -206,9 +180,9 @@ def user_name() -> str:
         return str(os.getuid())
 
 
-def refuse_shared_gpus(layout: Layout, me: life.PodInfo, slots: Sequence[SlotInfo], lost_after_s: float) -> None:
+def refuse_shared_gpus(layout: Layout, me: liveness.PodInfo, slots: Sequence[SlotInfo], lost_after_s: float) -> None:
     """Raise PodError when another live pod of this machine uses one of the GPUs of these slots."""
-    for other in life.read_pods(layout):
+    for other in liveness.read_pods(layout):
         if other.pod == me.pod or not other.same_boot() or other.phase == "ended" or other.process_is_gone():
             continue
         shared = [slot.name.removeprefix("gpu") for slot in slots if _is_used_by(slot, other, me.host)]
@@ -217,7 +191,7 @@ def refuse_shared_gpus(layout: Layout, me: life.PodInfo, slots: Sequence[SlotInf
             raise PodError(f"--gpus: {', '.join(shared)} belong to pod {other.pod!r} {where}, pid {other.pid}")
 
 
-def _is_used_by(slot: SlotInfo, other: life.PodInfo, my_host: str) -> bool:
+def _is_used_by(slot: SlotInfo, other: liveness.PodInfo, my_host: str) -> bool:
     """Whether it is the same GPU: by what the driver calls it, else by its index where the host's name is the same.
 
     Containers with names of their own may number their GPUs apart.
@@ -232,15 +206,8 @@ def _is_used_by(slot: SlotInfo, other: life.PodInfo, my_host: str) -> bool:
     return False
 
 
-def _runs_here(layout: Layout, other: life.PodInfo, lost_after_s: float) -> bool:
+def _runs_here(layout: Layout, other: liveness.PodInfo, lost_after_s: float) -> bool:
     """Whether a pod of this machine lives. In another PID namespace its lock tells, or its heartbeat."""
-    if other.same_host() or life.is_held(layout.pod_lock(other.pod)):
+    if other.same_host() or liveness.is_held(layout.pod_lock(other.pod)):
         return True
     return heartbeat_rises(layout, other, lost_after_s)
-
-
-def locks_refused(why: str, path: Path, wanted: str) -> LockUnsupportedError:
-    return LockUnsupportedError(
-        f"{path}: {why}, and lock: {wanted} does not allow another kind. Cure: {mount_of(path).cure}; "
-        "or set `lock: auto` or `lock: strict` in dispatcher.yaml"
-    )

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection
 
-from dispatcher import host
-from dispatcher.pod.gpus import Gpu, GpuProcess, GpuReading, Health
+from dispatcher.base import host
+from dispatcher.outlets.local.gpus import Gpu, GpuProcess, GpuReading, Health
 
 FOREIGN_MIB = 100
 # /dev/dxg is the GPU under WSL.

@@ -14,12 +14,12 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
 
+from dispatcher.base import files
+from dispatcher.base.mounts import mount_of
+from dispatcher.doctor.checks import OK, UNKNOWN, WARNING, WRONG, Finding, lock_cure, severity
+from dispatcher.doctor.lock_test import BUSY, LOCK_NAMES, held, try_lock
+from dispatcher.doctor.meeting import Meeting, PeerGoneError
 from dispatcher.errors import DispatcherError
-from dispatcher.pod.doctor import OK, UNKNOWN, WARNING, WRONG, Finding, lock_cure, severity
-from dispatcher.pod.lock_test import BUSY, LOCK_NAMES, held, try_lock
-from dispatcher.pod.meeting import Meeting, PeerGoneError
-from dispatcher.run_state import files
-from dispatcher.run_state.mounts import mount_of
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 
@@ -83,7 +83,7 @@ class _Proof:
             yield self._measured("hand-over", self._hand_over("flock"), "from a release to the lock on the other host")
         yield self._mkdir_race()
         yield from self._views()
-        kinds = [kind for kind in (self._wanted, "flock", "strict") if kind in excluding]
+        kinds = [kind for kind in (self._wanted, "flock", "hardlink") if kind in excluding]
         if kinds and self._mount.fstype != "fuse.sshfs":
             yield self._transactions(kinds[0])
 

@@ -1,4 +1,4 @@
-"""Life signs and heartbeats: who counts as gone, and who only looks so."""
+"""Liveness locks and heartbeats: who counts as gone, and who only looks so."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from filelock import StrictSoftFileLock
 
-from dispatcher.run_state import life
+from dispatcher.run_state import liveness
 from dispatcher.workspace import Layout
 
 
@@ -26,7 +26,7 @@ class Clock:
 
 def test_a_counter_is_unchanged_since_it_was_last_seen_to_change() -> None:
     clock = Clock()
-    watch = life.Watch(clock)
+    watch = liveness.Watch(clock)
     assert watch.unchanged_s("pod", 1) == 0
     clock.now_s += 30
     assert watch.unchanged_s("pod", 1) == 30
@@ -37,7 +37,7 @@ def test_a_counter_is_unchanged_since_it_was_last_seen_to_change() -> None:
 
 def test_time_in_which_nobody_could_look_does_not_count() -> None:
     clock = Clock()
-    watch = life.Watch(clock, longest_gap_s=10)
+    watch = liveness.Watch(clock, longest_gap_s=10)
     watch.observe("pod", 1)
     clock.now_s += 3600
     assert watch.unchanged_s("pod", 1) == 10, "an hour without the file server is one look"
@@ -48,42 +48,42 @@ def test_time_in_which_nobody_could_look_does_not_count() -> None:
 
 
 @pytest.fixture
-def elsewhere(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> life.PodInfo:
+def elsewhere(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> liveness.PodInfo:
     """A pod of another host that has left its file and a lock that is free."""
     layout.pods_dir.mkdir(parents=True)
     layout.pod_lock("pod").touch()
-    return life.PodInfo(
+    return liveness.PodInfo(
         pod="pod", host="elsewhere", boot_id="x", pid_namespace=1, pid=7, start_ticks=7, user="u", started_at="",
         heartbeat=1, heartbeat_s=1.0, lock="flock",
     )  # fmt: skip
 
 
 def test_a_free_lock_is_believed_by_the_patient_only_when_the_heartbeat_is_still(
-    layout: Layout, elsewhere: life.PodInfo
+    layout: Layout, elsewhere: liveness.PodInfo
 ) -> None:
     clock = Clock()
-    watch = life.Watch(clock)
-    assert not life.pod_is_alive(layout, elsewhere, watch, 600)
-    watch = life.Watch(clock)
-    assert life.pod_is_alive(layout, elsewhere, watch, 600, patient=True)
+    watch = liveness.Watch(clock)
+    assert not liveness.pod_is_alive(layout, elsewhere, watch, 600)
+    watch = liveness.Watch(clock)
+    assert liveness.pod_is_alive(layout, elsewhere, watch, 600, patient=True)
     clock.now_s += 5
     elsewhere.heartbeat += 1
-    assert life.pod_is_alive(layout, elsewhere, watch, 600, patient=True), "it goes on rising"
+    assert liveness.pod_is_alive(layout, elsewhere, watch, 600, patient=True), "it goes on rising"
     clock.now_s += 5
-    assert life.pod_is_alive(layout, elsewhere, watch, 600, patient=True)
+    assert liveness.pod_is_alive(layout, elsewhere, watch, 600, patient=True)
     clock.now_s += 5
-    assert not life.pod_is_alive(layout, elsewhere, watch, 600, patient=True)
+    assert not liveness.pod_is_alive(layout, elsewhere, watch, 600, patient=True)
 
 
-def test_without_locks_the_heartbeat_alone_decides(layout: Layout, elsewhere: life.PodInfo) -> None:
+def test_without_locks_the_heartbeat_alone_decides(layout: Layout, elsewhere: liveness.PodInfo) -> None:
     clock = Clock()
-    watch = life.Watch(clock)
-    elsewhere.lock = "strict"
-    assert life.pod_is_alive(layout, elsewhere, watch, 600)
+    watch = liveness.Watch(clock)
+    elsewhere.lock = "hardlink"
+    assert liveness.pod_is_alive(layout, elsewhere, watch, 600)
     clock.now_s += 599
-    assert life.pod_is_alive(layout, elsewhere, watch, 600)
+    assert liveness.pod_is_alive(layout, elsewhere, watch, 600)
     clock.now_s += 2
-    assert not life.pod_is_alive(layout, elsewhere, watch, 600)
+    assert not liveness.pod_is_alive(layout, elsewhere, watch, 600)
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_the_owner_of_a_claim_is_gone_only_when_that_is_certain(
     lock, process = holder
     claim = lock.claims[0]
     assert claim.start is not None
-    gone = life.claim_owner_is_gone
+    gone = liveness.claim_owner_is_gone
     assert not gone(claim.hostname, claim.pid, claim.start)
     assert gone(claim.hostname, os.getpid(), claim.start), "the pid has been used again"
     process.kill()

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from filelock import SoftFileLockProtocolError, StrictSoftFileLock, Timeout
 
-from dispatcher import host
-from dispatcher.run_state import files
+from dispatcher.base import files, host
 
 # The exit status of a process to which the lock was granted; of one that fails in any other way it is another.
 _GRANTED = 77
@@ -27,7 +26,7 @@ with open(sys.argv[1], "r+b") as file:
         sys.exit(0)
 sys.exit({_GRANTED})
 """
-LOCK_NAMES = {"flock": "flock", "lockf": "lockf", "strict": "hard-link lock"}
+LOCK_NAMES = {"flock": "flock", "lockf": "lockf", "hardlink": "hard-link lock"}
 BUSY = frozenset({errno.EAGAIN, errno.EACCES})
 
 
@@ -88,7 +87,7 @@ class LockTest:
 @contextlib.contextmanager
 def held(kind: str, path: Path) -> Iterator[None]:
     """Hold a lock that is free; OSError (EAGAIN) when it is not, or where locks do not work."""
-    if kind == "strict":
+    if kind == "hardlink":
         lock = StrictSoftFileLock(path, timeout=0, thread_local=False)
         try:
             lock.acquire(blocking=False)

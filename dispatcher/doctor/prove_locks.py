@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 import msgspec
 
+from dispatcher.base.mounts import Mount, mount_of
 from dispatcher.errors import LockUnsupportedError
-from dispatcher.pod.register import heartbeat_delay_s, locks_refused
-from dispatcher.run_state import life
-from dispatcher.run_state.lock_choice import AUTO, STRICT
-from dispatcher.run_state.mounts import Mount, mount_of
+from dispatcher.run_state import liveness
+from dispatcher.run_state.heartbeat import heartbeat_delay_s
+from dispatcher.run_state.lock_choice import AUTO, HARDLINK, locks_refused
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 
@@ -35,20 +35,20 @@ class Proof(msgspec.Struct, frozen=True):
     def message(self) -> str:
         names = ", ".join(self.lying)
         return (
-            f"locks do not exclude here: the life sign of pod {names} could be taken although its heartbeat goes on "
-            f"rising, on {self.mount}"
+            f"locks do not exclude here: the liveness lock of pod {names} could be taken although its heartbeat "
+            f"goes on rising, on {self.mount}"
         )
 
 
 def prove_locks(layout: Layout, me: str, beat: Callable[[], None], say: Callable[[str], None]) -> Proof:
     """Watch the pods whose locks are free until each has shown a heartbeat or had time for several."""
     mount = mount_of(layout.run_state)
-    watch = life.Watch()
+    watch = liveness.Watch()
     suspects = {}
-    for info in life.read_pods(layout):
+    for info in liveness.read_pods(layout):
         if info.pod == me or info.phase == "ended" or info.process_is_gone():
             continue
-        if life.is_held(layout.pod_lock(info.pod)) is False:
+        if liveness.is_held(layout.pod_lock(info.pod)) is False:
             suspects[info.pod] = info
     lying = [pod for pod, info in suspects.items() if info.same_host()]
     delay_s = heartbeat_delay_s(mount)
@@ -58,12 +58,12 @@ def prove_locks(layout: Layout, me: str, beat: Callable[[], None], say: Callable
     begun = time.monotonic()
     while waiting and not lying:
         for pod, first in list(waiting.items()):
-            now = life.read_pod(layout, pod)
+            now = liveness.read_pod(layout, pod)
             if now is None or now.phase == "ended":
                 del waiting[pod]
             elif watch.observe(pod, (now.pid, now.heartbeat)).rose:
                 # A dispatcher asks for a lock that a restarted file server took away before each of its heartbeats.
-                if life.is_held(layout.pod_lock(pod)):
+                if liveness.is_held(layout.pod_lock(pod)):
                     del waiting[pod]
                 else:
                     lying.append(pod)
@@ -88,35 +88,35 @@ def refuse_other_hosts_on_sshfs(layout: Layout, me: str, lost_after_s: float) ->
     mount = mount_of(layout.run_state)
     if mount.fstype != "fuse.sshfs":
         return
-    watch = life.Watch()
-    others = [info for info in life.read_pods(layout) if info.pod != me and not info.same_host()]
-    alive = [info for info in others if life.pod_is_alive(layout, info, watch, lost_after_s)]
+    watch = liveness.Watch()
+    others = [info for info in liveness.read_pods(layout) if info.pod != me and not info.same_host()]
+    alive = [info for info in others if liveness.pod_is_alive(layout, info, watch, lost_after_s)]
     if alive:
         names = ", ".join(f"{info.pod} (host {info.host})" for info in alive)
         refuse_sshfs(mount, f"the workspace is used from other hosts, too: pod {names}")
 
 
-def go_strict(store: Store, layout: Layout, me: str, beat: Callable[[], None], why: str) -> None:
+def switch_to_hardlink(store: Store, layout: Layout, me: str, beat: Callable[[], None], why: str) -> None:
     """Change the workspace over to the hard-link lock, and wait until every live dispatcher has followed.
 
     Raises LockUnsupportedError when one does not: then two kinds of lock would be in use.
     """
     refuse_sshfs(mount_of(layout.run_state), why)
-    store.use_strict_lock()
+    store.use_hardlink_lock()
     wait_until_all_follow(layout, me, beat, why)
 
 
 def wait_until_all_follow(layout: Layout, me: str, beat: Callable[[], None], why: str) -> None:
     """Wait until every live dispatcher uses the hard-link lock; LockUnsupportedError when one does not."""
     mount = mount_of(layout.run_state)
-    watch = life.Watch()
+    watch = liveness.Watch()
     delay_s = heartbeat_delay_s(mount)
     begun = time.monotonic()
     while True:
         others = [
             info
-            for info in life.read_pods(layout)
-            if info.pod != me and info.phase != "ended" and not info.process_is_gone() and info.lock != "strict"
+            for info in liveness.read_pods(layout)
+            if info.pod != me and info.phase != "ended" and not info.process_is_gone() and info.lock != "hardlink"
         ]
         waited_s = time.monotonic() - begun
         # One that shows no heartbeat for so long has died without saying so.
@@ -145,14 +145,14 @@ def prove_for_command(store: Store, layout: Layout, wanted: str) -> None:
     """
     if not mount_of(layout.run_state).is_network or not os.path.isdir(layout.pods_dir):
         return
-    if store.lock_kind == STRICT:
+    if store.lock_kind == HARDLINK:
         wait_until_all_follow(layout, "", _nothing, "the hard-link lock is in use")
         return
     proof = prove_locks(layout, "", _nothing, _nothing)
     if proof.lying and wanted != AUTO:
         raise locks_refused(proof.message, layout.run_state, wanted)
     if proof.lying:
-        go_strict(store, layout, "", _nothing, proof.message)
+        switch_to_hardlink(store, layout, "", _nothing, proof.message)
 
 
 def _nothing(*_: object) -> None:

@@ -1,0 +1,1 @@
+"""What everything may use, the runtime included: files, YAML, values, hosts and processes."""

@@ -13,6 +13,48 @@ from typing import Protocol
 import msgspec
 
 
+class Key(msgspec.Struct, frozen=True, order=True):
+    """The identity of an attempt, everywhere: a job and the attempt's number, from 1."""
+
+    job_id: str
+    number: int
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What an attempt asks for. `gpus` 0: a CPU slot; None: a CPU slot or one GPU, whichever is free."""
+
+    gpus: int | None = None
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """Room for one attempt: its GPUs in PCI order, none for a CPU slot."""
+
+    gpus: tuple[int, ...] = ()
+
+
+class Capacity(Protocol):
+    """The room that an outlet has. Pure bookkeeping: no call blocks or asks anybody."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether `take` would refuse every request now."""
+
+    def refuses(self, request: Request) -> str:
+        """Why such an attempt can never run here; empty when it can, once there is room."""
+
+    def refuses_now(self, request: Request) -> str:
+        """Why there is no room whatever ends, such as GPUs that cannot be used; empty when waiting helps."""
+
+    def take(self, request: Request, ahead: Sequence[Request] = ()) -> Slot | None:
+        """A slot, from now on in use; None when there is no room now.
+
+        `ahead` are requests that come first and did not fit: what they wait for is kept for them.
+        """
+
+    def release(self, slot: Slot) -> None:
+        """Give back what `take` gave; ValueError for a slot that is not in use."""
+
+
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """One execution of an entry, ready to start: its directory holds the wrapper and all that the wrapper reads.
 

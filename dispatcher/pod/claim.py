@@ -14,7 +14,8 @@ import msgspec
 
 from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.needs import dependents
-from dispatcher.outlets.local.slots import Slot, Slots
+from dispatcher.outlets.base import Slot
+from dispatcher.outlets.local.slots import Slots
 from dispatcher.pod.offers import UNUSABLE, Offer
 from dispatcher.pod.waiting import Facts, Waiting, no_fault, retry_due
 from dispatcher.run_state.fold import Pause, host_scope

@@ -10,9 +10,8 @@ from dispatcher import contract
 from dispatcher.base import files
 from dispatcher.config import Config, Method, interpreter
 from dispatcher.matrix.entry import Entry
-from dispatcher.outlets.base import Attempt
+from dispatcher.outlets.base import Attempt, Slot
 from dispatcher.outlets.local.gpus import visible_devices
-from dispatcher.outlets.local.slots import Slot
 from dispatcher.templates.command import command_line, uses_script
 from dispatcher.templates.launcher import render_launcher
 from dispatcher.templates.training import render_training, write_script

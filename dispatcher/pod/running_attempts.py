@@ -14,11 +14,10 @@ from dispatcher.base import files
 from dispatcher.config import Config
 from dispatcher.errors import DispatcherError, OutletError, StorageError
 from dispatcher.matrix.entry import Entry
-from dispatcher.outlets.base import Ended
+from dispatcher.outlets.base import Ended, Slot
 from dispatcher.outlets.local import processes
 from dispatcher.outlets.local.outlet import LocalOutlet, make_handle
 from dispatcher.outlets.local.processes import boot_time_s
-from dispatcher.outlets.local.slots import Slot
 from dispatcher.pod import outcome
 from dispatcher.pod.launch import prepare
 from dispatcher.pod.limits import MARGIN_S, Limits, read_limits

@@ -17,10 +17,9 @@ from fleet import wait_until
 
 from dispatcher.config import Config, Method
 from dispatcher.matrix.entry import Entry
-from dispatcher.outlets.base import Attempt, Ended
+from dispatcher.outlets.base import Attempt, Ended, Slot
 from dispatcher.outlets.local import processes
 from dispatcher.outlets.local.outlet import LocalOutlet
-from dispatcher.outlets.local.slots import Slot
 from dispatcher.pod.launch import prepare
 from dispatcher.run_state import liveness
 from dispatcher.workspace import Layout

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.matrix.entry import Entry
-from dispatcher.outlets.local.slots import Slot, Slots
+from dispatcher.outlets.base import Slot
+from dispatcher.outlets.local.slots import Slots
 from dispatcher.pod.claim import Choice, ClaimQueue
 from dispatcher.pod.offers import Offer
 from dispatcher.pod.waiting import SLOT

@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from dispatcher.errors import PodError
-from dispatcher.outlets.local.slots import Slot, Slots
+from dispatcher.outlets.base import Slot
+from dispatcher.outlets.local.slots import Slots
 
 
 def take(slots: Slots, gpus: int) -> Slot:

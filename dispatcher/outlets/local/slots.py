@@ -10,15 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-import msgspec
-
 from dispatcher.errors import PodError
-
-
-class Slot(msgspec.Struct, frozen=True):
-    """Room for one attempt: its GPUs in PCI order, none for a CPU slot."""
-
-    gpus: tuple[int, ...] = ()
+from dispatcher.outlets.base import Slot
 
 
 class Slots:

@@ -19,7 +19,7 @@ from typing import Final
 
 from dispatcher import contract
 from dispatcher.errors import UsageError
-from dispatcher.runtime.checkpoint import processes
+from dispatcher.runtime import collectives
 from dispatcher.runtime.execution import ExecutionSpec
 
 LOCK_FILE: Final = ".lock"
@@ -34,7 +34,9 @@ _log = logging.getLogger(__name__)
 def only_run(spec: ExecutionSpec) -> Iterator[None]:
     """Keep others from running `spec` while the block lasts; UsageError, on all processes, when one does already."""
     path = spec.result_path(LOCK_FILE)
-    taken = processes.decide(lambda: contract.attempt_dir() is None and path not in _held and _take(path, spec))
+    taken = collectives.broadcast_result(
+        lambda: contract.attempt_dir() is None and path not in _held and _take(path, spec)
+    )
     try:
         yield
     finally:

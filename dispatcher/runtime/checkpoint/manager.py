@@ -18,7 +18,8 @@ import jax
 import msgspec
 
 from dispatcher.errors import CheckpointError, DamagedCheckpointError, DispatcherError
-from dispatcher.runtime.checkpoint import arrays, contents, files, processes, tree, verify
+from dispatcher.runtime import collectives
+from dispatcher.runtime.checkpoint import arrays, contents, files, tree, verify
 from dispatcher.runtime.checkpoint.background import Background
 from dispatcher.runtime.checkpoint.contents import Contents
 from dispatcher.runtime.checkpoint.directory import DirectoryStorage
@@ -111,7 +112,7 @@ class CheckpointManager:
             kept = replace(kept, metadata=metadata)
         if kept.random is None:
             kept = replace(kept, random=RandomState.capture())
-        each_process = processes.gather(kept.of_this_process())
+        each_process = collectives.all_gather(kept.of_this_process())
         staged, order = self._prepare(doing)
         draft = self._draft(step, order, resumable, metrics or {})
         to_write = tree.for_orbax(leaves, described)
@@ -126,7 +127,7 @@ class CheckpointManager:
             with self._cleaned(staged, doing):
                 if writing is not None:
                     writing.result()
-                if processes.first():
+                if collectives.is_first_process():
                     kept.write(staged, each_process)
                     files.write_new(staged / tree.TREE, tree.encode(described))
                     self._commit(staged, name, draft, doing)
@@ -142,7 +143,7 @@ class CheckpointManager:
         if not self._pending:
             return
         self._pending = False
-        processes.agree(self._background.wait())
+        collectives.raise_on_all(self._background.wait())
 
     def close(self) -> None:
         """Wait, and remove the scratch directory."""
@@ -179,7 +180,7 @@ class CheckpointManager:
     def register(self, name: str) -> CheckpointRef:
         """Make a committed checkpoint the latest, until another one is saved."""
         self.wait()
-        return self.find(processes.decide(lambda: self._series.register(name).name))
+        return self.find(collectives.broadcast_result(lambda: self._series.register(name).name))
 
     def go_back(self, name: str) -> CheckpointRef:
         """Make a committed checkpoint the latest, and set aside all that were saved after it, the best one too.
@@ -188,7 +189,7 @@ class CheckpointManager:
         them.
         """
         self.wait()
-        for place in processes.decide(lambda: self._series.go_back(name)):
+        for place in collectives.broadcast_result(lambda: self._series.go_back(name)):
             _log.info("saved after %s, now in %s", name, place)
         self._parent = name
         return self.find(name)
@@ -220,7 +221,7 @@ class CheckpointManager:
             except DamagedCheckpointError as error:
                 if ref is not None:
                     raise
-                processes.decide(functools.partial(self._series.set_aside, chosen.name, error))
+                collectives.broadcast_result(functools.partial(self._series.set_aside, chosen.name, error))
             else:
                 self._parent = chosen.name
                 if ref is None:
@@ -233,7 +234,7 @@ class CheckpointManager:
         CheckpointError when there were checkpoints and all of them are damaged: that is no beginning.
         """
         self.wait()
-        if not processes.decide(self._series.something_to_resume):
+        if not collectives.broadcast_result(self._series.something_to_resume):
             return None
         return self.load(target, partial=partial)
 
@@ -245,11 +246,11 @@ class CheckpointManager:
             order = self._series.next_order()
             return [str(self._storage.staging()), list(order)]
 
-        staged, order = processes.decide(prepare)
+        staged, order = collectives.broadcast_result(prepare)
         missing = None
         if not Path(staged).is_dir():
             missing = CheckpointError(f"{doing}: {staged} is not seen by process {jax.process_index()}")
-        processes.agree(missing)
+        collectives.raise_on_all(missing)
         return Path(staged), (order[0], order[1], order[2])
 
     def _draft(self, step: int, order: tuple[int, int, int], resumable: bool, metrics: Mapping[str, float]) -> Manifest:
@@ -295,7 +296,7 @@ class CheckpointManager:
 
     def _retain(self, read: str) -> None:
         """Remove what the retention does not keep, after the checkpoint `read` was; as far as that is possible."""
-        if self._retention is None or not processes.first():
+        if self._retention is None or not collectives.is_first_process():
             return
         try:
             self._series.check_current("older checkpoints are kept")
@@ -312,11 +313,11 @@ class CheckpointManager:
             raise
         except Exception as error:
             # It failed at one array, and Orbax does not wait for the others.
-            if processes.first():
+            if collectives.is_first_process():
                 files.remove_for_good(staged)
             raise arrays.writing_error(error, doing) from error
         finally:
-            if processes.first():
+            if collectives.is_first_process():
                 self._storage.clean(staged)
 
     def _choose(self, ref: CheckpointRef | None) -> tuple[CheckpointRef, Manifest]:
@@ -330,7 +331,7 @@ class CheckpointManager:
             found, manifest = self._series.found(wanted.name)
             return [found.name, msgspec.to_builtins(manifest)]
 
-        name, said = processes.decide(choose)
+        name, said = collectives.broadcast_result(choose)
         manifest = msgspec.convert(said, Manifest)
         return CheckpointRef.of(self.url, name, manifest), manifest
 
@@ -382,7 +383,7 @@ def _together() -> Iterator[None]:
         yield
     except Exception as error:  # noqa: BLE001  # it is raised by agree, here and on the others
         problem = error
-    processes.agree(problem)
+    collectives.raise_on_all(problem)
 
 
 def _open(place: str, scratch: Path | None, run: Run, patience_s: float) -> Storage:

@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 import jax
 from jax.experimental import multihost_utils
 
-from dispatcher.runtime.checkpoint import processes
+from dispatcher.runtime import collectives
 from dispatcher.runtime.configuration import Config, checked, configuration, configure, current_config
 from dispatcher.runtime.execution import ExecutionSpec, local
 from dispatcher.runtime.metrics import json_number
@@ -134,9 +134,9 @@ class BasicJob(ABC, Generic[C]):
 
     def _run_once(self) -> Row | None:
         # What the first process says counts: files show late on other hosts, and one that skips alone hangs the rest.
-        if processes.decide(lambda: bool(self.done)):
+        if collectives.broadcast_result(lambda: bool(self.done)):
             _log.info("%s: done already, skipped", self.spec.name)
-            kept: Row | None = processes.decide(self.kept_row)
+            kept: Row | None = collectives.broadcast_result(self.kept_row)
             return kept
         self.sync("start")
         said = self.run()
@@ -144,7 +144,7 @@ class BasicJob(ABC, Generic[C]):
         self.wait()
         row = None if said is None else {name: _cell(value) for name, value in said.items()}
         if row is not None:
-            processes.decide(lambda: self._write(row))
+            collectives.broadcast_result(lambda: self._write(row))
         self.sync("end")
         self.finish()
         return row

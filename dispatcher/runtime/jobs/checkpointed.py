@@ -10,8 +10,8 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from dispatcher import contract
 from dispatcher.errors import UsageError
-from dispatcher.runtime import yaml_text
-from dispatcher.runtime.checkpoint import CheckpointManager, CheckpointRef, Contents, Restored, Retention, processes
+from dispatcher.runtime import collectives, yaml_text
+from dispatcher.runtime.checkpoint import CheckpointManager, CheckpointRef, Contents, Restored, Retention
 from dispatcher.runtime.checkpoint.storage import SCRATCH
 from dispatcher.runtime.configuration import to_dict
 from dispatcher.runtime.execution import ExecutionSpec
@@ -96,7 +96,7 @@ class CheckpointedJob(BasicJob[C], Generic[C]):
             return False
         if not self._preemption.holding:
             self._preemption.hold(self.PREEMPTION_S)
-        return any(processes.gather(self._preemption.requested))
+        return any(collectives.all_gather(self._preemption.requested))
 
     def leave(self) -> NoReturn:
         """Wait until what was saved is committed, and exit with 75: the job goes back to the queue."""

@@ -15,8 +15,8 @@ import jax
 
 from dispatcher import contract
 from dispatcher.errors import BatchSizeError
+from dispatcher.runtime import collectives
 from dispatcher.runtime.batch_size import key_of, largest_that_fits, remember, remembered
-from dispatcher.runtime.checkpoint import processes
 from dispatcher.runtime.configuration import Config, to_dict
 from dispatcher.runtime.execution import ExecutionSpec, Topology
 from dispatcher.runtime.launching import OUTPUT
@@ -70,7 +70,7 @@ def find_batch_size(
     about = {"chip": chip, "tensor_shards": topology.tensor_shards, "share": share, "jax": jax.__version__}
     key, directory = key_of(job, document, **about), _directory(spec)
     path = directory / f"{key}.json"
-    known: int | None = processes.decide(lambda: remembered(path))
+    known: int | None = collectives.broadcast_result(lambda: remembered(path))
     if known is not None:
         _log.info("%s: batch size %d per device, as found before (%s)", spec.name, known, path)
         return Fit(known, path)

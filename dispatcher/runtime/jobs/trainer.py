@@ -14,8 +14,8 @@ import optax
 from flax import nnx
 
 from dispatcher.errors import ConfigError
-from dispatcher.runtime import sharding
-from dispatcher.runtime.checkpoint import Contents, RandomState, Restored, Retention, processes
+from dispatcher.runtime import collectives, sharding
+from dispatcher.runtime.checkpoint import Contents, RandomState, Restored, Retention
 from dispatcher.runtime.configuration import configure
 from dispatcher.runtime.execution import Topology
 from dispatcher.runtime.jobs import divergence
@@ -389,7 +389,9 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
     def _last_saved(self) -> str | None:
         """Where the last checkpoint is; None when nothing was saved yet. All processes together."""
         self.wait()
-        saved: str | None = processes.decide(lambda: None if (ref := type(self).latest(self.spec)) is None else ref.url)
+        saved: str | None = collectives.broadcast_result(
+            lambda: None if (ref := type(self).latest(self.spec)) is None else ref.url
+        )
         return saved
 
     def _conclude(self, stream: Stream, log: MetricsLog | None, found: dict[str, float]) -> None:
@@ -448,7 +450,7 @@ class BaseTrainer(RestoreableJob[C], Generic[C, M]):
         resumed = self.resume(self.tree(self.programs.target))
         if resumed is not None:
             self._take_up(resumed)
-            if self.best is not None and not processes.decide(self._has_best):
+            if self.best is not None and not collectives.broadcast_result(self._has_best):
                 # Somebody went back behind it: the next one that is evaluated is the best that there is.
                 self.best = None
             _log.info("%s: going on from step %d of %d", self.spec.name, self.step, self.training.steps)

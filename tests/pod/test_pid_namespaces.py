@@ -118,7 +118,7 @@ def test_a_temporary_file_of_another_container_is_left_alone(tmp_path: Path) -> 
     name = files.temporary_name(tmp_path / "pod.json")
     name.touch()
     code = (
-        "import sys, pathlib; from dispatcher.run_state import files; print(files.leftovers(pathlib.Path(sys.argv[1])))"
+        "import sys, pathlib; from dispatcher.base import files; print(files.leftovers(pathlib.Path(sys.argv[1])))"
     )
     words = [*CONTAINER, sys.executable, "-c", code, str(tmp_path)]
     found = subprocess.run(words, capture_output=True, text=True, check=True).stdout

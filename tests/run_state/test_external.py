@@ -82,7 +82,7 @@ def test_how_it_ended_is_the_scripts_to_say(store: Store, projected: bool) -> No
     assert store.seq == seq
     # It may run once more, here or there.
     Projector(store).write()
-    assert write(store, "a", state="queued").outside is False
+    assert write(store, "a", state="queued").external is False
 
 
 def test_claimed_and_ended_between_two_looks(store: Store) -> None:
@@ -145,7 +145,7 @@ def test_a_claim_names_its_process(store: Store, pid: Any) -> None:
 def test_a_claim_of_a_job_that_nobody_has_queued_yet(store: Store) -> None:
     lines = load(store.layout)
     save(store, {**lines, "new": dict(CLAIM)})
-    assert (store.records["new"].state, store.records["new"].outside) == (State.RUNNING, True)
+    assert (store.records["new"].state, store.records["new"].external) == (State.RUNNING, True)
 
 
 def test_what_runs_in_an_adopted_file_runs_outside(layout: Layout) -> None:

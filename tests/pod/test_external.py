@@ -74,7 +74,7 @@ def test_what_a_script_claims_is_left_to_it(fleet: Fleet, script: subprocess.Pop
     pod = fleet.start("pod", poll="0.2")
     fleet.wait_running("a")
     write(status, "b", **claim_of(script))
-    wait_until(lambda: fleet.record("b").outside, "the claim is taken in")
+    wait_until(lambda: fleet.record("b").external, "the claim is taken in")
     (fleet.root / "go").touch()
     fleet.wait_for("c", "done")
     assert "nobody watches it" in fleet.run("status")
@@ -219,7 +219,7 @@ def test_what_runs_outside_is_requeued_when_its_process_has_ended(
     script.kill()
     script.wait()
     assert fleet.wait_for("a", "done").attempt == 1
-    assert fleet.record("a").outside is False
+    assert fleet.record("a").external is False
     assert pod.stop() == 0
 
 

@@ -117,9 +117,7 @@ def test_an_attempt_that_lives_on_in_another_container_ends_before_the_next_begi
 def test_a_temporary_file_of_another_container_is_left_alone(tmp_path: Path) -> None:
     name = files.temporary_name(tmp_path / "pod.json")
     name.touch()
-    code = (
-        "import sys, pathlib; from dispatcher.base import files; print(files.leftovers(pathlib.Path(sys.argv[1])))"
-    )
+    code = "import sys, pathlib; from dispatcher.base import files; print(files.leftovers(pathlib.Path(sys.argv[1])))"
     words = [*CONTAINER, sys.executable, "-c", code, str(tmp_path)]
     found = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     assert found == "[]\n", "there is no such pid in the container, but the file's owner lives"

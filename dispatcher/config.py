@@ -165,10 +165,10 @@ def _script_lock(layout: Layout, name: str | None, faults: list[str]) -> Path | 
 
 
 def _load(path: Path, data: bytes) -> Mapping[Any, Any]:
-    from dispatcher.base.yaml_text import load_yaml
+    from dispatcher.base import yaml_text
 
     try:
-        document = load_yaml(data.decode("utf-8-sig"))
+        document = yaml_text.load(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise _error(path, [f"the byte {data[error.start]:#04x} is not UTF-8: save the file as UTF-8"]) from None
     except ValueError as error:

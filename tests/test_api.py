@@ -107,7 +107,7 @@ def test_add(workspace):
     assert list(added.entries) == ["base", "fft_1", "fft_2", "fft_3"]
     assert workspace.entries()["fft_3"].time_limit_s == 8 * 3600
     before = workspace.config.matrix.read_bytes()
-    with pytest.raises(ManifestError, match="stands 2 times"):
+    with pytest.raises(ManifestError, match="duplicate job_id: fft_3 "):
         workspace.add([{"job_id": "fft_3", "method": "fft"}])
     assert workspace.config.matrix.read_bytes() == before
     workspace.add([{"job_id": "more", "method": "fft", "needs": ["base"]}], "matrix/more.json")

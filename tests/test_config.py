@@ -125,7 +125,7 @@ methods:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("a: 1\na: 2", "line 2, column 1: the key 'a' stands here a second time"),
+        ("a: 1\na: 2", "line 2, column 1: duplicate key 'a'"),
         ("a: [", "line 1"),
         ("- a", "expected keys and values"),
         (b"matrix: \xff", "the byte 0xff is not UTF-8"),

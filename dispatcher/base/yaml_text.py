@@ -1,32 +1,48 @@
-"""Reading the YAML that people write: duplicate keys are faults, and words mean what they look like.
+"""YAML that people write and read: dispatcher.yaml, sweep files, the configurations of jobs.
 
-PyYAML follows YAML 1.1, where `no` (Norwegian) is false, `1e-4` is text and `1:30` is ninety. Here plain words follow
-the core schema of YAML 1.2, as in every newer tool; a date stays text. PyYAML itself is imported on the first use.
+PyYAML follows YAML 1.1, where `no` is false, `1e-4` is text and `1:30` is ninety. Here unquoted words follow the core
+schema of YAML 1.2, as in newer tools; a date stays text, and a duplicate key is an error. Written text is quoted where
+any version of YAML would read it as something else, so every reader gets the same values. Only plain data is ever
+constructed. PyYAML itself is imported on first use.
 """
 
 from __future__ import annotations
 
 import re
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import yaml
 
-_TAGS: tuple[tuple[str, str, str], ...] = (
+_TAG: Final = "tag:yaml.org,2002:"
+_SCALAR_TAGS: Final = tuple(_TAG + name for name in ("null", "bool", "int", "float"))
+# The type, the words that have it, and the characters with which they begin.
+_WORDS: Final[tuple[tuple[str, str, str], ...]] = (
     ("null", r"~|null|Null|NULL|", "~nN\0"),
     ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
-    ("int", r"[-+]?(0|[1-9][0-9]*)|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
-    ("float", r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
+    ("int", r"[-+]?(?:0|[1-9][0-9]*)|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    (
+        "float",
+        r"[-+]?(?:\.[0-9]+|(?:0|[1-9][0-9]*)(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
+        r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        "-+.0123456789",
+    ),
     ("merge", r"<<", "<"),
 )
+_LINE_BREAKS: Final = frozenset("\x85\u2028\u2029\ufeff")
 
 
-def load_yaml(text: str) -> Any:
-    """What `text` says; ValueError with line and column when it is not YAML or names a key twice."""
+def load(text: str, *, aliases: bool = True) -> Any:
+    """The value of the document `text`; ValueError with line and column for invalid YAML or a duplicate key.
+
+    Without `aliases`, anchors and aliases are errors too: ten lines of them can expand to billions of values.
+    """
     import yaml
 
     try:
+        if not aliases:
+            _refuse_anchors(text)
         return yaml.load(text, Loader=_loader())
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -38,33 +54,91 @@ def load_yaml(text: str) -> Any:
         raise ValueError("nested too deeply") from None
 
 
+def load_scalar(text: str) -> Any:
+    """The value of `text` as given on a command line: a word, quoted text, or a list or mapping in brackets.
+
+    Unlike in a document, `: ` and ` #` have no meaning in unquoted text, so a URL or a sentence is one value.
+    """
+    import yaml
+
+    stripped = text.strip()
+    if stripped.startswith(("[", "{", '"', "'")):
+        return load(stripped)
+    loader: Any = _loader()("")
+    tag = loader.resolve(yaml.ScalarNode, stripped, (True, False))
+    if tag not in _SCALAR_TAGS:
+        return text
+    return loader.construct_object(yaml.ScalarNode(tag, stripped))
+
+
+def dump(document: Any) -> str:
+    """`document` (mappings, lists, text, numbers, true, false, null) as YAML, with its keys in their order."""
+    import yaml
+
+    text: str = yaml.dump(
+        document, Dumper=_dumper(), sort_keys=False, allow_unicode=True, default_flow_style=False, width=120
+    )
+    return text
+
+
+def _refuse_anchors(text: str) -> None:
+    import yaml
+
+    event: Any
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        if getattr(event, "anchor", None) is not None:
+            raise yaml.composer.ComposerError(None, None, "expected no anchors (&) and aliases (*)", event.start_mark)
+
+
 @cache
 def _loader() -> type[yaml.SafeLoader]:
     import yaml
 
     class Loader(yaml.SafeLoader):
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-            # Merged keys (`<<`) may repeat on purpose, so what stands here is looked at before they come in.
+            # Before merged keys (`<<`) are added: those may repeat on purpose.
             seen: set[str] = set()
             for key, _ in node.value:
-                if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
-                    continue
-                if key.value in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"the key {key.value!r} stands here a second time", key.start_mark
-                    )
-                seen.add(key.value)
+                if isinstance(key, yaml.ScalarNode) and key.tag != f"{_TAG}merge":
+                    if key.value in seen:
+                        problem = f"duplicate key {key.value!r}"
+                        raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+                    seen.add(key.value)
             return super().construct_mapping(node, deep)
 
         def construct_int(self, node: yaml.ScalarNode) -> int:
             value = self.construct_scalar(node)
             return int(value, 0) if value.startswith(("0o", "0x")) else int(value)
 
-    # Not the inherited table, in which `no` and `on` are booleans.
+    # Replaces the inherited table, in which `no` is false and `1e-4` is text.
     Loader.yaml_implicit_resolvers = {}
-    Loader.add_constructor("tag:yaml.org,2002:int", Loader.construct_int)
-    for tag, pattern, first in _TAGS:
-        # An empty word has no first character; PyYAML files it under the empty text.
-        starts = ["" if letter == "\0" else letter for letter in first]
-        Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(rf"(?:{pattern})\Z"), starts)
+    Loader.add_constructor(f"{_TAG}int", Loader.construct_int)
+    _add_resolvers(Loader)
     return Loader
+
+
+@cache
+def _dumper() -> type[yaml.SafeDumper]:
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        def ignore_aliases(self, data: Any) -> bool:
+            # In an edited file, two keys that share a list must still be two values.
+            return True
+
+        def represent_str(self, data: str) -> yaml.ScalarNode:
+            # YAML treats these as line breaks; only escaped do they survive.
+            style = '"' if _LINE_BREAKS.intersection(data) else None
+            return self.represent_scalar(f"{_TAG}str", data, style=style)
+
+    Dumper.add_representer(str, Dumper.represent_str)
+    # Adds to the inherited table: text that YAML 1.1 reads as another type is quoted as well.
+    _add_resolvers(Dumper)
+    return Dumper
+
+
+def _add_resolvers(kind: Any) -> None:
+    for name, pattern, first in _WORDS:
+        # PyYAML files the empty word under the empty text.
+        starts = ["" if letter == "\0" else letter for letter in first]
+        kind.add_implicit_resolver(f"{_TAG}{name}", re.compile(rf"(?:{pattern})\Z"), starts)

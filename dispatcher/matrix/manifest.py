@@ -112,7 +112,7 @@ def read_entries(documents: Iterable[Any], known_ids: Collection[str] | None) ->
             entries[entry.job_id] = entry
     for job_id, places in positions.items():
         listed = " and ".join([", ".join(map(str, places[:-1])), str(places[-1])])
-        faults.append(f"{job_id}: stands {len(places)} times, as entries {listed}: give each its own job_id")
+        faults.append(f"duplicate job_id: {job_id} (entries {listed}); give each entry a job_id of its own")
     faults.extend(_case_faults(entries))
     faults.extend(_needs_faults(entries, known_ids, mentioned))
     return entries, faults

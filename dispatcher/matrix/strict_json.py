@@ -1,6 +1,6 @@
 """JSON for files that people write: what parsers let pass in silence is a fault here.
 
-msgspec is several times as fast as the standard library but does not notice a key that stands twice, and its messages
+msgspec is several times as fast as the standard library but does not notice a duplicate key, and its messages
 count bytes. So it decodes, a count of colons shows whether a key can have been lost, and only in case of doubt or
 error the standard library reads the text again.
 """
@@ -127,7 +127,7 @@ class _Object(dict[str, Any]):
 def _twice(data: bytes) -> list[str]:
     value = json.loads(data, object_pairs_hook=_Object)
     return [
-        f"{place}: the key {shown(key)} stands twice: remove one"
+        f"{place}: duplicate key {shown(key)}: remove one"
         for place, item in _objects(value, "the file")
         for key in item.twice
     ]

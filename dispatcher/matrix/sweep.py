@@ -98,11 +98,11 @@ def expand(spec: Mapping[str, Any] | str | os.PathLike[str]) -> list[dict[str, A
 
 
 def _load(path: str | os.PathLike[str]) -> Mapping[str, Any]:
-    from dispatcher.base.yaml_text import load_yaml
+    from dispatcher.base import yaml_text
 
     try:
         with open(path, encoding="utf-8-sig") as file:
-            document = load_yaml(file.read())
+            document = yaml_text.load(file.read())
     except OSError as error:
         raise ManifestError(str(path), [f"cannot be read: {error.strerror}"]) from None
     except UnicodeDecodeError:

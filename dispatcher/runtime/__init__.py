@@ -18,7 +18,8 @@ from a checkpoint, and what was said at the start is merged over that configurat
 
 Configuration. Dataclasses name the place of each field in one nested document (`places`); `value_types` says what a
 value may be, `configuration` merges, checks and reads documents, `config_tree` is the view of one with attributes,
-`yaml_text` the files. A job asks for its dataclasses, and those of its model and its optimizer come on their own.
+`base.yaml_text` reads and writes the files. A job asks for its dataclasses, and those of its model and its optimizer
+come on their own.
 
 Where it runs. `execution` has the devices, their mesh of data and tensor shards, and the directories: below `runs/` of
 the workspace are `data/`, `checkpoints/PROJECT/GROUP/NAME/` and `results/PROJECT/GROUP/NAME/`. The processes of one

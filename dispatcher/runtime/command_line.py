@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dispatcher import contract
+from dispatcher.base.yaml_text import dump
 from dispatcher.errors import DispatcherError, UsageError
 from dispatcher.runtime import launching
 from dispatcher.runtime.job_file import JobFile, read_job_file, write_job_file
 from dispatcher.runtime.registry import find_job, import_jobs, job_keys, summary
-from dispatcher.runtime.yaml_text import dump
 
 if TYPE_CHECKING:
     from dispatcher.runtime.jobs.basic import BasicJob

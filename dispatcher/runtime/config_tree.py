@@ -76,7 +76,7 @@ class Config:
         return [key for key in self._document if isinstance(key, str)]
 
     def __repr__(self) -> str:
-        from dispatcher.runtime import yaml_text
+        from dispatcher.base import yaml_text
 
         return yaml_text.dump(self._document).rstrip("\n")
 

@@ -19,8 +19,8 @@ from contextvars import ContextVar
 from dataclasses import MISSING
 from typing import Any, TypeVar
 
+from dispatcher.base import yaml_text
 from dispatcher.errors import ConfigError
-from dispatcher.runtime import yaml_text
 from dispatcher.runtime.config_tree import Config, assigned, live_document, to_dict
 from dispatcher.runtime.places import REQUIRED, Place, field, is_group, layout, nearest_path, places_of
 from dispatcher.runtime.value_types import MismatchError, convert, shown
@@ -181,7 +181,7 @@ def parse_overrides(words: Iterable[str]) -> dict[str, Any]:
             faults.append(f"{word!r}: expected a key and a value such as training.lr=1e-4")
             continue
         try:
-            value = yaml_text.load_word(text)
+            value = yaml_text.load_scalar(text)
         except ValueError as error:
             faults.append(f"{path} = {text!r}: cannot be read as YAML: {error}")
             continue

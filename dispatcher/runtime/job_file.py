@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from dispatcher.base import yaml_text
 from dispatcher.errors import ConfigError, StorageError, nearest
-from dispatcher.runtime import yaml_text
 from dispatcher.runtime.configuration import config_error
 from dispatcher.runtime.value_types import MismatchError, convert, shown
 

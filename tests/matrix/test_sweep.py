@@ -229,7 +229,7 @@ def test_what_is_refused(spec: dict[str, Any], expected: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("a: 1\na: 2", "line 2, column 1: the key 'a' stands here a second time"),
+        ("a: 1\na: 2", "line 2, column 1: duplicate key 'a'"),
         ("sweeps: [", "line 1, column"),
         ("[]", "expected the keys defaults, job_id, derive, sweeps"),
         ("[" * 5000, "nested too deeply"),

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dispatcher.base import yaml_text
 from dispatcher.errors import ConfigError
-from dispatcher.runtime import yaml_text
 from dispatcher.runtime.configuration import (
     REQUIRED,
     Config,

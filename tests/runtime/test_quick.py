@@ -120,7 +120,7 @@ def test_a_class_without_a_key_is_not_saved(tmp_path: Path) -> None:
         ("job: a\nrequest: {chip: 3, chips: 8}", r"(?s)2 problems.*request.chip = 3.*request.chips = 8: unknown key"),
         ("job: a\nrequest: h100", r'request = "h100": expected keys'),
         ("- a", r"expected keys and values"),
-        ("job: a\njob: b", r"line 2, column 1: the key 'job' stands here a second time"),
+        ("job: a\njob: b", r"line 2, column 1: duplicate key 'job'"),
     ],
 )
 def test_a_file_that_is_no_job_is_refused(tmp_path: Path, text: str, problem: str) -> None:

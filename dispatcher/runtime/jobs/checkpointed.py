@@ -9,8 +9,9 @@ from pathlib import PurePosixPath
 from typing import Any, Generic, NoReturn, TypeVar
 
 from dispatcher import contract
+from dispatcher.base import yaml_text
 from dispatcher.errors import UsageError
-from dispatcher.runtime import collectives, yaml_text
+from dispatcher.runtime import collectives
 from dispatcher.runtime.checkpoint import CheckpointManager, CheckpointRef, Contents, Restored, Retention
 from dispatcher.runtime.checkpoint.storage import SCRATCH
 from dispatcher.runtime.configuration import to_dict

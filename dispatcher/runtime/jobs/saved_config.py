@@ -6,8 +6,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
+from dispatcher.base import yaml_text
 from dispatcher.errors import ConfigError
-from dispatcher.runtime import yaml_text
 from dispatcher.runtime.checkpoint import Contents
 from dispatcher.runtime.config_tree import Config
 from dispatcher.runtime.configuration import config_error, defaults, unknown_values, with_new_names

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from dispatcher import contract
+from dispatcher.base import yaml_text
 from dispatcher.errors import CheckpointError, ConfigError, StorageError, UsageError
-from dispatcher.runtime import yaml_text
 from dispatcher.runtime.checkpoint import Contents
 from dispatcher.runtime.checkpoint.checksum import of_bytes
 from dispatcher.runtime.checkpoint.directory import DirectoryStorage

@@ -25,9 +25,9 @@ from tiny_training import config
 from werkzeug.serving import BaseWSGIServer, make_server
 
 from dispatcher import contract
+from dispatcher.base.yaml_text import dump
 from dispatcher.errors import CheckpointError, DamagedCheckpointError, StorageError, SupersededError
 from dispatcher.runtime.checkpoint import CheckpointManager, Contents, Retention
-from dispatcher.runtime.yaml_text import dump
 
 
 class Server:

@@ -27,6 +27,7 @@ from dispatcher.matrix import condition
 from dispatcher.report import changes
 from dispatcher.report.look import Looker
 from dispatcher.report.overview import Overview, overview
+from dispatcher.report.scope import check_scope
 from dispatcher.report.selection import parse_states, select
 from dispatcher.report.view import PodView, View
 from dispatcher.report.waiting import reasons
@@ -144,7 +145,7 @@ class Workspace:
         where: Where = (),
         changed: bool = False,
     ) -> changes.Plan:
-        """What `requeue`, `hold`, `abandon` or `mark` (`state`: what they lead to) would be about; changes nothing.
+        """What `requeue`, `hold`, `cancel` or `mark` (`state`: what they lead to) would be about; changes nothing.
 
         `changed`: only jobs that ran with other parameters than the manifest has now.
         """
@@ -181,8 +182,10 @@ class Workspace:
         """Keep jobs from being claimed until they are requeued; globs mean queued jobs only. Else as `requeue`."""
         return self.carry_out(self.plan(State.HELD, names, states=states, where=where))
 
-    def abandon(self, *names: str, states: Iterable[str] = (), where: Where = ()) -> Changes:
-        """Give jobs up and stop those that run; globs mean all that are not done. Else as `requeue`."""
+    def cancel(self, *names: str, states: Iterable[str] = (), where: Where = ()) -> Changes:
+        """Give jobs up (state `abandoned`) and stop those that run. Globs select all jobs that are not done. Otherwise
+        like `requeue`.
+        """
         return self.carry_out(self.plan(State.ABANDONED, names, states=states, where=where))
 
     def mark(self, state: State | str, *names: str, states: Iterable[str] = (), where: Where = ()) -> Changes:
@@ -191,23 +194,37 @@ class Workspace:
             raise UsageError(f"{state}: a job can be marked {' or '.join(VERDICTS)}")
         return self.carry_out(self.plan(State(state), names, states=states, where=where))
 
-    def forget(self, *names: str) -> list[str]:
-        """Remove the records of these jobs (ids, globs); what was removed. Their directories and history stay.
+    def delete(self, *names: str) -> list[str]:
+        """Delete the records of these jobs (ids, globs) and return their ids. Directories and history are kept.
 
-        Raises StateError when one of them is in flight; nothing is removed then.
+        A job that is still in a manifest is queued and run again. Raises StateError when one of the jobs is submitted
+        or running; nothing is deleted then.
         """
         jobs = select(self.look(), names)
         with self.changing() as tx:
             known = [job for job in jobs if tx.record(job) is not None]
             busy = [job for job in known if (record := tx.record(job)) and record.state in IN_FLIGHT]
             if busy:
-                raise StateError(f"{', '.join(busy[:3])}: in flight; abandon it first (`dispatcher abandon {busy[0]}`)")
+                raise StateError(f"{', '.join(busy[:3])}: running; cancel it first (`dispatcher cancel {busy[0]}`)")
             for job in known:
                 tx.forget(job)
         return known
 
-    def resume(self, scope: str) -> None:
-        """Go on claiming within a paused scope: a method, or `gpu:host:n`. UsageError when that is not paused."""
+    def pause(self, scope: str, why: str = "") -> None:
+        """Stop claiming within a scope: a method, `gpu:HOST:N` or `host:HOST`. Running jobs are not affected.
+
+        `why` is shown by `status`, with the name under which the change is recorded. Raises UsageError when the scope
+        is unknown or paused already.
+        """
+        check_scope(scope, self.look(), self.config)
+        with self.changing() as tx:
+            paused = self.store.fold.pauses.get(scope)
+            if paused is not None:
+                raise UsageError(f"{scope} is paused already, since {paused.at}: {paused.why}")
+            tx.note("paused", {"scope": scope, "why": f"by {self.store.by}" + (f": {why}" if why else "")})
+
+    def unpause(self, scope: str) -> None:
+        """Continue claiming within a paused scope. Raises UsageError when it is not paused."""
         with self.changing() as tx:
             pauses = self.store.fold.pauses
             if scope not in pauses:
@@ -227,19 +244,25 @@ class Workspace:
                 tx.note("cleared", {}, job=job or None)
         return cleared
 
-    def drain(self, pod: str, *, undo: bool = False) -> None:
-        """Let a pod on any host finish its jobs and claim no more; `undo` takes that back. UsageError: no such pod."""
+    def drain(self, pod: str) -> None:
+        """Let a pod on any host finish its jobs, claim no more and end. Raises UsageError when there is no such pod."""
+        path = self._drain_file(pod)
+        with files.shared_umask(self.layout.root), files.storing("asking the pod to drain with", path):
+            files.replace_file(path, f"{self.store.by}\n".encode(), durable=False)
+
+    def undrain(self, pod: str) -> None:
+        """Let a draining pod claim again. Raises UsageError when there is no such pod."""
+        path = self._drain_file(pod)
+        with files.storing("letting the pod claim again by removing", path):
+            path.unlink(missing_ok=True)
+
+    def _drain_file(self, pod: str) -> Path:
         from dispatcher.run_state import liveness
 
         known = liveness.pod_names(self.layout)
         if pod not in known:
             raise UsageError(f"there is no pod {pod!r}" + (nearest(pod, known) if known else ": no pod has run here"))
-        path = self.layout.pod_drain(pod)
-        with files.shared_umask(self.layout.root), files.storing("asking the pod to drain with", path):
-            if undo:
-                path.unlink(missing_ok=True)
-            else:
-                files.replace_file(path, f"{self.store.by}\n".encode(), durable=False)
+        return self.layout.pod_drain(pod)
 
     def add(self, entries: Iterable[Mapping[str, Any]], manifest: str | os.PathLike[str] | None = None) -> Manifest:
         """Append entries (as in matrix.json) to the default manifest, or to another file; what it holds then.

@@ -61,11 +61,11 @@ def test_looking(workspace):
 def test_changing(workspace):
     assert workspace.hold("fft_*").changed == {"fft_1": "held", "fft_2": "held"}
     assert workspace.requeue(where={"seed": "1"}).changed == {"fft_1": "requeued"}
-    assert workspace.abandon("fft_2", "fft_1").changed == {"fft_2": "abandoned", "fft_1": "abandoned"}
+    assert workspace.cancel("fft_2", "fft_1").changed == {"fft_2": "abandoned", "fft_1": "abandoned"}
     assert workspace.requeue("base").unchanged == {"base": "is queued already"}
     assert {line.by for line in workspace.history()} == {"script"}
     assert json.loads(workspace.layout.status_file.read_text())["fft_1"]["state"] == "abandoned"
-    assert workspace.forget("fft_1") == ["fft_1"]
+    assert workspace.delete("fft_1") == ["fft_1"]
     assert workspace.records()["fft_1"].rev == 0
 
 
@@ -96,8 +96,8 @@ def test_forget_refuses_what_is_in_flight(workspace):
         tx.change("base", "queued", {"state": "queued"})
         tx.change("fft_2", "queued", {"state": "queued"})
         tx.change("base", "claimed", {"state": "running", "attempt": 1})
-    with pytest.raises(StateError, match="abandon it first"):
-        workspace.forget("base", "fft_2")
+    with pytest.raises(StateError, match="cancel it first"):
+        workspace.delete("base", "fft_2")
     assert set(workspace.store.records) == {"base", "fft_2"}
 
 

@@ -1,4 +1,4 @@
-"""`dispatcher requeue | abandon | hold | mark | forget`: what a person wants to become of jobs."""
+"""`dispatcher requeue | hold | cancel | mark | delete`: change the state of jobs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from dispatcher.cli.common import jobs_argument, json_option, state_option, where_option, workspace
+from dispatcher.cli.complete import complete_jobs
 from dispatcher.cli.printing import note, print_json
 from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import Where
@@ -62,12 +63,12 @@ def hold(jobs: tuple[str, ...], states: tuple[str, ...], where: Where, yes: bool
 @where_option
 @_yes
 @json_option
-def abandon(jobs: tuple[str, ...], states: tuple[str, ...], where: Where, yes: bool, as_json: bool) -> int:
+def cancel(jobs: tuple[str, ...], states: tuple[str, ...], where: Where, yes: bool, as_json: bool) -> int:
     """Give jobs up, and stop those that run: ids, globs, --state, --where.
 
-    A glob or --where alone means all jobs that are not done.
+    Their state becomes abandoned. A glob or --where alone selects all jobs that are not done.
     """
-    return _request(State.ABANDONED, "abandon", jobs, states, where, yes=yes, as_json=as_json)
+    return _request(State.ABANDONED, "cancel", jobs, states, where, yes=yes, as_json=as_json)
 
 
 @click.command()
@@ -86,26 +87,33 @@ def mark(verdict: str, jobs: tuple[str, ...], states: tuple[str, ...], where: Wh
 
 
 @click.command()
-@click.argument("jobs", nargs=-1, required=True)
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB...", shell_complete=complete_jobs)
 @_yes
-def forget(jobs: tuple[str, ...], yes: bool) -> None:
-    """Remove the records of jobs (ids, globs) for good. Their directories and their history stay."""
+def delete(jobs: tuple[str, ...], yes: bool) -> None:
+    """Delete the records of jobs (ids, globs) for good. Their directories and their history are kept.
+
+    A job that is still in a manifest is queued and run again. To stop a job from running, use cancel.
+    """
     from dispatcher.report.selection import select
+    from dispatcher.report.waiting import names_text
 
     found = workspace()
     view = found.look()
-    meant = [job for job in select(view, jobs) if job not in view.unqueued]
-    if not meant:
-        click.echo("nothing to forget: no dispatcher has queued these yet")
+    selected = [job for job in select(view, jobs) if job not in view.unqueued]
+    if not selected:
+        click.echo("nothing to delete: no dispatcher has queued these jobs yet")
         return
-    question = f"Forget {_count(len(meant))}?"
+    listed = tuple(job for job in selected if job in view.entries)
+    if listed:
+        still = "is still in a manifest" if len(listed) == 1 else "are still in a manifest"
+        note(f"{names_text(listed)} {still} and will be queued and run again; use `dispatcher cancel` to give jobs up")
+    question = f"Delete the record{'' if len(selected) == 1 else 's'} of {_count(len(selected))}?"
     if not yes:
         if not sys.stdin.isatty():
-            raise UsageError(f"{question} Say --yes: there is no terminal to ask on")
+            raise UsageError(f"{question} There is no terminal to ask on: add --yes")
         click.confirm(question, abort=True)
-    for job in found.forget(*meant):
-        again = ": its manifest still lists it, so it will be queued anew" if job in view.entries else ""
-        click.echo(f"{job}: forgotten{again}")
+    for job in found.delete(*selected):
+        click.echo(f"{job}: deleted")
 
 
 def _request(

@@ -45,3 +45,25 @@ def complete_pods(ctx: click.Context, _param: click.Parameter, incomplete: str) 
     from dispatcher.run_state.liveness import pod_names
 
     return [pod for pod in pod_names(Layout(_completing(ctx).root)) if pod.startswith(incomplete)]
+
+
+def complete_scopes(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Methods and hosts, which can be paused."""
+    from dispatcher.errors import DispatcherError
+
+    try:
+        view = _completing(ctx).look()
+    except DispatcherError:
+        return []
+    methods = [entry.method for entry in view.entries.values()]
+    scopes = dict.fromkeys([*methods, *(f"host:{pod.info.host}" for pod in view.pods)])
+    return [scope for scope in scopes if scope.startswith(incomplete)]
+
+
+def complete_paused(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    from dispatcher.errors import DispatcherError
+
+    try:
+        return [scope for scope in _completing(ctx).look().pauses if scope.startswith(incomplete)]
+    except DispatcherError:
+        return []

@@ -103,7 +103,7 @@ def _faults(found: Workspace, after: bytes, shown: Collection[str]) -> list[str]
     except StatusFileError as error:
         return [str(error)]
     gone = [job for job in shown if job not in lines]
-    faults = [f"{job}: the line was removed; `dispatcher forget {job}` removes a record" for job in gone[:5]]
+    faults = [f"{job}: the line was removed; `dispatcher delete {job}` removes a record" for job in gone[:5]]
     if len(gone) > len(faults):
         faults.append(f"... and {len(gone) - len(faults)} more lines")
     return faults + [f"{change.job}: {change.why}" for change in _changes(found, after) if change.event == "refused"]

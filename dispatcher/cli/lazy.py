@@ -1,6 +1,6 @@
 """A command group that imports a command's module only when that command is called.
 
-`dispatcher status` is typed all day, and must not pay for what `dispatcher edit` or a pod need.
+`dispatcher status` is typed all day and must not pay for what `dispatcher edit` or a pod imports.
 """
 
 from __future__ import annotations
@@ -16,11 +16,15 @@ from dispatcher.errors import nearest
 
 
 class LazyGroup(click.Group):
-    """`commands_in` names, for every command, the module that holds it; the attribute bears the command's name."""
+    """`commands_in` names the module of every command; the module's attribute has the command's name.
 
-    def __init__(self, *args: Any, commands_in: Mapping[str, str], **kwargs: Any) -> None:
+    `hints` maps words of other tools to the command that does the same here.
+    """
+
+    def __init__(self, *args: Any, commands_in: Mapping[str, str], hints: Mapping[str, str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._modules = dict(commands_in)
+        self._hints = dict(hints)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._modules)
@@ -32,7 +36,7 @@ class LazyGroup(click.Group):
         try:
             module = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
-            # An installation may come without a command's module; what such a module itself lacks is a fault.
+            # An installation may leave out a command's module. A module that it imports must be there.
             if error.name == module_name:
                 return None
             raise
@@ -46,5 +50,6 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         word = args[0]
         if not word.startswith("-") and self.get_command(ctx, word) is None:
-            ctx.fail(f"there is no command {word!r}{nearest(word, self._modules)}")
+            hint = f" (did you mean {self._hints[word]!r}?)" if word in self._hints else nearest(word, self._modules)
+            ctx.fail(f"no such command {word!r}{hint}")
         return super().resolve_command(ctx, args)

@@ -31,17 +31,21 @@ _COMMANDS: Final = {
     "history": "dispatcher.cli.history",
     "results": "dispatcher.cli.results",
     "requeue": "dispatcher.cli.change",
-    "abandon": "dispatcher.cli.change",
     "hold": "dispatcher.cli.change",
+    "cancel": "dispatcher.cli.change",
     "mark": "dispatcher.cli.change",
-    "forget": "dispatcher.cli.change",
+    "delete": "dispatcher.cli.change",
     "edit": "dispatcher.cli.edit",
     "pods": "dispatcher.cli.pods",
     "drain": "dispatcher.cli.pods",
-    "resume": "dispatcher.cli.pods",
+    "undrain": "dispatcher.cli.pods",
+    "pause": "dispatcher.cli.pods",
+    "unpause": "dispatcher.cli.pods",
     "doctor": "dispatcher.cli.doctor",
     "job": "dispatcher.cli.job",
 }
+# Words that people try, and the command that does it.
+_HINTS: Final = {"abandon": "cancel", "forget": "delete", "resume": "unpause"}
 _INTERRUPTED: Final = 130
 _BROKEN_PIPE: Final = 141
 _CANNOT_PRINT: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
@@ -84,6 +88,7 @@ def _read_interval(_ctx: click.Context, _param: click.Parameter, value: str | No
 @click.group(
     cls=LazyGroup,
     commands_in=_COMMANDS,
+    hints=_HINTS,
     name="dispatcher",
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},

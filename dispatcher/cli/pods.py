@@ -1,4 +1,4 @@
-"""`dispatcher pods | drain | resume`: the dispatchers of the workspace, and what keeps them from claiming."""
+"""`dispatcher pods | drain | undrain | pause | unpause`: pods, and what stops them from claiming."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dispatcher.cli.common import json_option, workspace
-from dispatcher.cli.complete import complete_pods
+from dispatcher.cli.complete import complete_paused, complete_pods, complete_scopes
 from dispatcher.cli.printing import print_json, print_rows
 
 if TYPE_CHECKING:
@@ -100,25 +100,38 @@ def _is_worth_reading(pod: PodView) -> bool:
 
 @click.command()
 @click.argument("pod", shell_complete=complete_pods)
-@click.option("--undo", is_flag=True, help="Let it claim again.")
-def drain(pod: str, undo: bool) -> None:
-    """Let POD, on whatever host, finish its jobs and claim no more."""
+def drain(pod: str) -> None:
+    """Let POD, on whatever host, finish its jobs, claim no more and end."""
     found = workspace()
     view = next((view for view in found.pods() if view.info.pod == pod), None)
-    if view is not None and not view.is_alive and not undo:
-        # A wish that is left behind would end the pod when it is started again.
-        click.echo(f"{pod} does not run: there is nothing to drain")
+    if view is not None and not view.is_alive:
+        # The request would end the pod when it is started again.
+        click.echo(f"{pod} is not running: there is nothing to drain")
         return
-    found.drain(pod, undo=undo)
-    if undo:
-        click.echo(f"{pod} may claim again")
-    else:
-        click.echo(f"{pod} on {view.info.host if view else '?'} will finish its jobs and claim no more")
+    found.drain(pod)
+    click.echo(f"{pod} on {view.info.host if view else '?'} will finish its jobs and claim no more")
 
 
 @click.command()
-@click.argument("scope")
-def resume(scope: str) -> None:
-    """Go on claiming within SCOPE, which is paused: a method, gpu:HOST:N, or host:HOST."""
-    workspace().resume(scope)
-    click.echo(f"{scope}: claiming goes on")
+@click.argument("pod", shell_complete=complete_pods)
+def undrain(pod: str) -> None:
+    """Let POD claim again after `drain`."""
+    workspace().undrain(pod)
+    click.echo(f"{pod} may claim again")
+
+
+@click.command()
+@click.argument("scope", shell_complete=complete_scopes)
+@click.option("--why", default="", metavar="TEXT", help="The reason, shown by status.")
+def pause(scope: str, why: str) -> None:
+    """Stop claiming within SCOPE: a method, gpu:HOST:N, or host:HOST. Running jobs are not affected."""
+    workspace().pause(scope, why)
+    click.echo(f"{scope} paused")
+
+
+@click.command()
+@click.argument("scope", shell_complete=complete_paused)
+def unpause(scope: str) -> None:
+    """Continue claiming within SCOPE, which is paused: a method, gpu:HOST:N, or host:HOST."""
+    workspace().unpause(scope)
+    click.echo(f"{scope} unpaused")

@@ -42,7 +42,7 @@ class Fence:
         """Make the directory of `attempt`, or of one beyond all that are there; None when the job is blocked.
 
         Directories that the journal does not know are left by claimants that died between mkdir and journal, and by
-        records that were removed (`forget`). One that somebody who lives has made blocks the job.
+        records that were removed (`delete`). One that somebody who lives has made blocks the job.
         """
         try:
             made, why = self._pass(tx, job, attempt)

@@ -355,7 +355,9 @@ class Turn:
         note = "" if pause is None else f"no claims: {pause.scope} is paused since {pause.at}: {pause.why}"
         if note != self._host_note:
             self._host_note = note
-            self.say(f"{note}. Go on with `dispatcher resume {pause.scope}`" if pause else "claims go on on this host")
+            self.say(
+                f"{note}. Continue with `dispatcher unpause {pause.scope}`" if pause else "this host may claim again"
+            )
 
     def _carry_out_desired(self) -> None:
         """Stop what people want stopped, and kill what is no longer the entry's current attempt."""

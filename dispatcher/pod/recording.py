@@ -96,7 +96,7 @@ class Recorder:
                 tx.note("paused", {"scope": scope, "why": why})
                 # A pause of its host a pod says whenever there is one.
                 if scope != host_scope(host_name()):
-                    self._say(f"paused {scope}: {why}. `dispatcher resume {scope}` goes on")
+                    self._say(f"paused {scope}: {why}. Continue with `dispatcher unpause {scope}`")
 
     def _policy(self, entry: Entry | None) -> Policy:
         if entry is None:

@@ -263,7 +263,7 @@ class Pod:
             self._enter(DRAINING, "asked by `dispatcher drain`")
         elif not wanted and self.phase == DRAINING and self._told_to_drain:
             self._told_to_drain = False
-            self._enter(RUNNING, "`dispatcher drain --undo`")
+            self._enter(RUNNING, "asked by `dispatcher undrain`")
 
     def _is_over(self) -> bool:
         while self._signals_heard < self._signals.count:

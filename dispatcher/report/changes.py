@@ -88,4 +88,4 @@ def what_happened(event: str, seen: Record) -> str:
     """The event of a change of a record, which was `seen` before, in a person's words."""
     if event == "requested" and seen.external:
         return f"waits until pid {seen.pid} has ended, which runs on this host and which nobody watches"
-    return {"requested": "its owner is asked to stop it", "marked": BY_HAND}.get(event, event)
+    return {"requested": "stop requested", "marked": BY_HAND}.get(event, event)

@@ -133,7 +133,7 @@ def notices(view: View) -> list[str]:
     found += [_refusal_text(refusal.job, refusal.why, refusal.line) for refusal in view.refusals]
     found += [
         f"{'method ' if ':' not in pause.scope else ''}{pause.scope} is paused since {pause.at}: {pause.why}. "
-        f"Go on with `dispatcher resume {pause.scope}`"
+        f"Continue with `dispatcher unpause {pause.scope}`"
         for pause in view.pauses.values()
     ]
     found += unwatched_notices(view)

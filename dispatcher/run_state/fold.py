@@ -29,7 +29,7 @@ _PLAIN: Final = frozenset({"queued", "claimed", "started", "submitted", "snapsho
 
 class Pause(msgspec.Struct, frozen=True):
     """Claiming of a method (`fft`), on a GPU (`gpu:NAME:3`) or on a host (`host:NAME`) is paused until
-    `dispatcher resume SCOPE`.
+    `dispatcher unpause SCOPE`.
     """
 
     scope: str

@@ -18,7 +18,7 @@ _MANY: Final = 20
 # Among so many ids that begin and end alike the nearest is looked for.
 _CANDIDATES: Final = 50
 _ADD: Final = "add it to the manifest, then a dispatcher queues it and writes its line"
-_FORGET: Final = "`dispatcher forget JOB` removes one, `abandoned` stops it from being claimed"
+_FORGET: Final = "`dispatcher delete JOB` removes one, `abandoned` stops it from being claimed"
 
 
 def merge(lines: Mapping[str, Mapping[str, Any]], known: Known, *, is_whole: bool = True) -> list[Outcome]:

@@ -108,7 +108,7 @@ def test_a_command_of_another_host_goes_over_first(nfs):
     pod = lab.start(a, "pod-a", slots=1)
     pod.wait_for_output("start job", 60)
     # The last ones: going over takes a few seconds, and the first ones are at work meanwhile.
-    lab.run(b, "abandon", *JOBS[8:])
+    lab.run(b, "cancel", *JOBS[8:])
     assert pod.wait(120) == 0, pod.output()
     assert a.run(["ls", a.path("run_state/claims.hardlink")]).returncode == 0
     assert [line["event"] for line in lab.journal()].count("abandoned") == 4

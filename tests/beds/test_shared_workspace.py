@@ -63,7 +63,7 @@ def test_nothing_is_lost_and_nothing_runs_twice(nfs, mount):
 def _edit_from_both_hosts(lab: Lab, job: str, number: int) -> list[tuple[str, str, str]]:
     """Abandon a held job from one host and queue it again from the other; each edit as (job, event, host)."""
     one, other = (lab.a, lab.b) if number % 2 else (lab.b, lab.a)
-    lab.run(one, "abandon", job)
+    lab.run(one, "cancel", job)
     lab.run(other, "requeue", job)
     return [(job, "abandoned", one.name), (job, "requeued", other.name)]
 

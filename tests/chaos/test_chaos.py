@@ -96,7 +96,7 @@ def finish(fleet: Fleet, storm: Storm) -> None:
         if aside:
             storm.requeue(*aside)
         for scope in storm.workspace().look().pauses:
-            storm.workspace().resume(scope)
+            storm.workspace().unpause(scope)
         time.sleep(0.2)
     for pod in storm.pods:
         pod.send(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""requeue, hold, abandon, forget, edit, resume and drain: what they change, what they refuse, and whom they ask."""
+"""requeue, hold, cancel, delete, edit, pause and drain: what they change, what they refuse, and what they ask."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import stat
 import subprocess
 
 import pytest
+
+from dispatcher.api import user_at_host
 
 
 def journal_of(lab, job):
@@ -44,7 +46,7 @@ def test_states_and_values_together(lab):
 
 def test_a_running_job_that_is_named_is_asked_to_stop(lab):
     lab.put("base", "running")
-    assert lab.run("abandon", "base").out == "base: its owner is asked to stop it\n"
+    assert lab.run("cancel", "base").out == "base: stop requested\n"
     assert json.loads(lab.layout.status_file.read_text())["base"]["desired"] == "abandoned"
     assert "running -> abandoned" in lab.run("status").out
 
@@ -77,7 +79,7 @@ def test_done_by_hand_is_refused_while_it_runs(lab):
 
 def test_refusals_are_told_and_the_rest_is_done(lab):
     lab.put("base", "done")
-    outcome = lab.run("abandon", "base", "fft_german_s1")
+    outcome = lab.run("cancel", "base", "fft_german_s1")
     assert outcome.code == 1
     assert outcome.out == "fft_german_s1: abandoned\n"
     assert outcome.err.startswith("base: refused: it is done")
@@ -150,18 +152,30 @@ def test_colour_on_a_terminal_only(lab):
     assert "\x1b" not in lab.run("status").out
 
 
-def test_forget(lab):
+def test_delete(lab):
     lab.put("base", "failed")
     lab.put("stranger", "failed")
     lab.put("fft_german_s1", "running")
-    assert "there is no terminal" in lab.run("forget", "stranger").err
-    assert lab.run("forget", "stranger", "--yes").out == "stranger: forgotten\n"
-    assert "queued anew" in lab.run("forget", "base", "--yes").out
-    outcome = lab.run("forget", "fft_german_s1", "--yes")
+    assert "there is no terminal" in lab.run("delete", "stranger").err.lower()
+    outcome = lab.run("delete", "stranger", "--yes")
+    assert (outcome.out, outcome.err) == ("stranger: deleted\n", "")
+    outcome = lab.run("delete", "base", "--yes")
+    assert outcome.out == "base: deleted\n"
+    assert "base is still in a manifest and will be queued and run again" in outcome.err
+    outcome = lab.run("delete", "fft_german_s1", "--yes")
     assert outcome.code == 1
-    assert "in flight" in outcome.err
+    assert "running; cancel it first (`dispatcher cancel fft_german_s1`)" in outcome.err
     assert list(json.loads(lab.layout.status_file.read_text())) == ["fft_german_s1"]
     assert [event for event, _ in journal_of(lab, "stranger")][-1] == "forgotten"
+
+
+def test_delete_warns_before_it_asks(lab):
+    """Somebody who wants a job gone for good must learn before the answer that its manifest brings it back."""
+    lab.put("base", "failed")
+    code, written = on_terminal(lab, "delete", "base", answer=b"n\n")
+    assert code != 0
+    assert 0 <= written.index("will be queued and run again") < written.index("Delete the record of 1 job?")
+    assert lab.state("base") == "failed"
 
 
 @pytest.fixture
@@ -256,10 +270,48 @@ def test_edit_of_a_broken_status_file_leaves_it_alone(lab, editor):
     assert lab.layout.status_file.read_text() == broken
 
 
-def test_resume(lab):
+def test_unpause(lab):
     with lab.workspace.changing() as tx:
         tx.note("paused", {"scope": "lora", "why": "5 failed alike"})
-    assert "did you mean 'lora'?" in lab.run("resume", "loro").err
-    assert lab.run("resume", "lora").code == 0
-    assert "nothing is" in lab.run("resume", "lora").err
+    assert "did you mean 'lora'?" in lab.run("unpause", "loro").err
+    assert lab.run("unpause", "lora").out == "lora unpaused\n"
+    assert "nothing is" in lab.run("unpause", "lora").err
     assert lab.run("status").err == ""
+
+
+def test_pause_a_method(lab):
+    assert "unknown method 'loro' (did you mean 'lora'?)" in lab.run("pause", "loro").err
+    assert lab.run("pause", "lora", "--why", "tokenizer is broken").out == "lora paused\n"
+    notice = lab.run("status").err
+    assert "method lora is paused since" in notice
+    assert "tokenizer is broken" in notice
+    assert "dispatcher unpause lora" in notice
+    assert f"by {user_at_host()}" in notice
+    again = lab.run("pause", "lora")
+    assert (again.code, "paused already" in again.err) == (2, True)
+    assert lab.run("unpause", "lora").code == 0
+    assert lab.run("status").err == ""
+
+
+@pytest.mark.parametrize(
+    ("scope", "part"),
+    [
+        ("gpu:nowhere:0", "unknown host 'nowhere'"),
+        ("host:nowhere", "unknown host 'nowhere'"),
+        ("gpu:nowhere", "gpu:nowhere:0"),
+        ("gpu:nowhere:x", "gpu:HOST:N"),
+        ("pod:a", "a method, gpu:HOST:N or host:HOST"),
+    ],
+)
+def test_pause_refuses_a_scope_that_nothing_has(lab, scope, part):
+    outcome = lab.run("pause", scope)
+    assert outcome.code == 2
+    assert part in outcome.err
+    assert list(lab.workspace.history()) == []
+
+
+def test_the_hint_for_a_word_of_other_tools(lab):
+    for word, verb in (("abandon", "cancel"), ("forget", "delete"), ("resume", "unpause"), ("requeu", "requeue")):
+        outcome = lab.run(word, "base")
+        assert outcome.code == 2
+        assert f"no such command '{word}' (did you mean '{verb}'?)" in outcome.err

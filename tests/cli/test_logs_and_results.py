@@ -160,7 +160,7 @@ def test_pods_and_drain_of_a_real_pod(lab, until):
         assert "no pod 'pod-1' (did you mean 'pod-0'?)" in lab.run("drain", "pod-1").err
         assert "claim no more" in lab.run("drain", "pod-0").out
         until(lambda: lab.run("pods", "--json").json[0]["state"] == "draining", "the pod drains")
-        assert lab.run("abandon", "slow").code == 0
+        assert lab.run("cancel", "slow").code == 0
         assert pod.wait(timeout=30) == 0
         assert lab.run("pods", "--json").json[0]["state"] == "ended"
         assert "does not run" in lab.run("drain", "pod-0").out

@@ -110,7 +110,7 @@ def test_why_the_rest_waits(lab):
     assert why["base"] is None
     plain = lab.run("status")
     assert "held: not claimed until it is requeued" in plain.out
-    assert "dispatcher resume lora" in plain.err
+    assert "dispatcher unpause lora" in plain.err
 
 
 def test_jobs_of_other_manifests_are_found(lab):

@@ -50,11 +50,11 @@ def test_a_broken_host_stops_claiming_and_says_so(broken: Fleet) -> None:
     other = broken.start("other", "--until-empty", poll="0.2")
     assert other.end() == 1
     assert f"{SCOPE} is paused" in other.said
-    assert f"dispatcher resume {SCOPE}" in other.said
+    assert f"dispatcher unpause {SCOPE}" in other.said
     assert other.said.count("could not run here") == 2, "the same is said of every job"
     assert [job for job, record in broken.records().items() if record.attempt] == tried
     (broken.root / "repaired").touch()
-    broken.run("resume", SCOPE)
+    broken.run("unpause", SCOPE)
     for job in jobs:
         broken.wait_for(job, "done")
     status = broken.try_("status")
@@ -127,6 +127,6 @@ def test_a_host_that_cannot_start_anything_is_paused_too(fleet: Fleet) -> None:
     assert len(tried) == 5
     assert {record.reason for record in tried} == {"cannot start"}
     obstacle.unlink()
-    fleet.run("resume", SCOPE)
+    fleet.run("unpause", SCOPE)
     for job in fleet.records():
         fleet.wait_for(job, "done")

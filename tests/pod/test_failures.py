@@ -169,12 +169,12 @@ def test_the_same_failure_of_five_entries_pauses_their_method(fleet: Fleet) -> N
     example = fleet.record("bad_4").error or ""
     assert example.startswith("FileNotFoundError: /data/run")
     assert example in said.stdout + said.stderr, "no example is shown word for word"
-    assert "resume bad" in said.stdout + said.stderr
+    assert "unpause bad" in said.stdout + said.stderr
     (fleet.root / "repaired").touch()
-    fleet.run("resume", "bad")
+    fleet.run("unpause", "bad")
     for n in (5, 6, 7):
         fleet.wait_for(f"bad_{n}", "done")
-    assert "resume" not in fleet.run("status")
+    assert "unpause" not in fleet.run("status")
 
 
 def test_different_failures_pause_nothing(fleet: Fleet) -> None:
@@ -217,7 +217,7 @@ def test_a_gpu_on_which_different_methods_fail_is_paused(fleet: Fleet) -> None:
     assert 5 <= len(failed) < len(jobs)
     wait_until(lambda: "failed here in a row" in fleet.run("pods"), "`pods` says why")
     (fleet.root / "repaired").touch()
-    fleet.run("resume", scope)
+    fleet.run("unpause", scope)
     fleet.run("requeue", *failed)
     for job in failed:
         fleet.wait_for(job, "done")

@@ -133,7 +133,7 @@ def test_an_attempt_that_was_killed_is_over_for_other_pods_too(fleet: Fleet) -> 
     first = fleet.start("first", "--where", "lr=1")
     fleet.wait_for("a", "failed")
     fleet.write_manifest([shell("a", "true", lr=2)])
-    fleet.run("forget", "a", "--yes")
+    fleet.run("delete", "a", "--yes")
     second = fleet.start("second", "--until-empty")
     assert second.end() == 0, second.said
     assert (fleet.record("a").pod, fleet.record("a").attempt) == ("second", 2)

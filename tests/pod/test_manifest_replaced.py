@@ -88,5 +88,5 @@ def test_a_forgotten_entry_is_queued_anew(fleet: Fleet) -> None:
     fleet.start("other", "--max-jobs", "2")
     fleet.wait_running("long")
     fleet.start("pod", poll="600").ready()
-    fleet.run("forget", "a", "--yes")
+    fleet.run("delete", "a", "--yes")
     assert fleet.wait_for("a", "done").attempt == 2, "an attempt's number was used again"

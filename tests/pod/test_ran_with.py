@@ -124,7 +124,7 @@ def test_what_nobody_knows_is_said(fleet: Fleet) -> None:
     fleet.layout.run_state.mkdir()
     fleet.layout.status_file.write_text('{"adopted": {"state": "done"}}')
     fleet.run("mark", "done", "marked")
-    fleet.run("abandon", "never")
+    fleet.run("cancel", "never")
     fleet.write_manifest([entry("adopted", 9), entry("marked", 9), entry("never", 9)])
     assert "other parameters" not in fleet.try_("status").stderr
     done = fleet.try_("requeue", "--changed")

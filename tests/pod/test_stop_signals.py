@@ -113,7 +113,7 @@ def test_a_drain_that_is_taken_back(fleet: Fleet) -> None:
     fleet.wait_running("a")
     fleet.run("drain", "pod")
     pod.says("draining")
-    fleet.run("drain", "pod", "--undo")
+    fleet.run("undrain", "pod")
     pod.says("claims go on")
     (fleet.root / "go").touch()
     assert pod.end() == 0

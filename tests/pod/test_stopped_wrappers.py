@@ -54,10 +54,10 @@ def test_one_that_is_stopped_again_and_again_is_killed(fleet: Fleet) -> None:
     assert fleet.pids() == {}
 
 
-@pytest.mark.parametrize("word", ["abandon", "hold"])
+@pytest.mark.parametrize("word", ["cancel", "hold"])
 def test_what_a_person_asks_for_is_done(fleet: Fleet, word: str) -> None:
     fleet.write_manifest([shell("a", LONG)])
     fleet.start("pod", poll="600")
     stop_wrapper(fleet, "a")
     fleet.run(word, "a")
-    fleet.wait_for("a", {"abandon": "abandoned", "hold": "held"}[word])
+    fleet.wait_for("a", {"cancel": "abandoned", "hold": "held"}[word])

@@ -44,10 +44,10 @@ def test_a_running_entry_is_stopped_by_hand_at_once(fleet: Fleet, how: str, stat
     assert record.attempt == (2 if state == "queued" else 1)
     assert fleet.exit_file("a", 1)["exit_code"] == 143
     if then == "running":
-        fleet.run("abandon", "a")
+        fleet.run("cancel", "a")
 
 
-@pytest.mark.parametrize(("verb", "then"), [("requeue", "running"), ("abandon", "abandoned"), ("hold", "held")])
+@pytest.mark.parametrize(("verb", "then"), [("requeue", "running"), ("cancel", "abandoned"), ("hold", "held")])
 def test_a_running_entry_is_stopped_by_command(fleet: Fleet, verb: str, then: str) -> None:
     fleet.write_manifest([shell("a", LONG), shell("b", "true")])
     fleet.start("pod", "--max-jobs", "3", poll="600")
@@ -55,7 +55,7 @@ def test_a_running_entry_is_stopped_by_command(fleet: Fleet, verb: str, then: st
     fleet.run(verb, "a")
     if verb == "requeue":
         fleet.wait_running("a", 2)
-        fleet.run("abandon", "a")
+        fleet.run("cancel", "a")
         then = "abandoned"
     fleet.wait_for("a", then)
     # Its slot is free again.
@@ -68,7 +68,7 @@ def test_a_held_entry_waits_until_it_is_queued(fleet: Fleet) -> None:
     fleet.wait_running("gate")
     edit(fleet, "a", state="held")
     fleet.wait_for("a", "held")
-    fleet.run("abandon", "gate")
+    fleet.run("cancel", "gate")
     fleet.wait_for("b", "done")
     assert fleet.record("a").attempt == 0
     edit(fleet, "a", state="queued")
@@ -81,7 +81,7 @@ def test_priority_by_hand(fleet: Fleet) -> None:
     fleet.wait_running("gate")
     edit(fleet, "c", priority=5)
     wait_until(lambda: fleet.record("c").priority == 5, "the priority is taken in")
-    fleet.run("abandon", "gate")
+    fleet.run("cancel", "gate")
     fleet.wait_for("b", "done")
     assert fleet.claimed() == ["gate", "c", "a", "b"]
 
@@ -109,7 +109,7 @@ def test_an_edit_that_cannot_be_used_is_refused_and_said(fleet: Fleet) -> None:
     assert "did you mean 'queued'" in said.stdout + said.stderr
     assert fleet.record("a").state == "running"
     assert list(fleet.layout.rejected_dir.iterdir())
-    fleet.run("abandon", "a")
+    fleet.run("cancel", "a")
 
 
 def test_a_half_written_file_stops_nothing(fleet: Fleet) -> None:
@@ -121,7 +121,7 @@ def test_a_half_written_file_stops_nothing(fleet: Fleet) -> None:
     broken = whole[: len(whole) // 2]
     fleet.layout.status_file.write_bytes(broken)
     pod.says("matrix_status.json")
-    fleet.run("abandon", "gate")
+    fleet.run("cancel", "gate")
     fleet.wait_for("a", "done")
     assert fleet.layout.status_file.read_bytes() == broken
     fleet.layout.status_file.write_bytes(whole)
@@ -133,7 +133,7 @@ def test_stopping_what_a_dead_dispatcher_left(fleet: Fleet) -> None:
     first = fleet.start("first")
     fleet.wait_running("a")
     first.kill()
-    fleet.run("abandon", "a")
+    fleet.run("cancel", "a")
     fleet.write_manifest([shell("b", "true")], "other.json")
     fleet.start("second", "--matrix", "other.json", poll="0.3")
     fleet.wait_for("a", "abandoned")

@@ -332,7 +332,7 @@ def test_a_removed_line_is_refused_and_the_record_stays() -> None:
     del copy["a"]
     said = world.take_in(copy)
     assert [(outcome.job, outcome.event) for outcome in said] == [("a", "refused")]
-    assert "dispatcher forget" in said[0].why
+    assert "dispatcher delete" in said[0].why
     assert set(world.records) == {"a", "b"}
 
 

@@ -1,0 +1,35 @@
+"""What a pause applies to: a method, a GPU of a host, or a host."""
+
+from __future__ import annotations
+
+from dispatcher.config import Config
+from dispatcher.errors import UsageError, nearest
+from dispatcher.report.view import View
+
+_FORMS = "a method, gpu:HOST:N or host:HOST"
+
+
+def check_scope(scope: str, view: View, config: Config) -> None:
+    """Raise UsageError unless `scope` names a known method, a GPU of a known host, or a known host."""
+    kind, colon, rest = scope.partition(":")
+    if not colon:
+        methods = dict.fromkeys([*(entry.method for entry in view.entries.values()), *config.methods])
+        _check_known("method", scope, list(methods))
+    elif kind == "host":
+        _check_known("host", rest, _hosts(view))
+    elif kind == "gpu":
+        host, _, index = rest.rpartition(":")
+        if not (index.isascii() and index.isdigit()):
+            raise UsageError(f"{scope}: a GPU is named gpu:HOST:N, for example gpu:{rest or 'node1'}:0")
+        _check_known("host", host, _hosts(view))
+    else:
+        raise UsageError(f"{scope}: expected {_FORMS}")
+
+
+def _hosts(view: View) -> list[str]:
+    return list(dict.fromkeys(pod.info.host for pod in view.pods))
+
+
+def _check_known(what: str, name: str, known: list[str]) -> None:
+    if name not in known:
+        raise UsageError(f"unknown {what} {name!r}" + (nearest(name, known) if known else f": no {what} is known here"))

@@ -1,16 +1,27 @@
 """The seam between the loop and the places where attempts run: plain data in, plain data out.
 
-An outlet never touches the run state. Its poll is batched, so that one query serves all attempts in flight, and a
-state that it does not know is Unknown, which nobody takes for ended.
+An outlet never touches the run state. No call of it waits for a program, a host or a network: `submit` and `cancel`
+only begin something, `poll` returns what is known by now. All of them take many attempts at once, so that one query
+serves all attempts in flight. An attempt is identified by its `Key`; a scheduler's own id is only a hint.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
+
+from dispatcher.run_state.liveness import SlotInfo
+from dispatcher.run_state.states import State
+from dispatcher.workspace import Layout
+
+# Why an attempt ended, where the exit status alone does not tell.
+PREEMPTED: Final = "preempted"
+TIME_LIMIT: Final = "time limit"
+SUPERSEDED: Final = "superseded"
+CANNOT_START: Final = "cannot start"
 
 
 class Key(msgspec.Struct, frozen=True, order=True):
@@ -18,6 +29,9 @@ class Key(msgspec.Struct, frozen=True, order=True):
 
     job_id: str
     number: int
+
+    def __str__(self) -> str:
+        return f"{self.job_id}/{self.number}"
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -55,6 +69,179 @@ class Capacity(Protocol):
         """Give back what `take` gave; ValueError for a slot that is not in use."""
 
 
+class Bundle(msgspec.Struct, frozen=True, kw_only=True):
+    """What an attempt is started from: rendered, not delivered.
+
+    `files` are those of its directory by name; the wrapper is `contract.WRAPPER_FILE`. `shared_files` are further ones
+    by their path below the workspace's root; an earlier attempt may be reading the old content. `environment` are
+    changes to the environment in which the wrapper is started (None removes a variable).
+    """
+
+    key: Key
+    request: Request
+    slot: Slot
+    files: Mapping[str, bytes]
+    shared_files: Mapping[str, bytes] = {}
+    environment: Mapping[str, str | None] = {}
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an attempt runs, as it is recorded when it starts. `pid` is the wrapper's, `handle` the scheduler's id."""
+
+    handle: str | None = None
+    host: str | None = None
+    pid: int | None = None
+    gpus: tuple[int, ...] = ()
+
+
+class Pending(msgspec.Struct, frozen=True):
+    """Accepted, not started yet."""
+
+    why: str = ""
+
+
+class Running(msgspec.Struct, frozen=True):
+    """A process of it lives; `note` names what is unusual (strays are being stopped)."""
+
+    note: str = ""
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """Nothing of the attempt is left. The one type for that, from the outlet to the record.
+
+    The outlet fills in what it knows. `exit_code` None: there is no exit status. `exit_reason` is what the wrapper or
+    the scheduler tells beyond the status (`time limit`, `preempted`, `superseded`, `cannot start`), empty when the
+    status is all. `ended_at` is a journal time. `error` is the last error line, or what else is known of the end.
+    `ran_s` is for how long it ran. `oom_killed`: the kernel killed a process of its host for lack of memory meanwhile.
+    `blames_host`: it could not be started, and not because of the entry.
+
+    `pod.outcome.classify` completes the reason and the error from the end of the log, adds `pod_stopped` (its
+    dispatcher was told to stop), `step` and `checkpoint` (the last ones that it reported).
+    """
+
+    exit_code: int | None
+    exit_reason: str = ""
+    ended_at: str | None = None
+    error: str | None = None
+    ran_s: float | None = None
+    oom_killed: bool = False
+    blames_host: bool = False
+    pod_stopped: bool = False
+    step: float | None = None
+    checkpoint: float | None = None
+
+
+class Unknown(msgspec.Struct, frozen=True):
+    """It cannot be told at the moment; never treated as ended."""
+
+    why: str = ""
+
+
+Status = Pending | Running | Ended | Unknown
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What is known of one attempt. `placement` None: it has none yet."""
+
+    status: Status
+    placement: Placement | None = None
+
+
+class Orphan(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt in flight whose dispatcher, the pod of this name, is dead.
+
+    `is_unwanted`: its job was cancelled, held or requeued meanwhile, so it is to be stopped.
+    """
+
+    key: Key
+    pod: str
+    placement: Placement
+    is_unwanted: bool = False
+
+
+class Outlet(Protocol):
+    """A place where attempts run."""
+
+    @property
+    def name(self) -> str:
+        """What `outlet` in an entry and in a record means."""
+
+    @property
+    def capacity(self) -> Capacity:
+        """The slots of this outlet, which belong to this pod alone."""
+
+    @property
+    def first_state(self) -> State:
+        """The state of an attempt that was claimed: running where it starts at once, else submitted."""
+
+    @property
+    def layout(self) -> Layout:
+        """The workspace's paths as attempts see them."""
+
+    def environment(self, slot: Slot) -> Mapping[str, str | None]:
+        """The variables that show an attempt its slot (None removes one)."""
+
+    def submit(self, bundles: Sequence[Bundle]) -> None:
+        """Begin to start these attempts. Whatever fails is reported by `poll`: never raises.
+
+        A bundle that was submitted before, also by an earlier dispatcher, is the same submission.
+        """
+
+    def poll(self, keys: Sequence[Key]) -> Mapping[Key, Report]:
+        """What is known by now of attempts that were submitted or adopted; the same end until `forget`."""
+
+    def cancel(self, keys: Sequence[Key], *, reason: str = "", force: bool = False) -> None:
+        """Stop these attempts: TERM, and KILL after the grace period; `force` kills at once.
+
+        `reason` is what the exit status is to tell (`preempted`), empty when a person has asked for it.
+        """
+
+    def fence(self, keys: Sequence[Key]) -> None:
+        """Mark these attempts as superseded: wherever one of them may still live, it finds that and ends."""
+
+    def forget(self, keys: Sequence[Key]) -> None:
+        """Their ends are recorded: `poll` will not be asked for them again."""
+
+    def adopt(self, attempts: Mapping[Key, Placement]) -> Mapping[Key, Slot]:
+        """Watch attempts that an earlier dispatcher of this pod's name had claimed, and take their slots.
+
+        Those that this outlet cannot watch from here are left out: they are recovered like other pods'.
+        """
+
+    def recover(self, orphans: Sequence[Orphan]) -> Mapping[Key, Report]:
+        """What is known by now of attempts of dead dispatchers; called at every poll interval while they are in flight.
+
+        Stops those that are unwanted, and what a job has left behind. One that counts as lost is superseded first.
+        """
+
+    def inspect(self, orphans: Sequence[Orphan]) -> Mapping[Key, Status]:
+        """How `recover` would find them; changes nothing."""
+
+    def refresh_capacity(self) -> None:
+        """Find out what of the slots can be used now; called before claims, cheap when it was done just before."""
+
+    def capacity_due_in_s(self) -> float | None:
+        """Seconds until `refresh_capacity` may find room that was not there; None when it cannot."""
+
+    def hold(self, scopes: Mapping[str, str]) -> None:
+        """Give nothing new to these scopes (`gpu:HOST:2`: why), and again to all others; unknown scopes are ignored."""
+
+    def slot_infos(self) -> list[SlotInfo]:
+        """The slots as `dispatcher pods` shows them."""
+
+    def describe(self) -> str:
+        """The slots in a few words: `GPUs 0,1 and 2 CPU slots`."""
+
+    def wait_fds(self) -> list[int]:
+        """Descriptors that become readable when `poll` has news."""
+
+    def due_in_s(self) -> float | None:
+        """Seconds until `poll` has to be called although no descriptor is readable; None when never."""
+
+    def close(self) -> None:
+        """Release what the outlet holds; its attempts run on."""
+
+
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """One execution of an entry, ready to start: its directory holds the wrapper and all that the wrapper reads.
 
@@ -70,51 +257,4 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     environment: Mapping[str, str | None] = {}
 
 
-class Pending(msgspec.Struct, frozen=True):
-    """Accepted, not started yet."""
-
-    why: str = ""
-
-
-class Running(msgspec.Struct, frozen=True):
-    """Some process of it lives; `note` says what is unusual (strays being stopped)."""
-
-    note: str = ""
-
-
-class Ended(msgspec.Struct, frozen=True):
-    """Nothing of it is left. `exit_code` None: it was killed outright and nobody wrote an exit status.
-
-    `reason` is what the wrapper or the scheduler says beyond the status: `time limit`, `preempted`, `superseded`,
-    `out of memory`; empty when the status says all. `detail` is what else is known of one that nobody saw ending.
-    """
-
-    exit_code: int | None
-    reason: str = ""
-    ended_at: str | None = None
-    detail: str = ""
-
-
-class Unknown(msgspec.Struct, frozen=True):
-    """Nobody can say at the moment; never treated as ended."""
-
-    why: str = ""
-
-
-Outcome = Pending | Running | Ended | Unknown
-
-
-class Outlet(Protocol):
-    """A place where attempts run."""
-
-    def submit(self, attempt: Attempt) -> str:
-        """Start it; a handle that finds it again, also by a dispatcher that is started later."""
-
-    def poll(self, handles: Sequence[str]) -> Mapping[str, Outcome]:
-        """How each of them is; one query for all."""
-
-    def cancel(self, handle: str, *, force: bool = False) -> None:
-        """Ask it to end (TERM, and KILL after the grace period); `force` kills at once. Returns without waiting."""
-
-    def log(self, handle: str) -> Path:
-        """Where to read its output."""
+Outcome = Status

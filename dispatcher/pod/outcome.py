@@ -14,19 +14,17 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher import contract
-from dispatcher.outlets.base import Ended
+from dispatcher.outlets.base import CANNOT_START, PREEMPTED, SUPERSEDED, TIME_LIMIT, Ended
 from dispatcher.pod.error_line import last_error_line, last_line
 from dispatcher.run_state.edits import FRESH_START
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.states import Record, State
+from dispatcher.workspace import AttemptPaths
 
-PREEMPTED: Final = "preempted"
 LOST: Final = "lost"
 OUT_OF_MEMORY: Final = "out of memory"
-TIME_LIMIT: Final = "time limit"
 SETUP: Final = "setup"
 STOPPED: Final = "stopped on request"
-CANNOT_START: Final = "cannot start"
 REQUEUE: Final = "requeue"
 _LONGEST_BACKOFF_S: Final = 3600.0
 # Beyond any backoff's way to the longest one.
@@ -64,70 +62,61 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     on_preempted: str = REQUEUE
 
 
-class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """Why an attempt ended: `done`, or a failure with its reason and last error line.
-
-    `step` is the last one in its progress.json, `checkpoint` the step in its checkpoint.json and `ran_s` how long it
-    ran, where they are known. `pod_stopped`: its dispatcher was told to stop. `blames_host`: it could not be started,
-    and the entry has no part in that.
-    """
-
-    exit_code: int | None
-    reason: str | None = None
-    error: str | None = None
-    ended_at: str | None = None
-    step: float | None = None
-    checkpoint: float | None = None
-    ran_s: float | None = None
-    pod_stopped: bool = False
-    blames_host: bool = False
-
-    @property
-    def is_suspicious(self) -> bool:
-        """Whether the host may be to blame: no job could be started, or it died at once and told nothing."""
-        at_once = self.ran_s is not None and self.ran_s < _SOON_S
-        return self.blames_host or (self.reason == LOST and self.exit_code is None and at_once)
+def is_suspicious(ended: Ended) -> bool:
+    """Whether the host may be to blame: no job could be started, or it died at once without a word."""
+    at_once = ended.ran_s is not None and ended.ran_s < _SOON_S
+    return ended.blames_host or (ended.exit_reason == LOST and ended.exit_code is None and at_once)
 
 
-def classify(ended: Ended, log_end: str, *, oom_killed: bool = False, ran_s: float | None = None) -> Ending:
-    """The reason of an end, from the exit status, what the wrapper says and the end of the log.
+def judge(ended: Ended, paths: AttemptPaths) -> Ended:
+    """Why an attempt ended, with the end of its log and how far it got where that matters."""
+    if ended.exit_code == contract.EXIT_DONE:
+        return classify(ended, "")
+    if ended.exit_reason == CANNOT_START:
+        return ended
+    judged = classify(ended, read_log_end(paths.log))
+    step, checkpoint = read_step(paths.progress), read_step(paths.checkpoint)
+    return msgspec.structs.replace(judged, step=step, checkpoint=checkpoint)
 
-    `oom_killed`: the host's kernel has killed a process for want of memory while the attempt ran.
-    """
+
+def classify(ended: Ended, log_end: str) -> Ended:
+    """Completes the reason and the error from the exit status, what the wrapper tells and the end of the log."""
     code = ended.exit_code
     if code == contract.EXIT_DONE:
-        return Ending(exit_code=0, ended_at=ended.ended_at)
-    if ended.reason == PREEMPTED or (code == contract.EXIT_PREEMPTED and ended.reason not in (TIME_LIMIT, SETUP)):
-        # The wrapper says so when its dispatcher was stopped; a job that was told by others says it by its status.
-        stopped = ended.reason == PREEMPTED
-        return Ending(exit_code=code, reason=PREEMPTED, ended_at=ended.ended_at, pod_stopped=stopped, ran_s=ran_s)
-    if code is None or ended.reason == "superseded":
-        known = _what_is_known(ended, log_end, oom_killed, ran_s) if code is None else ended.reason
-        return Ending(exit_code=code, reason=LOST, error=known, ended_at=ended.ended_at, ran_s=ran_s)
+        return msgspec.structs.replace(ended, exit_reason="", error=None)
+    if ended.exit_reason == PREEMPTED or (
+        code == contract.EXIT_PREEMPTED and ended.exit_reason not in (TIME_LIMIT, SETUP)
+    ):
+        # The wrapper tells it when its dispatcher was stopped; a job that others have told uses the exit status.
+        stopped = ended.exit_reason == PREEMPTED
+        return msgspec.structs.replace(ended, exit_reason=PREEMPTED, error=None, pod_stopped=stopped)
+    if code is None or ended.exit_reason == SUPERSEDED:
+        known = _what_is_known(ended, log_end) if code is None else ended.exit_reason
+        return msgspec.structs.replace(ended, exit_reason=LOST, error=known)
     lines = log_end.splitlines()
     # A wrapper adds 128 to the signal's number, as shells do.
     number = code - 128 if 128 < code < 128 + signal.NSIG else None
-    if ended.reason:
-        reason = ended.reason
-    elif (number == signal.SIGKILL and oom_killed) or _says_out_of_memory(lines):
+    if ended.exit_reason:
+        reason = ended.exit_reason
+    elif (number == signal.SIGKILL and ended.oom_killed) or _says_out_of_memory(lines):
         reason = OUT_OF_MEMORY
     else:
         reason = f"exit {code}" if number is None else f"signal {number}"
-    error = last_error_line(lines)
-    return Ending(exit_code=code, reason=reason, error=error, ended_at=ended.ended_at, ran_s=ran_s)
+    return msgspec.structs.replace(ended, exit_reason=reason, error=last_error_line(lines))
 
 
 def _says_out_of_memory(lines: Sequence[str]) -> bool:
     return any(_OOM_TEXT.search(line) for line in [line for line in lines if line.strip()][-_OOM_LINES:])
 
 
-def _what_is_known(ended: Ended, log_end: str, oom_killed: bool, ran_s: float | None) -> str:
-    """All that there is to say of an attempt that nobody saw ending."""
+def _what_is_known(ended: Ended, log_end: str) -> str:
+    """What there is to tell of an attempt that left no exit status."""
     lines = log_end.splitlines()
-    known = [(ended.reason or "no exit status") + (f" after {_duration(ran_s)}" if ran_s is not None else "")]
-    if ended.detail:
-        known.append(ended.detail)
-    if oom_killed:
+    ran = "" if ended.ran_s is None else f" after {_duration(ended.ran_s)}"
+    known = [(ended.exit_reason or "no exit status") + ran]
+    if ended.error:
+        known.append(ended.error)
+    if ended.oom_killed:
         known.append("the kernel killed a process of this host for want of memory meanwhile")
     line = last_error_line(lines) or last_line(lines)
     known.append(f"its log ends: {line}" if line else "its log is empty")
@@ -170,88 +159,88 @@ def is_retried(reason: str, policy: Policy, used: int) -> bool:
     return used < policy.retries and (not policy.retry_on or bool(kinds & set(policy.retry_on)))
 
 
-def after(ending: Ending, record: Record, policy: Policy, now_s: float) -> tuple[str, dict[str, Any]]:
+def after(ended: Ended, record: Record, policy: Policy, now_s: float) -> tuple[str, dict[str, Any]]:
     """The event and the changed fields of a record whose attempt has ended. `now_s`: wall clock, for the backoff."""
     finished = {
-        "finished_at": ending.ended_at or now_text(now_s),
-        "exit_code": ending.exit_code,
-        "reason": ending.reason,
-        "error": ending.error,
+        "finished_at": ended.ended_at or now_text(now_s),
+        "exit_code": ended.exit_code,
+        "reason": ended.exit_reason or None,
+        "error": ended.error,
         "desired": None,
     }
-    if record.desired is not None and not (ending.exit_code == 0 and record.desired is not State.QUEUED):
+    if record.desired is not None and not (ended.exit_code == 0 and record.desired is not State.QUEUED):
         if record.desired is State.QUEUED:
             return "stopped", {"state": State.QUEUED, **FRESH_START}
         return "stopped", {**finished, "state": record.desired, "reason": STOPPED, "error": None}
-    if ending.exit_code == 0 and ending.reason is None:
+    if ended.exit_code == 0 and not ended.exit_reason:
         unset = dict.fromkeys(("retries", "requeues", "retry_at", "backoff", "furthest_step", "furthest_checkpoint"))
         return "done", {**finished, **unset, "state": State.DONE}
-    reason = ending.reason or "unknown"
-    goes_back = _goes_back(ending, policy)
-    if ending.pod_stopped or (goes_back and record.requeues < policy.max_requeues):
-        return "auto_requeued", {**FRESH_START, **_requeued(ending, record, policy, now_s), "state": State.QUEUED}
+    reason = ended.exit_reason or "unknown"
+    goes_back = _goes_back(ended, policy)
+    if ended.pod_stopped or (goes_back and record.requeues < policy.max_requeues):
+        return "auto_requeued", {**FRESH_START, **_requeued(ended, record, policy, now_s), "state": State.QUEUED}
     if is_retried(reason, policy, record.retries):
-        fields = {**finished, **_backoff(ending, record, policy, now_s, quick=False)}
+        fields = {**finished, **_backoff(ended, record, policy, now_s, quick=False)}
         return "retried", {**fields, "state": State.QUEUED, "retries": record.retries + 1, "pid": None, "gpu": None}
     if goes_back:
         reason = f"{reason} {record.requeues + 1} times"
     return "failed", {**finished, "state": State.FAILED, "reason": reason}
 
 
-def _requeued(ending: Ending, record: Record, policy: Policy, now_s: float) -> dict[str, Any]:
+def _requeued(ended: Ended, record: Record, policy: Policy, now_s: float) -> dict[str, Any]:
     """What an entry keeps that goes back to the queue; one whose pod was stopped goes on as if nothing had been."""
-    kept = {"reason": ending.reason, "error": ending.error, "retries": record.retries or None}
-    if ending.pod_stopped:
+    kept = {"reason": ended.exit_reason or None, "error": ended.error, "retries": record.retries or None}
+    if ended.pod_stopped:
         again = {"backoff": record.backoff or None, "requeues": record.requeues or None}
-        return {**kept, **_furthest(ending, record), **again}
-    before = 0 if _got_further(ending, record) else record.requeues
-    return {**kept, **_backoff(ending, record, policy, now_s, quick=True), "requeues": before + 1}
+        return {**kept, **_furthest(ended, record), **again}
+    before = 0 if _got_further(ended, record) else record.requeues
+    return {**kept, **_backoff(ended, record, policy, now_s, quick=True), "requeues": before + 1}
 
 
-def _goes_back(ending: Ending, policy: Policy) -> bool:
+def _goes_back(ended: Ended, policy: Policy) -> bool:
     """Whether the end is not the entry's fault and its method lets it go back to the queue."""
-    if ending.reason == PREEMPTED:
+    if ended.exit_reason == PREEMPTED:
         return policy.on_preempted == REQUEUE
-    return (ending.reason == LOST or ending.blames_host) and policy.on_lost == REQUEUE
+    return (ended.exit_reason == LOST or ended.blames_host) and policy.on_lost == REQUEUE
 
 
-def _saves(ending: Ending, record: Record) -> bool:
+def _saves(ended: Ended, record: Record) -> bool:
     """Whether the attempt, or one before it, has reported a checkpoint."""
-    return ending.checkpoint is not None or record.furthest_checkpoint is not None
+    return ended.checkpoint is not None or record.furthest_checkpoint is not None
 
 
-def _got_further(ending: Ending, record: Record) -> bool:
+def _got_further(ended: Ended, record: Record) -> bool:
     """Whether the attempt saved a newer checkpoint than all before it; where none reports any, reached a later step.
 
     What an attempt reached and did not save is lost. So the two are never compared: the first checkpoint of an entry
     is further than any step, and after it steps no longer count.
     """
-    if _saves(ending, record):
-        return _is_beyond(ending.checkpoint, record.furthest_checkpoint)
-    return _is_beyond(ending.step, record.furthest_step)
+    if _saves(ended, record):
+        return _is_beyond(ended.checkpoint, record.furthest_checkpoint)
+    return _is_beyond(ended.step, record.furthest_step)
 
 
 def _is_beyond(step: float | None, furthest: float | None) -> bool:
     return step is not None and (furthest is None or step > furthest)
 
 
-def _furthest(ending: Ending, record: Record) -> dict[str, float | None]:
+def _furthest(ended: Ended, record: Record) -> dict[str, float | None]:
     """The greatest step that was saved, and the greatest that was reported, by this attempt or one before it."""
     step, checkpoint = record.furthest_step, record.furthest_checkpoint
     return {
-        "furthest_step": ending.step if _is_beyond(ending.step, step) else step,
-        "furthest_checkpoint": ending.checkpoint if _is_beyond(ending.checkpoint, checkpoint) else checkpoint,
+        "furthest_step": ended.step if _is_beyond(ended.step, step) else step,
+        "furthest_checkpoint": ended.checkpoint if _is_beyond(ended.checkpoint, checkpoint) else checkpoint,
     }
 
 
-def _backoff(ending: Ending, record: Record, policy: Policy, now_s: float, *, quick: bool) -> dict[str, Any]:
+def _backoff(ended: Ended, record: Record, policy: Policy, now_s: float, *, quick: bool) -> dict[str, Any]:
     """When the entry may be claimed again: after a pause that doubles until an attempt gets further than the others.
 
     An attempt that reports neither checkpoints nor steps got further when it ran for long. `quick`: the first pause is
     a short one.
     """
-    silent = ending.step is None and not _saves(ending, record)
-    worth_it = _got_further(ending, record) or (silent and (ending.ran_s or 0.0) >= _USEFUL_S)
+    silent = ended.step is None and not _saves(ended, record)
+    worth_it = _got_further(ended, record) or (silent and (ended.ran_s or 0.0) >= _USEFUL_S)
     level = 0 if worth_it else record.backoff
     if quick:
         pause_s = min(_QUICK_S, policy.backoff_s) if level == 0 else policy.backoff_s * 2.0 ** (level - 1)
@@ -260,6 +249,6 @@ def _backoff(ending: Ending, record: Record, policy: Policy, now_s: float, *, qu
     at = datetime.fromisoformat(now_text(now_s)) + timedelta(seconds=min(pause_s, _LONGEST_BACKOFF_S))
     return {
         "backoff": min(level + 1, _MOST_DOUBLINGS),
-        **_furthest(ending, record),
+        **_furthest(ended, record),
         "retry_at": now_text(at.timestamp()) if pause_s > 0 else None,
     }

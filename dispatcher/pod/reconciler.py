@@ -10,9 +10,9 @@ from typing import Any, Final
 from dispatcher.base.host import host_name
 from dispatcher.config import Config
 from dispatcher.matrix.entry import Entry
+from dispatcher.outlets.base import PREEMPTED
 from dispatcher.outlets.local import processes
 from dispatcher.outlets.local.gpu_pool import GpuPool, gpus_paused_here
-from dispatcher.pod import outcome
 from dispatcher.pod.claim import Choice, ClaimQueue
 from dispatcher.pod.complaint import StatusComplaint
 from dispatcher.pod.current_manifest import CurrentManifest
@@ -376,7 +376,7 @@ class Turn:
     def stop_all(self) -> None:
         """Stop every attempt and put its entry back."""
         for flight in self.flights.by_job.values():
-            self.flights.stop(flight, outcome.PREEMPTED)
+            self.flights.stop(flight, PREEMPTED)
 
     def _is_edited(self) -> bool:
         identity = self.store.status_identity()

@@ -10,10 +10,11 @@ from dispatcher.base.host import host_name
 from dispatcher.config import Config
 from dispatcher.contract import EXIT_DONE
 from dispatcher.matrix.entry import Entry
+from dispatcher.outlets.base import PREEMPTED, Ended
 from dispatcher.pod import outcome
-from dispatcher.pod.outcome import Ending, Policy
+from dispatcher.pod.outcome import Policy
 from dispatcher.pod.recover import Found
-from dispatcher.pod.running_attempts import Flight, judge
+from dispatcher.pod.running_attempts import Flight
 from dispatcher.run_state.fold import host_scope, tripped
 from dispatcher.run_state.states import IN_FLIGHT, Record
 from dispatcher.run_state.store import Store, Transaction
@@ -46,22 +47,22 @@ class Recorder:
         if flight.pid is not None and not flight.pid_recorded and is_current(tx.record(flight.job), flight.number):
             tx.change(flight.job, "started", {"pid": flight.pid})
 
-    def end(self, tx: Transaction, job: str, number: int, ending: Ending) -> str:
+    def end(self, tx: Transaction, job: str, number: int, ended: Ended) -> str:
         """Record how an attempt ended, unless it is not the entry's current one any more; a line for people."""
         record = tx.record(job)
         if record is None or not is_current(record, number):
             return f"{job} (attempt {number}) has ended, but is not the current attempt any more: not recorded"
         entry = self._entry_of(job)
-        event, fields = outcome.after(ending, record, self._policy(entry), time.time())
-        blamed = self._blamed(event, ending, entry, record)
+        event, fields = outcome.after(ended, record, self._policy(entry), time.time())
+        blamed = self._blamed(event, ended, entry, record)
         tx.change(job, event, fields, data=blamed or None)
         if event != "done":
             self._trip(tx, [scope for scope in blamed.values() if isinstance(scope, str)])
         self.failures += event == "failed"
         state = fields["state"]
-        detail = f": {ending.reason}" if ending.reason else ""
-        if ending.error and ending.exit_code != EXIT_DONE:
-            detail += f": {ending.error}"
+        detail = f": {ended.exit_reason}" if ended.exit_reason else ""
+        if ended.error and ended.exit_code != EXIT_DONE:
+            detail += f": {ended.error}"
         return f"{event if event == state else f'{event} ({state})'} {job} (attempt {number}){detail}"
 
     def found(self, tx: Transaction, found: Found) -> str:
@@ -69,21 +70,21 @@ class Recorder:
         record = tx.record(found.job)
         if record is None or not is_current(record, found.attempt):
             return ""
-        ending = judge(found.ended, self._config.layout.attempt(found.job, found.attempt))
-        line = self.end(tx, found.job, found.attempt, ending)
+        ended = outcome.judge(found.ended, self._config.layout.attempt(found.job, found.attempt))
+        line = self.end(tx, found.job, found.attempt, ended)
         return f"{line} (of pod {record.pod}, which is gone)"
 
-    def _blamed(self, event: str, ending: Ending, entry: Entry | None, record: Record) -> dict[str, Any]:
+    def _blamed(self, event: str, ended: Ended, entry: Entry | None, record: Record) -> dict[str, Any]:
         """The scopes in which the end of an attempt counts, for the journal; see Fold."""
         if event == "stopped":
             return {}
         blamed: dict[str, Any] = {}
-        if ending.reason not in (outcome.PREEMPTED, outcome.LOST) and not ending.blames_host:
+        if ended.exit_reason not in (PREEMPTED, outcome.LOST) and not ended.blames_host:
             blamed |= _scopes(entry, record)
         host = host_scope(record.host or "")
-        if ending.is_suspicious:
+        if outcome.is_suspicious(ended):
             blamed |= {"host": host, "suspect": True}
-        elif ending.exit_code is not None and host in self._store.fold.streaks:
+        elif ended.exit_code is not None and host in self._store.fold.streaks:
             # A wrapper that wrote an exit status shows that the host is well.
             blamed |= {"host": host}
         return blamed

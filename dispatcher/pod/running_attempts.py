@@ -14,14 +14,13 @@ from dispatcher.base import files
 from dispatcher.config import Config
 from dispatcher.errors import DispatcherError, OutletError, StorageError
 from dispatcher.matrix.entry import Entry
-from dispatcher.outlets.base import Ended, Slot
+from dispatcher.outlets.base import CANNOT_START, TIME_LIMIT, Ended, Slot
 from dispatcher.outlets.local import processes
 from dispatcher.outlets.local.outlet import LocalOutlet, make_handle
 from dispatcher.outlets.local.processes import boot_time_s
 from dispatcher.pod import outcome
 from dispatcher.pod.launch import prepare
 from dispatcher.pod.limits import MARGIN_S, Limits, read_limits
-from dispatcher.pod.outcome import Ending
 from dispatcher.run_state import liveness
 from dispatcher.run_state.states import Record
 from dispatcher.workspace import AttemptPaths, Layout
@@ -42,7 +41,7 @@ class Flight:
         self.handle: str | None = None
         self.pid: int | None = None
         self.pid_recorded = False
-        self.ending: Ending | None = None
+        self.ending: Ended | None = None
         self.stopping = ""
         self.released = False
         self.started_s = time.monotonic()
@@ -91,8 +90,7 @@ class Flights:
         except DispatcherError as error:
             # What cannot be rendered is the entry's fault; a disk or a bash that fails is not.
             blames_host = isinstance(error, (StorageError, OutletError))
-            why = outcome.CANNOT_START
-            flight.ending = Ending(exit_code=None, reason=why, error=str(error), blames_host=blames_host)
+            flight.ending = Ended(None, CANNOT_START, error=str(error), blames_host=blames_host)
         finally:
             if liveness_fd is not None:
                 # The tree has inherited it; what keeps it locked from now on is the tree alone.
@@ -122,12 +120,13 @@ class Flights:
                 waiting[handle].ending = self._judge(waiting[handle], result)
         return [flight for flight in self.by_job.values() if flight.ending is not None]
 
-    def _judge(self, flight: Flight, ended: Ended) -> Ending:
+    def _judge(self, flight: Flight, ended: Ended) -> Ended:
         if flight.killed and ended.exit_code is None:
             # What its wrapper would have written.
             ended = Ended(_KILLED, "" if flight.stopping == _ASKED else flight.stopping)
         oom_killed = ended.exit_code in (_KILLED, None) and _oom_kills() > self._oom_kills
-        return judge(ended, flight.paths, oom_killed=oom_killed, ran_s=boot_time_s() - flight.begun_s)
+        ended = msgspec.structs.replace(ended, oom_killed=oom_killed, ran_s=boot_time_s() - flight.begun_s)
+        return outcome.judge(ended, flight.paths)
 
     def note_oom_kills(self) -> None:
         """Remember how many processes the kernel has killed up to now; called at every heartbeat.
@@ -171,7 +170,7 @@ class Flights:
             if deadline_s is None or now < deadline_s or not processes.is_stopped(flight.pid or 0):
                 continue
             if flight.asked_to_stop_s is None:
-                self.stop(flight, outcome.TIME_LIMIT)
+                self.stop(flight, TIME_LIMIT)
             else:
                 flight.killed = True
                 self.kill(flight)
@@ -189,15 +188,6 @@ class Flights:
         """Whether a process belongs to one of these attempts."""
         directory = processes.attempt_of(pid)
         return directory is not None and any(os.fspath(f.paths.directory) == directory for f in self.by_job.values())
-
-
-def judge(ended: Ended, paths: AttemptPaths, *, oom_killed: bool = False, ran_s: float | None = None) -> Ending:
-    """Why an attempt ended, with the end of its log and how far it came where that matters."""
-    if ended.exit_code == 0:
-        return outcome.classify(ended, "")
-    ending = outcome.classify(ended, outcome.read_log_end(paths.log), oom_killed=oom_killed, ran_s=ran_s)
-    step, checkpoint = outcome.read_step(paths.progress), outcome.read_step(paths.checkpoint)
-    return msgspec.structs.replace(ending, step=step, checkpoint=checkpoint)
 
 
 def _take_liveness_lock(path: Path) -> int | None:

@@ -133,8 +133,8 @@ def test_a_wrapper_that_cannot_be_started(trial):
         ('{"exit_code": 3, "reason": "", "ended_at": "2026-06-17T22:48:00Z"}\n', Ended(3, "", "2026-06-17T22:48:00Z")),
         ('{"exit_code": 3, "reason": "", "ended_at"', Ended(None)),
         ("", Ended(None)),
-        ("[]\n", Ended(None, reason="unreadable exit status")),
-        ('{"exit_code": "x", "ended_at": ""}\n', Ended(None, reason="unreadable exit status")),
+        ("[]\n", Ended(None, exit_reason="unreadable exit status")),
+        ('{"exit_code": "x", "ended_at": ""}\n', Ended(None, exit_reason="unreadable exit status")),
     ],
 )
 def test_exit_files(tmp_path, text, expected):
@@ -160,7 +160,7 @@ def test_something_else_in_the_place_of_the_exit_file(tmp_path, put):
     found = read_exit(tmp_path)
     assert isinstance(found, Ended)
     assert found.exit_code is None
-    assert f"{tmp_path}/exit.json is no file" in found.reason
+    assert f"{tmp_path}/exit.json is no file" in found.exit_reason
 
 
 def test_children_of_a_kernel_that_lists_none():

@@ -97,7 +97,7 @@ def test_the_time_limit_counts_the_setup(trial):
 def test_a_killed_setup_is_lost_as_a_command_is(trial):
     one = trial("exit 0", setup="echo ready; sleep 60").start().says("ready")
     one.send(signal.SIGKILL)
-    assert one.end() == Ended(None, detail="signal 9 killed its wrapper")
+    assert one.end() == Ended(None, error="signal 9 killed its wrapper")
 
 
 @pytest.mark.parametrize("setup", ["", "dispatcher_x=1"])

@@ -136,14 +136,14 @@ def children(pid: int) -> list[int]:
 def test_a_killed_wrapper_leaves_no_exit_status(trial):
     one = trial("echo ready; sleep 60").start().says("ready")
     one.send(signal.SIGKILL)
-    assert one.end() == Ended(None, detail="signal 9 killed its wrapper")
+    assert one.end() == Ended(None, error="signal 9 killed its wrapper")
 
 
 def test_a_killed_subshell_takes_the_job_with_it(trial):
     one = trial("echo ready; sleep 60").start().says("ready")
     (subshell,) = children(one.pid)
     os.kill(subshell, signal.SIGKILL)
-    assert one.end() == Ended(None, detail="signal 9 killed its wrapper")
+    assert one.end() == Ended(None, error="signal 9 killed its wrapper")
 
 
 def test_a_stray_of_the_same_group_ends_with_the_job(trial):
@@ -250,7 +250,7 @@ def test_no_room_and_a_job_that_does_not_hear(trial, small_disk):
     one = trial(script, root=small_disk, grace_s=1.0).start()
     wait_until(lambda: one.running("sleep"), "the job has filled the disk")
     one.send(signal.SIGTERM)
-    assert one.end() == Ended(None, detail="signal 9 killed its wrapper")
+    assert one.end() == Ended(None, error="signal 9 killed its wrapper")
 
 
 def test_by_hand_a_job_that_does_not_hear_is_killed_too(trial):

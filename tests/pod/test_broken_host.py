@@ -11,7 +11,7 @@ from fleet import Fleet, shell, wait_until
 from dispatcher import templates
 from dispatcher.base.host import host_name
 from dispatcher.outlets.base import Ended
-from dispatcher.pod.outcome import classify
+from dispatcher.pod.outcome import classify, is_suspicious
 
 SCOPE = f"host:{host_name()}"
 
@@ -93,16 +93,16 @@ def test_the_same_job_again_and_again_pauses_no_host(fleet: Fleet) -> None:
 
 
 def test_attempts_that_were_lost_after_a_while_are_not_the_hosts_fault() -> None:
-    assert classify(Ended(None), "", ran_s=0.2).is_suspicious
-    assert not classify(Ended(None), "", ran_s=3600.0).is_suspicious
+    assert is_suspicious(classify(Ended(None, ran_s=0.2), ""))
+    assert not is_suspicious(classify(Ended(None, ran_s=3600.0), ""))
     # Nobody knows how long an attempt of a dead dispatcher ran.
-    assert not classify(Ended(None), "").is_suspicious
-    assert not classify(Ended(143, "superseded"), "", ran_s=0.2).is_suspicious
+    assert not is_suspicious(classify(Ended(None), ""))
+    assert not is_suspicious(classify(Ended(143, "superseded", ran_s=0.2), ""))
 
 
 def test_what_is_known_of_a_lost_attempt() -> None:
     log = "loading\nValueError: bad shape\nstep 3/10 loss 2.1\n"
-    text = classify(Ended(None, detail="signal 9 killed its wrapper"), log, oom_killed=True, ran_s=3700.0).error
+    text = classify(Ended(None, error="signal 9 killed its wrapper", oom_killed=True, ran_s=3700.0), log).error
     assert text == (
         "no exit status after 1:01:40, signal 9 killed its wrapper, the kernel killed a process of this host for want "
         "of memory meanwhile, its log ends: ValueError: bad shape"

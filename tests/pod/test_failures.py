@@ -10,7 +10,7 @@ import pytest
 from fleet import Fleet, shell, wait_until
 
 from dispatcher.outlets.base import Ended
-from dispatcher.pod.outcome import Ending, Policy, after, classify, is_retried
+from dispatcher.pod.outcome import Policy, after, classify, is_retried
 from dispatcher.run_state.states import Record, State
 
 XLA = "jaxlib.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes."
@@ -51,8 +51,8 @@ def test_reasons_in_a_real_run(fleet: Fleet) -> None:
 @pytest.mark.parametrize(
     ("ended", "log", "expected"),
     [
-        (Ended(0), "RESOURCE_EXHAUSTED", None),
-        (Ended(0, "time limit"), "", None),
+        (Ended(0), "RESOURCE_EXHAUSTED", ""),
+        (Ended(0, "time limit"), "", ""),
         (Ended(1), "", "exit 1"),
         (Ended(75), "", "preempted"),
         (Ended(143, "preempted"), "", "preempted"),
@@ -70,13 +70,13 @@ def test_reasons_in_a_real_run(fleet: Fleet) -> None:
         (Ended(200), "", "exit 200"),
     ],
 )
-def test_reasons(ended: Ended, log: str, expected: str | None) -> None:
-    assert classify(ended, log).reason == expected
+def test_reasons(ended: Ended, log: str, expected: str) -> None:
+    assert classify(ended, log).exit_reason == expected
 
 
 def test_a_kill_while_the_kernel_killed_for_memory() -> None:
-    assert classify(Ended(137), "", oom_killed=True).reason == "out of memory"
-    assert classify(Ended(1), "", oom_killed=True).reason == "exit 1"
+    assert classify(Ended(137, oom_killed=True), "").exit_reason == "out of memory"
+    assert classify(Ended(1, oom_killed=True), "").exit_reason == "exit 1"
 
 
 @pytest.mark.parametrize(
@@ -100,13 +100,13 @@ def test_what_is_retried(reason: str, retry_on: tuple[str, ...], expected: bool)
 @pytest.mark.parametrize("desired", [State.ABANDONED, State.HELD, State.QUEUED])
 def test_a_wish_wins_over_policy(desired: State) -> None:
     record = Record(state=State.RUNNING, desired=desired)
-    for ending in (Ending(exit_code=143, reason="signal 15"), Ending(exit_code=None, reason="lost")):
+    for ending in (Ended(143, exit_reason="signal 15"), Ended(None, exit_reason="lost")):
         event, fields = after(ending, record, Policy(retries=5), 0.0)
         assert (event, fields["state"], fields["desired"]) == ("stopped", desired, None)
 
 
 def test_one_that_was_done_before_it_could_be_stopped_is_done() -> None:
-    done = Ending(exit_code=0)
+    done = Ended(0)
     assert after(done, Record(state=State.RUNNING, desired=State.ABANDONED), Policy(), 0.0)[1]["state"] == "done"
     # Whoever wants it once more gets it once more.
     assert after(done, Record(state=State.RUNNING, desired=State.QUEUED), Policy(), 0.0)[1]["state"] == "queued"

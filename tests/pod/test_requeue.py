@@ -11,18 +11,18 @@ import pytest
 from fleet import Fleet, shell
 
 from dispatcher.outlets.base import Ended
-from dispatcher.pod.outcome import Ending, Policy, after, classify
+from dispatcher.pod.outcome import Policy, after, classify
 from dispatcher.run_state.states import Record, State
 
-LOST = Ending(exit_code=None, reason="lost", ran_s=0.1)
-PREEMPTED = Ending(exit_code=75, reason="preempted", ran_s=0.1)
-FAILED = Ending(exit_code=1, reason="exit 1", ran_s=0.1)
+LOST = Ended(None, exit_reason="lost", ran_s=0.1)
+PREEMPTED = Ended(75, exit_reason="preempted", ran_s=0.1)
+FAILED = Ended(1, exit_reason="exit 1", ran_s=0.1)
 PATIENT = Policy(retries=100, max_requeues=100)
 RUNNING = Record(state=State.RUNNING)
 KEPT = ("retries", "requeues", "backoff", "furthest_step", "furthest_checkpoint")
 
 
-def pauses(endings: list[Ending], policy: Policy = PATIENT) -> list[float]:
+def pauses(endings: list[Ended], policy: Policy = PATIENT) -> list[float]:
     """The seconds that an entry waits after each of these ends in a row."""
     record, found = RUNNING, []
     for ending in endings:
@@ -35,7 +35,7 @@ def pauses(endings: list[Ending], policy: Policy = PATIENT) -> list[float]:
 
 
 @pytest.mark.parametrize("ending", [LOST, PREEMPTED])
-def test_the_first_return_is_quick_and_the_others_wait_longer_and_longer(ending: Ending) -> None:
+def test_the_first_return_is_quick_and_the_others_wait_longer_and_longer(ending: Ended) -> None:
     assert pauses([ending] * 6) == [1, 30, 60, 120, 240, 480]
     assert pauses([ending] * 60)[-1] == 3600
     assert pauses([ending] * 3, Policy(backoff_s=0.1)) == [0.1, 0.1, 0.2]
@@ -46,8 +46,8 @@ def test_the_pause_before_a_retry_doubles_and_has_an_end() -> None:
     assert pauses([FAILED] * 60)[-1] == 3600
 
 
-def at_step(step: float, of: Ending = PREEMPTED, ran_s: float = 0.1) -> Ending:
-    return Ending(exit_code=of.exit_code, reason=of.reason, step=step, ran_s=ran_s)
+def at_step(step: float, of: Ended = PREEMPTED, ran_s: float = 0.1) -> Ended:
+    return Ended(of.exit_code, exit_reason=of.exit_reason, step=step, ran_s=ran_s)
 
 
 def test_one_that_got_further_begins_anew() -> None:
@@ -59,14 +59,14 @@ def test_one_that_got_further_begins_anew() -> None:
 
 
 def test_one_that_ran_for_hours_waits_as_after_its_first_preemption() -> None:
-    hours = Ending(exit_code=75, reason="preempted", ran_s=7200.0)
+    hours = Ended(75, exit_reason="preempted", ran_s=7200.0)
     assert pauses([PREEMPTED, PREEMPTED, hours, hours]) == [1, 30, 1, 1]
     # But not when it ends at the same step every time.
     assert pauses([at_step(5, ran_s=7200), at_step(5, ran_s=7200), at_step(5, ran_s=7200)]) == [1, 30, 60]
 
 
-def saved(checkpoint: float | None, step: float | None = None, ran_s: float = 0.1, of: Ending = PREEMPTED) -> Ending:
-    return Ending(exit_code=of.exit_code, reason=of.reason, step=step, checkpoint=checkpoint, ran_s=ran_s)
+def saved(checkpoint: float | None, step: float | None = None, ran_s: float = 0.1, of: Ended = PREEMPTED) -> Ended:
+    return Ended(of.exit_code, exit_reason=of.exit_reason, step=step, checkpoint=checkpoint, ran_s=ran_s)
 
 
 def test_what_is_not_saved_does_not_count_where_checkpoints_are_reported() -> None:
@@ -92,10 +92,10 @@ def test_returns_are_counted_from_the_last_newer_checkpoint() -> None:
 
 def test_what_is_known_of_checkpoints_ends_with_the_entry_and_outlives_its_pod() -> None:
     record = Record(state=State.RUNNING, furthest_checkpoint=7, furthest_step=9)
-    stopped = Ending(exit_code=143, reason="preempted", pod_stopped=True, checkpoint=8)
+    stopped = Ended(143, exit_reason="preempted", pod_stopped=True, checkpoint=8)
     fields = after(stopped, record, Policy(), 0.0)[1]
     assert (fields["furthest_checkpoint"], fields["furthest_step"]) == (8, 9)
-    fields = after(Ending(exit_code=0), record, Policy(), 0.0)[1]
+    fields = after(Ended(0), record, Policy(), 0.0)[1]
     assert (fields["furthest_checkpoint"], fields["furthest_step"]) == (None, None)
 
 
@@ -130,10 +130,10 @@ def test_a_stopped_pod_costs_its_entries_nothing() -> None:
         (LOST, Policy(on_lost="fail", retries=1, retry_on=("exit",)), "failed"),
     ],
 )
-def test_what_becomes_of_lost_and_preempted_attempts(ending: Ending, policy: Policy, event: str) -> None:
+def test_what_becomes_of_lost_and_preempted_attempts(ending: Ended, policy: Policy, event: str) -> None:
     found, fields = after(ending, RUNNING, policy, 0.0)
     assert found == event
-    assert fields["reason"] == ending.reason
+    assert fields["reason"] == ending.exit_reason
 
 
 def test_each_method_says_what_becomes_of_its_jobs(fleet: Fleet) -> None:

@@ -122,7 +122,7 @@ class LocalOutlet:
         del self._trees[handle]
         ended = read_exit(tree.directory)
         if isinstance(ended, Ended) and ended.exit_code is None and tree.popen is not None:
-            return msgspec.structs.replace(ended, detail=_how_wrapper_ended(tree.popen.returncode))
+            return msgspec.structs.replace(ended, error=_how_wrapper_ended(tree.popen.returncode))
         return ended
 
     def _tree(self, handle: str) -> _Tree:
@@ -191,7 +191,7 @@ def read_exit(directory: Path) -> Outcome:
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 # It stays so, however often one looks.
-                return Ended(None, reason=f"{path} is no file: the job has put something else in its place")
+                return Ended(None, f"{path} is no file: the job has put something else in its place")
             text = os.read(fd, _LONGEST_EXIT).decode(errors="replace")
         finally:
             os.close(fd)
@@ -206,7 +206,7 @@ def read_exit(directory: Path) -> Outcome:
         status = json.loads(text)
         return Ended(int(status["exit_code"]), str(status.get("reason", "")), str(status["ended_at"]))
     except (ValueError, KeyError, TypeError):
-        return Ended(None, reason="unreadable exit status")
+        return Ended(None, "unreadable exit status")
 
 
 def _orphans(own: set[int]) -> set[int]:

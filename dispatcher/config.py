@@ -128,7 +128,7 @@ def load_config(layout: Layout) -> Config:
             "else jobs that live are taken for lost"
         )
     if faults:
-        raise _error(layout.config_file, faults)
+        raise ConfigError.of(layout.config_file, faults)
     return config
 
 
@@ -170,20 +170,18 @@ def _load(path: Path, data: bytes) -> Mapping[Any, Any]:
     try:
         document = yaml_text.load(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        raise _error(path, [f"the byte {data[error.start]:#04x} is not UTF-8: save the file as UTF-8"]) from None
+        raise ConfigError.of(
+            path, [f"the byte {data[error.start]:#04x} is not UTF-8: save the file as UTF-8"]
+        ) from None
     except ValueError as error:
-        raise _error(path, [str(error)]) from None
+        raise ConfigError.of(path, [str(error)]) from None
     if document is None:
         return {}
     if not isinstance(document, Mapping):
-        raise _error(path, [f"holds {shown(document)}: expected keys and values such as matrix: matrix/matrix.json"])
+        raise ConfigError.of(
+            path, [f"holds {shown(document)}: expected keys and values such as matrix: matrix/matrix.json"]
+        )
     return document
-
-
-def _error(path: Path, faults: Iterable[str]) -> ConfigError:
-    listed = list(faults)
-    count = "1 problem" if len(listed) == 1 else f"{len(listed)} problems"
-    return ConfigError("\n".join([f"{path}: {count}", *(f"  {fault}" for fault in listed)]))
 
 
 def _methods(layout: Layout, document: object, faults: list[str]) -> dict[str, Method]:

@@ -33,6 +33,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
+from dispatcher.base import messages
+
 _MOST_SHOWN = 20
 
 
@@ -54,6 +56,11 @@ class ConfigError(DispatcherError):
     Lists every fault at once where there may be several.
     """
 
+    @classmethod
+    def of(cls, where: object, faults: Iterable[str]) -> ConfigError:
+        """The error for all `faults` found in `where`, a path or the name of a configuration."""
+        return cls(messages.problems(str(where), faults))
+
 
 class ManifestError(DispatcherError):
     """A manifest or a sweep specification cannot be used.
@@ -64,8 +71,7 @@ class ManifestError(DispatcherError):
     def __init__(self, where: str, problems: Sequence[str]) -> None:
         self.where = where
         self.problems = list(problems)
-        count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
-        super().__init__("\n".join([f"{where}: {count}", *(f"  {problem}" for problem in self.problems)]))
+        super().__init__(messages.problems(where, self.problems))
 
 
 class TemplateError(DispatcherError):
@@ -133,11 +139,9 @@ class CheckpointMismatchError(CheckpointError):
     def __init__(self, where: str, problems: Sequence[str], advice: str) -> None:
         self.where = where
         self.problems = list(problems)
-        leaves = "1 leaf does" if len(self.problems) == 1 else f"{len(self.problems)} leaves do"
-        lines = [f"{where}: {leaves} not fit", *(f"  {problem}" for problem in self.problems[:_MOST_SHOWN])]
-        if len(self.problems) > _MOST_SHOWN:
-            lines.append(f"  ... and {len(self.problems) - _MOST_SHOWN} more")
-        super().__init__("\n".join([*lines, advice]))
+        leaves = messages.counted(len(self.problems), "leaf does", "leaves do")
+        listed = messages.indented(f"{where}: {leaves} not fit", self.problems, _MOST_SHOWN)
+        super().__init__(f"{listed}\n{advice}")
 
 
 class SupersededError(CheckpointError):
@@ -149,10 +153,8 @@ class ModelStateError(DispatcherError):
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = list(problems)
-        lines = [f"  {problem}" for problem in self.problems[:_MOST_SHOWN]]
-        if len(self.problems) > _MOST_SHOWN:
-            lines.append(f"  ... and {len(self.problems) - _MOST_SHOWN} more")
-        super().__init__("\n".join(["the model has state that cannot be carried from step to step:", *lines]))
+        heading = "the model has state that cannot be carried from step to step:"
+        super().__init__(messages.indented(heading, self.problems, _MOST_SHOWN))
 
 
 class BatchSizeError(DispatcherError):

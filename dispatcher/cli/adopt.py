@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from dispatcher.base.messages import counted
 from dispatcher.errors import StateError
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def _say_done(found: Workspace) -> None:
     found.store.refresh(to_the_end=True)
     count = len(found.store.records)
     click.echo(
-        f"{found.layout.root}: this was done already: the run state has {count} job{'' if count == 1 else 's'}. "
+        f"{found.layout.root}: this was done already: the run state has {counted(count, 'job')}. "
         "Nothing was changed; `dispatcher status` shows them"
     )
 
@@ -78,7 +79,7 @@ def _say(found: Workspace, file: Path) -> None:
     outcomes = read_lab_file(file)
     jobs = [outcome.job for outcome in outcomes if outcome.event == "adopted"]
     refused = {outcome.job: outcome.why for outcome in outcomes if outcome.event == "refused"}
-    click.echo(f"{file}: {len(jobs)} job{'' if len(jobs) == 1 else 's'} adopted into {found.layout.run_state}")
+    click.echo(f"{file}: {counted(len(jobs), 'job')} adopted into {found.layout.run_state}")
     rows = _rows(outcomes, refused)
     unknown = _unknown(found, jobs)
     if unknown:

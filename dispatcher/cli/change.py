@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from dispatcher.base.messages import counted
 from dispatcher.cli.common import jobs_argument, json_option, state_option, where_option, workspace
 from dispatcher.cli.complete import complete_jobs
 from dispatcher.cli.printing import note, print_json
@@ -107,7 +108,7 @@ def delete(jobs: tuple[str, ...], yes: bool) -> None:
     if listed:
         still = "is still in a manifest" if len(listed) == 1 else "are still in a manifest"
         note(f"{names_text(listed)} {still} and will be queued and run again; use `dispatcher cancel` to give jobs up")
-    question = f"Delete the record{'' if len(selected) == 1 else 's'} of {_count(len(selected))}?"
+    question = f"Delete the record{'' if len(selected) == 1 else 's'} of {counted(len(selected), 'job')}?"
     if not yes:
         if not sys.stdin.isatty():
             raise UsageError(f"{question} There is no terminal to ask on: add --yes")
@@ -133,7 +134,7 @@ def _request(
     plan = found.plan(state, jobs, states=states, where=where, changed=changed)
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if len(plan.jobs) > _MANY and not yes and is_terminal:
-        click.confirm(f"{verb} {_count(len(plan.jobs))}?", abort=True)
+        click.confirm(f"{verb} {counted(len(plan.jobs), 'job')}?", abort=True)
     # Without jobs nothing is to be changed, and a look takes no lock.
     outcome = found.carry_out(plan) if plan.jobs else None
     if as_json:
@@ -145,12 +146,15 @@ def _request(
         _say(outcome)
     if plan.unknown and not as_json:
         note(
-            f"{_count(len(plan.unknown))} left alone ({names_text(plan.unknown)}): adopted or marked by hand, so what "
-            "they ran with is not known"
+            f"{counted(len(plan.unknown), 'job')} left alone ({names_text(plan.unknown)}): adopted or marked by "
+            "hand, so what they ran with is not known"
         )
     if plan.left_alone and not as_json:
         names = names_text(plan.left_alone)
-        note(f"{_count(len(plan.left_alone))} matched and left alone ({names}): name them exactly, or say --state")
+        note(
+            f"{counted(len(plan.left_alone), 'job')} matched and left alone ({names}): name them exactly, "
+            "or say --state"
+        )
     return 1 if outcome is not None and outcome.refused else 0
 
 
@@ -158,7 +162,7 @@ def _say(outcome: Changes) -> None:
     if len(outcome.changed) > _MANY:
         kinds = sorted(set(outcome.changed.values()))
         for kind in kinds:
-            click.echo(f"{_count(sum(done == kind for done in outcome.changed.values()))}: {kind}")
+            click.echo(f"{counted(sum(done == kind for done in outcome.changed.values()), 'job')}: {kind}")
     else:
         for job, done in outcome.changed.items():
             click.echo(f"{job}: {done}")
@@ -166,7 +170,3 @@ def _say(outcome: Changes) -> None:
         click.echo(f"{job}: {why}")
     for job, why in outcome.refused.items():
         click.echo(f"{job}: refused: {why}", err=True)
-
-
-def _count(number: int) -> str:
-    return f"{number} job{'' if number == 1 else 's'}"

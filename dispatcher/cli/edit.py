@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dispatcher.base.messages import counted
 from dispatcher.cli.common import jobs_argument, state_option, where_option, workspace
 from dispatcher.errors import StateError, StatusFileError, UsageError
 from dispatcher.matrix.condition import Where
@@ -37,7 +38,7 @@ def edit(jobs: tuple[str, ...], states: tuple[str, ...], where: Where, clear_ref
     found = workspace()
     if clear_refused:
         cleared = found.clear_refused(jobs)
-        click.echo(f"{len(cleared)} refused hand edit{'' if len(cleared) == 1 else 's'} cleared")
+        click.echo(f"{counted(len(cleared), 'refused hand edit')} cleared")
         return
     from dispatcher.report.selection import parse_states, select
     from dispatcher.run_state import status_file

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from dispatcher import contract
+from dispatcher.base.messages import counted
 from dispatcher.base.values import text_of
 from dispatcher.cli.common import where_option
 from dispatcher.config import Config, interpreter, load_config
@@ -153,9 +154,8 @@ def _ask(root: Path, python: Path, entries: list[dict[str, Any]]) -> list[str]:
 def _count(entries: Iterable[Entry]) -> str:
     """`24 entries (fft 12, lora 12)`."""
     methods = Counter(entry.method for entry in entries)
-    total = methods.total()
     listed = ", ".join(f"{method} {count}" for method, count in methods.items())
-    return f"{total} {'entry' if total == 1 else 'entries'}" + (f" ({listed})" if listed else "")
+    return counted(methods.total(), "entry", "entries") + (f" ({listed})" if listed else "")
 
 
 def _table(entries: list[Entry]) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from dispatcher.base.messages import counted
 from dispatcher.cli.common import format_option, read_list, state_option, where_option, workspace
 from dispatcher.cli.printing import coloured, note, wants_colour
 from dispatcher.errors import UsageError
@@ -195,8 +196,7 @@ def _counts(view: View) -> str:
     words = [f"{state} {count}{notes.get(state, '')}" for state, count in counts.items()]
     if wants_colour():
         words = [coloured("state", word) for word in words]
-    total = len(view.records)
-    return f"{total} job{'' if total == 1 else 's'}" + (f": {', '.join(words)}" if words else "")
+    return counted(len(view.records), "job") + (f": {', '.join(words)}" if words else "")
 
 
 def _waiting(view: View, request: Request) -> list[str]:

@@ -76,7 +76,7 @@ def configure(cls: type[T], config: Config | Document | None = None) -> T:
     faults: list[str] = []
     made = _build(cls, live_document(source) if isinstance(source, Config) else source, (), faults)
     if faults:
-        raise config_error(cls.__qualname__, faults)
+        raise ConfigError.of(cls.__qualname__, faults)
     assert made is not None
     return made
 
@@ -118,7 +118,7 @@ def check(
         if complete and place.required and path not in said:
             faults.append(f"{path}: not said, and it has no default: expected {place.expected}")
     if faults:
-        raise config_error(where, faults)
+        raise ConfigError.of(where, faults)
 
 
 def checked(
@@ -157,7 +157,7 @@ def with_new_names(document: Config | Document, *classes: type) -> dict[str, Any
                 continue
             moved = _merge_at(_without(moved, old.split(".")), place.path.split("."), value)
     if faults:
-        raise config_error("configuration", faults)
+        raise ConfigError.of("configuration", faults)
     return moved
 
 
@@ -188,7 +188,7 @@ def parse_overrides(words: Iterable[str]) -> dict[str, Any]:
         if not place_value(document, keys, value):
             faults.append(f"{word!r}: another override says {path} or a part of it already")
     if faults:
-        raise config_error("overrides", faults)
+        raise ConfigError.of("overrides", faults)
     return document
 
 
@@ -203,13 +203,6 @@ def place_value(document: dict[str, Any], keys: list[str], value: Any) -> bool:
         return False
     here[keys[-1]] = value
     return True
-
-
-def config_error(where: str, faults: Iterable[str]) -> ConfigError:
-    """One error for all faults of one configuration."""
-    listed = list(faults)
-    count = "1 problem" if len(listed) == 1 else f"{len(listed)} problems"
-    return ConfigError("\n".join([f"{where}: {count}", *(f"  {fault}" for fault in listed)]))
 
 
 def _merge_at(document: dict[str, Any], keys: list[str], value: Any) -> dict[str, Any]:

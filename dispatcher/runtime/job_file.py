@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from dispatcher.base import yaml_text
 from dispatcher.errors import ConfigError, StorageError, nearest
-from dispatcher.runtime.configuration import config_error
 from dispatcher.runtime.value_types import MismatchError, convert, shown
 
 _REQUEST: Final[Mapping[str, type]] = {"chip": str, "min_chips": int, "tensor_shards": int}
@@ -58,7 +57,7 @@ def read_job_file(path: Path) -> JobFile:
         faults.append(f"job = {shown(key)}: expected the key of a job, such as gpt/train/pretrain")
     request = _read_request(document.pop("request", None), faults)
     if faults:
-        raise config_error(str(path), faults)
+        raise ConfigError.of(path, faults)
     return JobFile(job=str(key), config=document, request=request)
 
 

@@ -12,7 +12,6 @@ from dispatcher import contract
 from dispatcher.errors import ConfigError, UsageError
 from dispatcher.runtime.configuration import (
     Config,
-    config_error,
     configuration,
     merge,
     parse_overrides,
@@ -135,7 +134,7 @@ def entry_config(entry: Mapping[str, Any], where: str) -> dict[str, Any]:
         if "." in key and not place_value(overrides, key.split("."), value)
     ]
     if faults:
-        raise config_error(where, faults)
+        raise ConfigError.of(where, faults)
     return merge(entry.get("config") or {}, overrides)
 
 

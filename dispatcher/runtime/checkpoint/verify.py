@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from dispatcher.base.messages import indented
 from dispatcher.errors import DamagedCheckpointError
 from dispatcher.runtime.checkpoint import checksum, files
 from dispatcher.runtime.checkpoint.manifest import FileRecord
@@ -56,5 +57,4 @@ def difference(record: FileRecord, size: int, found: str) -> list[str]:
 
 def damaged(where: str, problems: list[str]) -> DamagedCheckpointError:
     """One error for all damaged files of one checkpoint."""
-    lines = [f"{where}: the checkpoint is damaged", *(f"  {problem}" for problem in problems)]
-    return DamagedCheckpointError("\n".join(lines))
+    return DamagedCheckpointError(indented(f"{where}: the checkpoint is damaged", problems))

@@ -10,7 +10,7 @@ from dispatcher.base import yaml_text
 from dispatcher.errors import ConfigError
 from dispatcher.runtime.checkpoint import Contents
 from dispatcher.runtime.config_tree import Config
-from dispatcher.runtime.configuration import config_error, defaults, unknown_values, with_new_names
+from dispatcher.runtime.configuration import defaults, unknown_values, with_new_names
 from dispatcher.runtime.places import RESERVED, layout, nearest_path
 from dispatcher.runtime.registry import key_of, name_of
 from dispatcher.runtime.value_types import shown
@@ -53,7 +53,7 @@ def check_fields(cls: Any, saved: Contents, where: str, *, model_only: bool = Fa
     new = [path for path in layout(*cls.model_classes()) if _value_at(said, path) is _MISSING]
     if lost:
         places = list(layout(*cls.config_classes()))
-        raise config_error(f"{where}/config.yaml", [_lost(path, lost[path], new, places) for path in lost])
+        raise ConfigError.of(f"{where}/config.yaml", [_lost(path, lost[path], new, places) for path in lost])
     if model and new:
         values = defaults(*cls.model_classes())
         for path in new:

@@ -1,0 +1,23 @@
+"""Parts of messages that every package words alike: counts, and lists of faults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def counted(number: int, singular: str, plural: str = "") -> str:
+    """`1 job`, `3 jobs`, and `3 entries` with `plural` given."""
+    return f"{number} {singular if number == 1 else plural or f'{singular}s'}"
+
+
+def indented(heading: str, lines: Iterable[str], most: int | None = None) -> str:
+    """`heading`, then each line indented below it; beyond `most` of them only how many more there are."""
+    listed = list(lines)
+    left_out = [] if most is None or len(listed) <= most else [f"... and {len(listed) - most} more"]
+    return "\n".join([heading, *(f"  {line}" for line in [*listed[:most], *left_out])])
+
+
+def problems(where: str, faults: Iterable[str]) -> str:
+    """`FILE: 2 problems`, then a line for each."""
+    listed = list(faults)
+    return indented(f"{where}: {counted(len(listed), 'problem')}", listed)

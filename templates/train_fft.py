@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from dispatcher import contract
 from dispatcher.runtime.execution import local
 from dispatcher.runtime.launching import make_job
-from dispatcher.runtime.names.jobs import FineTune
+from dispatcher.runtime.registry import find_job, import_jobs
 
 PARAMS = {
     "job_id": "fft",
     "output_dir": "runs",
+    # The project that the job comes from; its jobs/ are imported.
+    "example": "examples/names",
     "lang": ...,
     "seed": ...,
     # A path below the checkpoints of `output_dir`.
@@ -29,8 +32,9 @@ PARAMS = {
 
 def main(params: Mapping[str, Any]) -> Mapping[str, float | str]:
     """Fine-tune, and return the row of the results table."""
+    import_jobs(Path(params["example"]))
     spec = local(params["output_dir"], params["job_id"], project="names", group="fft")
-    return make_job(FineTune, spec, config(params), restore=params["base"])()
+    return make_job(find_job("names/fine-tune"), spec, config(params), restore=params["base"])()
 
 
 def config(params: Mapping[str, Any]) -> dict[str, Any]:

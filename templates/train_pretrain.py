@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from dispatcher import contract
 from dispatcher.runtime.execution import local
 from dispatcher.runtime.launching import make_job
-from dispatcher.runtime.names.jobs import Pretrain
+from dispatcher.runtime.registry import find_job, import_jobs
 
 PARAMS = {
     "job_id": "pretrain",
     "output_dir": "runs",
+    # The project that the job comes from; its jobs/ are imported.
+    "example": "examples/names",
     "seed": 0,
     "steps": 600,
     "batch_rows": 16,
@@ -27,8 +30,9 @@ PARAMS = {
 
 def main(params: Mapping[str, Any]) -> Mapping[str, float | str]:
     """Train, and return the row of the results table."""
+    import_jobs(Path(params["example"]))
     spec = local(params["output_dir"], params["job_id"], project="names", group="pretrain")
-    return make_job(Pretrain, spec, config(params))()
+    return make_job(find_job("names/pretrain"), spec, config(params))()
 
 
 def config(params: Mapping[str, Any]) -> dict[str, Any]:

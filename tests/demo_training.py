@@ -6,9 +6,10 @@ import runpy
 from pathlib import Path
 from typing import Any
 
+from jobs.names import Pretrain
+
 from dispatcher.runtime.execution import local
 from dispatcher.runtime.launching import make_job
-from dispatcher.runtime.names.jobs import Pretrain
 
 TEMPLATE = Path(__file__).parents[1] / "templates" / "train_pretrain.py"
 

@@ -43,8 +43,8 @@ it; `jobs.fitting` asks when a configuration says -1. The rows of one update sta
 Inference. `transformer` is the model that comes along, with `attention` and its cache; `rollout` adds token after token
 to rows padded on the left. `adapters` puts low-rank matrices beside the weights.
 
-The package's own jobs are `gpt/train/pretrain`, `gpt/sample` and those of `names`, the demo. How to write one is in
-tutorials/, which the tests run as they are written.
+The package's own jobs are `gpt/train/pretrain` and `gpt/sample`; `examples/names/` is a project with jobs of its own.
+How to write one is in tutorials/, which the tests run as they are written.
 """
 
 from __future__ import annotations

@@ -34,7 +34,6 @@ _SHIPPED: Final[Mapping[str, str]] = MappingProxyType(
     {
         "gpt/sample": "dispatcher.runtime.jobs.sample",
         "gpt/train/pretrain": "dispatcher.runtime.jobs.pretrain",
-        **dict.fromkeys(("names/fine-tune", "names/lora", "names/pretrain"), "dispatcher.runtime.names.jobs"),
     }
 )
 

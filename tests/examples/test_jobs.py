@@ -4,20 +4,21 @@ import json
 import math
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
+from jobs import _text as text
+from jobs._vocabulary import BOUNDARY, Vocabulary
+from jobs.names import FineTune, Lora, Pretrain
 from tiny_runs import environment
 
 from dispatcher import contract
 from dispatcher.errors import UsageError
 from dispatcher.runtime.execution import local
 from dispatcher.runtime.launching import make_job
-from dispatcher.runtime.names import text
-from dispatcher.runtime.names.jobs import FineTune, Lora, Pretrain
-from dispatcher.runtime.names.vocabulary import BOUNDARY, Vocabulary
 
 pytestmark = pytest.mark.demo
 
@@ -26,12 +27,17 @@ SMALL = {
     "training": {"steps": 3, "batch_size": 2, "log_every": 1},
 }
 BASE = "names/pretrain/base/best"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "names"
 # In a process of its own: it is told to leave in its third step.
 CUT = """
 import json, os, signal, sys
+from pathlib import Path
 from dispatcher.runtime.execution import local
 from dispatcher.runtime.launching import make_job
-from dispatcher.runtime.names.jobs import FineTune
+from dispatcher.runtime.registry import import_jobs
+
+import_jobs(Path(sys.argv[4]))
+from jobs.names import FineTune
 
 class Cut(FineTune):
     def _update(self, *words):
@@ -97,7 +103,7 @@ def test_lora_trains_its_adapters_and_nothing_else(root):
 def test_a_fine_tune_that_was_preempted_still_knows_where_it_began(root, jax_cache, monkeypatch):
     config = {"names": {"lang": "czech"}, "training": {**SMALL["training"], "steps": 20}}
     undisturbed = made(FineTune, root, "whole", **config)()
-    cut = [sys.executable, "-c", CUT, str(root), json.dumps(config), BASE]
+    cut = [sys.executable, "-c", CUT, str(root), json.dumps(config), BASE, str(EXAMPLE)]
     assert subprocess.run(cut, env=environment(jax_cache), check=False).returncode == contract.EXIT_PREEMPTED
     again = made(FineTune, root, "cut", **config)
     monkeypatch.setattr(again, "load_model", lambda: pytest.fail("the base is not read when there is a checkpoint"))

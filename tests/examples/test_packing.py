@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from jobs._packing import ROW_LENGTH, PackedNames, pack
+from jobs._vocabulary import BOUNDARY
 
-from dispatcher.runtime.names.packing import ROW_LENGTH, PackedNames, pack
-from dispatcher.runtime.names.vocabulary import BOUNDARY
 from dispatcher.runtime.stream import IGNORED, Batch, Stream
 
 

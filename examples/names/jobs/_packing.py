@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+from jobs._vocabulary import BOUNDARY
 from numpy.typing import NDArray
 
-from dispatcher.runtime.names.vocabulary import BOUNDARY
 from dispatcher.runtime.stream import IGNORED, Batch
 
 ROW_LENGTH: Final = 64

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from jobs import _text as text
 
 from dispatcher.config import Method
 from dispatcher.matrix import load_manifest
-from dispatcher.runtime.names import text
 from dispatcher.templates.training import render_training
 
 ROOT = Path(__file__).parents[2]

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
 import pytest
-
-from dispatcher.runtime.names import text
-from dispatcher.runtime.names.vocabulary import BOUNDARY, Vocabulary
+from jobs import _text as text
+from jobs._vocabulary import BOUNDARY, Vocabulary
 
 
 @pytest.mark.parametrize("language", text.LOCALES)

@@ -3,10 +3,10 @@ from __future__ import annotations
 import unicodedata
 
 import pytest
+from jobs import _text as text
+from jobs._packing import ROW_LENGTH
 
 from dispatcher.errors import UsageError
-from dispatcher.runtime.names import text
-from dispatcher.runtime.names.packing import ROW_LENGTH
 
 LANGUAGES = tuple(text.LOCALES)
 

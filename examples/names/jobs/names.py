@@ -9,14 +9,14 @@ from functools import cache
 from typing import Any, Final
 
 from flax import nnx
+from jobs import _text as text
+from jobs._packing import PackedNames
+from jobs._vocabulary import Vocabulary
 
 from dispatcher.runtime.adapters import adapted, add_adapters
 from dispatcher.runtime.configuration import Config, field
 from dispatcher.runtime.jobs.basic import Row
 from dispatcher.runtime.jobs.trainer import HELD_OUT_LOSS, BaseTrainer
-from dispatcher.runtime.names import text
-from dispatcher.runtime.names.packing import PackedNames
-from dispatcher.runtime.names.vocabulary import Vocabulary
 from dispatcher.runtime.parameters import Arrays, count
 from dispatcher.runtime.registry import job
 from dispatcher.runtime.step import LOSS, TrainState

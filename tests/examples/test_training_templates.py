@@ -16,7 +16,10 @@ from dispatcher.config import Method
 from dispatcher.matrix import Entry
 from dispatcher.templates.training import render_training
 
-TEMPLATES = Path(__file__).parents[2] / "templates"
+ROOT = Path(__file__).parents[2]
+TEMPLATES = ROOT / "templates"
+# By hand a template runs in the checkout; these tests run it elsewhere.
+EXAMPLE = str(ROOT / "examples" / "names")
 METHODS = ("pretrain", "fft", "lora")
 FEW_STEPS = {"steps": 3, "batch_rows": 2}
 
@@ -31,7 +34,7 @@ def template(method):
 
 def run(method, **params):
     module = template(method)
-    return module.main({**module.PARAMS, **params})
+    return module.main({**module.PARAMS, "example": EXAMPLE, **params})
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +75,9 @@ def test_a_rendered_script_reports_to_its_attempt(tmp_path):
     attempt = tmp_path / "attempt"
     attempt.mkdir()
     source = TEMPLATES / "train_pretrain.py"
-    entry = Entry(job_id="pretrain", method="pretrain", params={"output_dir": "a'; echo foo", **FEW_STEPS})
+    entry = Entry(
+        job_id="pretrain", method="pretrain", params={"output_dir": "a'; echo foo", "example": EXAMPLE, **FEW_STEPS}
+    )
     script = tmp_path / "script.py"
     script.write_text(render_training(source, entry, Method(name="pretrain", template=source)))
     subprocess.run(

@@ -25,11 +25,11 @@ from dispatcher.config import Config, load_config
 from dispatcher.errors import StateError, StorageError, UsageError, nearest
 from dispatcher.matrix import condition
 from dispatcher.report import changes
-from dispatcher.report.look import Looker
 from dispatcher.report.overview import Overview, overview
 from dispatcher.report.scope import check_scope
 from dispatcher.report.selection import parse_states, select
-from dispatcher.report.view import PodView, View
+from dispatcher.report.snapshot import PodStatus, Snapshot
+from dispatcher.report.snapshot_reader import SnapshotReader
 from dispatcher.report.waiting import reasons
 from dispatcher.run_state.known_jobs import ManifestJobs
 from dispatcher.run_state.states import IN_FLIGHT, VERDICTS, Record, State
@@ -84,47 +84,47 @@ class Workspace:
         )
 
     @functools.cached_property
-    def _looker(self) -> Looker:
-        return Looker(self.layout, self.config, self.store)
+    def _reader(self) -> SnapshotReader:
+        return SnapshotReader(self.layout, self.config, self.store)
 
-    def look(self) -> View:
-        """Everything at this moment: records, entries, progress, pauses, refused edits, pods.
+    def snapshot(self) -> Snapshot:
+        """The state of everything at this moment: records, entries, progress, pauses, refused edits, pods.
 
-        Hand edits that no dispatcher has taken in yet are shown as if they were in force (`View.edited` names them).
+        Hand edits that no dispatcher has read yet are included; `Snapshot.edited` names their jobs.
         """
-        return self._looker.look()
+        return self._reader.read()
 
     def records(self) -> dict[str, Record]:
         """The record of every job, also of those that only the manifest has (queued, `rev` 0)."""
-        return dict(self.look().records)
+        return dict(self.snapshot().records)
 
     def entries(self) -> dict[str, Entry]:
         """The entry of every job whose manifest is known: the default one, then others for jobs that it lacks."""
-        return dict(self.look().entries)
+        return dict(self.snapshot().entries)
 
     def status(self, *, states: Iterable[str] = (), where: Where = ()) -> Overview:
         """Counts by state, rows of what runs and what failed, and why the rest waits; times are in seconds."""
-        whole = self.look()
-        jobs = select(whole, (), parse_states(states), _parsed(where))
-        return overview(whole.only({job: whole.records[job] for job in jobs}), whole)
+        unfiltered = self.snapshot()
+        jobs = select(unfiltered, (), parse_states(states), _parsed(where))
+        return overview(unfiltered.only({job: unfiltered.records[job] for job in jobs}), unfiltered)
 
     def queue(self) -> list[tuple[str, str]]:
         """Queued jobs in the order in which they are claimed, each with why it does not run yet."""
-        view = self.look()
-        queued = [job for job, record in view.records.items() if record.state is State.QUEUED]
-        order = {job: number for number, job in enumerate(view.entries)}
-        queued.sort(key=lambda job: (-view.priority(job), order.get(job, len(order)), job))
-        waiting = reasons(view)
+        snapshot = self.snapshot()
+        queued = [job for job, record in snapshot.records.items() if record.state is State.QUEUED]
+        order = {job: number for number, job in enumerate(snapshot.entries)}
+        queued.sort(key=lambda job: (-snapshot.priority(job), order.get(job, len(order)), job))
+        waiting = reasons(snapshot)
         return [(job, waiting.why(job).text) for job in queued]
 
-    def results(self, view: View | None = None, unsure: list[str] | None = None) -> list[dict[str, Any]]:
+    def results(self, snapshot: Snapshot | None = None, unsure: list[str] | None = None) -> list[dict[str, Any]]:
         """One row per job that has been done: `result.json` of the last such attempt and the parameters it ran with.
 
         A row has `job_id`, `method`, the parameters, `attempt`, and the result's keys; where both have a key the
-        result's value stands. Jobs that wrote no result have no row. `view`: the look whose jobs to take. `unsure` gets
+        result's value stands. Jobs that wrote no result have no row. `snapshot`: whose jobs to take. `unsure` gets
         the jobs whose attempt has left no `entry.json`: their rows have the parameters of today's manifest.
         """
-        return list(self._looker.results(view or self.look(), [] if unsure is None else unsure))
+        return list(self._reader.results(snapshot or self.snapshot(), [] if unsure is None else unsure))
 
     def history(self, job: str | None = None) -> Iterator[Line]:
         """Every change in order, of one job or of all: `seq`, `at` (UTC), `by`, `event`, `job`, `set`, `data`."""
@@ -132,9 +132,9 @@ class Workspace:
 
         return journal.history(self.layout, job)
 
-    def pods(self) -> list[PodView]:
+    def pods(self) -> list[PodStatus]:
         """Every dispatcher that left its file here, and whether it lives as far as this host can know."""
-        return list(self.look().pods)
+        return list(self.snapshot().pods)
 
     def plan(
         self,
@@ -151,7 +151,7 @@ class Workspace:
         """
         if not names and not states and not where and not changed:
             raise UsageError("say which jobs: ids, globs such as 'fft_*', --state or --where key=value")
-        return changes.plan(self.look(), state, names, list(states), _parsed(where), changed=changed)
+        return changes.plan(self.snapshot(), state, names, list(states), _parsed(where), changed=changed)
 
     def carry_out(self, plan: changes.Plan) -> Changes:
         """Do what was planned, for every job as far as it still makes sense."""
@@ -200,7 +200,7 @@ class Workspace:
         A job that is still in a manifest is queued and run again. Raises StateError when one of the jobs is submitted
         or running; nothing is deleted then.
         """
-        jobs = select(self.look(), names)
+        jobs = select(self.snapshot(), names)
         with self.changing() as tx:
             known = [job for job in jobs if tx.record(job) is not None]
             busy = [job for job in known if (record := tx.record(job)) and record.state in IN_FLIGHT]
@@ -216,7 +216,7 @@ class Workspace:
         `why` is shown by `status`, with the name under which the change is recorded. Raises UsageError when the scope
         is unknown or paused already.
         """
-        check_scope(scope, self.look(), self.config)
+        check_scope(scope, self.snapshot(), self.config)
         with self.changing() as tx:
             paused = self.store.fold.pauses.get(scope)
             if paused is not None:
@@ -282,7 +282,7 @@ class Workspace:
 
         Keys: attempt, directory, claimed_by, exit_code, reason, ended_at (UTC), log_bytes.
         """
-        return self._looker.attempts(job)
+        return self._reader.attempts(job)
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[Transaction]:

@@ -122,7 +122,7 @@ def test_errors(workspace, tmp_path):
     with pytest.raises(UsageError, match="no pod has run here"):
         workspace.drain("pod-0")
     with pytest.raises(DispatcherError, match="is no workspace"):
-        Workspace(tmp_path).look()
+        Workspace(tmp_path).snapshot()
 
 
 def test_root_from_the_environment(workspace, monkeypatch, tmp_path):

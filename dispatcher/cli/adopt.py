@@ -31,47 +31,47 @@ def adopt_file(layout: Layout, file: Path) -> None:
     if not layout.root.is_dir():
         raise StateError(f"{layout.root}: there is no such directory; name the workspace that holds your manifest")
     file = file.absolute()
-    found = Workspace(layout.root)
-    if journal.generations(found.layout):
-        _say_done(found)
+    workspace = Workspace(layout.root)
+    if journal.generations(workspace.layout):
+        _say_done(workspace)
         return
-    if os.path.lexists(found.layout.status_file) and not os.path.samefile(found.layout.status_file, file):
+    if os.path.lexists(workspace.layout.status_file) and not os.path.samefile(workspace.layout.status_file, file):
         raise StateError(
-            f"{found.layout.status_file} is there already, and the next dispatcher begins with it; to begin with "
+            f"{workspace.layout.status_file} is there already, and the next dispatcher begins with it; to begin with "
             f"{file}, move that one away. Nothing was changed"
         )
     # A file that cannot be used is found before anything is made.
     read_lab_file(file)
-    if _take_over(found, file):
-        _say(found, file)
+    if _take_over(workspace, file):
+        _say(workspace, file)
     else:
-        _say_done(found)
+        _say_done(workspace)
 
 
-def _take_over(found: Workspace, file: Path) -> bool:
+def _take_over(workspace: Workspace, file: Path) -> bool:
     """Whether it was this process that began the run state, with `file`."""
     from dispatcher.base import files
 
-    layout, store = found.layout, found.store
+    layout, store = workspace.layout, workspace.store
     with files.shared_umask(layout.root), files.storing("laying the workspace in", layout.root):
         for directory in (layout.matrix_dir, layout.templates_dir, layout.scripts_dir):
             os.makedirs(directory, exist_ok=True)
     store.adopt_from = file
-    with found.changing():
+    with workspace.changing():
         pass
     return store.began_with == file
 
 
-def _say_done(found: Workspace) -> None:
-    found.store.refresh(to_the_end=True)
-    count = len(found.store.records)
+def _say_done(workspace: Workspace) -> None:
+    workspace.store.refresh(to_the_end=True)
+    count = len(workspace.store.records)
     click.echo(
-        f"{found.layout.root}: this was done already: the run state has {counted(count, 'job')}. "
+        f"{workspace.layout.root}: this was done already: the run state has {counted(count, 'job')}. "
         "Nothing was changed; `dispatcher status` shows them"
     )
 
 
-def _say(found: Workspace, file: Path) -> None:
+def _say(workspace: Workspace, file: Path) -> None:
     from dispatcher.cli.printing import print_rows
     from dispatcher.report.waiting import names_text
     from dispatcher.run_state.adoption import read_lab_file
@@ -79,9 +79,9 @@ def _say(found: Workspace, file: Path) -> None:
     outcomes = read_lab_file(file)
     jobs = [outcome.job for outcome in outcomes if outcome.event == "adopted"]
     refused = {outcome.job: outcome.why for outcome in outcomes if outcome.event == "refused"}
-    click.echo(f"{file}: {counted(len(jobs), 'job')} adopted into {found.layout.run_state}")
+    click.echo(f"{file}: {counted(len(jobs), 'job')} adopted into {workspace.layout.run_state}")
     rows = _rows(outcomes, refused)
-    unknown = _unknown(found, jobs)
+    unknown = _unknown(workspace, jobs)
     if unknown:
         rows.append(("in no manifest, not claimed", unknown))
     print_rows(
@@ -91,10 +91,10 @@ def _say(found: Workspace, file: Path) -> None:
         click.echo(f"refused: {job}: {why}")
     if len(refused) > _REFUSED_SHOWN:
         click.echo(f"... and {len(refused) - _REFUSED_SHOWN} more: `dispatcher status` lists them")
-    if not file.samefile(found.layout.status_file):
+    if not file.samefile(workspace.layout.status_file):
         click.echo(
             f"{file} stays as it is, and no dispatcher reads it any more: stop the script that writes it, or let it "
-            f"write {found.layout.status_file}"
+            f"write {workspace.layout.status_file}"
         )
 
 
@@ -109,6 +109,6 @@ def _rows(outcomes: Iterable[Outcome], refused: Collection[str]) -> list[tuple[s
     return sorted(kinds.items(), key=lambda kind: order.index(kind[0]))
 
 
-def _unknown(found: Workspace, jobs: Iterable[str]) -> list[str]:
-    entries = found.look().entries
+def _unknown(workspace: Workspace, jobs: Iterable[str]) -> list[str]:
+    entries = workspace.snapshot().entries
     return [job for job in jobs if job not in entries]

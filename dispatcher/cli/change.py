@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from dispatcher.base.messages import counted
-from dispatcher.cli.common import jobs_argument, json_option, state_option, where_option, workspace
+from dispatcher.cli.common import jobs_argument, json_option, open_workspace, state_option, where_option
 from dispatcher.cli.complete import complete_jobs
 from dispatcher.cli.printing import note, print_json
 from dispatcher.errors import UsageError
@@ -98,13 +98,13 @@ def delete(jobs: tuple[str, ...], yes: bool) -> None:
     from dispatcher.report.selection import select
     from dispatcher.report.waiting import names_text
 
-    found = workspace()
-    view = found.look()
-    selected = [job for job in select(view, jobs) if job not in view.unqueued]
+    workspace = open_workspace()
+    snapshot = workspace.snapshot()
+    selected = [job for job in select(snapshot, jobs) if job not in snapshot.unqueued]
     if not selected:
         click.echo("nothing to delete: no dispatcher has queued these jobs yet")
         return
-    listed = tuple(job for job in selected if job in view.entries)
+    listed = tuple(job for job in selected if job in snapshot.entries)
     if listed:
         still = "is still in a manifest" if len(listed) == 1 else "are still in a manifest"
         note(f"{names_text(listed)} {still} and will be queued and run again; use `dispatcher cancel` to give jobs up")
@@ -113,7 +113,7 @@ def delete(jobs: tuple[str, ...], yes: bool) -> None:
         if not sys.stdin.isatty():
             raise UsageError(f"{question} There is no terminal to ask on: add --yes")
         click.confirm(question, abort=True)
-    for job in found.delete(*selected):
+    for job in workspace.delete(*selected):
         click.echo(f"{job}: deleted")
 
 
@@ -130,13 +130,13 @@ def _request(
 ) -> int:
     from dispatcher.report.waiting import names_text
 
-    found = workspace()
-    plan = found.plan(state, jobs, states=states, where=where, changed=changed)
+    workspace = open_workspace()
+    plan = workspace.plan(state, jobs, states=states, where=where, changed=changed)
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if len(plan.jobs) > _MANY and not yes and is_terminal:
         click.confirm(f"{verb} {counted(len(plan.jobs), 'job')}?", abort=True)
     # Without jobs nothing is to be changed, and a look takes no lock.
-    outcome = found.carry_out(plan) if plan.jobs else None
+    outcome = workspace.carry_out(plan) if plan.jobs else None
     if as_json:
         print_json(outcome or {"changed": {}, "unchanged": {}, "refused": {}, "left_alone": plan.left_alone})
     elif outcome is None:

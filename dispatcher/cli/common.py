@@ -57,8 +57,8 @@ def layout() -> Layout:
     return found
 
 
-def workspace() -> Workspace:
-    """The workspace that the running command is about."""
+def open_workspace() -> Workspace:
+    """The workspace that the running command works on."""
     from dispatcher.api import Workspace
 
     return Workspace(layout().root)

@@ -52,11 +52,11 @@ def complete_scopes(ctx: click.Context, _param: click.Parameter, incomplete: str
     from dispatcher.errors import DispatcherError
 
     try:
-        view = _completing(ctx).look()
+        snapshot = _completing(ctx).snapshot()
     except DispatcherError:
         return []
-    methods = [entry.method for entry in view.entries.values()]
-    scopes = dict.fromkeys([*methods, *(f"host:{pod.info.host}" for pod in view.pods)])
+    methods = [entry.method for entry in snapshot.entries.values()]
+    scopes = dict.fromkeys([*methods, *(f"host:{pod.info.host}" for pod in snapshot.pods)])
     return [scope for scope in scopes if scope.startswith(incomplete)]
 
 
@@ -64,6 +64,6 @@ def complete_paused(ctx: click.Context, _param: click.Parameter, incomplete: str
     from dispatcher.errors import DispatcherError
 
     try:
-        return [scope for scope in _completing(ctx).look().pauses if scope.startswith(incomplete)]
+        return [scope for scope in _completing(ctx).snapshot().pauses if scope.startswith(incomplete)]
     except DispatcherError:
         return []

@@ -80,7 +80,7 @@ def _repair(where: Layout) -> list[str]:
     from dispatcher.api import Workspace
     from dispatcher.run_state.repair import repair
 
-    return repair(Workspace(where.root).store) or ["the journal is whole: nothing to repair"]
+    return repair(Workspace(where.root).store) or ["the journal is undamaged: nothing to repair"]
 
 
 def _print(findings: list[Finding]) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dispatcher.base.messages import counted
-from dispatcher.cli.common import jobs_argument, state_option, where_option, workspace
+from dispatcher.cli.common import jobs_argument, open_workspace, state_option, where_option
 from dispatcher.errors import StateError, StatusFileError, UsageError
 from dispatcher.matrix.condition import Where
 
@@ -35,28 +35,28 @@ def edit(jobs: tuple[str, ...], states: tuple[str, ...], where: Where, clear_ref
     Only state (queued, held, abandoned; done and failed where nothing runs), priority and fields of your own can be
     changed.
     """
-    found = workspace()
+    workspace = open_workspace()
     if clear_refused:
-        cleared = found.clear_refused(jobs)
+        cleared = workspace.clear_refused(jobs)
         click.echo(f"{counted(len(cleared), 'refused hand edit')} cleared")
         return
     from dispatcher.report.selection import parse_states, select
     from dispatcher.run_state import status_file
 
-    view = found.look()
-    chosen = [job for job in select(view, jobs, parse_states(states), where) if job in found.store.records]
+    snapshot = workspace.snapshot()
+    chosen = [job for job in select(snapshot, jobs, parse_states(states), where) if job in workspace.store.records]
     if not chosen:
         raise UsageError("nothing to edit: no such job has a status line")
-    shown = {job: found.store.records[job] for job in chosen}
+    shown = {job: workspace.store.records[job] for job in chosen}
     before = status_file.render(shown)
-    after = _edit_until_right(found, before, shown)
+    after = _edit_until_right(workspace, before, shown)
     if after is None:
         click.echo("nothing was changed")
     else:
-        _apply(found, after)
+        _apply(workspace, after)
 
 
-def _edit_until_right(found: Workspace, before: bytes, shown: Mapping[str, Record]) -> bytes | None:
+def _edit_until_right(workspace: Workspace, before: bytes, shown: Mapping[str, Record]) -> bytes | None:
     """What the person saved, without faults; None when they changed nothing or gave up."""
     with _copy(before) as path:
         while True:
@@ -65,7 +65,7 @@ def _edit_until_right(found: Workspace, before: bytes, shown: Mapping[str, Recor
                 after = file.read()
             if after == before:
                 return None
-            faults = _faults(found, after, shown)
+            faults = _faults(workspace, after, shown)
             if not faults:
                 return after
             for fault in faults:
@@ -95,7 +95,7 @@ def _open_editor(path: str) -> None:
         raise UsageError(f"the editor {editor!r} ended with exit status {code}: nothing was changed")
 
 
-def _faults(found: Workspace, after: bytes, shown: Collection[str]) -> list[str]:
+def _faults(workspace: Workspace, after: bytes, shown: Collection[str]) -> list[str]:
     """Why what was saved cannot be used, if it cannot."""
     from dispatcher.run_state import status_file
 
@@ -107,12 +107,14 @@ def _faults(found: Workspace, after: bytes, shown: Collection[str]) -> list[str]
     faults = [f"{job}: the line was removed; `dispatcher delete {job}` removes a record" for job in gone[:5]]
     if len(gone) > len(faults):
         faults.append(f"... and {len(gone) - len(faults)} more lines")
-    return faults + [f"{change.job}: {change.why}" for change in _changes(found, after) if change.event == "refused"]
+    return faults + [
+        f"{change.job}: {change.why}" for change in _changes(workspace, after) if change.event == "refused"
+    ]
 
 
-def _changes(found: Workspace, after: bytes) -> list[Outcome]:
+def _changes(workspace: Workspace, after: bytes) -> list[Outcome]:
     """What the edited lines change, judged against the records as they are now."""
-    store = found.store
+    store = workspace.store
     problem = store.problem
     outcomes = store.judge(after, is_whole=False)
     # The copy says nothing about whether the real file can be read.
@@ -120,11 +122,11 @@ def _changes(found: Workspace, after: bytes) -> list[Outcome]:
     return outcomes or []
 
 
-def _apply(found: Workspace, after: bytes) -> None:
+def _apply(workspace: Workspace, after: bytes) -> None:
     applied: list[Outcome] = []
     late: list[Outcome] = []
-    with found.changing() as tx:
-        for outcome in _changes(found, after):
+    with workspace.changing() as tx:
+        for outcome in _changes(workspace, after):
             if outcome.event == "refused":
                 late.append(outcome)
             else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dispatcher.cli.common import json_option, workspace
+from dispatcher.cli.common import json_option, open_workspace
 from dispatcher.cli.complete import complete_jobs
 from dispatcher.cli.printing import print_json
 from dispatcher.errors import UsageError
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 @json_option
 def history(job: str | None, tail: int | None, as_json: bool) -> None:
     """List every change of JOB, or of all jobs, in order."""
-    found = workspace()
-    lines: Iterable[Line] = found.history(job)
+    workspace = open_workspace()
+    lines: Iterable[Line] = workspace.history(job)
     if tail is not None:
         lines = collections.deque(lines, maxlen=tail)
     if as_json:
@@ -35,7 +35,7 @@ def history(job: str | None, tail: int | None, as_json: bool) -> None:
     for line in lines:
         click.echo(_text(line))
         nothing = False
-    if nothing and job is not None and job not in found.records():
+    if nothing and job is not None and job not in workspace.records():
         raise UsageError(f"{job}: no job of that name")
 
 

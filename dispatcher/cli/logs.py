@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 import click
 
-from dispatcher.cli.common import workspace
+from dispatcher.cli.common import open_workspace
 from dispatcher.cli.complete import complete_jobs
 from dispatcher.cli.printing import note
 from dispatcher.errors import StateError
@@ -31,11 +31,11 @@ _STATE_PAUSE_S: Final = 1.0
 @click.option("-n", "--tail", type=click.IntRange(0), metavar="LINES", help="Only the last lines.")
 def logs(job: str, follow: bool, attempt: int | None, tail: int | None) -> None:
     """Print the log of JOB's last attempt."""
-    found = workspace()
-    number = attempt or _last_attempt(found, job)
-    paths = found.layout.attempt(job, number)
+    workspace = open_workspace()
+    number = attempt or _last_attempt(workspace, job)
+    paths = workspace.layout.attempt(job, number)
     out = sys.stdout.buffer
-    file = _open(found, paths, job, number, follow)
+    file = _open(workspace, paths, job, number, follow)
     if file is None:
         return
     with file:
@@ -43,29 +43,29 @@ def logs(job: str, follow: bool, attempt: int | None, tail: int | None) -> None:
             file.seek(_tail_start(file, tail))
         _copy(file, out)
         if follow:
-            _follow(found, file, out, job, number)
+            _follow(workspace, file, out, job, number)
 
 
-def _last_attempt(found: Workspace, job: str) -> int:
+def _last_attempt(workspace: Workspace, job: str) -> int:
     from dispatcher.report.selection import select
 
-    view = found.look()
-    select(view, [job])
-    number = view.records[job].attempt
+    snapshot = workspace.snapshot()
+    select(snapshot, [job])
+    number = snapshot.records[job].attempt
     if not number:
-        raise StateError(f"{job} has not run yet: there is no log (it is {view.records[job].state})")
+        raise StateError(f"{job} has not run yet: there is no log (it is {snapshot.records[job].state})")
     return number
 
 
-def _open(found: Workspace, paths: AttemptPaths, job: str, number: int, follow: bool) -> BinaryIO | None:
+def _open(workspace: Workspace, paths: AttemptPaths, job: str, number: int, follow: bool) -> BinaryIO | None:
     """The log; with `follow` waits until there is one, None when the attempt ends without."""
     while True:
-        has_ended = _has_ended(found, job, number)
+        has_ended = _has_ended(workspace, job, number)
         try:
             return open(paths.log, "rb", buffering=0)
         except FileNotFoundError:
             if not paths.directory.is_dir():
-                known = ", ".join(str(row["attempt"]) for row in found.attempts(job)) or "none"
+                known = ", ".join(str(row["attempt"]) for row in workspace.attempts(job)) or "none"
                 raise StateError(f"{job} has no attempt {number} (there are: {known})") from None
             if has_ended or not follow:
                 note(f"attempt {number} of {job} has no log")
@@ -84,13 +84,13 @@ def _copy(file: BinaryIO, out: BinaryIO) -> bool:
     return some
 
 
-def _follow(found: Workspace, file: BinaryIO, out: BinaryIO, job: str, number: int) -> None:
+def _follow(workspace: Workspace, file: BinaryIO, out: BinaryIO, job: str, number: int) -> None:
     next_look_s = 0.0
     while True:
         # Asked before the rest is read: what was written before the end must not be missed.
         has_ended = False
         if time.monotonic() >= next_look_s:
-            has_ended = _has_ended(found, job, number)
+            has_ended = _has_ended(workspace, job, number)
             next_look_s = time.monotonic() + _STATE_PAUSE_S
         if not _copy(file, out) and has_ended:
             return
@@ -98,15 +98,15 @@ def _follow(found: Workspace, file: BinaryIO, out: BinaryIO, job: str, number: i
             time.sleep(_PAUSE_S)
 
 
-def _has_ended(found: Workspace, job: str, number: int) -> bool:
+def _has_ended(workspace: Workspace, job: str, number: int) -> bool:
     from dispatcher.run_state import liveness
     from dispatcher.run_state.states import IN_FLIGHT
 
-    paths = found.layout.attempt(job, number)
+    paths = workspace.layout.attempt(job, number)
     if os.path.exists(paths.exit):
         return True
-    found.store.refresh()
-    record = found.store.records.get(job)
+    workspace.store.refresh()
+    record = workspace.store.records.get(job)
     if record is None or record.attempt != number or record.state not in IN_FLIGHT:
         return True
     # Killed outright, and nobody has recorded it yet.

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dispatcher.cli.common import json_option, workspace
+from dispatcher.cli.common import json_option, open_workspace
 from dispatcher.cli.complete import complete_paused, complete_pods, complete_scopes
 from dispatcher.cli.printing import print_json, print_rows
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
-    from dispatcher.report.view import PodView, View
+    from dispatcher.report.snapshot import PodStatus, Snapshot
 
 _CLEAR: Final = "\x1b[H\x1b[2J"
 
@@ -26,8 +26,8 @@ _CLEAR: Final = "\x1b[H\x1b[2J"
 @json_option
 def pods(watch: bool, interval: float, as_json: bool) -> None:
     """List the pods, their slots, and what runs on these."""
-    found = workspace()
-    _show(found, as_json)
+    workspace = open_workspace()
+    _show(workspace, as_json)
     if not watch:
         return
     with contextlib.suppress(KeyboardInterrupt):
@@ -35,24 +35,24 @@ def pods(watch: bool, interval: float, as_json: bool) -> None:
             time.sleep(interval)
             if sys.stdout.isatty():
                 click.echo(_CLEAR, nl=False)
-            _show(found, as_json)
+            _show(workspace, as_json)
 
 
-def _show(found: Workspace, as_json: bool) -> None:
+def _show(workspace: Workspace, as_json: bool) -> None:
     from dispatcher.report.pods import pod_row, slot_rows
 
-    view = found.look()
-    rows = [pod_row(pod, view.now_s) for pod in view.pods]
+    snapshot = workspace.snapshot()
+    rows = [pod_row(pod, snapshot.now_s) for pod in snapshot.pods]
     if as_json:
-        print_json([{**row, "slots": slot_rows(pod, view)} for row, pod in zip(rows, view.pods, strict=True)])
+        print_json([{**row, "slots": slot_rows(pod, snapshot)} for row, pod in zip(rows, snapshot.pods, strict=True)])
         return
     print_rows([_shown_pod(row) for row in rows], "plain", none="no pod has run here")
-    slots = [_shown_slot(row) for pod in view.pods if pod.is_alive for row in slot_rows(pod, view)]
+    slots = [_shown_slot(row) for pod in snapshot.pods if pod.is_alive for row in slot_rows(pod, snapshot)]
     if slots:
         click.echo()
         used = [name for name in slots[0] if any(row[name] for row in slots)]
         print_rows(slots, "plain", used)
-    _say_notes(view)
+    _say_notes(snapshot)
 
 
 def _shown_pod(row: dict[str, Any]) -> dict[str, Any]:
@@ -88,13 +88,13 @@ def _shown_slot(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _say_notes(view: View) -> None:
-    for pod in view.pods:
+def _say_notes(snapshot: Snapshot) -> None:
+    for pod in snapshot.pods:
         for line in pod.info.notes if _is_worth_reading(pod) else ():
             click.echo(f"{pod.info.pod}: {line}")
 
 
-def _is_worth_reading(pod: PodView) -> bool:
+def _is_worth_reading(pod: PodStatus) -> bool:
     return pod.state != "ended"
 
 
@@ -102,21 +102,21 @@ def _is_worth_reading(pod: PodView) -> bool:
 @click.argument("pod", shell_complete=complete_pods)
 def drain(pod: str) -> None:
     """Let POD, on whatever host, finish its jobs, claim no more and end."""
-    found = workspace()
-    view = next((view for view in found.pods() if view.info.pod == pod), None)
-    if view is not None and not view.is_alive:
+    workspace = open_workspace()
+    status = next((status for status in workspace.pods() if status.info.pod == pod), None)
+    if status is not None and not status.is_alive:
         # The request would end the pod when it is started again.
         click.echo(f"{pod} is not running: there is nothing to drain")
         return
-    found.drain(pod)
-    click.echo(f"{pod} on {view.info.host if view else '?'} will finish its jobs and claim no more")
+    workspace.drain(pod)
+    click.echo(f"{pod} on {status.info.host if status else '?'} will finish its jobs and claim no more")
 
 
 @click.command()
 @click.argument("pod", shell_complete=complete_pods)
 def undrain(pod: str) -> None:
     """Let POD claim again after `drain`."""
-    workspace().undrain(pod)
+    open_workspace().undrain(pod)
     click.echo(f"{pod} may claim again")
 
 
@@ -125,7 +125,7 @@ def undrain(pod: str) -> None:
 @click.option("--why", default="", metavar="TEXT", help="The reason, shown by status.")
 def pause(scope: str, why: str) -> None:
     """Stop claiming within SCOPE: a method, gpu:HOST:N, or host:HOST. Running jobs are not affected."""
-    workspace().pause(scope, why)
+    open_workspace().pause(scope, why)
     click.echo(f"{scope} paused")
 
 
@@ -133,5 +133,5 @@ def pause(scope: str, why: str) -> None:
 @click.argument("scope", shell_complete=complete_paused)
 def unpause(scope: str) -> None:
     """Continue claiming within SCOPE, which is paused: a method, gpu:HOST:N, or host:HOST."""
-    workspace().unpause(scope)
+    open_workspace().unpause(scope)
     click.echo(f"{scope} unpaused")

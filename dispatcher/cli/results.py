@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from dispatcher.cli.common import format_option, read_list, state_option, where_option, workspace
+from dispatcher.cli.common import format_option, open_workspace, read_list, state_option, where_option
 from dispatcher.cli.printing import note, print_rows
 from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import Where
@@ -37,11 +37,11 @@ def results(
     from dispatcher.report.pivot import pivot, without_value
     from dispatcher.report.selection import parse_states, select
 
-    found = workspace()
-    view = found.look()
-    jobs = select(view, (), parse_states(states), where)
+    workspace = open_workspace()
+    snapshot = workspace.snapshot()
+    jobs = select(snapshot, (), parse_states(states), where)
     unsure: list[str] = []
-    table = found.results(view.only({job: view.records[job] for job in jobs}), unsure)
+    table = workspace.results(snapshot.only({job: snapshot.records[job] for job in jobs}), unsure)
     if unsure:
         note(
             f"{len(unsure)} results have the parameters of today's manifest, because their attempts left no "

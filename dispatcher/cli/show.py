@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dispatcher.cli.common import json_option, workspace
+from dispatcher.cli.common import json_option, open_workspace
 from dispatcher.cli.complete import complete_jobs
 from dispatcher.cli.printing import print_json, print_rows
 
 if TYPE_CHECKING:
-    from dispatcher.report.view import View
+    from dispatcher.report.snapshot import Snapshot
 
 
 @click.command()
@@ -25,32 +25,32 @@ def show(job: str, as_json: bool) -> None:
     from dispatcher.report.overview import job_row
     from dispatcher.report.selection import select
 
-    found = workspace()
-    view = found.look()
-    job = select(view, [job])[0]
-    listed, ran = view.entries.get(job), view.last_ran(job)
-    attempts = found.attempts(job)
+    workspace = open_workspace()
+    snapshot = workspace.snapshot()
+    job = select(snapshot, [job])[0]
+    listed, ran = snapshot.entries.get(job), snapshot.last_ran(job)
+    attempts = workspace.attempts(job)
     if as_json:
         print_json(
             {
-                **job_row(view, job),
-                "record": view.records[job].fields(),
+                **job_row(snapshot, job),
+                "record": snapshot.records[job].fields(),
                 "entry": listed.document() if listed else None,
                 "ran_with": ran.document() if ran else None,
-                "changes": _changes(view, job),
+                "changes": _changes(snapshot, job),
                 "attempts": attempts,
-                "why": _why(view, job),
-                "refused_edits": [refusal for refusal in view.refusals if refusal.job == job],
+                "why": _why(snapshot, job),
+                "refused_edits": [refusal for refusal in snapshot.refusals if refusal.job == job],
             }
         )
         return
-    print_rows(_facts(view, job), "plain", ("", job))
-    entry = view.entry(job)
+    print_rows(_facts(snapshot, job), "plain", ("", job))
+    entry = snapshot.entry(job)
     if entry is not None:
         click.echo()
         print_rows([{"entry": key, "value": value} for key, value in entry.document().items()], "plain")
-        click.echo(_source(view, job))
-    rows = _changes(view, job)
+        click.echo(_source(snapshot, job))
+    rows = _changes(snapshot, job)
     if rows:
         click.echo()
         print_rows(rows, "plain", ("key", "ran_with", "manifest"))
@@ -59,61 +59,61 @@ def show(job: str, as_json: bool) -> None:
         print_rows(attempts, "plain", ("attempt", "exit_code", "reason", "ended_at", "log_bytes", "directory"))
 
 
-def _changes(view: View, job: str) -> list[dict[str, Any]]:
+def _changes(snapshot: Snapshot, job: str) -> list[dict[str, Any]]:
     """What the last attempt ran with and the manifest says otherwise by now."""
     from dispatcher.report.ran import differences
 
-    listed, ran = view.entries.get(job), view.last_ran(job)
+    listed, ran = snapshot.entries.get(job), snapshot.last_ran(job)
     return differences(ran, listed) if ran is not None and listed is not None else []
 
 
-def _source(view: View, job: str) -> str:
+def _source(snapshot: Snapshot, job: str) -> str:
     """Where the values that are shown come from."""
     from dispatcher.report.ran import is_unknown, last_counts
 
-    record = view.records[job]
+    record = snapshot.records[job]
     if is_unknown(record) and not last_counts(record):
         return "(from the manifest: no attempt of ours says what the job ran with)"
     if not record.attempt:
         return "(from the manifest: it has not run)"
-    if view.last_ran(job) is None:
+    if snapshot.last_ran(job) is None:
         return f"(from the manifest: attempt {record.attempt} has left no entry.json, so what it ran with is unknown)"
-    if job not in view.entries:
+    if job not in snapshot.entries:
         return f"(what attempt {record.attempt} ran with: no manifest lists the job)"
-    if view.entry(job) is view.entries[job] and _changes(view, job):
+    if snapshot.entry(job) is snapshot.entries[job] and _changes(snapshot, job):
         return "(from the manifest: the next attempt runs with these)"
     return f"(what attempt {record.attempt} ran with)"
 
 
-def _facts(view: View, job: str) -> list[dict[str, Any]]:
+def _facts(snapshot: Snapshot, job: str) -> list[dict[str, Any]]:
     from dispatcher.report.overview import job_row
     from dispatcher.report.progress import duration_text, progress_text
     from dispatcher.report.unwatched import unwatched_text
 
-    row = job_row(view, job)
-    facts: dict[str, Any] = {key: value for key, value in view.records[job].fields().items() if value != ""}
-    if job in view.edited:
+    row = job_row(snapshot, job)
+    facts: dict[str, Any] = {key: value for key, value in snapshot.records[job].fields().items() if value != ""}
+    if job in snapshot.edited:
         facts["edited"] = "by hand, not yet taken in"
-    if job in view.unqueued:
+    if job in snapshot.unqueued:
         facts["rev"] = "no dispatcher has queued it yet"
-    if job in view.unwatched:
-        facts["watched"] = unwatched_text(job, view.records[job], view.unwatched[job])
-    facts["why it waits"] = _why(view, job)
-    facts["progress"] = progress_text(view.progress.get(job)) or None
+    if job in snapshot.unwatched:
+        facts["watched"] = unwatched_text(job, snapshot.records[job], snapshot.unwatched[job])
+    facts["why it waits"] = _why(snapshot, job)
+    facts["progress"] = progress_text(snapshot.progress.get(job)) or None
     if row["metrics"]:
         facts["metrics"] = row["metrics"]
     if row["started_at"] is not None:
         facts["elapsed"] = duration_text(row["elapsed_s"])
     if row["remaining_s"] is not None:
         facts["remaining"] = duration_text(row["remaining_s"])
-    for refusal in view.refusals:
+    for refusal in snapshot.refusals:
         if refusal.job == job:
             facts["refused edit"] = f"{refusal.why} (written: {refusal.line})"
     return [{"": key, job: value} for key, value in facts.items() if value is not None]
 
 
-def _why(view: View, job: str) -> str | None:
+def _why(snapshot: Snapshot, job: str) -> str | None:
     from dispatcher.report.waiting import reasons
     from dispatcher.run_state.states import State
 
-    return reasons(view).why(job).text if view.records[job].state is State.QUEUED else None
+    return reasons(snapshot).why(job).text if snapshot.records[job].state is State.QUEUED else None

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dispatcher.base.messages import counted
-from dispatcher.cli.common import format_option, read_list, state_option, where_option, workspace
+from dispatcher.cli.common import format_option, open_workspace, read_list, state_option, where_option
 from dispatcher.cli.printing import coloured, note, wants_colour
 from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import Where
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
+    from dispatcher.report.snapshot import Snapshot
     from dispatcher.report.tables import Rows
-    from dispatcher.report.view import View
 
 _RUNNING: Final = ("job", "state", "pod", "gpu", "attempt", "progress", "elapsed", "remaining")
 _FAILED: Final = ("job", "attempt", "reason", "error")
@@ -66,27 +66,27 @@ def status(
     restore: bool,
 ) -> None:
     """Show how the jobs stand: counts, what runs and how long it will still take, why the rest waits."""
-    found = workspace()
+    workspace = open_workspace()
     if restore:
-        _restore(found)
+        _restore(workspace)
         return
     request = Request(by, where, states, style)
     if not watch:
-        text, notices = _text(found, request)
+        text, notices = _text(workspace, request)
         click.echo(text)
         for notice in notices:
             note(notice)
         return
     with contextlib.suppress(KeyboardInterrupt):
-        _watch(found, request, interval)
+        _watch(workspace, request, interval)
 
 
-def _watch(found: Workspace, request: Request, interval: float) -> None:
+def _watch(workspace: Workspace, request: Request, interval: float) -> None:
     on_terminal = sys.stdout.isatty()
     if on_terminal:
         click.echo(_CLEAR, nl=False)
     while True:
-        text, notices = _text(found, request)
+        text, notices = _text(workspace, request)
         text = "\n".join([text, *(f"note: {notice}" for notice in notices)])
         if on_terminal:
             # Overwritten in place: clearing first would flicker.
@@ -108,38 +108,38 @@ def _that_fit(lines: list[str]) -> list[str]:
     return [*lines[: room - 1], f"... {len(lines) - room + 1} more lines"]
 
 
-def _restore(found: Workspace) -> None:
+def _restore(workspace: Workspace) -> None:
     from dispatcher.run_state.projection import restore
 
-    kept = restore(found.store)
+    kept = restore(workspace.store)
     if kept is None:
-        click.echo(f"{found.layout.status_file} can be read: nothing was changed")
+        click.echo(f"{workspace.layout.status_file} can be read: nothing was changed")
     else:
-        click.echo(f"{found.layout.status_file}: written anew; the old one is kept as {kept}")
+        click.echo(f"{workspace.layout.status_file}: written anew; the old one is kept as {kept}")
 
 
-def _text(found: Workspace, request: Request) -> tuple[str, list[str]]:
+def _text(workspace: Workspace, request: Request) -> tuple[str, list[str]]:
     """What to print, and the notices that go beside it."""
     from dispatcher.report.overview import notices
     from dispatcher.report.selection import parse_states, select
 
-    whole = found.look()
-    view = whole
+    unfiltered = workspace.snapshot()
+    snapshot = unfiltered
     if request.is_narrowed:
-        jobs = select(whole, (), parse_states(request.states), request.where)
-        view = whole.only({job: whole.records[job] for job in jobs})
+        jobs = select(unfiltered, (), parse_states(request.states), request.where)
+        snapshot = unfiltered.only({job: unfiltered.records[job] for job in jobs})
     if request.by:
-        return _pivot(view, request), notices(whole)
+        return _pivot(snapshot, request), notices(unfiltered)
     if request.style == "json":
-        return _json(view, whole), []
+        return _json(snapshot, unfiltered), []
     if request.style == "csv":
         from dispatcher.report.overview import job_rows
 
-        return _table(job_rows(view, whole), "csv"), notices(whole)
-    return _for_people(view, whole, request), notices(whole)
+        return _table(job_rows(snapshot, unfiltered), "csv"), notices(unfiltered)
+    return _for_people(snapshot, unfiltered, request), notices(unfiltered)
 
 
-def _pivot(view: View, request: Request) -> str:
+def _pivot(snapshot: Snapshot, request: Request) -> str:
     from dispatcher.report.pivot import states_by
     from dispatcher.report.selection import check_keys
 
@@ -147,77 +147,80 @@ def _pivot(view: View, request: Request) -> str:
         raise UsageError(
             "--by state: the states are the columns already; name keys of the entries, such as lang,method"
         )
-    check_keys(view, request.by)
-    return _table(states_by(view, request.by), request.style)
+    check_keys(snapshot, request.by)
+    return _table(states_by(snapshot, request.by), request.style)
 
 
-def _json(view: View, whole: View) -> str:
+def _json(snapshot: Snapshot, unfiltered: Snapshot) -> str:
     from dispatcher.report.overview import job_rows, overview
     from dispatcher.report.tables import json_text
 
-    seen = overview(view, whole)
+    seen = overview(snapshot, unfiltered)
     document: dict[str, Any] = {
         "counts": seen.counts,
         "total": seen.total,
-        "jobs": job_rows(view, whole),
+        "jobs": job_rows(snapshot, unfiltered),
         "waiting": seen.waiting,
-        "pauses": list(whole.pauses.values()),
-        "refusals": whole.refusals,
-        "problem": whole.problem,
+        "pauses": list(unfiltered.pauses.values()),
+        "refusals": unfiltered.refusals,
+        "problem": unfiltered.problem,
         "notices": seen.notices,
     }
     return json_text(document)
 
 
-def _for_people(view: View, whole: View, request: Request) -> str:
+def _for_people(snapshot: Snapshot, unfiltered: Snapshot, request: Request) -> str:
     from dispatcher.report.overview import job_row, job_rows, shown_job
     from dispatcher.run_state.states import IN_FLIGHT
 
-    parts = [_counts(view)]
+    parts = [_counts(snapshot)]
     if request.is_narrowed:
-        rows = [shown_job(view, row) for row in job_rows(view, whole)]
+        rows = [shown_job(snapshot, row) for row in job_rows(snapshot, unfiltered)]
         used = [name for name in _CHOSEN if name in _ALWAYS or any(row[name] for row in rows)]
         parts += [_table(rows, request.style, used)] if rows else []
     else:
-        running = [job for job, record in view.records.items() if record.state in IN_FLIGHT]
+        running = [job for job, record in snapshot.records.items() if record.state in IN_FLIGHT]
         if running:
-            parts.append(_table([shown_job(view, job_row(view, job)) for job in running], request.style, _RUNNING))
-        parts += [*_waiting(view, request), *_failed(view, request)]
+            parts.append(
+                _table([shown_job(snapshot, job_row(snapshot, job)) for job in running], request.style, _RUNNING)
+            )
+        parts += [*_waiting(snapshot, request), *_failed(snapshot, request)]
     return "\n\n".join(parts)
 
 
-def _counts(view: View) -> str:
+def _counts(snapshot: Snapshot) -> str:
     from dispatcher.report.pivot import count_states
     from dispatcher.run_state.states import BY_HAND
 
-    counts = {state: count for state, count in count_states(view).items() if count}
-    by_hand = Counter(record.state.value for record in view.records.values() if record.reason == BY_HAND)
+    counts = {state: count for state, count in count_states(snapshot).items() if count}
+    by_hand = Counter(record.state.value for record in snapshot.records.values() if record.reason == BY_HAND)
     notes = {state: f" ({count} set by hand)" for state, count in by_hand.items()}
     words = [f"{state} {count}{notes.get(state, '')}" for state, count in counts.items()]
     if wants_colour():
         words = [coloured("state", word) for word in words]
-    return counted(len(view.records), "job") + (f": {', '.join(words)}" if words else "")
+    return counted(len(snapshot.records), "job") + (f": {', '.join(words)}" if words else "")
 
 
-def _waiting(view: View, request: Request) -> list[str]:
+def _waiting(snapshot: Snapshot, request: Request) -> list[str]:
     from dispatcher.report.waiting import names_text, waits
 
     rows = [
-        {"jobs": len(wait.jobs), "waiting because": wait.why, "which": names_text(wait.jobs)} for wait in waits(view)
+        {"jobs": len(wait.jobs), "waiting because": wait.why, "which": names_text(wait.jobs)}
+        for wait in waits(snapshot)
     ]
     return [_table(rows, request.style)] if rows else []
 
 
-def _failed(view: View, request: Request) -> list[str]:
+def _failed(snapshot: Snapshot, request: Request) -> list[str]:
     from dispatcher.report.overview import job_row, shown_job
     from dispatcher.run_state.states import State
 
-    jobs = [job for job, record in view.records.items() if record.state is State.FAILED]
+    jobs = [job for job, record in snapshot.records.items() if record.state is State.FAILED]
     if not jobs:
         return []
     # The most recent ones: revisions rise with time.
-    recent = sorted(jobs, key=lambda job: -view.records[job].rev)[:_FAILED_SHOWN]
-    rows = [shown_job(view, job_row(view, job)) for job in recent]
+    recent = sorted(jobs, key=lambda job: -snapshot.records[job].rev)[:_FAILED_SHOWN]
+    rows = [shown_job(snapshot, job_row(snapshot, job)) for job in recent]
     for row in rows:
         row["failed"] = row["job"]
     table = _table(rows, request.style, ("failed", *_FAILED[1:]))

@@ -1,4 +1,4 @@
 """From records, entries and results to rows and tables.
 
-Only `look` reads files; the rest is pure: the same view gives the same rows, and the caller says what time it is.
+Only `look` reads files; the rest is pure: the same snapshot gives the same rows, and the caller says what time it is.
 """

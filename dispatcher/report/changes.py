@@ -10,7 +10,7 @@ import msgspec
 from dispatcher.matrix.condition import Where
 from dispatcher.report.ran import is_unknown
 from dispatcher.report.selection import is_glob, parse_states, select
-from dispatcher.report.view import View
+from dispatcher.report.snapshot import Snapshot
 from dispatcher.run_state.edits import desire, desired_after_end
 from dispatcher.run_state.external import Presence, is_unwatched, presence
 from dispatcher.run_state.states import BY_HAND, DESIRABLE, VERDICTS, Record, State
@@ -52,20 +52,26 @@ class Changes(msgspec.Struct, frozen=True):
 
 
 def plan(
-    view: View, state: State, names: Sequence[str], states: Sequence[str], where: Where, *, changed: bool = False
+    snapshot: Snapshot,
+    state: State,
+    names: Sequence[str],
+    states: Sequence[str],
+    where: Where,
+    *,
+    changed: bool = False,
 ) -> Plan:
     """The jobs that `state` is wished for; UsageError for a name, state or key that nobody knows.
 
     `changed`: only those that ran with other parameters than the manifest has now.
     """
     wanted = parse_states(states)
-    chosen = select(view, names, wanted, where)
-    unknown = [job for job in chosen if is_unknown(view.records[job])] if changed else []
+    chosen = select(snapshot, names, wanted, where)
+    unknown = [job for job in chosen if is_unknown(snapshot.records[job])] if changed else []
     if changed:
-        chosen = [job for job in chosen if view.differs(job)]
+        chosen = [job for job in chosen if snapshot.differs(job)]
     exact = {name for name in names if not is_glob(name)}
     meant = wanted or (BY_GLOB[state] | {State.DONE} if changed else BY_GLOB[state])
-    jobs = {job: view.records[job] for job in chosen if job in exact or view.records[job].state in meant}
+    jobs = {job: snapshot.records[job] for job in chosen if job in exact or snapshot.records[job].state in meant}
     return Plan(state, jobs, tuple(job for job in chosen if job not in jobs), tuple(unknown))
 
 

@@ -10,8 +10,8 @@ import msgspec
 from dispatcher.report.pivot import count_states
 from dispatcher.report.progress import duration_text, elapsed_s, progress_text, remaining_s
 from dispatcher.report.ran import count_text
+from dispatcher.report.snapshot import Snapshot
 from dispatcher.report.unwatched import UNWATCHED, unwatched_notices
-from dispatcher.report.view import View
 from dispatcher.report.waiting import Wait, names_text, reasons, waits
 from dispatcher.run_state.states import IN_FLIGHT, State
 
@@ -19,7 +19,7 @@ Row = dict[str, Any]
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """How the jobs of a view stand.
+    """How the jobs of a snapshot stand.
 
     `counts` has every state; `running`, `failed` are rows as `job_row` makes them, `waiting` the reasons why queued and
     held jobs do not run, `notices` what a person should know or do.
@@ -33,32 +33,32 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     notices: list[str]
 
 
-def overview(view: View, whole: View | None = None) -> Overview:
-    """The overview of `view`; `whole` is the unfiltered view, which decides whether needs are done."""
-    records = view.records
+def overview(snapshot: Snapshot, unfiltered: Snapshot | None = None) -> Overview:
+    """The overview of `snapshot`; `unfiltered` has all jobs and decides whether needs are done."""
+    records = snapshot.records
     return Overview(
-        counts=count_states(view),
+        counts=count_states(snapshot),
         total=len(records),
-        running=[job_row(view, job) for job, record in records.items() if record.state in IN_FLIGHT],
-        waiting=waits(view, whole),
-        failed=[job_row(view, job) for job, record in records.items() if record.state is State.FAILED],
-        notices=notices(whole or view),
+        running=[job_row(snapshot, job) for job, record in records.items() if record.state in IN_FLIGHT],
+        waiting=waits(snapshot, unfiltered),
+        failed=[job_row(snapshot, job) for job, record in records.items() if record.state is State.FAILED],
+        notices=notices(unfiltered or snapshot),
     )
 
 
-def job_row(view: View, job: str) -> Row:
+def job_row(snapshot: Snapshot, job: str) -> Row:
     """One job as plain data, times in seconds; None for what is unknown or does not apply.
 
     Keys: job, method, state, desired, pod, host, gpu, attempt, started_at, finished_at, elapsed_s, remaining_s, step,
     of, metrics, exit_code, reason, error, priority, edited (by hand, not yet taken in), changed (it ran with other
     parameters than the manifest has now), rev.
     """
-    record = view.records[job]
-    progress = view.progress.get(job)
-    elapsed = elapsed_s(record, view.now_s)
+    record = snapshot.records[job]
+    progress = snapshot.progress.get(job)
+    elapsed = elapsed_s(record, snapshot.now_s)
     return {
         "job": job,
-        "method": view.method(job),
+        "method": snapshot.method(job),
         "state": record.state.value,
         "desired": record.desired,
         "pod": record.pod,
@@ -75,36 +75,36 @@ def job_row(view: View, job: str) -> Row:
         "exit_code": record.exit_code,
         "reason": record.reason,
         "error": record.error,
-        "priority": view.priority(job),
-        "edited": job in view.edited,
-        "changed": view.differs(job),
+        "priority": snapshot.priority(job),
+        "edited": job in snapshot.edited,
+        "changed": snapshot.differs(job),
         "rev": record.rev,
     }
 
 
-def job_rows(view: View, whole: View | None = None) -> list[Row]:
-    """Every job of the view; `why` says what a queued one waits for."""
+def job_rows(snapshot: Snapshot, unfiltered: Snapshot | None = None) -> list[Row]:
+    """Every job of the snapshot; `why` says what a queued one waits for."""
     rows = []
-    waiting = reasons(whole or view)
-    for job, record in view.records.items():
-        row = job_row(view, job)
+    waiting = reasons(unfiltered or snapshot)
+    for job, record in snapshot.records.items():
+        row = job_row(snapshot, job)
         row["why"] = waiting.why(job).text if record.state is State.QUEUED else None
         rows.append(row)
     return rows
 
 
-def shown_job(view: View, row: Row) -> Row:
+def shown_job(snapshot: Snapshot, row: Row) -> Row:
     """A row of `job_row` as people read it: durations and progress as words, a mark for what is not in force yet."""
     started = row["started_at"] is not None
     state = f"{row['state']} -> {row['desired']}" if row["desired"] else row["state"]
-    state += f" ({UNWATCHED})" if row["job"] in view.unwatched else ""
+    state += f" ({UNWATCHED})" if row["job"] in snapshot.unwatched else ""
     return {
         "job": row["job"],
         "state": f"{state} (edited by hand)" if row["edited"] else state,
         "pod": row["pod"],
         "gpu": gpu_text(row["gpu"]),
         "attempt": row["attempt"] or None,
-        "progress": progress_text(view.progress.get(row["job"])),
+        "progress": progress_text(snapshot.progress.get(row["job"])),
         "elapsed": duration_text(row["elapsed_s"]) if started else None,
         "remaining": duration_text(row["remaining_s"]) if row["remaining_s"] is not None else None,
         "reason": row["reason"],
@@ -119,34 +119,34 @@ def gpu_text(gpu: int | tuple[int, ...] | None) -> str | None:
     return str(gpu) if isinstance(gpu, int) else ",".join(map(str, gpu))
 
 
-def notices(view: View) -> list[str]:
+def notices(snapshot: Snapshot) -> list[str]:
     """What is out of order, each with what to do about it."""
-    found = list(view.warnings)
-    if view.problem:
-        found.append(view.problem)
-    if view.edited:
-        count = len(view.edited)
+    found = list(snapshot.warnings)
+    if snapshot.problem:
+        found.append(snapshot.problem)
+    if snapshot.edited:
+        count = len(snapshot.edited)
         found.append(
             f"{count} hand edit{'s' if count > 1 else ''} not yet taken in (shown as if they were): a dispatcher or "
             "the next command that changes something takes them in"
         )
-    found += [_refusal_text(refusal.job, refusal.why, refusal.line) for refusal in view.refusals]
+    found += [_refusal_text(refusal.job, refusal.why, refusal.line) for refusal in snapshot.refusals]
     found += [
         f"{'method ' if ':' not in pause.scope else ''}{pause.scope} is paused since {pause.at}: {pause.why}. "
         f"Continue with `dispatcher unpause {pause.scope}`"
-        for pause in view.pauses.values()
+        for pause in snapshot.pauses.values()
     ]
-    found += unwatched_notices(view)
-    found += _dead_pods(view)
-    found += _changed(view)
+    found += unwatched_notices(snapshot)
+    found += _dead_pods(snapshot)
+    found += _changed(snapshot)
     return found
 
 
-def _changed(view: View) -> list[str]:
-    jobs = [job for job in view.records if view.differs(job)]
+def _changed(snapshot: Snapshot) -> list[str]:
+    jobs = [job for job in snapshot.records if snapshot.differs(job)]
     if not jobs:
         return []
-    text = count_text((job, view.records[job]) for job in jobs)
+    text = count_text((job, snapshot.records[job]) for job in jobs)
     return [
         f"{text} job{'s' if len(jobs) > 1 else ''} ran with other parameters than the manifest has now "
         f"({names_text(tuple(jobs))}): `dispatcher show {jobs[0]}` compares, "
@@ -161,13 +161,13 @@ def _refusal_text(job: str, why: str, line: str) -> str:
     return f"{where}: {why}{wrote}. Edit it again, or clear this with {clear}"
 
 
-def _dead_pods(view: View) -> list[str]:
+def _dead_pods(snapshot: Snapshot) -> list[str]:
     jobs: dict[str, list[str]] = {}
-    for job in view.in_flight():
-        jobs.setdefault(view.records[job].pod or "", []).append(job)
+    for job in snapshot.in_flight():
+        jobs.setdefault(snapshot.records[job].pod or "", []).append(job)
     return [
         f"pod {pod.info.pod} on {pod.info.host} is dead, {len(jobs[pod.info.pod])} of its jobs stand as running: "
         "another pod, or the same when it starts again, looks after them"
-        for pod in view.pods
+        for pod in snapshot.pods
         if pod.state == "dead" and pod.info.pod in jobs
     ]

@@ -8,27 +8,27 @@ from typing import Any, Final
 
 from dispatcher.errors import UsageError, nearest
 from dispatcher.report.selection import cell_text
-from dispatcher.report.view import View
+from dispatcher.report.snapshot import Snapshot
 from dispatcher.run_state.states import State
 
 Row = dict[str, Any]
 Values = Sequence[float]
 
 
-def count_states(view: View) -> dict[str, int]:
+def count_states(snapshot: Snapshot) -> dict[str, int]:
     """How many jobs are in each state, all states, in the order of a job's life."""
     counts = dict.fromkeys((state.value for state in State), 0)
-    for record in view.records.values():
+    for record in snapshot.records.values():
         counts[record.state] += 1
     return counts
 
 
-def states_by(view: View, keys: Sequence[str]) -> list[Row]:
+def states_by(snapshot: Snapshot, keys: Sequence[str]) -> list[Row]:
     """One row for every combination of the keys' values: these values, a count per state that occurs, and the total."""
-    used = [state for state, count in count_states(view).items() if count]
+    used = [state for state, count in count_states(snapshot).items() if count]
     rows: dict[tuple[str, ...], Row] = {}
-    for job, record in view.records.items():
-        values = tuple(cell_text(view.value(job, key)) for key in keys)
+    for job, record in snapshot.records.items():
+        values = tuple(cell_text(snapshot.value(job, key)) for key in keys)
         row = rows.get(values)
         if row is None:
             row = rows[values] = {**dict(zip(keys, values, strict=True)), **dict.fromkeys(used, 0), "total": 0}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from dispatcher.report.progress import elapsed_s
-from dispatcher.report.view import PodView, View
+from dispatcher.report.snapshot import PodStatus, Snapshot
 from dispatcher.run_state.journal import parse_time
 
 
-def pod_row(pod: PodView, now_s: float) -> dict[str, Any]:
+def pod_row(pod: PodStatus, now_s: float) -> dict[str, Any]:
     """One pod as plain data; `heartbeat_unchanged_s` and `up_s` are None where they are unknown."""
     info = pod.info
     begun = parse_time(info.started_at)
@@ -33,20 +33,20 @@ def pod_row(pod: PodView, now_s: float) -> dict[str, Any]:
     }
 
 
-def slot_rows(pod: PodView, view: View) -> list[dict[str, Any]]:
+def slot_rows(pod: PodStatus, snapshot: Snapshot) -> list[dict[str, Any]]:
     """One row per slot and job on it; a free slot has one row with job None. Memory in MiB, times in seconds."""
     rows = []
     for slot in pod.info.slots:
         for name in slot.jobs or [""]:
             job, _, attempt = name.rpartition("/")
-            record = view.records.get(job)
+            record = snapshot.records.get(job)
             is_this = record is not None and str(record.attempt) == attempt
             rows.append(
                 {
                     "pod": pod.info.pod,
                     "slot": slot.name,
                     "job": name or None,
-                    "elapsed_s": elapsed_s(record, view.now_s) if record is not None and is_this else None,
+                    "elapsed_s": elapsed_s(record, snapshot.now_s) if record is not None and is_this else None,
                     "gpu_name": slot.gpu_name,
                     "memory_used_mib": slot.memory_used_mib,
                     "memory_total_mib": slot.memory_total_mib,

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dispatcher.base.values import text_of
 from dispatcher.errors import UsageError, nearest
 from dispatcher.matrix.condition import Where
-from dispatcher.report.view import View
+from dispatcher.report.snapshot import Snapshot
 from dispatcher.run_state.states import State
 
 EVERYTHING = Where()
@@ -24,9 +24,9 @@ def cell_text(value: object) -> str:
     return "" if value is None else text_of(value)
 
 
-def matches(view: View, job: str, where: Where) -> bool:
+def matches(snapshot: Snapshot, job: str, where: Where) -> bool:
     """Whether every condition holds for the job's values, of its entry or else of its record."""
-    return where.holds(lambda key: view.value(job, key))
+    return where.holds(lambda key: snapshot.value(job, key))
 
 
 def parse_states(words: Iterable[str]) -> frozenset[State]:
@@ -41,22 +41,28 @@ def parse_states(words: Iterable[str]) -> frozenset[State]:
 
 
 def select(
-    view: View, names: Sequence[str] = (), states: Collection[State] = (), where: Where = EVERYTHING
+    snapshot: Snapshot, names: Sequence[str] = (), states: Collection[State] = (), where: Where = EVERYTHING
 ) -> list[str]:
-    """The jobs that fit all that is said, in the view's order; UsageError for a name that no job has.
+    """The jobs that fit all that is said, in the snapshot's order; UsageError for a name that no job has.
 
     No names means all jobs. Raises UsageError as well for a key of `where` that no job has.
     """
-    check_keys(view, [condition.key for condition in where.conditions])
-    chosen: Iterable[str] = view.records if not names else _named(view, names)
-    return [job for job in chosen if (not states or view.records[job].state in states) and matches(view, job, where)]
+    check_keys(snapshot, [condition.key for condition in where.conditions])
+    chosen: Iterable[str] = snapshot.records if not names else _named(snapshot, names)
+    return [
+        job for job in chosen if (not states or snapshot.records[job].state in states) and matches(snapshot, job, where)
+    ]
 
 
-def check_keys(view: View, keys: Iterable[str]) -> None:
+def check_keys(snapshot: Snapshot, keys: Iterable[str]) -> None:
     """UsageError for a key that no job has a value for: a slip of the pen must not look like an empty answer."""
     for key in keys:
-        if view.records and all(view.value(job, key) is None for job in view.records) and not _is_field(key):
-            raise UsageError(f"no job has a value for {key!r}{nearest(key, _known_keys(view))}")
+        if (
+            snapshot.records
+            and all(snapshot.value(job, key) is None for job in snapshot.records)
+            and not _is_field(key)
+        ):
+            raise UsageError(f"no job has a value for {key!r}{nearest(key, _known_keys(snapshot))}")
 
 
 def _is_field(key: str) -> bool:
@@ -65,29 +71,29 @@ def _is_field(key: str) -> bool:
     return key in FIELD_NAMES
 
 
-def _known_keys(view: View) -> list[str]:
+def _known_keys(snapshot: Snapshot) -> list[str]:
     keys = dict.fromkeys(("method", "state", "pod", "reason"))
-    for entry in list(view.entries.values())[:100]:
+    for entry in list(snapshot.entries.values())[:100]:
         keys.update(dict.fromkeys(entry.params))
     return list(keys)
 
 
-def _named(view: View, names: Sequence[str]) -> list[str]:
+def _named(snapshot: Snapshot, names: Sequence[str]) -> list[str]:
     chosen: set[str] = set()
     for name in names:
-        if name in view.records:
+        if name in snapshot.records:
             chosen.add(name)
             continue
-        found = fnmatch.filter(view.records, name) if is_glob(name) else []
+        found = fnmatch.filter(snapshot.records, name) if is_glob(name) else []
         if not found:
-            raise UsageError(f"{name}: no job of that name{_similar(view, name)}")
+            raise UsageError(f"{name}: no job of that name{_similar(snapshot, name)}")
         chosen.update(found)
-    return [job for job in view.records if job in chosen]
+    return [job for job in snapshot.records if job in chosen]
 
 
-def _similar(view: View, name: str) -> str:
+def _similar(snapshot: Snapshot, name: str) -> str:
     """The nearest id, looked for among few: comparing with 100,000 ids takes minutes."""
     if is_glob(name):
         return ": nothing matches"
-    near = [job for job in view.records if job[:3] == name[:3]][:500]
+    near = [job for job in snapshot.records if job[:3] == name[:3]][:500]
     return nearest(name, near)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dispatcher.report.view import View
+from dispatcher.report.snapshot import Snapshot
 from dispatcher.run_state.external import Presence
 from dispatcher.run_state.states import Record
 
@@ -27,11 +27,15 @@ def unwatched_text(job: str, record: Record, found: Presence) -> str:
     return f"{UNWATCHED}: {where}. When it has ended: {ended}"
 
 
-def unwatched_notices(view: View) -> list[str]:
+def unwatched_notices(snapshot: Snapshot) -> list[str]:
     """One notice for each of a few jobs, or one for many."""
-    found = view.unwatched
+    found = snapshot.unwatched
     if len(found) <= _SHOWN:
-        return [f"{job}: {unwatched_text(job, view.records[job], found[job])}" for job in found if job in view.records]
+        return [
+            f"{job}: {unwatched_text(job, snapshot.records[job], found[job])}"
+            for job in found
+            if job in snapshot.records
+        ]
     names = ", ".join(list(found)[:_SHOWN])
     what = f"{len(found)} running jobs were adopted, and nobody watches them ({names}, ...)"
     return [f"{what}: `dispatcher show JOB` says what to type"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dispatcher.pod.waiting import Facts, Waiting
-from dispatcher.report.view import View
+from dispatcher.report.snapshot import Snapshot
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.states import State
 
@@ -19,27 +19,27 @@ class Wait(msgspec.Struct, frozen=True):
     jobs: tuple[str, ...]
 
 
-def reasons(view: View) -> Waiting:
-    """Why the jobs of a view wait: the answer that a dispatcher gives, by what the live pods say of themselves."""
+def reasons(snapshot: Snapshot) -> Waiting:
+    """Why the jobs of a snapshot wait: the answer that a dispatcher gives, by what the live pods say of themselves."""
     return Waiting(
         Facts(
-            records=view.records,
-            entries=view.entries,
-            now=now_text(view.now_s),
-            gpus_of=view.gpus_of,
-            fault_of=view.fault_of,
-            offers=view.offers,
-            pauses=view.pauses,
-            unknown_job=view.unknown_job,
+            records=snapshot.records,
+            entries=snapshot.entries,
+            now=now_text(snapshot.now_s),
+            gpus_of=snapshot.gpus_of,
+            fault_of=snapshot.fault_of,
+            offers=snapshot.offers,
+            pauses=snapshot.pauses,
+            unknown_job=snapshot.unknown_job,
         )
     )
 
 
-def waits(view: View, whole: View | None = None) -> list[Wait]:
-    """The queued jobs of the view by what they wait for, the most frequent reason first."""
-    waiting = reasons(whole or view)
+def waits(snapshot: Snapshot, unfiltered: Snapshot | None = None) -> list[Wait]:
+    """The queued jobs of the snapshot by what they wait for, the most frequent reason first."""
+    waiting = reasons(unfiltered or snapshot)
     found: dict[str, list[str]] = {}
-    for job, record in view.records.items():
+    for job, record in snapshot.records.items():
         if record.state in (State.QUEUED, State.HELD):
             found.setdefault(waiting.why(job).text, []).append(job)
     ordered = sorted(found.items(), key=lambda item: -len(item[1]))

@@ -95,7 +95,7 @@ def finish(fleet: Fleet, storm: Storm) -> None:
         aside = [job for job, record in left.items() if record.state in ("failed", "held", "abandoned")]
         if aside:
             storm.requeue(*aside)
-        for scope in storm.workspace().look().pauses:
+        for scope in storm.workspace().snapshot().pauses:
             storm.workspace().unpause(scope)
         time.sleep(0.2)
     for pod in storm.pods:

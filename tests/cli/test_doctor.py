@@ -104,7 +104,7 @@ def test_there_may_be_nothing_to_repair(lab: Any) -> None:
     lab.put("base", "done")
     done = lab.run("doctor", "--repair", "--peer-wait", "0", "--json")
     assert done.code == 0
-    assert done.json["repaired"] == ["the journal is whole: nothing to repair"]
+    assert done.json["repaired"] == ["the journal is undamaged: nothing to repair"]
 
 
 def test_two_doctors_find_each_other(lab: Any, until: Callable[..., None]) -> None:

@@ -163,7 +163,7 @@ def test_pods_and_drain_of_a_real_pod(lab, until):
         assert lab.run("cancel", "slow").code == 0
         assert pod.wait(timeout=30) == 0
         assert lab.run("pods", "--json").json[0]["state"] == "ended"
-        assert "does not run" in lab.run("drain", "pod-0").out
+        assert "is not running" in lab.run("drain", "pod-0").out
     finally:
         pod.kill()
         pod.wait()

@@ -32,7 +32,7 @@ def small(lab: Lab) -> Lab:
 
 
 def _states(lab: Lab) -> set[State]:
-    return {record.state for record in lab.workspace.look().records.values()}
+    return {record.state for record in lab.workspace.snapshot().records.values()}
 
 
 def test_a_pod_whose_log_does_not_fit_on_the_disk_goes_on(small: Lab) -> None:
@@ -78,4 +78,4 @@ def test_a_change_that_only_the_status_file_lacks_is_said_to_be_made(
         1,
         "dispatcher: the change is made, but the status file does not show it yet: no space\n",
     )
-    assert small.workspace.look().records["job0"].state is State.HELD
+    assert small.workspace.snapshot().records["job0"].state is State.HELD

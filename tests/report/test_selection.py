@@ -6,14 +6,14 @@ from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import Where
 from dispatcher.matrix.entry import Entry
 from dispatcher.report.selection import select
-from dispatcher.report.view import View
+from dispatcher.report.snapshot import Snapshot
 from dispatcher.report.waiting import reasons
 from dispatcher.run_state.states import Record, State
 
 
-def view():
+def snapshot():
     jobs = {"a_1": State.QUEUED, "a_2": State.DONE, "b[1]": State.FAILED}
-    return View(
+    return Snapshot(
         records={job: Record(state=state, extra={"note": "x"}) for job, state in jobs.items()},
         entries={
             "a_1": Entry(job_id="a_1", method="fft", params={"lr": 0.1, "tags": ["x", 1]}, needs=("gone",)),
@@ -37,14 +37,14 @@ def view():
     ],
 )
 def test_select(names, states, where, chosen):
-    assert select(view(), names, states, Where.parse(f"{key}={glob}" for key, glob in where)) == chosen
+    assert select(snapshot(), names, states, Where.parse(f"{key}={glob}" for key, glob in where)) == chosen
 
 
 def test_a_key_that_nobody_has():
     with pytest.raises(UsageError, match="no job has a value for 'lrr'"):
-        select(view(), where=Where.parse(["lrr=1"]))
-    assert select(view(), where=Where.parse(["finished_at=2026*"])) == []
+        select(snapshot(), where=Where.parse(["lrr=1"]))
+    assert select(snapshot(), where=Where.parse(["finished_at=2026*"])) == []
 
 
 def test_needs_that_nobody_knows():
-    assert reasons(view()).why("a_1").text == "needs gone (unknown job)"
+    assert reasons(snapshot()).why("a_1").text == "needs gone (unknown job)"

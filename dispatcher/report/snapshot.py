@@ -22,7 +22,7 @@ def _stated_gpus(entry: Entry) -> int | None:
     return entry.gpus
 
 
-class PodView(msgspec.Struct, frozen=True):
+class PodStatus(msgspec.Struct, frozen=True):
     """A dispatcher that left a file here. `unchanged_s`: for how long its heartbeat has not risen, as seen from here.
 
     That is known only to somebody who looks for a while; None at the first look.
@@ -43,7 +43,7 @@ class PodView(msgspec.Struct, frozen=True):
         return "draining" if self.is_draining else self.info.phase
 
 
-class View(msgspec.Struct, frozen=True, kw_only=True):
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """How a workspace stands. `records` has every job that the run state knows or the default manifest lists.
 
     `edited` are jobs whose record is shown as a hand edit wants it that no dispatcher has taken in yet; `unqueued` are
@@ -60,7 +60,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     progress: Mapping[str, Progress] = {}
     pauses: Mapping[str, Pause] = {}
     refusals: tuple[Refusal, ...] = ()
-    pods: tuple[PodView, ...] = ()
+    pods: tuple[PodStatus, ...] = ()
     offers: tuple[Offer, ...] = ()
     problem: str | None = None
     unwatched: Mapping[str, Presence] = {}
@@ -116,8 +116,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         entry = self.entry(job)
         return None if entry is None else entry.method
 
-    def only(self, jobs: Mapping[str, Record]) -> View:
-        """The same look, at these jobs alone. Needs and pods still see the whole."""
+    def only(self, jobs: Mapping[str, Record]) -> Snapshot:
+        """The same snapshot with only these jobs. Needs and pods are still those of all jobs."""
         return msgspec.structs.replace(self, records=jobs)
 
     def in_flight(self) -> list[str]:

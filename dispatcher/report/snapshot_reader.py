@@ -17,7 +17,7 @@ from dispatcher.pod.waiting import UNKNOWN_JOB
 from dispatcher.report import attempts
 from dispatcher.report.progress import Progress, parse_progress
 from dispatcher.report.ran import RanWith
-from dispatcher.report.view import PodView, View
+from dispatcher.report.snapshot import PodStatus, Snapshot
 from dispatcher.run_state import editors, liveness
 from dispatcher.run_state.adoption import adopt_hint, find_unadopted, neglected_text
 from dispatcher.run_state.external import is_unwatched, presence
@@ -36,7 +36,7 @@ _LOOKS = 3
 _Signature = tuple[int, int, int]
 
 
-class Looker:
+class SnapshotReader:
     """Looks at one workspace, again and again if asked to; what has not changed is not read twice."""
 
     def __init__(self, layout: Layout, config: Config, store: Store) -> None:
@@ -49,7 +49,7 @@ class Looker:
         self._readiness: Readiness | None = None
         self._manifests: dict[Path, tuple[_Signature, dict[str, Entry] | ManifestError]] = {}
 
-    def look(self) -> View:
+    def read(self) -> Snapshot:
         """How things stand now; UsageError when there is no workspace."""
         self._looks += 1
         if self._readiness is not None:
@@ -74,7 +74,7 @@ class Looker:
             self._add_other_manifests(entries, unknown, pods, warnings)
         unknown_job = "its manifest cannot be read" if warnings else UNKNOWN_JOB
         warnings += self._old_status_file()
-        return View(
+        return Snapshot(
             records=records,
             entries=entries,
             now_s=time.time(),
@@ -111,17 +111,17 @@ class Looker:
         neglected = neglected_text(self._layout, manifests)
         return [neglected] if neglected else []
 
-    def results(self, view: View, unsure: list[str]) -> Iterator[dict[str, Any]]:
-        """The result rows of all jobs of the view that have been done; see `Workspace.results`.
+    def results(self, snapshot: Snapshot, unsure: list[str]) -> Iterator[dict[str, Any]]:
+        """The result rows of all jobs of the snapshot that have been done; see `Workspace.results`.
 
         `unsure` gets the jobs whose attempt has left no `entry.json`: their rows have the manifest's parameters.
         """
-        for job, record in view.records.items():
+        for job, record in snapshot.records.items():
             attempt = self._last_done(job, record)
             data = attempts.read_small(self._layout.attempt(job, attempt).result) if attempt else None
             if data is None:
                 continue
-            listed = view.entries.get(job)
+            listed = snapshot.entries.get(job)
             is_last = attempt == record.attempt
             ran = self._ran.last(job, record, listed) if is_last else self._ran.attempt(job, attempt)
             if ran is None:
@@ -179,17 +179,17 @@ class Looker:
             (n for n in older if attempts.ended_well(attempts.read_small(self._layout.attempt(job, n).exit))), 0
         )
 
-    def _pods(self) -> list[PodView]:
+    def _pods(self) -> list[PodStatus]:
         pods = []
         for info in liveness.read_pods(self._layout):
             counter = (info.pid, info.heartbeat)
             alive = liveness.pod_is_alive(self._layout, info, self._watch, self._config.lost_after_s)
             unchanged_s = self._watch.unchanged_s(f"pod:{info.pod}", counter)
             draining = alive and os.path.exists(self._layout.pod_drain(info.pod))
-            pods.append(PodView(info, alive, draining, unchanged_s if self._looks > 1 else None))
+            pods.append(PodStatus(info, alive, draining, unchanged_s if self._looks > 1 else None))
         return pods
 
-    def _offer(self, pod: PodView) -> Offer:
+    def _offer(self, pod: PodStatus) -> Offer:
         """What a live pod takes, which may work on a manifest of its own."""
         path = self._layout.root / pod.info.matrix
         lists = self._manifest(path) if pod.info.matrix and path != self._config.matrix else None
@@ -232,7 +232,7 @@ class Looker:
             ) from error
 
     def _add_other_manifests(
-        self, entries: dict[str, Entry], unknown: list[str], pods: Iterable[PodView], warnings: list[str]
+        self, entries: dict[str, Entry], unknown: list[str], pods: Iterable[PodStatus], warnings: list[str]
     ) -> None:
         """Look for the jobs that the default manifest does not know in the other ones of the workspace."""
         missing = set(unknown)

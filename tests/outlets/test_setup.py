@@ -66,7 +66,7 @@ def test_a_setup_that_fails_ends_the_attempt(trial, setup, status, said):
     """Whatever way it ends, the command has not run and the attempt is no success."""
     one = trial("echo the command ran", setup=setup).start()
     ended = one.end()
-    assert (ended.exit_code, ended.reason) == (status, "setup")
+    assert (ended.exit_code, ended.exit_reason) == (status, "setup")
     assert said in one.output
     assert "the command ran" not in one.output
 
@@ -76,7 +76,7 @@ def test_signals_and_the_life_sign_during_the_setup(trial):
     assert liveness.is_held(one.paths.alive) is True
     one.send(signal.SIGTERM)
     ended = one.end()
-    assert (ended.exit_code, ended.reason) == (143, "")
+    assert (ended.exit_code, ended.exit_reason) == (143, "")
     assert "the command ran" not in one.output
 
 
@@ -86,12 +86,12 @@ def test_a_setup_that_ends_well_when_it_is_stopped_is_not_done(trial):
     one.paths.stop.write_text("preempted\n")
     one.send(signal.SIGTERM)
     ended = one.end()
-    assert (ended.exit_code, ended.reason) == (1, "preempted")
+    assert (ended.exit_code, ended.exit_reason) == (1, "preempted")
 
 
 def test_the_time_limit_counts_the_setup(trial):
     ended = trial("exit 0", setup="sleep 60", time_limit_s=1.0).start().end()
-    assert (ended.exit_code, ended.reason) == (143, "time limit")
+    assert (ended.exit_code, ended.exit_reason) == (143, "time limit")
 
 
 def test_a_killed_setup_is_lost_as_a_command_is(trial):

@@ -28,7 +28,7 @@ def test_exit_status(trial, status):
 @pytest.mark.parametrize("name", ["TERM", "KILL", "SEGV", "INT"])
 def test_a_job_that_a_signal_ends(trial, name):
     ended = trial(f"echo before; kill -{name} $$; sleep 5").start().end()
-    assert (ended.exit_code, ended.reason) == (128 + getattr(signal, f"SIG{name}"), "")
+    assert (ended.exit_code, ended.exit_reason) == (128 + getattr(signal, f"SIG{name}"), "")
 
 
 def test_a_command_that_is_not_there(trial):
@@ -80,18 +80,18 @@ def test_kill_after_the_grace_period(trial):
     begun = time.monotonic()
     one.send(signal.SIGTERM)
     ended = one.end()
-    assert (ended.exit_code, ended.reason) == (137, "")
+    assert (ended.exit_code, ended.exit_reason) == (137, "")
     assert 0.5 < time.monotonic() - begun < 15
 
 
 def test_time_limit(trial):
     ended = trial("sleep 60", time_limit_s=1.0).start().end()
-    assert (ended.exit_code, ended.reason) == (143, "time limit")
+    assert (ended.exit_code, ended.exit_reason) == (143, "time limit")
 
 
 def test_time_limit_of_a_job_that_does_not_hear(trial):
     ended = trial(DEAF, time_limit_s=1.0, grace_s=1.0).start().end()
-    assert (ended.exit_code, ended.reason) == (137, "time limit")
+    assert (ended.exit_code, ended.exit_reason) == (137, "time limit")
 
 
 def test_a_clock_that_jumps_by_a_day_ends_no_job(trial, tmp_path, monkeypatch):
@@ -99,20 +99,20 @@ def test_a_clock_that_jumps_by_a_day_ends_no_job(trial, tmp_path, monkeypatch):
     (tmp_path / "jump").write_text("SECONDS=86400\n")
     monkeypatch.setenv("BASH_ENV", str(tmp_path / "jump"))
     ended = trial("[ $SECONDS -ge 86400 ] && exit 3", time_limit_s=3600.0).start().end()
-    assert (ended.exit_code, ended.reason) == (3, "")
+    assert (ended.exit_code, ended.exit_reason) == (3, "")
 
 
 def test_a_job_that_ends_well_in_the_grace_period_says_so(trial):
     one = trial("trap 'exit 0' TERM; while :; do sleep 0.05; done", time_limit_s=1.0).start()
     ended = one.end()
-    assert (ended.exit_code, ended.reason) == (0, "time limit")
+    assert (ended.exit_code, ended.exit_reason) == (0, "time limit")
 
 
 def test_superseded(trial):
     one = trial("echo ready; sleep 60", lost_after_s=4.0).start().says("ready")
     one.paths.superseded.write_text("other\n")
     ended = one.end()
-    assert (ended.exit_code, ended.reason) == (143, "superseded")
+    assert (ended.exit_code, ended.exit_reason) == (143, "superseded")
 
 
 def test_what_the_stop_file_says_is_the_reason(trial):
@@ -120,7 +120,7 @@ def test_what_the_stop_file_says_is_the_reason(trial):
     one.paths.stop.write_text("preempted\n")
     one.send(signal.SIGTERM)
     ended = one.end()
-    assert (ended.exit_code, ended.reason) == (143, "preempted")
+    assert (ended.exit_code, ended.exit_reason) == (143, "preempted")
 
 
 def test_the_last_line_of_the_log_is_the_jobs(trial):

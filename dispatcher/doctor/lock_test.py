@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from filelock import SoftFileLockProtocolError, StrictSoftFileLock, Timeout
 
 from dispatcher.base import files, host
+from dispatcher.base.kernel_locks import try_flock, try_range
 
-# The exit status of a process to which the lock was granted; of one that fails in any other way it is another.
-_GRANTED = 77
-_TRY_LOCKF = f"""
-import fcntl, sys
-with open(sys.argv[1], "r+b") as file:
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        sys.exit(0)
-sys.exit({_GRANTED})
-"""
 LOCK_NAMES = {"flock": "flock", "lockf": "lockf", "hardlink": "hard-link lock"}
 BUSY = frozenset({errno.EAGAIN, errno.EACCES})
 
@@ -42,7 +29,7 @@ class LockTest:
         with self._clean_up():
             try:
                 with held(kind, self._path):
-                    return f"{LOCK_NAMES[kind]} is granted to everybody" if self._is_granted_again(kind) else None
+                    return f"{LOCK_NAMES[kind]} is granted to everybody" if try_lock(kind, self._path) else None
             except SoftFileLockProtocolError as error:
                 return str(error)
             except OSError as error:
@@ -64,17 +51,6 @@ class LockTest:
     @property
     def _path(self) -> Path:
         return self._directory / self._name
-
-    def _is_granted_again(self, kind: str) -> bool:
-        if kind != "lockf":
-            return try_lock(kind, self._path)
-        # Byte ranges belong to the process: only another one is refused. Not forked, which would take this process's
-        # threads along in whatever state they are.
-        command = [sys.executable, "-I", "-S", "-c", _TRY_LOCKF, str(self._path)]
-        return (
-            subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode
-            == _GRANTED
-        )
 
     @contextlib.contextmanager
     def _clean_up(self) -> Iterator[None]:
@@ -100,7 +76,8 @@ def held(kind: str, path: Path) -> Iterator[None]:
         return
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        (fcntl.flock if kind == "flock" else fcntl.lockf)(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not (try_flock(fd) if kind == "flock" else try_range(fd)):
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         yield
     finally:
         os.close(fd)

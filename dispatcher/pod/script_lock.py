@@ -9,21 +9,19 @@ when the script does not let go.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import random
-import struct
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 from dispatcher.base import files
+from dispatcher.base.kernel_locks import release_flock, try_flock, try_range
 from dispatcher.base.mounts import mount_of
 
 _WAIT_S: Final = 1.0
 _PAUSE_S: Final = 0.005
-_WHOLE_FILE: Final = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
 class ScriptLock:
@@ -80,17 +78,12 @@ class ScriptLock:
 
     def _try(self, fd: int) -> bool:
         with files.storing("taking the script's lock", self.path):
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not try_flock(fd):
                 return False
-            try:
-                if not self._network:
-                    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _WHOLE_FILE)
-            except (BlockingIOError, PermissionError):
-                fcntl.flock(fd, fcntl.LOCK_UN)
-                return False
-        return True
+            if self._network or try_range(fd):
+                return True
+            release_flock(fd)
+            return False
 
     def _complain(self, is_held: bool) -> None:
         if not is_held and not self._complained:

@@ -9,8 +9,6 @@ Heartbeats are counters, watched by the observer's own monotonic clock: clocks o
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import math
 import os
 import socket
@@ -21,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dispatcher.base import files, host
+from dispatcher.base import files, host, kernel_locks
 from dispatcher.base.host import boot_id, host_name
 from dispatcher.errors import StorageError
 from dispatcher.workspace import Layout
@@ -31,7 +29,7 @@ _STILL_HEARTBEATS: Final = 3
 _NETWORK_DELAY_S: Final = 4.0
 _TRIES: Final = 20
 _TRY_AGAIN_S: Final = 0.05
-CANNOT_LOCK = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EIO, errno.EINVAL})
+CANNOT_LOCK: Final = kernel_locks.CANNOT_LOCK
 
 
 def claim_owner_is_gone(hostname: str, pid: int, start: int | None) -> bool:
@@ -58,13 +56,13 @@ def take(path: Path) -> int | None:
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+        if kernel_locks.try_flock(fd):
+            return fd
+    except OSError:
         os.close(fd)
-        if error.errno in (errno.EAGAIN, errno.EACCES):
-            return None
         raise
-    return fd
+    os.close(fd)
+    return None
 
 
 def take_patiently(path: Path) -> int | None:
@@ -86,16 +84,13 @@ def is_held(path: Path) -> bool | None:
     except OSError as error:
         raise files.storage_error(error, "asking for the liveness lock", path) from error
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return kernel_locks.is_flocked(fd)
     except OSError as error:
-        if error.errno in (errno.EAGAIN, errno.EACCES):
-            return True
         if error.errno in CANNOT_LOCK:
             return None
         raise files.storage_error(error, "asking for the liveness lock", path) from error
     finally:
         os.close(fd)
-    return False
 
 
 class SlotInfo(msgspec.Struct, kw_only=True, omit_defaults=True):

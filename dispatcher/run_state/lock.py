@@ -13,18 +13,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import random
-import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import msgspec
 
 from dispatcher.base import files
+from dispatcher.base.kernel_locks import CANNOT_LOCK, release_flock, release_range, try_flock, try_range
 from dispatcher.base.mounts import mount_of
 from dispatcher.errors import LockError, LockLostError, LockTimeoutError, LockUnsupportedError, nearest
 from dispatcher.run_state.end_mark import EndMark
@@ -37,8 +36,7 @@ if TYPE_CHECKING:
 
 KINDS: Final = ("flock", "lockf", "hardlink")
 LOST_AFTER_S: Final = 600.0
-_BUSY: Final = frozenset({errno.EAGAIN, errno.EACCES, errno.EINTR})
-_UNSUPPORTED: Final = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL})
+_NO_SUCH_LOCKS: Final = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
 _FIRST_PAUSE_S: Final = 0.0002
 _LONGEST_PAUSE_S: Final = 0.01
 # Whoever is next looks often, so that the lock is not free for long; all others may be lazy.
@@ -54,11 +52,6 @@ _GUARD_S: Final = 30.0
 # Longer than clients show old content: GlusterFS has several caches of a second each.
 _OLD_CONTENT_S: Final = 4.0
 _STORAGE_IS_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-
-
-def _lock_range(fd: int, kind: int, start: int, length: int) -> None:
-    """Lock or unlock bytes for this open file; unlike lockf's, it outlives the closing of another descriptor."""
-    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack("hhqqi", kind, os.SEEK_SET, start, length, 0))
 
 
 class ClaimsLock:
@@ -117,10 +110,8 @@ class ClaimsLock:
             self._release_hardlink()
             return
         try:
-            if self._fd >= 0 and self.kind == "flock":
-                fcntl.flock(self._fd, fcntl.LOCK_UN)
-            elif self._fd >= 0 and self.kind == "lockf":
-                _lock_range(self._fd, fcntl.F_UNLCK, 0, HEAD_SIZE)
+            if self._fd >= 0:
+                self._release_kernel_lock(self._fd, HEAD_SIZE)
         except OSError:
             # The server has forgotten it. What was written stands, and closing gives back whatever is left.
             with contextlib.suppress(OSError):
@@ -206,14 +197,16 @@ class ClaimsLock:
         end_s = time.monotonic() + _GUARD_S
         while True:
             try:
-                self._lock_whole(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, fcntl.F_WRLCK)
-                return
+                is_ours = self._try_kernel_lock(fd, 0)
             except OSError as error:
-                # The hard-link lock is used where these may not work at all.
-                if self.kind == "hardlink" or error.errno in _UNSUPPORTED - {errno.ENOLCK}:
+                if self.kind == "hardlink" or error.errno in _NO_SUCH_LOCKS:
                     return
-                if error.errno not in _BUSY or time.monotonic() > end_s:
-                    self._lost(error)
+                self._lost(error)
+            # The hard-link lock is used where these may not work at all.
+            if is_ours or self.kind == "hardlink":
+                return
+            if time.monotonic() > end_s:
+                self._lost(BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)))
             # Some file servers are late to notice that the last holder has closed the file.
             time.sleep(_LONGEST_PAUSE_S)
 
@@ -221,13 +214,17 @@ class ClaimsLock:
         """Closing does the same, but on FUSE somewhat later."""
         if self.network:
             with contextlib.suppress(OSError):
-                self._lock_whole(fd, fcntl.LOCK_UN, fcntl.F_UNLCK)
+                self._release_kernel_lock(fd, 0)
 
-    def _lock_whole(self, fd: int, flock: int, byte_range: int) -> None:
+    def _try_kernel_lock(self, fd: int, length: int) -> bool:
+        """`length` bytes from the start of the file where ranges are locked, 0 for all; flock locks the whole file."""
+        return try_range(fd, 0, length) if self.kind == "lockf" else try_flock(fd)
+
+    def _release_kernel_lock(self, fd: int, length: int) -> None:
         if self.kind == "lockf":
-            _lock_range(fd, byte_range, 0, 0)
+            release_range(fd, 0, length)
         else:
-            fcntl.flock(fd, flock)
+            release_flock(fd)
 
     def write_head(self, head: Head) -> None:
         """Write the head in place. No fsync: it promises freshness, not durability."""
@@ -256,16 +253,15 @@ class ClaimsLock:
         if self._fd < 0:
             self._open()
         try:
-            _lock_range(self._fd, fcntl.F_WRLCK, HEAD_SIZE, 1)
-            self._has_turn = True
-        except OSError as error:
-            return error.errno not in _BUSY or time.monotonic() - begun > _COURTESY_S
-        return True
+            self._has_turn = try_range(self._fd, HEAD_SIZE, 1)
+        except OSError:
+            return True
+        return self._has_turn or time.monotonic() - begun > _COURTESY_S
 
     def _end_turn(self) -> None:
         if self._has_turn:
             self._has_turn = False
-            _lock_range(self._fd, fcntl.F_UNLCK, HEAD_SIZE, 1)
+            release_range(self._fd, HEAD_SIZE, 1)
 
     def _try(self) -> bool:
         if self._fd < 0:
@@ -273,14 +269,10 @@ class ClaimsLock:
         if self.kind == "hardlink":
             return self._try_hardlink()
         try:
-            if self.kind == "flock":
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            else:
-                _lock_range(self._fd, fcntl.F_WRLCK, 0, HEAD_SIZE)
-        except OSError as error:
-            if error.errno in _BUSY:
+            if not self._try_kernel_lock(self._fd, HEAD_SIZE):
                 return False
-            if error.errno in _UNSUPPORTED or error.errno == errno.EIO:
+        except OSError as error:
+            if error.errno in CANNOT_LOCK:
                 raise self._unsupported(error) from error
             if error.errno in (errno.ESTALE, errno.EBADF):
                 # The server has forgotten this descriptor (it was down, or we were cut off): open the file again.
@@ -357,7 +349,7 @@ class ClaimsLock:
                 time.sleep(pause_s)
             self._fd = files.open_existing(self.path, os.O_RDWR)
 
-    def _lost(self, error: OSError) -> None:
+    def _lost(self, error: OSError) -> NoReturn:
         self.close()
         raise LockLostError(
             f"{self.path}: the file server took the lock away from this host ({error.strerror}); "

@@ -8,8 +8,6 @@ fence before a commit decides between them, and one that hangs must not hold up 
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import logging
 import os
 import socket
@@ -18,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from dispatcher import contract
+from dispatcher.base.kernel_locks import try_flock
 from dispatcher.errors import UsageError
 from dispatcher.runtime import collectives
 from dispatcher.runtime.execution import ExecutionSpec
@@ -54,18 +53,19 @@ def _take(path: Path, spec: ExecutionSpec) -> bool:
         _log.debug("%s: a second run of this name would not be noticed: %s", path, error)
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_free = try_flock(fd)
     except OSError as error:
-        holder = _holder(fd)
         os.close(fd)
-        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-            raise UsageError(
-                f"{spec.relative_path} is being run already, by {holder}, which holds {path}: two at once would "
-                f"replace each other's checkpoints and results in {path.parent}. Wait until it has ended, or choose "
-                "another name"
-            ) from None
         _log.warning("%s: cannot be locked, a second run of this name would not be noticed: %s", path, error)
         return False
+    if not is_free:
+        holder = _holder(fd)
+        os.close(fd)
+        raise UsageError(
+            f"{spec.relative_path} is being run already, by {holder}, which holds {path}: two at once would "
+            f"replace each other's checkpoints and results in {path.parent}. Wait until it has ended, or choose "
+            "another name"
+        )
     # On a full disk it says nothing, and locks all the same.
     with contextlib.suppress(OSError):
         os.ftruncate(fd, 0)

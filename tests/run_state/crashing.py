@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import forks
 
-# Imported before calls are counted: its import tries hard links out, and would leave half of that behind.
+# Imported before calls are counted: filelock's import tries hard links out, and would leave half of that behind.
+import portalocker  # noqa: F401
 from filelock import StrictSoftFileLock  # noqa: F401
 
 from dispatcher.run_state import projection

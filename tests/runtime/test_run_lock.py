@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from portalocker.portalocker import FlockLocker
 from tiny_runs import free_port
 
 from dispatcher import contract
@@ -160,6 +161,6 @@ def test_a_filesystem_that_cannot_lock_is_no_reason_to_stop(
     def flock(fd: int, operation: int) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("fcntl.flock", flock)
+    monkeypatch.setattr(FlockLocker, "_locker", staticmethod(flock))
     assert run(Inner, tmp_path, "run") == {"x": 1.0}
     assert "a second run of this name would not be noticed" in caplog.text

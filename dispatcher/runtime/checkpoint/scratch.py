@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import uuid
 from pathlib import Path
 from typing import Final
 
+from dispatcher.base.kernel_locks import try_flock, wait_for_flock
 from dispatcher.runtime.checkpoint import files
 
 _LOCK: Final = ".lock"
@@ -65,7 +65,7 @@ class Scratch:
                 if self._home.is_file() or self._home.is_symlink():
                     raise
                 continue
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            wait_for_flock(lock)
             # Somebody may have swept it away as a dead process's before it was locked.
             with contextlib.suppress(FileNotFoundError):
                 if os.stat(path).st_ino == os.fstat(lock).st_ino:
@@ -82,8 +82,8 @@ class Scratch:
             with contextlib.suppress(OSError):
                 fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
                 try:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    files.remove_tree(self._home / token)
-                    os.unlink(path)
+                    if try_flock(fd):
+                        files.remove_tree(self._home / token)
+                        os.unlink(path)
                 finally:
                     os.close(fd)

@@ -168,20 +168,9 @@ def _load(path: Path, data: bytes) -> Mapping[Any, Any]:
     from dispatcher.base import yaml_text
 
     try:
-        document = yaml_text.load(data.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise ConfigError.of(
-            path, [f"the byte {data[error.start]:#04x} is not UTF-8: save the file as UTF-8"]
-        ) from None
+        return yaml_text.load_mapping(data, "keys and values such as matrix: matrix/matrix.json")
     except ValueError as error:
         raise ConfigError.of(path, [str(error)]) from None
-    if document is None:
-        return {}
-    if not isinstance(document, Mapping):
-        raise ConfigError.of(
-            path, [f"holds {shown(document)}: expected keys and values such as matrix: matrix/matrix.json"]
-        )
-    return document
 
 
 def _methods(layout: Layout, document: object, faults: list[str]) -> dict[str, Method]:

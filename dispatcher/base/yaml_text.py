@@ -12,6 +12,8 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from dispatcher.base.values import BadValueError, shown
+
 if TYPE_CHECKING:
     import yaml
 
@@ -52,6 +54,22 @@ def load(text: str, *, aliases: bool = True) -> Any:
         raise ValueError(str(error).replace("\n", " ")) from None
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def load_mapping(document: str | bytes, expected: str, *, aliases: bool = True) -> dict[Any, Any]:
+    """The mapping in a document, empty when the document is; ValueError says what is wrong and what was `expected`."""
+    if isinstance(document, bytes):
+        try:
+            document = document.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            byte = document[error.start]
+            raise ValueError(f"the byte {byte:#04x} is not UTF-8: save the file as UTF-8") from None
+    found = load(document, aliases=aliases)
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise BadValueError(f"holds {shown(found)}: expected {expected}")
+    return found
 
 
 def load_scalar(text: str) -> Any:

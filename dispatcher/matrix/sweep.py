@@ -101,17 +101,12 @@ def _load(path: str | os.PathLike[str]) -> Mapping[str, Any]:
     from dispatcher.base import yaml_text
 
     try:
-        with open(path, encoding="utf-8-sig") as file:
-            document = yaml_text.load(file.read())
+        with open(path, "rb") as file:
+            return yaml_text.load_mapping(file.read(), f"the keys {', '.join(_TOP_KEYS)}")
     except OSError as error:
         raise ManifestError(str(path), [f"cannot be read: {error.strerror}"]) from None
-    except UnicodeDecodeError:
-        raise ManifestError(str(path), ["is not UTF-8: save the file as UTF-8"]) from None
     except ValueError as error:
         raise ManifestError(str(path), [str(error)]) from None
-    if not isinstance(document, Mapping):
-        raise ManifestError(str(path), [f"holds {shown(document)}: expected the keys {', '.join(_TOP_KEYS)}"])
-    return document
 
 
 def _expand(document: Mapping[str, Any], faults: _Faults) -> tuple[list[dict[str, Any]], list[str]]:

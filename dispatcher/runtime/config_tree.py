@@ -6,9 +6,10 @@ import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from dispatcher.base.values import shown
 from dispatcher.errors import ConfigError
 from dispatcher.runtime.places import REQUIRED, Place, nearest_path
-from dispatcher.runtime.value_types import MismatchError, convert, plain, shown
+from dispatcher.runtime.value_types import MismatchError, convert, plain
 
 
 class Config:
@@ -132,4 +133,4 @@ def _check_assignment(places: Mapping[str, Place], dotted: str, value: Any) -> N
         try:
             convert(kind, value)
         except MismatchError as error:
-            raise ConfigError(f"{dotted}{error.place} = {shown(error.value)}: expected {error.expected}") from None
+            raise ConfigError(error.at(dotted)) from None

@@ -20,10 +20,11 @@ from dataclasses import MISSING
 from typing import Any, TypeVar
 
 from dispatcher.base import yaml_text
+from dispatcher.base.values import shown
 from dispatcher.errors import ConfigError
 from dispatcher.runtime.config_tree import Config, assigned, live_document, to_dict
 from dispatcher.runtime.places import REQUIRED, Place, field, is_group, layout, nearest_path, places_of
-from dispatcher.runtime.value_types import MismatchError, convert, shown
+from dispatcher.runtime.value_types import MismatchError, convert
 
 __all__ = [
     "REQUIRED",
@@ -256,7 +257,7 @@ def _value_faults(place: Place, value: Any) -> list[str]:
         try:
             convert(kind, value)
         except MismatchError as error:
-            return [f"{place.path}{error.place} = {shown(error.value)}: expected {error.expected}"]
+            return [error.at(place.path)]
     return []
 
 
@@ -277,8 +278,7 @@ def _build(cls: type[T], document: Document, above: tuple[str, ...], faults: lis
             try:
                 values[member.name] = convert(kind, copy.deepcopy(found))
             except MismatchError as error:
-                dotted = ".".join(path) + error.place
-                faults.append(f"{dotted} = {shown(error.value)}: expected {error.expected}")
+                faults.append(error.at(".".join(path)))
     return cls(**values) if len(faults) == before else None
 
 

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from dispatcher.base import yaml_text
+from dispatcher.base.values import shown
 from dispatcher.errors import ConfigError, StorageError, nearest
-from dispatcher.runtime.value_types import MismatchError, convert, shown
+from dispatcher.runtime.value_types import MismatchError, convert
 
 _REQUEST: Final[Mapping[str, type]] = {"chip": str, "min_chips": int, "tensor_shards": int}
 
@@ -42,15 +43,11 @@ class JobFile:
 def read_job_file(path: Path) -> JobFile:
     """The job that `path` describes; ConfigError says what in the file is wrong."""
     try:
-        document = yaml_text.load(path.read_text(encoding="utf-8-sig"))
+        document = yaml_text.load_mapping(path.read_bytes(), "keys and values such as job: gpt/train/pretrain")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: is not UTF-8: save the file as UTF-8") from None
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from None
-    if not isinstance(document, dict):
-        raise ConfigError(f"{path}: holds {shown(document)}: expected keys and values such as job: gpt/train/pretrain")
     faults: list[str] = []
     key = document.pop("job", None)
     if not isinstance(key, str) or not key:
@@ -89,5 +86,5 @@ def _read_request(said: object, faults: list[str]) -> Request:
         try:
             words[word] = convert(_REQUEST[word], value)
         except MismatchError as error:
-            faults.append(f"request.{word} = {shown(value)}: expected {error.expected}")
+            faults.append(error.at(f"request.{word}"))
     return Request(**words)

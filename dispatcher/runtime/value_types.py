@@ -7,31 +7,30 @@ guessed: a whole number is taken where a number is asked for, anything else must
 from __future__ import annotations
 
 import enum
-import json
 import types
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, Union
 
+from dispatcher.base.values import BadValueError, shown
 
-class MismatchError(ValueError):
-    """`value`, found at `place` inside the value that was looked at (`[2]`, `.name`, or empty), is not `expected`."""
+
+class MismatchError(BadValueError):
+    """A value that does not have the type of its field.
+
+    `value` is the innermost wrong value, and `place` is where it is inside of the converted one: `[2]`, `.name`, empty.
+    """
 
     def __init__(self, value: object, expected: str, place: str = "") -> None:
-        super().__init__(f"{shown(value)}: expected {expected}")
+        super().__init__(f"expected {expected}")
         self.value = value
         self.expected = expected
         self.place = place
 
-
-def shown(value: object) -> str:
-    """`value` as its file would have it, cut to a length that fits a message."""
-    try:
-        text = json.dumps(value, ensure_ascii=False, default=repr)
-    except (ValueError, RecursionError):
-        text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    def at(self, path: str) -> str:
+        """The fault of the field at `path`: `training.betas[1] = "x": expected a number`."""
+        return f"{path}{self.place} = {shown(self.value)}: {self}"
 
 
 def convert(kind: Any, value: object) -> Any:
@@ -175,9 +174,9 @@ def _convert_union(kind: Any, value: object) -> Any:
 
 
 def _convert_choice(kind: Any, members: tuple[Any, ...], values: tuple[Any, ...], value: object) -> Any:
-    for member, said in zip(members, values, strict=True):
+    for member, choice in zip(members, values, strict=True):
         # 1 equals true, and is another choice.
-        if value is member or (type(value) is type(said) and value == said):
+        if value is member or (type(value) is type(choice) and value == choice):
             return member
     raise MismatchError(value, expected(kind))
 

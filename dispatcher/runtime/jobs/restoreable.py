@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
+from dispatcher.base.values import shown
 from dispatcher.errors import CheckpointError, UsageError, nearest
 from dispatcher.runtime.checkpoint import CheckpointRef, Contents, Restored
 from dispatcher.runtime.checkpoint.storage import is_url, normal
@@ -16,7 +17,6 @@ from dispatcher.runtime.execution import ExecutionSpec
 from dispatcher.runtime.jobs.checkpointed import CheckpointedJob, manager_at, place_of
 from dispatcher.runtime.jobs.saved_config import check_fields, warn_of_differences
 from dispatcher.runtime.registry import find_job
-from dispatcher.runtime.value_types import shown
 
 C = TypeVar("C")
 

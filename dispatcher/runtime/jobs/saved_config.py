@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dispatcher.base import yaml_text
+from dispatcher.base.values import shown
 from dispatcher.errors import ConfigError
 from dispatcher.runtime.checkpoint import Contents
 from dispatcher.runtime.config_tree import Config
 from dispatcher.runtime.configuration import defaults, unknown_values, with_new_names
 from dispatcher.runtime.places import RESERVED, layout, nearest_path
 from dispatcher.runtime.registry import key_of, name_of
-from dispatcher.runtime.value_types import shown
 
 _MISSING: Final = object()
 _log = logging.getLogger(__name__)
@@ -22,13 +22,9 @@ _log = logging.getLogger(__name__)
 def saved_config(saved: Contents, where: str) -> dict[str, Any]:
     """The configuration in a checkpoint, as a document; ConfigError when it is none."""
     try:
-        document = yaml_text.load(saved.config or "", aliases=False)
+        document = yaml_text.load_mapping(saved.config or "", "the configuration's keys and values", aliases=False)
     except ValueError as error:
         raise ConfigError(f"{where}/config.yaml: {error}") from None
-    if document is None:
-        return {}
-    if not isinstance(document, dict):
-        raise ConfigError(f"{where}/config.yaml: holds {shown(document)}: expected the configuration's keys and values")
     return {key: value for key, value in document.items() if key not in RESERVED}
 
 

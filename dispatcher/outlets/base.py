@@ -46,12 +46,8 @@ class Slot(msgspec.Struct, frozen=True):
     gpus: tuple[int, ...] = ()
 
 
-class Capacity(Protocol):
-    """The room that an outlet has. Pure bookkeeping: no call blocks or asks anybody."""
-
-    @property
-    def is_full(self) -> bool:
-        """Whether `take` would refuse every request now."""
+class OutletOffer(Protocol):
+    """What an outlet of a pod offers: plain data (a msgspec struct), published in the pod's file."""
 
     def refuses(self, request: Request) -> str:
         """Why such an attempt can never run here; empty when it can, once there is room."""
@@ -59,14 +55,28 @@ class Capacity(Protocol):
     def refuses_now(self, request: Request) -> str:
         """Why there is no room whatever ends, such as GPUs that cannot be used; empty when waiting helps."""
 
+
+class Capacity(OutletOffer, Protocol):
+    """The room that an outlet has. Pure bookkeeping: no call blocks or does I/O."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether `take` would refuse every request now."""
+
+    def offer(self) -> OutletOffer:
+        """What it offers at this moment, to be published."""
+
     def take(self, request: Request, ahead: Sequence[Request] = ()) -> Slot | None:
         """A slot, from now on in use; None when there is no room now.
 
         `ahead` are requests that come first and did not fit: what they wait for is kept for them.
         """
 
+    def adopt(self, slot: Slot) -> None:
+        """Count an attempt that already runs in this slot, whether or not `take` would have given it."""
+
     def release(self, slot: Slot) -> None:
-        """Give back what `take` gave; ValueError for a slot that is not in use."""
+        """Give back what `take` gave or `adopt` counted; ValueError for a slot that is not in use."""
 
 
 class Bundle(msgspec.Struct, frozen=True, kw_only=True):

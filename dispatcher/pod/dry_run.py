@@ -14,11 +14,12 @@ from dispatcher.doctor.host_checks import refuse_unfit_host
 from dispatcher.errors import PodError, StateError
 from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.manifest import load_manifest
-from dispatcher.outlets.base import Ended
+from dispatcher.outlets.base import Capacity, Ended, Slot
+from dispatcher.outlets.local import NAME as LOCAL
 from dispatcher.outlets.local import outlet, processes
-from dispatcher.outlets.local.gpu_pool import GpuPool, gpus_paused_here
+from dispatcher.outlets.local.gpu_monitor import GpuMonitor, gpus_paused_here
 from dispatcher.pod.claim import Choice, ClaimQueue
-from dispatcher.pod.offers import Offer, gpus_of, ill_gpus, offer_of, own_offer
+from dispatcher.pod.offers import Offer, offer_of, own_offer, request_of
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.recording import gpu_indices
 from dispatcher.pod.recover import claimed_here
@@ -69,38 +70,38 @@ def dry_run(layout: Layout, config: Config, options: PodOptions) -> DryRun:
     if store.problem is not None and store.generation is None:
         raise StateError(store.problem)
     entries = load_manifest(path, seen.records.keys()).entries
-    pool = GpuPool(options.gpus, options.cpu_slots, options.jobs_per_gpu, lambda _: None)
+    monitor = GpuMonitor(options.gpus, options.cpu_slots, options.jobs_per_gpu, lambda _: None)
     try:
+        capacities = {LOCAL: monitor.capacity}
         looked = _Attempts(layout, config, options.pod)
         records = looked.take_in(seen.records)
         for directory, gpus in looked.mine.items():
-            pool.slots.adopt(gpus)
+            monitor.capacity.adopt(Slot(gpus))
             looked.said[_job_of(directory)] = "it is running; this pod would find it again"
         for job in entries:
             records.setdefault(job, Record(state=State.QUEUED))
         pauses = store.fold.pauses
-        pool.hold({**taken_gpus(records.items()), **gpus_paused_here(pauses)})
-        pool.look(lambda pid: processes.attempt_of(pid) in looked.mine)
+        monitor.hold({**taken_gpus(records.items()), **gpus_paused_here(pauses)})
+        monitor.refresh(lambda pid: processes.attempt_of(pid) in looked.mine)
         said: list[str] = []
         startable = Startable(config, said.append)
-        only = own_offer(options, pool.slots).only
-        startable.check(entry for entry in entries.values() if only.refusal(entry) is None)
-        offer = own_offer(options, pool.slots, startable.unusable_methods)
-        offer = msgspec.structs.replace(offer, ill_gpus=ill_gpus(pool.slots))
+        offer = own_offer(options, capacities)
+        startable.check(entry for entry in entries.values() if offer.excludes(entry) is None)
+        offer = own_offer(options, capacities, startable.unusable_methods)
         facts = Facts(
             records=records,
             entries=entries,
             now=now_text(time.time()),
-            gpus_of=lambda entry: gpus_of(config, entry),
+            request_of=lambda entry: request_of(config, entry),
             offers=(offer, *looked.offers),
             fault_of=startable.fault,
             pauses=pauses,
             me=options.pod,
         )
-        choices = _choose(facts, entries, offer, pool, options.max_jobs)
-        notes = [*said, *_taken_in(layout, store, seen), *_refusals(layout, config, looked.namesake, options, pool)]
+        choices = _choose(facts, entries, offer, capacities, options.max_jobs)
+        notes = [*said, *_taken_in(layout, store, seen), *_refusals(layout, config, looked.namesake, options, monitor)]
     finally:
-        pool.close()
+        monitor.close()
     if options.max_jobs is not None and len(choices) >= options.max_jobs:
         notes.append(f"--max-jobs {options.max_jobs}: the pod would end after these; others may take the rest")
     chosen = {choice.entry.job_id: choice.slot.gpus for choice in choices}
@@ -114,8 +115,10 @@ def dry_run(layout: Layout, config: Config, options: PodOptions) -> DryRun:
     return DryRun(rows, notes)
 
 
-def _choose(facts: Facts, entries: Mapping[str, Entry], offer: Offer, pool: GpuPool, limit: int | None) -> list[Choice]:
-    queue = ClaimQueue(entries, offer, pool.slots, facts.gpus_of, facts.fault_of)
+def _choose(
+    facts: Facts, entries: Mapping[str, Entry], offer: Offer, capacities: Mapping[str, Capacity], limit: int | None
+) -> list[Choice]:
+    queue = ClaimQueue(entries, offer, capacities, facts.request_of, facts.fault_of)
     for job, record in facts.records.items():
         queue.update(job, record)
     queue.pause(facts.pauses)
@@ -188,7 +191,7 @@ def _taken_in(layout: Layout, store: Store, seen: Preview) -> list[str]:
 
 
 def _refusals(
-    layout: Layout, config: Config, namesake: liveness.PodInfo | None, options: PodOptions, pool: GpuPool
+    layout: Layout, config: Config, namesake: liveness.PodInfo | None, options: PodOptions, monitor: GpuMonitor
 ) -> list[str]:
     """Why a start would be refused at this moment."""
     found = []
@@ -197,7 +200,7 @@ def _refusals(
     me = Registration(layout, options.pod, config.heartbeat_s).info
     checks: list[Callable[[], None]] = [
         partial(refuse_unfit_host, layout),
-        partial(refuse_shared_gpus, layout, me, pool.slot_infos({}), config.lost_after_s),
+        partial(refuse_shared_gpus, layout, me, monitor.slot_infos({}), config.lost_after_s),
     ]
     for check in checks:
         try:

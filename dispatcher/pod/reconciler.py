@@ -10,14 +10,15 @@ from typing import Any, Final
 from dispatcher.base.host import host_name
 from dispatcher.config import Config
 from dispatcher.matrix.entry import Entry
-from dispatcher.outlets.base import PREEMPTED
+from dispatcher.outlets.base import PREEMPTED, Request, Slot
+from dispatcher.outlets.local import NAME as LOCAL
 from dispatcher.outlets.local import processes
-from dispatcher.outlets.local.gpu_pool import GpuPool, gpus_paused_here
+from dispatcher.outlets.local.gpu_monitor import GpuMonitor, gpus_paused_here
 from dispatcher.pod.claim import Choice, ClaimQueue
 from dispatcher.pod.complaint import StatusComplaint
 from dispatcher.pod.current_manifest import CurrentManifest
 from dispatcher.pod.fence import Fence
-from dispatcher.pod.offers import Offer, gpus_of, own_offer, published
+from dispatcher.pod.offers import Offer, own_offer, published, request_of
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.recording import Recorder, gpu_indices, is_current
 from dispatcher.pod.recover import Found, Recovery, claimed_here
@@ -46,12 +47,13 @@ class Turn:
     """What one pod knows and does between two waits."""
 
     def __init__(
-        self, store: Store, config: Config, options: PodOptions, gpus: GpuPool, say: Callable[[str], None]
+        self, store: Store, config: Config, options: PodOptions, gpus: GpuMonitor, say: Callable[[str], None]
     ) -> None:
         self.store = store
         self.config = config
         self.options = options
         self.gpus = gpus
+        self.capacities = {LOCAL: gpus.capacity}
         self.say = say
         self.flights = Flights(config, options.pod)
         self.recovery = Recovery(
@@ -103,7 +105,9 @@ class Turn:
             mine = record.pod == self.options.pod and record.attempt > 0 and claimed_here(paths)
             if not mine or not processes.first_of(paths.directory):
                 continue
-            flight = self.flights.adopt(job, record, self.gpus.slots.adopt(gpu_indices(record)))
+            slot = Slot(tuple(sorted(gpu_indices(record))))
+            self.capacities[LOCAL].adopt(slot)
+            flight = self.flights.adopt(job, record, slot)
             self._elsewhere.discard(job)
             self.say(f"found {job} (attempt {flight.number}) again")
 
@@ -124,16 +128,16 @@ class Turn:
         """Take in templates and environments that were mended, and those that were broken before jobs fail by them."""
         if self.startable.has_changed():
             self._check_entries()
-            self.queue.look_again(self.startable.unusable_methods)
+            self.queue.recheck(self.startable.unusable_methods)
 
     def _check_entries(self) -> None:
         """Look at what those entries need that this pod was not told to leave."""
-        only = self.offer().only
-        self.startable.check(entry for entry in self.manifest.entries.values() if only.refusal(entry) is None)
+        offer = self.offer()
+        self.startable.check(entry for entry in self.manifest.entries.values() if offer.excludes(entry) is None)
 
     def _rebuild_queue(self) -> None:
         entries = self.manifest.entries
-        self.queue = ClaimQueue(entries, self.offer(), self.gpus.slots, self._gpus_of, self.startable.fault)
+        self.queue = ClaimQueue(entries, self.offer(), self.capacities, self._request_of, self.startable.fault)
         # All records are looked at anew, also those that others changed while new entries were queued.
         self.store.fold.drain_touched()
         self._elsewhere = {job for job, record in self.store.records.items() if record.state in IN_FLIGHT}
@@ -147,12 +151,12 @@ class Turn:
 
     def offer(self) -> Offer:
         """What this pod takes."""
-        return own_offer(self.options, self.gpus.slots, self.startable.unusable_methods)
+        return own_offer(self.options, self.capacities, self.startable.unusable_methods)
 
     def published_offer(self) -> dict[str, Any]:
         """What this pod takes, as its file says it."""
         stopped = self._why_no_claims()
-        return {**published(self.offer(), self.gpus.slots), "stopped": stopped, "blocked": self._fence.shown()}
+        return {**published(self.offer()), "stopped": stopped, "blocked": self._fence.shown()}
 
     def _why_no_claims(self) -> str:
         """Why this pod claims nothing, whatever is free; empty when it does."""
@@ -162,8 +166,8 @@ class Turn:
             return f"{self.config.layout.status_file} cannot be brought up to date, and a script goes by it"
         return self.unwatched.complaint
 
-    def _gpus_of(self, entry: Entry) -> int | None:
-        return gpus_of(self.config, entry)
+    def _request_of(self, entry: Entry) -> Request:
+        return request_of(self.config, entry)
 
     def _entry(self, job: str) -> Entry | None:
         return self.manifest.entries.get(job)
@@ -196,7 +200,7 @@ class Turn:
             self._follow_templates()
         claiming = claiming and (bool(ended or found) or self.queue.has_ready(self._now()))
         if claiming:
-            self.gpus.look(self.flights.is_ours)
+            self.gpus.refresh(self.flights.is_ours)
         if not (ended or found or claiming or self._pids_are_due() or self._is_edited()):
             return 0
         if not claiming or self._script_lock is None:
@@ -268,7 +272,7 @@ class Turn:
                 if passed is None:
                     blocked += 1
                     taken.remove(choice)
-                    self.gpus.slots.release(choice.slot)
+                    self.capacities[choice.outlet].release(choice.slot)
                     again_s = blocked_again_s(len(self._fence.blocked))
                     self.queue.postpone(choice.entry.job_id, now_text(time.time() + again_s))
                 else:
@@ -317,11 +321,11 @@ class Turn:
         """Free the slot of an attempt that has ended, once, however often its end must be recorded."""
         if not flight.released:
             flight.released = True
-            self.gpus.slots.release(flight.slot)
+            self.capacities[LOCAL].release(flight.slot)
 
     def _give_back(self, choices: list[Choice]) -> None:
         for choice in choices:
-            self.gpus.slots.release(choice.slot)
+            self.capacities[choice.outlet].release(choice.slot)
             self.queue.put_back(choice.entry.job_id)
 
     def record_pids(self) -> None:
@@ -393,7 +397,8 @@ class Turn:
         return self.options.max_jobs is not None and self._claims >= self.options.max_jobs
 
     def has_free_slots(self) -> bool:
-        return self.gpus.slots.free_cpu > 0 or bool(self.gpus.slots.free_gpus) or self.gpus.will_look_again() == 0.0
+        has_room = any(not capacity.is_full for capacity in self.capacities.values())
+        return has_room or self.gpus.due_in_s() == 0.0
 
     def can_claim_more(self) -> bool:
         """Whether another turn at once would claim again (an attempt could not be started, say)."""
@@ -413,7 +418,7 @@ class Turn:
         retry_at = self.queue.next_retry(self._now())
         if retry_at is not None:
             waits.append(datetime.fromisoformat(retry_at).timestamp() - time.time())
-        busy_s = self.gpus.will_look_again()
+        busy_s = self.gpus.due_in_s()
         if busy_s is not None and self.queue.has_ready(self._now()):
             waits.append(busy_s)
         return max(0.0, min(waits)) if waits else None
@@ -476,7 +481,7 @@ class Turn:
         return [note for note in notes if note]
 
     def describe_slots(self) -> str:
-        slots = self.gpus.slots
+        slots = self.gpus.capacity
         parts = [f"GPUs {','.join(map(str, slots.gpus))}"] if slots.gpus else []
         if slots.cpu_slots:
             parts.append("1 CPU slot" if slots.cpu_slots == 1 else f"{slots.cpu_slots} CPU slots")

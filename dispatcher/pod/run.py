@@ -22,8 +22,9 @@ from dispatcher.doctor.prove_locks import (
 )
 from dispatcher.doctor.prove_view import prove_view
 from dispatcher.errors import DispatcherError, LockError, PodError, StaleViewError, StorageError, UsageError
+from dispatcher.outlets.local import NAME as LOCAL
 from dispatcher.outlets.local import processes
-from dispatcher.outlets.local.gpu_pool import GpuPool
+from dispatcher.outlets.local.gpu_monitor import GpuMonitor
 from dispatcher.pod.offers import own_offer, published
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.reconciler import Turn
@@ -76,9 +77,9 @@ def run_pod(layout: Layout, config: Config, options: PodOptions, say: Say) -> in
         manifests=(config.matrix, options.matrix or config.matrix),
         manifest_jobs=ManifestJobs(config, options.matrix).ids,
     )
-    gpus = GpuPool(options.gpus, options.cpu_slots, options.jobs_per_gpu, say)
+    gpus = GpuMonitor(options.gpus, options.cpu_slots, options.jobs_per_gpu, say)
     registration = Registration(layout, options.pod, config.heartbeat_s)
-    registration.describe(**published(own_offer(options, gpus.slots), gpus.slots))
+    registration.describe(**published(own_offer(options, {LOCAL: gpus.capacity})))
     try:
         _make_sure_of_locks(store, config, registration, gpus, say)
         prove_view(store, options.pod)
@@ -89,7 +90,7 @@ def run_pod(layout: Layout, config: Config, options: PodOptions, say: Say) -> in
         store.close()
 
 
-def _make_sure_of_locks(store: Store, config: Config, registration: Registration, gpus: GpuPool, say: Say) -> None:
+def _make_sure_of_locks(store: Store, config: Config, registration: Registration, gpus: GpuMonitor, say: Say) -> None:
     layout = config.layout
     store.prepare()
     useless = registration.take()
@@ -130,7 +131,7 @@ class Pod:
     """The loop of one dispatcher."""
 
     def __init__(
-        self, store: Store, config: Config, options: PodOptions, registration: Registration, gpus: GpuPool, say: Say
+        self, store: Store, config: Config, options: PodOptions, registration: Registration, gpus: GpuMonitor, say: Say
     ) -> None:
         self.store = store
         self.options = options

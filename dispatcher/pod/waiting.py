@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from dispatcher.matrix.entry import Entry
+from dispatcher.outlets.base import Request
 from dispatcher.pod.offers import BLOCKED, DRAINING, HOST, STOPPED, Offer, Refusal, refused_by_all
 from dispatcher.run_state.external import is_unwatched
 from dispatcher.run_state.fold import Pause, host_scope
@@ -48,14 +49,14 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """How things stand at one moment.
 
     `now` is a journal time. `offers` are the live pods; `me` the pod for which is asked, which is one of them: what it
-    does not take is then said in its words. `gpus_of` is how many GPUs an entry or its method asks for, `fault_of` why
-    no pod could start it.
+    does not take is then said in its words. `request_of` is what an attempt of an entry asks for, `fault_of` why no
+    pod could start it.
     """
 
     records: Mapping[str, Record]
     entries: Mapping[str, Entry]
     now: str
-    gpus_of: Callable[[Entry], int | None]
+    request_of: Callable[[Entry], Request]
     fault_of: Callable[[Entry], str] = no_fault
     offers: Sequence[Offer] = ()
     pauses: Mapping[str, Pause] = {}
@@ -158,10 +159,10 @@ class Waiting:
         facts = self._facts
         if not facts.offers:
             return Reason(NO_POD)
-        gpus = facts.gpus_of(entry)
+        request = facts.request_of(entry)
         refusals: dict[str, Refusal] = {}
         for offer in facts.offers:
-            refusal = self._pod_refusal(offer, entry, gpus)
+            refusal = self._pod_refusal(offer, entry, request)
             if refusal is not None:
                 refusals[offer.pod] = refusal
             elif not facts.me or offer.pod == facts.me:
@@ -173,11 +174,11 @@ class Waiting:
             # What is wrong with the host is the same for all jobs.
             root = mine.text if mine.kind == HOST else f"{job} {mine.text}"
             return Reason(text, mine.needs_person, "" if takers else root)
-        text = refused_by_all(entry, gpus, refusals, facts.offers)
+        text = refused_by_all(entry, request, refusals, facts.offers)
         needs_person = all(refusal.needs_person for refusal in refusals.values())
         return Reason(text, needs_person, f"{job}: {text}")
 
-    def _pod_refusal(self, offer: Offer, entry: Entry, gpus: int | None) -> Refusal | None:
+    def _pod_refusal(self, offer: Offer, entry: Entry, request: Request) -> Refusal | None:
         """Why this pod does not take the entry, whatever is free."""
         if offer.is_draining:
             return Refusal(DRAINING, "draining")
@@ -186,7 +187,7 @@ class Waiting:
         pause = self._facts.pauses.get(host_scope(offer.host))
         if pause is not None:
             return Refusal(HOST, f"host {offer.host} is paused: {pause.why}", needs_person=True)
-        refusal = offer.refusal(entry, gpus) or offer.ill(gpus)
+        refusal = offer.refusal(entry, request) or offer.refusal_now(entry, request)
         blocked = offer.blocked.get(entry.job_id)
         # It is tried again every few seconds, and what blocks it may pass.
         return Refusal(BLOCKED, f"cannot be claimed: {blocked}") if refusal is None and blocked else refusal

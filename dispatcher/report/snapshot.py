@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from dispatcher.matrix.entry import SCHEDULING, Entry
+from dispatcher.outlets.base import Request
 from dispatcher.pod.offers import Offer
 from dispatcher.pod.waiting import UNKNOWN_JOB, no_fault
 from dispatcher.report.progress import Progress
@@ -18,8 +19,8 @@ from dispatcher.run_state.liveness import PodInfo
 from dispatcher.run_state.states import FIELD_NAMES, IN_FLIGHT, Record
 
 
-def _stated_gpus(entry: Entry) -> int | None:
-    return entry.gpus
+def _stated_request(entry: Entry) -> Request:
+    return Request(gpus=entry.gpus)
 
 
 class PodStatus(msgspec.Struct, frozen=True):
@@ -48,7 +49,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     `edited` are jobs whose record is shown as a hand edit wants it that no dispatcher has taken in yet; `unqueued` are
     those that only the manifest has. `problem` is what is wrong with the status file, `unknown_job` why a record has no
-    entry. `now_s`: wall clock, seconds since 1970. `gpus_of` is how many GPUs an entry or its method asks for,
+    entry. `now_s`: wall clock, seconds since 1970. `request_of` is what an attempt of an entry asks for,
     `fault_of` why no pod could start it, `ran` what attempts ran with, `offers` what the live pods take.
     """
 
@@ -66,7 +67,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     unwatched: Mapping[str, Presence] = {}
     unknown_job: str = UNKNOWN_JOB
     warnings: tuple[str, ...] = ()
-    gpus_of: Callable[[Entry], int | None] = _stated_gpus
+    request_of: Callable[[Entry], Request] = _stated_request
     fault_of: Callable[[Entry], str] = no_fault
     ran: RanWith | None = None
 

@@ -12,7 +12,7 @@ from dispatcher.config import Config
 from dispatcher.errors import ManifestError, UsageError
 from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.manifest import parse_manifest
-from dispatcher.pod.offers import Offer, gpus_of, offer_of
+from dispatcher.pod.offers import Offer, offer_of, request_of
 from dispatcher.pod.waiting import UNKNOWN_JOB
 from dispatcher.report import attempts
 from dispatcher.report.progress import Progress, parse_progress
@@ -90,7 +90,7 @@ class SnapshotReader:
             unknown_job=unknown_job,
             warnings=(*self._about_moving_in(), *warnings),
             ran=self._ran,
-            gpus_of=lambda entry: gpus_of(self._config, entry),
+            request_of=lambda entry: request_of(self._config, entry),
             fault_of=self._fault_of,
         )
 

@@ -26,7 +26,7 @@ def reasons(snapshot: Snapshot) -> Waiting:
             records=snapshot.records,
             entries=snapshot.entries,
             now=now_text(snapshot.now_s),
-            gpus_of=snapshot.gpus_of,
+            request_of=snapshot.request_of,
             fault_of=snapshot.fault_of,
             offers=snapshot.offers,
             pauses=snapshot.pauses,

@@ -94,9 +94,10 @@ def is_held(path: Path) -> bool | None:
 
 
 class SlotInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One GPU or CPU slot as `dispatcher pods` shows it; `jobs` are `job_id/attempt`."""
+    """One slot of an outlet, such as a GPU, as `dispatcher pods` shows it; `jobs` are `job_id/attempt`."""
 
     name: str
+    outlet: str = ""
     jobs: list[str] = []
     note: str = ""
     gpu_name: str = ""
@@ -108,9 +109,9 @@ class SlotInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
 class PodInfo(msgspec.Struct, kw_only=True):
     """`pods/<pod>.json`: who a dispatcher is, what it takes and what it does; written by it alone.
 
-    `gpus`, `cpu_slots`, `methods` (empty: all), `where` (as typed), `outlet`, `unusable_methods` (name: why) and
-    `stopped` (why it claims nothing any more) say which jobs it takes, `blocked` which it could not claim and why, so
-    that others can tell why a job waits.
+    `outlets` (by name, the preferred first, what the outlet publishes: see outlets/kinds.py), `methods` (empty: all),
+    `where` (as typed), `unusable_methods` (name: why) and `stopped` (why it no longer claims) say which jobs it takes,
+    `blocked` which it could not claim and why, so that others can tell why a job waits.
     """
 
     pod: str
@@ -128,11 +129,9 @@ class PodInfo(msgspec.Struct, kw_only=True):
     matrix: str = ""
     # How far it has seen the journal go: generation, length, checksum.
     journal: tuple[int, int, int] | None = None
-    gpus: list[int] = []
-    cpu_slots: int = 0
+    outlets: dict[str, dict[str, Any]] = {}
     methods: list[str] = []
     where: list[str] = []
-    outlet: str = "local"
     unusable_methods: dict[str, str] = {}
     stopped: str = ""
     blocked: dict[str, str] = {}

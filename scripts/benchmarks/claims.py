@@ -12,7 +12,8 @@ from typing import Any
 
 from benchmarks.workers import repeat
 from dispatcher.matrix.manifest import load_manifest
-from dispatcher.outlets.local.slots import Slots
+from dispatcher.outlets.base import Request
+from dispatcher.outlets.local.capacity import LocalCapacity
 from dispatcher.pod.claim import Choice, ClaimQueue
 from dispatcher.pod.fence import Fence
 from dispatcher.pod.offers import Offer
@@ -37,11 +38,12 @@ class Claimer:
         layout = Layout(root)
         self.pod = pod
         self.store = Store(layout, by=pod)
-        self.slots = Slots((), 1)
+        self.capacity = LocalCapacity((), 1)
         with self.store.transaction():
             pass
         entries = load_manifest(layout.default_matrix).entries
-        self.queue = ClaimQueue(entries, Offer(pod=pod, cpu_slots=1), self.slots, lambda entry: entry.gpus)
+        offer = Offer(pod=pod, outlets={"local": self.capacity.offer()})
+        self.queue = ClaimQueue(entries, offer, {"local": self.capacity}, lambda entry: Request(entry.gpus))
         self.store.fold.drain_touched()
         for job, record in self.store.records.items():
             self.queue.update(job, record)
@@ -57,7 +59,7 @@ class Claimer:
             choices = self.queue.choose(journal.now_text(time.time()), 1)
             claimed = [job for choice in choices if (job := self._take(tx, choice)) is not None]
         for choice in choices:
-            self.slots.release(choice.slot)
+            self.capacity.release(choice.slot)
         return claimed[0] if claimed else None
 
     def _take(self, tx: Transaction, choice: Choice) -> str | None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from submissions import Submissions
 
 from dispatcher.matrix.entry import Entry
-from dispatcher.outlets.base import Slot
-from dispatcher.outlets.local.slots import Slots
+from dispatcher.outlets.base import Capacity, Request, Slot
+from dispatcher.outlets.local.capacity import LocalCapacity
 from dispatcher.pod.claim import Choice, ClaimQueue
-from dispatcher.pod.offers import Offer
+from dispatcher.pod.offers import Offer, offers_of
 from dispatcher.pod.waiting import SLOT
 from dispatcher.run_state.fold import Pause
 from dispatcher.run_state.states import Record, State
@@ -23,8 +24,8 @@ EARLY, NOW, LATE = "2026-06-17T22:00:00.000Z", "2026-06-17T23:00:00.000Z", "2026
 QUEUED, DONE, RUNNING = Record(state=State.QUEUED), Record(state=State.DONE), Record(state=State.RUNNING)
 
 
-def gpus_of(entry: Entry) -> int | None:
-    return entry.gpus
+def request_of(entry: Entry) -> Request:
+    return Request(entry.gpus)
 
 
 def made(*entries: Entry) -> dict[str, Entry]:
@@ -35,19 +36,25 @@ def entry(job: str, order: int = 0, **rest: object) -> Entry:
     return Entry(job_id=job, method=str(rest.pop("method", "m")), order=order, **rest)  # type: ignore[arg-type]
 
 
-def offer(slots: Slots) -> Offer:
-    return Offer(pod="pod", gpus=len(slots.gpus), cpu_slots=slots.cpu_slots)
+def offer(capacities: Mapping[str, Capacity]) -> Offer:
+    return Offer(pod="pod", outlets=offers_of(capacities))
 
 
 def paused(methods: Iterable[str]) -> dict[str, Pause]:
     return {method: Pause(method, "it fails", NOW) for method in methods}
 
 
-def queue_of(entries: Mapping[str, Entry], slots: Slots) -> ClaimQueue:
-    queue = ClaimQueue(entries, offer(slots), slots, gpus_of)
+def queue_of(entries: Mapping[str, Entry], room: LocalCapacity | Mapping[str, Capacity]) -> ClaimQueue:
+    """A queue in which all entries are queued, for a pod with the local outlet or with these."""
+    capacities = {"local": room} if isinstance(room, LocalCapacity) else room
+    queue = ClaimQueue(entries, offer(capacities), capacities, request_of)
     for job in entries:
         queue.update(job, QUEUED)
     return queue
+
+
+def placed(choices: list[Choice]) -> dict[str, str]:
+    return {choice.entry.job_id: choice.outlet for choice in choices}
 
 
 def names(choices: list[Choice]) -> list[str]:
@@ -58,21 +65,21 @@ def names(choices: list[Choice]) -> list[str]:
 
 
 def test_priority_first_then_the_manifests_order() -> None:
-    queue = queue_of(made(*(entry(job, n, priority=n == 2) for n, job in enumerate("dcba"))), Slots([], 4))
+    queue = queue_of(made(*(entry(job, n, priority=n == 2) for n, job in enumerate("dcba"))), LocalCapacity([], 4))
     assert names(queue.choose(NOW)) == ["b", "d", "c", "a"]
 
 
 def test_a_priority_set_by_hand_counts_more_than_the_manifests() -> None:
-    queue = queue_of(made(entry("a", 0, priority=1), entry("b", 1)), Slots([], 1))
+    queue = queue_of(made(entry("a", 0, priority=1), entry("b", 1)), LocalCapacity([], 1))
     queue.update("b", Record(state=State.QUEUED, priority=2))
     assert names(queue.choose(NOW)) == ["b"]
-    queue = queue_of(made(entry("a", 0, priority=2), entry("b", 1, priority=1)), Slots([], 1))
+    queue = queue_of(made(entry("a", 0, priority=2), entry("b", 1, priority=1)), LocalCapacity([], 1))
     queue.update("a", Record(state=State.QUEUED, priority=0))
     assert names(queue.choose(NOW)) == ["b"]
 
 
 def test_needs_wait_until_they_are_done_and_again_when_they_are_not() -> None:
-    queue = queue_of(made(entry("a"), entry("b", 1, needs=("a",))), Slots([], 9))
+    queue = queue_of(made(entry("a"), entry("b", 1, needs=("a",))), LocalCapacity([], 9))
     assert names(queue.choose(NOW)) == ["a"]
     queue.update("a", DONE)
     queue.update("a", QUEUED)
@@ -83,27 +90,27 @@ def test_needs_wait_until_they_are_done_and_again_when_they_are_not() -> None:
 
 
 def test_an_entry_on_several_gpus_keeps_what_is_free_for_itself() -> None:
-    slots = Slots([0, 1], cpu_slots=1)
-    queue = queue_of(made(entry("pair", 1, gpus=2), entry("one", 2, gpus=1), entry("any", 3)), slots)
-    busy = slots.take(1)
+    capacity = LocalCapacity([0, 1], cpu_slots=1)
+    queue = queue_of(made(entry("pair", 1, gpus=2), entry("one", 2, gpus=1), entry("any", 3)), capacity)
+    busy = capacity.take(Request(1))
     assert busy is not None
     assert names(queue.choose(NOW)) == ["any"], "a single one took the GPU that the pair waits for"
-    slots.release(busy)
+    capacity.release(busy)
     assert names(queue.choose(NOW)) == ["pair"]
 
 
 def test_an_entry_on_several_gpus_does_not_wait_for_one_that_is_ill() -> None:
-    slots = Slots([0, 1], cpu_slots=0)
-    slots.quarantine(1, "fell off the bus")
-    queue = queue_of(made(entry("pair", 1, gpus=2), entry("one", 2, gpus=1)), slots)
+    capacity = LocalCapacity([0, 1], cpu_slots=0)
+    capacity.quarantine(1, "fell off the bus")
+    queue = queue_of(made(entry("pair", 1, gpus=2), entry("one", 2, gpus=1)), capacity)
     assert names(queue.choose(NOW)) == ["one"], "the free GPU was kept for an entry that cannot have both"
-    slots.release(Slot((0,)))
-    slots.restore(1)
+    capacity.release(Slot((0,)))
+    capacity.restore(1)
     assert names(queue.choose(NOW)) == ["pair"]
 
 
 def test_a_paused_method_waits_and_goes_on_in_its_order() -> None:
-    queue = queue_of(made(entry("a", 0, method="x"), entry("b", 1), entry("c", 2, method="x")), Slots([], 9))
+    queue = queue_of(made(entry("a", 0, method="x"), entry("b", 1), entry("c", 2, method="x")), LocalCapacity([], 9))
     queue.pause(paused(["x"]))
     assert names(queue.choose(NOW)) == ["b"]
     queue.pause({})
@@ -111,7 +118,7 @@ def test_a_paused_method_waits_and_goes_on_in_its_order() -> None:
 
 
 def test_a_retry_waits_for_its_time() -> None:
-    queue = queue_of(made(entry("a"), entry("b", 1)), Slots([], 9))
+    queue = queue_of(made(entry("a"), entry("b", 1)), LocalCapacity([], 9))
     queue.update("a", Record(state=State.QUEUED, retry_at=LATE))
     assert names(queue.choose(NOW)) == ["b"]
     assert queue.next_retry(NOW) == LATE
@@ -122,7 +129,7 @@ def test_a_retry_waits_for_its_time() -> None:
 
 @pytest.mark.parametrize("written", ["2026-06-18T02:00:00+02:00", "2026-06-18T00:00:00"])
 def test_a_retry_whose_time_was_written_in_another_way(written: str) -> None:
-    queue = queue_of(made(entry("a")), Slots([], 1))
+    queue = queue_of(made(entry("a")), LocalCapacity([], 1))
     queue.update("a", Record(state=State.QUEUED, retry_at=written))
     assert names(queue.choose(NOW)) == []
     assert queue.next_retry(NOW) == LATE
@@ -131,7 +138,7 @@ def test_a_retry_whose_time_was_written_in_another_way(written: str) -> None:
 
 @pytest.mark.parametrize("written", ["tomorrow", "2026-06-17T26:12:00Z"])
 def test_a_retry_at_no_time_is_due(written: str) -> None:
-    queue = queue_of(made(entry("a")), Slots([], 1))
+    queue = queue_of(made(entry("a")), LocalCapacity([], 1))
     queue.update("a", Record(state=State.QUEUED, retry_at=written))
     assert names(queue.choose(NOW)) == ["a"]
 
@@ -141,14 +148,71 @@ def test_a_retry_at_no_time_is_due(written: str) -> None:
     [(State.FAILED, True), (State.HELD, True), (State.RUNNING, False), (State.QUEUED, False)],
 )
 def test_finished_when_only_a_person_can_help(needs_state: State, finished: bool) -> None:
-    queue = queue_of(made(entry("a"), entry("b", 1, needs=("a",)), entry("c", 2, needs=("b",))), Slots([], 1))
+    queue = queue_of(made(entry("a"), entry("b", 1, needs=("a",)), entry("c", 2, needs=("b",))), LocalCapacity([], 1))
     queue.update("a", Record(state=needs_state))
     assert queue.is_finished(NOW) is finished
+
+
+def test_the_entrys_outlets_are_an_order_of_preference() -> None:
+    either, other_way = entry("a", outlet=("batch", "local")), entry("b", 1, outlet=("local", "elsewhere", "batch"))
+    capacities: dict[str, Capacity] = {"local": LocalCapacity([], 1), "batch": Submissions(1)}
+    queue = queue_of(made(other_way, either, entry("c", 2), entry("d", 3)), capacities)
+    assert placed(queue.choose(NOW)) == {"a": "batch", "b": "local"}
+    capacities["batch"].release(Slot())
+    assert placed(queue.choose(NOW)) == {"c": "batch"}, "the pod's preferred outlet is full"
+    capacities["local"].release(Slot())
+    assert placed(queue.choose(NOW)) == {"d": "local"}
+
+
+def test_an_entry_goes_to_the_outlet_that_can_run_it() -> None:
+    capacities: dict[str, Capacity] = {"local": LocalCapacity([0], 0), "batch": Submissions(2, most_gpus=4)}
+    queue = queue_of(made(entry("big", 0, gpus=4), entry("huge", 1, gpus=16), entry("one", 2, gpus=1)), capacities)
+    assert placed(queue.choose(NOW)) == {"big": "batch", "one": "local"}
+    assert queue.refused() == ["huge"]
+    why = queue.waiting(NOW).why("huge").text
+    assert why == "local: asks for 16 GPUs, this pod has 1; batch: no node has 16 GPUs"
+
+
+def test_what_waits_for_one_outlet_keeps_nothing_of_another() -> None:
+    capacities: dict[str, Capacity] = {"local": LocalCapacity([0, 1], 0), "batch": Submissions(9)}
+    assert capacities["local"].take(Request(1))
+    entries = made(
+        entry("pair", 0, gpus=2, outlet=("local",)), entry("one", 1, gpus=1), entry("c", 2, outlet=("local",))
+    )
+    queue = queue_of(entries, capacities)
+    assert placed(queue.choose(NOW)) == {"one": "batch"}
+
+
+def test_an_outlet_in_trouble_is_why_its_entries_wait() -> None:
+    batch = Submissions(9)
+    queue = queue_of(made(entry("a", outlet=("batch",))), {"batch": batch})
+    batch.problem = "sbatch: connection refused"
+    assert queue.choose(NOW) == [] and queue.waiting(NOW).why("a").text == batch.problem
+    batch.problem = ""
+    assert queue.waiting(NOW).why("a").text == SLOT
+    assert placed(queue.choose(NOW)) == {"a": "batch"}
+
+
+def test_a_choice_costs_the_classes_not_the_entries_that_do_not_fit() -> None:
+    class Counting(LocalCapacity):
+        asked = 0
+
+        def take(self, request: Request, ahead: Sequence[Request] = ()) -> Slot | None:
+            self.asked += 1
+            return super().take(request, ahead)
+
+    capacity = Counting([0, 1], cpu_slots=0)
+    capacity.quarantine(1, "fell off the bus")
+    pairs = [entry(f"pair{number}", number, gpus=2) for number in range(1000)]
+    queue = queue_of(made(*pairs, entry("one", 1000, gpus=1)), capacity)
+    assert names(queue.choose(NOW)) == ["one"]
+    assert capacity.asked == 2
 
 
 # By property.
 
 JOBS = "abcdefg"
+OUTLETS = ((), (), (), ("local",), ("batch",), ("local", "batch"), ("batch", "local"), ("elsewhere",))
 records = st.builds(
     Record,
     state=st.sampled_from([State.QUEUED, State.QUEUED, State.QUEUED, State.DONE, State.DONE, *State]),
@@ -170,6 +234,7 @@ def manifests(draw: st.DrawFn) -> dict[str, Entry]:
             priority=draw(st.integers(-1, 1)),
             gpus=draw(st.sampled_from([None, 0, 1, 2])),
             needs=tuple(needs),
+            outlet=draw(st.sampled_from(OUTLETS)),
         )
     return dict(sorted(entries.items(), key=lambda item: item[1].order))
 
@@ -187,11 +252,11 @@ class Plain:
     def __init__(
         self, entries: dict[str, Entry], queue: ClaimQueue, known: dict[str, Record], paused: set[str]
     ) -> None:
-        self.slots = copy.deepcopy(queue.slots)
+        self.capacities = copy.deepcopy(queue.capacities)
         mine = [
             e
             for e in entries.values()
-            if offer(queue.slots).refusal(e, e.gpus) is None and known.get(e.job_id) is not None
+            if offer(queue.capacities).refusal(e, request_of(e)) is None and known.get(e.job_id) is not None
         ]
         done = {job for job, record in known.items() if record.state is State.DONE}
         self.ready = [
@@ -203,35 +268,52 @@ class Plain:
             key=lambda e: (-(e.priority if known[e.job_id].priority is None else known[e.job_id].priority), e.order)
         )
         self.known = known
+        self.reserved = False
 
-    def choose(self, now: str, limit: int | None) -> list[tuple[str, Slot]]:
-        chosen: list[tuple[str, Slot]] = []
-        reserved = False
+    def outlets(self, e: Entry) -> list[str]:
+        wanted = [name for name in e.outlet or self.capacities if name in self.capacities]
+        return [name for name in wanted if not self.capacities[name].refuses(request_of(e))]
+
+    def waits_for_a_slot(self, e: Entry) -> bool:
+        return not all(self.capacities[name].refuses_now(request_of(e)) for name in self.outlets(e))
+
+    def take(self, e: Entry, name: str) -> Slot | None:
+        local = self.capacities[name]
+        if not isinstance(local, LocalCapacity):
+            return local.take(request_of(e))
+        gpus = e.gpus if e.gpus is not None else 0 if local.free_cpu else 1
+        if gpus and self.reserved:
+            return None
+        return local.take(Request(gpus))
+
+    def choose(self, now: str, limit: int | None) -> list[tuple[str, str, Slot]]:
+        chosen: list[tuple[str, str, Slot]] = []
         for e in self.ready:
             retry_at = self.known[e.job_id].retry_at
             if (retry_at is not None and retry_at > now) or len(chosen) == limit:
                 continue
-            gpus = e.gpus if e.gpus is not None else 0 if self.slots.free_cpu else 1
-            if gpus and reserved:
-                continue
-            slot = self.slots.take(gpus)
-            if slot is not None:
-                chosen.append((e.job_id, slot))
-            elif gpus > 1 and self.slots.free_gpus and gpus <= len(self.slots.usable_gpus):
-                reserved = True
+            for name in self.outlets(e):
+                slot = self.take(e, name)
+                if slot is not None:
+                    chosen.append((e.job_id, name, slot))
+                    break
+            else:
+                local = self.capacities.get("local") if "local" in self.outlets(e) else None
+                if isinstance(local, LocalCapacity) and 1 < (e.gpus or 1) <= len(local.usable_gpus):
+                    self.reserved = True
         return chosen
 
 
 class Pod:
     """What a pod does with its queue, one step at a time."""
 
-    def __init__(self, entries: dict[str, Entry], slots: Slots) -> None:
+    def __init__(self, entries: dict[str, Entry], capacities: dict[str, Capacity]) -> None:
         self.entries = entries
-        self.slots = slots
-        self.queue = ClaimQueue(entries, offer(slots), slots, gpus_of)
+        self.capacities = capacities
+        self.queue = ClaimQueue(entries, offer(capacities), capacities, request_of)
         self.known: dict[str, Record] = {}
         self.paused: set[str] = set()
-        self.running: list[tuple[str, Slot]] = []
+        self.running: list[tuple[str, str, Slot]] = []
         self.now = ""
 
     def record(self, job: str, record: Record | None) -> None:
@@ -245,41 +327,44 @@ class Pod:
         self.queue.pause(paused(methods))
 
     def ill(self, index: int, is_ill: bool) -> None:
+        local = self.capacities["local"]
+        assert isinstance(local, LocalCapacity)
         if is_ill:
-            self.slots.quarantine(index, "ill")
+            local.quarantine(index, "ill")
         else:
-            self.slots.restore(index)
+            local.restore(index)
 
     def end(self, record: Record) -> None:
         if self.running:
-            job, slot = self.running.pop()
-            self.slots.release(slot)
+            job, outlet, slot = self.running.pop()
+            self.capacities[outlet].release(slot)
             self.record(job, record)
 
     def choose(self, now: str, limit: int | None) -> None:
         # What a retry's time has come for stays ready, also when the clock is put back.
         self.now = now = max(self.now, now)
-        anew = ClaimQueue(self.entries, offer(self.slots), copy.deepcopy(self.slots), gpus_of)
+        anew = ClaimQueue(self.entries, offer(self.capacities), copy.deepcopy(self.capacities), request_of)
         for job, record in self.known.items():
             anew.update(job, record)
         anew.pause(paused(self.paused))
         plain = Plain(self.entries, self.queue, self.known, self.paused)
-        expected = plain.choose(now, limit)
-        waiting = self.queue.waiting(now)
         due = {e.job_id for e in plain.ready if (self.known[e.job_id].retry_at or "") <= now}
-        assert {job for job in self.entries if waiting.why(job).text == SLOT} == due
-        assert [(choice.entry.job_id, choice.slot) for choice in anew.choose(now, limit)] == expected
-        chosen = [(choice.entry.job_id, choice.slot) for choice in self.queue.choose(now, limit)]
+        waiting = self.queue.waiting(now)
+        for_a_slot = {job for job in due if plain.waits_for_a_slot(self.entries[job])}
+        assert {job for job in self.entries if waiting.why(job).text == SLOT} == for_a_slot
+        expected = plain.choose(now, limit)
+        assert [(choice.entry.job_id, choice.outlet, choice.slot) for choice in anew.choose(now, limit)] == expected
+        chosen = [(choice.entry.job_id, choice.outlet, choice.slot) for choice in self.queue.choose(now, limit)]
         assert chosen == expected
         assert self.queue.unfinished == anew.unfinished
         assert self.queue.is_finished(now) == anew.is_finished(now)
-        for number, (job, slot) in enumerate(chosen):
+        for number, (job, outlet, slot) in enumerate(chosen):
             if number % 3 == 2:
-                # Somebody else had made the attempt's directory.
-                self.slots.release(slot)
+                # Another pod had made the attempt's directory.
+                self.capacities[outlet].release(slot)
                 self.queue.put_back(job)
             else:
-                self.running.append((job, slot))
+                self.running.append((job, outlet, slot))
                 self.record(job, RUNNING)
 
 
@@ -289,28 +374,38 @@ class Pod:
     gpus=st.integers(0, 2),
     cpu_slots=st.integers(0, 3),
     jobs_per_gpu=st.integers(1, 2),
+    submissions=st.sampled_from([None, None, 0, 1, 3]),
     steps=st.lists(st.one_of(changes, changes, changes, pauses, choosing, endings, ills), min_size=10, max_size=40),
 )
 def test_any_sequence_of_changes(
-    entries: dict[str, Entry], gpus: int, cpu_slots: int, jobs_per_gpu: int, steps: list[tuple[Any, ...]]
+    entries: dict[str, Entry],
+    gpus: int,
+    cpu_slots: int,
+    jobs_per_gpu: int,
+    submissions: int | None,
+    steps: list[tuple[Any, ...]],
 ) -> None:
-    pod = Pod(entries, Slots(range(gpus), cpu_slots, jobs_per_gpu))
+    capacities: dict[str, Capacity] = {"local": LocalCapacity(range(gpus), cpu_slots, jobs_per_gpu)}
+    if submissions is not None:
+        capacities["batch"] = Submissions(submissions, most_gpus=1)
+    pod = Pod(entries, capacities)
     for what, *words in [*steps, ("choose", NOW, None)]:
         getattr(pod, what)(*words)
 
 
 def test_what_is_postponed_leaves_its_slot_to_the_next_until_its_time_or_its_record_comes() -> None:
-    queue = queue_of(made(*(entry(job, n) for n, job in enumerate("ab"))), Slots([], 1))
+    capacity = LocalCapacity([], 1)
+    queue = queue_of(made(*(entry(job, n) for n, job in enumerate("ab"))), capacity)
     (first,) = queue.choose(NOW)
-    queue.slots.release(first.slot)
+    capacity.release(first.slot)
     queue.postpone("a", LATE)
     assert queue.next_retry(NOW) == LATE
     (second,) = queue.choose(NOW)
     assert second.entry.job_id == "b"
-    queue.slots.release(second.slot)
+    capacity.release(second.slot)
     assert not queue.has_ready(NOW)
     assert names(queue.choose(LATE)) == ["a"], "its time has come"
-    queue = queue_of(made(entry("a")), Slots([], 1))
+    queue = queue_of(made(entry("a")), LocalCapacity([], 1))
     queue.postpone("a", LATE)
     queue.update("a", Record(state=State.QUEUED, rev=9))
     assert names(queue.choose(NOW)) == ["a"], "somebody has changed its record"

@@ -11,7 +11,7 @@ from fleet import PATIENCE_S, Fleet, shell
 from dispatcher.base.host import host_name
 from dispatcher.config import load_config
 from dispatcher.errors import StorageError
-from dispatcher.outlets.local.gpu_pool import GpuPool
+from dispatcher.outlets.local.gpu_monitor import GpuMonitor
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.reconciler import Turn, blocked_again_s
 from dispatcher.run_state.store import Store
@@ -41,7 +41,7 @@ def turn(fleet: Fleet) -> Turn:
         store,
         load_config(fleet.layout),
         options,
-        GpuPool(options.gpus, options.cpu_slots, options.jobs_per_gpu, print),
+        GpuMonitor(options.gpus, options.cpu_slots, options.jobs_per_gpu, print),
         print,
     )
     made.begin()
@@ -60,7 +60,7 @@ def test_many_blocked_jobs_do_not_keep_the_loop_busy(fleet: Fleet) -> None:
         Store(fleet.layout, by="pod"),
         load_config(fleet.layout),
         options,
-        GpuPool(options.gpus, options.cpu_slots, options.jobs_per_gpu, print),
+        GpuMonitor(options.gpus, options.cpu_slots, options.jobs_per_gpu, print),
         print,
     )
     made.begin()
@@ -120,12 +120,12 @@ def test_any_error_of_a_file_server_is_said_and_outlived(fleet: Fleet) -> None:
 
 def test_a_gpu_that_is_paused_is_not_looked_at_again_where_nobody_can_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "/nonexistent")
-    pool = GpuPool("0", 0, 1, lambda _: None)
+    monitor = GpuMonitor("0", 0, 1, lambda _: None)
     try:
-        if pool._reading.unavailable is None:
+        if monitor._reading.unavailable is None:
             pytest.skip("this host has a driver to ask")
-        pool.hold({0: "five failures in a row"})
-        assert pool.slots.unusable
-        assert pool.will_look_again() is None
+        monitor.hold({0: "five failures in a row"})
+        assert monitor.capacity.unusable
+        assert monitor.due_in_s() is None
     finally:
-        pool.close()
+        monitor.close()

@@ -8,14 +8,23 @@ import pytest
 
 from dispatcher.matrix.condition import Where
 from dispatcher.matrix.entry import Entry
-from dispatcher.pod.offers import Filter, Offer
+from dispatcher.outlets.base import OutletOffer, Request
+from dispatcher.outlets.local.offer import LocalOffer
+from dispatcher.pod.offers import Offer
 from dispatcher.pod.waiting import NO_POD, SLOT, Facts, Reason, Waiting
 from dispatcher.run_state.fold import Pause
 from dispatcher.run_state.states import Record, State
 
 EARLY, NOW, LATE = "2026-06-17T22:00:00.000Z", "2026-06-17T23:00:00.000Z", "2026-06-18T00:00:00.000Z"
-ONE_GPU = Offer(pod="one", host="h1", gpus=1, cpu_slots=1)
-FOUR_GPUS = Offer(pod="four", host="h2", gpus=4)
+
+
+def local(gpus: int = 0, cpu_slots: int = 0, unusable: dict[int, str] | None = None) -> dict[str, OutletOffer]:
+    """The outlets of a pod that has the local one alone."""
+    return {"local": LocalOffer(tuple(range(gpus)), cpu_slots, unusable or {})}
+
+
+ONE_GPU = Offer(pod="one", host="h1", outlets=local(1, 1))
+FOUR_GPUS = Offer(pod="four", host="h2", outlets=local(4))
 
 
 def entry(job: str, *needs: str, **rest: Any) -> Entry:
@@ -31,7 +40,7 @@ def why(*entries: Entry, job: str = "", records: dict[str, Record] | None = None
             records=known,
             entries={one.job_id: one for one in entries},
             now=NOW,
-            gpus_of=lambda one: one.gpus,
+            request_of=lambda one: Request(one.gpus),
             offers=offers,
             **facts,
         )
@@ -51,56 +60,60 @@ def test_no_pod() -> None:
     ("asked", "offers", "text"),
     [
         ({"gpus": 16}, (ONE_GPU, FOUR_GPUS), "asks for 16 GPUs, no live pod has more than 4"),
-        ({"gpus": 1}, (Offer(pod="c", cpu_slots=2),), "asks for 1 GPU, no live pod has any"),
+        ({"gpus": 1}, (Offer(pod="c", outlets=local(cpu_slots=2)),), "asks for 1 GPU, no live pod has any"),
         ({"gpus": 0}, (FOUR_GPUS,), "asks for a CPU slot, no live pod has one (--slots)"),
         (
             {"outlet": ("slurm", "pbs")},
             (ONE_GPU, FOUR_GPUS),
             "asks for outlet slurm or pbs, which no live pod offers (offered: local)",
         ),
-        ({}, (Offer(pod="p", cpu_slots=1, only=Filter(("lora",))),), "no live pod takes method fft (--methods)"),
-        (
-            {"params": {"lang": "german"}},
-            (Offer(pod="p", cpu_slots=1, only=Filter(where=Where.parse(["lang=sp*"]))),),
-            "--where lang=sp* does not match (pod p)",
-        ),
-        ({}, (Offer(pod="p", cpu_slots=1, is_draining=True),), "all pods are draining"),
         (
             {},
-            (Offer(pod="p", cpu_slots=1, unusable_methods={"fft": "no template"}),),
+            (Offer(pod="p", outlets=local(cpu_slots=1), methods=("lora",)),),
+            "no live pod takes method fft (--methods)",
+        ),
+        (
+            {"params": {"lang": "german"}},
+            (Offer(pod="p", outlets=local(cpu_slots=1), where=Where.parse(["lang=sp*"])),),
+            "--where lang=sp* does not match (pod p)",
+        ),
+        ({}, (Offer(pod="p", outlets=local(cpu_slots=1), is_draining=True),), "all pods are draining"),
+        (
+            {},
+            (Offer(pod="p", outlets=local(cpu_slots=1), unusable_methods={"fft": "no template"}),),
             "unusable method fft: no template (pod p)",
         ),
         (
             {"gpus": 1},
-            (Offer(pod="p", gpus=1, manifest="subset.json", lists=("b",)),),
+            (Offer(pod="p", outlets=local(1), manifest="subset.json", lists=("b",)),),
             "not in its manifest subset.json (pod p)",
         ),
         (
             {"gpus": 4},
-            (Offer(pod="p", gpus=4, ill_gpus=("GPU 2: fell off the bus",)),),
+            (Offer(pod="p", outlets=local(4, unusable={2: "fell off the bus"})),),
             "asks for 4 GPUs, but 1 of 4 cannot be used now: GPU 2: fell off the bus (pod p)",
         ),
         (
             {},
-            (Offer(pod="p", cpu_slots=1, stopped="a script claims"),),
+            (Offer(pod="p", outlets=local(cpu_slots=1), stopped="a script claims"),),
             "claims nothing any more: a script claims (pod p)",
         ),
         (
             {},
-            (Offer(pod="p", cpu_slots=1, blocked={"a": "1: made by pod q"}),),
+            (Offer(pod="p", outlets=local(cpu_slots=1), blocked={"a": "1: made by pod q"}),),
             "cannot be claimed: 1: made by pod q (pod p)",
         ),
-        ({}, (Offer(pod="p", cpu_slots=1, blocked={"b": "1: made by pod q"}),), SLOT),
-        ({"gpus": 3}, (Offer(pod="p", gpus=4, ill_gpus=("GPU 2: fell off the bus",)),), SLOT),
-        ({}, (Offer(pod="p", gpus=1, cpu_slots=1, ill_gpus=("GPU 0: used by somebody",)),), SLOT),
+        ({}, (Offer(pod="p", outlets=local(cpu_slots=1), blocked={"b": "1: made by pod q"}),), SLOT),
+        ({"gpus": 3}, (Offer(pod="p", outlets=local(4, unusable={2: "fell off the bus"})),), SLOT),
+        ({}, (Offer(pod="p", outlets=local(1, 1, {0: "used by somebody"})),), SLOT),
         (
             {},
-            (Offer(pod="p", gpus=1, ill_gpus=("GPU 0: used by somebody",)),),
+            (Offer(pod="p", outlets=local(1, unusable={0: "used by somebody"})),),
             "asks for 1 GPU, but 1 of 1 cannot be used now: GPU 0: used by somebody (pod p)",
         ),
         (
             {"gpus": 2},
-            (ONE_GPU, Offer(pod="drains", gpus=2, is_draining=True)),
+            (ONE_GPU, Offer(pod="drains", outlets=local(2), is_draining=True)),
             "no live pod takes it: one: asks for 2 GPUs, this pod has 1; drains: draining",
         ),
     ],

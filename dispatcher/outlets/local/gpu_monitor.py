@@ -1,4 +1,4 @@
-"""The slots of a pod together with what is known of its GPUs: their health, and who else uses them."""
+"""The GPUs of a pod as they were last read: their health and foreign use, passed on to its capacity."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Final
 
 from dispatcher.base.host import host_name
 from dispatcher.errors import UsageError
+from dispatcher.outlets.local.capacity import LocalCapacity
 from dispatcher.outlets.local.gpu_users import foreign_use
 from dispatcher.outlets.local.gpus import Gpu, GpuReader, GpuReading, Health, parse_gpus
-from dispatcher.outlets.local.slots import Slots
 from dispatcher.run_state.fold import Pause
 from dispatcher.run_state.liveness import SlotInfo
 
-# A reading costs a few ms; a GPU that was busy or ill a moment ago is looked at again this often.
+# A reading costs a few ms; while some GPU cannot be used, they are read again this often.
 _READ_AGAIN_S: Final = 1.0
 
 
-class GpuPool:
-    """The pool, and its GPUs as they were last read."""
+class GpuMonitor:
+    """Reads the GPUs of a pod and marks in `capacity` those that cannot be used now."""
 
     def __init__(self, gpus: str, cpu_slots: int, jobs_per_gpu: int, say: Callable[[str], None]) -> None:
         """`gpus` as typed (`0,1,2`, `0-7`, `all`; empty for none)."""
@@ -36,35 +36,35 @@ class GpuPool:
                 say(f"warning: {self._reading.warning}")
         if not indices and not cpu_slots:
             raise UsageError("a pod needs slots: --gpus 0,1,2,3 for GPUs, --slots N for CPU slots, or both")
-        self.slots = Slots(indices, cpu_slots, jobs_per_gpu)
+        self.capacity = LocalCapacity(indices, cpu_slots, jobs_per_gpu)
 
-    def look(self, is_ours: Callable[[int], bool]) -> None:
-        """Read the GPUs again and mark those that cannot be used now."""
+    def refresh(self, is_ours: Callable[[int], bool]) -> None:
+        """Read the GPUs again, unless that was done a moment ago. `is_ours`: whether a pid is of the pod's attempts."""
         if self._reader is None or self._reading.unavailable is not None or time.monotonic() < self._next_s:
             return
-        self._reading = self._reader.read(self.slots.gpus)
-        self.slots.mark_foreign(foreign_use(self._reading, is_ours, self.slots.occupied_gpus))
+        self._reading = self._reader.read(self.capacity.gpus)
+        self.capacity.mark_foreign(foreign_use(self._reading, is_ours, self.capacity.occupied_gpus))
         self._quarantine()
-        if self.slots.unusable:
+        if self.capacity.unusable:
             self._next_s = time.monotonic() + _READ_AGAIN_S
 
     def hold(self, held: Mapping[int, str]) -> None:
-        """These GPUs get nothing (paused by the circuit breaker, or somebody outside runs there), all others may."""
+        """Set the GPUs that get no attempts (paused by the circuit breaker, or used by an external one), and why."""
         self._held = dict(held)
         self._quarantine()
 
-    def will_look_again(self) -> float | None:
-        """Seconds until GPUs that somebody else uses are worth another look; None when no look can change anything."""
-        if self._reader is None or self._reading.unavailable is not None or not self.slots.unusable:
+    def due_in_s(self) -> float | None:
+        """Seconds until unusable GPUs are worth another `refresh`; None when none can change anything."""
+        if self._reader is None or self._reading.unavailable is not None or not self.capacity.unusable:
             return None
         return max(0.0, self._next_s - time.monotonic())
 
     def slot_infos(self, jobs: Mapping[int | None, Iterable[str]]) -> list[SlotInfo]:
         """The slots as `dispatcher pods` shows them; `jobs` by GPU index, None for the CPU slots."""
         gpus = {gpu.index: gpu for gpu in self._reading.gpus}
-        unusable = self.slots.unusable
+        unusable = self.capacity.unusable
         infos = []
-        for index in self.slots.gpus:
+        for index in self.capacity.gpus:
             gpu = gpus.get(index, Gpu(index=index))
             infos.append(
                 SlotInfo(
@@ -78,7 +78,7 @@ class GpuPool:
                 )
             )
         on_cpu = list(jobs.get(None, ()))
-        for number in range(max(self.slots.cpu_slots, len(on_cpu))):
+        for number in range(max(self.capacity.cpu_slots, len(on_cpu))):
             infos.append(SlotInfo(name=f"cpu{number}", jobs=on_cpu[number : number + 1]))
         return infos
 
@@ -88,12 +88,12 @@ class GpuPool:
 
     def _quarantine(self) -> None:
         ill = {gpu.index: gpu.why for gpu in self._reading.gpus if gpu.health is not Health.OK}
-        for index in self.slots.gpus:
+        for index in self.capacity.gpus:
             why = ill.get(index) or self._held.get(index)
             if why:
-                self.slots.quarantine(index, why)
+                self.capacity.quarantine(index, why)
             else:
-                self.slots.restore(index)
+                self.capacity.restore(index)
 
 
 def gpus_paused_here(pauses: Mapping[str, Pause]) -> dict[int, str]:

@@ -17,6 +17,7 @@ import fcntl
 import functools
 import os
 import struct
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -71,6 +72,19 @@ def is_flocked(fd: int) -> bool:
             return True
         raise
     return False
+
+
+def flock_holder(fd: int) -> int | None:
+    """The pid of a process of this host that holds a flock on the file; None when there is none or it is not known."""
+    inode = str(os.fstat(fd).st_ino)
+    for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
+        fields = line.split()
+        # OFD locks belong to an open file, not to a process: they have no pid.
+        if fields[1] == "FLOCK" and fields[5].rsplit(":", 1)[1] == inode:
+            pid = int(fields[4])
+            # The kernel shows 0 for a process of another PID namespace.
+            return pid if pid > 0 else None
+    return None
 
 
 def try_range(fd: int, start: int = 0, length: int = 0) -> bool:

@@ -95,7 +95,7 @@ def check_locks(layout: Layout, directory: Path, wanted: str) -> list[Finding]:
     found = []
     lying = severity(layout, mount, wanted)
     for kind, name in LOCK_NAMES.items():
-        why = test.why_not(kind)
+        why = test.failure(kind)
         # Only flock is what dispatchers use unless they are told otherwise.
         used = kind in ("flock", wanted)
         verdict, cure = (lying, lock_cure(mount, lying)) if used else (WARNING, "")
@@ -103,9 +103,9 @@ def check_locks(layout: Layout, directory: Path, wanted: str) -> list[Finding]:
             found.append(Finding(f"{name} here", OK, "a second one is refused while the first is held"))
         else:
             found.append(Finding(f"{name} here", verdict, f"{why} on {mount}", cure))
-    if test.why_not("flock") is None:
-        found.append(_measured("lock latency", test.time_lock, "to lock and unlock"))
-    found.append(_measured("sync latency", test.time_sync, "to append a line and sync it"))
+    if test.failure("flock") is None:
+        found.append(_measured("lock latency", test.lock_and_unlock, "to lock and unlock"))
+    found.append(_measured("sync latency", test.append_and_sync, "to append a line and sync it"))
     return found
 
 

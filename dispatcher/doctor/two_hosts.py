@@ -17,9 +17,9 @@ from typing import Any, Final
 from dispatcher.base import files
 from dispatcher.base.mounts import mount_of
 from dispatcher.doctor.checks import OK, UNKNOWN, WARNING, WRONG, Finding, lock_cure, severity
-from dispatcher.doctor.lock_test import BUSY, LOCK_NAMES, held, try_lock
+from dispatcher.doctor.lock_test import LOCK_NAMES, can_lock, held, reason
 from dispatcher.doctor.meeting import Meeting, PeerGoneError
-from dispatcher.errors import DispatcherError
+from dispatcher.errors import DispatcherError, LockError
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 
@@ -104,7 +104,7 @@ class _Proof:
 
     def _try(self, kind: str, path: Path) -> None:
         for _ in range(_TRIES):
-            if try_lock(kind, path):
+            if can_lock(kind, path):
                 raise _GrantedError(f"{LOCK_NAMES[kind]} is granted on both hosts at once")
             time.sleep(_TRY_PAUSE_S)
 
@@ -113,9 +113,8 @@ class _Proof:
             act()
         except _GrantedError as error:
             return str(error)
-        except OSError as error:
-            name = files.error_name(error)
-            return f"{LOCK_NAMES[kind]} fails with {name} ({error.strerror or error}) on {self._meeting.me.host}"
+        except (OSError, LockError) as error:
+            return f"{LOCK_NAMES[kind]} fails with {reason(error)} on {self._meeting.me.host}"
         return ""
 
     def _swap(self, problem: str) -> str:
@@ -309,9 +308,7 @@ def _spin(kind: str, path: Path) -> AbstractContextManager[Any]:
         lock = held(kind, path)
         try:
             lock.__enter__()
-        except OSError as error:
-            if error.errno not in BUSY:
-                raise
+        except BlockingIOError:
             if time.monotonic() > end_s:
                 raise PeerGoneError(f"{path}: held by the other host for {_SPIN_S:g} s") from None
             time.sleep(0.0005)

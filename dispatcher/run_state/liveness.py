@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import os
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,23 +29,6 @@ _NETWORK_DELAY_S: Final = 4.0
 _TRIES: Final = 20
 _TRY_AGAIN_S: Final = 0.05
 CANNOT_LOCK: Final = kernel_locks.CANNOT_LOCK
-
-
-def claim_owner_is_gone(hostname: str, pid: int, start: int | None) -> bool:
-    """Whether the holder of a hard-link lock was a process of this host that no longer exists.
-
-    `hostname` and `start` are as filelock writes them: the name with a mark for a pid namespace of its own, and the
-    start time in ticks below the boot id. Another boot of that name may be another host: that one is not judged.
-    """
-    if hostname != claim_host() or (start is not None and start >> 64 != int(boot_id().replace("-", ""), 16)):
-        return False
-    return host.is_gone(pid, None if start is None else start % 2**64)
-
-
-def claim_host() -> str:
-    """This host as filelock names it in the claims of a hard-link lock."""
-    namespace = host.pid_namespace()
-    return socket.gethostname() + ("" if namespace in (0, host.FIRST_PID_NAMESPACE) else f"?pidns-{namespace:x}")
 
 
 def take(path: Path) -> int | None:

@@ -15,8 +15,9 @@ from dispatcher.base import files
 from dispatcher.base.mounts import mount_of
 from dispatcher.errors import LockError, LockTimeoutError, LockUnsupportedError
 from dispatcher.run_state import journal
+from dispatcher.run_state.hardlink_lock import LOST_AFTER_S
 from dispatcher.run_state.head import peek_head
-from dispatcher.run_state.lock import LOST_AFTER_S, ClaimsLock
+from dispatcher.run_state.lock import ClaimsLock
 from dispatcher.workspace import Layout
 
 AUTO: Final = "auto"

@@ -25,8 +25,9 @@ from dispatcher.run_state.checksum import RunningChecksum
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.generations import encode_generation, publish
 from dispatcher.run_state.hand_edits import HandEdits, Identity
+from dispatcher.run_state.hardlink_lock import LOST_AFTER_S
 from dispatcher.run_state.head import Head, peek_head
-from dispatcher.run_state.lock import LOST_AFTER_S, ClaimsLock
+from dispatcher.run_state.lock import ClaimsLock
 from dispatcher.run_state.lock_choice import (
     HARDLINK,
     check_wanted,

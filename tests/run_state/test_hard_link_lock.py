@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import filelock
 import pytest
 
 from dispatcher.errors import LockLostError, LockTimeoutError, StorageError
-from dispatcher.run_state import journal, liveness
+from dispatcher.run_state import hardlink_lock, journal
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 
@@ -25,7 +28,7 @@ def store(layout: Layout, by: str, lost_after_s: float = 600) -> Store:
 @pytest.fixture
 def another_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody can tell whether the owner of a claim lives."""
-    monkeypatch.setattr(liveness, "claim_owner_is_gone", lambda *_: False)
+    monkeypatch.setattr(hardlink_lock, "owner_is_gone", lambda *_: False)
 
 
 class RecordLostError(Exception):
@@ -70,7 +73,7 @@ def test_a_live_holder_is_waited_for(layout: Layout) -> None:
     quick = store(layout, "quick").transaction(timeout_s=0.2)
     with (
         store(layout, "slow").transaction(),
-        pytest.raises(LockTimeoutError, match=r"by somebody else .* \(pid"),
+        pytest.raises(LockTimeoutError, match=r"by another process .* \(pid"),
         quick,
     ):
         pass
@@ -120,3 +123,36 @@ def test_a_holder_that_nobody_knows_loses_the_lock_and_can_write_no_more(layout:
         with one.transaction():
             assert list(one.records) == ["before", "quick"]
     assert [line.seq for line in journal.history(layout)] == [1, 2]
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[tuple[filelock.StrictSoftFileLock, subprocess.Popen[str]]]:
+    """A process that holds a hard-link lock, and the lock as another process sees it."""
+    path = tmp_path / "lock"
+    code = "import sys, filelock; lock = filelock.StrictSoftFileLock(sys.argv[1]); lock.acquire(); print(1, flush=True)"
+    with subprocess.Popen(
+        [sys.executable, "-c", code + "; input()", str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "1\n"
+        yield filelock.StrictSoftFileLock(path), process
+        process.kill()
+
+
+def test_the_owner_of_a_claim_is_gone_only_when_that_is_certain(
+    holder: tuple[filelock.StrictSoftFileLock, subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, process = holder
+    claim = lock.claims[0]
+    assert claim.start is not None
+    gone = hardlink_lock.owner_is_gone
+    assert not gone(claim.hostname, claim.pid, claim.start)
+    assert gone(claim.hostname, os.getpid(), claim.start), "the pid has been used again"
+    process.kill()
+    process.wait()
+    assert gone(claim.hostname, claim.pid, claim.start)
+    assert not gone(claim.hostname + "x", claim.pid, claim.start), "another host, or another namespace of this one"
+    another_boot = claim.start + (1 << 64)
+    assert not gone(claim.hostname, claim.pid, another_boot), "a host of the same name, for all we know"
+    monkeypatch.setattr(socket, "gethostname", lambda: "renamed")
+    assert not gone(claim.hostname, claim.pid, claim.start)

@@ -208,7 +208,7 @@ def test_what_is_removed_while_dispatchers_run_makes_no_two_of_them(layout: Layo
     with (
         newcomer.transaction(),
         # The elder must not get in now.
-        pytest.raises(LockTimeoutError, match="held by somebody else"),
+        pytest.raises(LockTimeoutError, match="held by another process"),
         store.transaction(timeout_s=0.2),
     ):
         pass

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from filelock import StrictSoftFileLock
 
 from dispatcher.run_state import liveness
 from dispatcher.workspace import Layout
@@ -84,36 +76,3 @@ def test_without_locks_the_heartbeat_alone_decides(layout: Layout, elsewhere: li
     assert liveness.pod_is_alive(layout, elsewhere, watch, 600)
     clock.now_s += 2
     assert not liveness.pod_is_alive(layout, elsewhere, watch, 600)
-
-
-@pytest.fixture
-def holder(tmp_path: Path) -> Iterator[tuple[StrictSoftFileLock, subprocess.Popen[str]]]:
-    """A process that holds a hard-link lock, and the lock as another process sees it."""
-    path = tmp_path / "lock"
-    code = "import sys, filelock; lock = filelock.StrictSoftFileLock(sys.argv[1]); lock.acquire(); print(1, flush=True)"
-    with subprocess.Popen(
-        [sys.executable, "-c", code + "; input()", str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "1\n"
-        yield StrictSoftFileLock(path), process
-        process.kill()
-
-
-def test_the_owner_of_a_claim_is_gone_only_when_that_is_certain(
-    holder: tuple[StrictSoftFileLock, subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lock, process = holder
-    claim = lock.claims[0]
-    assert claim.start is not None
-    gone = liveness.claim_owner_is_gone
-    assert not gone(claim.hostname, claim.pid, claim.start)
-    assert gone(claim.hostname, os.getpid(), claim.start), "the pid has been used again"
-    process.kill()
-    process.wait()
-    assert gone(claim.hostname, claim.pid, claim.start)
-    assert not gone(claim.hostname + "x", claim.pid, claim.start), "another host, or another namespace of this one"
-    another_boot = claim.start + (1 << 64)
-    assert not gone(claim.hostname, claim.pid, another_boot), "a host of the same name, for all we know"
-    monkeypatch.setattr(socket, "gethostname", lambda: "renamed")
-    assert not gone(claim.hostname, claim.pid, claim.start)

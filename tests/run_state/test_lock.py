@@ -93,7 +93,7 @@ def holding(layout: Layout, kind: str) -> Iterator[subprocess.Popen[str]]:
 def test_a_killed_holder_blocks_nobody_and_changes_nothing(layout: Layout, kind: str) -> None:
     store = Store(layout, by="pod-0", lock=kind)
     with holding(layout, kind) as process:
-        with pytest.raises(LockTimeoutError, match=r"claims\.(lock|hardlink): held by somebody else for 0.2 s"):
+        with pytest.raises(LockTimeoutError, match=r"claims\.(lock|hardlink): held by another process for 0.2 s"):
             change(store, timeout_s=0.2)
         process.kill()
         process.wait()

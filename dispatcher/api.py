@@ -31,6 +31,7 @@ from dispatcher.report.selection import parse_states, select
 from dispatcher.report.snapshot import PodStatus, Snapshot
 from dispatcher.report.snapshot_reader import SnapshotReader
 from dispatcher.report.waiting import reasons
+from dispatcher.run_state.events import Cleared, Paused, Unpaused
 from dispatcher.run_state.known_jobs import ManifestJobs
 from dispatcher.run_state.states import IN_FLIGHT, VERDICTS, Record, State
 from dispatcher.run_state.store import Store, Transaction
@@ -158,15 +159,15 @@ class Workspace:
         outcome = Changes({}, {}, {}, plan.left_alone)
         with self.changing() as tx:
             for job, seen in plan.jobs.items():
-                answer = changes.decide(plan.state, seen, tx.record(job))
-                if isinstance(answer, str):
-                    outcome.refused[job] = answer
-                elif not answer[0]:
+                decision = changes.decide(plan.state, seen, tx.record(job))
+                if decision.refused:
+                    outcome.refused[job] = decision.refused
+                elif decision.event is None:
                     record = tx.record(job)
                     outcome.unchanged[job] = f"is {record.state if record else State.QUEUED} already"
                 else:
-                    tx.change(job, answer[0], answer[1])
-                    outcome.changed[job] = changes.what_happened(answer[0], seen)
+                    tx.change(job, decision.event, decision.change)
+                    outcome.changed[job] = changes.what_happened(decision.event, seen)
         return outcome
 
     def requeue(self, *names: str, states: Iterable[str] = (), where: Where = (), changed: bool = False) -> Changes:
@@ -207,7 +208,7 @@ class Workspace:
             if busy:
                 raise StateError(f"{', '.join(busy[:3])}: running; cancel it first (`dispatcher cancel {busy[0]}`)")
             for job in known:
-                tx.forget(job)
+                tx.delete(job)
         return known
 
     def pause(self, scope: str, why: str = "") -> None:
@@ -221,7 +222,7 @@ class Workspace:
             paused = self.store.fold.pauses.get(scope)
             if paused is not None:
                 raise UsageError(f"{scope} is paused already, since {paused.at}: {paused.why}")
-            tx.note("paused", {"scope": scope, "why": f"by {self.store.by}" + (f": {why}" if why else "")})
+            tx.note(Paused(scope=scope, why=f"by {self.store.by}" + (f": {why}" if why else "")))
 
     def unpause(self, scope: str) -> None:
         """Continue claiming within a paused scope. Raises UsageError when it is not paused."""
@@ -229,7 +230,7 @@ class Workspace:
             pauses = self.store.fold.pauses
             if scope not in pauses:
                 raise UsageError(f"{scope} is not paused" + (nearest(scope, pauses) if pauses else "; nothing is"))
-            tx.note("resumed", {"scope": scope})
+            tx.note(Unpaused(scope=scope))
 
     def clear_refused(self, jobs: Iterable[str] = ()) -> list[str]:
         """Forget refused hand edits, of these jobs or all; whose they were (`""`: the file as a whole)."""
@@ -241,7 +242,7 @@ class Workspace:
                     raise UsageError(f"{job}: no hand edit of it was refused" + (nearest(job, known) if known else ""))
             cleared = wanted or list(known)
             for job in cleared:
-                tx.note("cleared", {}, job=job or None)
+                tx.note(Cleared(), job=job or None)
         return cleared
 
     def drain(self, pod: str) -> None:
@@ -286,7 +287,11 @@ class Workspace:
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[Transaction]:
-        """A transaction (`tx.change(job, event, fields)`); when it is over the status file is brought up to date."""
+        """A transaction; when it is over the status file is brought up to date.
+
+        `tx.change(job, Event.HELD, Change(state=State.HELD))` changes a record; see run_state.events and
+        run_state.change.
+        """
         from dispatcher.doctor.prove_locks import prove_for_command
         from dispatcher.run_state.projection import Projector
 

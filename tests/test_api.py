@@ -11,6 +11,8 @@ import pytest
 import dispatcher
 from dispatcher import DispatcherError, Workspace
 from dispatcher.errors import ManifestError, StateError, UsageError
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Event
 from dispatcher.run_state.states import State
 
 ENTRIES = [
@@ -78,13 +80,13 @@ def test_a_change_is_seen_by_others(workspace):
 
 def test_a_plan_that_has_been_overtaken(workspace):
     with workspace.changing() as tx:
-        tx.change("fft_2", "queued", {"state": "queued"})
-        tx.change("fft_2", "claimed", {"state": "running", "attempt": 1})
-        tx.change("fft_2", "failed", {"state": "failed"})
+        tx.change("fft_2", Event.QUEUED, Change(state=State.QUEUED))
+        tx.change("fft_2", Event.CLAIMED, Change(state=State.RUNNING, attempt=1))
+        tx.change("fft_2", Event.FAILED, Change(state=State.FAILED))
     plan = workspace.plan(State.QUEUED, ["fft_2"])
     with workspace.changing() as tx:
-        tx.change("fft_2", "requeued", {"state": "queued"})
-        tx.change("fft_2", "claimed", {"state": "running", "attempt": 2})
+        tx.change("fft_2", Event.REQUEUED, Change(state=State.QUEUED))
+        tx.change("fft_2", Event.CLAIMED, Change(state=State.RUNNING, attempt=2))
     outcome = workspace.carry_out(plan)
     # It runs again already: stopping it is not what was wanted.
     assert outcome.unchanged == {"fft_2": "is running already"}
@@ -93,9 +95,9 @@ def test_a_plan_that_has_been_overtaken(workspace):
 
 def test_forget_refuses_what_is_in_flight(workspace):
     with workspace.changing() as tx:
-        tx.change("base", "queued", {"state": "queued"})
-        tx.change("fft_2", "queued", {"state": "queued"})
-        tx.change("base", "claimed", {"state": "running", "attempt": 1})
+        tx.change("base", Event.QUEUED, Change(state=State.QUEUED))
+        tx.change("fft_2", Event.QUEUED, Change(state=State.QUEUED))
+        tx.change("base", Event.CLAIMED, Change(state=State.RUNNING, attempt=1))
     with pytest.raises(StateError, match="cancel it first"):
         workspace.delete("base", "fft_2")
     assert set(workspace.store.records) == {"base", "fft_2"}

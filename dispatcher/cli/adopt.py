@@ -75,10 +75,11 @@ def _say(workspace: Workspace, file: Path) -> None:
     from dispatcher.cli.printing import print_rows
     from dispatcher.report.waiting import names_text
     from dispatcher.run_state.adoption import read_lab_file
+    from dispatcher.run_state.events import Event
 
     outcomes = read_lab_file(file)
-    jobs = [outcome.job for outcome in outcomes if outcome.event == "adopted"]
-    refused = {outcome.job: outcome.why for outcome in outcomes if outcome.event == "refused"}
+    jobs = [outcome.job for outcome in outcomes if outcome.event is Event.ADOPTED]
+    refused = {outcome.job: outcome.why for outcome in outcomes if outcome.event is Event.REFUSED}
     click.echo(f"{file}: {counted(len(jobs), 'job')} adopted into {workspace.layout.run_state}")
     rows = _rows(outcomes, refused)
     unknown = _unknown(workspace, jobs)
@@ -100,10 +101,12 @@ def _say(workspace: Workspace, file: Path) -> None:
 
 def _rows(outcomes: Iterable[Outcome], refused: Collection[str]) -> list[tuple[str, list[str]]]:
     """What became of the jobs, in the order of the words' first appearance, and the jobs of each."""
+    from dispatcher.run_state.events import Event
+
     kinds: dict[str, list[str]] = {}
     for outcome in outcomes:
-        if outcome.event == "adopted":
-            state: Any = _REFUSED if outcome.job in refused else outcome.fields["state"]
+        if outcome.event is Event.ADOPTED:
+            state: Any = _REFUSED if outcome.job in refused else outcome.change.state
             kinds.setdefault(_UNWATCHED if state in ("running", "submitted") else str(state), []).append(outcome.job)
     order = ["done", "failed", "queued", _UNWATCHED, "held", "abandoned", _REFUSED]
     return sorted(kinds.items(), key=lambda kind: order.index(kind[0]))

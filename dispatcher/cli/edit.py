@@ -98,6 +98,7 @@ def _open_editor(path: str) -> None:
 def _faults(workspace: Workspace, after: bytes, shown: Collection[str]) -> list[str]:
     """Why what was saved cannot be used, if it cannot."""
     from dispatcher.run_state import status_file
+    from dispatcher.run_state.events import Event
 
     try:
         lines = status_file.parse(after, "the edited copy")
@@ -108,7 +109,7 @@ def _faults(workspace: Workspace, after: bytes, shown: Collection[str]) -> list[
     if len(gone) > len(faults):
         faults.append(f"... and {len(gone) - len(faults)} more lines")
     return faults + [
-        f"{change.job}: {change.why}" for change in _changes(workspace, after) if change.event == "refused"
+        f"{change.job}: {change.why}" for change in _changes(workspace, after) if change.event is Event.REFUSED
     ]
 
 
@@ -123,14 +124,16 @@ def _changes(workspace: Workspace, after: bytes) -> list[Outcome]:
 
 
 def _apply(workspace: Workspace, after: bytes) -> None:
+    from dispatcher.run_state.events import Event
+
     applied: list[Outcome] = []
     late: list[Outcome] = []
     with workspace.changing() as tx:
         for outcome in _changes(workspace, after):
-            if outcome.event == "refused":
+            if outcome.event is Event.REFUSED:
                 late.append(outcome)
             else:
-                tx.change(outcome.job, outcome.event, dict(outcome.fields))
+                tx.change(outcome.job, outcome.event, outcome.change, extra=outcome.extra)
                 applied.append(outcome)
     for outcome in applied:
         click.echo(f"{outcome.job}: {outcome.event}")

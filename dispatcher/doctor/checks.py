@@ -29,6 +29,7 @@ from dispatcher.matrix.manifest import parse_manifest
 from dispatcher.outlets.local import nvml
 from dispatcher.run_state import journal, liveness
 from dispatcher.run_state.adoption import adopt_hint, find_unadopted
+from dispatcher.run_state.events import Event
 from dispatcher.run_state.head import peek_head
 from dispatcher.run_state.known_jobs import ManifestJobs
 from dispatcher.run_state.lock_choice import AUTO, HARDLINK, check_wanted, hardlink_is_in_force
@@ -277,7 +278,7 @@ def _status_file(layout: Layout, config: Config | DispatcherError) -> Findings:
         yield Finding("status file", WRONG, store.problem, "correct it, or `dispatcher status --restore`")
         return
     refused = len(store.fold.refusals)
-    waiting = sum(outcome.event != "refused" for outcome in outcomes)
+    waiting = sum(outcome.event is not Event.REFUSED for outcome in outcomes)
     what = f"{layout.status_file}: can be read" + (f"; {waiting} hand edits not taken in yet" if waiting else "")
     if refused:
         yield Finding("status file", WARNING, f"{what}; {refused} hand edits were refused", "see `dispatcher status`")

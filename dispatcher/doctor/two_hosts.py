@@ -20,6 +20,9 @@ from dispatcher.doctor.checks import OK, UNKNOWN, WARNING, WRONG, Finding, lock_
 from dispatcher.doctor.lock_test import LOCK_NAMES, can_lock, held, reason
 from dispatcher.doctor.meeting import Meeting, PeerGoneError
 from dispatcher.errors import DispatcherError, LockError
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Event
+from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 
@@ -237,7 +240,7 @@ class _Proof:
             begun = time.perf_counter()
             for number in range(_TRANSACTIONS):
                 with store.transaction(timeout_s=_SPIN_S) as tx:
-                    tx.change(f"{self._meeting.me.id}-{number}", "queued", {"state": "queued"})
+                    tx.change(f"{self._meeting.me.id}-{number}", Event.QUEUED, Change(state=State.QUEUED))
             took_s = time.perf_counter() - begun
         except DispatcherError as error:
             problem = str(error)

@@ -11,6 +11,8 @@ from typing import Final
 from dispatcher.errors import ManifestError, nearest
 from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.manifest import load_manifest
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Event
 from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
 
@@ -65,7 +67,7 @@ class CurrentManifest:
             with self._store.transaction() as tx:
                 for job in new[start : start + _PORTION]:
                     if tx.record(job) is None:
-                        tx.change(job, "queued", {"state": State.QUEUED})
+                        tx.change(job, Event.QUEUED, Change(state=State.QUEUED))
 
     def unknown_methods(self, methods: Iterable[str]) -> str:
         """Those of `methods` that no entry has, each with the nearest that one has; empty when there are none."""

@@ -9,14 +9,16 @@ import signal
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from dispatcher import contract
 from dispatcher.outlets.base import CANNOT_START, PREEMPTED, SUPERSEDED, TIME_LIMIT, Ended
 from dispatcher.pod.error_line import last_error_line, last_line
+from dispatcher.run_state.change import Change
 from dispatcher.run_state.edits import FRESH_START
+from dispatcher.run_state.events import Event
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.states import Record, State
 from dispatcher.workspace import AttemptPaths
@@ -159,42 +161,45 @@ def is_retried(reason: str, policy: Policy, used: int) -> bool:
     return used < policy.retries and (not policy.retry_on or bool(kinds & set(policy.retry_on)))
 
 
-def after(ended: Ended, record: Record, policy: Policy, now_s: float) -> tuple[str, dict[str, Any]]:
-    """The event and the changed fields of a record whose attempt has ended. `now_s`: wall clock, for the backoff."""
-    finished = {
-        "finished_at": ended.ended_at or now_text(now_s),
-        "exit_code": ended.exit_code,
-        "reason": ended.exit_reason or None,
-        "error": ended.error,
-        "desired": None,
-    }
+def after(ended: Ended, record: Record, policy: Policy, now_s: float) -> tuple[Event, Change]:
+    """The event and the change of a record whose attempt has ended. `now_s`: wall clock, for the backoff."""
+    finished = Change(
+        finished_at=ended.ended_at or now_text(now_s),
+        exit_code=ended.exit_code,
+        reason=ended.exit_reason or None,
+        error=ended.error,
+        desired=None,
+    )
     if record.desired is not None and not (ended.exit_code == 0 and record.desired is not State.QUEUED):
         if record.desired is State.QUEUED:
-            return "stopped", {"state": State.QUEUED, **FRESH_START}
-        return "stopped", {**finished, "state": record.desired, "reason": STOPPED, "error": None}
+            return Event.STOPPED, FRESH_START | Change(state=State.QUEUED)
+        return Event.STOPPED, finished | Change(state=record.desired, reason=STOPPED, error=None)
     if ended.exit_code == 0 and not ended.exit_reason:
-        unset = dict.fromkeys(("retries", "requeues", "retry_at", "backoff", "furthest_step", "furthest_checkpoint"))
-        return "done", {**finished, **unset, "state": State.DONE}
+        unset = Change(
+            retries=None, requeues=None, retry_at=None, backoff=None, furthest_step=None, furthest_checkpoint=None
+        )
+        return Event.DONE, finished | unset | Change(state=State.DONE)
     reason = ended.exit_reason or "unknown"
     goes_back = _goes_back(ended, policy)
     if ended.pod_stopped or (goes_back and record.requeues < policy.max_requeues):
-        return "auto_requeued", {**FRESH_START, **_requeued(ended, record, policy, now_s), "state": State.QUEUED}
+        change = FRESH_START | _requeued(ended, record, policy, now_s) | Change(state=State.QUEUED)
+        return Event.AUTO_REQUEUED, change
     if is_retried(reason, policy, record.retries):
-        fields = {**finished, **_backoff(ended, record, policy, now_s, quick=False)}
-        return "retried", {**fields, "state": State.QUEUED, "retries": record.retries + 1, "pid": None, "gpu": None}
+        again = Change(state=State.QUEUED, retries=record.retries + 1, pid=None, gpu=None)
+        return Event.RETRIED, finished | _backoff(ended, record, policy, now_s, quick=False) | again
     if goes_back:
         reason = f"{reason} {record.requeues + 1} times"
-    return "failed", {**finished, "state": State.FAILED, "reason": reason}
+    return Event.FAILED, finished | Change(state=State.FAILED, reason=reason)
 
 
-def _requeued(ended: Ended, record: Record, policy: Policy, now_s: float) -> dict[str, Any]:
+def _requeued(ended: Ended, record: Record, policy: Policy, now_s: float) -> Change:
     """What an entry keeps that goes back to the queue; one whose pod was stopped goes on as if nothing had been."""
-    kept = {"reason": ended.exit_reason or None, "error": ended.error, "retries": record.retries or None}
+    kept = Change(reason=ended.exit_reason or None, error=ended.error, retries=record.retries or None)
     if ended.pod_stopped:
-        again = {"backoff": record.backoff or None, "requeues": record.requeues or None}
-        return {**kept, **_furthest(ended, record), **again}
+        again = Change(backoff=record.backoff or None, requeues=record.requeues or None)
+        return kept | _furthest(ended, record) | again
     before = 0 if _got_further(ended, record) else record.requeues
-    return {**kept, **_backoff(ended, record, policy, now_s, quick=True), "requeues": before + 1}
+    return kept | _backoff(ended, record, policy, now_s, quick=True) | Change(requeues=before + 1)
 
 
 def _goes_back(ended: Ended, policy: Policy) -> bool:
@@ -224,16 +229,16 @@ def _is_beyond(step: float | None, furthest: float | None) -> bool:
     return step is not None and (furthest is None or step > furthest)
 
 
-def _furthest(ended: Ended, record: Record) -> dict[str, float | None]:
+def _furthest(ended: Ended, record: Record) -> Change:
     """The greatest step that was saved, and the greatest that was reported, by this attempt or one before it."""
     step, checkpoint = record.furthest_step, record.furthest_checkpoint
-    return {
-        "furthest_step": ended.step if _is_beyond(ended.step, step) else step,
-        "furthest_checkpoint": ended.checkpoint if _is_beyond(ended.checkpoint, checkpoint) else checkpoint,
-    }
+    return Change(
+        furthest_step=ended.step if _is_beyond(ended.step, step) else step,
+        furthest_checkpoint=ended.checkpoint if _is_beyond(ended.checkpoint, checkpoint) else checkpoint,
+    )
 
 
-def _backoff(ended: Ended, record: Record, policy: Policy, now_s: float, *, quick: bool) -> dict[str, Any]:
+def _backoff(ended: Ended, record: Record, policy: Policy, now_s: float, *, quick: bool) -> Change:
     """When the entry may be claimed again: after a pause that doubles until an attempt gets further than the others.
 
     An attempt that reports neither checkpoints nor steps got further when it ran for long. `quick`: the first pause is
@@ -247,8 +252,6 @@ def _backoff(ended: Ended, record: Record, policy: Policy, now_s: float, *, quic
     else:
         pause_s = policy.backoff_s * 2.0**level
     at = datetime.fromisoformat(now_text(now_s)) + timedelta(seconds=min(pause_s, _LONGEST_BACKOFF_S))
-    return {
-        "backoff": min(level + 1, _MOST_DOUBLINGS),
-        **_furthest(ended, record),
-        "retry_at": now_text(at.timestamp()) if pause_s > 0 else None,
-    }
+    return _furthest(ended, record) | Change(
+        backoff=min(level + 1, _MOST_DOUBLINGS), retry_at=now_text(at.timestamp()) if pause_s > 0 else None
+    )

@@ -27,6 +27,8 @@ from dispatcher.pod.script_lock import ScriptLock
 from dispatcher.pod.startable import Startable
 from dispatcher.pod.unwatched import Unwatched
 from dispatcher.pod.waiting import summary
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Event
 from dispatcher.run_state.fold import Pause, host_scope
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.liveness import SlotInfo
@@ -288,23 +290,23 @@ class Turn:
         if passed is None:
             return None
         gpus = choice.slot.gpus
-        fields = {
-            "state": State.RUNNING,
-            "pod": self.options.pod,
-            "pid": None,
-            "gpu": None if not gpus else gpus[0] if len(gpus) == 1 else list(gpus),
-            "started_at": tx.at,
-            "attempt": passed[0],
-            "ran_with": choice.entry.digest(),
-            "host": host_name(),
-            "finished_at": None,
-            "exit_code": None,
-            "reason": None,
-            "error": None,
-            "retry_at": None,
-            "desired": None,
-        }
-        tx.change(job, "claimed", fields)
+        change = Change(
+            state=State.RUNNING,
+            pod=self.options.pod,
+            pid=None,
+            gpu=None if not gpus else gpus[0] if len(gpus) == 1 else gpus,
+            started_at=tx.at,
+            attempt=passed[0],
+            ran_with=choice.entry.digest(),
+            host=host_name(),
+            finished_at=None,
+            exit_code=None,
+            reason=None,
+            error=None,
+            retry_at=None,
+            desired=None,
+        )
+        tx.change(job, Event.CLAIMED, change)
         return passed
 
     def _start(self, choice: Choice, number: int, paths: AttemptPaths) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from dispatcher.base.host import host_name
 from dispatcher.config import Config
@@ -15,6 +14,8 @@ from dispatcher.pod import outcome
 from dispatcher.pod.outcome import Policy
 from dispatcher.pod.recover import Found
 from dispatcher.pod.running_attempts import Flight
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Blame, Event, Paused
 from dispatcher.run_state.fold import host_scope, tripped
 from dispatcher.run_state.states import IN_FLIGHT, Record
 from dispatcher.run_state.store import Store, Transaction
@@ -45,7 +46,7 @@ class Recorder:
     def pid(self, tx: Transaction, flight: Flight) -> None:
         """Record under which pid an attempt runs, once."""
         if flight.pid is not None and not flight.pid_recorded and is_current(tx.record(flight.job), flight.number):
-            tx.change(flight.job, "started", {"pid": flight.pid})
+            tx.change(flight.job, Event.STARTED, Change(pid=flight.pid))
 
     def end(self, tx: Transaction, job: str, number: int, ended: Ended) -> str:
         """Record how an attempt ended, unless it is not the entry's current one any more; a line for people."""
@@ -53,13 +54,13 @@ class Recorder:
         if record is None or not is_current(record, number):
             return f"{job} (attempt {number}) has ended, but is not the current attempt any more: not recorded"
         entry = self._entry_of(job)
-        event, fields = outcome.after(ended, record, self._policy(entry), time.time())
-        blamed = self._blamed(event, ended, entry, record)
-        tx.change(job, event, fields, data=blamed or None)
-        if event != "done":
-            self._trip(tx, [scope for scope in blamed.values() if isinstance(scope, str)])
-        self.failures += event == "failed"
-        state = fields["state"]
+        event, change = outcome.after(ended, record, self._policy(entry), time.time())
+        blame = self._blame(event, ended, entry, record)
+        tx.change(job, event, change, data=blame if blame.scopes else None)
+        if event is not Event.DONE:
+            self._trip(tx, blame.scopes)
+        self.failures += event is Event.FAILED
+        state = str(change.state)
         detail = f": {ended.exit_reason}" if ended.exit_reason else ""
         if ended.error and ended.exit_code != EXIT_DONE:
             detail += f": {ended.error}"
@@ -74,27 +75,26 @@ class Recorder:
         line = self.end(tx, found.job, found.attempt, ended)
         return f"{line} (of pod {record.pod}, which is gone)"
 
-    def _blamed(self, event: str, ended: Ended, entry: Entry | None, record: Record) -> dict[str, Any]:
+    def _blame(self, event: Event, ended: Ended, entry: Entry | None, record: Record) -> Blame:
         """The scopes in which the end of an attempt counts, for the journal; see Fold."""
-        if event == "stopped":
-            return {}
-        blamed: dict[str, Any] = {}
+        if event is Event.STOPPED:
+            return Blame()
+        method = gpu = None
         if ended.exit_reason not in (PREEMPTED, outcome.LOST) and not ended.blames_host:
-            blamed |= _scopes(entry, record)
+            method = None if entry is None else entry.method
+            gpu = _gpu_scope(record)
         host = host_scope(record.host or "")
-        if outcome.is_suspicious(ended):
-            blamed |= {"host": host, "suspect": True}
-        elif ended.exit_code is not None and host in self._store.fold.streaks:
-            # A wrapper that wrote an exit status shows that the host is well.
-            blamed |= {"host": host}
-        return blamed
+        # A wrapper that wrote an exit status shows that the host is well.
+        is_well = ended.exit_code is not None and host in self._store.fold.streaks
+        counts = outcome.is_suspicious(ended) or is_well
+        return Blame(method=method, gpu=gpu, host=host if counts else None, suspect=outcome.is_suspicious(ended))
 
     def _trip(self, tx: Transaction, scopes: Iterable[str]) -> None:
         fold = self._store.fold
         for scope in scopes:
             why = tripped(fold.streaks[scope], scope) if scope in fold.streaks else None
             if why is not None and scope not in fold.pauses:
-                tx.note("paused", {"scope": scope, "why": why})
+                tx.note(Paused(scope=scope, why=why))
                 # A pause of its host a pod says whenever there is one.
                 if scope != host_scope(host_name()):
                     self._say(f"paused {scope}: {why}. Continue with `dispatcher unpause {scope}`")
@@ -113,10 +113,7 @@ class Recorder:
         )
 
 
-def _scopes(entry: Entry | None, record: Record) -> dict[str, str]:
-    """What a failure may be the fault of: the method, the one GPU of the host on which it ran."""
-    scopes = {"method": entry.method} if entry is not None else {}
+def _gpu_scope(record: Record) -> str | None:
+    """The one GPU on which an attempt ran; of several none can be blamed."""
     gpus = gpu_indices(record)
-    if len(gpus) == 1:
-        scopes["gpu"] = f"gpu:{record.host}:{gpus[0]}"
-    return scopes
+    return f"gpu:{record.host}:{gpus[0]}" if len(gpus) == 1 else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -11,7 +11,9 @@ from dispatcher.matrix.condition import Where
 from dispatcher.report.ran import is_unknown
 from dispatcher.report.selection import is_glob, parse_states, select
 from dispatcher.report.snapshot import Snapshot
+from dispatcher.run_state.change import NOTHING, Change, Decision
 from dispatcher.run_state.edits import desire, desired_after_end
+from dispatcher.run_state.events import Event
 from dispatcher.run_state.external import Presence, is_unwatched, presence
 from dispatcher.run_state.states import BY_HAND, DESIRABLE, VERDICTS, Record, State
 
@@ -75,23 +77,20 @@ def plan(
     return Plan(state, jobs, tuple(job for job in chosen if job not in jobs), tuple(unknown))
 
 
-def decide(wish: State, seen: Record, now: Record | None) -> tuple[str, dict[str, Any]] | str:
-    """What the wish does to a job that was `seen` so and is `now` so (None: no dispatcher has queued it yet).
-
-    As `edits.desire`: an event and the fields that it changes, `("", {})` for nothing to do, or why it is refused.
-    """
+def decide(wish: State, seen: Record, now: Record | None) -> Decision:
+    """What the wish does to a job that was `seen` so and is `now` so (None: no dispatcher has queued it yet)."""
     if now is not None and is_unwatched(now) and wish in DESIRABLE and presence(now) is not Presence.HERE:
         # As far as this host can see, it has ended; whoever asks knows more.
         return desired_after_end(wish)
     if now is None and wish in VERDICTS:
-        return "marked", {"state": wish, "reason": BY_HAND}
+        return Decision(Event.MARKED, Change(state=wish, reason=BY_HAND))
     if now is None:
-        return ("", {}) if wish is State.QUEUED else (wish.value, {"state": wish})
+        return NOTHING if wish is State.QUEUED else desired_after_end(wish)
     return desire(wish, seen, now)
 
 
-def what_happened(event: str, seen: Record) -> str:
+def what_happened(event: Event, seen: Record) -> str:
     """The event of a change of a record, which was `seen` before, in a person's words."""
-    if event == "requested" and seen.external:
+    if event is Event.REQUESTED and seen.external:
         return f"waits until pid {seen.pid} has ended, which runs on this host and which nobody watches"
-    return {"requested": "stop requested", "marked": BY_HAND}.get(event, event)
+    return {Event.REQUESTED: "stop requested", Event.MARKED: BY_HAND}.get(event, event.value)

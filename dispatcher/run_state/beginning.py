@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher.run_state import edits
+from dispatcher.run_state.events import AppliedEdit, Event, HandEdit, Refused, SnapshotData
 from dispatcher.run_state.journal import Line
 
 # Beyond this, a number in `rev` is no line number of ours, and JSON tools no longer keep it exactly.
@@ -31,17 +32,17 @@ def adopt(lines: Mapping[str, Mapping[str, Any]], *, at: str, by: str, is_foreig
     known: list[Line] = []
     new: list[Line] = []
     for outcome in edits.adopt(lines, is_foreign=is_foreign):
-        job, fields = outcome.job, dict(outcome.fields)
+        job, fields = outcome.job, outcome.fields()
         seq = base + len(new) + 1
-        if outcome.event == "refused":
-            refusal = {"why": outcome.why, "line": outcome.line}
-            new.append(Line(seq=seq, at=at, by=by, event="refused", job=job, data=refusal))
+        if outcome.event is Event.REFUSED:
+            refusal = Refused(why=outcome.why, line=outcome.line).as_json()
+            new.append(Line(seq=seq, at=at, by=by, event=Event.REFUSED, job=job, data=refusal))
         elif job in revs:
             fields["rev"] = revs[job]
-            born = {"born": revs[job]}
-            known.append(Line(seq=base, at=at, by=by, event="snapshot", job=job, set=fields, data=born))
+            born = SnapshotData(born=revs[job]).as_json()
+            known.append(Line(seq=base, at=at, by=by, event=Event.SNAPSHOT, job=job, set=fields, data=born))
         else:
             # A line without a number is looked at again before the file is written anew, and is no edit then.
-            read = None if is_foreign else {"edit": {"rev": 0, "fields": lines[job]}}
-            new.append(Line(seq=seq, at=at, by=by, event="adopted", job=job, set=fields, data=read))
+            read = None if is_foreign else HandEdit(edit=AppliedEdit(0, lines[job])).as_json()
+            new.append(Line(seq=seq, at=at, by=by, event=Event.ADOPTED, job=job, set=fields, data=read))
     return Beginning(base, known, new)

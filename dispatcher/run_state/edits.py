@@ -10,13 +10,14 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from dispatcher.errors import FormatError
 from dispatcher.run_state import external
-from dispatcher.run_state.fold import Taken
+from dispatcher.run_state.change import NOTHING, Change, Decision, split
+from dispatcher.run_state.events import AppliedEdit, Event
 from dispatcher.run_state.journal import same_time
 from dispatcher.run_state.states import (
     BY_HAND,
@@ -35,12 +36,10 @@ from dispatcher.run_state.status_file import TIMES, whole_second
 # A person may set these; the other known fields belong to the dispatchers.
 _EDITABLE = frozenset({"state", "priority", "desired", "retry_at"})
 # What a new start of an entry begins without.
-FRESH_START: dict[str, Any] = dict.fromkeys(
-    (
-        "pod", "pid", "gpu", "started_at", "host", "finished_at", "exit_code", "reason", "error", "outlet", "handle",
-        "external", "desired", "retries", "requeues", "retry_at", "backoff", "furthest_step",
-        "furthest_checkpoint",
-    )
+FRESH_START: Final = Change(
+    pod=None, pid=None, gpu=None, started_at=None, host=None, finished_at=None, exit_code=None, reason=None, error=None,
+    outlet=None, handle=None, external=None, desired=None, retries=None, requeues=None, retry_at=None, backoff=None,
+    furthest_step=None, furthest_checkpoint=None,
 )  # fmt: skip
 
 
@@ -53,18 +52,24 @@ class Fault(enum.Enum):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What becomes of one line: a change of the record (`event`, `fields`), or a refusal (`why`).
+    """What becomes of one line: a change of the record (`event`, `change`, `extra`), or a refusal (`why`).
 
-    `taken` is what the person changed, to be remembered: the file may be looked at again before it is written anew.
+    `applied` is what the person changed, to be remembered: the file may be read again before it is written anew.
     """
 
     job: str
-    event: str
-    fields: Mapping[str, Any] = {}
+    event: Event
+    change: Change = Change()
+    # Fields that people have added to the line.
+    extra: Mapping[str, Any] = {}
     why: str = ""
     line: str = ""
     fault: Fault = Fault.OTHER
-    taken: Taken | None = None
+    applied: AppliedEdit | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """All fields that change, those of people too."""
+        return {**self.change.fields(), **self.extra}
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -72,14 +77,14 @@ class Known(msgspec.Struct, frozen=True):
 
     `born` is the `seq` at which a job got its record, `seq` that of the newest change, `projected` the one that the
     status file showed when it was written last. `base_of(job, rev)` is the record as it was at `rev`, None when the
-    journal does not go back so far. `taken` is what has been taken in before of lines of the same `rev`.
+    journal does not go back so far. `applied` is what was taken in before of a job's line of the same `rev`.
     """
 
     records: Mapping[str, Record]
     born: Mapping[str, int]
     seq: int
     base_of: Callable[[str, int], Record | None]
-    taken: Mapping[str, Taken] = {}
+    applied: Mapping[str, AppliedEdit] = {}
     projected: int = 0
     in_manifest: Callable[[str], bool] = lambda _: True
 
@@ -96,7 +101,8 @@ def adopt(lines: Mapping[str, Mapping[str, Any]], *, is_foreign: bool = False) -
         why = _no_record(fields)
         if is_foreign or "rev" not in line:
             fields = external.adopted_fields(line)
-        outcomes.append(Outcome(job, "adopted", {"state": State.HELD} if why else fields))
+        change, extra = (Change(state=State.HELD), {}) if why else split(fields)
+        outcomes.append(Outcome(job, Event.ADOPTED, change, extra))
         if why:
             outcomes.append(_refuse(job, line, f"{why}; the job is held until you say what it is"))
     return outcomes
@@ -125,26 +131,26 @@ def merge_line(job: str, line: Mapping[str, Any], known: Known) -> Outcome | Non
 def _merge_known(job: str, line: Mapping[str, Any], base: Record, record: Record, known: Known) -> Outcome | None:
     """A line of a job whose record was `base` when the line was written."""
     changed, removed = _difference(line, base)
-    before = _taken_before(job, line, known)
+    before = _applied_before(job, line, known)
     changed = {key: value for key, value in changed.items() if key not in before or not _same(value, before[key])}
     removed = {key for key in removed if before.get(key, "") is not None}
     outcome = _judge(job, line, changed, removed, base, record) if changed or removed else None
-    if outcome is None or outcome.event == "refused":
+    if outcome is None or outcome.event is Event.REFUSED:
         return outcome
     fields = {**before, **changed, **dict.fromkeys(removed)}
-    return msgspec.structs.replace(outcome, taken=Taken(line.get("rev", 0), fields))
+    return msgspec.structs.replace(outcome, applied=AppliedEdit(line.get("rev", 0), fields))
 
 
-def _taken_before(job: str, line: Mapping[str, Any], known: Known) -> Mapping[str, Any]:
+def _applied_before(job: str, line: Mapping[str, Any], known: Known) -> Mapping[str, Any]:
     """What was taken in of this line already.
 
     The file may be examined again before it is written anew (an editor saves it twice, another line is broken): the
     same edit must not requeue a job twice. Once the file has been written anew, a line without `rev` is a new edit.
     """
-    taken = known.taken.get(job)
-    if taken is None or taken.rev != line.get("rev", 0) or (taken.rev == 0 and taken.seq <= known.projected):
+    applied = known.applied.get(job)
+    if applied is None or applied.rev != line.get("rev", 0) or (applied.rev == 0 and applied.seq <= known.projected):
         return {}
-    return taken.fields
+    return applied.fields
 
 
 def _merge_unknown(job: str, line: Mapping[str, Any], rev: int, known: Known) -> Outcome | None:
@@ -168,7 +174,7 @@ def _merge_unknown(job: str, line: Mapping[str, Any], rev: int, known: Known) ->
 def _adopt_line(job: str, line: Mapping[str, Any]) -> Outcome:
     fields = {key: value for key, value in line.items() if key != "rev"}
     why = _no_record(fields)
-    return _refuse(job, line, why) if why else Outcome(job, "adopted", fields, line=_text(job, line))
+    return _refuse(job, line, why) if why else Outcome(job, Event.ADOPTED, *split(fields), line=_text(job, line))
 
 
 def _difference(line: Mapping[str, Any], base: Record) -> tuple[dict[str, Any], set[str]]:
@@ -219,36 +225,37 @@ def _judge(
     why = _set_plain(fields, changed)
     if why:
         return _refuse(job, line, why)
-    event = "edited"
+    event = Event.EDITED
     if "state" in changed or changed.get("desired") is not None:
         try:
             state = parse_state(changed.get("state", changed.get("desired")))
         except ValueError as error:
             return _refuse(job, line, str(error))
-        answer = desire(state, base, record)
-        if isinstance(answer, str):
-            return _refuse(job, line, answer)
-        event, extra = answer if answer[0] else (event, {})
-        fields = {**extra, **fields}
+        decision = desire(state, base, record)
+        if decision.refused:
+            return _refuse(job, line, decision.refused)
+        event = decision.event or event
+        fields = {**decision.change.fields(), **fields}
     return _changing(job, line, event, fields, record)
 
 
 def _told(
-    job: str, line: Mapping[str, Any], changed: Mapping[str, Any], told: external.Answer, record: Record
+    job: str, line: Mapping[str, Any], changed: Mapping[str, Any], told: Decision, record: Record
 ) -> Outcome | None:
     """What somebody outside says of the run of an entry, and fields of people beside it."""
-    if isinstance(told, str):
-        return _refuse(job, line, told)
-    event, fields = told
+    if told.refused:
+        return _refuse(job, line, told.refused)
     plain = {key: value for key, value in changed.items() if key not in FIELD_NAMES}
-    return _changing(job, line, event or "edited", {**fields, **plain}, record)
+    return _changing(job, line, told.event or Event.EDITED, {**told.change.fields(), **plain}, record)
 
 
-def _changing(job: str, line: Mapping[str, Any], event: str, fields: dict[str, Any], record: Record) -> Outcome | None:
+def _changing(
+    job: str, line: Mapping[str, Any], event: Event, fields: dict[str, Any], record: Record
+) -> Outcome | None:
     """The outcome without what the record says already: a file that is looked at twice changes a record once."""
     known = record.fields()
     fields = {key: value for key, value in fields.items() if not _same_field(key, value, known.get(key))}
-    return Outcome(job, event, fields, line=_text(job, line)) if fields else None
+    return Outcome(job, event, *split(fields), line=_text(job, line)) if fields else None
 
 
 def _set_plain(fields: dict[str, Any], changed: Mapping[str, Any]) -> str:
@@ -269,67 +276,66 @@ def _set_plain(fields: dict[str, Any], changed: Mapping[str, Any]) -> str:
     return ""
 
 
-def desire(state: State, base: Record, record: Record) -> tuple[str, dict[str, Any]] | str:
-    """What a person's `state` does to `record`, which was `base` when they looked.
-
-    An event and the fields that it changes, `("", {})` when there is nothing left to do, or why it is refused.
-    """
+def desire(state: State, base: Record, record: Record) -> Decision:
+    """What a person's `state` does to `record`, which was `base` when they looked."""
     current = record.state
     if state in VERDICTS:
         return _marked(state, base, record)
     if state not in DESIRABLE:
-        return f"{state} cannot be set by hand (the entry is {current}); one of: {', '.join((*DESIRABLE, *VERDICTS))}"
+        words = ", ".join((*DESIRABLE, *VERDICTS))
+        return Decision(refused=f"{state} cannot be set by hand (the entry is {current}); one of: {words}")
     if current in IN_FLIGHT:
         return _desired_in_flight(state, base, record)
     if current is state:
         # Whoever queues what waits for its retry does not want to wait.
         waits = state is State.QUEUED and record.retry_at is not None
-        return ("requeued", {"state": state, **FRESH_START}) if waits else ("", {})
+        return desired_after_end(state) if waits else NOTHING
     return _desired_at_rest(state, base, current)
 
 
-def _desired_at_rest(state: State, base: Record, current: State) -> tuple[str, dict[str, Any]] | str:
+def _desired_at_rest(state: State, base: Record, current: State) -> Decision:
     if state is State.QUEUED:
         if current is State.DONE and base.state is not State.DONE:
-            return "it has been done meanwhile; set it to queued again to run it once more"
+            return Decision(refused="it has been done meanwhile; set it to queued again to run it once more")
         return desired_after_end(state)
     if current is State.DONE:
-        return f"it is done; {state} is only for entries that are not"
+        return Decision(refused=f"it is done; {state} is only for entries that are not")
     return desired_after_end(state)
 
 
-def _marked(state: State, base: Record, record: Record) -> tuple[str, dict[str, Any]] | str:
+def _marked(state: State, base: Record, record: Record) -> Decision:
     """A person says how an entry ended that no dispatcher has seen ending so."""
     current = record.state
     if current in IN_FLIGHT and not record.external:
         who = f"pod {record.pod} on {record.host or 'an unknown host'}, pid {record.pid or 'unknown'}"
-        return f"it is {current} ({who}): set it to abandoned to stop it, then to {state}"
+        return Decision(refused=f"it is {current} ({who}): set it to abandoned to stop it, then to {state}")
     if current is state:
-        return "", {}
+        return NOTHING
     if current not in IN_FLIGHT and base.state is not current and (base.state in IN_FLIGHT or current is State.DONE):
-        return f"it has become {current} meanwhile; if it is {state} all the same, set it once more"
-    fields = dict.fromkeys(("exit_code", "error", "desired", "retry_at"))
-    return "marked", {"state": state, "reason": BY_HAND, **fields}
+        return Decision(refused=f"it has become {current} meanwhile; if it is {state} all the same, set it once more")
+    change = Change(state=state, reason=BY_HAND, exit_code=None, error=None, desired=None, retry_at=None)
+    return Decision(Event.MARKED, change)
 
 
-def desired_after_end(state: State) -> tuple[str, dict[str, Any]]:
+def desired_after_end(state: State) -> Decision:
     """What a person's `state`, one of DESIRABLE, does to an entry of which nothing runs."""
     if state is State.QUEUED:
-        return "requeued", {"state": state, **FRESH_START}
-    return ("held" if state is State.HELD else "abandoned"), {"state": state, "retry_at": None, "desired": None}
+        return Decision(Event.REQUEUED, FRESH_START | Change(state=state))
+    event = Event.HELD if state is State.HELD else Event.ABANDONED
+    return Decision(event, Change(state=state, retry_at=None, desired=None))
 
 
-def _desired_in_flight(state: State, base: Record, record: Record) -> tuple[str, dict[str, Any]] | str:
+def _desired_in_flight(state: State, base: Record, record: Record) -> Decision:
     same_attempt = base.state in IN_FLIGHT and base.attempt == record.attempt
     if not same_attempt:
         if state is State.QUEUED:
             # Whoever wanted a new start has got one.
-            return "", {}
+            return NOTHING
         if state is State.HELD:
-            return "it has been started meanwhile; set it to held again to stop it"
+            return Decision(refused="it has been started meanwhile; set it to held again to stop it")
     if record.desired is state:
-        return "", {}
-    return "requested", {"desired": state}
+        return NOTHING
+    return Decision(Event.REQUESTED, Change(desired=state))
 
 
 def _no_record(fields: Mapping[str, Any]) -> str:
@@ -345,7 +351,7 @@ def _no_record(fields: Mapping[str, Any]) -> str:
 
 
 def _refuse(job: str, line: Mapping[str, Any], why: str, fault: Fault = Fault.OTHER) -> Outcome:
-    return Outcome(job, "refused", why=why, line=_text(job, line), fault=fault)
+    return Outcome(job, Event.REFUSED, why=why, line=_text(job, line), fault=fault)
 
 
 def _text(job: str, line: Mapping[str, Any]) -> str:

@@ -16,21 +16,24 @@ from typing import Any, Final
 
 from dispatcher.base.host import host_name, is_gone, start_ticks
 from dispatcher.errors import FormatError
+from dispatcher.run_state.change import NOTHING, Change, Decision, split
+from dispatcher.run_state.events import Event
 from dispatcher.run_state.journal import parse_time
 from dispatcher.run_state.states import IN_FLIGHT, VERDICTS, Record, State, make_record
 
-# An answer to an edit: an event and the fields that it changes (`("", {})`: nothing to do), or why it is refused.
-Answer = tuple[str, dict[str, Any]] | str
-
-# What describes one run of an entry, and goes when another begins.
-_OF_A_RUN: Final = frozenset(
-    {"pod", "pid", "gpu", "started_at", "host", "finished_at", "exit_code", "reason", "error", "outlet", "handle"}
-)
+# What describes one run of a job, and goes when another begins.
+_RUN: Final = Change(
+    pod=None, pid=None, gpu=None, started_at=None, host=None, finished_at=None, exit_code=None, reason=None, error=None,
+    outlet=None, handle=None,
+)  # fmt: skip
+_OF_A_RUN: Final = _RUN.fields().keys()
+# Nothing here knows what an external run runs with.
+_CLEARED: Final = _RUN | Change(external=None, ran_with=None)
 # A script writes down when it started a process a moment before or after it has.
 _CLOCK_SLACK_S: Final = 60.0
 
 
-def judge(line: Mapping[str, Any], changed: Mapping[str, Any], base: Record, record: Record) -> Answer | None:
+def judge(line: Mapping[str, Any], changed: Mapping[str, Any], base: Record, record: Record) -> Decision | None:
     """What a line that somebody outside wrote does to `record`, which was `base`; None when it is no such line."""
     if is_unwatched(record):
         return _judge_unwatched(line, changed, base, record)
@@ -45,12 +48,12 @@ def judge(line: Mapping[str, Any], changed: Mapping[str, Any], base: Record, rec
 
 def _judge_unwatched(
     line: Mapping[str, Any], changed: Mapping[str, Any], base: Record, record: Record
-) -> Answer | None:
+) -> Decision | None:
     is_same = is_unwatched(base) and base.attempt == record.attempt
     if is_same or line.get("pid") == record.pid:
         return _go_on(line.get("state", base.state), changed, record)
     if is_claim(line):
-        return f"pod {record.pod}, pid {record.pid}, runs it already; stop the second one"
+        return Decision(refused=f"pod {record.pod}, pid {record.pid}, runs it already; stop the second one")
     return None
 
 
@@ -70,7 +73,7 @@ def adopted_fields(line: Mapping[str, Any]) -> dict[str, Any]:
     return {**fields, "external": True} if fields.get("state") in IN_FLIGHT else fields
 
 
-def _go_on(state: object, changed: Mapping[str, Any], record: Record) -> Answer | None:
+def _go_on(state: object, changed: Mapping[str, Any], record: Record) -> Decision | None:
     """The run that was claimed outside has ended, or something about it has changed."""
     told = {key: value for key, value in changed.items() if key in _OF_A_RUN}
     if not told and "state" not in changed:
@@ -79,24 +82,27 @@ def _go_on(state: object, changed: Mapping[str, Any], record: Record) -> Answer 
         return _checked(record, {"state": State(str(state)), **told, "desired": None})
     if state == State.QUEUED and "pid" in changed and changed["pid"] is None:
         # Whoever takes the pid out says that nothing runs any more.
-        return "requeued", {"state": State.QUEUED, **_cleared(), "desired": None}
+        return Decision(Event.REQUEUED, _CLEARED | Change(state=State.QUEUED, desired=None))
     return None
 
 
-def _claim(line: Mapping[str, Any], changed: Mapping[str, Any], base: Record, record: Record) -> Answer:
+def _claim(line: Mapping[str, Any], changed: Mapping[str, Any], base: Record, record: Record) -> Decision:
     if _is_told_already(line, record):
-        return "", {}
+        return NOTHING
     if record.rev != base.rev and record.state not in (State.QUEUED, State.HELD, *IN_FLIGHT):
-        return f"it has become {record.state} meanwhile, so it was not to be claimed; if it runs all the same, stop it"
+        return Decision(
+            refused=f"it has become {record.state} meanwhile, so it was not to be claimed; if it runs all the same, "
+            "stop it"
+        )
     return _checked(record, {**_run_of(line, changed, record), "state": State.RUNNING})
 
 
 def _claim_and_end(
     state: str, line: Mapping[str, Any], changed: Mapping[str, Any], base: Record, record: Record
-) -> Answer | None:
+) -> Decision | None:
     """It was claimed and has ended between two looks."""
     if _is_told_already(line, record):
-        return "", {}
+        return NOTHING
     if record.state in IN_FLIGHT or record.rev != base.rev:
         return None
     return _checked(record, {**_run_of(line, changed, record), "state": State(state)})
@@ -105,7 +111,7 @@ def _claim_and_end(
 def _run_of(line: Mapping[str, Any], changed: Mapping[str, Any], record: Record) -> dict[str, Any]:
     told = {key: value for key, value in changed.items() if key in _OF_A_RUN}
     return {
-        **_cleared(),
+        **_CLEARED.fields(),
         **told,
         "pid": line["pid"],
         "desired": None,
@@ -116,17 +122,12 @@ def _run_of(line: Mapping[str, Any], changed: Mapping[str, Any], record: Record)
     }
 
 
-def _checked(record: Record, fields: dict[str, Any]) -> Answer:
+def _checked(record: Record, fields: dict[str, Any]) -> Decision:
     try:
         make_record({**record.fields(), **fields})
     except FormatError as error:
-        return str(error)
-    return "adopted", fields
-
-
-def _cleared() -> dict[str, Any]:
-    # What it runs with, only whoever started it knows.
-    return dict.fromkeys((*_OF_A_RUN, "external", "ran_with"))
+        return Decision(refused=str(error))
+    return Decision(Event.ADOPTED, split(fields)[0])
 
 
 def _has_pid(line: Mapping[str, Any]) -> bool:

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
 
+from dispatcher.run_state.events import (
+    AppliedEdit,
+    Blame,
+    Event,
+    HandEdit,
+    Note,
+    Paused,
+    Refused,
+    SnapshotData,
+    Streak,
+    StreakSoFar,
+    Unpaused,
+)
 from dispatcher.run_state.journal import Line
 from dispatcher.run_state.states import Record, apply, make_record
 
@@ -21,10 +34,15 @@ _HOST: Final = "host:"
 
 # Events by which somebody settles a refused edit of the same entry.
 _SETTLING: Final = frozenset(
-    {"cleared", "adopted", "edited", "requeued", "held", "abandoned", "marked", "requested", "forgotten"}
-)
+    {
+        Event.CLEARED, Event.ADOPTED, Event.EDITED, Event.REQUEUED, Event.HELD, Event.ABANDONED, Event.MARKED,
+        Event.REQUESTED, Event.DELETED,
+    }
+)  # fmt: skip
 # Events that change a record and nothing else: the bulk of every journal.
-_PLAIN: Final = frozenset({"queued", "claimed", "started", "submitted", "snapshot"})
+_PLAIN: Final = frozenset({Event.QUEUED, Event.CLAIMED, Event.STARTED, Event.SNAPSHOT})
+# How an attempt ends that says something of its method, its GPU or its host.
+_ENDINGS: Final = frozenset({Event.DONE, Event.FAILED, Event.RETRIED, Event.AUTO_REQUEUED})
 
 
 class Pause(msgspec.Struct, frozen=True):
@@ -44,27 +62,6 @@ class Refusal(msgspec.Struct, frozen=True):
     line: str
     why: str
     at: str
-
-
-class Taken(msgspec.Struct, frozen=True):
-    """What was taken in of a job's line of `rev` (0: a line without one) by change `seq`; null removed a field."""
-
-    rev: int
-    fields: Mapping[str, Any]
-    seq: int = 0
-
-
-class Streak(msgspec.Struct, frozen=True):
-    """Failures in a row within a scope; `jobs` are different entries, oldest first.
-
-    `reason` and `error` are those of the last failure, word for word.
-    """
-
-    signature: str = ""
-    jobs: tuple[str, ...] = ()
-    methods: tuple[str, ...] = ()
-    reason: str = ""
-    error: str | None = None
 
 
 def host_scope(host: str) -> str:
@@ -95,7 +92,7 @@ class Fold:
         self.pauses: dict[str, Pause] = {}
         self.refusals: dict[str, Refusal] = {}
         self.streaks: dict[str, Streak] = {}
-        self.taken: dict[str, Taken] = {}
+        self.applied_edits: dict[str, AppliedEdit] = {}
         self.lock_kind: str | None = None
         self.touched: set[str] = set()
         self._versions: OrderedDict[tuple[str, int], Record] = OrderedDict()
@@ -103,7 +100,7 @@ class Fold:
     def extend(self, lines: Iterable[Line]) -> None:
         """Take in lines that follow `seq`."""
         for line in lines:
-            if line.job is not None and (line.set or line.event == "forgotten"):
+            if line.job is not None and (line.set or line.event is Event.DELETED):
                 self._take_record(line)
                 self._take_edit(line)
             if line.event not in _PLAIN:
@@ -115,8 +112,8 @@ class Fold:
         fields: dict[str, dict[str, Any]] = {}
         for line in lines:
             job = line.job
-            if job is not None and (line.set or line.event == "forgotten"):
-                if line.event == "forgotten":
+            if job is not None and (line.set or line.event is Event.DELETED):
+                if line.event is Event.DELETED:
                     fields.pop(job, None)
                     self._forget(job)
                 else:
@@ -126,7 +123,7 @@ class Fold:
                         fields[job] = known = {} if old is None else old.fields()
                         self.born.setdefault(job, _birth(line))
                     known.update(line.set)
-                    if line.event != "snapshot":
+                    if line.event is not Event.SNAPSHOT:
                         known["rev"] = line.seq
                     self._take_edit(line)
             if line.event not in _PLAIN:
@@ -143,7 +140,7 @@ class Fold:
             return current
         return self._versions.get((job, rev))
 
-    def put_back(self, job: str, record: Record | None, born: int | None, taken: Taken | None) -> None:
+    def put_back(self, job: str, record: Record | None, born: int | None, edit: AppliedEdit | None) -> None:
         """Undo changes of a record whose lines were never written."""
         current = self.records.get(job)
         if current is not None and current is not record:
@@ -155,9 +152,9 @@ class Fold:
         else:
             self.records[job] = record
             self.born[job] = born or 0
-        self.taken.pop(job, None)
-        if taken is not None:
-            self.taken[job] = taken
+        self.applied_edits.pop(job, None)
+        if edit is not None:
+            self.applied_edits[job] = edit
         self.touched.add(job)
 
     def drain_touched(self) -> set[str]:
@@ -168,13 +165,13 @@ class Fold:
     def _take_record(self, line: Line) -> None:
         job = line.job
         assert job is not None
-        if line.event == "forgotten":
+        if line.event is Event.DELETED:
             self._forget(job)
             return
         old = self.records.get(job)
         if old is None:
             self.born.setdefault(job, _birth(line))
-        record = apply(old, line.set, line.set["rev"] if line.event == "snapshot" else line.seq)
+        record = apply(old, line.set, line.set["rev"] if line.event is Event.SNAPSHOT else line.seq)
         self.records[job] = record
         self.touched.add(job)
         self._versions[(job, record.rev)] = record
@@ -184,41 +181,42 @@ class Fold:
     def _take_edit(self, line: Line) -> None:
         """Remember what a person wrote into the job's line: the same file may be looked at again."""
         if line.data is not None and "edit" in line.data:
-            edit = line.data["edit"]
-            self.taken[str(line.job)] = Taken(int(edit["rev"]), dict(edit["fields"]), int(edit.get("seq", line.seq)))
+            edit = line.read(HandEdit).edit
+            self.applied_edits[str(line.job)] = edit if edit.seq else msgspec.structs.replace(edit, seq=line.seq)
 
     def _forget(self, job: str) -> None:
         self.records.pop(job, None)
         self.born.pop(job, None)
-        self.taken.pop(job, None)
+        self.applied_edits.pop(job, None)
         self.touched.add(job)
 
     def _take_rest(self, line: Line) -> None:
-        event, data = line.event, line.data or {}
-        if event == "refused":
-            job = line.job or ""
-            self.refusals[job] = Refusal(job, str(data.get("line", "")), str(data.get("why", "")), line.at)
+        event = line.event
+        if event in _ENDINGS:
+            if line.data:
+                self._count_streaks(line, line.read(Blame))
         elif event in _SETTLING:
             self.refusals.pop(line.job or "", None)
-        elif event == "paused":
-            scope = str(data["scope"])
-            self.pauses[scope] = Pause(scope, str(data.get("why", "")), line.at)
-        elif event == "resumed":
-            self.pauses.pop(str(data["scope"]), None)
-            self.streaks.pop(str(data["scope"]), None)
-        elif event == "streak":
-            self.streaks[str(data["scope"])] = msgspec.convert(data["streak"], Streak)
-        elif event == "lock":
-            self.lock_kind = str(data["kind"])
-        elif event in ("done", "failed", "retried", "auto_requeued") and data:
-            self._count_streaks(line, data)
+        elif event is Event.REFUSED:
+            job, refused = line.job or "", line.read(Refused)
+            self.refusals[job] = Refusal(job, refused.line, refused.why, line.at)
+        elif event is Event.PAUSED:
+            paused = line.read(Paused)
+            self.pauses[paused.scope] = Pause(paused.scope, paused.why, line.at)
+        elif event is Event.UNPAUSED:
+            scope = line.read(Unpaused).scope
+            self.pauses.pop(scope, None)
+            self.streaks.pop(scope, None)
+        elif event is Event.STREAK:
+            before = line.read(StreakSoFar)
+            self.streaks[before.scope] = before.streak
 
-    def _count_streaks(self, line: Line, data: dict[str, Any]) -> None:
-        """`data` names the scopes in which the end of an attempt counts; `suspect`: the host may be to blame for it."""
-        method = data.get("method")
-        for scope in filter(None, (method, data.get("gpu"), data.get("host"))):
+    def _count_streaks(self, line: Line, blame: Blame) -> None:
+        """Count the end of an attempt as a success or a failure in a row, in the scopes that `blame` names."""
+        method = blame.method
+        for scope in blame.scopes:
             is_host = scope.startswith(_HOST)
-            if line.event == "done" or (is_host and not data.get("suspect")):
+            if line.event is Event.DONE or (is_host and not blame.suspect):
                 self.streaks.pop(scope, None)
                 continue
             reason, error = line.set.get("reason"), line.set.get("error")
@@ -238,26 +236,24 @@ class Fold:
 
 def _birth(line: Line) -> int:
     """The `seq` at which a record came to be, which a snapshot repeats."""
-    return int((line.data or {})["born"]) if line.event == "snapshot" else line.seq
+    return line.read(SnapshotData).born if line.event is Event.SNAPSHOT else line.seq
 
 
 def snapshot(fold: Fold, at: str, by: str) -> Iterator[Line]:
     """Lines from which a new fold comes to stand as `fold` does; all bear its `seq`."""
 
-    def line(event: str, job: str | None = None, when: str = at, **rest: Any) -> Line:
-        return Line(seq=fold.seq, at=when, by=by, event=event, job=job, **rest)
+    def line(note: Note, when: str = at, job: str | None = None) -> Line:
+        return Line(seq=fold.seq, at=when, by=by, event=note.event, job=job, data=note.as_json())
 
     for job, record in fold.records.items():
-        data: dict[str, Any] = {"born": fold.born[job]}
-        if job in fold.taken:
-            data["edit"] = msgspec.to_builtins(fold.taken[job])
-        yield line("snapshot", job, set=record.fields(), data=data)
+        data = SnapshotData(born=fold.born[job], edit=fold.applied_edits.get(job)).as_json()
+        yield Line(seq=fold.seq, at=at, by=by, event=Event.SNAPSHOT, job=job, set=record.fields(), data=data)
     for pause in fold.pauses.values():
-        yield line("paused", when=pause.at, data={"scope": pause.scope, "why": pause.why})
+        yield line(Paused(scope=pause.scope, why=pause.why), pause.at)
     for refusal in fold.refusals.values():
-        yield line("refused", refusal.job or None, refusal.at, data={"line": refusal.line, "why": refusal.why})
+        yield line(Refused(why=refusal.why, line=refusal.line), refusal.at, refusal.job or None)
     for scope, streak in fold.streaks.items():
-        yield line("streak", data={"scope": scope, "streak": msgspec.to_builtins(streak)})
+        yield line(StreakSoFar(scope=scope, streak=streak))
 
 
 def tripped(streak: Streak, scope: str) -> str | None:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from dispatcher.base import files
 from dispatcher.errors import FormatError, StatusFileError
 from dispatcher.run_state import edits, journal, status_file
+from dispatcher.run_state.events import Event, HandEdit, Refused
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.merge import merge
 from dispatcher.run_state.replica import Replica
@@ -93,16 +94,15 @@ class HandEdits:
         """Record what people did to the status file `data`; what could not be used is kept word for word."""
         who = f"hand edit ({_owner(self.layout)})"
         for outcome in outcomes:
-            if outcome.event != "refused":
-                taken = outcome.taken
-                edit = None if taken is None else {"edit": {"rev": taken.rev, "fields": dict(taken.fields)}}
-                tx.change(outcome.job, outcome.event, dict(outcome.fields), data=edit, by=who)
+            if outcome.event is not Event.REFUSED:
+                edit = None if outcome.applied is None else HandEdit(edit=outcome.applied)
+                tx.change(outcome.job, outcome.event, outcome.change, extra=outcome.extra, data=edit, by=who)
                 continue
             shown = outcome.line[:_SHOWN]
             known = self._replica.fold.refusals.get(outcome.job)
             if known is None or (known.line, known.why) != (shown, outcome.why):
                 self._reject(outcome, data)
-                tx.note("refused", {"why": outcome.why, "line": shown}, job=outcome.job or None, by=who)
+                tx.note(Refused(why=outcome.why, line=shown), job=outcome.job or None, by=who)
 
     def read(self, projected: int) -> list[edits.Outcome] | None:
         """What the status file changes, as `judge` says it."""
@@ -128,7 +128,7 @@ class HandEdits:
             born=fold.born,
             seq=fold.seq,
             base_of=old.version,
-            taken=fold.taken,
+            applied=fold.applied_edits,
             projected=projected,
             in_manifest=self._asked_once(),
         )
@@ -218,7 +218,7 @@ class _OldVersions:
         found = {}
         with files.storing("reading the journal", self._layout.journal_dir):
             for line in journal.history(self._layout, wanted.keys()):
-                if line.seq > newest and line.event != "snapshot":
+                if line.seq > newest and line.event is not Event.SNAPSHOT:
                     break
                 with contextlib.suppress(FormatError):
                     # A line of an old generation that cannot be read leaves a gap: then nobody knows that version.

@@ -18,13 +18,14 @@ import os
 from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 import msgspec
 
 from dispatcher.base import files
 from dispatcher.base.mounts import mount_of
 from dispatcher.errors import DamagedJournalError, FormatError
+from dispatcher.run_state.events import Continued, Data, Event
 from dispatcher.workspace import Layout
 
 FORMAT = "dispatcher-journal"
@@ -33,6 +34,7 @@ _HEADER_LIMIT = 4096
 _PART = 4 * 1024 * 1024
 # A flipped bit may leave JSON whose text is no UTF-8.
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
+_D = TypeVar("_D", bound=Data)
 
 
 class Header(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
@@ -60,11 +62,18 @@ class Line(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     seq: int
     at: str
     by: str
-    event: str
+    event: Event
     job: str | None = None
     set: dict[str, Any] = {}
     data: dict[str, Any] | None = None
     batch: int = 1
+
+    def read(self, kind: type[_D]) -> _D:
+        """`data` as what the event carries; FormatError when it is something else."""
+        try:
+            return msgspec.convert(self.data or {}, kind)
+        except msgspec.ValidationError as error:
+            raise FormatError(f"line number {self.seq} of the journal, {self.event}: {error}") from None
 
 
 _decode_line = msgspec.json.Decoder(Line)
@@ -274,14 +283,14 @@ def successor(layout: Layout, generation: int) -> int | None:
     last = data.rstrip(b"\n").rpartition(b"\n")[2]
     if not data.endswith(b"\n") or b'"event":"continued"' not in last:
         return None
-    with contextlib.suppress(*_UNREADABLE):
+    with contextlib.suppress(*_UNREADABLE, FormatError):
         return named_by(_decode_line.decode(last))
     return None
 
 
 def named_by(line: Line) -> int:
     """The generation that a `continued` line names."""
-    return int((line.data or {})["generation"])
+    return line.read(Continued).generation
 
 
 def generations_in_force(layout: Layout) -> list[int]:
@@ -331,7 +340,7 @@ def history(layout: Layout, jobs: str | Collection[str] | None = None) -> Iterat
                 continue
             with contextlib.suppress(*_UNREADABLE):
                 line = _decode_line.decode(raw)
-                if line.seq <= done or line.event == "continued":
+                if line.seq <= done or line.event is Event.CONTINUED:
                     continue
                 last = line.seq
                 if wanted is None or line.job in wanted:

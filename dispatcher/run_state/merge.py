@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from dispatcher.run_state.edits import Fault, Known, Outcome, merge_line
+from dispatcher.run_state.events import Event
 
 # More refusals for one reason than this are one.
 _MANY: Final = 20
@@ -47,8 +48,8 @@ def merge(lines: Mapping[str, Mapping[str, Any]], known: Known, *, is_whole: boo
         whole.append(f"{len(removed)} lines were removed ({shown}, ...); records are never lost: {_FORGET}")
     else:
         why = f"the line was removed; records are never lost: {_FORGET}"
-        outcomes += [Outcome(job, "refused", why=why) for job in removed]
-    return [*outcomes, *([Outcome("", "refused", why=". ".join(whole))] if whole else [])]
+        outcomes += [Outcome(job, Event.REFUSED, why=why) for job in removed]
+    return [*outcomes, *([Outcome("", Event.REFUSED, why=". ".join(whole))] if whole else [])]
 
 
 def _removed(lines: Mapping[str, Mapping[str, Any]], known: Known) -> list[str]:
@@ -80,10 +81,10 @@ def _unknown(
             f"unknown job {outcome.job!r}: it stands where {owner} stood, and a job cannot be renamed here. Its record "
             f"stays under {owner}; under a new id in a manifest it is a new job"
         )
-        return Outcome(owner, "refused", why=why, line=outcome.line)
+        return Outcome(owner, Event.REFUSED, why=why, line=outcome.line)
     near = _nearest(outcome.job, known.records)
     meant = f" (did you mean {near!r}?)" if near else ""
-    return Outcome(outcome.job, "refused", why=f"unknown job: no manifest has it{meant}; {_ADD}", line=outcome.line)
+    return Outcome(outcome.job, Event.REFUSED, why=f"unknown job: no manifest has it{meant}; {_ADD}", line=outcome.line)
 
 
 def _has_had(job: str, rev: int, known: Known) -> bool:

@@ -10,6 +10,7 @@ import msgspec
 from dispatcher.base import files
 from dispatcher.errors import StatusFileError
 from dispatcher.run_state import edits, status_file
+from dispatcher.run_state.events import Event
 from dispatcher.run_state.fold import Refusal
 from dispatcher.run_state.states import Record, apply
 from dispatcher.run_state.store import Store
@@ -45,13 +46,13 @@ def preview(store: Store) -> Preview:
     records = dict(store.records)
     changed, refused = [], []
     for outcome in outcomes:
-        if outcome.event == "refused":
+        if outcome.event is Event.REFUSED:
             known = store.fold.refusals.get(outcome.job)
             if known is None or (known.line, known.why) != (outcome.line[:2000], outcome.why):
                 refused.append(Refusal(outcome.job, outcome.line, outcome.why, ""))
         else:
             old = records.get(outcome.job)
-            records[outcome.job] = apply(old, outcome.fields, old.rev if old else 0)
+            records[outcome.job] = apply(old, outcome.fields(), old.rev if old else 0)
             changed.append(outcome.job)
     # Without a journal the status file is all there is, and nothing in it is an edit.
     has_journal = store.generation is not None

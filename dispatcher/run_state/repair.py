@@ -16,6 +16,7 @@ from dispatcher.base import files
 from dispatcher.errors import DamagedJournalError, FormatError, StaleViewError, StatusFileError
 from dispatcher.run_state import journal, status_file
 from dispatcher.run_state.checksum import RunningChecksum
+from dispatcher.run_state.events import Event
 from dispatcher.run_state.fold import Fold, snapshot
 from dispatcher.run_state.generations import encode_generation
 from dispatcher.run_state.head import Head
@@ -129,7 +130,7 @@ class _Repair:
                 continue
             try:
                 line = msgspec.json.decode(raw, type=Line)
-                if line.event == "continued":
+                if line.event is Event.CONTINUED:
                     continue
                 if line.seq < self.fold.seq or base_seq < line.seq == self.fold.seq:
                     raise FormatError("a line number that was used before")

@@ -14,6 +14,7 @@ from dispatcher.base.mounts import Mount, mount_of
 from dispatcher.errors import DamagedJournalError, DispatcherError, LockLostError, StaleViewError
 from dispatcher.run_state import journal
 from dispatcher.run_state.checksum import RunningChecksum
+from dispatcher.run_state.events import Event
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.generations import Generation
 from dispatcher.run_state.head import Head
@@ -335,7 +336,7 @@ class Replica:
                     "from what is whole"
                 )
             seq += len(lines)
-            if lines and lines[-1].event == "continued":
+            if lines and lines[-1].event is Event.CONTINUED:
                 self._successor = journal.named_by(lines.pop())
             yield from lines
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from dispatcher.base import files
 from dispatcher.run_state import journal
 from dispatcher.run_state.checksum import RunningChecksum
+from dispatcher.run_state.events import Continued, Event
 from dispatcher.run_state.fold import snapshot
 from dispatcher.run_state.generations import encode_generation
 from dispatcher.run_state.journal import Line
@@ -79,7 +80,7 @@ def continue_with(fd: int, seq: int, by: str, generation: int) -> None:
     """Under the lock, up to date: end a generation with the line that puts the next one in force."""
     end = os.fstat(fd).st_size
     at = journal.now_text(time.time())
-    line = Line(seq=seq, at=at, by=by, event="continued", data={"generation": generation})
+    line = Line(seq=seq, at=at, by=by, event=Event.CONTINUED, data=Continued(generation=generation).as_json())
     try:
         files.write_all(fd, journal.encode(line) + b"\n", end)
         os.fsync(fd)

@@ -2,7 +2,7 @@
 
     store = Store(layout, by="pod-0")
     with store.transaction() as tx:
-        tx.change("fft_s42", "requeued", {"state": "queued"})
+        tx.change("fft_s42", Event.REQUEUED, Change(state=State.QUEUED))
 
 A transaction happens wholly or not at all. Whatever is slow (spawning, rendering, projecting) is done outside it.
 """
@@ -22,6 +22,7 @@ from dispatcher.errors import DamagedJournalError, LockError, LockLostError, Sta
 from dispatcher.run_state import beginning, edits, journal, rotation, status_file
 from dispatcher.run_state.adoption import refuse_unadopted
 from dispatcher.run_state.checksum import RunningChecksum
+from dispatcher.run_state.events import Event
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.generations import encode_generation, publish
 from dispatcher.run_state.hand_edits import HandEdits, Identity
@@ -335,7 +336,7 @@ class Store:
                 os.mkdir(self.layout.journal_dir)
             if publish(path, encode_generation(header, first.known + first.new)):
                 self.began_with = Path(name)
-            if data is not None and any(line.event == "refused" for line in first.new):
+            if data is not None and any(line.event is Event.REFUSED for line in first.new):
                 os.makedirs(self.layout.rejected_dir, exist_ok=True)
                 files.write_unique(self.layout.rejected_dir / f"{at.replace(':', '')}-{STATUS_FILE}", data)
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from dispatcher.base import files, host
-from dispatcher.run_state.fold import Fold, Taken
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import AppliedEdit, Data, Event, Note
+from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.journal import Line
-from dispatcher.run_state.states import DEFAULTS, Record, check_transition, parse_state
+from dispatcher.run_state.states import DEFAULTS, FIELD_NAMES, Record, check_transition, parse_state
 from dispatcher.workspace import AttemptPaths, Layout
 
 
@@ -23,7 +26,7 @@ class Transaction:
         self._layout = layout
         self._by = by
         self._directories: list[AttemptPaths] = []
-        self._undo: dict[str, tuple[Record | None, int | None, Taken | None]] = {}
+        self._undo: dict[str, tuple[Record | None, int | None, AppliedEdit | None]] = {}
         self._rest = (fold.seq, dict(fold.pauses), dict(fold.refusals), dict(fold.streaks), fold.lock_kind)
 
     def record(self, job: str) -> Record | None:
@@ -33,32 +36,38 @@ class Transaction:
     def change(
         self,
         job: str,
-        event: str,
-        fields: dict[str, Any],
+        event: Event,
+        change: Change,
         *,
-        data: dict[str, Any] | None = None,
+        extra: Mapping[str, Any] | None = None,
+        data: Data | None = None,
         by: str | None = None,
     ) -> Record | None:
-        """Change a record's fields (None removes one); raises TransitionError for a state change that cannot be."""
+        """Change a record; `extra` are fields that people have added (None removes one). The record as it is then.
+
+        Raises TransitionError for a state change that the table does not have.
+        """
+        _check_vocabulary(event, change, extra)
         fold = self._fold
         old = fold.records.get(job)
-        if old is not None and "state" in fields and event != "adopted":
+        fields = {**change.fields(), **extra} if extra else change.fields()
+        if old is not None and "state" in fields and event is not Event.ADOPTED:
             new = parse_state(fields["state"])
             if new is not old.state:
                 check_transition(job, old.state, new)
         # A field that is not there need not be removed.
         fields = {name: value for name, value in fields.items() if value is not None or _has(old, name)}
-        self._undo.setdefault(job, (old, fold.born.get(job), fold.taken.get(job)))
-        self._add(Line(seq=fold.seq + 1, at=self.at, by=by or self._by, event=event, job=job, set=fields, data=data))
+        self._undo.setdefault(job, (old, fold.born.get(job), fold.applied_edits.get(job)))
+        self._add(event, by, job=job, set=fields, data=None if data is None else data.as_json())
         return fold.records.get(job)
 
-    def forget(self, job: str) -> None:
+    def delete(self, job: str) -> None:
         """Remove a record for good; its history stays in the journal."""
-        self.change(job, "forgotten", {})
+        self.change(job, Event.DELETED, Change())
 
-    def note(self, event: str, data: dict[str, Any], *, job: str | None = None, by: str | None = None) -> None:
-        """Something that is no record: a pause, a refused edit, the kind of lock."""
-        self._add(Line(seq=self._fold.seq + 1, at=self.at, by=by or self._by, event=event, job=job, data=data))
+    def note(self, note: Note, *, job: str | None = None, by: str | None = None) -> None:
+        """Record what changes no record: a pause, a refused edit."""
+        self._add(note.event, by, job=job, data=note.as_json())
 
     def make_attempt(self, job: str, attempt: int) -> AttemptPaths | None:
         """Create the directory of a new attempt: the second fence of a claim. None when it is there already."""
@@ -91,9 +100,20 @@ class Transaction:
             with contextlib.suppress(OSError):
                 os.rmdir(paths.directory)
 
-    def _add(self, line: Line) -> None:
+    def _add(self, event: Event, by: str | None, **rest: Any) -> None:
+        line = Line(seq=self._fold.seq + 1, at=self.at, by=by or self._by, event=event, **rest)
         self._fold.extend((line,))
         self.lines.append(line)
+
+
+def _check_vocabulary(event: Event, change: Change, extra: Mapping[str, Any] | None) -> None:
+    """Raise TypeError for what mypy would refuse: a wrong name must not become a field of somebody's own for ever."""
+    if not isinstance(event, Event) or not event.is_known:
+        raise TypeError(f"{event!r} is no event of ours; expected a member of Event")
+    if not isinstance(change, Change):
+        raise TypeError(f"{change!r} is no Change")
+    if extra and not FIELD_NAMES.isdisjoint(extra):
+        raise TypeError(f"{', '.join(sorted(FIELD_NAMES & extra.keys()))} in extra: these are fields of Change")
 
 
 def _has(record: Record | None, field: str) -> bool:

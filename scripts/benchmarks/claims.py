@@ -18,6 +18,8 @@ from dispatcher.pod.claim import Choice, ClaimQueue
 from dispatcher.pod.fence import Fence
 from dispatcher.pod.offers import Offer
 from dispatcher.run_state import journal
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Event
 from dispatcher.run_state.journal import Line
 from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store, Transaction
@@ -26,9 +28,9 @@ from dispatcher.workspace import Layout
 _HOST = os.uname().nodename
 
 
-def _claim_fields(pod: str, at: str) -> dict[str, Any]:
-    """What a dispatcher's claim on a CPU slot says."""
-    return {"state": State.RUNNING, "pod": pod, "started_at": at, "attempt": 1, "host": _HOST}
+def _claim_change(pod: str, at: str) -> Change:
+    """What a dispatcher's claim on a CPU slot changes."""
+    return Change(state=State.RUNNING, pod=pod, started_at=at, attempt=1, host=_HOST)
 
 
 class Claimer:
@@ -66,7 +68,7 @@ class Claimer:
         job = choice.entry.job_id
         if self.fence.pass_through(tx, job, 1) is None:
             return None
-        tx.change(job, "claimed", _claim_fields(self.pod, tx.at))
+        tx.change(job, Event.CLAIMED, _claim_change(self.pod, tx.at))
         return job
 
 
@@ -86,7 +88,7 @@ def floor(root: str) -> Callable[[int], list[float]]:
     """Seconds per flock + mkdir + append (of a line like ours) + fsync in `root`."""
     at = journal.now_text(time.time())
     job = "fft_spanish_cfgB_s42_main"
-    line = Line(seq=1000, at=at, by="bench", event="claimed", job=job, set=_claim_fields("bench", at))
+    line = Line(seq=1000, at=at, by="bench", event=Event.CLAIMED, job=job, set=_claim_change("bench", at).fields())
     data = journal.encode(line) + b"\n"
     lock = os.open(f"{root}/floor.lock", os.O_RDWR | os.O_CREAT)
     file = os.open(f"{root}/floor.jsonl", os.O_RDWR | os.O_CREAT | os.O_APPEND)
@@ -149,4 +151,4 @@ def contender(root: str, pod: str) -> Callable[[int], dict[str, Any]]:
 
 def written(layout: Layout) -> list[str]:
     """The claimed entries as the journal has them, once for each claim."""
-    return [line.job for line in journal.history(layout) if line.event == "claimed" and line.job is not None]
+    return [line.job for line in journal.history(layout) if line.event is Event.CLAIMED and line.job is not None]

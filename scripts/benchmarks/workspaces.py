@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dispatcher.run_state import journal
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Event
 from dispatcher.run_state.generations import encode_generation, publish
 from dispatcher.run_state.journal import Header, Line
 from dispatcher.run_state.projection import Projector
@@ -53,7 +55,7 @@ def queue_all(layout: Layout, count: int) -> None:
     for start in range(0, count, _PORTION):
         with store.transaction() as tx:
             for job in jobs[start : start + _PORTION]:
-                tx.change(job, "queued", {"state": State.QUEUED})
+                tx.change(job, Event.QUEUED, Change(state=State.QUEUED))
     Projector(store).write()
     store.close()
 
@@ -61,10 +63,10 @@ def queue_all(layout: Layout, count: int) -> None:
 def write_history(layout: Layout, count: int) -> None:
     """The journal of entries that were queued, claimed, started and done: four lines each; and the status file."""
     steps = [
-        ("queued", {"state": "queued"}),
-        ("claimed", {"state": "running", "pod": "bench", "started_at": _AT, "attempt": 1, "host": "node-17"}),
-        ("started", {"pid": 3328333}),
-        ("done", {"state": "done", "finished_at": _AT, "exit_code": 0}),
+        (Event.QUEUED, {"state": "queued"}),
+        (Event.CLAIMED, {"state": "running", "pod": "bench", "started_at": _AT, "attempt": 1, "host": "node-17"}),
+        (Event.STARTED, {"pid": 3328333}),
+        (Event.DONE, {"state": "done", "finished_at": _AT, "exit_code": 0}),
     ]
     jobs = job_ids(count)
     changes = [(job, event, fields) for event, fields in steps for job in jobs]

@@ -13,14 +13,17 @@ LOST_AFTER_S = 12
 DECIDE_AND_STALL = """
 import os, sys, time
 from pathlib import Path
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Event
+from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 store = Store(Layout(Path(sys.argv[1])), by="cut-off")
 with store.transaction() as tx:
-    tx.change("before", "queued", {"state": "queued"})
+    tx.change("before", Event.QUEUED, Change(state=State.QUEUED))
 try:
     with store.transaction() as tx:
-        tx.change("late", "queued", {"state": "queued", "note": "x" * 300})
+        tx.change("late", Event.QUEUED, Change(state=State.QUEUED), extra={"note": "x" * 300})
         print("between the syncs", flush=True)
         while not os.path.exists(sys.argv[2]):
             time.sleep(0.05)
@@ -28,23 +31,26 @@ try:
 except Exception as error:
     print(type(error).__name__, error, flush=True)
 with store.transaction() as tx:
-    tx.change("again", "queued", {"state": "queued"})
+    tx.change("again", Event.QUEUED, Change(state=State.QUEUED))
 print("records:", *store.records, flush=True)
 """
 CHANGE_TWICE = """
 import os, sys, time
 from pathlib import Path
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Event
+from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 store = Store(Layout(Path(sys.argv[1])), by="other")
 for job in ("one", "two"):
     with store.transaction() as tx:
-        tx.change(job, "queued", {"state": "queued"})
+        tx.change(job, Event.QUEUED, Change(state=State.QUEUED))
     print(job, flush=True)
 while not os.path.exists(sys.argv[2]):
     time.sleep(0.05)
 with store.transaction() as tx:
-    tx.change("three", "queued", {"state": "queued"})
+    tx.change("three", Event.QUEUED, Change(state=State.QUEUED))
 print("records:", *store.records, flush=True)
 """
 # A wrapper looks every quarter of lost_after; who takes over gives it two looks and the grace period.
@@ -52,6 +58,9 @@ GUARD_S = 2 * LOST_AFTER_S / 4 + 1
 READ = """
 import sys
 from pathlib import Path
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Event
+from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 store = Store(Layout(Path(sys.argv[1])), by="reader")

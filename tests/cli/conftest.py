@@ -15,6 +15,9 @@ import pytest
 
 from dispatcher.api import Workspace
 from dispatcher.cli.main import main
+from dispatcher.run_state.change import Change, split
+from dispatcher.run_state.events import Event
+from dispatcher.run_state.states import State
 from dispatcher.workspace import Layout
 
 ENTRIES = [
@@ -69,14 +72,16 @@ class Lab:
         with self.workspace.changing() as tx:
             record = tx.record(job)
             if record is None:
-                tx.change(job, "queued", {"state": "queued"})
+                tx.change(job, Event.QUEUED, Change(state=State.QUEUED))
             if state in ("done", "failed", "running"):
-                claimed = {"state": "running", "pod": "pod-0", "attempt": (record.attempt if record else 0) + 1}
-                tx.change(job, "claimed", {**claimed, **(fields if state == "running" else {})})
+                claimed = Change(state=State.RUNNING, pod="pod-0", attempt=(record.attempt if record else 0) + 1)
+                given, extra = split(fields if state == "running" else {})
+                tx.change(job, Event.CLAIMED, claimed | given, extra=extra)
+            given, extra = split({**fields, "state": state})
             if state not in ("running", "queued"):
-                tx.change(job, state, {"state": state, **fields})
+                tx.change(job, Event(state), given, extra=extra)
             elif state == "queued" and fields:
-                tx.change(job, "queued", fields)
+                tx.change(job, Event.QUEUED, given, extra=extra)
 
     def attempt(self, job: str, number: int = 1, **files: str) -> Path:
         """An attempt's directory with files such as `log="..."`, `result='{...}'`."""

@@ -11,6 +11,7 @@ import subprocess
 import pytest
 
 from dispatcher.api import user_at_host
+from dispatcher.run_state.events import Paused
 
 
 def journal_of(lab, job):
@@ -166,7 +167,7 @@ def test_delete(lab):
     assert outcome.code == 1
     assert "running; cancel it first (`dispatcher cancel fft_german_s1`)" in outcome.err
     assert list(json.loads(lab.layout.status_file.read_text())) == ["fft_german_s1"]
-    assert [event for event, _ in journal_of(lab, "stranger")][-1] == "forgotten"
+    assert [event for event, _ in journal_of(lab, "stranger")][-1] == "deleted"
 
 
 def test_delete_warns_before_it_asks(lab):
@@ -245,10 +246,7 @@ def test_edit_again_after_a_fault(lab, editor, tmp_path):
 
 def test_edit_of_a_job_that_changes_meanwhile(lab, editor):
     lab.put("base", "failed")
-    program = (
-        "from dispatcher import Workspace; w = Workspace();\n"
-        "with w.changing() as tx: tx.change('base', 'held', {'state': 'held'})"
-    )
+    program = "from dispatcher import Workspace; w = Workspace();\nw.hold('base')"
     import sys
 
     editor(f"""DISPATCHER_ROOT="$LAB" {sys.executable} -c "{program}" && sed -i 's/"failed"/"queued"/' "$1" """)
@@ -272,7 +270,7 @@ def test_edit_of_a_broken_status_file_leaves_it_alone(lab, editor):
 
 def test_unpause(lab):
     with lab.workspace.changing() as tx:
-        tx.note("paused", {"scope": "lora", "why": "5 failed alike"})
+        tx.note(Paused(scope="lora", why="5 failed alike"))
     assert "did you mean 'lora'?" in lab.run("unpause", "loro").err
     assert lab.run("unpause", "lora").out == "lora unpaused\n"
     assert "nothing is" in lab.run("unpause", "lora").err

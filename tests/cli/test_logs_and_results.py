@@ -10,6 +10,9 @@ import subprocess
 import pytest
 
 from dispatcher.run_state import liveness
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Event
+from dispatcher.run_state.states import State
 
 
 def test_logs(lab):
@@ -43,7 +46,7 @@ def test_following_ends_with_the_attempt(lab, how):
         (directory / "exit.json").write_text('{"exit_code": 0}')
     elif how == "record":
         with lab.workspace.changing() as tx:
-            tx.change("base", "done", {"state": "done"})
+            tx.change("base", Event.DONE, Change(state=State.DONE))
     else:
         os.close(liveness_lock)
     out, _ = process.communicate(timeout=20)

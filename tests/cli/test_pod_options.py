@@ -11,6 +11,9 @@ import pytest
 
 from dispatcher.matrix.condition import Where
 from dispatcher.pod.options import PodOptions
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Event
+from dispatcher.run_state.states import State
 
 
 @pytest.fixture
@@ -154,7 +157,7 @@ def test_interrupt(lab, until):
 def test_a_reader_that_goes_away_is_no_error(lab):
     with lab.workspace.changing() as tx:
         for number in range(2000):
-            tx.change(f"job_{number}", "queued", {"state": "queued", "note": "x" * 80})
+            tx.change(f"job_{number}", Event.QUEUED, Change(state=State.QUEUED), extra={"note": "x" * 80})
     process = lab.start("history", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline()

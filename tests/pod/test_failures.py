@@ -101,15 +101,15 @@ def test_what_is_retried(reason: str, retry_on: tuple[str, ...], expected: bool)
 def test_a_wish_wins_over_policy(desired: State) -> None:
     record = Record(state=State.RUNNING, desired=desired)
     for ending in (Ended(143, exit_reason="signal 15"), Ended(None, exit_reason="lost")):
-        event, fields = after(ending, record, Policy(retries=5), 0.0)
-        assert (event, fields["state"], fields["desired"]) == ("stopped", desired, None)
+        event, change = after(ending, record, Policy(retries=5), 0.0)
+        assert (event, change.state, change.desired) == ("stopped", desired, None)
 
 
 def test_one_that_was_done_before_it_could_be_stopped_is_done() -> None:
     done = Ended(0)
-    assert after(done, Record(state=State.RUNNING, desired=State.ABANDONED), Policy(), 0.0)[1]["state"] == "done"
+    assert after(done, Record(state=State.RUNNING, desired=State.ABANDONED), Policy(), 0.0)[1].state == "done"
     # Whoever wants it once more gets it once more.
-    assert after(done, Record(state=State.RUNNING, desired=State.QUEUED), Policy(), 0.0)[1]["state"] == "queued"
+    assert after(done, Record(state=State.RUNNING, desired=State.QUEUED), Policy(), 0.0)[1].state == "queued"
 
 
 def test_retries_with_backoff_in_a_real_run(fleet: Fleet) -> None:

@@ -12,6 +12,9 @@ from dispatcher.base.mounts import Mount
 from dispatcher.doctor.prove_view import prove_appends, prove_directories
 from dispatcher.errors import StaleViewError
 from dispatcher.run_state import liveness
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Event
+from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 
@@ -34,7 +37,7 @@ def layout(tmp_path: Path) -> Layout:
 def store(layout: Layout) -> Store:
     store = Store(layout, by="here")
     with store.transaction() as tx:
-        tx.change("a", "queued", {"state": "queued"})
+        tx.change("a", Event.QUEUED, Change(state=State.QUEUED))
     return store
 
 
@@ -58,7 +61,7 @@ def other(**changes: object) -> liveness.PodInfo:
 def test_what_the_others_have_seen_is_there(store: Store, layout: Layout) -> None:
     seen = store.position
     with store.transaction() as tx:
-        tx.change("b", "queued", {"state": "queued"})
+        tx.change("b", Event.QUEUED, Change(state=State.QUEUED))
     newcomer = Store(layout, by="new")
     prove_appends(newcomer, [other(journal=seen), other(journal=store.position), other()], GLUSTER, 0)
     assert newcomer.position == store.position
@@ -78,7 +81,7 @@ def test_an_earlier_part_that_reads_differently_is_refused(store: Store) -> None
     assert store.position is not None
     generation, length, checksum = store.position
     with store.transaction() as tx:
-        tx.change("b", "queued", {"state": "queued"})
+        tx.change("b", Event.QUEUED, Change(state=State.QUEUED))
     prove_appends(store, [other(journal=(generation, length, checksum))], GLUSTER, 0)
     with pytest.raises(StaleViewError):
         prove_appends(store, [other(journal=(generation, length, checksum ^ 1))], GLUSTER, 0)

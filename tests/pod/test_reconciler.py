@@ -14,6 +14,9 @@ from dispatcher.errors import StorageError
 from dispatcher.outlets.local.gpu_monitor import GpuMonitor
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.reconciler import Turn, blocked_again_s
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Event
+from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
 
 # A dispatcher whose first look at a file of the run state fails as on a file server in trouble.
@@ -81,8 +84,8 @@ def test_what_others_claim_while_new_entries_are_queued_is_looked_after(
     def queue_while_a_ghost_claims() -> None:
         with Store(fleet.layout, by="ghost").transaction() as tx:
             tx.make_attempt("a", 1)
-            fields = {"state": "running", "pod": "ghost", "attempt": 1, "host": host_name()}
-            tx.change("a", "claimed", fields)
+            claim = Change(state=State.RUNNING, pod="ghost", attempt=1, host=host_name())
+            tx.change("a", Event.CLAIMED, claim)
         queue_new()
 
     monkeypatch.setattr(turn.manifest, "queue_new", queue_while_a_ghost_claims)

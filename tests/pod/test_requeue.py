@@ -26,10 +26,10 @@ def pauses(endings: list[Ended], policy: Policy = PATIENT) -> list[float]:
     """The seconds that an entry waits after each of these ends in a row."""
     record, found = RUNNING, []
     for ending in endings:
-        _, fields = after(ending, record, policy, now_s=0.0)
-        assert fields["state"] == "queued"
-        found.append(datetime.fromisoformat(fields["retry_at"]).timestamp() if fields["retry_at"] else 0.0)
-        known = {name: fields.get(name) for name in KEPT}
+        _, change = after(ending, record, policy, now_s=0.0)
+        assert change.state == "queued"
+        found.append(datetime.fromisoformat(change.retry_at).timestamp() if change.retry_at else 0.0)
+        known = {name: change.fields().get(name) for name in KEPT}
         record = Record(state=State.RUNNING, **{name: value for name, value in known.items() if value is not None})
     return found
 
@@ -86,24 +86,24 @@ def test_a_first_checkpoint_is_further_than_any_step() -> None:
 def test_returns_are_counted_from_the_last_newer_checkpoint() -> None:
     record = Record(state=State.RUNNING, requeues=2, furthest_checkpoint=0, furthest_step=50)
     policy = Policy(max_requeues=3)
-    assert after(saved(0, 100), record, policy, 0.0)[1]["requeues"] == 3
-    assert after(saved(1, 40), record, policy, 0.0)[1]["requeues"] == 1
+    assert after(saved(0, 100), record, policy, 0.0)[1].requeues == 3
+    assert after(saved(1, 40), record, policy, 0.0)[1].requeues == 1
 
 
 def test_what_is_known_of_checkpoints_ends_with_the_entry_and_outlives_its_pod() -> None:
     record = Record(state=State.RUNNING, furthest_checkpoint=7, furthest_step=9)
     stopped = Ended(143, exit_reason="preempted", pod_stopped=True, checkpoint=8)
-    fields = after(stopped, record, Policy(), 0.0)[1]
-    assert (fields["furthest_checkpoint"], fields["furthest_step"]) == (8, 9)
-    fields = after(Ended(0), record, Policy(), 0.0)[1]
-    assert (fields["furthest_checkpoint"], fields["furthest_step"]) == (None, None)
+    change = after(stopped, record, Policy(), 0.0)[1]
+    assert (change.furthest_checkpoint, change.furthest_step) == (8, 9)
+    change = after(Ended(0), record, Policy(), 0.0)[1]
+    assert (change.furthest_checkpoint, change.furthest_step) == (None, None)
 
 
 def test_returns_are_counted_from_where_where_it_last_got_further() -> None:
     record = Record(state=State.RUNNING, requeues=2, furthest_step=100)
     policy = Policy(max_requeues=3)
-    assert after(at_step(100), record, policy, 0.0)[1]["requeues"] == 3
-    assert after(at_step(101), record, policy, 0.0)[1]["requeues"] == 1
+    assert after(at_step(100), record, policy, 0.0)[1].requeues == 3
+    assert after(at_step(101), record, policy, 0.0)[1].requeues == 1
     # Retries are what a person allows, however far each of them gets.
     used = Record(state=State.RUNNING, retries=2, furthest_step=100)
     assert after(at_step(101, FAILED), used, Policy(retries=2), 0.0)[0] == "failed"
@@ -112,9 +112,9 @@ def test_returns_are_counted_from_where_where_it_last_got_further() -> None:
 def test_a_stopped_pod_costs_its_entries_nothing() -> None:
     ending = classify(Ended(143, "preempted"), "")
     record = Record(state=State.RUNNING, requeues=20, backoff=4, furthest_step=7)
-    event, fields = after(ending, record, Policy(on_preempted="fail"), 0.0)
-    assert (event, fields["state"], fields["retry_at"]) == ("auto_requeued", "queued", None)
-    assert (fields["requeues"], fields["backoff"], fields["furthest_step"]) == (20, 4, 7)
+    event, change = after(ending, record, Policy(on_preempted="fail"), 0.0)
+    assert (event, change.state, change.retry_at) == ("auto_requeued", "queued", None)
+    assert (change.requeues, change.backoff, change.furthest_step) == (20, 4, 7)
 
 
 @pytest.mark.parametrize(
@@ -131,9 +131,9 @@ def test_a_stopped_pod_costs_its_entries_nothing() -> None:
     ],
 )
 def test_what_becomes_of_lost_and_preempted_attempts(ending: Ended, policy: Policy, event: str) -> None:
-    found, fields = after(ending, RUNNING, policy, 0.0)
+    found, change = after(ending, RUNNING, policy, 0.0)
     assert found == event
-    assert fields["reason"] == ending.exit_reason
+    assert change.reason == ending.exit_reason
 
 
 def test_each_method_says_what_becomes_of_its_jobs(fleet: Fleet) -> None:

@@ -12,6 +12,9 @@ import pytest
 from fleet import Fleet, shell, wait_until
 
 from dispatcher.base.host import host_name
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Event
+from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
 
 GATED = "echo begun; until [ -e go ]; do sleep 0.02; done; exit 3"
@@ -21,10 +24,10 @@ LONG = "echo begun; sleep 600"
 def run_elsewhere(fleet: Fleet, job: str, **fields: Any) -> None:
     """Record the job as running under a dispatcher that died without leaving anything but its words."""
     with Store(fleet.layout, by="ghost").transaction() as tx:
-        tx.change(job, "queued", {"state": "queued"})
+        tx.change(job, Event.QUEUED, Change(state=State.QUEUED))
         tx.make_attempt(job, 1)
         host = host_name()
-        tx.change(job, "claimed", {"state": "running", "pod": "ghost", "attempt": 1, "host": host, **fields})
+        tx.change(job, Event.CLAIMED, Change(state=State.RUNNING, pod="ghost", attempt=1, host=host, **fields))
 
 
 def test_a_restart_finds_its_jobs_again(fleet: Fleet) -> None:
@@ -144,7 +147,7 @@ def test_a_pid_that_nobody_could_record(fleet: Fleet) -> None:
     pid = fleet.wait_running("a")
     first.kill()
     with Store(fleet.layout, by="test").transaction() as tx:
-        tx.change("a", "started", {"pid": None})
+        tx.change("a", Event.STARTED, Change(pid=None))
     again = fleet.start("pod", "--until-empty")
     again.says("found a (attempt 1) again")
     wait_until(lambda: fleet.record("a").pid == pid, "the wrapper's pid is recorded")
@@ -188,8 +191,8 @@ def test_an_attempt_that_is_not_the_entrys_any_more_is_killed(fleet: Fleet) -> N
     pod = fleet.start()
     fleet.wait_running("a")
     with Store(fleet.layout, by="other").transaction() as tx:
-        tx.change("a", "auto_requeued", {"state": "queued"})
-        tx.change("a", "claimed", {"state": "running", "pod": "other", "attempt": 2, "host": "elsewhere"})
+        tx.change("a", Event.AUTO_REQUEUED, Change(state=State.QUEUED))
+        tx.change("a", Event.CLAIMED, Change(state=State.RUNNING, pod="other", attempt=2, host="elsewhere"))
     pod.says("belongs to somebody else now")
     fleet.wait_gone("a")
     pod.says("not recorded")
@@ -200,7 +203,7 @@ def test_an_attempt_that_is_not_the_entrys_any_more_is_killed(fleet: Fleet) -> N
 def test_a_claimant_that_died_before_the_journal_had_its_claim(fleet: Fleet) -> None:
     fleet.write_manifest([shell("a", "true")])
     with Store(fleet.layout, by="ghost").transaction() as tx:
-        tx.change("a", "queued", {"state": "queued"})
+        tx.change("a", Event.QUEUED, Change(state=State.QUEUED))
         tx.make_attempt("a", 1)
     fleet.run_all()
     record = fleet.record("a")

@@ -11,7 +11,10 @@ from fleet import COMMAND, Fleet, fleet_at, shell, wait_until
 
 from dispatcher.config import load_config
 from dispatcher.pod.complaint import StatusComplaint
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Event
 from dispatcher.run_state.known_jobs import ManifestJobs
+from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 
@@ -31,7 +34,7 @@ def test_a_save_that_begins_with_an_empty_file_is_not_worth_a_word(tmp_path: Pat
             lines["a"]["priority"] = number
             with open(fleet.layout.status_file, "w") as file:
                 with Store(fleet.layout, by="test").transaction() as tx:
-                    tx.change("b", "requeued", {"state": "queued"})
+                    tx.change("b", Event.REQUEUED, Change(state=State.QUEUED))
                 fleet.wait_for("b", "done", attempt=number + 1)
                 json.dump(lines, file)
             wait_until(lambda number=number: fleet.record("a").priority == number, f"priority {number}")

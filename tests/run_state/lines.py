@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from dispatcher.run_state.events import Blame, Event
 from dispatcher.run_state.journal import Line
 from dispatcher.run_state.states import ENDED, IN_FLIGHT, State
 
@@ -25,30 +26,36 @@ notes = st.dictionaries(st.sampled_from(["note", "owner", "naïve ключ", "ex
 FAILURES = ["RuntimeError: CUDA error 700 at /tmp/x.cu:12", "ValueError: lr", None]
 
 
-def change(draw: st.DrawFn, job: str, state: State | None) -> tuple[str, dict[str, Any], dict[str, Any] | None]:
-    """An event that may follow on `state`: its name, fields and data."""
+def change(draw: st.DrawFn, job: str, state: State | None) -> tuple[Event, dict[str, Any], Blame | None]:
+    """An event that may follow on `state`: its fields and data."""
     if state is None:
-        return "queued", {"state": "queued", "priority": draw(st.integers(-3, 3))}, None
+        return Event.QUEUED, {"state": "queued", "priority": draw(st.integers(-3, 3))}, None
     if state is State.QUEUED:
         gpu = draw(st.sampled_from([None, 2, [2, 3]]))
-        claimed = ("claimed", {"state": "running", "gpu": gpu, "attempt": 1, "pod": "pod-0", "started_at": AT}, None)
-        return draw(st.sampled_from([claimed, ("held", {"state": "held"}, None), ("edited", draw(notes), None)]))
+        claimed = (
+            Event.CLAIMED,
+            {"state": "running", "gpu": gpu, "attempt": 1, "pod": "pod-0", "started_at": AT},
+            None,
+        )
+        return draw(
+            st.sampled_from([claimed, (Event.HELD, {"state": "held"}, None), (Event.EDITED, draw(notes), None)])
+        )
     if state in IN_FLIGHT:
-        where = {"method": draw(st.sampled_from(["fft", "lora"])), "gpu": draw(st.sampled_from([None, "gpu:h:1"]))}
+        where = Blame(method=draw(st.sampled_from(["fft", "lora"])), gpu=draw(st.sampled_from([None, "gpu:h:1"])))
         failed = {"state": "failed", "reason": "exit 1", "error": draw(st.sampled_from(FAILURES))}
         return draw(
             st.sampled_from(
                 [
-                    ("started", {"pid": 4711}, None),
-                    ("requested", {"desired": "abandoned"}, None),
-                    ("done", {"state": "done", "exit_code": 0, "finished_at": AT}, where),
-                    ("failed", failed, where),
-                    ("retried", {**failed, "state": "queued", "retries": 1}, where),
+                    (Event.STARTED, {"pid": 4711}, None),
+                    (Event.REQUESTED, {"desired": "abandoned"}, None),
+                    (Event.DONE, {"state": "done", "exit_code": 0, "finished_at": AT}, where),
+                    (Event.FAILED, failed, where),
+                    (Event.RETRIED, {**failed, "state": "queued", "retries": 1}, where),
                 ]
             )
         )
     assert state in ENDED or state is State.HELD
-    return "requeued", {"state": "queued", "pod": None, "gpu": None, "error": None, "reason": None}, None
+    return Event.REQUEUED, {"state": "queued", "pod": None, "gpu": None, "error": None, "reason": None}, None
 
 
 @st.composite
@@ -61,18 +68,18 @@ def histories(draw: st.DrawFn, max_lines: int = 40) -> list[Line]:
         kind = draw(st.integers(0, 11))
         scope = {"scope": draw(st.sampled_from(["fft", "gpu:h:1"])), "why": "so"}
         if kind == 0:
-            line = Line(seq=seq, at=AT, by="p", event="forgotten", job=job)
+            line = Line(seq=seq, at=AT, by="p", event=Event.DELETED, job=job)
             states.pop(job, None)
         elif kind == 1:
-            line = Line(seq=seq, at=AT, by="p", event=draw(st.sampled_from(["paused", "resumed"])), data=scope)
+            line = Line(seq=seq, at=AT, by="p", event=draw(st.sampled_from([Event.PAUSED, Event.UNPAUSED])), data=scope)
         elif kind == 2:
             data = {"line": '"x": 1', "why": "bad"}
-            line = Line(seq=seq, at=AT, by="p", event="refused", job=draw(st.sampled_from([job, None])), data=data)
+            line = Line(seq=seq, at=AT, by="p", event=Event.REFUSED, job=draw(st.sampled_from([job, None])), data=data)
         elif kind == 3:
-            line = Line(seq=seq, at=AT, by="p", event="cleared", job=draw(st.sampled_from([job, None])), data={})
+            line = Line(seq=seq, at=AT, by="p", event=Event.CLEARED, job=draw(st.sampled_from([job, None])), data={})
         else:
-            event, fields, extra = change(draw, job, states.get(job))
-            line = Line(seq=seq, at=AT, by="p", event=event, job=job, set=fields, data=extra)
+            event, fields, blame = change(draw, job, states.get(job))
+            line = Line(seq=seq, at=AT, by="p", event=event, job=job, set=fields, data=blame and blame.as_json())
             if "state" in fields:
                 states[job] = State(fields["state"])
         lines.append(line)

@@ -12,6 +12,8 @@ from dispatcher.base import files
 from dispatcher.config import load_config
 from dispatcher.errors import ConfigError, StateError, StatusFileError
 from dispatcher.run_state import adoption
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Event
 from dispatcher.run_state.projection import Projector, restore
 from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
@@ -103,14 +105,14 @@ def test_the_status_file_may_stay_where_it_is(kept: Layout) -> None:
     store = Store(kept, by="pod-0")
     # A script has written it this moment, so it is looked at again, and its lines have no numbers yet.
     with store.transaction() as tx:
-        tx.change("b", "claimed", {"state": "running", "attempt": 1})
+        tx.change("b", Event.CLAIMED, Change(state=State.RUNNING, attempt=1))
     assert store.records["b"].desired is None
     seq = store.seq
     with store.transaction():
         pass
     assert (store.records["b"].desired, store.seq) == (None, seq)
     with store.transaction() as tx:
-        tx.change("b", "held", {"state": "held"})
+        tx.change("b", Event.HELD, Change(state=State.HELD))
     Projector(store).write()
     path = kept.root / "lab" / "status.json"
     assert json.loads(path.read_bytes())["b"]["state"] == "held"

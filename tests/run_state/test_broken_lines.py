@@ -15,6 +15,8 @@ from run_state.lines import JOBS, json_values
 
 from dispatcher.errors import StatusFileError
 from dispatcher.run_state import projection, rotation, status_file
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Event
 from dispatcher.run_state.projection import Projector, restore
 from dispatcher.run_state.states import State, make_record
 from dispatcher.run_state.store import Store
@@ -26,7 +28,7 @@ def store(layout: Layout) -> Store:
     made = Store(layout, by="pod-0")
     with made.transaction() as tx:
         for job in "abcd":
-            tx.change(job, "queued", {"state": "queued"})
+            tx.change(job, Event.QUEUED, Change(state=State.QUEUED))
     for job in "abcd":
         fail(made, job)
     Projector(made).write()
@@ -37,8 +39,8 @@ def fail(store: Store, job: str) -> None:
     with store.transaction() as tx:
         record = tx.record(job)
         assert record is not None
-        tx.change(job, "claimed", {"state": "running", "attempt": record.attempt + 1})
-        tx.change(job, "failed", {"state": "failed"})
+        tx.change(job, Event.CLAIMED, Change(state=State.RUNNING, attempt=record.attempt + 1))
+        tx.change(job, Event.FAILED, Change(state=State.FAILED))
 
 
 def touch(store: Store) -> None:

@@ -16,6 +16,8 @@ from run_state.crashing import crash_after
 
 from dispatcher.errors import DamagedJournalError, StaleViewError
 from dispatcher.run_state import rotation
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Blame, Event, Paused, Unpaused
 from dispatcher.run_state.journal import history
 from dispatcher.run_state.projection import Projector, restore
 from dispatcher.run_state.repair import repair
@@ -55,11 +57,11 @@ def queue_three(layout: Layout) -> None:
     store = open_store(layout)
     with store.transaction() as tx:
         for job in "abc":
-            tx.change(job, "queued", {"state": "queued"})
+            tx.change(job, Event.QUEUED, Change(state=State.QUEUED))
     with store.transaction() as tx:
-        tx.change("a", "claimed", {"state": "running", "attempt": 1})
+        tx.change("a", Event.CLAIMED, Change(state=State.RUNNING, attempt=1))
         assert tx.make_attempt("a", 1) is not None
-        tx.note("paused", {"scope": "lora", "why": "it failed five times"})
+        tx.note(Paused(scope="lora", why="it failed five times"))
     Projector(store).write()
     store.close()
 
@@ -79,7 +81,7 @@ def claim(store: Store, job: str) -> int:
         record = tx.record(job)
         for attempt in itertools.count((record.attempt if record else 0) + 1):
             if tx.make_attempt(job, attempt) is not None:
-                tx.change(job, "claimed", {"state": "running", "attempt": attempt})
+                tx.change(job, Event.CLAIMED, Change(state=State.RUNNING, attempt=attempt))
                 return attempt
     raise AssertionError("unreachable")
 
@@ -137,7 +139,7 @@ def broken_by_hand(layout: Layout) -> None:
 def stale_status(layout: Layout) -> None:
     queue_three(layout)
     with open_store(layout).transaction() as tx:
-        tx.change("b", "claimed", {"state": "running", "attempt": 1})
+        tx.change("b", Event.CLAIMED, Change(state=State.RUNNING, attempt=1))
 
 
 def stale_status_and_edit(layout: Layout) -> None:
@@ -149,7 +151,7 @@ def hardlink_workspace(layout: Layout) -> None:
     store = Store(layout, by="pod-0", lock="hardlink", wall_clock=lambda: NOON)
     with store.transaction() as tx:
         for job in "abc":
-            tx.change(job, "queued", {"state": "queued"})
+            tx.change(job, Event.QUEUED, Change(state=State.QUEUED))
     store.close()
 
 
@@ -160,29 +162,35 @@ def project(layout: Layout) -> None:
 
 
 CASES = {
-    "first start": Case(nothing, transaction(lambda tx: tx.change("a", "queued", {"state": "queued"}))),
+    "first start": Case(nothing, transaction(lambda tx: tx.change("a", Event.QUEUED, Change(state=State.QUEUED)))),
     "adoption": Case(lab_file, transaction(), comes_anyway=True),
     "rebuilding": Case(journal_removed, transaction(), comes_anyway=True),
     "queueing many": Case(
         queue_three,
-        transaction(lambda tx: [tx.change(f"job{n}", "queued", {"state": "queued"}) for n in range(500)]),
+        transaction(lambda tx: [tx.change(f"job{n}", Event.QUEUED, Change(state=State.QUEUED)) for n in range(500)]),
     ),
     "claim": Case(queue_three, lambda layout: claim(open_store(layout), "b") and None),
     "ending": Case(
         queue_three,
-        transaction(lambda tx: tx.change("a", "failed", {"state": "failed", "error": "x"}, data={"method": "fft"})),
+        transaction(
+            lambda tx: tx.change("a", Event.FAILED, Change(state=State.FAILED, error="x"), data=Blame(method="fft"))
+        ),
     ),
     "hand edit": Case(held_by_hand, transaction(), comes_anyway=True),
-    "hand edit and a change": Case(held_by_hand, transaction(lambda tx: tx.change("c", "held", {"state": "held"}))),
+    "hand edit and a change": Case(
+        held_by_hand, transaction(lambda tx: tx.change("c", Event.HELD, Change(state=State.HELD)))
+    ),
     "refusal": Case(misspelt_by_hand, transaction(), comes_anyway=True),
-    "pause": Case(queue_three, transaction(lambda tx: tx.note("paused", {"scope": "fft", "why": "five alike"}))),
-    "resume": Case(queue_three, transaction(lambda tx: tx.note("resumed", {"scope": "lora"}))),
-    "forget": Case(queue_three, transaction(lambda tx: tx.forget("b"))),
+    "pause": Case(queue_three, transaction(lambda tx: tx.note(Paused(scope="fft", why="five alike")))),
+    "resume": Case(queue_three, transaction(lambda tx: tx.note(Unpaused(scope="lora")))),
+    "forget": Case(queue_three, transaction(lambda tx: tx.delete("b"))),
     "projection": Case(stale_status, project),
     "projection over an edit": Case(stale_status_and_edit, project, comes_anyway=True),
     "restore": Case(broken_by_hand, lambda layout: restore(open_store(layout)) and None, unreadable_at_first=True),
     "new generation": Case(queue_three, lambda layout: rotation.rotate(open_store(layout)) and None),
-    "hard-link lock": Case(hardlink_workspace, transaction(lambda tx: tx.change("a", "held", {"state": "held"}))),
+    "hard-link lock": Case(
+        hardlink_workspace, transaction(lambda tx: tx.change("a", Event.HELD, Change(state=State.HELD)))
+    ),
     "going over to the hard-link lock": Case(queue_three, lambda layout: open_store(layout).use_hardlink_lock()),
 }
 
@@ -238,7 +246,7 @@ def check_reopened(layout: Layout, case: Case, before: dict[str, Any], after: di
         assert shown(store) == found
     # Both go on: nothing is in the way of the next change, claims included.
     with elder.transaction() as tx:
-        tx.change("later", "queued", {"state": "queued"})
+        tx.change("later", Event.QUEUED, Change(state=State.QUEUED))
     assert claim(elder, "later") == 1
     free = [job for job, record in elder.records.items() if record.state is State.QUEUED]
     for job in free:
@@ -292,7 +300,7 @@ def test_a_crash_at_every_write_of_a_repair(quick_dir: Path) -> None:
         repair_it(layout)
         assert seen(layout)["records"] == after["records"]
         with open_store(layout).transaction() as tx:
-            tx.change("c", "held", {"state": "held"})
+            tx.change("c", Event.HELD, Change(state=State.HELD))
         shutil.rmtree(layout.root)
         if finished:
             assert calls > 3, "nothing was counted"

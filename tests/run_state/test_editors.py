@@ -14,6 +14,8 @@ import pytest
 
 from dispatcher.base import host
 from dispatcher.run_state import editors, liveness, projection, status_file
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Event
 from dispatcher.run_state.projection import Projector, restore
 from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
@@ -41,7 +43,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def store(layout: Layout) -> Store:
     made = Store(layout, by="pod-0")
     with made.transaction() as tx:
-        tx.change("a", "queued", {"state": "queued"})
+        tx.change("a", Event.QUEUED, Change(state=State.QUEUED))
     Projector(made).write()
     return made
 
@@ -50,7 +52,7 @@ def change(store: Store) -> None:
     with store.transaction() as tx:
         record = tx.record("a")
         assert record is not None
-        tx.change("a", "edited", {"priority": (record.priority or 0) + 1})
+        tx.change("a", Event.EDITED, Change(priority=(record.priority or 0) + 1))
 
 
 def is_current(store: Store) -> bool:
@@ -257,16 +259,16 @@ def test_restore_asks_no_editor(layout: Layout, store: Store) -> None:
 def test_an_editor_that_saves_twice_requeues_a_job_once(layout: Layout, store: Store) -> None:
     """Its text still says `queued` when the job has run and failed again."""
     with store.transaction() as tx:
-        tx.change("a", "claimed", {"state": "running", "attempt": 1})
-        tx.change("a", "failed", {"state": "failed"})
+        tx.change("a", Event.CLAIMED, Change(state=State.RUNNING, attempt=1))
+        tx.change("a", Event.FAILED, Change(state=State.FAILED))
     Projector(store).write()
     swap_file(layout, os.getpid())
     text = layout.status_file.read_text().replace('"failed"', '"queued"')
     layout.status_file.write_text(text)
     with store.transaction() as tx:
         assert store.records["a"].state is State.QUEUED
-        tx.change("a", "claimed", {"state": "running", "attempt": 2})
-        tx.change("a", "failed", {"state": "failed"})
+        tx.change("a", Event.CLAIMED, Change(state=State.RUNNING, attempt=2))
+        tx.change("a", Event.FAILED, Change(state=State.FAILED))
     Projector(store).write()
     assert layout.status_file.read_text() == text
     layout.status_file.write_text(text.replace('"state"', '"note": "again", "state"'))

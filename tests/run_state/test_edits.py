@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from run_state.lines import AT, JOBS, change, json_values
 
 from dispatcher.run_state import edits, status_file
+from dispatcher.run_state.change import Change, split
 from dispatcher.run_state.edits import Outcome
+from dispatcher.run_state.events import Event
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.merge import merge
 from dispatcher.run_state.states import BY_HAND, DESIRABLE, IN_FLIGHT, TRANSITIONS, VERDICTS, Record, State
@@ -48,14 +50,14 @@ class World:
     def merge(self, lines: Lines) -> list[Outcome]:
         """Save `lines` as the status file and let the next transaction take it in."""
         saved = status_file.parse(json.dumps(lines).encode(), "status")
-        known = edits.Known(self.records, self.fold.born, self.fold.seq, self.version, self.fold.taken)
+        known = edits.Known(self.records, self.fold.born, self.fold.seq, self.version, self.fold.applied_edits)
         return merge(saved, known)
 
     def take_in(self, lines: Lines) -> list[Outcome]:
         outcomes = self.merge(lines)
         for outcome in outcomes:
             if outcome.event != "refused":
-                self.tx.change(outcome.job, outcome.event, dict(outcome.fields))
+                self.tx.change(outcome.job, outcome.event, outcome.change, extra=outcome.extra)
         return outcomes
 
     def go_on(self, data: st.DataObject, most: int = 8) -> None:
@@ -63,10 +65,11 @@ class World:
         for _ in range(data.draw(st.integers(0, most))):
             job = data.draw(st.sampled_from(JOBS[:3]))
             record = self.records.get(job)
-            event, fields, extra = data.draw(st.composite(change)(job, record.state if record else None))
-            if event == "claimed" and record is not None:
+            event, fields, blame = data.draw(st.composite(change)(job, record.state if record else None))
+            if event is Event.CLAIMED and record is not None:
                 fields = {**fields, "attempt": record.attempt + 1}
-            self.tx.change(job, event, fields, data=extra)
+            ours, extra = split(fields)
+            self.tx.change(job, event, ours, extra=extra, data=blame)
 
     def transitions(self) -> dict[str, tuple[Any, ...]]:
         """What the dispatchers have said of every job, and nothing that people may set."""
@@ -192,26 +195,22 @@ def test_any_interleaving_loses_no_change_and_no_note(data: st.DataObject) -> No
 @pytest.mark.parametrize("attempt", [1, 2], ids=["same attempt", "later attempt"])
 def test_what_a_wish_does_in_every_case(wish: State, base: State, now: State, attempt: int) -> None:
     old, record = Record(state=base, attempt=1), Record(state=now, attempt=attempt)
-    answer = edits.desire(wish, old, record)
+    decision = edits.desire(wish, old, record)
     expected = expected_after(wish, old, record)
-    if expected == "refused":
-        assert isinstance(answer, str)
-        return
-    assert not isinstance(answer, str)
-    event, fields = answer
-    if expected == "nothing":
-        assert (event, fields) == ("", {})
+    assert bool(decision.refused) == (expected == "refused")
+    if expected in ("refused", "nothing"):
+        assert (decision.event, decision.change) == (None, Change())
     elif expected == "desired":
-        assert fields == {"desired": wish}
+        assert decision.change == Change(desired=wish)
     else:
-        assert fields["state"] is expected
+        assert decision.change.state is expected
         assert expected in TRANSITIONS[now]
 
 
 @given(json_values, json_values)
 def test_a_note_may_be_any_json_value(first: Any, second: Any) -> None:
     world = World()
-    world.tx.change("a", "queued", {"state": "queued"})
+    world.tx.change("a", Event.QUEUED, Change(state=State.QUEUED))
     for value in (first, second, second):
         copy = world.copy()
         copy["a"]["note"] = value
@@ -225,7 +224,7 @@ def test_a_note_may_be_any_json_value(first: Any, second: Any) -> None:
 
 def world_with(state: State, **fields: Any) -> World:
     world = World()
-    world.tx.change("a", "queued", {"state": "queued"})
+    world.tx.change("a", Event.QUEUED, Change(state=State.QUEUED))
     path = {
         State.QUEUED: [],
         State.RUNNING: [State.RUNNING],
@@ -234,7 +233,7 @@ def world_with(state: State, **fields: Any) -> World:
         State.HELD: [State.HELD],
     }
     for step in path[state]:
-        world.tx.change("a", "x", {"state": step, **fields})
+        world.tx.change("a", Event.EDITED, Change(state=step, **fields))
     return world
 
 
@@ -275,7 +274,7 @@ def test_what_cannot_be_used_is_refused_with_the_line(edit: dict[str, Any], word
 
 def test_null_takes_a_wish_a_priority_and_a_retry_back() -> None:
     world = world_with(State.RUNNING)
-    world.tx.change("a", "requested", {"desired": "abandoned", "priority": 4, "retry_at": AT})
+    world.tx.change("a", Event.REQUESTED, Change(desired=State.ABANDONED, priority=4, retry_at=AT))
     copy = world.copy()
     copy["a"].update({"desired": None, "priority": None, "retry_at": None})
     assert [outcome.event for outcome in world.take_in(copy)] == ["edited"]
@@ -301,7 +300,7 @@ def test_a_time_that_was_only_rounded_is_no_edit(name: str) -> None:
     assert copy["a"][name] == "2026-06-17T22:48:00Z"
     assert world.merge(copy) == []
     stale = world.copy()
-    world.tx.change("a", "requeued", {"state": "queued"})
+    world.tx.change("a", Event.REQUEUED, Change(state=State.QUEUED))
     assert world.merge(stale) == []
     copy["a"]["state"] = "done"
     world.take_in(copy)
@@ -311,7 +310,7 @@ def test_a_time_that_was_only_rounded_is_no_edit(name: str) -> None:
 
 def test_another_time_is_an_edit() -> None:
     world = world_with(State.QUEUED)
-    world.tx.change("a", "auto_requeued", {"retry_at": "2026-06-17T22:48:00.987Z"})
+    world.tx.change("a", Event.AUTO_REQUEUED, Change(retry_at="2026-06-17T22:48:00.987Z"))
     copy = world.copy()
     copy["a"]["retry_at"] = "2026-06-17T22:48:01Z"
     world.take_in(copy)
@@ -327,7 +326,7 @@ def test_a_line_of_state_alone_requeues() -> None:
 
 def test_a_removed_line_is_refused_and_the_record_stays() -> None:
     world = world_with(State.FAILED)
-    world.tx.change("b", "queued", {"state": "queued"})
+    world.tx.change("b", Event.QUEUED, Change(state=State.QUEUED))
     copy = world.copy()
     del copy["a"]
     said = world.take_in(copy)
@@ -339,7 +338,7 @@ def test_a_removed_line_is_refused_and_the_record_stays() -> None:
 def test_an_empty_object_is_one_refusal_not_thousands() -> None:
     world = World()
     for number in range(50):
-        world.tx.change(f"job{number}", "queued", {"state": "queued"})
+        world.tx.change(f"job{number}", Event.QUEUED, Change(state=State.QUEUED))
     copy = world.copy()
     kept = {"job49": copy["job49"]}
     said = world.take_in(kept)
@@ -350,9 +349,9 @@ def test_an_empty_object_is_one_refusal_not_thousands() -> None:
 
 def test_an_old_copy_does_not_bring_a_forgotten_job_back() -> None:
     world = world_with(State.FAILED)
-    world.tx.change("b", "queued", {"state": "queued"})
+    world.tx.change("b", Event.QUEUED, Change(state=State.QUEUED))
     copy = world.copy()
-    world.tx.forget("a")
+    world.tx.delete("a")
     assert world.merge(copy) == []
     copy["a"]["state"] = "queued"
     said = world.take_in(copy)
@@ -375,6 +374,6 @@ def test_a_new_line_makes_a_record_but_not_a_running_one() -> None:
 def test_a_line_that_makes_no_record_is_refused_and_its_job_held() -> None:
     lines = {"a": {"state": "done"}, "b": {"state": "running", "pid": "many"}}
     adopted, held, refused = edits.adopt(lines)
-    assert (adopted.fields, held.fields) == ({"state": "done"}, {"state": "held"})
+    assert (adopted.fields(), held.fields()) == ({"state": "done"}, {"state": "held"})
     assert (refused.job, refused.event) == ("b", "refused")
     assert "pid" in refused.why

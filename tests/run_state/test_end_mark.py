@@ -10,7 +10,10 @@ import pytest
 from dispatcher.base.mounts import Mount
 from dispatcher.errors import LockLostError
 from dispatcher.run_state import lock, rotation
+from dispatcher.run_state.change import Change
 from dispatcher.run_state.end_mark import EndMark
+from dispatcher.run_state.events import Event
+from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 
@@ -77,7 +80,7 @@ def fuse(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def queue(store: Store, job: str) -> None:
     with store.transaction() as tx:
-        tx.change(job, "queued", {"state": "queued"})
+        tx.change(job, Event.QUEUED, Change(state=State.QUEUED))
 
 
 @pytest.mark.usefixtures("fuse")

@@ -13,6 +13,8 @@ import pytest
 
 from dispatcher.base.host import host_name
 from dispatcher.run_state import edits
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Event
 from dispatcher.run_state.external import Presence, presence, taken_gpus
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.projection import Projector
@@ -29,7 +31,7 @@ def store(layout: Layout) -> Store:
     made = Store(layout, by="pod-0")
     with made.transaction() as tx:
         for job in "abc":
-            tx.change(job, "queued", {"state": "queued"})
+            tx.change(job, Event.QUEUED, Change(state=State.QUEUED))
     Projector(made).write()
     return made
 
@@ -94,7 +96,7 @@ def test_claimed_and_ended_between_two_looks(store: Store) -> None:
 def test_of_two_who_claim_at_once_the_dispatcher_gives_way(store: Store) -> None:
     lines = load(store.layout)
     with store.transaction() as tx:
-        tx.change("a", "claimed", {"state": "running", "pod": "pod-0", "pid": 5, "attempt": 1, "host": "here"})
+        tx.change("a", Event.CLAIMED, Change(state=State.RUNNING, pod="pod-0", pid=5, attempt=1, host="here"))
     lines["a"].update(CLAIM)
     save(store, lines)
     record = store.records["a"]
@@ -106,8 +108,8 @@ def test_of_two_who_claim_at_once_the_dispatcher_gives_way(store: Store) -> None
 def test_what_was_done_meanwhile_is_not_claimed(store: Store) -> None:
     lines = load(store.layout)
     with store.transaction() as tx:
-        tx.change("a", "claimed", {"state": "running", "pod": "pod-0", "attempt": 1})
-        tx.change("a", "done", {"state": "done"})
+        tx.change("a", Event.CLAIMED, Change(state=State.RUNNING, pod="pod-0", attempt=1))
+        tx.change("a", Event.DONE, Change(state=State.DONE))
     lines["a"].update(CLAIM)
     save(store, lines)
     assert store.records["a"].state is State.DONE
@@ -150,9 +152,9 @@ def test_a_claim_of_a_job_that_nobody_has_queued_yet(store: Store) -> None:
 
 def test_what_runs_in_an_adopted_file_runs_outside(layout: Layout) -> None:
     ours = {"state": "running", "pod": "pod-0", "attempt": 3, "rev": 9}
-    adopted = {outcome.job: outcome.fields for outcome in edits.adopt({"a": CLAIM, "b": DONE, "c": ours})}
+    adopted = {outcome.job: outcome.fields() for outcome in edits.adopt({"a": CLAIM, "b": DONE, "c": ours})}
     assert [fields.get("external") for fields in adopted.values()] == [True, None, None]
-    assert edits.adopt({"c": ours}, is_foreign=True)[0].fields["external"] is True
+    assert edits.adopt({"c": ours}, is_foreign=True)[0].change.external is True
 
 
 @pytest.fixture

@@ -13,9 +13,11 @@ from run_state.lines import AT
 
 from dispatcher.errors import FormatError
 from dispatcher.run_state import edits, journal, status_file
+from dispatcher.run_state.change import Change, split
+from dispatcher.run_state.events import Event
 from dispatcher.run_state.fold import Fold, snapshot
 from dispatcher.run_state.merge import merge
-from dispatcher.run_state.states import DEFAULTS, Record, make_record
+from dispatcher.run_state.states import DEFAULTS, Record, State, make_record
 from dispatcher.run_state.transaction import Transaction
 from dispatcher.workspace import Layout
 
@@ -44,7 +46,12 @@ class World:
     def __init__(self, **fields: Any) -> None:
         self.fold = Fold()
         self.tx = Transaction(self.fold, Layout("/nowhere"), "pod-0", AT)
-        self.tx.change("a", "queued", {"state": "failed", **fields})
+        change, extra = split({"state": "failed", **fields})
+        self.tx.change("a", Event.QUEUED, change, extra=extra)
+
+    def change(self, name: str, value: Any) -> None:
+        change, extra = split({name: value})
+        self.tx.change("a", Event.EDITED, change, extra=extra)
 
     def line(self) -> dict[str, Any]:
         return status_file.parse(status_file.render(self.fold.records), "status")["a"]
@@ -56,7 +63,7 @@ class World:
         outcomes = merge(saved, edits.Known(fold.records, fold.born, fold.seq, fold.version))
         for outcome in outcomes:
             if outcome.event != "refused":
-                self.tx.change(outcome.job, outcome.event, dict(outcome.fields))
+                self.tx.change(outcome.job, outcome.event, outcome.change, extra=outcome.extra)
         return [outcome.event for outcome in outcomes]
 
     def check_files(self) -> None:
@@ -87,7 +94,7 @@ def test_a_falsy_value_is_kept_shown_and_removed(name: str, value: Any) -> None:
         # 0.0 is 0, but `false` is not, and neither is an empty text.
         assert (shown, isinstance(shown, bool)) == (value, isinstance(value, bool))
     world.check_files()
-    world.tx.change("a", "x", {name: None})
+    world.change(name, None)
     now = world.fold.records["a"]
     assert now == make_record({"state": "failed", "rev": now.rev})
     assert name not in world.line()
@@ -108,7 +115,7 @@ def test_a_line_that_writes_out_what_stands_there_is_no_edit(name: str, value: A
 def test_a_requeued_record_keeps_nothing_falsy_of_the_last_attempt(name: str, value: Any) -> None:
     world = World(**{name: value})
     assert world.save({"state": "queued"}) == ["requeued"]
-    kept = {name: value} if name in DEFAULTS and name != "priority" and name not in edits.FRESH_START else {}
+    kept = {name: value} if name in DEFAULTS and name != "priority" and name not in edits.FRESH_START.fields() else {}
     assert world.fold.records["a"] == make_record({"state": "queued", "rev": 2, **kept})
     world.check_files()
 
@@ -142,7 +149,7 @@ def test_a_change_of_one_falsy_field_leaves_another_alone(one: str, other: str, 
         return
     values = dict(CASES)
     world = World(**{one: values[one], other: values[other]})
-    world.tx.change("a", "x", {one: None})
+    world.change(one, None)
     now = world.fold.records["a"]
     assert now == make_record({"state": "failed", other: values[other], "rev": now.rev})
 
@@ -150,6 +157,6 @@ def test_a_change_of_one_falsy_field_leaves_another_alone(one: str, other: str, 
 def test_a_record_that_is_requeued_gives_gpu_zero_back() -> None:
     """As a restarted pod books GPUs: by the record."""
     world = World(gpu=0, exit_code=0, pid=0)
-    world.tx.change("a", "requeued", {"state": "queued", **edits.FRESH_START})
+    world.tx.change("a", Event.REQUEUED, edits.FRESH_START | Change(state=State.QUEUED))
     record: Record = world.fold.records["a"]
     assert (record.gpu, record.exit_code, record.pid) == (None, None, None)

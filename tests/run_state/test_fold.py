@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from run_state.lines import AT, histories
 
 from dispatcher.run_state import journal
+from dispatcher.run_state.events import Event
 from dispatcher.run_state.fold import STREAK_LENGTH, Fold, signature, snapshot, tripped
 from dispatcher.run_state.journal import Line
 
@@ -97,9 +98,9 @@ def failure(
     data = {"method": method, "gpu": gpu}
     ended = {"state": "failed", "error": error, "reason": reason}
     return [
-        Line(seq=seq, at=AT, by="p", event="queued", job=job, set={"state": "queued"}),
-        Line(seq=seq + 1, at=AT, by="p", event="claimed", job=job, set={"state": "running"}),
-        Line(seq=seq + 2, at=AT, by="p", event="failed", job=job, set=ended, data=data),
+        Line(seq=seq, at=AT, by="p", event=Event.QUEUED, job=job, set={"state": "queued"}),
+        Line(seq=seq + 1, at=AT, by="p", event=Event.CLAIMED, job=job, set={"state": "running"}),
+        Line(seq=seq + 2, at=AT, by="p", event=Event.FAILED, job=job, set=ended, data=data),
     ]
 
 
@@ -139,22 +140,22 @@ def test_a_pause_shows_one_example_word_for_word() -> None:
     assert f"the last one, job4: exit 1: {alike[-1]}" in why
 
 
-def ending(seq: int, event: str, job: str, **data: Any) -> Line:
-    state = {"done": "done", "failed": "failed"}.get(event, "queued")
+def ending(seq: int, event: Event, job: str, **data: Any) -> Line:
+    state = {Event.DONE: "done", Event.FAILED: "failed"}.get(event, "queued")
     return Line(seq=seq, at=AT, by="p", event=event, job=job, set={"state": state, "reason": "lost"}, data=data)
 
 
 def test_a_host_trips_when_different_jobs_cannot_run_there_in_a_row() -> None:
     fold = Fold()
     suspect = {"host": "host:h", "suspect": True}
-    fold.extend(ending(n, "auto_requeued", f"job{n % 4}", **suspect) for n in range(1, 21))
+    fold.extend(ending(n, Event.AUTO_REQUEUED, f"job{n % 4}", **suspect) for n in range(1, 21))
     assert tripped(fold.streaks["host:h"], "host:h") is None
-    fold.extend([ending(21, "failed", "job5", **suspect)])
+    fold.extend([ending(21, Event.FAILED, "job5", **suspect)])
     why = tripped(fold.streaks["host:h"], "host:h")
     assert why is not None
     assert "job5" in why
     # One that told how it ended shows that the host is well.
-    fold.extend([ending(22, "failed", "job6", method="fft", host="host:h")])
+    fold.extend([ending(22, Event.FAILED, "job6", method="fft", host="host:h")])
     assert "host:h" not in fold.streaks
     assert "fft" in fold.streaks
 
@@ -171,9 +172,9 @@ def test_a_gpu_trips_only_when_different_methods_fail_on_it() -> None:
 
 def test_a_refusal_of_a_job_without_record_is_settled_without_making_one() -> None:
     fold = Fold()
-    fold.extend([Line(seq=1, at=AT, by="p", event="refused", job="x", data={"line": "l", "why": "w"})])
+    fold.extend([Line(seq=1, at=AT, by="p", event=Event.REFUSED, job="x", data={"line": "l", "why": "w"})])
     assert set(fold.refusals) == {"x"}
-    fold.extend([Line(seq=2, at=AT, by="p", event="cleared", job="x", data={})])
+    fold.extend([Line(seq=2, at=AT, by="p", event=Event.CLEARED, job="x", data={})])
     assert fold.refusals == {}
     assert fold.records == {}
 
@@ -182,8 +183,8 @@ def test_a_corrected_line_of_a_new_job_settles_its_refusal() -> None:
     for bulk in (False, True):
         fold = Fold()
         lines = [
-            Line(seq=1, at=AT, by="p", event="refused", job="x", data={"line": "l", "why": "quued"}),
-            Line(seq=2, at=AT, by="p", event="adopted", job="x", set={"state": "queued"}),
+            Line(seq=1, at=AT, by="p", event=Event.REFUSED, job="x", data={"line": "l", "why": "quued"}),
+            Line(seq=2, at=AT, by="p", event=Event.ADOPTED, job="x", set={"state": "queued"}),
         ]
         (fold.extend_in_bulk if bulk else fold.extend)(lines)
         assert fold.refusals == {}

@@ -17,6 +17,9 @@ import pytest
 
 from dispatcher.errors import LockLostError, LockTimeoutError, StorageError
 from dispatcher.run_state import hardlink_lock, journal
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Event
+from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 
@@ -47,7 +50,7 @@ class RecordLostError(Exception):
 def test_a_race_for_a_name_is_tried_again(layout: Layout, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     fail_once(monkeypatch, error)
     with store(layout, "pod").transaction(timeout_s=10) as tx:
-        tx.change("job", "queued", {"state": "queued"})
+        tx.change("job", Event.QUEUED, Change(state=State.QUEUED))
 
 
 def test_a_disk_that_is_full_is_said_also_from_within_a_group(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,19 +105,19 @@ def test_a_holder_of_this_host_that_was_killed_holds_nobody_up(layout: Layout) -
         assert doomed.stdout.readline() == b"1\n"
         doomed.kill()
     with store(layout, "next").transaction(timeout_s=10) as tx:
-        tx.change("next", "queued", {"state": "queued"})
+        tx.change("next", Event.QUEUED, Change(state=State.QUEUED))
 
 
 def test_a_holder_that_nobody_knows_loses_the_lock_and_can_write_no_more(layout: Layout, another_host: None) -> None:
     slow, quick = store(layout, "slow", 1.0), store(layout, "quick", 1.0)
     with slow.transaction() as tx:
-        tx.change("before", "queued", {"state": "queued"})
+        tx.change("before", Event.QUEUED, Change(state=State.QUEUED))
 
     def be_late() -> None:
         with slow.transaction() as tx:
-            tx.change("late", "queued", {"state": "queued"})
+            tx.change("late", Event.QUEUED, Change(state=State.QUEUED))
             with quick.transaction(timeout_s=30) as other:
-                other.change("quick", "queued", {"state": "queued"})
+                other.change("quick", Event.QUEUED, Change(state=State.QUEUED))
 
     with pytest.raises(LockLostError, match="others may have taken it since"):
         be_late()

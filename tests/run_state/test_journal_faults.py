@@ -13,6 +13,8 @@ import pytest
 
 from dispatcher.errors import DamagedJournalError, FormatError, LockTimeoutError, StaleViewError, StorageError
 from dispatcher.run_state import journal, rotation
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Blame, Event
 from dispatcher.run_state.projection import Projector
 from dispatcher.run_state.repair import repair
 from dispatcher.run_state.states import Record, State
@@ -25,13 +27,13 @@ def grown(layout: Layout, *, projected: bool = True) -> Store:
     store = Store(layout, by="pod-0")
     with store.transaction() as tx:
         for job in "abcd":
-            tx.change(job, "queued", {"state": "queued"})
+            tx.change(job, Event.QUEUED, Change(state=State.QUEUED))
     with store.transaction() as tx:
-        tx.change("a", "claimed", {"state": "running", "attempt": 1, "pod": "pod-0"})
+        tx.change("a", Event.CLAIMED, Change(state=State.RUNNING, attempt=1, pod="pod-0"))
     with store.transaction() as tx:
-        tx.change("a", "done", {"state": "done", "exit_code": 0}, data={"method": "fft"})
+        tx.change("a", Event.DONE, Change(state=State.DONE, exit_code=0), data=Blame(method="fft"))
     with store.transaction() as tx:
-        tx.change("b", "held", {"state": "held", "note": "später"})
+        tx.change("b", Event.HELD, Change(state=State.HELD), extra={"note": "später"})
     if projected:
         Projector(store).write()
     return store
@@ -97,7 +99,7 @@ def test_a_cut_at_every_byte_without_the_head_comes_back_from_the_status_file(qu
             job: r for job, r in expected.items() if job != "a"
         }
         with found.transaction() as tx:
-            tx.change("c", "held", {"state": "held"})
+            tx.change("c", Event.HELD, Change(state=State.HELD))
         assert reopened(layout).records == found.records
         shutil.rmtree(layout.root)
 
@@ -144,7 +146,7 @@ def test_the_head_can_be_lost(layout: Layout, damage: bytes) -> None:
     assert found.records == store.records
     # Those who were there before go on with it.
     with store.transaction() as tx:
-        tx.change("c", "held", {"state": "held"})
+        tx.change("c", Event.HELD, Change(state=State.HELD))
     found.refresh()
     assert found.records == store.records
 
@@ -192,7 +194,7 @@ def test_a_removed_journal_is_rebuilt_from_the_status_file(layout: Layout) -> No
     # The number is a new one, so those who have read the old file notice.
     assert journal.generations(layout) == [2]
     with store.transaction() as tx:
-        tx.change("c", "held", {"state": "held"})
+        tx.change("c", Event.HELD, Change(state=State.HELD))
     found.refresh()
     assert found.records == store.records
 
@@ -213,7 +215,7 @@ def test_what_is_removed_while_dispatchers_run_makes_no_two_of_them(layout: Layo
     ):
         pass
     with store.transaction() as tx:
-        tx.change("c", "held", {"state": "held"})
+        tx.change("c", Event.HELD, Change(state=State.HELD))
     newcomer.refresh()
     assert newcomer.records == store.records
 
@@ -224,7 +226,7 @@ def test_a_journal_that_another_took_the_place_of_is_read_anew(layout: Layout, t
     other.root.mkdir()
     others = grown(other)
     with others.transaction() as tx:
-        tx.change("z" * 500, "queued", {"state": "queued"})
+        tx.change("z" * 500, Event.QUEUED, Change(state=State.QUEUED))
     os.rename(other.journal(1), layout.journal(1))
     os.rename(other.lock_file, layout.root / "head")
     layout.lock_file.write_bytes((layout.root / "head").read_bytes())
@@ -253,8 +255,8 @@ def test_a_change_is_on_the_disk_before_the_head_tells_of_it(layout: Layout, mon
     monkeypatch.setattr(os, "pwrite", noted_pwrite)
     monkeypatch.setattr(os, "fsync", noted_fsync)
     with store.transaction() as tx:
-        tx.change("c", "held", {"state": "held"})
-        tx.change("d", "held", {"state": "held"})
+        tx.change("c", Event.HELD, Change(state=State.HELD))
+        tx.change("d", Event.HELD, Change(state=State.HELD))
     assert calls == [("write", "000001.jsonl"), ("sync", "000001.jsonl"), ("write", "claims.lock")]
     calls.clear()
     with store.transaction():
@@ -290,7 +292,7 @@ def test_an_unfinished_batch_counts_for_nothing_without_a_head(layout: Layout) -
     expected = dict(store.records)
     with store.transaction() as tx:
         for number in range(50):
-            tx.change(f"new{number}", "queued", {"state": "queued"})
+            tx.change(f"new{number}", Event.QUEUED, Change(state=State.QUEUED))
     data = layout.journal(1).read_bytes()
     os.truncate(layout.journal(1), len(data) - 10)
     layout.lock_file.unlink()
@@ -300,10 +302,10 @@ def test_an_unfinished_batch_counts_for_nothing_without_a_head(layout: Layout) -
 def test_history_is_one_story_over_all_generations(layout: Layout) -> None:
     store = grown(layout)
     told = list(journal.history(layout))
-    for state in ("held", "queued"):
+    for state, event in ((State.HELD, Event.HELD), (State.QUEUED, Event.REQUEUED)):
         assert rotation.rotate(store)
         with store.transaction() as tx:
-            tx.change("c", "held" if state == "held" else "requeued", {"state": state})
+            tx.change("c", event, Change(state=state))
         told = [*told, *list(journal.history(layout))[-1:]]
     assert journal.generations(layout) == [1, 2, 3]
     assert [path.name for path in sorted(layout.journal_dir.iterdir())] == [

@@ -10,7 +10,9 @@ import pytest
 
 from dispatcher.errors import DamagedJournalError
 from dispatcher.run_state import journal, replica
+from dispatcher.run_state.change import Change
 from dispatcher.run_state.checksum import BLOCK, RunningChecksum
+from dispatcher.run_state.events import Event
 from dispatcher.run_state.journal import Line
 from dispatcher.run_state.repair import repair
 from dispatcher.run_state.states import State
@@ -23,12 +25,12 @@ AT = "2026-06-17T22:48:00.123Z"
 def queue(store: Store, *jobs: str, note: str = "") -> None:
     with store.transaction() as tx:
         for job in jobs:
-            tx.change(job, "queued", {"state": "queued", "note": note})
+            tx.change(job, Event.QUEUED, Change(state=State.QUEUED), extra={"note": note})
 
 
 def write_late(layout: Layout, offset: int, seq: int, length: int = 0) -> None:
     """What a host does that decided at this length of the journal and is heard of only now."""
-    line = Line(seq=seq, at=AT, by="late", event="queued", job="late", set={"state": "queued", "note": ""})
+    line = Line(seq=seq, at=AT, by="late", event=Event.QUEUED, job="late", set={"state": "queued", "note": ""})
     line.set["note"] = "x" * max(0, length - len(journal.encode(line)) - 1)
     fd = os.open(layout.journal(1), os.O_WRONLY)
     os.pwrite(fd, journal.encode(line) + b"\n", offset)
@@ -94,7 +96,7 @@ def test_far_back_in_a_long_journal_it_is_noticed_within_one_round(layout: Layou
         queue(store, *(f"job-{number:03}" for number in range(400)))
         with store.transaction() as tx:
             for number in range(400):
-                tx.forget(f"job-{number:03}")
+                tx.delete(f"job-{number:03}")
     write_late(layout, offset, seq + 1)
     with pytest.raises(DamagedJournalError, match=r"doctor --repair"):
         for _ in range(store.offset // BLOCK + 1):

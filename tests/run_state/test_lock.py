@@ -18,8 +18,11 @@ import pytest
 
 from dispatcher.errors import LockError, LockTimeoutError
 from dispatcher.run_state import journal
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Event
 from dispatcher.run_state.head import HEAD_SIZE, Head, decode_head, encode_head
 from dispatcher.run_state.lock import KINDS, ClaimsLock
+from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 
@@ -103,7 +106,7 @@ def test_a_killed_holder_blocks_nobody_and_changes_nothing(layout: Layout, kind:
 
 def change(store: Store, timeout_s: float) -> None:
     with store.transaction(timeout_s) as tx:
-        tx.change("a", "queued", {"state": "queued"})
+        tx.change("a", Event.QUEUED, Change(state=State.QUEUED))
 
 
 def test_the_message_names_the_holder(layout: Layout) -> None:
@@ -135,7 +138,7 @@ def test_a_stopped_process_that_waits_holds_up_nobody(layout: Layout) -> None:
         os.kill(process.pid, signal.SIGSTOP)
     try:
         with store.transaction(timeout_s=10) as tx:
-            tx.change("b", "queued", {"state": "queued"})
+            tx.change("b", Event.QUEUED, Change(state=State.QUEUED))
     finally:
         os.kill(process.pid, signal.SIGCONT)
     assert process.stdout.readline() == "done\n"
@@ -185,7 +188,7 @@ def test_two_first_starts_with_different_settings(layout: Layout) -> None:
     with pytest.raises(LockError, match="this workspace uses flock"):
         change(other, 5)
     with one.transaction() as tx:
-        tx.change("b", "queued", {"state": "queued"})
+        tx.change("b", Event.QUEUED, Change(state=State.QUEUED))
 
 
 def test_everybody_follows_to_the_hard_link_lock(layout: Layout) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from dispatcher.run_state import journal, rotation
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Event
 from dispatcher.run_state.projection import Projector
 from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
@@ -34,7 +36,7 @@ def test_manifests_are_looked_at_once_for_a_whole_file(layout: Layout) -> None:
     looks: list[int] = []
     store = Store(layout, by="pod-0", manifest_jobs=lambda: looks.append(1) or {"known499"})
     with store.transaction() as tx:
-        tx.change("a", "queued", {"state": "queued"})
+        tx.change("a", Event.QUEUED, Change(state=State.QUEUED))
     Projector(store).write()
     save(layout, store, {**loaded(layout), "a": {"state": "held"}})
     assert not looks
@@ -48,9 +50,9 @@ def new_store(layout: Layout, manifest: set[str], jobs: list[str] | None = None)
     made = Store(layout, by="pod-0", manifest_jobs=lambda: manifest)
     with made.transaction() as tx:
         for job in jobs or JOBS:
-            tx.change(job, "queued", {"state": "queued"})
-            tx.change(job, "claimed", {"state": "running", "attempt": 1})
-            tx.change(job, "failed", {"state": "failed"})
+            tx.change(job, Event.QUEUED, Change(state=State.QUEUED))
+            tx.change(job, Event.CLAIMED, Change(state=State.RUNNING, attempt=1))
+            tx.change(job, Event.FAILED, Change(state=State.FAILED))
     Projector(made).write()
     return made
 
@@ -79,7 +81,7 @@ def test_a_renamed_job_is_one_refusal_and_makes_no_record(layout: Layout, store:
     lines = renamed(loaded(layout), old, new)
     if rev == "before":
         with store.transaction() as tx:
-            tx.change(old, "requeued", {"state": "queued"})
+            tx.change(old, Event.REQUEUED, Change(state=State.QUEUED))
     elif rev == "none":
         del lines[new]["rev"]
     record = store.records[old]
@@ -142,14 +144,14 @@ def test_a_copy_that_is_older_than_the_journal_is_one_refusal(layout: Layout) ->
     copy = loaded(layout)
     with store.transaction() as tx:
         for job in jobs:
-            tx.change(job, "requeued", {"state": "queued"})
+            tx.change(job, Event.REQUEUED, Change(state=State.QUEUED))
     # As years of rotations and a disk that was tidied up leave it.
     assert rotation.rotate(store)
     for generation in journal.generations(layout)[:-1]:
         journal.packed(layout.journal(generation)).unlink()
     newcomer = Store(layout, by="pod-1", manifest_jobs=lambda: set(jobs))
     with newcomer.transaction() as tx:
-        tx.change("job7", "held", {"state": "held"})
+        tx.change("job7", Event.HELD, Change(state=State.HELD))
     # This line is of now, and counts.
     copy["job9"] = {**newcomer.records["job9"].fields(), "state": "held"}
     begun_s = time.process_time()
@@ -167,8 +169,8 @@ def test_an_old_line_that_says_what_the_record_says_is_no_edit(layout: Layout, s
     copy = loaded(layout)
     with store.transaction() as tx:
         for job in JOBS:
-            tx.change(job, "x", {"priority": 1})
-            tx.change(job, "x", {"priority": None})
+            tx.change(job, Event.EDITED, Change(priority=1))
+            tx.change(job, Event.EDITED, Change(priority=None))
     assert rotation.rotate(store)
     for generation in journal.generations(layout)[:-1]:
         os.unlink(journal.packed(layout.journal(generation)))

@@ -13,7 +13,10 @@ import pytest
 
 from dispatcher.base import host
 from dispatcher.run_state import rotation
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Event
 from dispatcher.run_state.projection import Projector
+from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 
@@ -32,7 +35,7 @@ def test_every_file_follows_the_workspace(layout: Layout, umask: int, mode: int)
     store.prepare()
     with store.transaction() as tx:
         for job in "ab":
-            tx.change(job, "queued", {"state": "queued"})
+            tx.change(job, Event.QUEUED, Change(state=State.QUEUED))
         assert tx.make_attempt("a", 1) is not None
     Projector(store).write()
     lines = json.loads(layout.status_file.read_bytes())
@@ -42,7 +45,7 @@ def test_every_file_follows_the_workspace(layout: Layout, umask: int, mode: int)
     assert rotation.rotate(store)
     store.use_hardlink_lock()
     with store.transaction() as tx:
-        tx.change("b", "held", {"state": "held"})
+        tx.change("b", Event.HELD, Change(state=State.HELD))
     seen = set()
     for path in (layout.run_state, *layout.run_state.rglob("*")):
         found = path.stat()
@@ -93,7 +96,7 @@ def change_as(uid: int, gid: int, layout: Layout, job: str) -> None:
     os.umask(0o077)
     store = Store(layout, by=f"user-{uid}")
     with store.transaction() as tx:
-        tx.change(job, "queued", {"state": "queued"})
+        tx.change(job, Event.QUEUED, Change(state=State.QUEUED))
         tx.make_attempt(job, 1)
     Projector(store).write()
     rotation.rotate(store)

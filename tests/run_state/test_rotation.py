@@ -11,6 +11,9 @@ import forks
 import pytest
 
 from dispatcher.run_state import journal, rotation
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Blame, Event, Paused, Refused
+from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 
@@ -19,16 +22,16 @@ def busy(layout: Layout) -> Store:
     store = Store(layout, by="pod-0")
     with store.transaction() as tx:
         for job in "abcdef":
-            tx.change(job, "queued", {"state": "queued"})
-        tx.note("paused", {"scope": "lora", "why": "five alike"})
-        tx.note("refused", {"line": '"x": {}', "why": "no state"}, job="x")
-        tx.forget("f")
+            tx.change(job, Event.QUEUED, Change(state=State.QUEUED))
+        tx.note(Paused(scope="lora", why="five alike"))
+        tx.note(Refused(line='"x": {}', why="no state"), job="x")
+        tx.delete("f")
     for job in "abc":
         with store.transaction() as tx:
-            tx.change(job, "claimed", {"state": "running", "attempt": 1, "note": ["ü", 1.5, None]})
+            tx.change(job, Event.CLAIMED, Change(state=State.RUNNING, attempt=1), extra={"note": ["ü", 1.5, None]})
         with store.transaction() as tx:
-            fields = {"state": "failed", "error": "CUDA error 700", "reason": "exit 1"}
-            tx.change(job, "failed", fields, data={"method": "fft", "gpu": "gpu:h:1"})
+            failed = Change(state=State.FAILED, error="CUDA error 700", reason="exit 1")
+            tx.change(job, Event.FAILED, failed, data=Blame(method="fft", gpu="gpu:h:1"))
     return store
 
 
@@ -55,7 +58,7 @@ def test_everybody_finds_the_same_after_it(layout: Layout) -> None:
         assert said(other) == before
         assert other.generation == 2
     with elder.transaction() as tx:
-        tx.change("d", "held", {"state": "held"})
+        tx.change("d", Event.HELD, Change(state=State.HELD))
     for other in (store, newcomer, waiting):
         other.refresh()
         assert said(other) == said(elder)
@@ -78,8 +81,8 @@ def test_what_is_changed_while_it_is_prepared_is_not_lost(layout: Layout, monkey
 
     def overtake() -> None:
         with other.transaction() as tx:
-            tx.change("d", "held", {"state": "held"})
-            tx.change("e", "held", {"state": "held"})
+            tx.change("d", Event.HELD, Change(state=State.HELD))
+            tx.change("e", Event.HELD, Change(state=State.HELD))
 
     once_synced(monkeypatch, overtake)
     assert rotation.rotate(store)
@@ -122,7 +125,7 @@ def test_it_is_worthwhile_only_for_many_lines_per_record(layout: Layout) -> None
     assert not store.rotate_if_worthwhile()
     with store.transaction() as tx:
         for number in range(60_000):
-            tx.note("paused", {"scope": "fft", "why": str(number)})
+            tx.note(Paused(scope="fft", why=str(number)))
     assert store.rotate_if_worthwhile()
     assert store.generation == 2
     assert not store.rotate_if_worthwhile()

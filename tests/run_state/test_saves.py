@@ -22,6 +22,8 @@ import pytest
 from dispatcher.base.host import process_name
 from dispatcher.errors import StatusFileError
 from dispatcher.run_state import projection, status_file
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Event
 from dispatcher.run_state.head import peek_head
 from dispatcher.run_state.projection import Projector, restore
 from dispatcher.run_state.states import State
@@ -34,9 +36,9 @@ def store(layout: Layout) -> Store:
     made = Store(layout, by="pod-0")
     with made.transaction() as tx:
         for job in "abc":
-            tx.change(job, "queued", {"state": "queued"})
-            tx.change(job, "claimed", {"state": "running", "attempt": 1})
-            tx.change(job, "failed", {"state": "failed", "error": "boom"})
+            tx.change(job, Event.QUEUED, Change(state=State.QUEUED))
+            tx.change(job, Event.CLAIMED, Change(state=State.RUNNING, attempt=1))
+            tx.change(job, Event.FAILED, Change(state=State.FAILED, error="boom"))
     Projector(made).write()
     return made
 
@@ -91,7 +93,7 @@ def test_the_snippet_of_the_lab_requeues(layout: Layout, store: Store) -> None:
         # Meanwhile somebody else's entry has moved on.
         with store.transaction() as tx:
             if job == "a":
-                tx.change("c", "requeued", {"state": "queued"})
+                tx.change("c", Event.REQUEUED, Change(state=State.QUEUED))
         assert store.records[job].state is State.QUEUED
     assert store.records["c"].state is State.QUEUED
     Projector(store).write()
@@ -101,9 +103,9 @@ def test_the_snippet_of_the_lab_requeues(layout: Layout, store: Store) -> None:
 def test_a_script_that_rewrites_an_old_copy_changes_its_one_line(layout: Layout, store: Store) -> None:
     copy = loaded(layout)
     with store.transaction() as tx:
-        tx.change("b", "requeued", {"state": "queued"})
-        tx.change("b", "claimed", {"state": "running", "attempt": 2})
-        tx.change("new", "queued", {"state": "queued"})
+        tx.change("b", Event.REQUEUED, Change(state=State.QUEUED))
+        tx.change("b", Event.CLAIMED, Change(state=State.RUNNING, attempt=2))
+        tx.change("new", Event.QUEUED, Change(state=State.QUEUED))
     Projector(store).write()
     copy["a"]["state"] = "queued"
     write_in_place(layout.status_file, json.dumps(copy))
@@ -121,13 +123,13 @@ def test_a_whole_copy_that_is_thousands_of_changes_old_costs_one_reading_of_the_
     jobs = [f"job{number}" for number in range(3_000)]
     with store.transaction() as tx:
         for job in jobs:
-            tx.change(job, "queued", {"state": "queued"})
+            tx.change(job, Event.QUEUED, Change(state=State.QUEUED))
     Projector(store).write()
     copy = loaded(layout)
     for state in ("running", "done"):
         with store.transaction() as tx:
             for job in jobs:
-                tx.change(job, "x", {"state": state})
+                tx.change(job, Event.EDITED, Change(state=state))
     copy["job7"]["priority"] = 9
     write_in_place(layout.status_file, json.dumps(copy))
     newcomer = Store(layout, by="pod-1")
@@ -145,7 +147,7 @@ def test_an_editor_that_has_the_file_open_while_it_is_replaced(layout: Layout, s
     with open(layout.status_file, "r+", encoding="utf-8") as editor:
         text = editor.read()
         with store.transaction() as tx:
-            tx.change("b", "requeued", {"state": "queued"})
+            tx.change("b", Event.REQUEUED, Change(state=State.QUEUED))
         projector.write()
         editor.seek(0)
         editor.write(text.replace('"a": {"state": "failed"', '"a": {"state": "queued"'))
@@ -165,7 +167,7 @@ def test_a_command_that_ends_waits_for_a_save_that_is_half_written(layout: Layou
     projector = Projector(store)
     text = layout.status_file.read_text(encoding="utf-8").replace('"a": {"state": "failed"', '"a": {"state": "queued"')
     with store.transaction() as tx:
-        tx.change("b", "requeued", {"state": "queued"})
+        tx.change("b", Event.REQUEUED, Change(state=State.QUEUED))
     with open(layout.status_file, "r+", encoding="utf-8") as editor:
         projector.write()
         editor.truncate(0)
@@ -180,7 +182,7 @@ def test_a_command_that_ends_waits_for_a_save_that_is_half_written(layout: Layou
 def test_what_others_change_is_projected_too(layout: Layout, store: Store) -> None:
     assert not store.status_is_stale
     with Store(layout, by="pod-1").transaction() as tx:
-        tx.change("a", "requeued", {"state": "queued"})
+        tx.change("a", Event.REQUEUED, Change(state=State.QUEUED))
     touch(store)
     assert store.status_is_stale
     Projector(store).write()
@@ -211,7 +213,7 @@ def test_a_file_that_cannot_be_read_stops_nothing_and_is_left_alone(layout: Layo
     layout.status_file.write_bytes(BROKEN[name])
     projector = Projector(store)
     with store.transaction() as tx:
-        tx.change("b", "requeued", {"state": "queued"})
+        tx.change("b", Event.REQUEUED, Change(state=State.QUEUED))
     assert store.records["a"] == records["a"]
     assert store.problem is not None
     assert re.search(r"matrix_status\.json: lines? [12]\b", store.problem)
@@ -356,7 +358,7 @@ def test_a_save_at_the_moment_of_the_replacement(
 
     monkeypatch.setattr(projection, "_renameat2", lambda: late)
     with store.transaction() as tx:
-        tx.change("b", "requeued", {"state": "queued"})
+        tx.change("b", Event.REQUEUED, Change(state=State.QUEUED))
     projector = Projector(store)
     projector.write()
     assert saved
@@ -388,7 +390,7 @@ def requeue_as_nobody(layout: Layout) -> None:
     os.setresuid(65534, 65534, 65534)
     store = Store(layout, by="pod-1")
     with store.transaction() as tx:
-        tx.change("a", "requeued", {"state": "queued"})
+        tx.change("a", Event.REQUEUED, Change(state=State.QUEUED))
     assert "Permission denied" in (store.problem or "")
 
 
@@ -412,7 +414,7 @@ def test_editors_and_dispatchers_at_the_same_time_lose_nothing(layout: Layout, s
     """A script that never locks rewrites the whole file again and again while the store and its projection go on."""
     with store.transaction() as tx:
         for number in range(40):
-            tx.change(f"job{number}", "queued", {"state": "queued"})
+            tx.change(f"job{number}", Event.QUEUED, Change(state=State.QUEUED))
     projector = Projector(store)
     projector.write()
     program = f"""
@@ -448,7 +450,7 @@ def test_editors_and_dispatchers_at_the_same_time_lose_nothing(layout: Layout, s
             turns += 1
             job = f"job{rng.randrange(40)}"
             with store.transaction() as tx:
-                tx.change(job, "turned", {"priority": turns})
+                tx.change(job, Event.EDITED, Change(priority=turns))
             projector.write()
             projector.look_at_retired()
         assert script.returncode == 0, script.stderr.read() if script.stderr else ""

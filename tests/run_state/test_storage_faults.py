@@ -15,6 +15,8 @@ import pytest
 
 from dispatcher.errors import StorageError
 from dispatcher.run_state import journal, rotation, status_file
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Event
 from dispatcher.run_state.projection import Projector
 from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
@@ -36,7 +38,7 @@ def small_disk(tmp_path: Path) -> Iterator[Layout]:
 def queue(store: Store, jobs: list[str]) -> None:
     with store.transaction() as tx:
         for job in jobs:
-            tx.change(job, "queued", {"state": "queued"})
+            tx.change(job, Event.QUEUED, Change(state=State.QUEUED))
 
 
 def fill(layout: Layout) -> Path:
@@ -70,7 +72,7 @@ def test_a_full_disk_loses_nothing_and_is_overcome(small_disk: Layout) -> None:
     with pytest.raises(StorageError, match="the disk is full"), store.transaction() as tx:
         for number in range(2_000):
             assert tx.make_attempt("a", number) is not None
-            tx.change("a", "edited", {"note": "x" * 1000})
+            tx.change("a", Event.EDITED, Change(), extra={"note": "x" * 1000})
     assert not small_disk.job_dir("a").is_dir() or os.listdir(small_disk.job_dir("a")) == []
     store.status_is_stale = True
     with pytest.raises(StorageError, match="the disk is full"):
@@ -101,7 +103,7 @@ def test_a_hand_edit_waits_while_the_disk_is_full(small_disk: Layout) -> None:
     # What does not fit any more is the change, and with it what the person did.
     for _ in range(3):
         with pytest.raises(StorageError, match="the disk is full"), store.transaction() as tx:
-            tx.change("b", "edited", {"note": "x" * 100_000})
+            tx.change("b", Event.EDITED, Change(), extra={"note": "x" * 100_000})
         assert store.records["a"].state is State.QUEUED
     ballast.unlink()
     queue(store, ["c"])
@@ -178,9 +180,9 @@ def test_a_clock_that_jumps_by_a_day_changes_no_order(layout: Layout) -> None:
     times = iter([now, now + 86_400, now - 86_400, now, now - 10 * 86_400, now + 1, now + 2])
     store = Store(layout, by="pod-0", wall_clock=lambda: next(times))
     queue(store, ["a"])
-    for state, event in (("held", "held"), ("queued", "requeued"), ("held", "held")):
+    for state, event in ((State.HELD, Event.HELD), (State.QUEUED, Event.REQUEUED), (State.HELD, Event.HELD)):
         with store.transaction() as tx:
-            tx.change("a", event, {"state": state})
+            tx.change("a", event, Change(state=state))
     fresh = Store(layout, by="pod-1")
     fresh.refresh()
     assert fresh.records == store.records
@@ -217,7 +219,7 @@ def test_a_claim_that_may_have_been_written_keeps_its_directory(
         broken.setattr(os, "fsync", fail)
         broken.setattr(os, "ftruncate", fail)
         assert tx.make_attempt("a", 1) is not None
-        tx.change("a", "claimed", {"state": "running", "attempt": 1})
+        tx.change("a", Event.CLAIMED, Change(state=State.RUNNING, attempt=1))
     with store.transaction() as tx:
         record = tx.record("a")
     assert record is not None and record.state is State.RUNNING

@@ -12,6 +12,8 @@ from benchmarks.bench import Bench
 from benchmarks.figures import Figure, Target, interleave, median_of, milliseconds, ratio
 from benchmarks.pods import DISPATCHER, environment
 from benchmarks.workspaces import job_ids, make_workspace, queue_all
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Event
 from dispatcher.run_state.projection import Projector
 from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
@@ -46,9 +48,11 @@ def _finish_some(layout: Layout) -> None:
     store = Store(layout, by="bench")
     with store.transaction() as tx:
         for number, job in enumerate(job_ids(_ENTRIES // 2)):
-            tx.change(job, "claimed", {"state": State.RUNNING, "pod": "bench", "started_at": tx.at, "attempt": 1})
-            ending = {"state": State.DONE, "exit_code": 0} if number % 10 else {"state": State.FAILED, "exit_code": 1}
-            tx.change(job, ending["state"], {**ending, "finished_at": tx.at})
+            tx.change(job, Event.CLAIMED, Change(state=State.RUNNING, pod="bench", started_at=tx.at, attempt=1))
+            if number % 10:
+                tx.change(job, Event.DONE, Change(state=State.DONE, exit_code=0, finished_at=tx.at))
+            else:
+                tx.change(job, Event.FAILED, Change(state=State.FAILED, exit_code=1, finished_at=tx.at))
     Projector(store).write()
     store.close()
 

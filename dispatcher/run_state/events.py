@@ -1,0 +1,170 @@
+"""What the lines of the journal record: every event, and the data that some of them carry beside a record's fields.
+
+A newer version may write events that this one does not know. Such a line still counts: its `set` changes the record,
+and `dispatcher history` shows it word for word. What else it means is ignored, and a snapshot does not repeat it. A
+change of the format that must not be ignored raises `journal.VERSION`, and older dispatchers refuse the file.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+import msgspec
+
+_UNKNOWN = "UNKNOWN"
+
+
+class Event(enum.StrEnum):
+    """What happened, in one word. Our own code uses the members only; see `is_known`."""
+
+    # What dispatchers do.
+    QUEUED = "queued"  # a job of the manifest got its first record
+    CLAIMED = "claimed"  # a pod took the job for a slot
+    STARTED = "started"  # the attempt runs, and its pid is known
+    DONE = "done"  # the attempt ended with exit status 0
+    FAILED = "failed"  # the attempt failed, and the job is not tried again by itself
+    RETRIED = "retried"  # the attempt failed, and the job is queued again under its method's retries
+    AUTO_REQUEUED = "auto_requeued"  # the attempt was preempted, lost or not started, and the job is queued again
+    STOPPED = "stopped"  # the attempt was stopped because a person asked for another state
+    PAUSED = "paused"  # claiming within a scope (a method, a GPU, a host) was paused
+
+    # What people do, with a command or in the status file.
+    REQUEUED = "requeued"  # the job is queued again
+    HELD = "held"  # the job is not claimed until it is queued again
+    ABANDONED = "abandoned"  # the job was cancelled
+    REQUESTED = "requested"  # the job runs, and its attempt is to be stopped for another state
+    MARKED = "marked"  # the job was set to done or failed by hand
+    EDITED = "edited"  # the priority or a field of a person's own was changed
+    DELETED = "deleted"  # the record was removed; its history stays
+    UNPAUSED = "unpaused"  # claiming within a scope goes on
+    CLEARED = "cleared"  # a refused edit was dismissed
+
+    # What becomes of the status file.
+    ADOPTED = "adopted"  # a line of the status file was taken over as it is
+    REFUSED = "refused"  # an edit could not be used
+
+    # How a generation of the journal begins and ends.
+    SNAPSHOT = "snapshot"  # a record as it was when the generation began
+    STREAK = "streak"  # failures in a row as they were when the generation began
+    CONTINUED = "continued"  # the last line: the next generation is in force
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        """An event of a newer version, met in a journal: no member, but it keeps its word."""
+        if not isinstance(value, str):
+            return None
+        event = str.__new__(cls, value)
+        event._name_ = _UNKNOWN
+        event._value_ = value
+        return event
+
+    @property
+    def is_known(self) -> bool:
+        """Whether this version knows the event."""
+        return self._name_ != _UNKNOWN
+
+
+class Data(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a line carries in `data`. Keys that a newer version has added are ignored."""
+
+    def as_json(self) -> dict[str, Any]:
+        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
+
+
+class Note(Data, frozen=True, kw_only=True, omit_defaults=True):
+    """The data of a line that changes no record; each kind belongs to one event."""
+
+    event: ClassVar[Event]
+
+
+class Paused(Note, frozen=True, kw_only=True, omit_defaults=True):
+    """Claiming within `scope` is paused because of `why`."""
+
+    event = Event.PAUSED
+    scope: str
+    why: str = ""
+
+
+class Unpaused(Note, frozen=True, kw_only=True, omit_defaults=True):
+    event = Event.UNPAUSED
+    scope: str
+
+
+class Refused(Note, frozen=True, kw_only=True, omit_defaults=True):
+    """An edit that could not be used because of `why`; `line` is what was written."""
+
+    event = Event.REFUSED
+    why: str = ""
+    line: str = ""
+
+
+class Cleared(Note, frozen=True, kw_only=True, omit_defaults=True):
+    event = Event.CLEARED
+
+
+class Streak(msgspec.Struct, frozen=True):
+    """Failures in a row within a scope; `jobs` are different jobs, oldest first.
+
+    `reason` and `error` are those of the last failure, word for word.
+    """
+
+    signature: str = ""
+    jobs: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    reason: str = ""
+    error: str | None = None
+
+
+class StreakSoFar(Note, frozen=True, kw_only=True, omit_defaults=True):
+    event = Event.STREAK
+    scope: str
+    streak: Streak
+
+
+class Continued(Note, frozen=True, kw_only=True, omit_defaults=True):
+    """The generation that follows."""
+
+    event = Event.CONTINUED
+    generation: int
+
+
+class AppliedEdit(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The fields that a person changed in a job's line of `rev` (0: a line without one); null removed a field.
+
+    `seq` is the line of the journal that recorded it; 0 in that line itself.
+    """
+
+    rev: int
+    fields: Mapping[str, Any]
+    seq: int = 0
+
+
+class HandEdit(Data, frozen=True, kw_only=True, omit_defaults=True):
+    """Beside a change that was made in the status file."""
+
+    edit: AppliedEdit
+
+
+class SnapshotData(Data, frozen=True, kw_only=True, omit_defaults=True):
+    """Beside a record in a snapshot: the `seq` at which the job got its record, and the last hand edit of its line."""
+
+    born: int
+    edit: AppliedEdit | None = None
+
+
+class Blame(Data, frozen=True, kw_only=True, omit_defaults=True):
+    """Beside the end of an attempt: the scopes in which it counts as a success or a failure.
+
+    `suspect`: the host may be the cause of the failure.
+    """
+
+    method: str | None = None
+    gpu: str | None = None
+    host: str | None = None
+    suspect: bool = False
+
+    @property
+    def scopes(self) -> list[str]:
+        return [scope for scope in (self.method, self.gpu, self.host) if scope]

@@ -47,7 +47,12 @@ def _show(workspace: Workspace, as_json: bool) -> None:
         print_json([{**row, "slots": slot_rows(pod, snapshot)} for row, pod in zip(rows, snapshot.pods, strict=True)])
         return
     print_rows([_shown_pod(row) for row in rows], "plain", none="no pod has run here")
-    slots = [_shown_slot(row) for pod in snapshot.pods if pod.is_alive for row in slot_rows(pod, snapshot)]
+    slots = [
+        _shown_slot(row, names_outlet=len(pod.info.outlets) > 1)
+        for pod in snapshot.pods
+        if pod.is_alive
+        for row in slot_rows(pod, snapshot)
+    ]
     if slots:
         click.echo()
         used = [name for name in slots[0] if any(row[name] for row in slots)]
@@ -73,12 +78,13 @@ def _shown_pod(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _shown_slot(row: dict[str, Any]) -> dict[str, Any]:
+def _shown_slot(row: dict[str, Any], *, names_outlet: bool) -> dict[str, Any]:
     from dispatcher.report.progress import duration_text
 
     used, total = row["memory_used_mib"], row["memory_total_mib"]
     return {
         "pod": row["pod"],
+        "outlet": row["outlet"] if names_outlet else "",
         "slot": row["slot"],
         "job": row["job"] or "free",
         "elapsed": duration_text(row["elapsed_s"]) if row["job"] else "",

@@ -17,7 +17,7 @@ import msgspec
 from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.needs import dependents
 from dispatcher.outlets.base import Capacity, Request, Slot
-from dispatcher.pod.offers import UNUSABLE, Offer, offers_of
+from dispatcher.pod.offers import Offer, offers_of
 from dispatcher.pod.waiting import Facts, Waiting, no_fault, retry_due
 from dispatcher.run_state.fold import Pause, host_scope
 from dispatcher.run_state.states import IN_FLIGHT, Record, State
@@ -35,7 +35,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class _Class(msgspec.Struct, eq=False):
-    """Entries that ask for the same. `outlets` of the pod that could run them, the preferred first.
+    """Entries that ask for the same. `outlets`: those of the pod that could ever run them, the preferred first.
 
     `ready` is a heap of ranks. One that is no longer its job's rank is dropped when it comes first.
     """
@@ -72,10 +72,10 @@ class ClaimQueue:
         self._classes: dict[tuple[tuple[str, ...], Request], _Class] = {}
         self._class_of: dict[str, _Class] = {}
         for job, entry in entries.items():
-            request = request_of(entry)
-            refusal = offer.refusal(entry, request)
-            if refusal is None or refusal.kind == UNUSABLE:
-                self._class_of[job] = self._class(entry, request)
+            if offer.excludes(entry) is None:
+                of_entry = self._class(entry)
+                if of_entry.outlets:
+                    self._class_of[job] = of_entry
         # The rank of each job that is ready.
         self._ranks: dict[str, _Rank] = {}
         self._retries: list[tuple[str, str]] = []
@@ -249,12 +249,13 @@ class ClaimQueue:
         """The earliest time at which a ready job may be chosen."""
         return max(retry_due(record), self._postponed.get(job, ""))
 
-    def _class(self, entry: Entry, request: Request) -> _Class:
+    def _class(self, entry: Entry) -> _Class:
+        request = self._request_of(entry)
         key = entry.outlet, request
         found = self._classes.get(key)
         if found is None:
-            names = [name for name in self._offer.asked(entry) if not self.capacities[name].refuses(request)]
-            found = self._classes[key] = _Class(tuple(names), request)
+            able = [name for name in self._offer.asked(entry) if not self.capacities[name].refuses(request)]
+            found = self._classes[key] = _Class(tuple(able), request)
         return found
 
     def _first(self, classes: Iterable[_Class]) -> tuple[_Rank, _Class] | None:

@@ -23,7 +23,7 @@ from dispatcher.pod.offers import Offer, offer_of, own_offer, request_of
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.recording import gpu_indices
 from dispatcher.pod.recover import claimed_here
-from dispatcher.pod.registration import Registration, refuse_shared_gpus
+from dispatcher.pod.registration import Registration, refuse_shared_slots
 from dispatcher.pod.startable import Startable
 from dispatcher.pod.waiting import Facts, Waiting
 from dispatcher.run_state import liveness
@@ -200,7 +200,7 @@ def _refusals(
     me = Registration(layout, options.pod, config.heartbeat_s).info
     checks: list[Callable[[], None]] = [
         partial(refuse_unfit_host, layout),
-        partial(refuse_shared_gpus, layout, me, monitor.slot_infos({}), config.lost_after_s),
+        partial(refuse_shared_slots, layout, me, monitor.slot_infos({}), config.lost_after_s),
     ]
     for check in checks:
         try:

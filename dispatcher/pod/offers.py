@@ -75,7 +75,9 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(name for name in entry.outlet or self.outlets if name in self.outlets)
 
     def excludes(self, entry: Entry) -> Refusal | None:
-        """Why the pod leaves the entry to others: its method, its outlet, or --where."""
+        """Why the entry is not for this pod: its manifest, its method, its outlet, or --where."""
+        if self.lists is not None and entry.job_id not in self.lists:
+            return Refusal(MANIFEST, f"not in its manifest {self.manifest}")
         if self.methods and entry.method not in self.methods:
             return Refusal(METHOD, f"method {entry.method} is not among --methods")
         if entry.outlet and not self.asked(entry):
@@ -86,8 +88,6 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 
     def refusal(self, entry: Entry, request: Request) -> Refusal | None:
         """Why the pod never takes the entry, an attempt of which asks for `request`."""
-        if self.lists is not None and entry.job_id not in self.lists:
-            return Refusal(MANIFEST, f"not in its manifest {self.manifest}")
         refusal = self.excludes(entry)
         if refusal is not None:
             return refusal

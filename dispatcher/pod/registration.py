@@ -14,6 +14,7 @@ import msgspec
 from dispatcher.base import files, host
 from dispatcher.base.mounts import mount_of
 from dispatcher.errors import PodError
+from dispatcher.outlets.kinds import OUTLET_KINDS
 from dispatcher.run_state import journal, liveness
 from dispatcher.run_state.heartbeat import heartbeat_rises
 from dispatcher.run_state.liveness import SlotInfo
@@ -180,30 +181,24 @@ def user_name() -> str:
         return str(os.getuid())
 
 
-def refuse_shared_gpus(layout: Layout, me: liveness.PodInfo, slots: Sequence[SlotInfo], lost_after_s: float) -> None:
-    """Raise PodError when another live pod of this machine uses one of the GPUs of these slots."""
+def refuse_shared_slots(layout: Layout, me: liveness.PodInfo, slots: Sequence[SlotInfo], lost_after_s: float) -> None:
+    """Raise PodError when another live pod of this machine uses the hardware of these slots, such as a GPU."""
     for other in liveness.read_pods(layout):
         if other.pod == me.pod or not other.same_boot() or other.phase == "ended" or other.process_is_gone():
             continue
-        shared = [slot.name.removeprefix("gpu") for slot in slots if _is_used_by(slot, other, me.host)]
+        shared = _shared(slots, other.slots, same_host_name=other.host == me.host)
         if shared and _runs_here(layout, other, lost_after_s):
             where = "on this host" if other.same_host() else f"in another container of this machine ({other.host})"
-            raise PodError(f"--gpus: {', '.join(shared)} belong to pod {other.pod!r} {where}, pid {other.pid}")
+            raise PodError(f"{shared} belong to pod {other.pod!r} {where}, pid {other.pid}")
 
 
-def _is_used_by(slot: SlotInfo, other: liveness.PodInfo, my_host: str) -> bool:
-    """Whether it is the same GPU: by what the driver calls it, else by its index where the host's name is the same.
-
-    Containers with names of their own may number their GPUs apart.
-    """
-    for theirs in other.slots:
-        if slot.gpu_uuid and theirs.gpu_uuid:
-            same = slot.gpu_uuid == theirs.gpu_uuid
-        else:
-            same = slot.name == theirs.name and other.host == my_host
-        if same and slot.name.startswith("gpu"):
-            return True
-    return False
+def _shared(mine: Sequence[SlotInfo], theirs: Sequence[SlotInfo], *, same_host_name: bool) -> str:
+    """The hardware that slots of two pods of one machine have in common, as the outlets name it; empty for none."""
+    found = []
+    for name, kind in OUTLET_KINDS.items():
+        of_me, of_other = ([slot for slot in slots if slot.outlet == name] for slots in (mine, theirs))
+        found.append(kind.shared_hardware(of_me, of_other, same_host_name))
+    return "; ".join(filter(None, found))
 
 
 def _runs_here(layout: Layout, other: liveness.PodInfo, lost_after_s: float) -> bool:

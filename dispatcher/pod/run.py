@@ -28,7 +28,7 @@ from dispatcher.outlets.local.gpu_monitor import GpuMonitor
 from dispatcher.pod.offers import own_offer, published
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.reconciler import Turn
-from dispatcher.pod.registration import Registration, refuse_shared_gpus
+from dispatcher.pod.registration import Registration, refuse_shared_slots
 from dispatcher.pod.wake import FileWatch, Signals, Wait
 from dispatcher.run_state.adoption import neglected_text
 from dispatcher.run_state.known_jobs import ManifestJobs
@@ -95,7 +95,7 @@ def _make_sure_of_locks(store: Store, config: Config, registration: Registration
     store.prepare()
     useless = registration.take()
     registration.refuse_if_alive(config.lost_after_s, locks_work=useless is None and store.lock_kind != "hardlink")
-    refuse_shared_gpus(layout, registration.info, gpus.slot_infos({}), config.lost_after_s)
+    refuse_shared_slots(layout, registration.info, gpus.slot_infos({}), config.lost_after_s)
 
     def beat() -> None:
         registration.beat(lock=store.lock_kind)

@@ -44,6 +44,7 @@ def slot_rows(pod: PodStatus, snapshot: Snapshot) -> list[dict[str, Any]]:
             rows.append(
                 {
                     "pod": pod.info.pod,
+                    "outlet": slot.outlet,
                     "slot": slot.name,
                     "job": name or None,
                     "elapsed_s": elapsed_s(record, snapshot.now_s) if record is not None and is_this else None,

@@ -8,9 +8,11 @@ from typing import Final
 
 from dispatcher.base.host import host_name
 from dispatcher.errors import UsageError
+from dispatcher.outlets.local import NAME
 from dispatcher.outlets.local.capacity import LocalCapacity
 from dispatcher.outlets.local.gpu_users import foreign_use
 from dispatcher.outlets.local.gpus import Gpu, GpuReader, GpuReading, Health, parse_gpus
+from dispatcher.outlets.local.offer import gpu_slot_name
 from dispatcher.run_state.fold import Pause
 from dispatcher.run_state.liveness import SlotInfo
 
@@ -68,7 +70,8 @@ class GpuMonitor:
             gpu = gpus.get(index, Gpu(index=index))
             infos.append(
                 SlotInfo(
-                    name=f"gpu{index}",
+                    name=gpu_slot_name(index),
+                    outlet=NAME,
                     jobs=list(jobs.get(index, ())),
                     note=unusable.get(index, ""),
                     gpu_name=gpu.name or "",
@@ -79,7 +82,7 @@ class GpuMonitor:
             )
         on_cpu = list(jobs.get(None, ()))
         for number in range(max(self.capacity.cpu_slots, len(on_cpu))):
-            infos.append(SlotInfo(name=f"cpu{number}", jobs=on_cpu[number : number + 1]))
+            infos.append(SlotInfo(name=f"cpu{number}", outlet=NAME, jobs=on_cpu[number : number + 1]))
         return infos
 
     def close(self) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from dispatcher.outlets.base import Request
+from dispatcher.run_state.liveness import SlotInfo
+
+_GPU: Final = "gpu"
 
 
 class LocalOffer(msgspec.Struct, frozen=True):
@@ -48,6 +51,29 @@ def refused_by_all(request: Request, offers: Sequence[LocalOffer]) -> str:
         return "asks for a CPU slot, no live pod has one (--slots)"
     most = max(len(offer.gpus) for offer in offers)
     return f"asks for {_gpus(request.gpus)}, no live pod has " + (f"more than {most}" if most else "any")
+
+
+def shared_hardware(mine: Sequence[SlotInfo], theirs: Sequence[SlotInfo], same_host_name: bool) -> str:
+    """The GPUs that slots of two pods of one machine have in common (`--gpus: 0, 1`); empty for none.
+
+    A GPU is known by its UUID, else by its index where the host's name is the same: containers with host names of
+    their own may number their GPUs differently.
+    """
+    shared = [slot.name for slot in mine if any(_is_same_gpu(slot, other, same_host_name) for other in theirs)]
+    return f"--gpus: {', '.join(name.removeprefix(_GPU) for name in shared)}" if shared else ""
+
+
+def _is_same_gpu(slot: SlotInfo, other: SlotInfo, same_host_name: bool) -> bool:
+    if not slot.name.startswith(_GPU):
+        return False
+    if slot.gpu_uuid and other.gpu_uuid:
+        return slot.gpu_uuid == other.gpu_uuid
+    return slot.name == other.name and same_host_name
+
+
+def gpu_slot_name(index: int) -> str:
+    """What `dispatcher pods` calls a GPU."""
+    return f"{_GPU}{index}"
 
 
 def _gpus(count: int) -> str:

@@ -34,6 +34,9 @@ def run_program(program: str, *arguments: object) -> subprocess.Popen[str]:
 
 WORKER = """
     import sys
+    from dispatcher.run_state.change import Change
+    from dispatcher.run_state.events import Event
+    from dispatcher.run_state.states import State
     from dispatcher.run_state.store import Store
     from dispatcher.workspace import Layout
     root, kind, name, count = sys.argv[1:]
@@ -45,17 +48,20 @@ WORKER = """
             # A number that is read and written: any lost update shows.
             record = tx.record("counter")
             before = record.priority if record and record.priority else 0
-            tx.change("counter", "queued", {"state": "queued", "priority": before + 1})
-            tx.change(f"{name}-{number}", "queued", {"state": "queued"})
+            tx.change("counter", Event.QUEUED, Change(state=State.QUEUED, priority=before + 1))
+            tx.change(f"{name}-{number}", Event.QUEUED, Change(state=State.QUEUED))
 """
 
 HOLDER = """
     import sys, time
+    from dispatcher.run_state.change import Change
+    from dispatcher.run_state.events import Event
+    from dispatcher.run_state.states import State
     from dispatcher.run_state.store import Store
     from dispatcher.workspace import Layout
     store = Store(Layout(sys.argv[1]), by="holder", lock=sys.argv[2])
     with store.transaction() as tx:
-        tx.change("half", "queued", {"state": "queued"})
+        tx.change("half", Event.QUEUED, Change(state=State.QUEUED))
         print("held", flush=True)
         time.sleep(600)
 """
@@ -121,7 +127,10 @@ def test_a_stopped_process_that_waits_holds_up_nobody(layout: Layout) -> None:
     change(store, 1)
     waiter = """
         import sys
-        from dispatcher.run_state.store import Store
+        from dispatcher.run_state.change import Change
+    from dispatcher.run_state.events import Event
+    from dispatcher.run_state.states import State
+    from dispatcher.run_state.store import Store
         from dispatcher.workspace import Layout
         store = Store(Layout(sys.argv[1]), by="waiter")
         store.prepare()

@@ -127,10 +127,7 @@ def test_a_stopped_process_that_waits_holds_up_nobody(layout: Layout) -> None:
     change(store, 1)
     waiter = """
         import sys
-        from dispatcher.run_state.change import Change
-    from dispatcher.run_state.events import Event
-    from dispatcher.run_state.states import State
-    from dispatcher.run_state.store import Store
+        from dispatcher.run_state.store import Store
         from dispatcher.workspace import Layout
         store = Store(Layout(sys.argv[1]), by="waiter")
         store.prepare()

@@ -1,7 +1,11 @@
-"""Which host this is, to whom its process ids belong, and whether one of its processes lives.
+"""The identity of this host and of its processes.
 
-A pid means something only together with the host, its boot and its PID namespace: two containers on one machine may
-share the name and the boot and still number their processes apart.
+A pid is meaningful only together with the host, its boot and its PID namespace: two containers on one machine may have
+the same name and the same boot and still number their processes independently.
+
+psutil knows neither boot id nor PID namespace, and its start times are the kernel's clock ticks plus a boot time that
+moves when the clock is set: another process gets another number for the same pid. So ticks are read here, the only
+place that parses /proc/PID/stat. Its import (14 ms) would also be a tenth of `dispatcher status`.
 """
 
 from __future__ import annotations
@@ -11,31 +15,31 @@ import os
 import re
 import socket
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-# PROC_PID_INIT_INO of the kernel: the namespace of a host's own processes, at every boot.
+# PROC_PID_INIT_INO of the kernel: the initial PID namespace, that of processes outside containers.
 FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC
 
 
 def host_name() -> str:
-    """This host's name; `DISPATCHER_HOST` overrides it where several hosts have the same."""
+    """The name of this host; `DISPATCHER_HOST` overrides it where several hosts have the same name."""
     return os.environ.get("DISPATCHER_HOST") or socket.gethostname()
 
 
 @functools.cache
 def boot_id() -> str:
-    """Changes at every boot, so that a pid of before is not taken for one of now."""
+    """An id that changes at every boot, so that pids of different boots are not compared."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def pid_namespace() -> int:
-    """The number of this process's PID namespace; 0 where /proc does not say."""
+    """The number of the PID namespace of this process; 0 where /proc does not show it."""
     return _pid_namespace_of(os.getpid())
 
 
 @functools.lru_cache(maxsize=1)
 def _pid_namespace_of(_own_pid: int) -> int:
-    # A process stays in its namespace, but one that it forks may begin another.
+    # A process never changes its namespace, but a child may be created in a new one.
     try:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:
@@ -43,27 +47,27 @@ def _pid_namespace_of(_own_pid: int) -> int:
 
 
 def here() -> str:
-    """One line that names this host, its boot and its PID namespace: pids may be compared where it is the same."""
+    """One line that names this host, its boot and its PID namespace; pids can be compared only where it is equal."""
     return f"{host_name()} {boot_id()} {pid_namespace():x}"
 
 
 def process_name(pid: int | None = None) -> str:
-    """A word for the names of this process's own files (or those of `pid`), different on every host and namespace."""
+    """A part of file names that identifies this process (or `pid`) among all hosts and PID namespaces."""
     return f"{_as_word(host_name())}.{pid_namespace():x}.{os.getpid() if pid is None else pid}"
 
 
 def start_ticks(pid: int) -> int | None:
-    """When a process of this namespace started (clock ticks since boot); None when there is none to be seen."""
-    fields = _stat(pid)
-    return None if fields is None or fields[0] in (b"Z", b"X") else int(fields[19])
+    """When a process of this namespace was started, in clock ticks since boot; None when it has ended or is hidden."""
+    stat = _read_stat(pid)
+    return None if stat is None or stat.has_ended else stat.start_ticks
 
 
 def is_gone(pid: int, ticks: int | None = None) -> bool:
-    """Whether it is certain that a process of this namespace has ended, of which `ticks` says when it started."""
-    fields = _stat(pid)
-    if fields is not None:
-        return fields[0] in (b"Z", b"X") or (ticks is not None and int(fields[19]) != ticks)
-    # A /proc that is mounted with hidepid shows nothing of other users.
+    """Whether a process of this namespace has certainly ended; `ticks` is its start time, where that is known."""
+    stat = _read_stat(pid)
+    if stat is not None:
+        return stat.has_ended or (ticks is not None and stat.start_ticks != ticks)
+    # Where /proc is mounted with hidepid, it does not show the processes of other users.
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -74,7 +78,7 @@ def is_gone(pid: int, ticks: int | None = None) -> bool:
 
 
 def proc_fault() -> str:
-    """What is wrong with /proc; empty when it shows the processes of this process's own PID namespace."""
+    """What is wrong with /proc; empty when it shows the PID namespace of this process."""
     try:
         shown = os.readlink("/proc/self")
     except OSError as error:
@@ -87,14 +91,19 @@ def proc_fault() -> str:
     )
 
 
-def _stat(pid: int) -> list[bytes] | None:
-    """The fields of /proc/PID/stat from the third on: state, parent, group ..., start time in clock ticks (19)."""
+class _Stat(NamedTuple):
+    has_ended: bool
+    start_ticks: int
+
+
+def _read_stat(pid: int) -> _Stat | None:
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
+    except OSError:
         return None
-    # The second field is the command in parentheses and may hold anything.
-    return stat[stat.rindex(b")") + 2 :].split()
+    # The second field is the command in parentheses and may contain anything, so fields are counted behind it.
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    return _Stat(has_ended=fields[0] in (b"Z", b"X"), start_ticks=int(fields[19]))
 
 
 def _as_word(name: str) -> str:

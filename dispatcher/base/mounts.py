@@ -1,4 +1,8 @@
-"""What kind of filesystem a path stands on, and what helps when its locks or its view of files cannot be trusted."""
+"""The filesystem on which a path is, and what to change when its locks or its view of files cannot be trusted.
+
+psutil.disk_partitions knows mounts, too, and takes as long (75 us), but its import (14 ms) would be a tenth of
+`dispatcher status`.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +28,12 @@ class Mount:
 
     @property
     def is_network(self) -> bool:
-        """Whether another host may see (or change) the same files; FUSE counts, nobody knows what is behind it."""
+        """Whether other hosts may see or change the same files; true of FUSE, where that cannot be known."""
         return self.fstype in NETWORK_TYPES or self.fstype.startswith("fuse.")
 
     @property
     def shows_old_content(self) -> bool:
-        """Whether a host may be shown old content of a file that it has just locked or opened."""
+        """Whether a file that was just locked or opened may have old content."""
         return self.fstype in ("fuse", "glusterfs") or self.fstype.startswith("fuse.")
 
     def __str__(self) -> str:
@@ -37,7 +41,7 @@ class Mount:
 
     @property
     def cure(self) -> str:
-        """What to change so that locks and views hold on this mount."""
+        """What to change so that locks exclude and hosts see each other's changes on this mount."""
         if self.fstype.startswith("nfs"):
             lying = [o for o in self.options.split(",") if o == "nolock" or o.startswith("local_lock=")]
             lying = [o for o in lying if o != "local_lock=none"]
@@ -53,17 +57,17 @@ class Mount:
                 "mounts: --attribute-timeout=0 --entry-timeout=0 --negative-timeout=0 --fopen-keep-cache=no"
             )
         if self.fstype.startswith("fuse"):
-            return "ask whoever runs this FUSE filesystem for an option that passes flock on, or use NFS"
+            return "use an option of this FUSE filesystem that passes flock on to the server, or use NFS"
         return "set `lock: hardlink` in dispatcher.yaml, or put the workspace on a filesystem with working locks"
 
 
 def unescaped(path: str) -> str:
-    """A path of /proc/self/mountinfo, where blanks, tabs, line breaks and backslashes stand as octal numbers."""
+    """A path of /proc/self/mountinfo, in which blanks, tabs, line breaks and backslashes are octal numbers."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), path) if "\\" in path else path
 
 
 def mount_of(path: str | os.PathLike[str]) -> Mount:
-    """The mount that `path` stands on."""
+    """The mount that contains `path`."""
     target = os.path.realpath(path)
     best = Mount("/", "unknown", "unknown", "")
     for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines():

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from dispatcher.base.host import is_gone
 from dispatcher.base.mounts import mount_of
 
 # An editor in which nothing was typed for so long is waited for no longer (vim and nano write what was typed at the
@@ -101,7 +102,7 @@ def _is_of_a_dead_editor(path: Path) -> bool:
             return False
         pid, name = _SWAP_HEADER.unpack(data)
         host = name.rstrip(b"\0").decode(errors="replace")
-    return pid > 0 and host == os.uname().nodename and not os.path.exists(f"/proc/{pid}")
+    return pid > 0 and host == os.uname().nodename and is_gone(pid)
 
 
 def note(path: Path, editor: str) -> str:

@@ -8,10 +8,8 @@ who claim one entry at the same moment it is the dispatcher who gives way.
 from __future__ import annotations
 
 import enum
-import functools
 import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from dispatcher.base.host import host_name, is_gone, start_ticks
@@ -162,8 +160,10 @@ def presence(record: Record) -> Presence:
     if ticks is None:
         # It may be another user's, whose processes this one is not shown.
         return gone if is_gone(record.pid) else Presence.HERE
+    import psutil
+
     said = parse_time(record.started_at)
-    began = _boot_time() + ticks / os.sysconf("SC_CLK_TCK")
+    began = psutil.boot_time() + ticks / os.sysconf("SC_CLK_TCK")
     return gone if said is not None and began > said + _CLOCK_SLACK_S else Presence.HERE
 
 
@@ -180,9 +180,3 @@ def taken_gpus(records: Iterable[tuple[str, Record]]) -> dict[int, str]:
             why = f"{job} of {record.pod or 'an unknown pod'} runs there, pid {record.pid}, which no dispatcher watches"
             taken.update(dict.fromkeys([record.gpu] if isinstance(record.gpu, int) else record.gpu, why))
     return taken
-
-
-@functools.cache
-def _boot_time() -> float:
-    lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
-    return float(next(line.split()[1] for line in lines if line.startswith("btime ")))

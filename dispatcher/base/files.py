@@ -13,7 +13,7 @@ import fcntl
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,7 +29,6 @@ _PAUSES_S = (0.0, 0.02, 0.1, 0.3)
 _TICK_S = 0.015
 _PAGE = 4096
 _DIRECT_PART = 128 * 1024
-_temporary_numbers = itertools.count()
 
 ADVICE = {
     errno.ENOSPC: "the disk is full: free some space; dispatchers try again by themselves",
@@ -49,19 +48,26 @@ def error_name(error: OSError) -> str:
     return "EOPNOTSUPP" if error.errno == errno.EOPNOTSUPP else errno.errorcode.get(error.errno or 0, str(error.errno))
 
 
-def storage_error(error: OSError, doing: str, path: Path | str) -> StorageError:
-    """A StorageError that says what failed, where, why, and what to do."""
-    advice = ADVICE.get(error.errno or 0, "")
-    return StorageError(f"{doing} {path}: {error.strerror or error}" + (f"; {advice}" if advice else ""))
+def storage_error(
+    error: OSError, doing: str, path: Path | str | None = None, advice: Mapping[int, str] = ADVICE
+) -> StorageError:
+    """A StorageError that says what failed, where, why, and what to do.
+
+    Without `path`, the place is the file that the system names, if it names one.
+    """
+    where = f" ({error.filename})" if path is None and error.filename else ""
+    failed = doing if path is None else f"{doing} {path}"
+    cure = advice.get(error.errno or 0, "")
+    return StorageError(f"{failed}: {error.strerror or error}{where}" + (f"; {cure}" if cure else ""))
 
 
 @contextlib.contextmanager
-def storing(doing: str, path: Path | str) -> Iterator[None]:
-    """Turn an OSError of the block into a StorageError."""
+def storing(doing: str, path: Path | str | None = None, advice: Mapping[int, str] = ADVICE) -> Iterator[None]:
+    """Turn an OSError of the block into a StorageError, as `storage_error` words it."""
     try:
         yield
     except OSError as error:
-        raise storage_error(error, doing, path) from error
+        raise storage_error(error, doing, path, advice) from error
 
 
 def look_at(directory: Path | str) -> None:
@@ -176,6 +182,29 @@ def stat(path: Path | str) -> os.stat_result | None:
         return None
 
 
+def exists_fresh(path: Path | str) -> bool:
+    """Whether `path` exists now, looking at its directory first.
+
+    FileNotFoundError when its directory does not exist, also after several looks.
+    """
+    directory = os.path.dirname(path)
+    for pause_s in _PAUSES_S:
+        if pause_s:
+            time.sleep(pause_s)
+        try:
+            look_at(directory)
+            os.stat(path)
+        except OSError as error:
+            if error.errno not in _LOOK_AGAIN:
+                raise
+            last = error
+        else:
+            return True
+        if last.errno == errno.ENOENT and os.path.isdir(directory):
+            return False
+    raise last
+
+
 def _of_opened(path: Path | str, ask: Callable[[int], T]) -> T | None:
     for pause_s in _PAUSES_S:
         if pause_s:
@@ -235,13 +264,20 @@ def write_new(path: Path | str, data: bytes, mode: int = 0o666) -> None:
         os.close(fd)
 
 
+def create_file(path: Path | str, data: bytes, *, durable: bool = True) -> None:
+    """Write a file that must not exist yet; when `durable`, it survives a power cut once its directory is synced."""
+    with creating(path) as fd:
+        write_all(fd, data, 0)
+        if durable:
+            os.fsync(fd)
+
+
 def write_unique(path: Path, data: bytes) -> Path:
-    """Write a file that is there to be found by people; under a name beside `path` when that one is taken."""
+    """Write a file for people to find, under a free name beside `path` when that one is taken."""
     for number in itertools.count(1):
         try:
             name = path if number == 1 else path.with_name(f"{path.stem}.{number}{path.suffix}")
-            with creating(name) as fd:
-                write_all(fd, data, 0)
+            create_file(name, data, durable=False)
             return name
         except FileExistsError:
             continue
@@ -249,21 +285,16 @@ def write_unique(path: Path, data: bytes) -> Path:
 
 
 def temporary_name(path: Path) -> Path:
-    """A name beside `path` that no other process uses; it names its process, so that leftovers can be told."""
-    return path.with_name(f".{path.name}.{host.process_name()}.{next(_temporary_numbers)}.tmp")
+    """A name beside `path` that is never used twice; it names its process, which tells leftovers."""
+    # Random, not counted: a process that was killed may have left the name of a later one with the same pid.
+    return path.with_name(f".{path.name}.{host.process_name()}.{os.urandom(4).hex()}.tmp")
 
 
 def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Replace `path` so that a reader sees the old content or the new, also after a power cut when `durable`."""
     temporary = temporary_name(path)
     try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        try:
-            write_all(fd, data, 0)
-            if durable:
-                os.fsync(fd)
-        finally:
-            os.close(fd)
+        create_file(temporary, data, durable=durable)
         os.rename(temporary, path)
     except OSError:
         with contextlib.suppress(OSError):

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from dispatcher.base.host import process_name
+from dispatcher.base import files
 from dispatcher.base.values import shown
 from dispatcher.errors import ManifestError, StorageError
 from dispatcher.matrix import strict_json
@@ -211,22 +211,14 @@ def write_manifest(
     manifest = Manifest(Path(path), parse_manifest(data, str(path), known_ids))
     if check is not None:
         check(manifest)
-    _replace(os.path.realpath(path), data)
+    _replace(Path(os.path.realpath(path)), data)
     return manifest
 
 
-def _replace(path: str, data: bytes) -> None:
-    """Publish `data` at `path` by rename; the folder is made if it is missing."""
-    folder, name = os.path.split(path)
-    temporary = os.path.join(folder, f".{name}.{process_name()}.tmp")
+def _replace(path: Path, data: bytes) -> None:
+    """Publish `data` at `path` by rename; the directory is made if it is missing."""
     try:
-        os.makedirs(folder, exist_ok=True)
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.replace_file(path, data)
     except OSError as error:
-        if os.path.lexists(temporary):
-            os.unlink(temporary)
         raise StorageError(f"{path}: cannot be written: {error.strerror}; the old file, if any, is unchanged") from None

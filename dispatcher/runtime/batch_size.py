@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from dispatcher.base import files
 from dispatcher.errors import BatchSizeError
 
 LARGEST: Final = 1024
@@ -111,12 +111,8 @@ def remembered(path: Path) -> int | None:
 def remember(path: Path, rows: int, **about: Any) -> None:
     """Keep a result for siblings and for later attempts; `about` is for people who read the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        temporary.write_text(json.dumps({"rows": rows, **about}, default=str) + "\n", encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    text = json.dumps({"rows": rows, **about}, default=str) + "\n"
+    files.replace_file(path, text.encode(), durable=False)
 
 
 def _counting(group: str, said: Any) -> Any:

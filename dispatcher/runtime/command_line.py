@@ -21,6 +21,7 @@ from dispatcher.errors import DispatcherError, UsageError
 from dispatcher.runtime import launching
 from dispatcher.runtime.job_file import JobFile, read_job_file, write_job_file
 from dispatcher.runtime.registry import find_job, import_jobs, job_keys, summary
+from dispatcher.runtime.storing import storing
 
 if TYPE_CHECKING:
     from dispatcher.runtime.jobs.basic import BasicJob
@@ -137,11 +138,9 @@ def run(name: str, config: Path, out: Path, overrides: tuple[str, ...], **given:
 
 def _call(job: BasicJob[Any]) -> int:
     """Run the job and report its row of results, once for all its processes."""
-    from dispatcher.runtime.checkpoint import files
-
     row = job()
     if row is not None and job.main_process():
-        with files.storing("the job is done, but its row of results cannot be reported"):
+        with storing("the job is done, but its row of results cannot be reported"):
             contract.report_result(**row)
     return contract.EXIT_DONE
 

@@ -6,7 +6,6 @@ import contextlib
 import os
 import socket
 import unicodedata
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,9 +16,10 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
+from dispatcher.base import files
 from dispatcher.errors import UsageError
 from dispatcher.runtime import distributed
-from dispatcher.runtime.checkpoint import files
+from dispatcher.runtime.storing import storage_error
 
 DATA_AXIS: Final = "data"
 TENSOR_AXIS: Final = "tensor"
@@ -161,7 +161,7 @@ class ExecutionSpec:
         path = self.result_path(name)
         if number:
             path = path.with_name(f"{path.stem}.{number}{path.suffix}")
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+        temporary = files.temporary_name(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with temporary.open(mode, encoding=encoding or (None if "b" in mode else "utf-8")) as file:
@@ -174,7 +174,7 @@ class ExecutionSpec:
             # Writing names no file; what the block has opened besides is its own affair.
             if error.filename not in (None, str(path.parent), str(temporary)):
                 raise
-            raise files.storage_error(error, f"{path}: cannot be written") from error
+            raise storage_error(error, f"{path}: cannot be written") from error
         finally:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)

@@ -8,15 +8,15 @@ training:
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from dispatcher.base import yaml_text
+from dispatcher.base import files, yaml_text
 from dispatcher.base.values import shown
-from dispatcher.errors import ConfigError, StorageError, nearest
+from dispatcher.errors import ConfigError, nearest
+from dispatcher.runtime.storing import storing
 from dispatcher.runtime.value_types import MismatchError, convert
 
 _REQUEST: Final[Mapping[str, type]] = {"chip": str, "min_chips": int, "tensor_shards": int}
@@ -62,14 +62,9 @@ def write_job_file(path: Path, file: JobFile) -> None:
     """Publish `file` as `path`, in place of what was there."""
     said = {word: value for word in _REQUEST if (value := getattr(file.request, word)) is not None}
     document = {"job": file.job, **({"request": said} if said else {}), **file.config}
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
+    with storing(f"{path}: cannot be written"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(yaml_text.dump(document), encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise StorageError(f"{path}: cannot be written: {error.strerror}") from None
+        files.replace_file(path, yaml_text.dump(document).encode(), durable=False)
 
 
 def _read_request(said: object, faults: list[str]) -> Request:

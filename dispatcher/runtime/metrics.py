@@ -17,12 +17,13 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from dispatcher import contract
+from dispatcher.base import files
+from dispatcher.runtime.storing import storing
 
 if TYPE_CHECKING:
     from dispatcher.runtime.execution import ExecutionSpec
@@ -56,7 +57,7 @@ class MetricsLog:
         self._latest: dict[str, float] = {}
         self._progress_at_s = -math.inf
         directory.mkdir(parents=True, exist_ok=True)
-        with _storing(self.path):
+        with storing(f"{self.path}: cannot be written"):
             kept = list(_lines_up_to(_written_before(directory, resumed_step), resumed_step))
             self._replace(kept)
             self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -88,12 +89,12 @@ class MetricsLog:
         self._progress_at_s = now_s
         shown = {name: value for name, value in self._latest.items() if math.isfinite(value)}
         path = self.path.with_name(contract.PROGRESS_FILE)
-        with _storing(path):
+        with storing(f"{path}: cannot be written"):
             contract.write_json(path, {"step": step, "of": of, "metrics": shown})
 
     def sync(self) -> None:
         """Wait until all lines are on the disk."""
-        with _storing(self.path):
+        with storing(f"{self.path}: cannot be written"):
             os.fsync(self._file)
 
     def close(self) -> None:
@@ -110,7 +111,7 @@ class MetricsLog:
 
     def _append(self, line: dict[str, Any]) -> None:
         data = json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n"
-        with _storing(self.path):
+        with storing(f"{self.path}: cannot be written"):
             length = os.fstat(self._file).st_size
             written = 0
             try:
@@ -122,15 +123,7 @@ class MetricsLog:
                 raise
 
     def _replace(self, lines: list[str]) -> None:
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
-        try:
-            with temporary.open("w", encoding="utf-8") as file:
-                file.writelines(f"{line}\n" for line in lines)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self.path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        files.replace_file(self.path, "".join(f"{line}\n" for line in lines).encode())
 
 
 def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -177,13 +170,6 @@ def _lines_up_to(path: Path | None, step: int) -> Iterator[str]:
 def _complete(text: str) -> list[str]:
     """The lines that end; one that does not was being written when its process was killed."""
     return text.split("\n")[:-1]
-
-
-def _storing(path: Path) -> AbstractContextManager[None]:
-    # Imported when used: that package takes JAX with it, and who only reads metrics must not pay for it.
-    from dispatcher.runtime.checkpoint import files
-
-    return files.storing(f"{path}: cannot be written")
 
 
 def _number(value: Any) -> Any:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from dispatcher.base import files
 from dispatcher.errors import UsageError
 from dispatcher.runtime.configuration import current_config, to_dict
 
@@ -59,7 +60,7 @@ class WandbLog:
 def _kept_id(path: Path) -> str:
     """The id in `path`, or a new one that is kept there."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    temporary = files.temporary_name(path)
     temporary.write_text(uuid.uuid4().hex[:16], encoding="ascii")
     try:
         # A link is there whole or not at all, and never replaces the id of somebody who was quicker.

@@ -22,10 +22,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dispatcher.base.host import process_name
+from dispatcher.base import files
 from dispatcher.base.values import shown
 from dispatcher.config import Method
-from dispatcher.errors import StorageError, TemplateError
+from dispatcher.errors import TemplateError
 from dispatcher.matrix.entry import Entry
 
 _NAME = "PARAMS"
@@ -88,15 +88,11 @@ def missing(required: Iterable[str], entry: Entry, method: Method) -> list[str]:
 def write_script(path: Path, script: str) -> None:
     """Write a rendered script in the encoding that it declares; a reader sees all of it or nothing."""
     encoding, _ = tokenize.detect_encoding(io.BytesIO(script.encode(errors="surrogateescape")).readline)
-    temporary = path.with_name(f".{path.name}.{process_name()}.tmp")
-    try:
+    # The byte-order mark of utf-8-sig is in the text already.
+    data = script.encode("utf-8" if encoding == "utf-8-sig" else encoding)
+    with files.storing(f"{path}: the script cannot be written"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        # The mark of utf-8-sig is already in the text.
-        temporary.write_bytes(script.encode("utf-8" if encoding == "utf-8-sig" else encoding))
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise StorageError(f"{path}: the script cannot be written: {error.strerror}") from None
+        files.replace_file(path, data, durable=False)
 
 
 def _method_words(method: Method) -> dict[str, Any]:

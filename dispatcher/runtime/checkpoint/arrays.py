@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from dispatcher.errors import CheckpointError, StorageError
-from dispatcher.runtime.checkpoint import files
+from dispatcher.runtime.storing import storage_error
 
 ARRAYS: Final = "checkpoint"
 # About how large a file of arrays is: the checksums of several can be taken at a time. Orbax's default is 2 GB.
@@ -64,9 +64,9 @@ def writing_error(error: Exception, doing: str) -> Exception:
     code = _OS_ERROR.search(str(error))
     if code is not None:
         number = int(code.group(1))
-        return files.storage_error(OSError(number, os.strerror(number)), doing)
+        return storage_error(OSError(number, os.strerror(number)), doing)
     if isinstance(error, OSError):
-        return files.storage_error(error, doing)
+        return storage_error(error, doing)
     if isinstance(error, StorageError | CheckpointError):
         return error
     return CheckpointError(f"{doing}: {type(error).__name__}: {str(error)[:_MOST_CHARACTERS]}")

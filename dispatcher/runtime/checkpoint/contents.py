@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from dispatcher.base import files
 from dispatcher.errors import CheckpointError, DamagedCheckpointError
-from dispatcher.runtime.checkpoint import files, rng
+from dispatcher.runtime.checkpoint import rng
 from dispatcher.runtime.checkpoint.rng import RandomState
 
 RNG: Final = "rng"
@@ -51,7 +52,7 @@ class Contents:
         if all(each["random"] is not None for each in processes):
             written[RNG] = rng.dump([each["random"] for each in processes])
         for name, data in written.items():
-            files.write_new(directory / name, data)
+            files.create_file(directory / name, data)
 
 
 def read(fetch: Callable[[str], bytes | None], where: str, process: int) -> Contents:

@@ -12,12 +12,15 @@ from typing import Final
 
 import msgspec
 
+from dispatcher.base import files
 from dispatcher.errors import CheckpointError, DamagedCheckpointError
-from dispatcher.runtime.checkpoint import checksum, files
+from dispatcher.runtime.checkpoint import checksum
+from dispatcher.runtime.checkpoint.file_tree import directories_below, files_below, remove_tree
 from dispatcher.runtime.checkpoint.manifest import MANIFEST, FileRecord, Manifest, decode, encode
 from dispatcher.runtime.checkpoint.scratch import Scratch
 from dispatcher.runtime.checkpoint.storage import DAMAGED, LATEST, OLD, SCRATCH, SET_ASIDE, Guard
 from dispatcher.runtime.checkpoint.tree import TREE
+from dispatcher.runtime.storing import storage_error, storing
 
 _OCCUPIED: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -33,24 +36,24 @@ class DirectoryStorage:
         self._scratch = Scratch(root / SCRATCH)
 
     def staging(self) -> Path:
-        with files.storing(f"{self._root}: cannot prepare a checkpoint"):
+        with storing(f"{self._root}: cannot prepare a checkpoint"):
             staged = self._scratch.new()
             os.mkdir(staged)
         return staged
 
     def clean(self, staged: Path) -> None:
-        files.remove_tree(staged)
+        remove_tree(staged)
 
     def publish(self, staged: Path, name: str, draft: Manifest, guard: Guard) -> Manifest:
         target = self._root / name
-        with files.storing(f"{target}: the checkpoint could not be written"):
-            names, paths = zip(*files.files_below(staged), strict=True)
+        with storing(f"{target}: the checkpoint could not be written"):
+            names, paths = zip(*files_below(staged), strict=True)
             sums = checksum.of_files(paths, sync=True)
             records = [FileRecord(each, *found) for each, found in zip(names, sums, strict=True)]
             manifest = msgspec.structs.replace(draft, files=tuple(records))
             data = encode(manifest)
-            files.write_new(staged / MANIFEST, data)
-            for folder in files.directories_below(staged):
+            files.create_file(staged / MANIFEST, data)
+            for folder in directories_below(staged):
                 files.sync_directory(folder)
             self._check_parents(name)
             os.makedirs(target.parent, exist_ok=True)
@@ -68,8 +71,8 @@ class DirectoryStorage:
         yield from self._below(self._root, "")
 
     def manifest(self, name: str) -> bytes | None:
-        with files.storing(f"{self._root / name}: cannot be read"):
-            return files.read_fresh(self._root / name / MANIFEST)
+        with storing(f"{self._root / name}: cannot be read"):
+            return _content(self._root / name / MANIFEST)
 
     def looks_whole(self, name: str, manifest: Manifest) -> bool:
         try:
@@ -82,16 +85,16 @@ class DirectoryStorage:
         yield self._root / name, False
 
     def read(self, name: str, manifest: Manifest, path: str) -> bytes | None:
-        with files.storing(f"{self._root / name / path}: cannot be read"):
-            return files.read_fresh(self._root / name / path)
+        with storing(f"{self._root / name / path}: cannot be read"):
+            return _content(self._root / name / path)
 
     def remove(self, name: str) -> None:
-        with files.storing(f"{self._root / name}: the checkpoint could not be removed"):
+        with storing(f"{self._root / name}: the checkpoint could not be removed"):
             self._discard(self._root / name)
 
     def set_aside(self, name: str, folder: str) -> str:
         aside = self._root / folder / f"{name.replace('/', '_')}.{uuid.uuid4().hex[:8]}"
-        with files.storing(f"{self._root / name}: the checkpoint could not be set aside"):
+        with storing(f"{self._root / name}: the checkpoint could not be set aside"):
             os.makedirs(aside.parent, exist_ok=True)
             os.rename(self._root / name, aside)
             files.sync_directory((self._root / name).parent)
@@ -105,12 +108,13 @@ class DirectoryStorage:
 
     def read_pointer(self) -> bytes | None:
         with contextlib.suppress(OSError):
-            return files.read_fresh(self._root / LATEST)
+            return _content(self._root / LATEST)
         return None
 
     def write_pointer(self, data: bytes) -> None:
-        with files.storing(f"{self._root / LATEST}: cannot be written"):
-            files.replace(self._root / LATEST, data, self._scratch.token)
+        with storing(f"{self._root / LATEST}: cannot be written"):
+            files.replace_file(self._root / LATEST, data)
+            files.sync_directory(self._root)
 
     def close(self) -> None:
         self._scratch.close()
@@ -121,13 +125,13 @@ class DirectoryStorage:
             os.rename(staged, target)
         except OSError as error:
             # A file server that answered too late is asked again, and then the first try has done it.
-            if error.errno == errno.ENOENT and files.read_fresh(target / MANIFEST) == data:
+            if error.errno == errno.ENOENT and _content(target / MANIFEST) == data:
                 return True
             if error.errno not in _OCCUPIED:
                 raise
         else:
             return True
-        present = files.read_fresh(target / MANIFEST)
+        present = _content(target / MANIFEST)
         if present is None:
             self._clear(target)
             return False
@@ -136,7 +140,7 @@ class DirectoryStorage:
         old = target.with_name(f"{target.name}{OLD}{uuid.uuid4().hex[:8]}")
         os.rename(target, old)
         # Somebody may have replaced it between the look and the rename: then it was not ours to take.
-        if files.read_fresh(old / MANIFEST) != present:
+        if _content(old / MANIFEST) != present:
             os.rename(old, target)
             return False
         os.rename(staged, target)
@@ -177,7 +181,7 @@ class DirectoryStorage:
                 raise
             # No room even for the directory that it would be moved to.
             doomed = path
-        files.remove_tree(doomed)
+        remove_tree(doomed)
 
     def _below(self, folder: Path, prefix: str) -> Iterator[tuple[str, bytes]]:
         try:
@@ -186,9 +190,9 @@ class DirectoryStorage:
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
-            raise files.storage_error(error, f"{folder}: cannot be listed") from error
+            raise storage_error(error, f"{folder}: cannot be listed") from error
         if prefix and MANIFEST in entries:
-            data = files.read_fresh(folder / MANIFEST)
+            data = _content(folder / MANIFEST)
             if data is not None:
                 yield prefix, data
             return
@@ -197,3 +201,11 @@ class DirectoryStorage:
         for name in sorted(entries):
             if entries[name] and not name.startswith(".") and (prefix or name not in (SCRATCH, DAMAGED, SET_ASIDE)):
                 yield from self._below(folder / name, f"{prefix}/{name}" if prefix else name)
+
+
+def _content(path: Path) -> bytes | None:
+    """The content of a file now; None when it does not exist, also where one of its parents is a file."""
+    try:
+        return files.read_fresh(path)
+    except NotADirectoryError:
+        return None

@@ -10,8 +10,9 @@ from functools import cache
 from pathlib import Path
 
 from dispatcher import contract
+from dispatcher.base import files
 from dispatcher.errors import CheckpointError, SupersededError
-from dispatcher.runtime.checkpoint import files
+from dispatcher.runtime.storing import storage_error, storing
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Run:
                 f"{self.attempt} of {self.job} is still the current one; nothing was committed. Requeue the entry"
             ) from None
         except OSError as error:
-            raise files.storage_error(error, f"{doing}: cannot look for {sign}") from error
+            raise storage_error(error, f"{doing}: cannot look for {sign}") from error
         if superseded:
             raise SupersededError(
                 f"{doing}: attempt {self.attempt} of {self.job} was superseded ({sign} exists): the entry was given "
@@ -57,7 +58,7 @@ class Run:
         if self.directory is None:
             return
         path = self.directory / contract.CHECKPOINT_FILE
-        with files.storing(f"{path}: the dispatcher is not told that step {step} is saved"):
+        with storing(f"{path}: the dispatcher is not told that step {step} is saved"):
             contract.write_json(path, {"step": step})
 
     def outrun_by(self, job: str, attempt: int) -> bool:

@@ -17,13 +17,15 @@ from typing import Any, Final, Self
 import jax
 import msgspec
 
+from dispatcher.base import files
 from dispatcher.errors import CheckpointError, DamagedCheckpointError, DispatcherError
 from dispatcher.runtime import collectives
-from dispatcher.runtime.checkpoint import arrays, contents, files, tree, verify
+from dispatcher.runtime.checkpoint import arrays, contents, tree, verify
 from dispatcher.runtime.checkpoint.background import Background
 from dispatcher.runtime.checkpoint.contents import Contents
 from dispatcher.runtime.checkpoint.directory import DirectoryStorage
 from dispatcher.runtime.checkpoint.fence import Run
+from dispatcher.runtime.checkpoint.file_tree import remove_until_quiet
 from dispatcher.runtime.checkpoint.manifest import Manifest
 from dispatcher.runtime.checkpoint.reference import CheckpointRef
 from dispatcher.runtime.checkpoint.retention import Retention
@@ -120,7 +122,7 @@ class CheckpointManager:
             place = staged / arrays.ARRAYS
             writing = arrays.begin_saving(place, to_write, compress=self._compress) if to_write else None
         except Exception as error:
-            files.remove_for_good(staged)
+            remove_until_quiet(staged)
             raise arrays.writing_error(error, doing) from error
 
         def finish() -> None:
@@ -129,7 +131,7 @@ class CheckpointManager:
                     writing.result()
                 if collectives.is_first_process():
                     kept.write(staged, each_process)
-                    files.write_new(staged / tree.TREE, tree.encode(described))
+                    files.create_file(staged / tree.TREE, tree.encode(described))
                     self._commit(staged, name, draft, doing)
 
         self._pending = True
@@ -314,7 +316,7 @@ class CheckpointManager:
         except Exception as error:
             # It failed at one array, and Orbax does not wait for the others.
             if collectives.is_first_process():
-                files.remove_for_good(staged)
+                remove_until_quiet(staged)
             raise arrays.writing_error(error, doing) from error
         finally:
             if collectives.is_first_process():

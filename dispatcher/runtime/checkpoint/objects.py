@@ -26,12 +26,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from dispatcher.errors import CheckpointError, DamagedCheckpointError, StorageError
-from dispatcher.runtime.checkpoint import files, verify
+from dispatcher.runtime.checkpoint import verify
 from dispatcher.runtime.checkpoint.checksum import Checksum, of_bytes, pieces
 from dispatcher.runtime.checkpoint.fence import Run
+from dispatcher.runtime.checkpoint.file_tree import files_below, remove_tree
 from dispatcher.runtime.checkpoint.manifest import MANIFEST, FileRecord, Manifest, decode, encode
 from dispatcher.runtime.checkpoint.scratch import Scratch
 from dispatcher.runtime.checkpoint.storage import DAMAGED, LATEST, SET_ASIDE, Guard
+from dispatcher.runtime.storing import storing
 
 if TYPE_CHECKING:
     from obstore import GetResult, PutMode, UpdateVersion
@@ -68,19 +70,17 @@ class ObjectStorage:
         self._known: dict[str, tuple[str | None, bytes]] = {}
 
     def staging(self) -> Path:
-        with files.storing("the scratch directory for checkpoints cannot be prepared"):
+        with storing("the scratch directory for checkpoints cannot be prepared"):
             staged = self._scratch.new()
             os.mkdir(staged)
         return staged
 
     def clean(self, staged: Path) -> None:
-        files.remove_tree(staged)
+        remove_tree(staged)
 
     def publish(self, staged: Path, name: str, draft: Manifest, guard: Guard) -> Manifest:
         blobs = f"{_owner(self._run)}{uuid.uuid4().hex[:12]}"
-        records = [
-            self._upload(path, f"{name}/{blobs}/{relative}", relative) for relative, path in files.files_below(staged)
-        ]
+        records = [self._upload(path, f"{name}/{blobs}/{relative}", relative) for relative, path in files_below(staged)]
         manifest = msgspec.structs.replace(draft, files=tuple(records), blobs=blobs)
         guard(None)
         replaced = self._commit(f"{name}/{MANIFEST}", encode(manifest), guard)
@@ -191,7 +191,7 @@ class ObjectStorage:
                         view = view[file.write(view) :]
             return verify.difference(record, checksum.size, checksum.hex())
 
-        with files.storing(f"{target}: the checkpoint could not be downloaded"):
+        with storing(f"{target}: the checkpoint could not be downloaded"):
             try:
                 doing = f"{self.url}/{key}: could not be downloaded"
                 return self._insist(doing, fetch) and self._insist(doing, fetch)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from dispatcher.base.kernel_locks import try_flock, wait_for_flock
-from dispatcher.runtime.checkpoint import files
+from dispatcher.runtime.checkpoint.file_tree import remove_tree
 
 _LOCK: Final = ".lock"
 
@@ -22,11 +22,6 @@ class Scratch:
         self._token = uuid.uuid4().hex[:12]
         self._lock: int | None = None
         self._count = 0
-
-    @property
-    def token(self) -> str:
-        """Tells this folder from all others, on every host."""
-        return self._token
 
     def new(self) -> Path:
         """A path for a new directory; its parent exists."""
@@ -43,7 +38,7 @@ class Scratch:
         """Remove the folder, and `home` when it is empty."""
         if self._lock is None:
             return
-        files.remove_tree(self._home / self._token)
+        remove_tree(self._home / self._token)
         with contextlib.suppress(OSError):
             os.unlink(self._home / f"{self._token}{_LOCK}")
         os.close(self._lock)
@@ -83,7 +78,7 @@ class Scratch:
                 fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
                 try:
                     if try_flock(fd):
-                        files.remove_tree(self._home / token)
+                        remove_tree(self._home / token)
                         os.unlink(path)
                 finally:
                     os.close(fd)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from dispatcher.base import files
 from dispatcher.base.messages import indented
 from dispatcher.errors import DamagedCheckpointError
-from dispatcher.runtime.checkpoint import checksum, files
+from dispatcher.runtime.checkpoint import checksum
 from dispatcher.runtime.checkpoint.manifest import FileRecord
+from dispatcher.runtime.storing import storage_error
 
 
 def check(directory: Path, records: Iterable[FileRecord]) -> None:
@@ -23,7 +25,7 @@ def check(directory: Path, records: Iterable[FileRecord]) -> None:
         sums = checksum.of_files([directory / record.path for record in present])
     except OSError as error:
         # A server that fails for a moment is no damage.
-        raise files.storage_error(error, f"{directory}: cannot be read") from error
+        raise storage_error(error, f"{directory}: cannot be read") from error
     for record, (size, found) in zip(present, sums, strict=True):
         problems += difference(record, size, found)
     if problems:

@@ -58,3 +58,6 @@ class Submissions:
         if not self.in_flight:
             raise ValueError("nothing is in flight")
         self.in_flight -= 1
+
+    def slot_text(self, slot: Slot) -> str:
+        return "submission"

@@ -78,6 +78,9 @@ class Capacity(OutletOffer, Protocol):
     def release(self, slot: Slot) -> None:
         """Give back what `take` gave or `adopt` counted; ValueError for a slot that is not in use."""
 
+    def slot_text(self, slot: Slot) -> str:
+        """A slot as messages name it: `gpu 0,1`, `cpu`."""
+
 
 class Bundle(msgspec.Struct, frozen=True, kw_only=True):
     """What an attempt is started from: rendered, not delivered.

@@ -104,10 +104,10 @@ def dry_run(layout: Layout, config: Config, options: PodOptions) -> DryRun:
         monitor.close()
     if options.max_jobs is not None and len(choices) >= options.max_jobs:
         notes.append(f"--max-jobs {options.max_jobs}: the pod would end after these; others may take the rest")
-    chosen = {choice.entry.job_id: choice.slot.gpus for choice in choices}
+    chosen = {choice.entry.job_id: _slot_text(choice, capacities) for choice in choices}
     waiting = Waiting(facts)
     rows = [
-        Row(job, True, "gpu " + ",".join(map(str, chosen[job])) if chosen[job] else "cpu", "")
+        Row(job, True, chosen[job], "")
         if job in chosen
         else Row(job, False, "", looked.said.get(job) or waiting.why(job).text)
         for job in entries
@@ -123,6 +123,12 @@ def _choose(
         queue.update(job, record)
     queue.pause(facts.pauses)
     return queue.choose(facts.now, limit)
+
+
+def _slot_text(choice: Choice, capacities: Mapping[str, Capacity]) -> str:
+    """The slot as messages name it, with its outlet where the pod has more than one."""
+    slot = capacities[choice.outlet].slot_text(choice.slot)
+    return slot if len(capacities) == 1 else f"{choice.outlet}: {slot}"
 
 
 class _Attempts:

@@ -313,7 +313,7 @@ class Turn:
         entry = choice.entry
         flight = self.flights.start(entry, number, choice.slot, paths)
         self._claims += 1
-        where = "gpu " + ",".join(map(str, choice.slot.gpus)) if choice.slot.gpus else "cpu"
+        where = self.capacities[choice.outlet].slot_text(choice.slot)
         if flight.ending is not None:
             self.say(f"cannot start {entry.job_id} (attempt {number}): {flight.ending.error}")
         else:

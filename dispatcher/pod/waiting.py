@@ -1,7 +1,7 @@
-"""Why a job is not claimed: the one answer for claims, `status`, `show`, `--dry-run` and a pod's last line. Pure.
+"""Why a job is not claimed: one answer for claims, `status`, `show`, `--dry-run` and a pod's last line. Pure.
 
-All that the answer depends on stands in `Facts`. A new reason is one more line in `Waiting._own_reason` (about the job
-itself), in `Waiting._pod_refusal` (about one pod at this moment), or in `Offer.refusal` (about what a pod takes).
+`Facts` has everything that the answer depends on. To add a reason, add it to `Waiting._own_reason` (about the job
+itself), to `Waiting._pod_refusal` (about one pod at this moment), or to `Offer.refusal` (about what a pod takes).
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from dispatcher.run_state.states import Record, State
 
 SLOT: Final = "waits for a free slot"
 NO_POD: Final = "no pod is running"
-UNKNOWN_JOB: Final = "no manifest knows it: it is kept, not claimed"
-UNWATCHED: Final = "{} runs outside, watched by nobody"
+UNKNOWN_JOB: Final = "no manifest lists it, so it is not claimed; its record is kept"
 _SHOWN: Final = 3
+_UNWATCHED: Final = "runs externally: no dispatcher watches it"
 _WILL_NOT_BE_DONE: Final = {State.FAILED: "{} failed", State.ABANDONED: "{} was abandoned", State.HELD: "{} is held"}
 
 
 def no_fault(_: Entry) -> str:
-    """Nothing keeps the entry from being started."""
+    """No entry has a fault."""
     return ""
 
 
 class Reason(msgspec.Struct, frozen=True):
     """Why a job is not claimed now.
 
-    `needs_person`: it goes on only when somebody acts. `root` says the same of a job that needs this one; empty where
-    there is nothing to say but that the job is queued.
+    `needs_person`: that changes only when a person does something. `root` is the root cause that is named for jobs that
+    need this one; empty where they only wait for it.
     """
 
     text: str
@@ -46,11 +46,11 @@ class Reason(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """How things stand at one moment.
+    """The state of a workspace at one moment.
 
-    `now` is a journal time. `offers` are the live pods; `me` the pod for which is asked, which is one of them: what it
-    does not take is then said in its words. `request_of` is what an attempt of an entry asks for, `fault_of` why no
-    pod could start it.
+    `now` is a journal time. `offers` are those of the live pods. `me` is the pod whose reasons are asked for, one of
+    these pods; empty: those of all. `request_of` is what an attempt of an entry asks for, `fault_of` why no pod could
+    start it, `unknown_job` the reason of jobs without an entry.
     """
 
     records: Mapping[str, Record]
@@ -65,12 +65,12 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def retry_due(record: Record) -> str:
-    """When the job may be tried again, as a journal time; at once (empty) where nobody says or it is no time."""
+    """When the job may be tried again, as a journal time; empty (at once) where the record has none or no valid one."""
     return same_time(record.retry_at) or ""
 
 
 class Waiting:
-    """The reasons of one moment; what was found out about a job is kept for those that need it."""
+    """The reasons of one moment. That of each job is computed once, also where many jobs need it."""
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
@@ -78,14 +78,14 @@ class Waiting:
 
     def why(self, job: str) -> Reason:
         """Why the job is not claimed now; SLOT when it only waits for a free slot."""
-        # Without recursion: chains of needs may be longer than the interpreter's stack.
-        pending, begun = [job], set[str]()
+        # A loop instead of recursion: chains of needs may be longer than the interpreter's stack.
+        pending, visited = [job], set[str]()
         while pending:
             current = pending[-1]
-            if current not in begun:
-                begun.add(current)
-                # Manifests that need one another in a circle end here: what was begun is not begun again.
-                unknown = [n for n in self._open_needs(current) if n not in self._known and n not in begun]
+            if current not in visited:
+                visited.add(current)
+                # Entries of two manifests may need one another in a circle, so none is visited twice.
+                unknown = [n for n in self._open_needs(current) if n not in self._known and n not in visited]
                 if unknown:
                     pending += unknown
                     continue
@@ -112,8 +112,8 @@ class Waiting:
         if record.state is State.HELD:
             return Reason("held: not claimed until it is requeued", needs_person=True, root=f"{job} is held")
         if is_unwatched(record):
-            # What a person wants of it is carried out when it has ended.
-            return Reason("it runs outside, watched by nobody", needs_person=record.desired is None)
+            # A desired state is carried out when it has ended.
+            return Reason(_UNWATCHED, needs_person=record.desired is None)
         if record.state is not State.QUEUED:
             return Reason(f"it is {record.state}")
         if entry is None:
@@ -128,7 +128,7 @@ class Waiting:
             return Reason(f"cannot be started: {fault}", needs_person=True, root=f"{job} cannot be started: {fault}")
         needs = [self._need(need) for need in self._open_needs(job)]
         if needs:
-            # One that will never be done says more than one that is only not done yet.
+            # A need that will never be done is a better reason than one that is only not done yet.
             return next((reason for reason in needs if reason.needs_person), needs[0])
         pause = facts.pauses.get(entry.method)
         if pause is not None:
@@ -139,16 +139,14 @@ class Waiting:
         return None
 
     def _need(self, need: str) -> Reason:
-        """What it means for a job that it needs this one, which is not done."""
+        """Why a job waits that needs this one, which is not done."""
         record = self._facts.records.get(need)
         if record is None:
-            root = f"no job is called {need}"
-            return Reason(f"needs {need} (unknown job)", needs_person=True, root=root)
+            return Reason(f"needs {need} (unknown job)", needs_person=True, root=f"there is no job {need}")
         if record.state is not State.QUEUED:
             why = f": {record.reason}" if record.state is State.FAILED and record.reason else ""
             is_left = is_unwatched(record) and record.desired is not State.QUEUED
-            root = UNWATCHED if is_left else _WILL_NOT_BE_DONE.get(record.state, "")
-            root = root.format(need)
+            root = f"{need} {_UNWATCHED}" if is_left else _WILL_NOT_BE_DONE.get(record.state, "").format(need)
             return Reason(f"needs {need} ({record.state}{why})", bool(root), root and root + why)
         reason = self._known.get(need)
         if reason is None or not reason.root:
@@ -156,6 +154,7 @@ class Waiting:
         return Reason(f"needs {need} (queued); root cause: {reason.root}", reason.needs_person, reason.root)
 
     def _no_slot(self, job: str, entry: Entry) -> Reason:
+        """Why a job that is ready gets no slot."""
         facts = self._facts
         if not facts.offers:
             return Reason(NO_POD)
@@ -171,7 +170,7 @@ class Waiting:
         takers = [offer.pod for offer in facts.offers if offer.pod not in refusals]
         if mine is not None and (takers or len(refusals) == 1):
             text = f"{mine.text} (pod {takers[0]} can take it)" if takers else mine.text
-            # What is wrong with the host is the same for all jobs.
+            # A paused host is the same reason for all jobs.
             root = mine.text if mine.kind == HOST else f"{job} {mine.text}"
             return Reason(text, mine.needs_person, "" if takers else root)
         text = refused_by_all(entry, request, refusals, facts.offers)
@@ -183,18 +182,18 @@ class Waiting:
         if offer.is_draining:
             return Refusal(DRAINING, "draining")
         if offer.stopped:
-            return Refusal(STOPPED, f"claims nothing any more: {offer.stopped}", needs_person=True)
+            return Refusal(STOPPED, f"no longer claims: {offer.stopped}", needs_person=True)
         pause = self._facts.pauses.get(host_scope(offer.host))
         if pause is not None:
             return Refusal(HOST, f"host {offer.host} is paused: {pause.why}", needs_person=True)
         refusal = offer.refusal(entry, request) or offer.refusal_now(entry, request)
         blocked = offer.blocked.get(entry.job_id)
-        # It is tried again every few seconds, and what blocks it may pass.
+        # The claim is tried again every few seconds, so no person is needed if the obstacle goes away.
         return Refusal(BLOCKED, f"cannot be claimed: {blocked}") if refusal is None and blocked else refusal
 
 
 def summary(texts: Iterable[str]) -> str:
-    """The most frequent reasons, with how often each is given."""
+    """The most frequent reasons, each with its count."""
     counts = Counter(texts).most_common()
     shown = "; ".join(f"{text} ({count})" if count > 1 else text for text, count in counts[:_SHOWN])
     return shown + (f"; {len(counts) - _SHOWN} more reasons" if len(counts) > _SHOWN else "")

@@ -13,14 +13,14 @@ _SHOWN = 3
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """A reason and the queued jobs that it keeps."""
+    """A reason and the queued jobs that wait for it."""
 
     why: str
     jobs: tuple[str, ...]
 
 
 def reasons(snapshot: Snapshot) -> Waiting:
-    """Why the jobs of a snapshot wait: the answer that a dispatcher gives, by what the live pods say of themselves."""
+    """Why the jobs of a snapshot wait, by what the live pods publish: the answer that a dispatcher gives."""
     return Waiting(
         Facts(
             records=snapshot.records,

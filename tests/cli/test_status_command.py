@@ -108,7 +108,7 @@ def test_why_the_rest_waits(lab):
     assert why["fft_german_s1"] == "waits for a retry until 2999-01-01T00:00:00.000Z"
     assert why["fft_german_s2"] == "no pod is running"
     assert why["lora_german_s2"] == "method lora is paused: 5 failed alike"
-    assert why["stranger"] == "no manifest knows it: it is kept, not claimed"
+    assert why["stranger"] == "no manifest lists it, so it is not claimed; its record is kept"
     assert why["base"] is None
     plain = lab.run("status")
     assert "held: not claimed until it is requeued" in plain.out

@@ -101,7 +101,7 @@ def test_a_pod_claims_nothing_beside_a_script_whose_lock_it_does_not_know(
     pod.says("b was claimed by shivam-0")
     wait_until(lambda: "script_lock: FILE" in fleet.run("pods"), "`pods` says it, too")
     why = {job["job"]: job["why"] for job in json.loads(fleet.run("status", "--json"))["jobs"]}
-    assert why["c"].startswith("claims nothing any more: b was claimed by shivam-0")
+    assert why["c"].startswith("no longer claims: b was claimed by shivam-0")
     (fleet.root / "go").touch()
     # What ran is recorded, but nothing is begun.
     assert pod.end() == 1

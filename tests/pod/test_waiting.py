@@ -96,7 +96,7 @@ def test_no_pod() -> None:
         (
             {},
             (Offer(pod="p", outlets=local(cpu_slots=1), stopped="a script claims"),),
-            "claims nothing any more: a script claims (pod p)",
+            "no longer claims: a script claims (pod p)",
         ),
         (
             {},

@@ -124,6 +124,10 @@ class LocalCapacity:
         for index in slot.gpus:
             self._shares[index] -= self._weight(slot)
 
+    def slot_text(self, slot: Slot) -> str:
+        """The slot as messages name it: `gpu 0,1`, `cpu`."""
+        return "gpu " + ",".join(map(str, slot.gpus)) if slot.gpus else "cpu"
+
     def quarantine(self, index: int, why: str) -> None:
         """Start nothing on this GPU until `restore`; a later reason replaces an earlier one."""
         self._quarantined[index] = why

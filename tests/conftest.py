@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import groups
 import pytest
 from fleet import Fleet, fleet_at
 
@@ -16,7 +17,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--chaos-seconds", type=float, default=None, help="how long the chaos test goes on (default 30; an hour: 3600)"
     )
+    parser.addoption("--fast", action="store_true", help=f"without {groups.NOT_FAST}")
     parser.addoption("--chaos-seed", type=int, default=None, help="repeat a chaos test's choices")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--fast"):
+        groups.keep_fast(config, items)
+    groups.assign(items)
+    if groups.is_worker(config):
+        groups.order(items)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    # None leaves it to pytest.
+    return (config.getoption("--fast") and groups.is_slow_folder(collection_path)) or None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    # Reports name tests as the command line and --last-failed of a run without workers do.
+    if getattr(report, "node", None) is not None:
+        report.nodeid = groups.without_group(report.nodeid)
 
 
 # A run that was started in the background ignores SIGINT, and so would every program that the tests start.
@@ -33,6 +56,15 @@ def _refused() -> int:
 
 # Whatever was imported by then: modules with JAX are imported when the tests are collected, or not, as it happens.
 os.fork = os.forkpty = _refused  # type: ignore[assignment]
+
+
+@pytest.fixture(scope="session")
+def jax_cache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """JAX's persistent compilation cache, for the processes of all tests on all workers."""
+    base = tmp_path_factory.getbasetemp()
+    directory = (base.parent if groups.is_worker(request.config) else base) / "jax_cache"
+    directory.mkdir(exist_ok=True)
+    return directory
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""scripts/test in CI names what fails once and counts what fails twice; scripts/bench measures what there is."""
+"""scripts/test names what fails once in CI, with --fast leaves out what is slow; scripts/bench measures."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parent.parent / "scripts" / "test"
+TESTS = Path(__file__).parent
+SCRIPT = TESTS.parent / "scripts" / "test"
 FLAKY = """
 import pathlib, pytest
 
+@pytest.mark.quiet
 @pytest.mark.parametrize("what", ["a b", "c"])
 def test_flaky(what):
     marker = pathlib.Path(f"tried {what}")
@@ -24,6 +26,20 @@ def test_flaky(what):
 def test_good():
     pass
 """
+SLOW = """
+import pytest
+
+@pytest.mark.slow
+def test_slow():
+    assert False
+
+@pytest.mark.nfs
+def test_on_a_bed():
+    assert False
+
+def test_quick():
+    pass
+"""
 BAD = """
 def test_bad():
     assert False
@@ -32,14 +48,16 @@ def test_bad():
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A checkout with this script, nothing to install, and a virtual environment."""
-    for name in ("scripts", "tests", ".venv/bin"):
+    """A checkout with this script, this configuration of pytest, nothing to install, and a virtual environment."""
+    for name in ("scripts", "tests/beds", "tests/runtime", ".venv/bin"):
         (tmp_path / name).mkdir(parents=True)
+    for name in ("conftest.py", "fleet.py", "groups.py", "beds/needs.py"):
+        shutil.copy(TESTS / name, tmp_path / "tests" / name)
     shutil.copy(SCRIPT, tmp_path / "scripts" / "test")
     for name in ("install", "install-beds"):
         executable(tmp_path / "scripts" / name, "true")
     executable(tmp_path / ".venv/bin/python", f'exec {sys.executable} "$@"')
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    shutil.copy(TESTS.parent / "pyproject.toml", tmp_path)
     return tmp_path
 
 
@@ -78,6 +96,16 @@ def test_what_fails_twice_fails(checkout: Path) -> None:
     assert "1 failed, 2 passed" in result
     assert "test_bad" not in last
     assert last.count("test_flaky[") == 2
+
+
+def test_the_fast_tests_need_neither_beds_nor_jax(checkout: Path) -> None:
+    (checkout / "tests" / "test_some.py").write_text(SLOW)
+    (checkout / "tests" / "runtime" / "test_training.py").write_text("raise ImportError('no JAX here')")
+    executable(checkout / "scripts" / "install-beds", "exit 1")
+    status, lines = run(checkout, "--fast")
+    assert status == 0
+    assert "1 passed in" in lines[-1]
+    assert run(checkout)[0] != 0
 
 
 def bench(*words: str) -> str:

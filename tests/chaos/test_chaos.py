@@ -34,6 +34,7 @@ methods:
 
 
 @pytest.mark.slow
+@pytest.mark.quiet
 @pytest.mark.timeout(0)
 def test_the_worst_day(fleet: Fleet, tmp_path: Path, pytestconfig: pytest.Config) -> None:
     seconds = pytestconfig.getoption("--chaos-seconds") or DEFAULT_S

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 from jobs import _text as text
 from jobs._vocabulary import BOUNDARY, Vocabulary
 from jobs.names import FineTune, Lora, Pretrain
@@ -67,7 +68,8 @@ def bits_of(job: Any, name: str) -> tuple[float, int]:
     """What one name alone costs, and in how many predictions."""
     encoded = Vocabulary(job.args.alphabet).encode(name)
     model = job.programs.skeleton.rebuild(job.live_state.trained, job.live_state.rest)
-    logs = jax.nn.log_softmax(model(np.array([[BOUNDARY, *encoded]])))[0]
+    # Operation by operation, every length of a name would be compiled a hundred times.
+    logs = nnx.jit(lambda model, tokens: jax.nn.log_softmax(model(tokens)))(model, np.array([[BOUNDARY, *encoded]]))[0]
     targets = [*encoded, BOUNDARY]
     return -float(sum(logs[place, target] for place, target in enumerate(targets))) / math.log(2), len(targets)
 

@@ -75,6 +75,7 @@ def test_a_job_may_take_its_time_to_save(trial):
     assert one.output.endswith("saved\n")
 
 
+@pytest.mark.quiet
 def test_kill_after_the_grace_period(trial):
     one = trial(DEAF, grace_s=1.0).start().says("ready")
     begun = time.monotonic()

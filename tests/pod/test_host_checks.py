@@ -61,6 +61,7 @@ def test_a_pod_runs_jobs_on_a_host_without_dev_fd(fleet: Fleet, without_dev_fd: 
     assert {job: (r.exit_code, r.attempt) for job, r in fleet.records().items()} == {"a": (3, 1), "b": (0, 1)}
 
 
+@pytest.mark.quiet
 def test_this_host_is_fit_and_that_is_known_at_once(tmp_path: Path) -> None:
     begun = time.monotonic()
     assert not isinstance(check_bash(), Fault)

@@ -16,6 +16,7 @@ from dispatcher.run_state.states import State
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.quiet,
     pytest.mark.skipif(why_not("editors") is not None, reason=str(why_not("editors"))),
 ]
 

@@ -6,8 +6,10 @@ import os
 import statistics
 import time
 
+import pytest
 from fleet import Fleet, shell, wait_until
 
+pytestmark = pytest.mark.quiet
 # The poll interval in these tests is ten minutes; a slow machine may need this long for what takes milliseconds.
 GENEROUS_S = 10.0
 

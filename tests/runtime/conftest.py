@@ -10,9 +10,7 @@ import pytest
 
 
 @pytest.fixture(scope="session", autouse=True)
-def jax_cache(tmp_path_factory):
-    """Compile each program once for all tests and their processes: most of their time would go there."""
-    directory = tmp_path_factory.mktemp("jax_cache")
-    jax.config.update("jax_compilation_cache_dir", str(directory))
+def compilation_cache(jax_cache):
+    """Compile each program once for all tests: most of their time would go there."""
+    jax.config.update("jax_compilation_cache_dir", str(jax_cache))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    return directory

@@ -1,90 +1,185 @@
-"""Imports go one way only, and light commands stay light."""
+"""Imports go one way only, without cycles, and light commands load no heavy module."""
 
 from __future__ import annotations
 
 import ast
+import json
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
+
+import pytest
 
 import dispatcher
+from dispatcher.matrix.needs import find_cycles
 
 PACKAGE = Path(dispatcher.__file__).parent
-# Lowest first; a module may import from its own layer and from those below.
+# As the architecture page has them, lowest first: a module imports from its own layer and from those below.
 LAYERS = (
     ("errors", "contract", "base"),
     ("workspace", "config"),
-    ("matrix", "run_state.states"),
-    ("run_state", "templates"),
+    ("matrix", "run_state", "templates"),
     ("outlets",),
-    ("doctor",),
-    ("pod",),
+    ("pod", "doctor"),
     ("report",),
     ("api",),
     ("cli",),
     ("__main__",),
 )
-# `outlets` know liveness locks and pauses, and never touch the journal.
+# Within a layer, and where less is allowed than the layers say: who imports nothing of what.
 FORBIDDEN = (
+    ("errors", "contract"),
+    ("contract", "errors"),
+    ("contract", "base"),
+    ("errors", "base.files"),
+    ("workspace", "config"),
+    ("matrix", "run_state"),
+    ("matrix", "templates"),
+    ("run_state", "templates"),
+    ("templates", "run_state"),
+    ("doctor", "pod"),
+    # Outlets know liveness locks and pauses; only the loop writes the journal.
     ("outlets", "run_state.store"),
     ("outlets", "run_state.journal"),
     ("outlets", "run_state.transaction"),
-    ("run_state", "templates"),
-    ("templates", "run_state"),
-    ("matrix", "run_state"),
 )
+# What a job's process may import besides its own package: it must not pay for the dispatcher, nor depend on it.
+RUNTIME_MAY_IMPORT = ("runtime", "contract", "errors", "base")
+HEAVY = ("jax", "flax", "optax", "orbax", "numpy", "jinja2", "yaml", "psutil", "pynvml", "filelock", "portalocker")
+
+
+class Import(NamedTuple):
+    """`module` imports `name`, both without the leading `dispatcher.`."""
+
+    module: str
+    name: str
+    for_types: bool
+
+
+@cache
+def imports() -> tuple[Import, ...]:
+    """Every import within the package."""
+    return tuple(found for path in sorted(PACKAGE.rglob("*.py")) for found in imports_of(path))
+
+
+def imports_of(path: Path) -> Iterator[Import]:
+    module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for_types = {id(inner) for node in ast.walk(tree) if is_type_checking(node) for inner in ast.walk(node)}
+    for node in ast.walk(tree):
+        for name in imported(node):
+            yield Import(module, name, id(node) in for_types)
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def imported(node: ast.AST) -> Iterator[str]:
+    """The modules of the package that an import statement names."""
+    if isinstance(node, ast.Import):
+        names: Iterable[str] = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+        assert not node.level, f"line {node.lineno}: imports are written in full"
+        names = [f"{node.module}.{alias.name}" for alias in node.names]
+    else:
+        return
+    for name in names:
+        package, _, inner = name.partition(".")
+        if package == "dispatcher" and inner:
+            yield inner if is_module(inner) else inner.rpartition(".")[0]
+
+
+def is_module(name: str) -> bool:
+    path = PACKAGE / Path(*name.split("."))
+    return path.with_suffix(".py").exists() or path.is_dir()
+
+
+def is_within(name: str, package: str) -> bool:
+    return name == package or name.startswith(f"{package}.")
 
 
 def layer(module: str) -> int:
-    """The layer of `dispatcher.<module>`, by the longest name that matches."""
-    names = [(name, number) for number, names in enumerate(LAYERS) for name in names]
-    matching = [(name, number) for name, number in names if module == name or module.startswith(f"{name}.")]
-    assert matching, f"dispatcher.{module} stands in no layer of this test: give it one"
-    return max(matching, key=lambda pair: len(pair[0]))[1]
+    found = [number for number, packages in enumerate(LAYERS) if module.partition(".")[0] in packages]
+    assert found, f"dispatcher.{module} is in no layer of this test: give it one"
+    return found[0]
 
 
-def imports() -> list[tuple[str, str]]:
-    """Pairs of module and imported module, both below `dispatcher.`."""
-    pairs = []
-    for path in sorted(PACKAGE.rglob("*.py")):
-        module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("dispatcher"):
-                base = node.module.removeprefix("dispatcher").removeprefix(".")
-                for alias in node.names:
-                    name = f"{base}.{alias.name}" if base else alias.name
-                    known = (PACKAGE / Path(*name.split("."))).with_suffix(".py").exists()
-                    package = (PACKAGE / Path(*name.split("."))).is_dir()
-                    pairs.append((module, name if known or package else base))
-    return [(module, name) for module, name in pairs if name and module not in ("__init__",)]
+def fault(found: Import) -> str:
+    """Why an import is not allowed; empty when it is."""
+    module, name = found.module, found.name
+    if is_within(module, "runtime"):
+        allowed = any(is_within(name, package) for package in RUNTIME_MAY_IMPORT)
+        return "" if allowed else f"the runtime may import {', '.join(RUNTIME_MAY_IMPORT)} only"
+    if is_within(name, "runtime"):
+        return "nothing imports the runtime"
+    if layer(name) > layer(module):
+        return "it is in a higher layer"
+    if any(is_within(module, above) and is_within(name, below) for above, below in FORBIDDEN):
+        return "FORBIDDEN lists this pair"
+    return ""
 
 
-def test_no_import_runs_back() -> None:
-    found = imports()
-    assert len(found) > 100
-    wrong = []
-    for module, name in found:
-        if module.startswith("runtime"):
-            if not name.startswith(("runtime", "contract", "errors", "base")):
-                wrong.append(f"{module} imports {name}: runtime may use contract, errors and base only")
-        elif name.startswith("runtime"):
-            wrong.append(f"{module} imports {name}: nothing imports runtime")
-        elif layer(name) > layer(module):
-            wrong.append(f"{module} imports {name}, which stands above it")
-        elif any(module.startswith(f"{a}.") and name.startswith(b) for a, b in FORBIDDEN):
-            wrong.append(f"{module} imports {name}")
-    assert not wrong, "\n".join(wrong)
+def test_imports_follow_the_layers() -> None:
+    within = [found for found in imports() if found.module not in ("__init__", "") and found.name]
+    assert len(within) > 500
+    faults = {f"{found.module} imports {found.name}: {why}" for found in within if (why := fault(found))}
+    assert not faults, "\n".join(sorted(faults))
 
 
-def test_the_command_line_loads_nothing_heavy() -> None:
-    code = (
-        "import sys; from dispatcher.cli.main import main; "
-        "import dispatcher.cli.status; "
-        "heavy = {'jax', 'flax', 'optax', 'numpy', 'jinja2', 'yaml', 'psutil', 'pynvml', 'filelock'}; "
-        "print(' '.join(sorted(heavy & set(sys.modules))))"
-    )
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
-    assert loaded == "", f"`dispatcher status` loads {loaded}"
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("base.files", "workspace"),
+        ("matrix.sweep", "run_state.states"),
+        ("outlets.base", "pod.run"),
+        ("pod.run", "report.overview"),
+        ("runtime.step", "config"),
+        ("cli.status", "runtime.step"),
+    ],
+)
+def test_an_import_against_the_layers_is_found(module: str, name: str) -> None:
+    assert fault(Import(module, name, for_types=False))
+
+
+def test_no_cycles() -> None:
+    """Imports inside functions count: they would only hide a cycle. Those for type checking do not."""
+    graph: dict[str, list[str]] = {}
+    for found in imports():
+        if not found.for_types and found.name != found.module:
+            graph.setdefault(found.module, []).append(found.name)
+    assert find_cycles({"a": ["b"], "b": ["a"]}), "cycles are found"
+    cycles = find_cycles(graph)
+    assert not cycles, "\n".join(" -> ".join(cycle) for cycle in cycles)
+
+
+COMMANDS = ("--help", "status", "results", "history", "pods", "show a", "matrix show")
+# Runs in one process, lightest first; prints what has been loaded after each.
+PROBE = """
+import json, sys
+heavy, root, commands = json.loads(sys.argv[1])
+def loaded(): return sorted(set(heavy) & set(sys.modules))
+import dispatcher, dispatcher.contract, dispatcher.errors, dispatcher.base.values, dispatcher.base.files
+found = {"import dispatcher": loaded()}
+from dispatcher.cli.main import main
+for command in commands:
+    assert main(["--root", root, *command.split()]) == 0, command
+    found[command] = loaded()
+print(json.dumps(found))
+"""
+
+
+def test_light_commands_load_no_heavy_module(tmp_path: Path) -> None:
+    (tmp_path / "matrix").mkdir()
+    (tmp_path / "matrix" / "matrix.json").write_text('[{"job_id": "a", "method": "fft"}]')
+    words = json.dumps([HEAVY, str(tmp_path), COMMANDS])
+    run = subprocess.run([sys.executable, "-c", PROBE, words], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout.splitlines()[-1])
+    assert found == {step: [] for step in ("import dispatcher", *COMMANDS)}
 
 
 def test_public_names() -> None:

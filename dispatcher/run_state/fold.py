@@ -41,6 +41,9 @@ _SETTLING: Final = frozenset(
 )  # fmt: skip
 # Events that change a record and nothing else: the bulk of every journal.
 _PLAIN: Final = frozenset({Event.QUEUED, Event.CLAIMED, Event.STARTED, Event.SNAPSHOT})
+# Read for every line; in Python 3.11 looking up a member of an enum costs several times a global name.
+_DELETED: Final = Event.DELETED
+_SNAPSHOT: Final = Event.SNAPSHOT
 # How an attempt ends that says something of its method, its GPU or its host.
 _ENDINGS: Final = frozenset({Event.DONE, Event.FAILED, Event.RETRIED, Event.AUTO_REQUEUED})
 
@@ -100,7 +103,7 @@ class Fold:
     def extend(self, lines: Iterable[Line]) -> None:
         """Take in lines that follow `seq`."""
         for line in lines:
-            if line.job is not None and (line.set or line.event is Event.DELETED):
+            if line.job is not None and (line.set or line.event is _DELETED):
                 self._take_record(line)
                 self._take_edit(line)
             if line.event not in _PLAIN:
@@ -112,8 +115,8 @@ class Fold:
         fields: dict[str, dict[str, Any]] = {}
         for line in lines:
             job = line.job
-            if job is not None and (line.set or line.event is Event.DELETED):
-                if line.event is Event.DELETED:
+            if job is not None and (line.set or line.event is _DELETED):
+                if line.event is _DELETED:
                     fields.pop(job, None)
                     self._forget(job)
                 else:
@@ -123,9 +126,10 @@ class Fold:
                         fields[job] = known = {} if old is None else old.fields()
                         self.born.setdefault(job, _birth(line))
                     known.update(line.set)
-                    if line.event is not Event.SNAPSHOT:
+                    if line.event is not _SNAPSHOT:
                         known["rev"] = line.seq
-                    self._take_edit(line)
+                    if line.data is not None:
+                        self._take_edit(line)
             if line.event not in _PLAIN:
                 self._take_rest(line)
             self.seq = line.seq
@@ -165,13 +169,13 @@ class Fold:
     def _take_record(self, line: Line) -> None:
         job = line.job
         assert job is not None
-        if line.event is Event.DELETED:
+        if line.event is _DELETED:
             self._forget(job)
             return
         old = self.records.get(job)
         if old is None:
             self.born.setdefault(job, _birth(line))
-        record = apply(old, line.set, line.set["rev"] if line.event is Event.SNAPSHOT else line.seq)
+        record = apply(old, line.set, line.set["rev"] if line.event is _SNAPSHOT else line.seq)
         self.records[job] = record
         self.touched.add(job)
         self._versions[(job, record.rev)] = record
@@ -179,7 +183,7 @@ class Fold:
             self._versions.popitem(last=False)
 
     def _take_edit(self, line: Line) -> None:
-        """Remember what a person wrote into the job's line: the same file may be looked at again."""
+        """Remember what a person wrote into the job's line: the same file may be read again."""
         if line.data is not None and "edit" in line.data:
             edit = line.read(HandEdit).edit
             self.applied_edits[str(line.job)] = edit if edit.seq else msgspec.structs.replace(edit, seq=line.seq)
@@ -236,7 +240,7 @@ class Fold:
 
 def _birth(line: Line) -> int:
     """The `seq` at which a record came to be, which a snapshot repeats."""
-    return line.read(SnapshotData).born if line.event is Event.SNAPSHOT else line.seq
+    return line.read(SnapshotData).born if line.event is _SNAPSHOT else line.seq
 
 
 def snapshot(fold: Fold, at: str, by: str) -> Iterator[Line]:

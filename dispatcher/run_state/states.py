@@ -135,20 +135,26 @@ FIELD_NAMES = frozenset(DEFAULTS) | {"rev"}
 
 def make_record(fields: Mapping[str, Any]) -> Record:
     """A record from a flat dict; FormatError names the field that has a wrong type."""
+    if FIELD_NAMES.issuperset(fields) and None not in fields.values():
+        return _converted(fields)
     known = {name: value for name, value in fields.items() if name in FIELD_NAMES and value is not None}
-    if len(known) != len(fields):
-        extra = {name: value for name, value in fields.items() if name not in FIELD_NAMES and value is not None}
-        if extra:
-            known["extra"] = extra
+    extra = {name: value for name, value in fields.items() if name not in FIELD_NAMES and value is not None}
+    return _converted({**known, "extra": extra} if extra else known)
+
+
+def _converted(fields: Mapping[str, Any]) -> Record:
     try:
-        return msgspec.convert(known, Record)
+        return msgspec.convert(fields, Record)
     except msgspec.ValidationError as error:
         raise FormatError(f"{error}") from None
 
 
 def apply(record: Record | None, changes: Mapping[str, Any], rev: int) -> Record:
     """The record after one journal line: `changes` replaces the fields it names, None removes one."""
-    fields = record.fields() if record is not None else {}
-    fields.update(changes)
+    if record is None or not changes.keys() <= DEFAULTS.keys():
+        return make_record({**(record.fields() if record is not None else {}), **changes, "rev": rev})
+    fields = msgspec.structs.asdict(record)
+    for name, value in changes.items():
+        fields[name] = DEFAULTS[name] if value is None else value
     fields["rev"] = rev
-    return make_record(fields)
+    return _converted(fields)

@@ -58,7 +58,8 @@ class Transaction:
         # A field that is not there need not be removed.
         fields = {name: value for name, value in fields.items() if value is not None or _has(old, name)}
         self._undo.setdefault(job, (old, fold.born.get(job), fold.applied_edits.get(job)))
-        self._add(event, by, job=job, set=fields, data=None if data is None else data.as_json())
+        carried = None if data is None else data.as_json()
+        self._add(Line(seq=fold.seq + 1, at=self.at, by=by or self._by, event=event, job=job, set=fields, data=carried))
         return fold.records.get(job)
 
     def delete(self, job: str) -> None:
@@ -67,7 +68,8 @@ class Transaction:
 
     def note(self, note: Note, *, job: str | None = None, by: str | None = None) -> None:
         """Record what changes no record: a pause, a refused edit."""
-        self._add(note.event, by, job=job, data=note.as_json())
+        seq = self._fold.seq + 1
+        self._add(Line(seq=seq, at=self.at, by=by or self._by, event=note.event, job=job, data=note.as_json()))
 
     def make_attempt(self, job: str, attempt: int) -> AttemptPaths | None:
         """Create the directory of a new attempt: the second fence of a claim. None when it is there already."""
@@ -100,8 +102,7 @@ class Transaction:
             with contextlib.suppress(OSError):
                 os.rmdir(paths.directory)
 
-    def _add(self, event: Event, by: str | None, **rest: Any) -> None:
-        line = Line(seq=self._fold.seq + 1, at=self.at, by=by or self._by, event=event, **rest)
+    def _add(self, line: Line) -> None:
         self._fold.extend((line,))
         self.lines.append(line)
 

@@ -40,13 +40,17 @@ class Mount:
         return f"{self.point} ({self.fstype} from {self.source}, options {self.options})"
 
     @property
+    def local_lock_options(self) -> list[str]:
+        """The NFS options that keep locks on this host."""
+        options = self.options.split(",") if self.fstype.startswith("nfs") else []
+        return [o for o in options if o == "nolock" or (o.startswith("local_lock=") and o != "local_lock=none")]
+
+    @property
     def cure(self) -> str:
         """What to change so that locks exclude and hosts see each other's changes on this mount."""
         if self.fstype.startswith("nfs"):
-            lying = [o for o in self.options.split(",") if o == "nolock" or o.startswith("local_lock=")]
-            lying = [o for o in lying if o != "local_lock=none"]
-            if lying:
-                return f"mount it without {' and '.join(lying)} (rpc.statd must run on NFSv3), or with vers=4.2"
+            if local := self.local_lock_options:
+                return f"mount it without {' and '.join(local)} (rpc.statd must run on NFSv3), or with vers=4.2"
             return "mount it with vers=4.2, or lookupcache=none where old names are shown"
         if self.fstype == "fuse.sshfs":
             return "sshfs never passes locks on to the server: use NFS, or run all dispatchers on one host"

@@ -1,87 +1,69 @@
-"""What a host must have before a dispatcher can run jobs on it: checked at every start, and by doctor."""
+"""Checks of the host itself: programs, processes, GPUs. `checks.CHECKS` lists them."""
 
 from __future__ import annotations
 
-import errno
-import os
+import json
+import shutil
 import subprocess
-from pathlib import Path
+import sys
 from typing import Final
 
-import msgspec
-
 from dispatcher.base import host
-from dispatcher.errors import PodError
-from dispatcher.workspace import Layout
+from dispatcher.doctor.context import Context
+from dispatcher.doctor.findings import OK, WARNING, WRONG, Finding, Findings
+from dispatcher.doctor.fitness import Fault, check_bash, check_processes
+from dispatcher.outlets.local import nvml
 
-_BASH: Final = "/bin/bash"
-_OLDEST_BASH: Final = "4.4"
-# The wrapper of every attempt reads its job's exit status in this way.
-_SCRIPT: Final = """
-coproc runner { read -r _ && echo works; }
-exec {outcome}<&"${runner[0]}"
-echo >&"${runner[1]}"
-read -r -t 30 -u "$outcome" word
-echo "$BASH_VERSION $word $((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404))"
-"""
+_NVML_TIMEOUT_S: Final = 60.0
 
 
-class Fault(msgspec.Struct, frozen=True):
-    """What is wrong with this host, and what to do about it."""
-
-    what: str
-    cure: str
+def python(_: Context) -> Findings:
+    version = ".".join(map(str, sys.version_info[:3]))
+    yield Finding("python", OK, f"{version} at {sys.executable}")
 
 
-def check_bash() -> str | Fault:
-    """The version of bash when wrappers can run with it, else what is wrong."""
+def bash(_: Context) -> Findings:
+    found = check_bash()
+    yield Finding("bash", WRONG, found.what, found.cure) if isinstance(found, Fault) else Finding("bash", OK, found)
+
+
+def flock_program(_: Context) -> Findings:
+    path = shutil.which("flock")
+    if path:
+        yield Finding("flock program", OK, path)
+    else:
+        what = "not found: job.sh cannot be run by hand; dispatchers do not need it"
+        yield Finding("flock program", WARNING, what, "install util-linux")
+
+
+def processes(_: Context) -> Findings:
+    fault = check_processes()
+    if fault is not None:
+        yield Finding("processes", WRONG, fault.what, fault.cure)
+        return
+    is_first = host.pid_namespace() == host.FIRST_PID_NAMESPACE
+    what = "the host's own" if is_first else f"those of PID namespace {host.pid_namespace()} (a container)"
+    yield Finding("processes", OK, what)
+
+
+def gpus(_: Context) -> Findings:
+    # In a process of its own, because a driver that hangs would hang this one.
     try:
-        done = subprocess.run([_BASH, "-c", _SCRIPT], capture_output=True, text=True, check=False, timeout=60)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        why = error.strerror if isinstance(error, OSError) else "it has not answered for 60 s"
-        return Fault(f"{_BASH} cannot be started: {why}", f"install bash {_OLDEST_BASH} or later: jobs need it")
-    words = done.stdout.split()
-    if len(words) == 3 and words[1] == "works":
-        if words[2] == "1":
-            return words[0]
-        return Fault(f"{_BASH} is version {words[0]}", f"install bash {_OLDEST_BASH} or later: jobs need it")
-    said = (done.stderr.strip() or done.stdout.strip())[-300:] or "it says nothing"
-    what = f"{_BASH} cannot run a coprocess (exit status {done.returncode}): {said}"
-    return Fault(what, f"jobs need bash {_OLDEST_BASH} or later, whole, and room for a few more processes (ulimit -u)")
-
-
-def check_processes() -> Fault | None:
-    """What keeps a dispatcher from finding its jobs in /proc."""
-    what = host.proc_fault()
-    cure = "mount /proc in this PID namespace (mount -t proc proc /proc, unshare --mount-proc)"
-    return Fault(what, cure) if what else None
-
-
-def check_directories(layout: Layout) -> Fault | None:
-    """What of the run state this user cannot read and write."""
-    denied = [path for path in state_paths(layout) if not os.access(path, os.R_OK | os.W_OK)]
-    if not denied:
-        return None
-    names = ", ".join(map(str, denied))
-    if os.statvfs(denied[0]).f_flag & os.ST_RDONLY:
-        what = f"{names} cannot be written: {os.strerror(errno.EROFS)}"
-        return Fault(what, "mount it with write access")
-    cure = f"let the group of the workspace (gid {os.stat(layout.root).st_gid}) read and write"
-    return Fault(
-        f"this user (uid {os.getuid()}) cannot read and write {names}", f"{cure}: chmod -R g+rwX {layout.run_state}"
-    )
-
-
-def state_paths(layout: Layout) -> list[Path]:
-    """The workspace, and what there is of its run state."""
-    paths = [layout.run_state, layout.journal_dir, layout.pods_dir, layout.jobs_dir]
-    paths += [layout.lock_file, layout.status_file]
-    return [layout.root, *(path for path in paths if path.exists())]
-
-
-def refuse_unfit_host(layout: Layout) -> None:
-    """Raise PodError when no job can run here: a pod that claimed all the same would go through the whole matrix."""
-    found = (check_bash(), check_processes(), check_directories(layout))
-    faults = "; ".join(f"{fault.what}. Cure: {fault.cure}" for fault in found if isinstance(fault, Fault))
-    if faults:
-        raise PodError(f"no job can run on this host: {faults}. `dispatcher doctor` checks it again")
+        done = subprocess.run(
+            [sys.executable, nvml.__file__],
+            input="",
+            capture_output=True,
+            text=True,
+            timeout=_NVML_TIMEOUT_S,
+            check=False,
+        )
+        answer = json.loads(done.stdout.partition("\n")[0] or "{}")
+    except subprocess.TimeoutExpired:
+        what = f"the NVIDIA driver has not answered for {_NVML_TIMEOUT_S:.0f} s"
+        yield Finding("gpus", WRONG, what, "see nvidia-smi")
+        return
+    if "count" in answer:
+        yield Finding("gpus", OK, f"{answer['count']} seen through NVML")
+    else:
+        why = answer.get("unavailable", done.stderr.strip()[-200:])
+        yield Finding("gpus", WARNING if shutil.which("nvidia-smi") else OK, f"none: {why}")

@@ -6,7 +6,7 @@ manifests: the ids of all manifests, for hand edits. complaint: what is wrong wi
 claim: which entries for which slots, now (pure). offers: what a pod takes; waiting: why a job is not claimed (pure).
 startable: what of the manifest can be started at all.
 dry_run: what a start would do. slots, gpus, gpu_users, gpu_pool: what a pod has, and what is wrong
-with it. host_checks: whether jobs can run here. launch: what an attempt finds in its directory. limits: what it may
+with it. launch: what an attempt finds in its directory. limits: what it may
 take. flights: attempts in flight. outcome: how they ended and what becomes of the entry; error_line: what their logs
 say of it (pure). fence: numbers and directories of attempts, and what blocks a claim. recover: attempts of
 dead dispatchers. register: the pod's name and heartbeat. prove: whether locks lock. unwatched,

@@ -10,7 +10,7 @@ from functools import partial
 import msgspec
 
 from dispatcher.config import Config
-from dispatcher.doctor.host_checks import refuse_unfit_host
+from dispatcher.doctor.fitness import refuse_unfit_host
 from dispatcher.errors import PodError, StateError
 from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.manifest import load_manifest

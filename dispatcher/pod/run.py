@@ -13,7 +13,7 @@ from dispatcher.base import files
 from dispatcher.base.mounts import mount_of
 from dispatcher.base.values import is_name
 from dispatcher.config import Config
-from dispatcher.doctor.host_checks import refuse_unfit_host
+from dispatcher.doctor.fitness import refuse_unfit_host
 from dispatcher.doctor.prove_locks import (
     prove_locks,
     refuse_other_hosts_on_sshfs,

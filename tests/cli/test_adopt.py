@@ -80,10 +80,10 @@ def test_a_file_whose_keys_are_no_jobs_of_the_manifest_queues_nothing_anew(lab):
 
 def test_a_script_that_goes_on_with_the_old_file_is_noticed(lab):
     path = write_lab_file(lab)
-    assert any("nobody has adopted" in found["what"] for found in doctor(lab))
+    assert any("is not adopted" in found["what"] for found in doctor(lab))
     lab.run("init", "--adopt", str(path))
     assert "none of them reads it" not in lab.run("status").err
-    assert not any("nobody has adopted" in found["what"] for found in doctor(lab))
+    assert not any("is not adopted" in found["what"] for found in doctor(lab))
     later = time.time() + 60
     os.utime(path, (later, later))
     assert "none of them reads it" in lab.run("status").err

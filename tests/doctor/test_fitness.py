@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fleet import COMMAND, Fleet, shell
 
-from dispatcher.doctor.host_checks import Fault, check_bash, check_directories
+from dispatcher.doctor.fitness import Fault, check_bash, check_directories
 from dispatcher.workspace import Layout
 
 

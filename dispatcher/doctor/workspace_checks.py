@@ -1,0 +1,182 @@
+"""Checks of the workspace: its files, and the filesystem that they are on. `checks.CHECKS` lists them."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import Final
+
+from dispatcher.base.mounts import mount_of
+from dispatcher.config import Config
+from dispatcher.doctor.context import Context
+from dispatcher.doctor.findings import OK, WARNING, WRONG, Finding, Findings
+from dispatcher.doctor.fitness import check_directories, state_paths
+from dispatcher.doctor.lock_checks import lock_cure, severity
+from dispatcher.errors import ManifestError
+from dispatcher.matrix.manifest import parse_manifest
+from dispatcher.run_state import journal as journal_files
+from dispatcher.run_state import liveness
+from dispatcher.run_state.adoption import adopt_hint, find_unadopted
+from dispatcher.run_state.events import Event
+from dispatcher.run_state.head import peek_head
+from dispatcher.run_state.known_jobs import ManifestJobs
+from dispatcher.run_state.lock_choice import AUTO, HARDLINK, check_wanted, hardlink_is_in_force
+from dispatcher.run_state.store import Store
+
+_MIB: Final = 1 << 20
+_LITTLE_SPACE: Final = 1024 * _MIB
+_NO_SPACE: Final = 20 * _MIB
+_FEW_FILES: Final = 10_000
+_NO_FILES: Final = 100
+
+
+def config(context: Context) -> Findings:
+    found = context.config
+    if isinstance(found, Config):
+        yield Finding("config", OK, f"{found.layout.config_file.name}: lock {found.lock}")
+    else:
+        yield Finding("config", WRONG, str(found), "correct the file; no dispatcher starts before")
+
+
+def manifest(context: Context) -> Findings:
+    if not isinstance(context.config, Config):
+        return
+    path = context.config.matrix
+    try:
+        # Jobs that entries need may be in another manifest.
+        found = parse_manifest(path.read_bytes(), str(path), None)
+    except FileNotFoundError:
+        cure = "write it, or make it with `dispatcher matrix make SPEC`"
+        yield Finding("manifest", WARNING, f"there is no {path}", cure)
+        return
+    except ManifestError as error:
+        yield Finding("manifest", WRONG, str(error), "correct it; `dispatcher matrix check` tells more")
+        return
+    yield Finding("manifest", OK, f"{path}: {len(found)} entries")
+
+
+def permissions(context: Context) -> Findings:
+    fault = check_directories(context.layout)
+    if fault is not None:
+        yield Finding("permissions", WRONG, fault.what, fault.cure)
+        return
+    open_to_all = [path for path in state_paths(context.layout) if os.stat(path).st_mode & 0o002]
+    if open_to_all:
+        yield Finding("permissions", WARNING, f"all users may write {open_to_all[0]}", f"chmod o-w {open_to_all[0]}")
+    else:
+        yield Finding("permissions", OK, "this user may read and write the run state, others outside its group may not")
+
+
+def disk_space(context: Context) -> Findings:
+    layout = context.layout
+    found = os.statvfs(layout.run_state if layout.run_state.exists() else layout.root)
+    free = found.f_bavail * found.f_frsize
+    cure = "free some space: on a full disk nothing is lost, but nothing is claimed either"
+    verdict = WRONG if free < _NO_SPACE else WARNING if free < _LITTLE_SPACE else OK
+    what = f"{free / _MIB:,.0f} MiB free"
+    yield Finding("disk space", verdict, what, cure if verdict != OK else "", free / _MIB, "MiB")
+    if found.f_files and found.f_favail < _FEW_FILES:
+        verdict = WRONG if found.f_favail < _NO_FILES else WARNING
+        yield Finding("inodes", verdict, f"only {found.f_favail} more files can be made", cure)
+
+
+def journal(context: Context) -> Findings:
+    layout = context.layout
+    head = peek_head(layout.lock_file)
+    newest = journal_files.newest_generation(layout)
+    if newest is None:
+        yield _no_journal(context, is_missing=head is not None)
+        return
+    store = Store(layout, by="doctor")
+    store.refresh(to_the_end=True)
+    path = layout.journal(store.generation or newest)
+    size = os.stat(path).st_size if path.exists() else 0
+    if head is not None and head.generation == store.generation and size < head.length:
+        what = f"{path}: {size} bytes, but according to the lock file {head.length} were written"
+        cure = f"`dispatcher doctor --repair` goes on without them; if other hosts see more: {mount_of(path).cure}"
+        yield Finding("journal", WRONG, what, cure)
+    elif size > store.offset:
+        what = f"{path}: the last {size - store.offset} bytes are no complete lines"
+        yield Finding("journal", WARNING, what, "the next change removes them: their transaction never finished")
+    else:
+        yield Finding("journal", OK, f"{path}: {len(store.records)} records, line {store.seq}")
+    if isinstance(context.config, Config) and store.fold.lock_kind is not None:
+        used = HARDLINK if hardlink_is_in_force(layout) else store.fold.lock_kind
+        check_wanted(layout, context.config.lock, used)
+        yield Finding("kind of lock", OK, f"{used} (dispatcher.yaml: {context.config.lock})")
+
+
+def _no_journal(context: Context, *, is_missing: bool) -> Finding:
+    if is_missing:
+        what = f"there is none, but {context.layout.lock_file} refers to one"
+        cure = "the next start rebuilds it from matrix_status.json; a backup has the whole history"
+        return Finding("journal", WRONG, what, cure)
+    return Finding("journal", OK, "there is none yet: the first dispatcher creates it")
+
+
+def status_file(context: Context) -> Findings:
+    layout, config = context.layout, context.config
+    if isinstance(config, Config):
+        store = Store(layout, by="doctor", lock=config.lock, manifest_jobs=ManifestJobs(config).ids)
+    else:
+        store = Store(layout, by="doctor")
+    store.refresh(to_the_end=True)
+    unadopted = find_unadopted(layout, (config.matrix,) if isinstance(config, Config) else ())
+    if unadopted is not None:
+        yield Finding("status file", WARNING, f"{unadopted} is not adopted", adopt_hint(layout, unadopted))
+    elif not layout.status_file.exists():
+        is_missing = bool(store.records)
+        what = "missing; the next change writes it again" if is_missing else "there is none yet"
+        yield Finding("status file", WARNING if is_missing else OK, what)
+    else:
+        yield _readable_status_file(context, store)
+
+
+def _readable_status_file(context: Context, store: Store) -> Finding:
+    outcomes = store.pending_edits()
+    if store.problem is not None:
+        return Finding("status file", WRONG, store.problem, "correct it, or `dispatcher status --restore`")
+    refused = len(store.fold.refusals)
+    waiting = sum(outcome.event is not Event.REFUSED for outcome in outcomes)
+    what = f"{context.layout.status_file}: readable" + (f"; {waiting} hand edits not taken in yet" if waiting else "")
+    if refused:
+        return Finding("status file", WARNING, f"{what}; {refused} hand edits were refused", "see `dispatcher status`")
+    return Finding("status file", OK, what)
+
+
+def pods(context: Context) -> Findings:
+    layout = context.layout
+    watch = liveness.Watch()
+    infos = liveness.read_pods(layout)
+    alive = [info for info in infos if liveness.pod_is_alive(layout, info, watch, float("inf"))]
+    dead = [info for info in infos if info not in alive and info.phase != "ended"]
+    kinds = Counter(info.lock for info in alive)
+    what = f"{len(alive)} running" + (f" ({', '.join(f'{i.pod} on {i.host}' for i in alive)})" if alive else "")
+    if dead:
+        what += f"; killed: {', '.join(info.pod for info in dead)}"
+    if len(kinds) > 1:
+        shown = ", ".join(f"{info.pod}: {info.lock}" for info in alive)
+        yield Finding("pods", WRONG, f"they use different kinds of lock ({shown})", "end them and start them again")
+    else:
+        yield Finding("pods", OK, what)
+
+
+def mount(context: Context) -> Findings:
+    layout = context.layout
+    found = mount_of(layout.run_state if layout.run_state.exists() else layout.root)
+    options = found.options.split(",")
+    if "ro" in options:
+        yield Finding("mount", WRONG, f"{found} is read-only", "mount it with write access")
+    elif found.fstype == "fuse.sshfs":
+        what = f"{found}: locks do not reach other hosts, and old file content is shown for up to 20 s"
+        yield Finding("mount", WRONG, what, found.cure)
+    elif local := found.local_lock_options:
+        verdict = severity(layout, found, AUTO)
+        what = f"{found}: with {' and '.join(local)}, locks do not reach other hosts"
+        yield Finding("mount", verdict, what, lock_cure(found, verdict))
+    elif {"soft", "softerr"} & set(options):
+        what = f"{found}: a soft mount gives up and reports errors when the file server is slow"
+        yield Finding("mount", WARNING, what, "mount it with the option hard")
+    else:
+        kind = "may be shared by several hosts" if found.is_network else "is of this host only"
+        yield Finding("mount", OK, f"{found} {kind}")

@@ -72,7 +72,9 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 
     def asked(self, entry: Entry) -> tuple[str, ...]:
         """The outlets of this pod that may run the entry, in the entry's order of preference, else in the pod's."""
-        return tuple(name for name in entry.outlet or self.outlets if name in self.outlets)
+        if not entry.outlet:
+            return tuple(self.outlets)
+        return tuple(name for name in entry.outlet if name in self.outlets)
 
     def excludes(self, entry: Entry) -> Refusal | None:
         """Why the entry is not for this pod: its manifest, its method, its outlet, or --where."""
@@ -91,8 +93,12 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
         refusal = self.excludes(entry)
         if refusal is not None:
             return refusal
-        reasons = {name: self.outlets[name].refuses(request) for name in self.asked(entry)}
-        if all(reasons.values()):
+        reasons = {}
+        for name in self.asked(entry):
+            reasons[name] = self.outlets[name].refuses(request)
+            if not reasons[name]:
+                break
+        else:
             return Refusal(CAPACITY, _by_outlet(reasons) or "this pod has no outlets")
         if entry.method in self.unusable_methods:
             why = f"unusable method {entry.method}: {self.unusable_methods[entry.method]}"
@@ -101,9 +107,14 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 
     def refusal_now(self, entry: Entry, request: Request) -> Refusal | None:
         """Why an entry that the pod does not refuse gets no slot, whatever ends; None when waiting helps."""
-        able = [name for name in self.asked(entry) if not self.outlets[name].refuses(request)]
-        reasons = {name: self.outlets[name].refuses_now(request) for name in able}
-        return Refusal(CAPACITY_NOW, _by_outlet(reasons)) if able and all(reasons.values()) else None
+        reasons = {}
+        for name in self.asked(entry):
+            outlet = self.outlets[name]
+            if not outlet.refuses(request):
+                reasons[name] = outlet.refuses_now(request)
+                if not reasons[name]:
+                    return None
+        return Refusal(CAPACITY_NOW, _by_outlet(reasons)) if reasons else None
 
 
 def own_offer(

@@ -1,4 +1,4 @@
-"""dispatcher.yaml as frozen, typed configuration; a workspace without that file has the defaults."""
+"""dispatcher.yaml as a frozen, typed configuration; a workspace without that file has the defaults."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 
 
 class Method(msgspec.Struct, frozen=True, kw_only=True):
-    """How the jobs of one method are started, unless an entry says otherwise.
+    """How the jobs of one method are started, unless an entry overrides it.
 
     `command` has placeholders: `{script}` is the rendered training script, `{python}` the interpreter, any other
     `{key}` a value of the entry. `setup` are shell lines that run before the command in the same shell. `python` is an
     interpreter, or the directory of a virtual or conda environment; None: the one that runs the dispatcher, or the one
-    that `setup` puts first on PATH. `gpus` None: not said. `backoff_s` is the pause before the first retry; it doubles
-    with each further one. `on_lost` and `on_preempted`: `requeue`, or `fail` as any failure does.
+    that `setup` puts first on PATH. `gpus` None: unset. `backoff_s` is the pause before the first retry; it doubles
+    with each further one. `on_lost` and `on_preempted`: `requeue`, or `fail` like any other failure.
     """
 
     name: str
@@ -47,23 +47,23 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a workspace. `max_requeues` caps how often a preempted or lost entry goes back by itself."""
+    """The settings of a workspace. `max_requeues`: how often a job is requeued automatically."""
 
     layout: Layout
     matrix: Path
     lock: str = "auto"
-    # What a lab's own script locks while it changes the status file.
+    # The file that a lab's own script locks while it changes the status file.
     script_lock: Path | None = None
     methods: Mapping[str, Method] = _NOTHING
     poll_interval_s: float = 30.0
     heartbeat_s: float = 2.0
     lost_after_s: float = 600.0
-    # Enough for a job that takes the minute it has by default to save what it has done.
+    # Longer than the minute that a job has by default for a last checkpoint.
     kill_grace_s: float = 75.0
     max_requeues: int = 20
 
     def method(self, name: str) -> Method:
-        """The described method, or the default one: `templates/train_<name>.py` run by this interpreter."""
+        """The configured method, or the default one: `templates/train_<name>.py` run by this interpreter."""
         described = self.methods.get(name)
         if described is None:
             return Method(name=name, template=self.layout.training_template(name))
@@ -125,7 +125,7 @@ def load_config(layout: Layout) -> Config:
     if config.lost_after_s < 5 * config.heartbeat_s:
         faults.append(
             f"lost_after ({config.lost_after_s:g} s): expected at least five heartbeats of {config.heartbeat_s:g} s, "
-            "else jobs that live are taken for lost"
+            "else live jobs are taken for lost"
         )
     if faults:
         raise ConfigError.of(layout.config_file, faults)
@@ -133,13 +133,13 @@ def load_config(layout: Layout) -> Config:
 
 
 def _with_status_file(layout: Layout, name: str | None, matrix: Path, faults: list[str]) -> Layout:
-    """The layout whose status file stands where dispatcher.yaml says."""
+    """The layout with the status file at the place that dispatcher.yaml names."""
     if name is None:
         return layout
-    # Renames would put a file in the place of a link, and whoever writes through the link would not be seen any more.
+    # A rename would replace a link by a file, and changes that are written through the link would be lost.
     path = Path(os.path.realpath(layout.root / name))
     if path == Path(os.path.realpath(matrix)):
-        faults.append(f"status_file = {name!r}: that is the manifest; name the file that says how its entries stand")
+        faults.append(f"status_file = {name!r}: that is the manifest; name another file, for the states of its jobs")
     elif path.is_dir():
         faults.append(f"status_file = {name!r}: a directory; name the file in it, such as {name}/{STATUS_FILE}")
     elif not path.parent.is_dir():
@@ -148,7 +148,7 @@ def _with_status_file(layout: Layout, name: str | None, matrix: Path, faults: li
 
 
 def _script_lock(layout: Layout, name: str | None, faults: list[str]) -> Path | None:
-    """The file that a lab's own script locks while it changes the status file."""
+    """The configured file that a lab's own script locks while it changes the status file."""
     if name is None:
         return None
     path = Path(os.path.realpath(layout.root / name))
@@ -156,8 +156,8 @@ def _script_lock(layout: Layout, name: str | None, faults: list[str]) -> Path | 
         faults.append(f"script_lock = {name!r}: that is the dispatchers' own lock; let your script lock another file")
     elif path == layout.status_file:
         faults.append(
-            f"script_lock = {name!r}: that is the status file, which is replaced at every change, so that two would "
-            "lock different files; let your script lock a file of its own"
+            f"script_lock = {name!r}: that is the status file, which is replaced at every change, so two processes "
+            "would lock different files; let your script lock a file of its own"
         )
     elif not path.parent.is_dir():
         faults.append(f"script_lock = {name!r}: there is no directory {path.parent}")
@@ -177,7 +177,7 @@ def _methods(layout: Layout, document: object, faults: list[str]) -> dict[str, M
     if document is None:
         return {}
     if not isinstance(document, Mapping):
-        faults.append(f"methods = {shown(document)}: expected the methods' names, each with its keys")
+        faults.append(f"methods = {shown(document)}: expected names of methods, each with its keys")
         return {}
     methods = {}
     for name, keys in document.items():
@@ -203,7 +203,7 @@ def _method(layout: Layout, name: str, document: Mapping[Any, Any], faults: list
 def _read(
     document: Mapping[Any, Any], known: _Fields, place: str, words: Iterable[str], faults: list[str]
 ) -> dict[str, Any]:
-    """The fields that `document` sets; a key without a value counts as not said."""
+    """The fields that `document` sets; a key without a value counts as unset."""
     fields: dict[str, Any] = {}
     for key, value in document.items():
         if key not in words:
@@ -218,7 +218,7 @@ def _read(
 
 
 def interpreter(python: Path | None) -> Path:
-    """The interpreter that a method's `python` means (a file, or an environment's directory); not that it exists."""
+    """The interpreter for a method's `python`, a file or an environment's directory; it need not exist."""
     if python is None:
         return Path(sys.executable or "python3")
     if python.is_dir():

@@ -2,26 +2,26 @@
 
     DispatcherError                     exit code 1
     ├── UsageError                      exit code 2: an option or an argument that cannot be used
-    ├── ConfigError                     dispatcher.yaml, or the configuration of a job, cannot be used as it stands
-    ├── ManifestError                   a manifest or sweep specification cannot be used; lists every fault at once
+    ├── ConfigError                     dispatcher.yaml, or the configuration of a job, cannot be used
+    ├── ManifestError                   a manifest or sweep file cannot be used; lists every fault at once
     ├── TemplateError                   a training or launcher template cannot be rendered
     ├── StateError                      the run state refuses something
-    │   ├── TransitionError             a state change that the transition table does not have
-    │   ├── FormatError                 a file of a newer version, or one that is not ours
-    │   ├── DamagedJournalError         the journal cannot be read in the middle
+    │   ├── TransitionError             a state change that is not in the transition table
+    │   ├── FormatError                 a file of a newer version, or of another tool
+    │   ├── DamagedJournalError         a line in the middle of the journal cannot be read
     │   └── StatusFileError             matrix_status.json cannot be read (which line, and what to do)
-    ├── LockError                       the lock cannot be had or cannot be trusted
-    │   ├── LockTimeoutError            somebody else has held it for too long
-    │   ├── LockLostError               the file server took it away from this host meanwhile
-    │   └── LockUnsupportedError        this filesystem's locks do not lock
+    ├── LockError                       the lock cannot be taken or cannot be trusted
+    │   ├── LockTimeoutError            another process has held it for too long
+    │   ├── LockLostError               the file server released it while this host held it
+    │   └── LockUnsupportedError        locks do not exclude on this filesystem
     ├── StaleViewError                  this host is shown old data by its filesystem
     ├── StorageError                    a write failed: disk full, read-only, directory gone
     ├── CheckpointError                 a checkpoint cannot be saved, found or restored
-    │   ├── DamagedCheckpointError      what lies there is not what was written
+    │   ├── DamagedCheckpointError      its files are not what was written
     │   ├── CheckpointMismatchError     it does not fit the tree that it is restored into; lists every leaf
-    │   └── SupersededError             this attempt is no longer its entry's current one and may not commit
+    │   └── SupersededError             a newer attempt of the job exists, so this one may not commit
     ├── ModelStateError                 a model has state that cannot be carried from step to step
-    ├── BatchSizeError                  no batch size fits, or it cannot be found out
+    ├── BatchSizeError                  no batch size fits, or none could be determined
     ├── PodError                        a pod cannot start (its name is taken, its GPUs are used by another pod ...)
     └── OutletError                     a place where attempts run could not be reached or refused
 
@@ -51,7 +51,7 @@ class UsageError(DispatcherError):
 
 
 class ConfigError(DispatcherError):
-    """dispatcher.yaml, or the configuration or the surroundings of a job, cannot be used as they stand.
+    """dispatcher.yaml, or the configuration or the environment of a job, cannot be used.
 
     Lists every fault at once where there may be several.
     """
@@ -63,7 +63,7 @@ class ConfigError(DispatcherError):
 
 
 class ManifestError(DispatcherError):
-    """A manifest or a sweep specification cannot be used.
+    """A manifest or a sweep file cannot be used.
 
     `problems` holds one line per fault, all faults of the file at once.
     """
@@ -83,15 +83,15 @@ class StateError(DispatcherError):
 
 
 class TransitionError(StateError):
-    """A state change that the transition table does not have."""
+    """A state change that is not in the transition table."""
 
 
 class FormatError(StateError):
-    """A file of a newer version, or one that is not ours; nothing was touched."""
+    """A file of a newer version, or of another tool; nothing was changed."""
 
 
 class DamagedJournalError(StateError):
-    """The journal cannot be read in the middle (an unfinished last line is no damage)."""
+    """A line in the middle of the journal cannot be read (an unfinished last line is no damage)."""
 
 
 class StatusFileError(StateError):
@@ -99,19 +99,19 @@ class StatusFileError(StateError):
 
 
 class LockError(DispatcherError):
-    """The lock cannot be had or cannot be trusted."""
+    """The lock cannot be taken or cannot be trusted."""
 
 
 class LockTimeoutError(LockError):
-    """Somebody else has held the lock for too long."""
+    """Another process has held the lock for too long."""
 
 
 class LockLostError(LockError):
-    """The file server took the lock away from this host while it was held; the transaction did not happen."""
+    """The file server released the lock while this host held it; the transaction did not happen."""
 
 
 class LockUnsupportedError(LockError):
-    """This filesystem's locks do not lock."""
+    """Locks do not exclude on this filesystem."""
 
 
 class StaleViewError(DispatcherError):
@@ -123,11 +123,11 @@ class StorageError(DispatcherError):
 
 
 class CheckpointError(DispatcherError):
-    """A checkpoint cannot be saved, found or restored; what was committed before still stands."""
+    """A checkpoint cannot be saved, found or restored; earlier commits are unaffected."""
 
 
 class DamagedCheckpointError(CheckpointError):
-    """A checkpoint is not what was written: a file is missing, has another size or another checksum."""
+    """A checkpoint differs from what was written: a file is missing or has another size or checksum."""
 
 
 class CheckpointMismatchError(CheckpointError):
@@ -145,11 +145,11 @@ class CheckpointMismatchError(CheckpointError):
 
 
 class SupersededError(CheckpointError):
-    """The entry was given to a newer attempt: this one must stop, and commits nothing more."""
+    """A newer attempt of the job exists: this one must stop, and commits nothing more."""
 
 
 class ModelStateError(DispatcherError):
-    """A model holds or changes something that a compiled step cannot carry to the next; `problems` has a line each."""
+    """A model has state that a compiled step cannot carry to the next; `problems` has one line per fault."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = list(problems)
@@ -158,11 +158,11 @@ class ModelStateError(DispatcherError):
 
 
 class BatchSizeError(DispatcherError):
-    """No batch size fits into the memory of the device, or it cannot be found out."""
+    """No batch size fits into the memory of the device, or none could be determined."""
 
 
 class PodError(DispatcherError):
-    """A pod cannot start or go on."""
+    """A pod cannot start or continue."""
 
 
 class OutletError(DispatcherError):

@@ -129,7 +129,7 @@ methods:
         ("a: [", "line 1"),
         ("- a", "expected keys and values"),
         (b"matrix: \xff", "the byte 0xff is not UTF-8"),
-        ("methods: 3", "methods = 3: expected the methods' names"),
+        ("methods: 3", "methods = 3: expected names of methods"),
         ("lost_after: 3s", "expected at least five heartbeats of 2 s"),
     ],
 )

@@ -1,1 +1,6 @@
-"""What everything may use, the runtime included: files, YAML, values, hosts and processes."""
+"""What every package may import, the runtime included.
+
+files: reading and writing on a directory that several hosts share. kernel_locks: flock and byte-range locks. mounts:
+the filesystem under a path. host: this host, its boot and its processes. values: the values of manifests, sweep files
+and dispatcher.yaml. yaml_text: YAML. messages: counts and lists of faults. Nothing here imports any other package.
+"""

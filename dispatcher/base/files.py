@@ -1,8 +1,8 @@
 """Reading and writing files on a directory that several hosts share.
 
 The rules come from measurements on NFS, GlusterFS and sshfs: a client may answer "missing" or ESTALE for a file that
-always exists, and shows old names until the directory is opened; so look again before believing it. Everything goes
-through calls of the `os` module, one per change of a file, because what may happen between two of them matters here.
+exists, and shows old names until the directory is opened, so "missing" is checked again before it is believed. Every
+change of a file is one call of the `os` module, because a host may die between any two of them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from dispatcher.errors import StorageError
 
 T = TypeVar("T")
 
-_LOOK_AGAIN = frozenset({errno.ENOENT, errno.ESTALE})
+_RETRY_ON = frozenset({errno.ENOENT, errno.ESTALE})
 _PAUSES_S = (0.0, 0.02, 0.1, 0.3)
-# Longer than the clock of a file server's kernel takes from one tick to the next.
+# Longer than one tick of the clock of a file server's kernel.
 _TICK_S = 0.015
 _PAGE = 4096
 _DIRECT_PART = 128 * 1024
@@ -37,14 +37,14 @@ ADVICE = {
     errno.EACCES: "no permission: the workspace's group and its group-write bit decide who may write",
     errno.EPERM: "no permission: the workspace's group and its group-write bit decide who may write",
     errno.ENOENT: "the directory is gone: was the workspace removed or unmounted?",
-    errno.ENOTDIR: "a file stands where a directory is needed",
-    errno.EIO: "the storage or the file server reports an input/output error: look at the server and the kernel's log",
+    errno.ENOTDIR: "there is a file where a directory is needed",
+    errno.EIO: "the storage or the file server reports an input/output error: check the server and the kernel's log",
     errno.ESTALE: "the file server no longer knows this file: is the mount still the same?",
 }
 
 
 def error_name(error: OSError) -> str:
-    """`ENOLCK` and the like, as Linux calls them."""
+    """The name of the error in Linux, such as `ENOLCK`."""
     return "EOPNOTSUPP" if error.errno == errno.EOPNOTSUPP else errno.errorcode.get(error.errno or 0, str(error.errno))
 
 
@@ -78,8 +78,8 @@ def look_at(directory: Path | str) -> None:
 def stamp(directory: Path) -> None:
     """Make sure that other hosts notice the last change of a directory.
 
-    NFSv3 tells a change by the directory's ctime alone, and the server's clock ticks every few milliseconds: of two
-    changes within a tick a host may see the first one only, for half a minute.
+    NFSv3 detects a change by the directory's ctime alone, and the server's clock ticks every few milliseconds: of two
+    changes within one tick a host may see only the first, for half a minute.
     """
     time.sleep(_TICK_S)
     with contextlib.suppress(PermissionError):
@@ -87,7 +87,7 @@ def stamp(directory: Path) -> None:
 
 
 def open_existing(path: Path | str, flags: int = os.O_RDONLY) -> int:
-    """Open a file that should exist; on a network filesystem, "missing" is believed only after several looks."""
+    """Open a file that should exist; on a network filesystem, "missing" is believed only after several tries."""
     directory = os.path.dirname(path)
     for pause_s in _PAUSES_S:
         if pause_s:
@@ -97,16 +97,16 @@ def open_existing(path: Path | str, flags: int = os.O_RDONLY) -> int:
         try:
             return os.open(path, flags | os.O_CLOEXEC)
         except OSError as error:
-            if error.errno not in _LOOK_AGAIN or not mount_of(directory).is_network:
+            if error.errno not in _RETRY_ON or not mount_of(directory).is_network:
                 raise
             last = error
     raise last
 
 
 def open_uncached(path: Path | str) -> int:
-    """Open a file to read what its server has, past the caches of a FUSE client and of the kernel, as far as they let.
+    """Open a file to read its server's content, bypassing the caches of a FUSE client and of the kernel if possible.
 
-    O_DIRECT passes by the kernel's pages, and a sync makes a GlusterFS client ask for the current size.
+    O_DIRECT bypasses the kernel's page cache, and a sync makes a GlusterFS client ask for the current size.
     """
     try:
         fd = open_existing(path, os.O_RDWR | os.O_DIRECT)
@@ -124,53 +124,53 @@ def open_uncached(path: Path | str) -> int:
 
 
 def read_fd(fd: int, offset: int = 0, size: int | None = None) -> bytes:
-    """All bytes from `offset` (or the `size` first of them)."""
+    """All bytes from `offset` on, or the first `size` of them."""
     if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT:
         return _read_direct(fd, offset, size)
     if size is None:
         size = max(0, os.fstat(fd).st_size - offset)
-    parts = []
+    chunks = []
     while size > 0:
         part = os.pread(fd, size, offset)
         if not part:
             break
-        parts.append(part)
+        chunks.append(part)
         offset += len(part)
         size -= len(part)
-    return b"".join(parts)
+    return b"".join(chunks)
 
 
 def _read_direct(fd: int, offset: int, size: int | None) -> bytes:
-    """Whole pages, as such descriptors want it; up to the end of the file as the reading itself finds it."""
+    """Read whole pages, as O_DIRECT requires, up to the end of the file that the reading itself finds."""
     at = offset - offset % _PAGE
-    parts: list[bytes] = []
+    chunks: list[bytes] = []
     while size is None or at < offset + size:
         try:
             part = os.pread(fd, _DIRECT_PART, at)
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            # It wants aligned memory, too: then the kernel's pages must do.
+            # This filesystem requires aligned memory as well: fall back to the page cache.
             fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) & ~os.O_DIRECT)
             return read_fd(fd, offset, size)
-        parts.append(part)
+        chunks.append(part)
         at += len(part)
         if len(part) < _DIRECT_PART:
             break
-    found = b"".join(parts)[offset % _PAGE :]
+    found = b"".join(chunks)[offset % _PAGE :]
     return found if size is None else found[:size]
 
 
 def read_fresh(path: Path | str) -> bytes | None:
-    """The file's current content, looking at its directory first; None when it does not exist.
+    """The file's current content, after its directory was opened; None when it does not exist.
 
-    Where a file server forgets a file that was replaced while this host read it, the new one is read.
+    When a file server forgets a file that was replaced while this host read it, the new one is read.
     """
     return _of_opened(path, read_fd)
 
 
 def stat_fresh(path: Path | str) -> os.stat_result | None:
-    """As `os.stat` of the file that has this name now, looking at its directory first; None when there is none."""
+    """As `os.stat` of the file that has this name now, after its directory was opened; None when there is none."""
     return _of_opened(path, os.fstat)
 
 
@@ -183,9 +183,9 @@ def stat(path: Path | str) -> os.stat_result | None:
 
 
 def exists_fresh(path: Path | str) -> bool:
-    """Whether `path` exists now, looking at its directory first.
+    """Whether `path` exists now, after its directory was opened.
 
-    FileNotFoundError when its directory does not exist, also after several looks.
+    FileNotFoundError when its directory does not exist, also after several tries.
     """
     directory = os.path.dirname(path)
     for pause_s in _PAUSES_S:
@@ -195,7 +195,7 @@ def exists_fresh(path: Path | str) -> bool:
             look_at(directory)
             os.stat(path)
         except OSError as error:
-            if error.errno not in _LOOK_AGAIN:
+            if error.errno not in _RETRY_ON:
                 raise
             last = error
         else:
@@ -225,7 +225,7 @@ def _of_opened(path: Path | str, ask: Callable[[int], T]) -> T | None:
 
 
 def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
-    """Write all of `data` at `offset`; raises OSError when the disk takes only a part."""
+    """Write all of `data` at `offset`; OSError when the disk takes only a part of it."""
     view = memoryview(data)
     while view:
         written = os.pwrite(fd, view, offset)
@@ -235,7 +235,7 @@ def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
 
 @contextlib.contextmanager
 def creating(path: Path | str) -> Iterator[int]:
-    """A descriptor of a new file; raises FileExistsError when there is one."""
+    """The descriptor of a new file; FileExistsError when the file exists."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         yield fd
@@ -244,7 +244,7 @@ def creating(path: Path | str) -> Iterator[int]:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make names in a directory durable, where the filesystem can (some refuse to sync a directory)."""
+    """Make the names in a directory durable; a filesystem that cannot sync a directory is left to its server."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -256,7 +256,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def write_new(path: Path | str, data: bytes, mode: int = 0o666) -> None:
-    """Write a file that nobody reads before its writer says so (no rename, no fsync)."""
+    """Write a file whose readers wait for its writer, without rename or fsync."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
         write_all(fd, data, 0)
@@ -303,7 +303,7 @@ def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 
 def leftovers(directory: Path) -> list[Path]:
-    """Temporary files of processes of this host that are gone (killed between write and rename)."""
+    """Temporary files of processes of this host that were killed between write and rename."""
     here, _, _ = host.process_name().rpartition(".")
     found = []
     for name in os.listdir(directory):
@@ -315,7 +315,7 @@ def leftovers(directory: Path) -> list[Path]:
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove temporary files of processes of this host that are gone."""
+    """Remove the `leftovers` in a directory."""
     for path in leftovers(directory):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
@@ -323,13 +323,13 @@ def remove_leftovers(directory: Path) -> None:
 
 def group_may_write(root: Path) -> bool:
     """Whether the workspace belongs to its whole group."""
-    with storing("looking at the workspace", root):
+    with storing("checking the workspace", root):
         return bool(os.stat(root).st_mode & 0o020)
 
 
 @contextlib.contextmanager
 def shared_umask(root: Path) -> Iterator[None]:
-    """Create files as the workspace's group-write bit says, whatever the user's umask; never writable for others."""
+    """Create files with the workspace's group-write bit, whatever the user's umask; never writable for others."""
     old = os.umask(0o002 if group_may_write(root) else 0o022)
     try:
         yield

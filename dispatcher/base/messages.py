@@ -1,4 +1,4 @@
-"""Parts of messages that every package words alike: counts, and lists of faults."""
+"""Wording that the messages of all packages share: counts, and lists of faults."""
 
 from __future__ import annotations
 

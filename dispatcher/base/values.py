@@ -1,7 +1,8 @@
-"""Values that manifests, sweep specifications and dispatcher.yaml have in common, and what each may be.
+"""The values that manifests, sweep files and dispatcher.yaml have in common.
 
-Every reader takes what the file says and gives back what the code uses; it raises BadValueError with what was expected.
-The caller knows the file, the entry and the key, collects all faults, and reports them at once.
+Each `parse_*` function takes the value in the file and returns the value that the code uses, or raises BadValueError,
+which says what was expected. The caller knows the file, the entry and the key; it collects all faults and reports them
+at once.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from typing import Any, Final
 
 from dispatcher.errors import nearest
 
-# Why an attempt may have failed, as records say it; "exit" and "signal" stand for any status and any signal.
+# The failure reasons in records; "exit" and "signal" mean any exit status and any signal.
 FAILURE_REASONS: Final = ("exit", "signal", "out of memory", "time limit", "setup", "lost", "preempted")
 
-# What may become of a job whose attempt ended through no fault of its own.
+# What to do with a job whose attempt was lost or preempted.
 ON_END: Final = ("requeue", "fail")
 
 RESOURCE_WORDS: Final = ("chip", "min_chips", "cpus", "memory")
@@ -45,11 +46,11 @@ Reader = Callable[[object], Any]
 
 
 class BadValueError(ValueError):
-    """A value that its place cannot hold; the message says what was expected there."""
+    """A value that cannot be used for its key; the message says what was expected."""
 
 
 def shown(value: object) -> str:
-    """`value` as its file would have it, cut to a length that fits a message."""
+    """`value` as JSON, cut to 80 characters, for a message."""
     try:
         text = json.dumps(value, ensure_ascii=False, default=repr)
     except (ValueError, RecursionError):
@@ -58,7 +59,7 @@ def shown(value: object) -> str:
 
 
 def text_of(value: object) -> str:
-    """`value` as one word: text as it is, anything else as JSON (true, 0.5, [1, 2], null)."""
+    """`value` as one argument: text unchanged, anything else as JSON (true, 0.5, [1, 2], null)."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -68,7 +69,7 @@ def is_name(value: object) -> bool:
 
 
 def parse_name(value: object) -> str:
-    """A job id or a method's name: safe as a folder's name and as an argument."""
+    """A job id or the name of a method: safe as a folder's name and as an argument."""
     if isinstance(value, str) and _NAME.fullmatch(value):
         return value
     raise BadValueError(_NAME_EXPECTED)
@@ -77,13 +78,13 @@ def parse_name(value: object) -> str:
 def parse_duration(value: object) -> float:
     """Seconds from `90m`, `8h`, `1h30m`, `01:30:00`, `1-12:00:00` (days first, as SLURM writes it) or a number.
 
-    Text without a unit (`90`) and `01:30` are refused: schedulers disagree on what they mean.
+    Text without a unit (`90`) and `01:30` are refused: schedulers disagree on their meaning.
     """
     seconds = _clock_seconds(value.strip()) if isinstance(value, str) else value
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
         raise BadValueError(_TIME_EXPECTED)
     if not math.isfinite(seconds) or not 0 < seconds <= _LONGEST_S:
-        raise BadValueError(f"{_TIME_EXPECTED}, more than nothing and at most ten years")
+        raise BadValueError(f"{_TIME_EXPECTED}, more than 0 and at most ten years")
     return float(seconds)
 
 
@@ -104,20 +105,21 @@ def parse_count(value: object) -> int:
 
 
 def parse_integer(value: object) -> int:
-    """A whole number; beyond 64 bits no other tool could read it back."""
+    """A whole number of at most 64 bits, which every other tool can read."""
     if type(value) is not int or abs(value) >= 2**63:
         raise BadValueError("expected a whole number")
     return value
 
 
 def parse_text(value: object) -> str:
+    """Text that is not empty."""
     if not isinstance(value, str) or not value or "\0" in value:
         raise BadValueError("expected text, not empty and without NUL characters")
     return value
 
 
 def parse_command(value: object) -> str | tuple[str, ...]:
-    """A command as text, which is split like a shell line (no shell runs it), or as a list of arguments."""
+    """A command: text, which is split like a shell line (no shell runs it), or a list of arguments."""
     if isinstance(value, str):
         try:
             words: list[Any] = shlex.split(value)
@@ -138,7 +140,7 @@ def parse_command(value: object) -> str | tuple[str, ...]:
 
 
 def parse_env(value: object) -> Mapping[str, str]:
-    """Environment variables. Whole numbers become text; true, false and fractions must be written as text."""
+    """Environment variables. Whole numbers become text; true, false and fractions must be in quotes."""
     if not isinstance(value, Mapping):
         raise BadValueError('expected names and values such as {"OMP_NUM_THREADS": "2"}')
     return {_env_name(name): _env_value(name, text) for name, text in value.items()}
@@ -150,7 +152,7 @@ def _env_name(name: object) -> str:
             f"{shown(name)} is not a variable's name: letters, digits and '_', not beginning with a digit"
         )
     if name.startswith("DISPATCHER_"):
-        # The attempt's marker: a job that wore another one's could not be found and stopped.
+        # They identify the attempt's processes: with another attempt's values they could not be found and stopped.
         raise BadValueError(f"{name} is set by the dispatcher itself; choose another name")
     return name
 
@@ -159,9 +161,7 @@ def _env_value(name: object, value: object) -> str:
     if type(value) is int:
         return str(value)
     if not isinstance(value, str):
-        raise BadValueError(
-            f"the value of {name} is {shown(value)}: put it in quotes, so that it is clear how it is spelled"
-        )
+        raise BadValueError(f"the value of {name} is {shown(value)}: put it in quotes, so that its spelling is clear")
     if "\0" in value:
         raise BadValueError(f"the value of {name} holds a NUL character, which no environment variable can")
     return value
@@ -188,7 +188,7 @@ def parse_words(value: object) -> tuple[str, ...]:
 
 
 def parse_retry_on(value: object) -> tuple[str, ...]:
-    """The failure reasons after which to try again: `exit`, `exit 1`, `signal`, `signal 9`, `out of memory` ..."""
+    """The failure reasons after which to retry: `exit`, `exit 1`, `signal`, `signal 9`, `out of memory` ..."""
     words = parse_words(value)
     for word in words:
         if word not in FAILURE_REASONS and not _NUMBERED_REASON.fullmatch(word):
@@ -197,14 +197,14 @@ def parse_retry_on(value: object) -> tuple[str, ...]:
 
 
 def parse_on_end(value: object) -> str:
-    """What becomes of a job whose attempt was lost or preempted."""
+    """What to do with a job whose attempt was lost or preempted: `requeue` or `fail`."""
     if value not in ON_END:
         raise BadValueError(f"expected {' or '.join(ON_END)}{nearest(str(value), ON_END)}")
     return str(value)
 
 
 def parse_resources(value: object) -> Mapping[str, Any]:
-    """What an attempt asks of an outlet: `chip` and `memory` are text, `min_chips` and `cpus` whole numbers."""
+    """The resources that an attempt requests: `chip` and `memory` are text, `min_chips` and `cpus` whole numbers."""
     if not isinstance(value, Mapping):
         raise BadValueError('expected a mapping such as {"chip": "h100", "min_chips": 4}')
     for word, amount in value.items():

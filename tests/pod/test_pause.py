@@ -32,7 +32,8 @@ def test_a_gpu_is_paused_while_a_pod_runs(fleet: Fleet) -> None:
     # The pod has seen the request for `a` when it has run `b`, which came with it.
     fleet.wait_for("b", "done", attempt=2)
     assert fleet.states()["a"] == "queued"
-    assert "new fan" in fleet.try_("status").stdout
+    status = fleet.try_("status").stdout
+    assert "new fan" in status and "asks for 1 GPU, but 1 of 1 cannot be used now: GPU 0: " in status
     fleet.run("unpause", scope)
     fleet.wait_for("a", "done", attempt=2)
     assert pod.stop() == 0

@@ -122,7 +122,7 @@ def test_a_retry_waits_for_its_time() -> None:
     queue.update("a", Record(state=State.QUEUED, retry_at=LATE))
     assert names(queue.choose(NOW)) == ["b"]
     assert queue.next_retry(NOW) == LATE
-    # Every slot may be busy when it is due: whoever asks when to wake up must not be told to do so for ever.
+    # When it is due every slot may be busy: the loop must not wake up for it again and again.
     assert queue.next_retry(LATE) is None
     assert names(queue.choose(LATE)) == ["a"]
 
@@ -389,8 +389,8 @@ def test_any_sequence_of_changes(
     if submissions is not None:
         capacities["batch"] = Submissions(submissions, most_gpus=1)
     pod = Pod(entries, capacities)
-    for what, *words in [*steps, ("choose", NOW, None)]:
-        getattr(pod, what)(*words)
+    for what, *arguments in [*steps, ("choose", NOW, None)]:
+        getattr(pod, what)(*arguments)
 
 
 def test_what_is_postponed_leaves_its_slot_to_the_next_until_its_time_or_its_record_comes() -> None:
@@ -408,4 +408,4 @@ def test_what_is_postponed_leaves_its_slot_to_the_next_until_its_time_or_its_rec
     queue = queue_of(made(entry("a")), LocalCapacity([], 1))
     queue.postpone("a", LATE)
     queue.update("a", Record(state=State.QUEUED, rev=9))
-    assert names(queue.choose(NOW)) == ["a"], "somebody has changed its record"
+    assert names(queue.choose(NOW)) == ["a"], "its record has changed"

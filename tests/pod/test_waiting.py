@@ -105,11 +105,11 @@ def test_no_pod() -> None:
         ),
         ({}, (Offer(pod="p", outlets=local(cpu_slots=1), blocked={"b": "1: made by pod q"}),), SLOT),
         ({"gpus": 3}, (Offer(pod="p", outlets=local(4, unusable={2: "fell off the bus"})),), SLOT),
-        ({}, (Offer(pod="p", outlets=local(1, 1, {0: "used by somebody"})),), SLOT),
+        ({}, (Offer(pod="p", outlets=local(1, 1, {0: "used by pid 4242"})),), SLOT),
         (
             {},
-            (Offer(pod="p", outlets=local(1, unusable={0: "used by somebody"})),),
-            "asks for 1 GPU, but 1 of 1 cannot be used now: GPU 0: used by somebody (pod p)",
+            (Offer(pod="p", outlets=local(1, unusable={0: "used by pid 4242"})),),
+            "asks for 1 GPU, but 1 of 1 cannot be used now: GPU 0: used by pid 4242 (pod p)",
         ),
         (
             {"gpus": 2},
@@ -126,7 +126,7 @@ def test_one_pod_that_takes_it_is_enough() -> None:
     assert why(entry("a", gpus=4), offers=(ONE_GPU, FOUR_GPUS)).text == SLOT
 
 
-def test_for_one_pod_its_own_words_count() -> None:
+def test_a_pod_gives_its_own_reasons() -> None:
     big = entry("a", gpus=4)
     assert why(big, me="one").text == "asks for 4 GPUs, this pod has 1"
     assert why(big, me="one", offers=(ONE_GPU, FOUR_GPUS)).text == (

@@ -42,6 +42,5 @@ def barrier(parties: int) -> Barrier:
 @cache
 def _server() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
-    # Hundreds of processes run what is in there: each finds it imported.
-    context.set_forkserver_preload(["tests.run_state.test_crash"])
+    context.set_forkserver_preload(["tests.preloaded"])
     return context

@@ -17,12 +17,22 @@ def with_jax() -> None:
         os._exit(8)
 
 
+def with_test_modules() -> None:
+    """Exits with 9 where the module that forks most often would be imported anew."""
+    if "tests.run_state.test_crash" not in sys.modules:
+        os._exit(9)
+
+
 def fails() -> None:
     raise ValueError("on purpose")
 
 
 def test_what_is_forked_has_neither_jax_nor_threads() -> None:
     assert forks.run(with_jax) == 0
+
+
+def test_what_is_forked_has_imported_what_it_runs() -> None:
+    assert forks.run(with_test_modules) == 0
 
 
 def test_an_error_is_an_exit_status(capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,46 +1,77 @@
-"""dispatcher: a matrix of training runs over the GPUs of a few hosts that share one directory.
+"""Run a matrix of training jobs on the GPUs of a few hosts that share one directory.
 
-The whole protocol on one page. Somebody who has read it can predict the code.
+This page describes the protocol, the packages, and where to make a change.
 
-A workspace is a directory that several hosts see. `matrix/` says what to run: a manifest is a list of entries, each a
-job id, a method and parameters. `run_state/` says what happened. Nothing else is shared: no server, no database.
+A workspace is a directory that all hosts mount. `matrix/` says what to run: a manifest is a JSON list with one entry
+per job (a job id, a method, parameters). `run_state/` records what happened. The hosts share nothing else: there is no
+server and no database. A pod is one running dispatcher: it has a name, a host, and slots, each with room for one
+attempt. An attempt is one execution of a job. A record is what is known about a job now.
 
-A dispatcher (a pod: a name, a host, some slots) goes round one loop (pod/run.py):
+The loop. Every pod runs the same loop (pod/run.py, pod/reconciler.py):
 
-    what has ended?                     outlet.poll, which asks for all attempts in flight at once
-    one transaction:                    under the lock, and only this
-        record how those ended
-        choose entries for the free slots, and claim them
-    start each                          outlet.submit, never under the lock
-    wait                                until a wrapper ends, a signal comes, a file changes, or time is up
+    poll the outlets                which attempts have ended? never blocks
+    one transaction                 takes the lock, and only here
+        record how attempts ended
+        claim queued jobs for the free slots
+    submit the claimed jobs         outside the lock, never waited for
+    wait                            until a process ends, a signal arrives, a file changes, or the poll interval is over
 
-A claim is two fences. The first is a transaction on the journal: take the lock, read what others appended, append,
-sync, release (run_state/__init__.py tells it step by step). The second is `mkdir` of the attempt's directory inside
-that transaction, which has one winner on every filesystem, also where locks lie. A record goes from queued to running
-to done or failed by one table (run_state/states.py); anything else raises.
+The journal. `run_state/journal/` is an append-only list of changes, one JSON line each; a record is the fold of its
+job's lines. A transaction takes the file lock, reads the lines that other pods have appended, appends its own, syncs,
+and releases the lock. States change only as the table in run_state/states.py allows; anything else raises.
+`matrix_status.json` is the projection of the journal, one line per record. People may edit it at any time: a line that
+differs from the record of the same `rev` is an edit, and the next transaction applies or refuses it. Setting a running
+job to `queued`, `held` or `abandoned` sets its desired state: its pod stops the attempt, and then the job takes that
+state.
 
-An attempt is a directory, `run_state/jobs/<job_id>/<attempt>/`, and a wrapper, a bash script that leads a process
-group. The directory's `entry.json` is what the attempt runs with: tables join with it, never with today's manifest.
-The dispatcher locks the file `alive` in that directory and lets the wrapper inherit the lock, so every process of the
-tree holds it: the lock is free when nothing of the tree is left, and any host can ask. The wrapper passes TERM and INT
-on, keeps the time limit, stops when it finds the file `superseded`, and writes `exit.json` before the lock is free. So
-a dispatcher may die at any moment: its jobs run on, one that starts under its name finds them again, and until then
-any other dispatcher records how they ended. A free lock without an exit status means that the attempt was killed
-outright: it is lost and goes back to the queue, after a pause that grows until an attempt gets further.
+A claim is fenced twice: by the transaction, and by `mkdir` of the attempt's directory inside it, which succeeds exactly
+once on every filesystem, even where locks do not exclude.
 
-People read and edit `matrix_status.json`, the projection of the journal. A line that differs from the record of the
-same `rev` is an edit and is taken in by the next transaction; a line that is merely old changes nothing. On a running
-entry `queued`, `held` or `abandoned` becomes a wish: its dispatcher stops the attempt, and then it takes that state.
+An attempt lives in `run_state/jobs/<job_id>/<attempt>/`, the contract between dispatcher and job. Its `entry.json` is
+what the attempt runs with; nothing that happens later depends on the manifest. On a local GPU its wrapper, a bash
+script, leads a process group, and every process of the group inherits the liveness lock on the file `alive`. Any host
+can therefore ask whether the attempt is still running: the lock is free when no process is left. The wrapper passes
+TERM and INT on, enforces the time limit, stops when the file `superseded` appears, and writes `exit.json` last. So a
+dispatcher may die at any moment. Its jobs keep running; a dispatcher started under the same name takes them back, and
+until then any other one records how they ended. A free lock without `exit.json` means that the attempt was killed: it
+is lost, and the job is queued again after a pause that doubles until an attempt gets further.
 
-Trust is proved. A starting dispatcher tries to take the liveness locks of the others; one that it gets although that
-pod's heartbeat goes on rising shows that locks do not exclude here: then all go over to a lock made of hard links, or
-it refuses to start. It also looks for what the pods of other hosts say that they have written: lines of the journal,
-directories of attempts. A host that is shown less of the journal than the lock file promises stops and says which mount
-option helps. Whoever takes an entry from an attempt that may still live leaves `superseded` behind first.
+Locks are tested, not trusted. A starting dispatcher tries to take the locks of other live pods. If it gets one, locks
+do not exclude on this filesystem: all pods switch to the hard-link lock, or the dispatcher refuses to start. A host
+that is shown an old version of a file stops claiming and names the mount option that helps. Whoever takes a job away
+from an attempt that may still be running writes `superseded` into the attempt's directory first.
 
-Where the code differs from what its parts are called elsewhere, the package of that part says so: run_state (files
-and locks), pod (loop, slots, recovery), outlets (where attempts run), templates (what they are started from), matrix
-(what there is to run), report and cli (what a person sees), runtime (what runs inside a job).
+Packages, from the bottom up; each may import those above it, tests/test_imports.py checks it:
+
+    errors contract base/   exceptions; what crosses into a job; files, YAML, values, host facts
+    workspace config        all paths of a workspace; dispatcher.yaml
+    matrix/                 entries, manifests, sweep files, needs
+    run_state/              journal, records, transactions, locks, liveness, hand edits
+    templates/              rendering of training scripts and wrappers
+    outlets/                where attempts run: base.py is the interface, local/ has processes, slots and GPUs
+    pod/                    the loop: claim, reconcile, recover, register; it knows no outlet by name
+    doctor/                 checks of hosts, filesystems and locks
+    report/ api             snapshots, tables, changes that people ask for; the Python API
+    cli/                    the commands: parse, call, print
+    runtime/                job classes in JAX; runs inside the job and imports only errors, contract and base
+
+To make a change, begin here; the page at the top of the file or package says the rest:
+
+    an outlet                       a package in outlets/ with a class like outlets/base.py: Outlet
+    a state of a job                run_state/states.py: State and TRANSITIONS; who may ask for it: run_state/edits.py
+    a field of a record             run_state/states.py: Record
+    a field of a manifest's entry   matrix/entry.py: READERS and Entry
+    a setting of dispatcher.yaml    config.py
+    a column of `status`            report/overview.py: job_row and shown_job; cli/status.py lists the columns
+    a notice of `status`            report/overview.py: notices
+    a reason why a job waits        pod/waiting.py; what a pod does not take: pod/offers.py
+    a lock kind                     run_state/lock.py: KINDS and ClaimsLock; which one is used: run_state/lock_choice.py
+    a kind of journal line          run_state/journal.py: Event; what it changes: run_state/fold.py
+    a job class                     runtime/jobs/ (one of your own: a class with @job in your project)
+    a notification (mail, chat)     pod/: sent by the loop for the lines that this pod has journalled
+    a sweep keyword                 matrix/sweep.py: _SWEEP_KEYS; random draws: matrix/draw.py
+    a check of `doctor`             doctor/checks.py; one that takes two hosts: doctor/two_hosts.py
+    a command                       a module in cli/, listed in cli/main.py: _COMMANDS; what it does: api.py and report/
 """
 
 from __future__ import annotations

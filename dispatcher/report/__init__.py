@@ -1,4 +1,6 @@
-"""From records, entries and results to rows and tables.
+"""Snapshots of a workspace, and the rows and tables made from them.
 
-Only `look` reads files; the rest is pure: the same snapshot gives the same rows, and the caller says what time it is.
+snapshot_reader and manifests read the files and give a `Snapshot`; so does ran, for the entries of attempts. Everything
+else is pure: the same snapshot gives the same rows. selection, changes, scope: which jobs a person's request applies
+to, and what it does.
 """

@@ -1,4 +1,4 @@
-"""What attempts leave behind: their small files, and rows of results with the parameters they ran with."""
+"""The small files of an attempt's directory, and rows of results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dispatcher.matrix.entry import Entry
 
 
 def parse_object(data: bytes | None) -> dict[str, Any] | None:
-    """A JSON object; None for none and for anything else."""
+    """A JSON object; None when there is no data or it is anything else."""
     if not data:
         return None
     try:
@@ -23,7 +23,7 @@ def parse_object(data: bytes | None) -> dict[str, Any] | None:
 
 
 def read_small(path: Path) -> bytes | None:
-    """A small file of an attempt; None when there is none. On NFS it may be a few seconds old."""
+    """The content of a small file; None when it does not exist. On NFS it may be a few seconds old."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -31,14 +31,14 @@ def read_small(path: Path) -> bytes | None:
         return None
 
 
-def ended_well(exit_file: bytes | None) -> bool:
-    """Whether an attempt's `exit.json` says that it is done."""
+def has_succeeded(exit_file: bytes | None) -> bool:
+    """Whether an attempt's `exit.json` has exit code 0."""
     status = parse_object(exit_file)
     return status is not None and status.get("exit_code") == 0
 
 
 def result_row(job: str, entry: Entry | None, attempt: int, result: Mapping[str, Any]) -> dict[str, Any]:
-    """job_id, method, the entry's parameters, the attempt's number, and the result; on one name the result stands."""
+    """job_id, method, the entry's parameters, the attempt's number, and the result. The result wins on equal names."""
     row: dict[str, Any] = {"job_id": job}
     if entry is not None:
         row["method"] = entry.method

@@ -123,7 +123,7 @@ def test_errors(workspace, tmp_path):
         workspace.hold("fft1")
     with pytest.raises(UsageError, match="no pod has run here"):
         workspace.drain("pod-0")
-    with pytest.raises(DispatcherError, match="is no workspace"):
+    with pytest.raises(DispatcherError, match="is not a workspace"):
         Workspace(tmp_path).snapshot()
 
 

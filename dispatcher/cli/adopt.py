@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dispatcher.workspace import Layout
 
 _REFUSED_SHOWN: Final = 20
-_UNWATCHED: Final = "running, nobody watches it"
+_EXTERNAL: Final = "running (external)"
 _REFUSED: Final = "refused, held"
 
 
@@ -107,8 +107,8 @@ def _rows(outcomes: Iterable[Outcome], refused: Collection[str]) -> list[tuple[s
     for outcome in outcomes:
         if outcome.event is Event.ADOPTED:
             state: Any = _REFUSED if outcome.job in refused else outcome.change.state
-            kinds.setdefault(_UNWATCHED if state in ("running", "submitted") else str(state), []).append(outcome.job)
-    order = ["done", "failed", "queued", _UNWATCHED, "held", "abandoned", _REFUSED]
+            kinds.setdefault(_EXTERNAL if state in ("running", "submitted") else str(state), []).append(outcome.job)
+    order = ["done", "failed", "queued", _EXTERNAL, "held", "abandoned", _REFUSED]
     return sorted(kinds.items(), key=lambda kind: order.index(kind[0]))
 
 

@@ -86,9 +86,9 @@ def _source(snapshot: Snapshot, job: str) -> str:
 
 
 def _facts(snapshot: Snapshot, job: str) -> list[dict[str, Any]]:
+    from dispatcher.report.external import external_text
     from dispatcher.report.overview import job_row
     from dispatcher.report.progress import duration_text, progress_text
-    from dispatcher.report.unwatched import unwatched_text
 
     row = job_row(snapshot, job)
     facts: dict[str, Any] = {key: value for key, value in snapshot.records[job].fields().items() if value != ""}
@@ -96,8 +96,8 @@ def _facts(snapshot: Snapshot, job: str) -> list[dict[str, Any]]:
         facts["edited"] = "by hand, not yet taken in"
     if job in snapshot.unqueued:
         facts["rev"] = "no dispatcher has queued it yet"
-    if job in snapshot.unwatched:
-        facts["watched"] = unwatched_text(job, snapshot.records[job], snapshot.unwatched[job])
+    if job in snapshot.external:
+        facts["external"] = external_text(job, snapshot.records[job], snapshot.external[job])
     facts["why it waits"] = _why(snapshot, job)
     facts["progress"] = progress_text(snapshot.progress.get(job)) or None
     if row["metrics"]:

@@ -1,4 +1,4 @@
-"""Which jobs a person's wish (queued, held, abandoned, done, failed) is about, and what became of it."""
+"""State changes that a person requests: which jobs they apply to, and what each does."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from dispatcher.run_state.events import Event
 from dispatcher.run_state.external import Presence, is_unwatched, presence
 from dispatcher.run_state.states import BY_HAND, DESIRABLE, VERDICTS, Record, State
 
-# What a glob, or nothing but --where, stands for. `requeue '*'` must not run again what is done, nor stop what runs:
-# who means these names them, or says --state.
+# The states that a glob or a lone --where selects. `requeue '*'` must not run finished jobs again or stop running
+# ones: these must be named exactly or selected with --state.
 BY_GLOB: Final[Mapping[State, frozenset[State]]] = {
     State.QUEUED: frozenset({State.FAILED, State.ABANDONED, State.HELD}),
     State.HELD: frozenset({State.QUEUED}),
@@ -29,10 +29,11 @@ BY_GLOB: Final[Mapping[State, frozenset[State]]] = {
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """A wish for some jobs: `jobs` are their records as they were seen, `left_alone` what a glob does not mean.
+    """A requested state for some jobs.
 
-    `unknown` are jobs that were to be taken where their parameters have changed, of which nobody knows what they ran
-    with.
+    jobs: the selected jobs and their records at that moment.
+    left_alone: jobs that matched a glob but are in a state that it does not select.
+    unknown: jobs left out of `--changed` because it is unknown what they ran with.
     """
 
     state: State
@@ -42,9 +43,12 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """What a command did: `changed` job -> what happened, `unchanged` job -> why nothing had to, `refused` job -> why.
+    """What a request did.
 
-    `left_alone` are jobs that a glob matched but does not mean.
+    changed: job -> what happened.
+    unchanged: job -> why nothing had to change.
+    refused: job -> why.
+    left_alone: jobs that matched a glob but are in a state that it does not select.
     """
 
     changed: dict[str, str]
@@ -62,9 +66,9 @@ def plan(
     *,
     changed: bool = False,
 ) -> Plan:
-    """The jobs that `state` is wished for; UsageError for a name, state or key that nobody knows.
+    """The jobs for which `state` is requested. Raises UsageError for an unknown name, state or key.
 
-    `changed`: only those that ran with other parameters than the manifest has now.
+    `changed`: only jobs that ran with other parameters than the manifest has now.
     """
     wanted = parse_states(states)
     chosen = select(snapshot, names, wanted, where)
@@ -77,20 +81,23 @@ def plan(
     return Plan(state, jobs, tuple(job for job in chosen if job not in jobs), tuple(unknown))
 
 
-def decide(wish: State, seen: Record, now: Record | None) -> Decision:
-    """What the wish does to a job that was `seen` so and is `now` so (None: no dispatcher has queued it yet)."""
-    if now is not None and is_unwatched(now) and wish in DESIRABLE and presence(now) is not Presence.HERE:
-        # As far as this host can see, it has ended; whoever asks knows more.
-        return desired_after_end(wish)
-    if now is None and wish in VERDICTS:
-        return Decision(Event.MARKED, Change(state=wish, reason=BY_HAND))
+def decide(desired: State, seen: Record, now: Record | None) -> Decision:
+    """The change that brings a job to the desired state, as `edits.desire` decides it.
+
+    `seen` is the record that the person saw, `now` the current one (None: no dispatcher has queued the job yet).
+    """
+    if now is not None and is_unwatched(now) and desired in DESIRABLE and presence(now) is not Presence.HERE:
+        # As far as this host can tell, it has ended.
+        return desired_after_end(desired)
+    if now is None and desired in VERDICTS:
+        return Decision(Event.MARKED, Change(state=desired, reason=BY_HAND))
     if now is None:
-        return NOTHING if wish is State.QUEUED else desired_after_end(wish)
-    return desire(wish, seen, now)
+        return NOTHING if desired is State.QUEUED else desired_after_end(desired)
+    return desire(desired, seen, now)
 
 
 def what_happened(event: Event, seen: Record) -> str:
-    """The event of a change of a record, which was `seen` before, in a person's words."""
+    """A short text for people about an event. `seen` is the record before it."""
     if event is Event.REQUESTED and seen.external:
-        return f"waits until pid {seen.pid} has ended, which runs on this host and which nobody watches"
+        return f"takes effect when pid {seen.pid} on this host has ended; no dispatcher started it"
     return {Event.REQUESTED: "stop requested", Event.MARKED: BY_HAND}.get(event, event.value)

@@ -1,4 +1,4 @@
-"""What `dispatcher status` shows: counts, what runs, why the rest waits, what failed, and what wants attention."""
+"""What `dispatcher status` shows: counts, running and failed jobs, why the others wait, and notices."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
+from dispatcher.report.external import EXTERNAL, external_notices
 from dispatcher.report.pivot import count_states
 from dispatcher.report.progress import duration_text, elapsed_s, progress_text, remaining_s
 from dispatcher.report.ran import count_text
 from dispatcher.report.snapshot import Snapshot
-from dispatcher.report.unwatched import UNWATCHED, unwatched_notices
 from dispatcher.report.waiting import Wait, names_text, reasons, waits
 from dispatcher.run_state.states import IN_FLIGHT, State
 
@@ -19,10 +19,12 @@ Row = dict[str, Any]
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """How the jobs of a snapshot stand.
+    """The jobs of a snapshot in numbers and rows.
 
-    `counts` has every state; `running`, `failed` are rows as `job_row` makes them, `waiting` the reasons why queued and
-    held jobs do not run, `notices` what a person should know or do.
+    counts: the number of jobs in each state, for all states.
+    running, failed: rows as made by `job_row`.
+    waiting: why queued and held jobs do not run.
+    notices: problems and what to do about each.
     """
 
     counts: Mapping[str, int]
@@ -34,7 +36,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def overview(snapshot: Snapshot, unfiltered: Snapshot | None = None) -> Overview:
-    """The overview of `snapshot`; `unfiltered` has all jobs and decides whether needs are done."""
+    """The overview of `snapshot`; `unfiltered` has all jobs, which needs may refer to."""
     records = snapshot.records
     return Overview(
         counts=count_states(snapshot),
@@ -47,10 +49,10 @@ def overview(snapshot: Snapshot, unfiltered: Snapshot | None = None) -> Overview
 
 
 def job_row(snapshot: Snapshot, job: str) -> Row:
-    """One job as plain data, times in seconds; None for what is unknown or does not apply.
+    """One job as plain data, durations in seconds; None for values that are unknown or do not apply.
 
     Keys: job, method, state, desired, pod, host, gpu, attempt, started_at, finished_at, elapsed_s, remaining_s, step,
-    of, metrics, exit_code, reason, error, priority, edited (by hand, not yet taken in), changed (it ran with other
+    of, metrics, exit_code, reason, error, priority, edited (by hand, not applied yet), changed (it ran with other
     parameters than the manifest has now), rev.
     """
     record = snapshot.records[job]
@@ -83,7 +85,7 @@ def job_row(snapshot: Snapshot, job: str) -> Row:
 
 
 def job_rows(snapshot: Snapshot, unfiltered: Snapshot | None = None) -> list[Row]:
-    """Every job of the snapshot; `why` says what a queued one waits for."""
+    """Every job of the snapshot; `why` is what a queued job waits for."""
     rows = []
     waiting = reasons(unfiltered or snapshot)
     for job, record in snapshot.records.items():
@@ -94,10 +96,10 @@ def job_rows(snapshot: Snapshot, unfiltered: Snapshot | None = None) -> list[Row
 
 
 def shown_job(snapshot: Snapshot, row: Row) -> Row:
-    """A row of `job_row` as people read it: durations and progress as words, a mark for what is not in force yet."""
+    """A row of `job_row` as text for people."""
     started = row["started_at"] is not None
     state = f"{row['state']} -> {row['desired']}" if row["desired"] else row["state"]
-    state += f" ({UNWATCHED})" if row["job"] in snapshot.unwatched else ""
+    state += f" ({EXTERNAL})" if row["job"] in snapshot.external else ""
     return {
         "job": row["job"],
         "state": f"{state} (edited by hand)" if row["edited"] else state,
@@ -120,15 +122,15 @@ def gpu_text(gpu: int | tuple[int, ...] | None) -> str | None:
 
 
 def notices(snapshot: Snapshot) -> list[str]:
-    """What is out of order, each with what to do about it."""
+    """Problems of the workspace, each with what to do about it."""
     found = list(snapshot.warnings)
     if snapshot.problem:
         found.append(snapshot.problem)
     if snapshot.edited:
         count = len(snapshot.edited)
         found.append(
-            f"{count} hand edit{'s' if count > 1 else ''} not yet taken in (shown as if they were): a dispatcher or "
-            "the next command that changes something takes them in"
+            f"{count} hand edit{'s' if count > 1 else ''} not applied yet (shown as if applied): a dispatcher or the "
+            "next command that changes something applies them"
         )
     found += [_refusal_text(refusal.job, refusal.why, refusal.line) for refusal in snapshot.refusals]
     found += [
@@ -136,7 +138,7 @@ def notices(snapshot: Snapshot) -> list[str]:
         f"Continue with `dispatcher unpause {pause.scope}`"
         for pause in snapshot.pauses.values()
     ]
-    found += unwatched_notices(snapshot)
+    found += external_notices(snapshot)
     found += _dead_pods(snapshot)
     found += _changed(snapshot)
     return found
@@ -166,8 +168,8 @@ def _dead_pods(snapshot: Snapshot) -> list[str]:
     for job in snapshot.in_flight():
         jobs.setdefault(snapshot.records[job].pod or "", []).append(job)
     return [
-        f"pod {pod.info.pod} on {pod.info.host} is dead, {len(jobs[pod.info.pod])} of its jobs stand as running: "
-        "another pod, or the same when it starts again, looks after them"
+        f"pod {pod.info.pod} on {pod.info.host} is dead, and {len(jobs[pod.info.pod])} of its jobs are recorded as "
+        "running: another pod, or this one when it is started again, takes care of them"
         for pod in snapshot.pods
         if pod.state == "dead" and pod.info.pod in jobs
     ]

@@ -1,4 +1,4 @@
-"""Pivots: how many jobs are in which state, and results over two sets of keys."""
+"""Pivot tables of job states and of results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Values = Sequence[float]
 
 
 def count_states(snapshot: Snapshot) -> dict[str, int]:
-    """How many jobs are in each state, all states, in the order of a job's life."""
+    """The number of jobs in each state, for all states, in the order of a job's life."""
     counts = dict.fromkeys((state.value for state in State), 0)
     for record in snapshot.records.values():
         counts[record.state] += 1
@@ -24,7 +24,7 @@ def count_states(snapshot: Snapshot) -> dict[str, int]:
 
 
 def states_by(snapshot: Snapshot, keys: Sequence[str]) -> list[Row]:
-    """One row for every combination of the keys' values: these values, a count per state that occurs, and the total."""
+    """One row per combination of the keys' values: the values, a count per state that occurs, and the total."""
     used = [state for state, count in count_states(snapshot).items() if count]
     rows: dict[tuple[str, ...], Row] = {}
     for job, record in snapshot.records.items():
@@ -66,7 +66,7 @@ AGGREGATES: Final[Mapping[str, Callable[[Values], float | int | None]]] = {
     "sum": math.fsum,
     "n": len,
 }
-# `best` is min or max, as the caller says.
+# `best` is min or max, as the caller chooses.
 AGGREGATE_NAMES: Final = (*AGGREGATES, "best")
 
 
@@ -80,9 +80,9 @@ def pivot(
 ) -> list[Row]:
     """The aggregates of `value` for every combination of `rows` (down) and `cols` (across).
 
-    Columns are named by the values of `cols`, followed by the aggregate where there are several. `best` is `min` or
-    `max`: which value the aggregate `best` takes. A combination without results has None. Raises UsageError for a key
-    that no result has, an unknown aggregate, and a value that is no number.
+    Columns are named by the values of `cols`, followed by the aggregate if there are several. `best` is `min` or `max`:
+    the value that the aggregate `best` takes. A combination without results has None. Raises UsageError for a key that
+    no result has, an unknown aggregate, and a value that is not a number.
     """
     functions = _functions(aggregates, best)
     for key in (*rows, *cols, value):
@@ -119,7 +119,7 @@ def _functions(names: Sequence[str], best: str | None) -> dict[str, Callable[[Va
     for name in names:
         if name == "best":
             if best not in ("min", "max"):
-                raise UsageError("best of what? Say which value is best: --best min or --best max")
+                raise UsageError("the aggregate best needs to know which value is best: add --best min or --best max")
             functions[name] = AGGREGATES[best]
         elif name in AGGREGATES:
             functions[name] = AGGREGATES[name]
@@ -139,7 +139,7 @@ def _number(result: Mapping[str, Any], key: str) -> float | None:
     if number is None:
         return None
     if isinstance(number, bool) or not isinstance(number, (int, float)):
-        raise UsageError(f"{result.get('job_id')}: {key} is {number!r}, which is no number to aggregate")
+        raise UsageError(f"{result.get('job_id')}: {key} is {number!r}, which is not a number")
     return float(number)
 
 
@@ -151,7 +151,7 @@ def _column_name(column: Sequence[str], aggregate: str, value: str, count: int) 
 
 
 def _natural(text: str) -> tuple[int, float, str]:
-    """Numbers in their order and before words, so that 10 comes after 9."""
+    """A sort key: numbers in numeric order, before words."""
     try:
         return 0, float(text), text
     except ValueError:

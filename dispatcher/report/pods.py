@@ -10,7 +10,7 @@ from dispatcher.run_state.journal import parse_time
 
 
 def pod_row(pod: PodStatus, now_s: float) -> dict[str, Any]:
-    """One pod as plain data; `heartbeat_unchanged_s` and `up_s` are None where they are unknown."""
+    """One pod as plain data; `heartbeat_unchanged_s` and `up_s` are None when unknown."""
     info = pod.info
     begun = parse_time(info.started_at)
     return {

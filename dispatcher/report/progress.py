@@ -1,6 +1,6 @@
-"""How far a running job is, how long it has run, and how long it will still take.
+"""Progress, elapsed and remaining time of a job.
 
-Times are compared for people to read, never to decide anything: they come from the clocks of several hosts.
+Only for display: the times come from the clocks of several hosts, so nothing may be decided by them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """What a job says of itself in `progress.json`: `step` of `of`, and its metrics."""
+    """The content of `progress.json`: `step` of `of`, and metrics."""
 
     step: float
     of: float
@@ -26,7 +26,7 @@ class Progress(msgspec.Struct, frozen=True):
 
     @property
     def share(self) -> float | None:
-        """The part that is done, 0 to 1; None when the numbers do not say."""
+        """The fraction that is done, 0 to 1; None when the numbers make no sense."""
         if not (math.isfinite(self.step) and math.isfinite(self.of)) or self.of <= 0 or self.step < 0:
             return None
         return min(1.0, self.step / self.of)
@@ -36,20 +36,20 @@ _decode = msgspec.json.Decoder(Progress)
 
 
 def parse_progress(data: bytes | None) -> Progress | None:
-    """The progress that a job has written; None for none and for anything that is no progress."""
+    """The progress that a job has written; None when there is none or it is malformed."""
     if not data:
         return None
     try:
         return _decode.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        # A job writes what it likes; a table of all jobs does not end because of one of them.
+        # Jobs may write anything here; one of them must not break the table of all jobs.
         return None
 
 
 def elapsed_s(record: Record, now_s: float) -> float | None:
     """Seconds since the attempt began, up to its end if it has ended; None when a time is unknown.
 
-    A start in the future (two clocks that differ) counts as just begun.
+    0 when it began in the future, as seen by a clock that is behind.
     """
     begun = parse_time(record.started_at)
     if begun is None:
@@ -60,7 +60,7 @@ def elapsed_s(record: Record, now_s: float) -> float | None:
 
 
 def remaining_s(elapsed: float | None, progress: Progress | None) -> float | None:
-    """Seconds still to go if it goes on as before: elapsed * (of - step) / step; None when nobody can say."""
+    """Estimated seconds to go, elapsed * (of - step) / step; None when unknown."""
     if elapsed is None or progress is None or progress.share is None or progress.step <= 0:
         return None
     return elapsed * max(0.0, progress.of - progress.step) / progress.step
@@ -81,7 +81,7 @@ def duration_text(seconds: float | None) -> str:
 
 
 def progress_text(progress: Progress | None) -> str:
-    """`120/1000 12%`, empty when the job says nothing."""
+    """`120/1000 12%`, empty when the job reports nothing."""
     if progress is None:
         return ""
     counted = f"{progress.step:g}/{progress.of:g}"

@@ -1,7 +1,7 @@
-"""What jobs ran with: the `entry.json` of their attempts, which today's manifest need not agree with any more.
+"""What jobs ran with: the `entry.json` of their attempts, which may differ from the current manifest.
 
-A record bears the digest of the entry with which its attempt was claimed. Where the manifest's entry has the same one,
-the manifest is what the attempt ran with, and no file is opened: the cost grows with what differs and is shown.
+A record has the digest of the entry with which its attempt was claimed. If the manifest's entry has the same digest,
+it is what the attempt ran with, and no file is opened.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dispatcher.report.attempts import parse_object, read_small
 from dispatcher.run_state.states import BY_HAND, ENDED, IN_FLIGHT, Record, State
 from dispatcher.workspace import Layout
 
-# In these states a job's values are those of its last attempt; in the others those of the next one.
+# In these states a job's values are those of its last attempt; in all others those of the next one.
 _LAST_COUNTS: Final = IN_FLIGHT | ENDED
 
 
 class RanWith:
-    """Entries of attempts, each read once."""
+    """The entries of attempts. Each file is read once."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -27,21 +27,21 @@ class RanWith:
         self._digests: dict[str, tuple[Entry, str]] = {}
 
     def attempt(self, job: str, number: int) -> Entry | None:
-        """What this attempt was given; None when it has left no `entry.json`."""
+        """The attempt's `entry.json`; None when there is none."""
         key = (job, number)
         if key not in self._read:
             document = parse_object(read_small(self._layout.attempt(job, number).entry))
             entry = read_entry(document, 0)[0] if document is not None else None
             if entry is None:
-                # It may be written in a moment.
+                # Not remembered: it may be written a moment later.
                 return None
             self._read[key] = entry
         return self._read[key]
 
     def last(self, job: str, record: Record, listed: Entry | None) -> Entry | None:
-        """What the job's last attempt ran with; `listed` is the manifest's entry, None when no manifest has the job.
+        """What the job's last attempt ran with; None when it has not run or its attempt has no `entry.json`.
 
-        None for a job that has not run, and for an attempt that has left no `entry.json`.
+        `listed` is the manifest's entry, None when no manifest has the job.
         """
         if not record.attempt:
             return None
@@ -50,7 +50,7 @@ class RanWith:
         return self.attempt(job, record.attempt)
 
     def differs(self, job: str, record: Record, listed: Entry | None) -> bool:
-        """Whether the manifest says something else by now than what the job's last attempt ran with."""
+        """Whether the manifest's entry differs from what the job's last attempt ran with."""
         if not last_counts(record) or record.ran_with is None or listed is None:
             return False
         return record.ran_with != self._digest(job, listed)
@@ -63,20 +63,20 @@ class RanWith:
 
 
 def last_counts(record: Record) -> bool:
-    """Whether a job's values are those of its last attempt: not those with which it will run next, nor anybody's guess.
+    """Whether a job's values are those of its last attempt rather than of the next one.
 
-    What ran where somebody marked a job as done by hand is not known.
+    False for a job that a person has marked as done: what ran is unknown.
     """
     return record.attempt > 0 and record.state in _LAST_COUNTS and record.reason != BY_HAND
 
 
 def is_unknown(record: Record) -> bool:
-    """Whether nobody knows what a job ran with: its record was adopted, or somebody has marked it."""
+    """Whether it is unknown what a job ran with: its record was adopted, or a person has marked it."""
     return record.state in (State.DONE, State.FAILED) and not (record.ran_with and last_counts(record))
 
 
 def differences(ran: Entry, listed: Entry) -> list[dict[str, Any]]:
-    """One row per key that the two say differently: `key`, `ran_with`, `manifest` (None: not said)."""
+    """One row per key whose values differ: `key`, `ran_with`, `manifest` (None: absent)."""
     one, other = _seen(ran), _seen(listed)
     return [
         {"key": key, "ran_with": one.get(key), "manifest": other.get(key)}
@@ -90,7 +90,7 @@ def _seen(entry: Entry) -> Mapping[str, Any]:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Equal as a job sees them: 1, 1.0 and true are three values."""
+    """Whether a job sees the same value: 1, 1.0 and true are different."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
@@ -99,7 +99,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def count_text(jobs: Iterable[tuple[str, Record]]) -> str:
-    """How many there are in which state: `12 done`, `12 done and 1 running`."""
+    """The number of jobs in each state: `12 done`, `12 done and 1 running`."""
     counts: dict[str, int] = {}
     for _, record in jobs:
         counts[record.state.value] = counts.get(record.state.value, 0) + 1

@@ -1,4 +1,4 @@
-"""Which jobs somebody means: ids, globs, states, values of entries."""
+"""Selecting jobs by id, glob, state and value."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def is_glob(name: str) -> bool:
 
 
 def cell_text(value: object) -> str:
-    """A value as tables show it: nothing as empty, text as it is, all else as JSON."""
+    """A value as tables show it: None as empty, text as it is, everything else as JSON."""
     return "" if value is None else text_of(value)
 
 
 def matches(snapshot: Snapshot, job: str, where: Where) -> bool:
-    """Whether every condition holds for the job's values, of its entry or else of its record."""
+    """Whether every condition holds for the job's values."""
     return where.holds(lambda key: snapshot.value(job, key))
 
 
 def parse_states(words: Iterable[str]) -> frozenset[State]:
-    """The states that `words` (each maybe a list with commas) name; UsageError with the nearest one."""
+    """The states named by `words`, which may be comma-separated lists. Raises UsageError for an unknown word."""
     known = [state.value for state in State]
     states = set()
     for word in (part.strip() for words_ in words for part in words_.split(",")):
@@ -43,9 +43,9 @@ def parse_states(words: Iterable[str]) -> frozenset[State]:
 def select(
     snapshot: Snapshot, names: Sequence[str] = (), states: Collection[State] = (), where: Where = EVERYTHING
 ) -> list[str]:
-    """The jobs that fit all that is said, in the snapshot's order; UsageError for a name that no job has.
+    """The jobs that match all filters, in the snapshot's order. No names selects all jobs.
 
-    No names means all jobs. Raises UsageError as well for a key of `where` that no job has.
+    Raises UsageError for a name or a key of `where` that no job has.
     """
     check_keys(snapshot, [condition.key for condition in where.conditions])
     chosen: Iterable[str] = snapshot.records if not names else _named(snapshot, names)
@@ -55,7 +55,7 @@ def select(
 
 
 def check_keys(snapshot: Snapshot, keys: Iterable[str]) -> None:
-    """UsageError for a key that no job has a value for: a slip of the pen must not look like an empty answer."""
+    """Raise UsageError for a key that no job has: a typo must not look like an empty result."""
     for key in keys:
         if (
             snapshot.records
@@ -86,14 +86,14 @@ def _named(snapshot: Snapshot, names: Sequence[str]) -> list[str]:
             continue
         found = fnmatch.filter(snapshot.records, name) if is_glob(name) else []
         if not found:
-            raise UsageError(f"{name}: no job of that name{_similar(snapshot, name)}")
+            raise UsageError(f"unknown job {name!r}{_similar(snapshot, name)}")
         chosen.update(found)
     return [job for job in snapshot.records if job in chosen]
 
 
 def _similar(snapshot: Snapshot, name: str) -> str:
-    """The nearest id, looked for among few: comparing with 100,000 ids takes minutes."""
+    """The nearest id among 500 with the same beginning: comparing with 100,000 ids takes minutes."""
     if is_glob(name):
-        return ": nothing matches"
+        return ": no job matches"
     near = [job for job in snapshot.records if job[:3] == name[:3]][:500]
     return nearest(name, near)

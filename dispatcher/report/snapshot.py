@@ -1,4 +1,4 @@
-"""One look at a workspace, as data: what all tables are made from."""
+"""The state of a workspace at one moment, as data. All tables are made from it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def _stated_request(entry: Entry) -> Request:
 
 
 class PodStatus(msgspec.Struct, frozen=True):
-    """A dispatcher that left a file here. `unchanged_s`: for how long its heartbeat has not risen, as seen from here.
+    """A pod of the workspace, running or not.
 
-    That is known only to somebody who looks for a while; None at the first look.
+    `unchanged_s` is how long its heartbeat has not risen, as observed by this process; None in the first snapshot.
     """
 
     info: PodInfo
@@ -45,12 +45,20 @@ class PodStatus(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """How a workspace stands. `records` has every job that the run state knows or the default manifest lists.
+    """The state of a workspace. `records` has every job of the run state and of the default manifest.
 
-    `edited` are jobs whose record is shown as a hand edit wants it that no dispatcher has taken in yet; `unqueued` are
-    those that only the manifest has. `problem` is what is wrong with the status file, `unknown_job` why a record has no
-    entry. `now_s`: wall clock, seconds since 1970. `request_of` is what an attempt of an entry asks for,
-    `fault_of` why no pod could start it, `ran` what attempts ran with, `offers` what the live pods take.
+    records: in the order of the manifest, then jobs that it does not have.
+    entries: the manifest's entry of each job that some manifest has.
+    now_s: wall clock, seconds since 1970.
+    edited: jobs whose record includes a hand edit that no dispatcher has applied yet.
+    unqueued: jobs that only the manifest has.
+    external: running jobs that no dispatcher started, and whether their process exists.
+    problem: what is wrong with the status file; None when nothing is.
+    unknown_job: why a record has no entry.
+    request_of: what an attempt of an entry asks for.
+    fault_of: why no pod could start an entry; empty when it can be started.
+    ran: what attempts ran with.
+    offers: what the live pods take.
     """
 
     records: Mapping[str, Record]
@@ -64,7 +72,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     pods: tuple[PodStatus, ...] = ()
     offers: tuple[Offer, ...] = ()
     problem: str | None = None
-    unwatched: Mapping[str, Presence] = {}
+    external: Mapping[str, Presence] = {}
     unknown_job: str = UNKNOWN_JOB
     warnings: tuple[str, ...] = ()
     request_of: Callable[[Entry], Request] = _stated_request
@@ -72,10 +80,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     ran: RanWith | None = None
 
     def entry(self, job: str) -> Entry | None:
-        """What a job's values are taken from.
+        """The entry that a job's values are taken from.
 
-        For a job that runs or has ended that is what its last attempt ran with; for one that is yet to run (again), the
-        manifest's entry. Where one of them is missing, the other.
+        For a job that runs or has ended it is what the last attempt ran with; for one that will run (again), the
+        manifest's entry. If one of the two is missing, the other is used.
         """
         listed, record = self.entries.get(job), self.records.get(job)
         if self.ran is None or record is None or (listed is not None and not last_counts(record)):
@@ -83,15 +91,15 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         return self.ran.last(job, record, listed) or listed
 
     def last_ran(self, job: str) -> Entry | None:
-        """What the job's last attempt ran with; None for a job that has not run, and where the attempt left nothing."""
+        """What the job's last attempt ran with; None when it has not run or its attempt has no `entry.json`."""
         return self.ran.last(job, self.records[job], self.entries.get(job)) if self.ran is not None else None
 
     def differs(self, job: str) -> bool:
-        """Whether a job that runs or has ended did so with other parameters than the manifest has now."""
+        """Whether a job runs or has ended with other parameters than the manifest has now."""
         return self.ran is not None and self.ran.differs(job, self.records[job], self.entries.get(job))
 
     def value(self, job: str, key: str) -> Any:
-        """What a job has under `key`: of its entry, else of its record; None when neither says."""
+        """The value of `key` in the job's entry, otherwise in its record; None when neither has it."""
         entry = self.entries.get(job) if key in SCHEDULING else None
         entry = entry or self.entry(job)
         if entry is not None and key != "priority":
@@ -108,7 +116,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         return getattr(record, key) if key in FIELD_NAMES else record.extra.get(key)
 
     def priority(self, job: str) -> int:
-        """Higher is claimed first: the record's if somebody has set it, else the entry's."""
+        """The priority set in the record, otherwise the entry's. Higher is claimed first."""
         record, entry = self.records.get(job), self.entries.get(job)
         stated = entry.priority if entry else 0
         return record.priority_or(stated) if record else stated
@@ -118,7 +126,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         return None if entry is None else entry.method
 
     def only(self, jobs: Mapping[str, Record]) -> Snapshot:
-        """The same snapshot with only these jobs. Needs and pods are still those of all jobs."""
+        """The same snapshot with only these jobs. Needs and pods still refer to all jobs."""
         return msgspec.structs.replace(self, records=jobs)
 
     def in_flight(self) -> list[str]:

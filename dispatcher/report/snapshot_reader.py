@@ -1,4 +1,4 @@
-"""One look at a workspace: reads everything, changes nothing, takes no lock."""
+"""Reads a snapshot of a workspace from its files. Changes nothing and takes no lock."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from dispatcher.config import Config
 from dispatcher.errors import ManifestError, UsageError
 from dispatcher.matrix.entry import Entry
-from dispatcher.matrix.manifest import parse_manifest
 from dispatcher.pod.offers import Offer, offer_of, request_of
 from dispatcher.pod.waiting import UNKNOWN_JOB
 from dispatcher.report import attempts
+from dispatcher.report.manifests import ManifestCache
 from dispatcher.report.progress import Progress, parse_progress
 from dispatcher.report.ran import RanWith
 from dispatcher.report.snapshot import PodStatus, Snapshot
@@ -30,50 +30,38 @@ from dispatcher.workspace import Layout
 if TYPE_CHECKING:
     from dispatcher.templates.readiness import Readiness
 
-# A dispatcher that replaces the status file between two of our reads looks like a hand edit until we look again.
-_LOOKS = 3
-
-_Signature = tuple[int, int, int]
-
 
 class SnapshotReader:
-    """Looks at one workspace, again and again if asked to; what has not changed is not read twice."""
+    """Reads snapshots of one workspace. A file that has not changed since the last snapshot is not read again."""
 
     def __init__(self, layout: Layout, config: Config, store: Store) -> None:
         self._layout = layout
         self._config = config
         self._store = store
         self._watch = liveness.Watch()
-        self._looks = 0
+        self._has_read = False
         self._ran = RanWith(layout)
         self._readiness: Readiness | None = None
-        self._manifests: dict[Path, tuple[_Signature, dict[str, Entry] | ManifestError]] = {}
+        self._manifests = ManifestCache()
 
     def read(self) -> Snapshot:
-        """How things stand now; UsageError when there is no workspace."""
-        self._looks += 1
+        """The state of the workspace now. Raises UsageError when the directory is not a workspace."""
         if self._readiness is not None:
             self._readiness.has_changed()
         store = self._store
         seen = preview(store)
         records = dict(seen.records)
         pods = self._pods()
-        default = self._manifest(self._config.matrix)
         warnings: list[str] = []
-        entries: dict[str, Entry] = {}
-        if isinstance(default, ManifestError):
-            self._check_workspace(default, records)
-            warnings.append(str(default))
-        else:
-            entries.update(default)
+        entries = self._default_entries(records, warnings)
         unqueued = [job for job in entries if job not in records]
         unknown = [job for job in records if job not in entries]
-        # The manifest's order is the one that people know; jobs that it does not have come last.
+        # In the order of the manifest; jobs that it does not have come last.
         records = {job: records.get(job) or Record(state=State.QUEUED) for job in [*entries, *unknown]}
         if unknown:
             self._add_other_manifests(entries, unknown, pods, warnings)
         unknown_job = "its manifest cannot be read" if warnings else UNKNOWN_JOB
-        warnings += self._old_status_file()
+        warnings += self._outdated_status_file()
         return Snapshot(
             records=records,
             entries=entries,
@@ -81,43 +69,26 @@ class SnapshotReader:
             edited=frozenset(seen.edited),
             unqueued=frozenset(unqueued),
             progress=self._progress(records),
-            unwatched={job: presence(record) for job, record in records.items() if is_unwatched(record)},
+            external={job: presence(record) for job, record in records.items() if is_unwatched(record)},
             pauses=dict(store.fold.pauses),
             refusals=(*store.fold.refusals.values(), *seen.refused),
             pods=tuple(pods),
             offers=tuple(self._offer(pod) for pod in pods if pod.is_alive),
             problem=store.problem,
             unknown_job=unknown_job,
-            warnings=(*self._about_moving_in(), *warnings),
+            warnings=(*self._adoption_warnings(), *warnings),
             ran=self._ran,
             request_of=lambda entry: request_of(self._config, entry),
             fault_of=self._fault_of,
         )
 
-    def _fault_of(self, entry: Entry) -> str:
-        """Why no pod could start the entry."""
-        if self._readiness is None:
-            # Imported when something waits: reading templates costs more than all else that is imported here.
-            from dispatcher.templates.readiness import Readiness
-
-            self._readiness = Readiness(self._config, on_pod=False)
-        return self._readiness.fault(entry)
-
-    def _about_moving_in(self) -> list[str]:
-        manifests = (self._config.matrix,)
-        unadopted = find_unadopted(self._layout, manifests)
-        if unadopted is not None:
-            return [adopt_hint(self._layout, unadopted)]
-        neglected = neglected_text(self._layout, manifests)
-        return [neglected] if neglected else []
-
     def results(self, snapshot: Snapshot, unsure: list[str]) -> Iterator[dict[str, Any]]:
-        """The result rows of all jobs of the snapshot that have been done; see `Workspace.results`.
+        """The result rows of all jobs of the snapshot that have succeeded; see `Workspace.results`.
 
-        `unsure` gets the jobs whose attempt has left no `entry.json`: their rows have the manifest's parameters.
+        Jobs whose attempt has no `entry.json` are appended to `unsure`: their rows have the manifest's parameters.
         """
         for job, record in snapshot.records.items():
-            attempt = self._last_done(job, record)
+            attempt = self._last_success(job, record)
             data = attempts.read_small(self._layout.attempt(job, attempt).result) if attempt else None
             if data is None:
                 continue
@@ -126,7 +97,7 @@ class SnapshotReader:
             ran = self._ran.last(job, record, listed) if is_last else self._ran.attempt(job, attempt)
             if ran is None:
                 unsure.append(job)
-            # A file that is no JSON object is a row without values, which a pivot says that it leaves out.
+            # A file that is not a JSON object gives a row without values; a pivot reports it as left out.
             yield attempts.result_row(job, ran or listed, attempt, attempts.parse_object(data) or {})
 
     def attempts(self, job: str) -> list[dict[str, Any]]:
@@ -135,25 +106,40 @@ class SnapshotReader:
             numbers = sorted(int(name) for name in os.listdir(self._layout.job_dir(job)) if name.isdigit())
         except FileNotFoundError:
             return []
-        rows = []
-        for number in numbers:
-            paths = self._layout.attempt(job, number)
-            status = attempts.parse_object(attempts.read_small(paths.exit)) or {}
-            rows.append(
-                {
-                    "attempt": number,
-                    "exit_code": status.get("exit_code"),
-                    "reason": status.get("reason"),
-                    "ended_at": status.get("ended_at"),
-                    "claimed_by": _first_line(attempts.read_small(paths.claimant)),
-                    "log_bytes": paths.log.stat().st_size if paths.log.exists() else None,
-                    "directory": str(paths.directory),
-                }
-            )
-        return rows
+        return [self._attempt(job, number) for number in numbers]
 
-    def _old_status_file(self) -> list[str]:
-        """Whether an editor keeps the status file from showing what the journal says."""
+    def _attempt(self, job: str, number: int) -> dict[str, Any]:
+        paths = self._layout.attempt(job, number)
+        status = attempts.parse_object(attempts.read_small(paths.exit)) or {}
+        return {
+            "attempt": number,
+            "exit_code": status.get("exit_code"),
+            "reason": status.get("reason"),
+            "ended_at": status.get("ended_at"),
+            "claimed_by": _first_line(attempts.read_small(paths.claimant)),
+            "log_bytes": paths.log.stat().st_size if paths.log.exists() else None,
+            "directory": str(paths.directory),
+        }
+
+    def _fault_of(self, entry: Entry) -> str:
+        """Why no pod could start the entry."""
+        if self._readiness is None:
+            # Imported only when a job waits: reading templates costs more than everything else imported here.
+            from dispatcher.templates.readiness import Readiness
+
+            self._readiness = Readiness(self._config, on_pod=False)
+        return self._readiness.fault(entry)
+
+    def _adoption_warnings(self) -> list[str]:
+        manifests = (self._config.matrix,)
+        unadopted = find_unadopted(self._layout, manifests)
+        if unadopted is not None:
+            return [adopt_hint(self._layout, unadopted)]
+        neglected = neglected_text(self._layout, manifests)
+        return [neglected] if neglected else []
+
+    def _outdated_status_file(self) -> list[str]:
+        """A warning when the status file is older than the journal because an editor has it open."""
         layout = self._layout
         open_in = editors.editor_files(layout.status_file)
         head = peek_head(layout.lock_file) if open_in else None
@@ -170,13 +156,13 @@ class SnapshotReader:
                     found[job] = progress
         return found
 
-    def _last_done(self, job: str, record: Record) -> int:
-        """The number of the last attempt that was done; 0 for none."""
+    def _last_success(self, job: str, record: Record) -> int:
+        """The number of the last attempt that succeeded; 0 when none did."""
         if record.state is State.DONE and record.reason != BY_HAND:
             return record.attempt
         older = range(record.attempt, 0, -1)
         return next(
-            (n for n in older if attempts.ended_well(attempts.read_small(self._layout.attempt(job, n).exit))), 0
+            (n for n in older if attempts.has_succeeded(attempts.read_small(self._layout.attempt(job, n).exit))), 0
         )
 
     def _pods(self) -> list[PodStatus]:
@@ -186,55 +172,38 @@ class SnapshotReader:
             alive = liveness.pod_is_alive(self._layout, info, self._watch, self._config.lost_after_s)
             unchanged_s = self._watch.unchanged_s(f"pod:{info.pod}", counter)
             draining = alive and os.path.exists(self._layout.pod_drain(info.pod))
-            pods.append(PodStatus(info, alive, draining, unchanged_s if self._looks > 1 else None))
+            pods.append(PodStatus(info, alive, draining, unchanged_s if self._has_read else None))
+        self._has_read = True
         return pods
 
     def _offer(self, pod: PodStatus) -> Offer:
-        """What a live pod takes, which may work on a manifest of its own."""
+        """What a live pod takes. A pod may use another manifest than the default one."""
         path = self._layout.root / pod.info.matrix
-        lists = self._manifest(path) if pod.info.matrix and path != self._config.matrix else None
+        lists = self._manifests.read(path) if pod.info.matrix and path != self._config.matrix else None
         return offer_of(
             pod.info,
             is_draining=pod.state != "running",
             lists=None if isinstance(lists, ManifestError) else lists,
         )
 
-    # Manifests.
-
-    def _manifest(self, path: Path) -> dict[str, Entry] | ManifestError:
-        try:
-            found = os.stat(path)
-            signature = (found.st_ino, found.st_size, found.st_mtime_ns)
-            known = self._manifests.get(path)
-            if known is not None and known[0] == signature:
-                return known[1]
-            data = path.read_bytes()
-        except FileNotFoundError:
-            problem = "there is no such file; write it, or make it with `dispatcher matrix make SPEC`"
-            return ManifestError(str(path), [problem])
-        except OSError as error:
-            return ManifestError(str(path), [f"cannot be read: {error.strerror}"])
-        entries: dict[str, Entry] | ManifestError
-        try:
-            # Entries may need jobs of any other manifest; whether these exist is shown as why they wait.
-            entries = parse_manifest(data, str(path), None)
-        except ManifestError as error:
-            entries = error
-        self._manifests[path] = (signature, entries)
-        return entries
-
-    def _check_workspace(self, error: ManifestError, records: dict[str, Record]) -> None:
+    def _default_entries(self, records: dict[str, Record], warnings: list[str]) -> dict[str, Entry]:
+        """The entries of the default manifest; none, and a warning, when it cannot be read."""
         layout, manifest = self._layout, self._config.matrix
+        entries = self._manifests.read(manifest)
+        if not isinstance(entries, ManifestError):
+            return dict(entries)
         if not records and not os.path.exists(manifest) and not os.path.isdir(layout.run_state):
             raise UsageError(
-                f"{layout.root} is no workspace: there is neither {os.path.relpath(manifest, layout.root)} nor "
-                "run_state/. `dispatcher init DIR` makes one, --root DIR names one that stands elsewhere"
-            ) from error
+                f"{layout.root} is not a workspace: it has neither {os.path.relpath(manifest, layout.root)} nor "
+                "run_state/. `dispatcher init DIR` creates a workspace; --root DIR uses another directory"
+            ) from entries
+        warnings.append(str(entries))
+        return {}
 
     def _add_other_manifests(
         self, entries: dict[str, Entry], unknown: list[str], pods: Iterable[PodStatus], warnings: list[str]
     ) -> None:
-        """Look for the jobs that the default manifest does not know in the other ones of the workspace."""
+        """Find the jobs that the default manifest does not have in the other manifests of the workspace."""
         missing = set(unknown)
         named = [Path(pod.info.matrix) for pod in pods if pod.info.matrix]
         for path in dict.fromkeys([*named, *self._layout.manifests()]):
@@ -242,7 +211,7 @@ class SnapshotReader:
                 return
             if path == self._config.matrix:
                 continue
-            found = self._manifest(self._layout.root / path)
+            found = self._manifests.read(self._layout.root / path)
             if isinstance(found, ManifestError):
                 warnings.append(str(found))
                 continue

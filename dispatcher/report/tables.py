@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 Rows = Sequence[Mapping[str, Any]]
-# From a column's name and a cell's text to the text with colour.
+# Maps a column's name and a cell's text to coloured text.
 Colour = Callable[[str, str], str]
 
 _GAP: Final = "  "
@@ -18,8 +18,8 @@ _GAP: Final = "  "
 def render(rows: Rows, style: str, columns: Sequence[str] | None = None, colour: Colour | None = None) -> str:
     """The rows in `style` (plain, github, latex, csv, json), without a newline at the end.
 
-    `columns` are chosen and ordered by the caller; without them all that occur, in the order of their first appearance.
-    json has the rows with everything in them, whatever `columns` says.
+    `columns` selects and orders the columns; by default all of them in the order of their first appearance. json has
+    all values in any case.
     """
     if style == "json":
         return json_text(list(rows))
@@ -33,29 +33,29 @@ def render(rows: Rows, style: str, columns: Sequence[str] | None = None, colour:
     from tabulate import tabulate
 
     align = ["right" if is_right else "left" for is_right in right]
-    # Job ids such as 1e5 are no numbers, so tabulate must not look for any.
+    # Job ids such as 1e5 are not numbers, so tabulate must not parse any.
     return tabulate(cells, headers=names, tablefmt=style, colalign=align if rows else None, disable_numparse=True)
 
 
 def json_text(value: Any) -> str:
-    """`value` as indented JSON; numbers that JSON does not have become null."""
+    """`value` as indented JSON; NaN and infinity become null."""
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
 
 
 def number_text(value: float) -> str:
-    """Four digits where they say something."""
+    """A number with four significant digits."""
     if not math.isfinite(value):
         return str(value)
     return f"{value:.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
 def one_line(text: str) -> str:
-    """What cannot be printed is shown as `?`: values come from jobs, and a terminal obeys control characters."""
+    """`text` without control characters, which a terminal would obey: values come from jobs."""
     return text if text.isprintable() else "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)
 
 
 def _plain(names: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[bool], colour: Colour | None) -> str:
-    """As tabulate's `simple`. Importing tabulate takes a sixth of what `dispatcher status` may take altogether."""
+    """Like tabulate's `simple` format. Importing tabulate would cost a sixth of the time of `dispatcher status`."""
     widths = [max(map(_width, column)) for column in zip(names, *cells, strict=True)]
 
     def line(texts: Sequence[str], paint: Colour | None) -> str:
@@ -71,7 +71,7 @@ def _plain(names: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence
 
 
 def _width(text: str) -> int:
-    """Columns of a terminal that the text takes."""
+    """The number of terminal columns that the text takes."""
     if text.isascii():
         return len(text)
     from unicodedata import combining, east_asian_width

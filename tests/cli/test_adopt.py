@@ -45,7 +45,7 @@ def test_one_command_moves_in(lab):
         "done": "base",
         "failed": "fft_german_s1",
         "queued": "gone",
-        "running, nobody watches it": "fft_german_s2",
+        "running (external)": "fft_german_s2",
         "refused, held": "lora_german_s1",
         "in no manifest, not claimed": "gone",
     }

@@ -97,7 +97,7 @@ def test_nothing_to_do(lab):
     [
         ([], "say which jobs"),
         (["bas"], "did you mean 'base'?"),
-        (["x*"], "nothing matches"),
+        (["x*"], "no job matches"),
         (["--state", "failled"], "did you mean 'failed'?"),
     ],
 )

@@ -140,7 +140,7 @@ def test_results_pivot(done):
         ("--rows lnag --value test_bpc", "did you mean 'lang'?"),
         ("--value test_bpc --agg maen", "did you mean 'mean'?"),
         ("--value test_bpc --agg best", "--best min"),
-        ("--value note", "is no number"),
+        ("--value note", "is not a number"),
     ],
 )
 def test_results_mistakes(done, words, part):

@@ -186,7 +186,7 @@ def test_a_hand_edit_is_shown_before_anybody_takes_it_in(lab):
     lab.layout.status_file.write_text(json.dumps(document))
     outcome = lab.run("status", "--state", "queued", "--where", "job_id=base")
     assert "queued (edited by hand)" in outcome.out
-    assert "1 hand edit not yet taken in" in outcome.err
+    assert "1 hand edit not applied yet" in outcome.err
     lab.run("hold", "fft_german_s1")
     assert "by hand" not in lab.run("status", "--where", "job_id=base").out
     assert lab.state("base") == "queued"
@@ -229,7 +229,7 @@ def test_the_labs_status_file_without_a_journal(lab):
     outcome = lab.run("status", "--json")
     assert outcome.json["counts"]["running"] == 1
     (notice,) = outcome.json["notices"]
-    assert notice.startswith("base: adopted; nobody watches it")
+    assert notice.startswith("base: external, not monitored")
     lab.layout.status_file.write_text("{")
     assert "line 1" in lab.run("status").err
 

@@ -50,14 +50,14 @@ def test_the_gpu_of_an_adopted_job_is_taken_while_its_process_lives(
     pod = fleet.start("pod", "--gpus", "0,1", "--on-exit", "stop", poll="0.2")
     fleet.wait_running("a")
     assert fleet.record("a").gpu == 1
-    assert "its GPU counts as taken" in fleet.try_("status").stderr
+    assert "its GPU counts as in use" in fleet.try_("status").stderr
     assert "old of shivam-0 runs there" in fleet.run("pods")
     assert fleet.record("b").state == "queued"
     script.kill()
     script.wait()
     fleet.wait_running("b")
     assert fleet.record("b").gpu == 0
-    # Nobody knows how it ended, and nobody pretends to.
+    # How it ended is unknown, and stays so until a person records it.
     record = fleet.record("old")
     assert (record.state, record.external) == ("running", True)
     assert "no such pid" in fleet.run("show", "old")
@@ -77,8 +77,8 @@ def test_what_a_script_claims_is_left_to_it(fleet: Fleet, script: subprocess.Pop
     wait_until(lambda: fleet.record("b").external, "the claim is taken in")
     (fleet.root / "go").touch()
     fleet.wait_for("c", "done")
-    assert "nobody watches it" in fleet.run("status")
-    # One that is to end when nothing is left does not wait for what nobody watches.
+    assert "(external)" in fleet.run("status")
+    # A pod with --until-empty does not wait for external jobs.
     other = fleet.run_all(pod="other")
     assert "2 entries left that cannot go on now" in other.said
     write(status, "b", state="done", exit_code=0)
@@ -212,7 +212,7 @@ def test_what_runs_outside_is_requeued_when_its_process_has_ended(
     fleet.layout.status_file.write_text(json.dumps({"a": claim_of(script)}))
     pod = fleet.start("pod", poll="0.2")
     fleet.wait_for("b", "done")
-    assert f"waits until pid {script.pid} has ended" in fleet.run("requeue", "a")
+    assert f"takes effect when pid {script.pid}" in fleet.run("requeue", "a")
     fleet.write_manifest([shell("a", "true"), shell("b", "true"), shell("c", "true")])
     fleet.wait_for("c", "done")
     assert (fleet.record("a").state, fleet.record("a").desired) == ("running", "queued")

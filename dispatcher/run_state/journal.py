@@ -314,7 +314,11 @@ def newest_generation(layout: Layout) -> int | None:
 
 
 def _came_into_force(layout: Layout, number: int, numbers: list[int]) -> bool:
-    header = read_header(layout, number)
+    try:
+        header = read_header(layout, number)
+    except FileNotFoundError:
+        # Since the folder was listed, another process has removed a generation that it never put in force.
+        return False
     if header is None:
         return False
     # A generation that somebody has removed to save space cannot tell any more; only old ones are removed.

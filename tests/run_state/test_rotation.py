@@ -131,6 +131,15 @@ def test_it_is_worthwhile_only_for_many_lines_per_record(layout: Layout) -> None
     assert not store.rotate_if_worthwhile()
 
 
+def test_a_generation_that_is_removed_while_others_look_for_the_newest_counts_for_nothing(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy(layout)
+    monkeypatch.setattr(journal, "generations", lambda _: [1, 2])
+    assert journal.newest_generation(layout) == 1
+    assert journal.generations_in_force(layout) == [1]
+
+
 def rotate_often(layout: Layout, by: str, together: Barrier) -> None:
     store = Store(layout, by=by)
     store.refresh()

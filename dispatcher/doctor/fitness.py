@@ -1,4 +1,4 @@
-"""What a host must have before a dispatcher can run jobs on it: checked at every start, and by doctor."""
+"""What a host must have so that a dispatcher can run jobs on it: checked at every start of a pod, and by doctor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dispatcher.workspace import Layout
 
 _BASH: Final = "/bin/bash"
 _OLDEST_BASH: Final = "4.4"
-# The wrapper of every attempt reads its job's exit status in this way.
+# The wrapper of an attempt reads the exit status of its job in this way.
 _SCRIPT: Final = """
 coproc runner { read -r _ && echo works; }
 exec {outcome}<&"${runner[0]}"
@@ -34,7 +34,7 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 def check_bash() -> str | Fault:
-    """The version of bash when wrappers can run with it, else what is wrong."""
+    """The version of bash if wrappers can run with it, else what is wrong."""
     try:
         done = subprocess.run([_BASH, "-c", _SCRIPT], capture_output=True, text=True, check=False, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -45,20 +45,21 @@ def check_bash() -> str | Fault:
         if words[2] == "1":
             return words[0]
         return Fault(f"{_BASH} is version {words[0]}", f"install bash {_OLDEST_BASH} or later: jobs need it")
-    said = (done.stderr.strip() or done.stdout.strip())[-300:] or "it says nothing"
-    what = f"{_BASH} cannot run a coprocess (exit status {done.returncode}): {said}"
-    return Fault(what, f"jobs need bash {_OLDEST_BASH} or later, whole, and room for a few more processes (ulimit -u)")
+    output = (done.stderr.strip() or done.stdout.strip())[-300:] or "it printed nothing"
+    what = f"{_BASH} cannot run a coprocess (exit status {done.returncode}): {output}"
+    cure = f"install bash {_OLDEST_BASH} or later, complete, and allow a few more processes (ulimit -u)"
+    return Fault(what, f"{cure}: jobs need it")
 
 
 def check_processes() -> Fault | None:
-    """What keeps a dispatcher from finding its jobs in /proc."""
+    """Whether a dispatcher can find its jobs in /proc."""
     what = host.proc_fault()
     cure = "mount /proc in this PID namespace (mount -t proc proc /proc, unshare --mount-proc)"
     return Fault(what, cure) if what else None
 
 
 def check_directories(layout: Layout) -> Fault | None:
-    """What of the run state this user cannot read and write."""
+    """Whether this user can read and write the run state."""
     denied = [path for path in state_paths(layout) if not os.access(path, os.R_OK | os.W_OK)]
     if not denied:
         return None
@@ -73,14 +74,14 @@ def check_directories(layout: Layout) -> Fault | None:
 
 
 def state_paths(layout: Layout) -> list[Path]:
-    """The workspace, and what there is of its run state."""
+    """The workspace and the existing parts of its run state."""
     paths = [layout.run_state, layout.journal_dir, layout.pods_dir, layout.jobs_dir]
     paths += [layout.lock_file, layout.status_file]
     return [layout.root, *(path for path in paths if path.exists())]
 
 
 def refuse_unfit_host(layout: Layout) -> None:
-    """Raise PodError when no job can run here: a pod that claimed all the same would go through the whole matrix."""
+    """Raise PodError when no job can run here: a pod that claimed anyway would fail the whole matrix."""
     found = (check_bash(), check_processes(), check_directories(layout))
     faults = "; ".join(f"{fault.what}. Cure: {fault.cure}" for fault in found if isinstance(fault, Fault))
     if faults:

@@ -1,7 +1,12 @@
-"""How the doctors of two hosts find each other and talk: by files with new names in one directory, and nothing else.
+"""How the doctors of two hosts find each other and exchange messages: by new files in one directory, nothing else.
 
-Every message is a file of its own that is written once, because that is what every network filesystem shows soonest:
-a name that was not there before, after its directory was opened.
+Every message is a file that is written once, because a new name is what every network filesystem shows soonest after
+its directory was opened.
+
+    ID.hello            a doctor is here (its Doctor as JSON); removed when it has met another or leaves
+    ID.nod.PEER         doctor ID has seen PEER's hello; they meet when both have nodded
+    ID+PEER/            for these two alone
+    ID+PEER/ID.N        the Nth message of ID
 """
 
 from __future__ import annotations
@@ -23,11 +28,12 @@ from dispatcher.errors import PodError
 from dispatcher.workspace import Layout
 
 _ANSWER_S: Final = 90.0
-_LOOK_S: Final = 0.005
-_HELLO_S: Final = 0.1
+_LOOK_PAUSE_S: Final = 0.005
+_HELLO_PAUSE_S: Final = 0.1
+# A doctor that has seen a nod gets so much longer to answer it.
 _NOD_S: Final = 5.0
 _REMOVE_S: Final = 10.0
-_SUFFIX: Final = ".hello"
+_HELLO_SUFFIX: Final = ".hello"
 
 
 class PeerGoneError(PodError):
@@ -35,7 +41,7 @@ class PeerGoneError(PodError):
 
 
 class Doctor(msgspec.Struct, frozen=True):
-    """Who runs a doctor."""
+    """A process that runs `dispatcher doctor`."""
 
     id: str
     host: str
@@ -54,10 +60,7 @@ class Doctor(msgspec.Struct, frozen=True):
 
 
 class Meeting:
-    """A talk with the doctor of another host. `leads` is true for exactly one of the two.
-
-    `directory` is for the two alone.
-    """
+    """An exchange of messages with the doctor of another host. `leads` is true for exactly one of the two."""
 
     def __init__(self, directory: Path, me: Doctor, peer: Doctor) -> None:
         self.directory = directory
@@ -67,13 +70,13 @@ class Meeting:
         self._received = 0
 
     def send(self, **data: Any) -> None:
-        """Say something; the peer gets it by its next `receive`."""
+        """Send a message, which the peer gets by its next `receive`."""
         self._sent += 1
         with self.here():
             _publish(self.directory / f"{self.me.id}.{self._sent}", msgspec.json.encode(data))
 
     def receive(self) -> dict[str, Any]:
-        """What the peer said next; PeerGoneError when it says nothing for long."""
+        """The next message of the peer; PeerGoneError when none comes for long."""
         self._received += 1
         path = self.directory / f"{self.peer.id}.{self._received}"
         end_s = time.monotonic() + _ANSWER_S
@@ -86,36 +89,36 @@ class Meeting:
                 return answer
             if time.monotonic() > end_s:
                 raise PeerGoneError(f"the doctor on host {self.peer.host} has not answered for {_ANSWER_S:.0f} s")
-            time.sleep(_LOOK_S)
+            time.sleep(_LOOK_PAUSE_S)
 
     def swap(self, **data: Any) -> dict[str, Any]:
-        """Say something and hear what the peer says at this point: when it returns, both have come here."""
+        """Send a message and receive that of the peer; when this returns, both have come to this point."""
         self.send(**data)
         return self.receive()
 
     def end(self) -> None:
-        """Part; the one who leads removes the directory as soon as it sees the other's last message."""
+        """End the meeting; the leader removes the directory when it has the last message of the other."""
         if self.leads:
             self.receive()
             self.remove()
         else:
-            # The directory may be gone before this returns: then the message was seen.
+            # The directory may be removed before this returns: then the message was received.
             with contextlib.suppress(PeerGoneError):
                 self.send(end=True)
 
     def remove(self) -> None:
-        """Remove the directory with whatever both have written."""
+        """Remove the directory with everything in it."""
         end_s = time.monotonic() + _REMOVE_S
         while os.path.isdir(self.directory) and time.monotonic() < end_s:
             with contextlib.suppress(OSError):
-                # An NFS client that still shows old names would leave the newer ones behind.
+                # Otherwise an NFS client that still shows old names would leave newer ones behind.
                 files.stamp(self.directory)
                 files.look_at(self.directory)
             shutil.rmtree(self.directory, ignore_errors=True)
 
     @contextlib.contextmanager
     def here(self) -> Iterator[None]:
-        """Work in the directory; PeerGoneError when it is gone, because the other doctor has ended the meeting."""
+        """Raise PeerGoneError when the directory disappears, because the other doctor has ended the meeting."""
         try:
             yield
         except OSError as error:
@@ -126,9 +129,9 @@ class Meeting:
 
 @contextlib.contextmanager
 def meeting_place(layout: Layout) -> Iterator[Path]:
-    """`run_state/doctor/`, where doctors of several hosts meet and try things; gone when the last one has left."""
+    """`run_state/doctor/`, where doctors of several hosts meet and try things; the last one to leave removes it."""
     place = layout.doctor_dir
-    # Whoever leaves last need not be the one who came first.
+    # A file, because the doctor that leaves last may not be the one that has made run_state/.
     is_new = place / "run_state-is-new"
     with files.storing("creating", place), files.shared_umask(layout.root):
         present = _enter(layout, place, is_new)
@@ -147,12 +150,12 @@ def meeting_place(layout: Layout) -> Iterator[Path]:
 
 
 def _enter(layout: Layout, place: Path, is_new: Path) -> Path:
-    """Make the place, and a file in it that keeps others from removing it; its name tells when its process is gone."""
+    """Make the place, and a file in it that keeps others from removing it; its name contains the pid of this process."""
     while True:
         made_run_state = not layout.run_state.exists()
         os.makedirs(place, exist_ok=True)
         present = files.temporary_name(place / "present")
-        # Whoever has just left may have removed the place before this file was in it.
+        # A doctor that has just left may have removed the place before this file was in it.
         with contextlib.suppress(FileNotFoundError):
             files.write_new(present, b"")
             if made_run_state:
@@ -161,10 +164,10 @@ def _enter(layout: Layout, place: Path, is_new: Path) -> Path:
 
 
 def meet(place: Path, wait_s: float, say: Callable[[str], None]) -> Meeting | None:
-    """Wait in `place` for the doctor of another host; None when none has come."""
+    """Wait in `place` for the doctor of another host; None when none comes."""
     me = Doctor(secrets.token_hex(6), host.host_name(), host.boot_id(), host.pid_namespace(), os.getpid())
     _remove_dead(place)
-    hello = place / f"{me.id}{_SUFFIX}"
+    hello = place / f"{me.id}{_HELLO_SUFFIX}"
     _publish(hello, msgspec.json.encode(me))
     try:
         if wait_s > 0:
@@ -172,29 +175,29 @@ def meet(place: Path, wait_s: float, say: Callable[[str], None]) -> Meeting | No
         end_s = time.monotonic() + wait_s
         seen: dict[str, Doctor] = {}
         while True:
-            # One that has met us already has taken its hello away.
+            # Keep those seen before: one that has nodded and come to the meeting has removed its hello.
             seen.update((peer.id, peer) for peer in _others(place, me))
             for peer in seen.values():
                 directory = place / "+".join(sorted((me.id, peer.id)))
-                if _nods(place, me, peer) or directory.exists():
+                if _nod(place, me, peer) or directory.exists():
                     os.makedirs(directory, exist_ok=True)
                     return Meeting(directory, me, peer)
-            # A doctor that has seen our nod comes, and must not wait in vain.
+            # A doctor that has seen this one's nod comes to the meeting, and must not wait there in vain.
             if time.monotonic() >= end_s + (_NOD_S if seen and wait_s > 0 else 0):
                 return None
-            time.sleep(_HELLO_S)
+            time.sleep(_HELLO_PAUSE_S)
     finally:
-        for name in (hello.name, *_nodded(place, me)):
+        for name in (hello.name, *_own_nods(place, me)):
             with contextlib.suppress(OSError):
                 os.unlink(place / name)
 
 
 def _others(place: Path, me: Doctor) -> list[Doctor]:
-    """Doctors of other hosts that have left a hello, some of them maybe dead."""
+    """Doctors of other hosts that have said hello; some may have been killed since."""
     files.look_at(place)
     found = []
     for name in sorted(os.listdir(place)):
-        if name.endswith(_SUFFIX) and not name.startswith("."):
+        if name.endswith(_HELLO_SUFFIX) and not name.startswith("."):
             with contextlib.suppress(msgspec.DecodeError):
                 doctor = msgspec.json.decode(files.read_fresh(place / name) or b"", type=Doctor)
                 if doctor.id != me.id and not doctor.is_here:
@@ -202,8 +205,8 @@ def _others(place: Path, me: Doctor) -> list[Doctor]:
     return found
 
 
-def _nods(place: Path, me: Doctor, peer: Doctor) -> bool:
-    """Whether the peer has seen us as we have seen it: one that is dead nods to nobody."""
+def _nod(place: Path, me: Doctor, peer: Doctor) -> bool:
+    """Nod to the peer; whether it has nodded, too, which a killed one does not."""
     mine, theirs = place / f"{me.id}.nod.{peer.id}", place / f"{peer.id}.nod.{me.id}"
     if not mine.exists():
         _publish(mine, b"\n")
@@ -212,22 +215,22 @@ def _nods(place: Path, me: Doctor, peer: Doctor) -> bool:
 
 
 def _publish(path: Path, data: bytes) -> None:
-    """Write a new file whole, and make sure that others notice."""
+    """Write a new file atomically, and make sure that other hosts see it."""
     files.replace_file(path, data, durable=False)
     files.stamp(path.parent)
 
 
-def _nodded(place: Path, me: Doctor) -> list[str]:
+def _own_nods(place: Path, me: Doctor) -> list[str]:
     with contextlib.suppress(OSError):
         return [name for name in os.listdir(place) if name.startswith(f"{me.id}.nod.")]
     return []
 
 
 def _remove_dead(place: Path) -> None:
-    """Remove what doctors of this host that were killed have left."""
+    """Remove what killed doctors of this host have left."""
     files.remove_leftovers(place)
     for name in os.listdir(place):
-        if not name.endswith(_SUFFIX) or name.startswith("."):
+        if not name.endswith(_HELLO_SUFFIX) or name.startswith("."):
             continue
         with contextlib.suppress(OSError, msgspec.DecodeError):
             doctor = msgspec.json.decode((place / name).read_bytes(), type=Doctor)

@@ -1,8 +1,8 @@
-"""Proving that locks exclude on this filesystem, before the first claim.
+"""Proves that locks exclude on this filesystem, before the first claim.
 
-A starting dispatcher tries the life-sign locks of the other pods. One that it gets belongs to a dead pod, or the lock
-is a lie: then that pod's heartbeat goes on rising. Everybody does this after having published a heartbeat of their own,
-so of two that start together at least one sees the other.
+A starting dispatcher tries to take the liveness locks of the other pods. If it gets one, that pod is dead or locks do
+not exclude here; in the second case the heartbeat of the pod continues to rise. Every dispatcher publishes a heartbeat
+of its own before it does this, so of two that start together at least one sees the other.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
@@ -21,127 +22,137 @@ from dispatcher.run_state.lock_choice import AUTO, HARDLINK, locks_refused
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 
-# How long a live dispatcher may take to go over to another kind of lock.
-_FOLLOW_S = 90.0
+# How long a live dispatcher may take to change to another kind of lock.
+_FOLLOW_S: Final = 90.0
+# A pod that misses so many heartbeats is dead.
+_MISSED_HEARTBEATS: Final = 3
+_LOOK_S: Final = 0.1
+_LOOK_AT_ALL_S: Final = 0.2
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """`lying` names the pods whose locks could be taken although they live; none when locks exclude."""
+    """`unprotected` names live pods whose liveness locks could be taken; empty when locks exclude."""
 
-    lying: tuple[str, ...]
+    unprotected: tuple[str, ...]
     mount: Mount
 
     @property
     def message(self) -> str:
-        names = ", ".join(self.lying)
+        names = ", ".join(self.unprotected)
         return (
             f"locks do not exclude here: the liveness lock of pod {names} could be taken although its heartbeat "
             f"goes on rising, on {self.mount}"
         )
 
 
-def prove_locks(layout: Layout, me: str, beat: Callable[[], None], say: Callable[[str], None]) -> Proof:
-    """Watch the pods whose locks are free until each has shown a heartbeat or had time for several."""
+def prove_locks(layout: Layout, own_pod: str, beat: Callable[[], None], say: Callable[[str], None]) -> Proof:
+    """Watch the pods whose locks are free until each has shown a heartbeat or has had time for several."""
     mount = mount_of(layout.run_state)
-    watch = liveness.Watch()
-    suspects = {}
+    watching = {}
     for info in liveness.read_pods(layout):
-        if info.pod == me or info.phase == "ended" or info.process_is_gone():
+        if info.pod == own_pod or info.phase == "ended" or info.process_is_gone():
             continue
         if liveness.is_held(layout.pod_lock(info.pod)) is False:
-            suspects[info.pod] = info
-    lying = [pod for pod, info in suspects.items() if info.same_host()]
+            watching[info.pod] = info
+    # Their processes are alive on this host: no heartbeat is needed.
+    unprotected = [pod for pod, info in watching.items() if info.same_host()]
+    if watching and not unprotected:
+        say(f"checking whether pod {', '.join(watching)} is alive (its lock is free, but it has not ended cleanly) ...")
+    watch = liveness.Watch()
     delay_s = heartbeat_delay_s(mount)
-    waiting = {pod: info for pod, info in suspects.items() if pod not in lying}
-    if waiting and not lying:
-        say(f"looking whether pod {', '.join(waiting)} lives (its lock is free, its end was not announced) ...")
-    begun = time.monotonic()
-    while waiting and not lying:
-        for pod, first in list(waiting.items()):
-            now = liveness.read_pod(layout, pod)
-            if now is None or now.phase == "ended":
-                del waiting[pod]
-            elif watch.observe(pod, (now.pid, now.heartbeat)).rose:
-                # A dispatcher asks for a lock that a restarted file server took away before each of its heartbeats.
-                if liveness.is_held(layout.pod_lock(pod)):
-                    del waiting[pod]
-                else:
-                    lying.append(pod)
-            elif time.monotonic() - begun > 3 * first.heartbeat_s + delay_s:
-                del waiting[pod]
+    start_s = time.monotonic()
+    while watching and not unprotected:
+        for pod, first in list(watching.items()):
+            verdict = _is_alive_without_lock(layout, pod, watch)
+            if verdict:
+                unprotected.append(pod)
+            elif verdict is False or time.monotonic() - start_s > _MISSED_HEARTBEATS * first.heartbeat_s + delay_s:
+                del watching[pod]
         beat()
-        time.sleep(0.1)
-    return Proof(tuple(lying), mount)
+        time.sleep(_LOOK_S)
+    return Proof(tuple(unprotected), mount)
+
+
+def _is_alive_without_lock(layout: Layout, pod: str, watch: liveness.Watch) -> bool | None:
+    """Whether a heartbeat of the pod was seen and its lock is still free; None while no heartbeat was seen."""
+    info = liveness.read_pod(layout, pod)
+    if info is None or info.phase == "ended":
+        return False
+    if not watch.observe(pod, (info.pid, info.heartbeat)).rose:
+        return None
+    # Before each heartbeat a dispatcher takes its lock again that a restarted file server has forgotten.
+    return not liveness.is_held(layout.pod_lock(pod))
 
 
 def refuse_sshfs(mount: Mount, why: str) -> None:
-    """Raise LockUnsupportedError on sshfs: it has no lock that could help."""
+    """Raise LockUnsupportedError on sshfs, where no kind of lock helps."""
     if mount.fstype == "fuse.sshfs":
         raise LockUnsupportedError(
-            f"{why}. The hard-link lock does not help on sshfs either: it shows old file content for up to 20 s. "
+            f"{why}. The hard-link lock does not help on sshfs, which shows old file content for up to 20 s. "
             f"Nothing was changed. Filesystem: {mount}. Cure: {mount.cure}"
         )
 
 
-def refuse_other_hosts_on_sshfs(layout: Layout, me: str, lost_after_s: float) -> None:
-    """With the hard-link lock from the start: raise LockUnsupportedError when pods of other hosts live on an sshfs."""
+def refuse_other_hosts_on_sshfs(layout: Layout, own_pod: str, lost_after_s: float) -> None:
+    """Raise LockUnsupportedError when pods on other hosts use this sshfs; for `lock: hardlink`."""
     mount = mount_of(layout.run_state)
     if mount.fstype != "fuse.sshfs":
         return
     watch = liveness.Watch()
-    others = [info for info in liveness.read_pods(layout) if info.pod != me and not info.same_host()]
+    others = [info for info in liveness.read_pods(layout) if info.pod != own_pod and not info.same_host()]
     alive = [info for info in others if liveness.pod_is_alive(layout, info, watch, lost_after_s)]
     if alive:
         names = ", ".join(f"{info.pod} (host {info.host})" for info in alive)
         refuse_sshfs(mount, f"the workspace is used from other hosts, too: pod {names}")
 
 
-def switch_to_hardlink(store: Store, layout: Layout, me: str, beat: Callable[[], None], why: str) -> None:
-    """Change the workspace over to the hard-link lock, and wait until every live dispatcher has followed.
+def switch_to_hardlink(store: Store, layout: Layout, own_pod: str, beat: Callable[[], None], why: str) -> None:
+    """Change the workspace to the hard-link lock, and wait until every live dispatcher has followed.
 
     Raises LockUnsupportedError when one does not: then two kinds of lock would be in use.
     """
     refuse_sshfs(mount_of(layout.run_state), why)
     store.use_hardlink_lock()
-    wait_until_all_follow(layout, me, beat, why)
+    wait_until_all_follow(layout, own_pod, beat, why)
 
 
-def wait_until_all_follow(layout: Layout, me: str, beat: Callable[[], None], why: str) -> None:
+def wait_until_all_follow(layout: Layout, own_pod: str, beat: Callable[[], None], why: str) -> None:
     """Wait until every live dispatcher uses the hard-link lock; LockUnsupportedError when one does not."""
     mount = mount_of(layout.run_state)
     watch = liveness.Watch()
     delay_s = heartbeat_delay_s(mount)
-    begun = time.monotonic()
+    start_s = time.monotonic()
     while True:
         others = [
             info
             for info in liveness.read_pods(layout)
-            if info.pod != me and info.phase != "ended" and not info.process_is_gone() and info.lock != "hardlink"
+            if info.pod != own_pod and info.phase != "ended" and not info.process_is_gone() and info.lock != "hardlink"
         ]
-        waited_s = time.monotonic() - begun
-        # One that shows no heartbeat for so long has died without saying so.
+        waited_s = time.monotonic() - start_s
+        # A pod that shows no heartbeat for longer was killed.
         alive = [
             info
             for info in others
-            if watch.observe(info.pod, info.heartbeat).rose or waited_s < 3 * info.heartbeat_s + delay_s
+            if watch.observe(info.pod, info.heartbeat).rose
+            or waited_s < _MISSED_HEARTBEATS * info.heartbeat_s + delay_s
         ]
         if not alive:
             return
         if waited_s > _FOLLOW_S:
             names = ", ".join(f"{info.pod} (host {info.host})" for info in alive)
             raise LockUnsupportedError(
-                f"{why}. This workspace has gone over to the hard-link lock, but these dispatchers have not followed: "
+                f"{why}. This workspace now uses the hard-link lock, but these dispatchers have not followed: "
                 f"{names}. Nothing was changed. End them and try again"
             )
         beat()
-        time.sleep(0.2)
+        time.sleep(_LOOK_AT_ALL_S)
 
 
 def prove_for_command(store: Store, layout: Layout, wanted: str) -> None:
-    """Before a command changes anything: that its lock keeps the dispatchers of other hosts away.
+    """As at the start of a pod, for a command that changes the run state.
 
-    Goes over to the hard-link lock where it does not, as a dispatcher would; raises LockUnsupportedError when
-    dispatcher.yaml (`wanted`) forbids that. Without dispatchers on a network filesystem there is nothing to prove.
+    Where locks do not exclude, the workspace is changed to the hard-link lock; raises LockUnsupportedError when
+    dispatcher.yaml (`wanted`) forbids that. There is nothing to prove without dispatchers on a network filesystem.
     """
     if not mount_of(layout.run_state).is_network or not os.path.isdir(layout.pods_dir):
         return
@@ -149,9 +160,9 @@ def prove_for_command(store: Store, layout: Layout, wanted: str) -> None:
         wait_until_all_follow(layout, "", _nothing, "the hard-link lock is in use")
         return
     proof = prove_locks(layout, "", _nothing, _nothing)
-    if proof.lying and wanted != AUTO:
+    if proof.unprotected and wanted != AUTO:
         raise locks_refused(proof.message, layout.run_state, wanted)
-    if proof.lying:
+    if proof.unprotected:
         switch_to_hardlink(store, layout, "", _nothing, proof.message)
 
 

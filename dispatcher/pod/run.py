@@ -110,7 +110,7 @@ def _make_sure_of_locks(store: Store, config: Config, registration: Registration
         return
     if useless is None:
         proof = prove_locks(layout, registration.info.pod, beat, say)
-        useless = proof.message if proof.lying else None
+        useless = proof.message if proof.unprotected else None
     elif store.lock_kind == "lockf":
         say(f"warning: {useless}, so nothing proves that lockf excludes here: run `dispatcher doctor` on two hosts")
         return

@@ -31,7 +31,7 @@ def with_bash(tmp_path: Path) -> list[str]:
     [
         ("echo 4.2.46 works 0", "/bin/bash is version 4.2.46"),
         ("echo 'cannot fork: Resource temporarily unavailable' >&2; exit 254", "exit status 254): cannot fork"),
-        ("", "it says nothing"),
+        ("", "it printed nothing"),
     ],
 )
 def test_a_pod_refuses_a_host_whose_bash_runs_no_wrapper(

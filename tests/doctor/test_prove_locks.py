@@ -31,7 +31,7 @@ def test_a_lock_that_was_taken_again_before_the_heartbeat_is_no_lie(tmp_path: Pa
             liveness.write_pod(layout, pod)
 
     proof = prove_locks(layout, "mine", beat_of_the_other, lambda _: None)
-    assert proof.lying == (() if takes_it_again else ("theirs",))
+    assert proof.unprotected == (() if takes_it_again else ("theirs",))
     for fd in fds:
         if fd is not None:
             os.close(fd)

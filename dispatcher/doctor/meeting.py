@@ -150,7 +150,7 @@ def meeting_place(layout: Layout) -> Iterator[Path]:
 
 
 def _enter(layout: Layout, place: Path, is_new: Path) -> Path:
-    """Make the place, and a file in it that keeps others from removing it; its name contains the pid of this process."""
+    """Make the place, and a file in it that keeps others from removing it; its name contains this process's pid."""
     while True:
         made_run_state = not layout.run_state.exists()
         os.makedirs(place, exist_ok=True)

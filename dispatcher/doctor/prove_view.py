@@ -56,7 +56,7 @@ def prove_appends(store: Store, others: list[PodInfo], mount: Mount, limit_s: fl
 
 
 def prove_directories(layout: Layout, others: list[PodInfo], mount: Mount, limit_s: float = _OLD_CONTENT_S) -> None:
-    """A directory of an attempt that another host has made must not be makeable here: it is the second fence of a claim."""
+    """Making the directory of an attempt of another host must fail here: it is the second fence of a claim."""
     for info in others:
         jobs = [job for slot in info.slots for job in slot.jobs]
         if info.phase == "ended" or not jobs or not liveness.is_held(layout.pod_lock(info.pod)):

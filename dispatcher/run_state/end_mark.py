@@ -1,14 +1,15 @@
-"""The journal's end as the name of a file, where the content of files cannot be trusted to be current.
+"""The end of the journal as the name of a file, for filesystems that may show old file content.
 
-FUSE clients (GlusterFS with its defaults) show old content and old sizes for a second or more, also of the locked file.
-What they never do is to list or rename a name that is gone. So there one file in `run_state/journal_end/` says by its
-name how far the journal goes, and whoever appends renames it, before and after:
+FUSE clients (GlusterFS with its defaults) show old content and old sizes for a second or more, even of the locked file,
+but they never list or rename a name that no longer exists. There, the name of the one file in `run_state/journal_end/`
+tells how far the journal goes. Each append renames it, before and after:
 
-    000001.24084.5d41402a                       generation, length, checksum: nothing is being written
-    000001.24084.5d41402a.9f86d081884c7d65      somebody is appending behind it, or has died over it
+    000001.24084.5d41402a                       generation, length, checksum: no append is in progress
+    000001.24084.5d41402a.9f86d081884c7d65      a process is appending behind it, or died while it did
 
-A rename has one winner. Who is shown an old name, or holds a lock that does not exclude, finds it gone and writes
-nothing. Whoever died while appending leaves lines that nobody has acted on: they count if they are seen.
+A rename has one winner. A process that was shown an old name, or that holds a lock that does not exclude, cannot rename
+it and writes nothing. A process that died while appending leaves lines on which no other has acted: they count where
+they are seen.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _NAME: Final = re.compile(r"(\d{6,})\.(\d+)\.([0-9a-f]{8})(\..+)?")
 
 
 class End(msgspec.Struct, frozen=True, order=True):
-    """How far the journal goes; `name` is the file that says so."""
+    """How far the journal goes, as the file `name` shows it."""
 
     generation: int
     length: int
@@ -38,7 +39,7 @@ class End(msgspec.Struct, frozen=True, order=True):
 
     @property
     def is_settled(self) -> bool:
-        """Whether nobody is appending behind it."""
+        """Whether no append is in progress."""
         return self.name == _text(self)
 
     @property
@@ -47,7 +48,7 @@ class End(msgspec.Struct, frozen=True, order=True):
 
 
 class EndMark:
-    """Read and moved under the claims lock alone."""
+    """To be used under the claims lock only."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -55,7 +56,7 @@ class EndMark:
         self._is_ours = False
 
     def read(self) -> End | None:
-        """The journal's end as it is now; None when nobody has said it yet."""
+        """The current end of the journal; None when there is no such file yet."""
         self._end, self._is_ours = None, False
         with contextlib.suppress(FileNotFoundError):
             files.look_at(self._directory)
@@ -64,29 +65,29 @@ class EndMark:
         return self._end
 
     def begin(self) -> None:
-        """Before an append: LockLostError, and nothing may be written, when this is not the journal's end any more."""
+        """Call before an append; LockLostError when the journal no longer ends there, and nothing may be written."""
         if self._end is None:
-            self._found()
+            self._make_directory()
             return
-        # Host and pid would not do: containers share names and numbers.
+        # Not host and pid: containers share names and numbers.
         token = secrets.token_hex(8)
         self._move(msgspec.structs.replace(self._end, name=f"{_text(self._end)}.{token}"))
 
     def finish(self, generation: int, length: int, checksum: int) -> None:
-        """The journal ends here now."""
+        """Call after an append, with the new end of the journal."""
         end = End(generation, length, checksum)
         end = msgspec.structs.replace(end, name=_text(end))
         if self._end is not None:
             if self._end.name != end.name:
                 self._move(end)
             return
-        self._found()
+        self._make_directory()
         with contextlib.suppress(FileExistsError), files.creating(self._directory / end.name):
             pass
         self._end = end
 
-    def _found(self) -> None:
-        """Begin to use the directory; LockLostError when others do, although this host was shown nothing of it."""
+    def _make_directory(self) -> None:
+        """Make the directory; LockLostError when others use it already, which this host was not shown before."""
         with contextlib.suppress(FileExistsError):
             os.mkdir(self._directory)
             self._is_ours = True
@@ -99,8 +100,8 @@ class EndMark:
             os.rename(self._directory / self._end.name, self._directory / end.name)
         except OSError as error:
             raise LockLostError(
-                f"{self._directory / self._end.name}: {error.strerror}: somebody else has written to the journal since "
-                "this host looked; nothing was changed, the step is tried again"
+                f"{self._directory / self._end.name}: {error.strerror}: another process has written to the journal "
+                "since this one read it; nothing was changed, the step is tried again"
             ) from error
         self._end = end
 

@@ -1,4 +1,4 @@
-"""Whether another dispatcher's heartbeat rises, and how late this host may see it."""
+"""Whether the heartbeat of another dispatcher rises, and how late this host may see it."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dispatcher.base.mounts import Mount, mount_of
 from dispatcher.run_state import liveness
 from dispatcher.workspace import Layout
 
-# How often a heartbeat may be missed before its dispatcher counts as gone.
+# A dispatcher that misses so many heartbeats is dead.
 _STILL_HEARTBEATS = 3
-# How long old file content may be shown by a network filesystem before a heartbeat is seen to rise (sshfs: 20 s).
+# For how long a network filesystem may show old file content (sshfs: 20 s).
 _NETWORK_DELAY_S = 25.0
 _NFS_DELAY_S = 4.0
 
 
 def heartbeat_delay_s(mount: Mount) -> float:
-    """How late a heartbeat of another host may be seen on this mount."""
+    """How late this host may see a heartbeat of another host on this mount."""
     if not mount.is_network:
         return 0.0
     return _NFS_DELAY_S if mount.fstype.startswith("nfs") else _NETWORK_DELAY_S
 
 
 def heartbeat_rises(layout: Layout, info: liveness.PodInfo, longest_s: float) -> bool:
-    """Whether that pod shows a heartbeat while it is waited for one, at most for `longest_s`."""
+    """Wait, at most `longest_s`, for a heartbeat of that pod; whether one was seen."""
     watch = liveness.Watch()
     delay_s = heartbeat_delay_s(mount_of(layout.pods_dir))
     end_s = time.monotonic() + min(longest_s, _STILL_HEARTBEATS * info.heartbeat_s + delay_s)

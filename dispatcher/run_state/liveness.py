@@ -1,10 +1,10 @@
 """Liveness locks: locks that a process holds for as long as it lives, and heartbeats where locks cannot tell.
 
-An attempt's `alive` file is locked by flock from before its wrapper starts, and every process of its tree inherits the
-descriptor: the lock is free only when nothing of the tree is left, and anybody on any host can ask. A dispatcher holds
-`pods/<pod>.lock` in the same way. Asking takes a shared lock for a moment, so that askers never disturb one another.
+The `alive` file of an attempt is locked by flock before its wrapper starts, and every process of its tree inherits the
+descriptor: the lock is free only when no process of the tree is left, which any host can test. A dispatcher holds
+`pods/<pod>.lock` in the same way. A test takes a shared lock for a moment, so tests do not disturb each other.
 
-Heartbeats are counters, watched by the observer's own monotonic clock: clocks of different hosts are never compared.
+Heartbeats are counters. An observer times them by its own monotonic clock: clocks of hosts are never compared.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dispatcher.base.host import boot_id, host_name
 from dispatcher.errors import StorageError
 from dispatcher.workspace import Layout
 
-# Where a file server may have taken a lock away, so many heartbeats are waited for, and as long as NFS shows old ones.
+# Where a file server may have taken a lock away: so many heartbeats are awaited, and as long as NFS shows old ones.
 _STILL_HEARTBEATS: Final = 3
 _NETWORK_DELAY_S: Final = 4.0
 _TRIES: Final = 20
@@ -32,9 +32,9 @@ CANNOT_LOCK: Final = kernel_locks.CANNOT_LOCK
 
 
 def take(path: Path) -> int | None:
-    """Lock the liveness lock at `path`; the descriptor to keep, or None when somebody else holds it.
+    """Take the liveness lock at `path`; the descriptor to keep, or None when another process holds it.
 
-    Raises OSError with ENOSYS, ENOLCK, EOPNOTSUPP or EIO where flock does not work.
+    Raises OSError with one of CANNOT_LOCK where flock does not work.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
@@ -48,7 +48,7 @@ def take(path: Path) -> int | None:
 
 
 def take_patiently(path: Path) -> int | None:
-    """As `take`, but whoever only asks whether the liveness lock is held does not count: that takes a moment."""
+    """As `take`, but tries for a second, because a test whether the lock is held takes it for a moment."""
     for _ in range(_TRIES):
         fd = take(path)
         if fd is not None:
@@ -58,19 +58,19 @@ def take_patiently(path: Path) -> int | None:
 
 
 def is_held(path: Path) -> bool | None:
-    """Whether some process on some host holds the liveness lock; None where flock cannot tell."""
+    """Whether a process on any host holds the liveness lock; None where flock does not work."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise files.storage_error(error, "asking for the liveness lock", path) from error
+        raise files.storage_error(error, "testing the liveness lock", path) from error
     try:
         return kernel_locks.is_flocked(fd)
     except OSError as error:
         if error.errno in CANNOT_LOCK:
             return None
-        raise files.storage_error(error, "asking for the liveness lock", path) from error
+        raise files.storage_error(error, "testing the liveness lock", path) from error
     finally:
         os.close(fd)
 
@@ -147,7 +147,7 @@ def read_pod(layout: Layout, pod: str) -> PodInfo | None:
 
 
 def pod_names(layout: Layout) -> list[str]:
-    """The names of all pods that ever left a file here."""
+    """The names of all pods that have a file here, dead ones included."""
     try:
         files.look_at(layout.pods_dir)
         names = os.listdir(layout.pods_dir)
@@ -168,7 +168,7 @@ def write_pod(layout: Layout, info: PodInfo) -> None:
 
 
 class Observed(msgspec.Struct):
-    """What one observer has seen of a counter: its value, for how long, when last, and whether it ever rose."""
+    """What one observer has seen of a counter: its value, for how long, when last, and whether it ever changed."""
 
     value: Any
     last_s: float
@@ -177,10 +177,10 @@ class Observed(msgspec.Struct):
 
 
 class Watch:
-    """Watches counters (heartbeats) by this process's monotonic clock.
+    """Times how long counters (heartbeats) stay the same, by the monotonic clock of this process.
 
-    `longest_gap_s` is the most that the time between two looks counts: an observer that could not look, because the
-    file server was away, has not seen that nothing happened meanwhile.
+    The time between two observations counts for at most `longest_gap_s`: an observer that could not look, because the
+    file server was down, has not seen that nothing happened meanwhile.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, longest_gap_s: float = math.inf) -> None:
@@ -189,7 +189,7 @@ class Watch:
         self._seen: dict[str, Observed] = {}
 
     def observe(self, name: str, value: Any) -> Observed:
-        """Note the current value; the result says for how long it has been the same."""
+        """Note the current value of a counter."""
         now = self._clock()
         seen = self._seen.get(name)
         if seen is None:
@@ -202,20 +202,20 @@ class Watch:
         return seen
 
     def unchanged_s(self, name: str, value: Any) -> float:
-        """For how many seconds of this process's clock `value` has been the same."""
+        """Note the current value; for how many seconds it has been the same."""
         return self.observe(name, value).unchanged_s
 
     def start_over(self) -> None:
-        """Forget for how long nothing has changed: this observer has been in trouble itself."""
+        """Forget how long values have been the same, when the observer itself could not read them."""
         for seen in self._seen.values():
             seen.unchanged_s = 0.0
 
 
 def pod_is_alive(layout: Layout, info: PodInfo, watch: Watch, lost_after_s: float, *, patient: bool = False) -> bool:
-    """Whether that dispatcher lives, by what this host can know; in doubt it does.
+    """Whether that dispatcher is alive, as far as this host can know; in doubt it is.
 
-    `patient`, for those who act on it: a free lock is only believed when the heartbeat is still, too. A file server
-    takes the lock away from a host that it has not heard of for a while, and the host may come back.
+    With `patient`, for callers that act on the answer, a free lock counts only when the heartbeat has stopped, too: a
+    file server takes the locks of a host away that it has not heard from for a while, and the host may come back.
     """
     if info.phase == "ended" or info.process_is_gone():
         return False
@@ -227,5 +227,5 @@ def pod_is_alive(layout: Layout, info: PodInfo, watch: Watch, lost_after_s: floa
         if not patient:
             return False
         lost_after_s = min(lost_after_s, _STILL_HEARTBEATS * info.heartbeat_s + _NETWORK_DELAY_S)
-    # Else the lock is held (maybe only by a file server that waits for a dead host), or cannot tell.
+    # Else the lock is held, maybe only by a file server that still waits for a dead host, or does not work.
     return watch.unchanged_s(f"pod:{info.pod}", (info.pid, info.heartbeat)) < lost_after_s

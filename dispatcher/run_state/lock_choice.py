@@ -1,7 +1,7 @@
-"""Which kind of lock a workspace uses: one for all dispatchers, for different kinds do not exclude each other.
+"""Which kind of lock a workspace uses: the same for all dispatchers, because different kinds do not exclude each other.
 
-The journal's header names it. The hard-link lock's own file is the sign that all go over to that one: whoever finds
-that the kernel's locks do not exclude creates it, and the others see it under their next lock.
+The header of the journal names it. The file of the hard-link lock overrides the header: a dispatcher that finds that
+kernel locks do not exclude creates it, and the others look for it each time that they have taken their lock.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HARDLINK: Final = "hardlink"
 
 
 def choose_lock(layout: Layout, wanted: str, by: str, lost_after_s: float = LOST_AFTER_S) -> ClaimsLock:
-    """The lock of this workspace, not yet taken; raises LockError when `wanted` is not the kind that it uses."""
+    """The lock of this workspace, not yet taken; raises LockError when it uses another kind than `wanted`."""
     used = _in_use(layout)
     if used is None:
         kind = _first_kind(layout, by) if wanted == AUTO else wanted
@@ -36,41 +36,41 @@ def choose_lock(layout: Layout, wanted: str, by: str, lost_after_s: float = LOST
 
 
 def check_wanted(layout: Layout, wanted: str, used: str) -> None:
-    """Raise LockError when dispatcher.yaml asks for another kind than `used`."""
+    """Raise LockError when `wanted`, from dispatcher.yaml, is another kind than `used`."""
     if wanted not in (AUTO, used):
         raise LockError(
-            f"{layout.config_file}: lock: {wanted}, but this workspace uses {used}: all dispatchers of a workspace "
-            f"must use one kind, for they do not exclude each other. Set `lock: {used}` or `lock: auto`"
+            f"{layout.config_file}: lock: {wanted}, but this workspace uses {used}: its dispatchers must "
+            f"all use the same kind, because different kinds do not exclude each other. Set `lock: {used}` or `lock: auto`"
         )
 
 
 def hardlink_is_in_force(layout: Layout, *, network: bool = True) -> bool:
-    """Whether somebody has found that the kernel's locks do not exclude here."""
+    """Whether a dispatcher has found that kernel locks do not exclude here."""
     if network:
-        # A network filesystem may remember for half a minute that the file was not there.
+        # A network filesystem may go on reporting for half a minute that the file does not exist.
         with contextlib.suppress(FileNotFoundError):
             files.look_at(layout.run_state)
     return os.path.exists(layout.hardlink_lock_file)
 
 
 def switch_lock_to_hardlink(layout: Layout, old: ClaimsLock, timeout_s: float) -> ClaimsLock:
-    """Take the hard-link lock for the first time, which makes all others follow; returned released.
+    """Take and release the hard-link lock for the first time, which makes all other dispatchers follow.
 
-    Where the old kind does exclude after all, nobody is in a transaction meanwhile.
+    The old lock is held meanwhile: if it does exclude, no other process is in a transaction.
     """
-    strict = ClaimsLock(layout.lock_file, HARDLINK, old.by, old.lost_after_s)
+    hardlink = ClaimsLock(layout.lock_file, HARDLINK, old.by, old.lost_after_s)
     with files.shared_umask(layout.root):
-        # Where the old kind cannot be had at all it keeps nobody away either.
+        # A kind of lock that cannot be taken at all excludes no one.
         with contextlib.suppress(LockUnsupportedError):
             old.acquire(timeout_s)
         try:
-            strict.acquire(timeout_s)
-            strict.release()
+            hardlink.acquire(timeout_s)
+            hardlink.release()
         finally:
             with contextlib.suppress(OSError):
                 old.release()
             old.close()
-    return strict
+    return hardlink
 
 
 def _in_use(layout: Layout) -> str | None:
@@ -87,7 +87,7 @@ def _in_use(layout: Layout) -> str | None:
 
 
 def _first_kind(layout: Layout, by: str) -> str:
-    """flock where it works, else the hard-link lock."""
+    """flock if it works, else the hard-link lock."""
     probe = ClaimsLock(layout.lock_file, "flock", by)
     try:
         with files.shared_umask(layout.root):
@@ -96,7 +96,7 @@ def _first_kind(layout: Layout, by: str) -> str:
     except LockUnsupportedError:
         return HARDLINK
     except LockTimeoutError:
-        # Somebody holds it, or a file server that has just started does not give any yet: it works all the same.
+        # It works: another process holds it, or a file server that has just started grants no locks yet.
         pass
     finally:
         probe.close()
@@ -104,7 +104,8 @@ def _first_kind(layout: Layout, by: str) -> str:
 
 
 def locks_refused(why: str, path: Path, wanted: str) -> LockUnsupportedError:
+    """The error for kernel locks that do not exclude, where dispatcher.yaml does not allow another kind."""
     return LockUnsupportedError(
-        f"{path}: {why}, and lock: {wanted} does not allow another kind. Cure: {mount_of(path).cure}; "
+        f"{path}: {why}, and `lock: {wanted}` does not allow another kind. Cure: {mount_of(path).cure}; "
         "or set `lock: auto` or `lock: hardlink` in dispatcher.yaml"
     )

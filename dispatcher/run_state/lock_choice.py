@@ -39,8 +39,8 @@ def check_wanted(layout: Layout, wanted: str, used: str) -> None:
     """Raise LockError when `wanted`, from dispatcher.yaml, is another kind than `used`."""
     if wanted not in (AUTO, used):
         raise LockError(
-            f"{layout.config_file}: lock: {wanted}, but this workspace uses {used}: its dispatchers must "
-            f"all use the same kind, because different kinds do not exclude each other. Set `lock: {used}` or `lock: auto`"
+            f"{layout.config_file}: lock: {wanted}, but this workspace uses {used}: its dispatchers must all use the "
+            f"same kind, because different kinds do not exclude each other. Set `lock: {used}` or `lock: auto`"
         )
 
 

@@ -1,6 +1,6 @@
-"""What to run: entries, manifests, sweep specifications and what needs what.
+"""What to run: the entries of manifests, sweep files, and which jobs need which.
 
-A generation script needs no more than this:
+A script that generates a manifest needs only this:
 
     from dispatcher.matrix import write_manifest
 

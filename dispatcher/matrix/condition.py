@@ -1,4 +1,4 @@
-"""Conditions on the values of an entry: which combinations a sweep leaves out, which entries `--where` selects."""
+"""Conditions on the values of an entry: `include` and `exclude` of a sweep, and the filter `--where`."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def check_condition(expected: object) -> None:
 
 
 def holds(expected: object, value: object) -> bool:
-    """Whether `value` is what a checked condition expects."""
+    """Whether `value` meets the condition `expected`, which `check_condition` has accepted."""
     if isinstance(expected, Mapping):
         return all(_bound_holds(word, bound, value) for word, bound in expected.items())
     if isinstance(expected, list):
         return any(holds(one, value) for one in expected)
     if isinstance(expected, str):
         return isinstance(value, str) and fnmatch.fnmatchcase(value, expected)
-    # true is not 1: a switch and a number are different parameters.
+    # true is not 1: a flag and a number are different parameters.
     return value == expected and isinstance(value, bool) == isinstance(expected, bool)
 
 
@@ -63,29 +63,29 @@ class Condition(msgspec.Struct, frozen=True):
         return f"{self.key}{'!=' if self.negated else '='}{self.pattern}"
 
     def holds(self, value: object) -> bool:
-        """Whether the value as text matches the glob; one that is not there (None) matches only the empty `key=`."""
+        """Whether the value as text matches the glob; a missing value (None) matches only the empty `key=`."""
         matches = not self.pattern if value is None else fnmatch.fnmatchcase(text_of(value), self.pattern)
         return matches is not self.negated
 
 
 class Where(msgspec.Struct, frozen=True):
-    """What several `--where` options select together: every condition must hold.
+    """Several `--where` options, combined with AND.
 
-    The value is a glob over the value as text (`lang=es*`, `seed=42`); `key!=value` turns it round.
+    The value is a glob over the value as text (`lang=es*`, `seed=42`); `key!=value` negates it.
     """
 
     conditions: tuple[Condition, ...] = ()
 
     @classmethod
     def parse(cls, options: Iterable[str]) -> Where:
-        """From options as they are typed; UsageError for one that is no `key=value`."""
+        """Parse the options of a command line; UsageError for one that is not `key=value`."""
         return cls(tuple(_parse_option(option) for option in options))
 
     def __bool__(self) -> bool:
         return bool(self.conditions)
 
     def first_miss(self, value_of: Callable[[str], object]) -> Condition | None:
-        """The first condition that does not hold, if any; `value_of` gives a key's value, None without one."""
+        """The first condition that does not hold, or None; `value_of` returns a key's value, None when it has none."""
         return next((one for one in self.conditions if not one.holds(value_of(one.key))), None)
 
     def holds(self, value_of: Callable[[str], object]) -> bool:

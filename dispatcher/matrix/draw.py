@@ -1,8 +1,8 @@
-"""Random parameters of a sweep, the same on every machine and in every Python.
+"""Random parameters of a sweep, the same on every machine and in every version of Python.
 
-Each parameter has its own generator, seeded by the sweep's seed and the parameter's name: one more draw or one more
-parameter changes none of the others. Fractions are rounded to six significant digits, which hides how the logarithms
-of different C libraries differ and keeps values readable.
+Each parameter has its own generator, seeded by the sweep's seed and the parameter's name, so another draw or another
+parameter changes none of the others. Fractions are rounded to six significant digits: that hides differences between
+the logarithms of C libraries and keeps the values readable.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Drawer = Callable[[random.Random], Any]
 
 
 def make_drawer(document: object) -> Drawer:
-    """How to draw one parameter, from `{uniform: [0, 1]}` and the like; ValueError says what was expected."""
+    """The function that draws a parameter, from `{uniform: [0, 1]}` and the like; ValueError says what was expected."""
     if not isinstance(document, Mapping) or len(document) != 1:
         raise ValueError(f"expected one of {', '.join(_KINDS)}, as in {{uniform: [0, 1]}}")
     ((kind, choices),) = document.items()

@@ -1,4 +1,4 @@
-"""One job of a matrix: its id, its method, its parameters, and the words that the dispatcher itself reads."""
+"""The entry of one job in a manifest: its id, its method, its parameters, and the keys that the dispatcher reads."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _JOB_KEY: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0
 
 
 def _parse_job(value: object) -> str:
-    """The key of a job's class: words with `/` between."""
+    """The key of a job's class: words joined by `/`."""
     if not isinstance(value, str) or not _JOB_KEY.fullmatch(value):
         raise values.BadValueError("expected the key of a class with @job, such as gpt/train/pretrain")
     return value
 
 
 def _parse_config(value: object) -> Mapping[str, Any]:
-    """A job's configuration: keys, each with a value or with keys of its own. What they mean only the job knows."""
+    """The configuration of a job: nested mappings, whose keys are checked by the job itself."""
     if not isinstance(value, Mapping):
         raise values.BadValueError('expected keys and values such as {"training": {"lr": 1e-4}}')
     for key, inner in value.items():
@@ -37,7 +37,7 @@ def _parse_config(value: object) -> Mapping[str, Any]:
     return value
 
 
-# Each optional word: the field it fills and how its value is read. Every other key is a parameter of the job.
+# The reserved keys: for each its field and the function that parses its value. All other keys are parameters.
 READERS: Final[Mapping[str, tuple[str, values.Reader]]] = {
     "command": ("command", values.parse_command),
     "gpus": ("gpus", values.parse_count),
@@ -53,22 +53,22 @@ READERS: Final[Mapping[str, tuple[str, values.Reader]]] = {
     "config": ("config", _parse_config),
     "import": ("imports", values.parse_words),
 }
-# Words that say when and where an entry runs, not what its job does.
+# The reserved keys that determine when and where a job runs, not what it does.
 SCHEDULING: Final = frozenset({"needs", "priority", "retries", "retry_on", "time_limit", "outlet", "resources"})
 RESERVED: Final = frozenset(READERS) | {"job_id", "method"}
 
-# One for all entries: msgspec would give each of them an empty dict of its own.
+# Shared by all entries: msgspec would give each of them an empty dict of its own.
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One job to run. None and empty mean: not said, the method decides.
+    """One job to run. Fields that are None or empty are unset, and the method's setting applies.
 
-    `params` is everything that is not a reserved word. `gpus` None counts as one on a GPU slot, and CPU slots take the
-    entry as well. `order` is the position in the manifest. `written` has the reserved words as the manifest has them.
+    `params` are all keys that are not reserved. `gpus` None means one on a GPU slot, and a CPU slot takes the job as
+    well. `order` is the position in the manifest. `written` holds the reserved keys as the manifest has them.
 
-    `job` is the key of a class with @job, which runs with the configuration `config` in place of the method's command;
-    `imports` are modules and files that hold such classes. Of the method all else applies.
+    `job` is the key of a class with @job, which runs with the configuration `config` instead of the method's command;
+    `imports` are the modules and files that define such classes. The method's other settings apply.
     """
 
     job_id: str
@@ -91,11 +91,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     written: Mapping[str, Any] = _NOTHING
 
     def document(self) -> dict[str, Any]:
-        """The JSON object that says this entry: id, method, parameters, then the reserved words as written."""
+        """The JSON object of this entry: id, method, parameters, then the reserved keys as written."""
         return {"job_id": self.job_id, "method": self.method, **self.params, **self._words()}
 
     def value(self, key: str) -> Any:
-        """The value of any parameter or reserved word; None when the entry does not say it."""
+        """The value of a parameter or of a reserved key; None when the entry does not have it."""
         if key in self.params:
             return self.params[key]
         if key in ("job_id", "method"):
@@ -103,7 +103,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self._words().get(key)
 
     def digest(self) -> str:
-        """Equal for entries that a job cannot tell apart: what SCHEDULING says does not count."""
+        """Equal for entries that are the same to a job: the keys in SCHEDULING do not count."""
         seen = (
             self.method, dict(self.params), self.command, self.gpus, dict(self.env), self.job, dict(self.config),
             self.imports,
@@ -113,21 +113,21 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         except (ValueError, OverflowError):
             # Whole numbers beyond 64 bits, halves of surrogate pairs.
             text = json.dumps(seen, sort_keys=True).encode()
-        # 64 bits that nobody tries to forge; to import hashlib costs `status` more than all of these together.
+        # 64 bits suffice against accidents, and importing hashlib would cost `status` more than all digests together.
         return f"{zlib.crc32(text):08x}{zlib.crc32(text[::-1]):08x}"
 
-    def says(self, key: str) -> bool:
-        """Whether the entry's document has `key`."""
+    def has(self, key: str) -> bool:
+        """Whether the entry has `key`."""
         return key in self.params or key in ("job_id", "method") or key in self._words()
 
     def shape(self) -> Hashable:
-        """Alike for entries that differ only in values of parameters: what holds for the keys of one holds for all."""
+        """Equal for entries that differ only in the values of parameters: a check of keys is needed once per shape."""
         return self.method, self.command, self.job is None, tuple(self.params), tuple(self._words())
 
     def _words(self) -> Mapping[str, Any]:
         if self.written:
             return self.written
-        # Made in code rather than read from a manifest: what differs from the defaults was said.
+        # Not read from a manifest: the fields that differ from the defaults were set.
         words: dict[str, Any] = {}
         for word, (field, _) in READERS.items():
             value = getattr(self, field)
@@ -140,9 +140,9 @@ _DEFAULTS: Final = {field.name: field.default for field in msgspec.structs.field
 
 
 def read_entry(document: dict[str, Any], order: int) -> tuple[Entry | None, list[str]]:
-    """The entry that `document` says, which is used up, and every fault in it as `key = value: expected ...`.
+    """The entry in `document`, whose items are removed, and every fault in it as `key = value: expected ...`.
 
-    An entry with faults is as far as it could be read, to be compared with others only; None: not even its id.
+    An entry with faults has only the fields that could be parsed, for comparison with others; None without a valid id.
     """
     job_id = document.pop("job_id", None)
     method = document.pop("method", None)
@@ -166,7 +166,7 @@ def read_entry(document: dict[str, Any], order: int) -> tuple[Entry | None, list
     if written.get("job") is None:
         for word in ("config", "import"):
             if written.get(word) is not None:
-                faults.append(f"{word} = {values.shown(written[word])}: only an entry that says `job` has a {word}")
+                faults.append(f"{word} = {values.shown(written[word])}: only an entry with `job` has a {word}")
     return _make(job_id, method, document, order, fields, faults), faults
 
 
@@ -180,7 +180,7 @@ def _make(
 
 def _name_fault(key: str, value: object) -> str:
     if value is None:
-        return f"{key} is missing: every entry has one"
+        return f"{key} is missing: every entry needs one"
     try:
         values.parse_name(value)
     except values.BadValueError as error:

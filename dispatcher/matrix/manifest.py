@@ -1,4 +1,4 @@
-"""Reading and writing manifests: every fault of a file at once, and 100,000 entries in a fraction of a second."""
+"""Reading and writing manifests: all faults of a file at once, and 100,000 entries in a fraction of a second."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dispatcher.matrix.needs import find_cycles
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """The entries of one manifest by job id, in the manifest's order."""
+    """The entries of a manifest by job id, in the manifest's order."""
 
     path: Path
     entries: Mapping[str, Entry]
@@ -30,13 +30,13 @@ class Manifest(msgspec.Struct, frozen=True):
 def load_manifest(path: str | os.PathLike[str], known_ids: Collection[str] = ()) -> Manifest:
     """Read the manifest at `path`; ManifestError lists every fault.
 
-    `known_ids` are the jobs that the run state knows from other manifests of the workspace: entries may need them.
+    `known_ids` are the jobs in the run state, also of other manifests of the workspace: entries may need them.
     """
     try:
         with open(path, "rb") as file:
             data = file.read()
     except FileNotFoundError:
-        problem = "there is no such file; write it, or make it with `dispatcher matrix make SPEC`"
+        problem = "there is no such file; write it, or make it with `dispatcher matrix make`"
         raise ManifestError(str(path), [problem]) from None
     except OSError as error:
         raise ManifestError(str(path), [f"cannot be read: {error.strerror}"]) from None
@@ -66,7 +66,7 @@ _decode_ids = msgspec.json.Decoder(list[_JobId] | dict[str, msgspec.Raw]).decode
 
 
 def job_ids(data: bytes) -> frozenset[str]:
-    """The ids of the entries in `data`, whatever else is wrong with them; none when it is no manifest.
+    """The ids of the entries in `data`, whatever other faults they have; empty when it is not a manifest.
 
     Several times as fast as reading the entries.
     """
@@ -79,7 +79,7 @@ def job_ids(data: bytes) -> frozenset[str]:
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Nothing here makes cycles, and the collector would walk a growing heap again and again: half of the time."""
+    """Pause the garbage collector: parsing makes no cycles, and scans of the growing heap would double its time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -90,7 +90,7 @@ def _collector_paused() -> Iterator[None]:
 
 
 def read_entries(documents: Iterable[Any], known_ids: Collection[str] | None) -> tuple[dict[str, Entry], list[str]]:
-    """The entries and every fault in them and between them. The documents are used up."""
+    """The entries, and every fault in them and between them. Items are removed from the documents."""
     entries: dict[str, Entry] = {}
     positions: dict[str, list[int]] = {}
     faults: list[str] = []
@@ -119,7 +119,7 @@ def read_entries(documents: Iterable[Any], known_ids: Collection[str] | None) ->
 
 
 def _documents(content: Any) -> tuple[list[Any], list[str]]:
-    """The entries as a list of objects that all have their job_id, and what is wrong with the whole."""
+    """The entries as a list of objects with their job_id, and the faults of the file as a whole."""
     if isinstance(content, list):
         return content, []
     if not isinstance(content, dict):
@@ -131,7 +131,7 @@ def _documents(content: Any) -> tuple[list[Any], list[str]]:
         if isinstance(document, dict):
             inner = document.setdefault("job_id", job_id)
             if inner != job_id:
-                faults.append(f"{job_id}: job_id = {shown(inner)}: expected the key under which the entry stands")
+                faults.append(f"{job_id}: job_id = {shown(inner)}: expected the same as its key")
                 document["job_id"] = job_id
         else:
             faults.append(f"{shown(job_id)[1:-1]} = {shown(document)}: expected an object with the entry's method")
@@ -139,14 +139,14 @@ def _documents(content: Any) -> tuple[list[Any], list[str]]:
 
 
 def _case_faults(entries: Mapping[str, Entry]) -> list[str]:
-    """Ids that differ in case only: on a filesystem that ignores case they would share one folder."""
+    """Faults for ids that differ only in case: on a filesystem that ignores case they would share a directory."""
     if len({job_id.lower() for job_id in entries}) == len(entries):
         return []
     groups: dict[str, list[str]] = {}
     for job_id in entries:
         groups.setdefault(job_id.lower(), []).append(job_id)
     return [
-        f"{' and '.join(ids)}: differ only in case, and would share a folder on some filesystems: rename one"
+        f"{' and '.join(ids)}: differ only in case, and would share a directory on some filesystems: rename one"
         for ids in groups.values()
         if len(ids) > 1
     ]
@@ -166,19 +166,19 @@ def _needs_faults(entries: Mapping[str, Entry], known_ids: Collection[str] | Non
                 if other not in entries and other not in known and other not in mentioned
             )
     cycles = [" -> ".join(cycle) for cycle in find_cycles(needs)]
-    faults.extend(f"{cycle}: these need one another and could never start" for cycle in cycles)
+    faults.extend(f"{cycle}: a cycle of needs, so none of these jobs can start" for cycle in cycles)
     return faults
 
 
 def _similar(job_id: str, entries: Mapping[str, Entry]) -> str:
-    """The nearest id, looked for among few: comparing with 100,000 ids takes minutes."""
+    """The nearest id among a few candidates: comparing with 100,000 ids would take minutes."""
     import difflib
 
     alike = [other for other in entries if other[:1] == job_id[:1]]
     closer = [other for other in alike if other[:8] == job_id[:8]]
     candidates = (closer or alike)[:500]
     match = difflib.get_close_matches(job_id, candidates, n=1)
-    return f" (did you mean {match[0]}?)" if match else ", and the run state knows no such job"
+    return f" (did you mean {match[0]}?)" if match else ", and no such job in the run state"
 
 
 def write_manifest(
@@ -187,11 +187,10 @@ def write_manifest(
     known_ids: Collection[str] = (),
     check: Callable[[Manifest], None] | None = None,
 ) -> Manifest:
-    """Check `entries` and write them to `path`, one line each with their keys in the given order.
+    """Check `entries` and write them to `path`, one line each, with their keys in the given order.
 
-    A reader sees the old manifest or the new one, never a part. ManifestError lists every fault; nothing is written
-    then. `known_ids`: jobs of other manifests that entries may need. `check` is called before anything is written, and
-    may raise.
+    The file is replaced atomically. ManifestError lists every fault, and then nothing is written. `known_ids` are jobs
+    of other manifests that entries may need. `check` is called before anything is written, and may raise.
     """
     lines = []
     faults = []

@@ -1,6 +1,6 @@
-"""What must be done before what. Pure: from `{job_id: the ids it needs}` to orders, paths and reverse indexes.
+"""The graph of needs, `{job_id: the ids it needs}`: its order, its cycles and its reverse. Pure functions.
 
-Ids that are needed but are no keys of the mapping (jobs of another manifest) are leaves.
+Needed ids that are not keys of the mapping (jobs of another manifest) are leaves.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ Needs = Mapping[str, Sequence[str]]
 
 
 def dependents(needs: Needs) -> dict[str, list[str]]:
-    """For every id that is needed: who needs it, in the mapping's order."""
+    """For each needed id the ids that need it, in the mapping's order."""
     reverse: dict[str, list[str]] = {}
     for job_id, needed in needs.items():
         for other in needed:
@@ -20,12 +20,12 @@ def dependents(needs: Needs) -> dict[str, list[str]]:
 
 
 def find_cycles(needs: Needs) -> list[list[str]]:
-    """Cycles as paths `[a, b, a]`, at least one of every group of entries that wait for one another."""
+    """Cycles as paths `[a, b, a]`, at least one for every group of jobs that wait for each other."""
     return _walk(needs)[1]
 
 
 def topological_order(needs: Needs) -> list[str]:
-    """The ids of the mapping, each after all that it needs, else in the mapping's order; ValueError on a cycle."""
+    """The ids of the mapping, each after those that it needs, else in the mapping's order; ValueError on a cycle."""
     order, cycles = _walk(needs)
     if cycles:
         raise ValueError(" -> ".join(cycles[0]))
@@ -33,7 +33,7 @@ def topological_order(needs: Needs) -> list[str]:
 
 
 def _walk(needs: Needs) -> tuple[list[str], list[list[str]]]:
-    """A depth-first walk without recursion, since chains may be longer than the interpreter's stack."""
+    """A depth-first walk, without recursion because chains may be longer than the interpreter's stack."""
     order: list[str] = []
     cycles: list[list[str]] = []
     reported: set[str] = set()

@@ -17,8 +17,8 @@ _Part = tuple[str, str | None, str]
 def fill(pattern: str, values: Mapping[str, Any], escape_globs: bool = False) -> str:
     """`pattern` with its fields filled; ValueError names a field that `values` lacks.
 
-    Text goes in as it is, anything else as JSON, or as a format after a colon says (`{lr:.0e}`). Doubled braces stand
-    for themselves. `escape_globs`: values are taken literally in a pattern that has `*`, `?` or `[...]`.
+    Text is inserted unchanged, anything else as JSON, or by the format after a colon (`{lr:.0e}`). Doubled braces are
+    braces. `escape_globs`: values match literally in a pattern with `*`, `?` or `[...]`.
     """
     pieces = []
     for literal, key, form in _parts(pattern):
@@ -43,7 +43,7 @@ def _parts(pattern: str) -> tuple[_Part, ...]:
 
 def _formatted(key: str, values: Mapping[str, Any], form: str) -> str:
     if key not in values:
-        raise ValueError(f"{{{key}}} is no key of the entry{nearest(key, values)}")
+        raise ValueError(f"{{{key}}} is not a key of the entry{nearest(key, values)}")
     value = values[key]
     if not form:
         return text_of(value)

@@ -1,8 +1,8 @@
-"""JSON for files that people write: what parsers let pass in silence is a fault here.
+"""JSON in files that people write: duplicate keys and other things that parsers accept silently are faults here.
 
-msgspec is several times as fast as the standard library but does not notice a duplicate key, and its messages
-count bytes. So it decodes, a count of colons shows whether a key can have been lost, and only in case of doubt or
-error the standard library reads the text again.
+msgspec is several times as fast as the standard library, but it does not notice a duplicate key, and its messages
+count bytes. So msgspec decodes, a count of colons shows whether a key may have been lost, and only in that case, or
+after an error, the standard library parses the text again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 
 from dispatcher.base.values import shown
 
-# Deeper values than any parameter needs; with a bound, everything after this may recurse.
+# Deeper than any parameter needs. With this bound, functions on decoded values may recurse.
 DEEPEST = 64
 
 _CONSTANT = re.compile(r"-?(NaN|Infinity|inf|nan)\b")
@@ -24,7 +24,7 @@ _HALF_PAIR = re.compile(r"[\ud800-\udfff]")
 
 
 def decode(data: bytes) -> tuple[Any, list[str]]:
-    """The value in `data`, and its faults (keys that stand twice). ValueError says where it is not JSON."""
+    """The value in `data`, and its faults (duplicate keys). ValueError says where it is not JSON."""
     _check_text(data)
     try:
         value = msgspec.json.decode(data)
@@ -34,9 +34,9 @@ def decode(data: bytes) -> tuple[Any, list[str]]:
         raise ValueError(_syntax_fault(data, str(error))) from None
     keys = _count_keys(value)
     written = data.count(b'":') + sum(data.count(space + b":") for space in (b" ", b"\t", b"\n", b"\r"))
-    # Every key is followed by a colon: as many colons as keys means that none was lost. Text that holds such a colon
-    # only makes `written` larger, so a duplicate never passes.
-    return value, _twice(data) if written != keys else []
+    # Every key is followed by a colon, so as many colons as keys means that no key was lost. A colon inside text only
+    # makes `written` larger, so a duplicate never passes.
+    return value, _duplicates(data) if written != keys else []
 
 
 def _check_text(data: bytes) -> None:
@@ -54,7 +54,7 @@ def _check_text(data: bytes) -> None:
 
 
 def _place(before: str) -> str:
-    """Line and column of what follows `before`, both counted from 1."""
+    """The line and column after `before`, both counted from 1."""
     return f"line {before.count(chr(10)) + 1}, column {len(before) - before.rfind(chr(10))}"
 
 
@@ -82,7 +82,7 @@ def _syntax_fault(data: bytes, message: str) -> str:
 
 
 def _place_of_half_pair(value: Any) -> str:
-    """The entry of a list or the key of an object in which it is."""
+    """The entry of a list, or the key of an object, that contains it."""
     items = value.items() if isinstance(value, dict) else enumerate(value, 1) if isinstance(value, list) else ()
     for place, item in items:
         if _HALF_PAIR.search(json.dumps(item, ensure_ascii=False)):
@@ -91,7 +91,7 @@ def _place_of_half_pair(value: Any) -> str:
 
 
 def _count_keys(value: Any) -> int:
-    """How many keys the decoded objects have together; ValueError beyond `DEEPEST` levels."""
+    """The number of keys in all decoded objects; ValueError beyond `DEEPEST` levels."""
     count = 0
     level = [value] if isinstance(value, (dict, list)) else []
     for _ in range(DEEPEST):
@@ -111,30 +111,30 @@ def _count_keys(value: Any) -> int:
 
 
 class _Object(dict[str, Any]):
-    """An object together with the keys that stand in it more than once."""
+    """An object and its duplicate keys."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
-        self.twice: list[str] = []
+        self.duplicates: list[str] = []
         if len(self) != len(pairs):
             seen: set[str] = set()
             for key, _ in pairs:
-                if key in seen and key not in self.twice:
-                    self.twice.append(key)
+                if key in seen and key not in self.duplicates:
+                    self.duplicates.append(key)
                 seen.add(key)
 
 
-def _twice(data: bytes) -> list[str]:
+def _duplicates(data: bytes) -> list[str]:
     value = json.loads(data, object_pairs_hook=_Object)
     return [
         f"{place}: duplicate key {shown(key)}: remove one"
         for place, item in _objects(value, "the file")
-        for key in item.twice
+        for key in item.duplicates
     ]
 
 
 def _objects(value: Any, place: str) -> Iterator[tuple[str, _Object]]:
-    """Every object with a place that a person can find: the entry's job_id where there is one, else the position."""
+    """Every object, with its place for a message: the entry's job_id if it has one, else its position."""
     if isinstance(value, _Object):
         yield place, value
         for key, member in value.items():

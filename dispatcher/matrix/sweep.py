@@ -1,4 +1,4 @@
-"""Sweep specifications: a few lines of YAML that stand for many entries.
+"""Sweep files: a few lines of YAML that expand to many entries.
 
     defaults: {method: fft, run_kind: main}
     job_id: "{method}_{lang}_cfg{config_id}_s{seed}_{run_kind}"
@@ -12,11 +12,12 @@
         exclude: [{lang: german, config_id: B}]
         needs: ["pretrain_*"]
 
-An entry is the defaults, the sweep's own defaults, one point of grid x zip x random (the first key varies slowest), the
-`derive` texts, its job_id. `zip` lists go together; several groups are a list. Every grid point meets the same random
-draws; `{draw}` is their number in patterns. `include` keeps only what one of its conditions fits, `exclude` drops what
-one of its fits; a condition is a value, a glob, a list or bounds (`{lr: {above: 1e-4}}`). `needs` are ids or globs over
-all ids of the specification, with fields filled from the entry. Sweeps may have their own `job_id` and `derive`.
+An entry consists of the defaults, the sweep's own defaults, one point of grid x zip x random (the first key varies
+slowest), the `derive` texts and its job_id. The lists of `zip` advance together; several groups are a list. Every grid
+point gets the same random draws; `{draw}` is the number of the draw in patterns. `include` keeps the points that meet
+one of its conditions, `exclude` drops those that meet one; a condition is a value, a glob, a list or bounds
+(`{lr: {above: 1e-4}}`). `needs` are ids, or globs over all ids of the file, with fields filled from the entry. A sweep
+may have its own `job_id` and `derive`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from dispatcher.matrix.draw import draw, make_drawer
 from dispatcher.matrix.manifest import read_entries
 from dispatcher.matrix.pattern import fill
 
-# More is a slip of the pen, and would fill the memory before anybody reads a message.
+# More is a mistake, and would fill the memory.
 MOST_ENTRIES: Final = 1_000_000
 
 _TOP_KEYS: Final = ("defaults", "job_id", "derive", "sweeps")
@@ -46,15 +47,15 @@ _SWEEP_KEYS: Final = ("name", "defaults", "job_id", "derive", "grid", "zip", "ra
 _RANDOM_KEYS: Final = ("seed", "count", "draw")
 _MADE: Final = frozenset({"job_id", "draw"})
 
-# One axis of a sweep: the alternatives, each a few keys and their values.
+# One axis of a sweep: its points, each a few keys and their values.
 Axis = list[dict[str, Any]]
 
 
 class _Faults(list[str]):
-    """What is wrong so far; each fault begins with its place in the specification."""
+    """The faults found so far; each begins with its place in the sweep file."""
 
     def mapping(self, document: Mapping[Any, Any], key: str, place: str) -> dict[str, Any]:
-        """The mapping under `key`; empty when it is absent or none."""
+        """The mapping under `key`; empty when it is missing or is not a mapping."""
         value = document.get(key)
         if value is None:
             return {}
@@ -71,18 +72,18 @@ class _Faults(list[str]):
                 self.append(f"{place}{key}: unknown key{nearest(str(key), known)}")
 
     def made_names(self, keys: Iterable[str], place: str) -> None:
-        """Refuse keys that the expansion makes itself: they would be overwritten, or lost."""
-        self.extend(f"{place}{key}: is made by the expansion: choose another name" for key in keys if key in _MADE)
+        """Refuse keys that the expansion sets itself: they would be overwritten or lost."""
+        self.extend(f"{place}{key}: is set by the expansion: choose another name" for key in keys if key in _MADE)
 
 
 def expand(spec: Mapping[str, Any] | str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The entries that a specification, or the YAML file at a path, stands for; ManifestError lists every fault.
+    """The entries of a sweep, given as a mapping or as the path of a YAML file; ManifestError lists every fault.
 
-    The same specification gives the same entries in the same order, always. Ids that collide are refused with the
-    combinations that collide. Needed ids that are not among the entries are left to whoever knows the run state.
+    The same sweep always expands to the same entries in the same order. For duplicate ids the fault names the
+    combinations. Needed ids that are not among the entries are not checked here: they may be in the run state.
     """
     if isinstance(spec, Mapping):
-        where, document = "the sweep specification", spec
+        where, document = "the sweep", spec
     else:
         where, document = str(spec), _load(spec)
     faults = _Faults()
@@ -90,7 +91,7 @@ def expand(spec: Mapping[str, Any] | str | os.PathLike[str]) -> list[dict[str, A
     if not faults:
         faults.extend(_collisions(entries, sources))
     if not faults:
-        # The entries are read as a manifest would be: on a copy, for reading uses them up.
+        # The checks of a manifest; on copies, because reading removes the items.
         faults.extend(read_entries([dict(entry) for entry in entries], known_ids=None)[1])
     if faults:
         raise ManifestError(where, faults)
@@ -110,7 +111,7 @@ def _load(path: str | os.PathLike[str]) -> Mapping[str, Any]:
 
 
 def _expand(document: Mapping[str, Any], faults: _Faults) -> tuple[list[dict[str, Any]], list[str]]:
-    """The entries, and for each the name of the sweep that it comes from."""
+    """The entries, and for each the name of its sweep."""
     faults.keys(document, _TOP_KEYS, "")
     defaults = faults.mapping(document, "defaults", "")
     derive = faults.mapping(document, "derive", "")
@@ -149,9 +150,7 @@ def _sweep(sweep: Mapping[str, Any], inherited: Mapping[str, Any], place: str, f
     size = math.prod(len(axis) for axis in axes)
     if size > MOST_ENTRIES:
         factors = " x ".join(f"{len(axis):,}" for axis in axes if len(axis) > 1)
-        faults.append(
-            f"{place}{factors} = {size:,} combinations: more than {MOST_ENTRIES:,}, the most that is possible"
-        )
+        faults.append(f"{place}{factors} = {size:,} combinations: more than the limit of {MOST_ENTRIES:,}")
         return []
     keys = {key for axis in axes for point in axis[:1] for key in point} | defaults.keys()
     include = _conditions(sweep, "include", keys, place, faults)
@@ -165,11 +164,11 @@ def _sweep(sweep: Mapping[str, Any], inherited: Mapping[str, Any], place: str, f
         try:
             made.append(_finished(point, texts, pattern))
         except ValueError as error:
-            # Every further point of this sweep would say the same.
+            # The other points of this sweep have the same fault.
             faults.append(f"{place}{error}")
             return []
     if not made and not faults:
-        faults.append(f"{place}include and exclude leave nothing of its {size} combinations")
+        faults.append(f"{place}include and exclude drop all of its {size} combinations")
     return made
 
 
@@ -196,7 +195,7 @@ def _axes(sweep: Mapping[str, Any], place: str, faults: _Faults) -> list[Axis]:
     for axis in axes:
         for key in axis[0]:
             if key in seen:
-                faults.append(f"{place}{key}: stands in more than one of grid, zip and random: keep one")
+                faults.append(f"{place}{key}: is in more than one of grid, zip and random: keep one")
             seen.add(key)
     return axes
 
@@ -239,7 +238,7 @@ def _random_axis(document: Mapping[str, Any], place: str, faults: _Faults) -> li
     if not valid or not drawers or type(seed) is not int or type(count) is not int:
         return []
     if count > MOST_ENTRIES:
-        faults.append(f"{place}random.count = {count:,}: more than {MOST_ENTRIES:,}, the most that is possible")
+        faults.append(f"{place}random.count = {count:,}: more than the limit of {MOST_ENTRIES:,}")
         return []
     columns = {name: draw(drawer, seed, name, count) for name, drawer in drawers.items()}
     return [[{"draw": number, **dict(zip(columns, row, strict=True))} for number, row in enumerate(_rows(columns))]]
@@ -251,7 +250,7 @@ def _rows(columns: Mapping[str, list[Any]]) -> Iterator[tuple[Any, ...]]:
 
 def _points(axes: list[Axis], defaults: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for point in itertools.product(*axes):
-        # A copy: nested values would else be shared between entries, and a generation script may change them.
+        # A deep copy: entries must not share nested values, which a script may change.
         values = {key: value for part in point for key, value in part.items()}
         yield copy.deepcopy({**defaults, **values}) if _nested(defaults, values) else {**defaults, **values}
 
@@ -261,7 +260,7 @@ def _nested(*parts: Mapping[str, Any]) -> bool:
 
 
 def _finished(point: dict[str, Any], texts: Mapping[str, str], pattern: str) -> dict[str, Any]:
-    """The entry of one point: its job_id first, its derived texts last, and without the number of its draw."""
+    """The entry of one point: its job_id first, its derived texts last, without the number of the draw."""
     job_id = fill(pattern, point)
     fields = {**point, "job_id": job_id}
     first = {"job_id": job_id, "method": point["method"]} if "method" in point else {"job_id": job_id}
@@ -293,7 +292,7 @@ def _conditions(
     for condition in conditions:
         for key, expected in condition.items():
             if key not in keys:
-                faults.append(f"{place}{word}: {key} is no key of this sweep{nearest(str(key), sorted(keys))}")
+                faults.append(f"{place}{word}: {key} is not a key of this sweep{nearest(str(key), sorted(keys))}")
                 continue
             try:
                 check_condition(expected)
@@ -320,7 +319,7 @@ def _list_of_text(sweep: Mapping[str, Any], key: str, place: str, faults: _Fault
 def _resolve_needs(
     entries: list[dict[str, Any]], sources: list[str], patterns: list[list[str]], faults: _Faults
 ) -> None:
-    """Put the ids that an entry's patterns find into its `needs`; a glob that finds nothing is a fault."""
+    """Set `needs` of each entry to the ids that its patterns match; a glob without a match is a fault."""
     ids = sorted(str(entry["job_id"]) for entry in entries)
     found: dict[str, list[str]] = {}
     reported: set[str] = set()
@@ -341,18 +340,18 @@ def _resolve_needs(
                 found[text] = _matching(text, ids)
             others = [job_id for job_id in found[text] if job_id != entry["job_id"]]
             if not others and text not in reported:
-                faults.append(f"{source}: needs {shown(text)}: no other job id of this specification matches")
+                faults.append(f"{source}: needs {shown(text)}: no other job id in this file matches")
                 reported.add(text)
             wanted.update(dict.fromkeys(others))
         entry["needs"] = list(wanted)
 
 
 def _matching(pattern: str, ids: list[str]) -> list[str]:
-    """The ids that a glob matches; text without one stands for itself and may be a job of another manifest."""
+    """The ids that a glob matches; text without wildcards is an id itself, perhaps of another manifest."""
     prefix = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
     if prefix == pattern:
         return [pattern]
-    # All that can match stand together in the sorted list, so that not every id is tried for every pattern.
+    # Ids with this prefix are adjacent in the sorted list: trying every id for every pattern would be quadratic.
     start = bisect.bisect_left(ids, prefix)
     end = bisect.bisect_right(ids, prefix + "\U0010ffff")
     return fnmatch.filter(ids[start:end], pattern)
@@ -371,9 +370,9 @@ def _collisions(entries: list[dict[str, Any]], sources: list[str]) -> list[str]:
 def _collision(one: Mapping[str, Any], source: str, other: Mapping[str, Any], other_source: str) -> str:
     keys = [key for key in {**one, **other} if one.get(key) != other.get(key)]
     if not keys:
-        return f"{one['job_id']}: stands for two equal combinations, in {source} and {other_source}: remove one"
+        return f"duplicate job_id: {one['job_id']}, for equal combinations in {source} and {other_source}: remove one"
     told = [", ".join(f"{key}={shown(values.get(key))}" for key in keys) for values in (one, other)]
     return (
-        f"{one['job_id']}: stands for two combinations, {told[0]} ({source}) and {told[1]} ({other_source}): "
+        f"duplicate job_id: {one['job_id']}, for {told[0]} ({source}) and {told[1]} ({other_source}): "
         f"put {{{keys[0]}}} into the job_id pattern"
     )

@@ -1,5 +1,6 @@
-"""What a job is started from: training scripts, launcher scripts and command lines.
+"""Training scripts, launcher scripts and command lines: what jobs are started from.
 
-training, launcher, command: rendering. shell_syntax: which commands need a shell, and are refused. readiness: what
-keeps entries from being started. check: that, and parameters that nothing reads; spelling: which look misspelt.
+training, launcher, command: rendering. shell: quoting for bash. shell_syntax: commands that only a shell could run,
+which are refused. readiness: faults that prevent a start. check: those, and parameters that nothing reads. spelling:
+misspelt keys.
 """

@@ -1,4 +1,4 @@
-"""What is wrong with the entries of a manifest before any of them runs: for `matrix make`, `matrix check` and pods."""
+"""Checks of a manifest's entries before any of them runs: for `matrix make`, `matrix check` and pods."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from dispatcher.templates.training import render_training
 
 
 class Findings(msgspec.Struct, frozen=True):
-    """What a check has found, one line for all entries that have it in common.
+    """The results of a check, one line for all entries that have the same fault.
 
-    `faults` keep entries from being started. `misspelt` are parameters that nobody reads and that nearly are words that
-    somebody reads, `unread` all others that the template does not read: labels for tables and filters, mostly.
+    `faults` prevent a start. `misspelt` are unread parameters that nearly match a key that is read; `unread` are all
+    other parameters that the template does not read, mostly labels for tables and filters.
     """
 
     faults: tuple[str, ...] = ()
@@ -32,9 +32,9 @@ class Findings(msgspec.Struct, frozen=True):
 def check_entries(
     config: Config, entries: Iterable[Entry], *, readiness: Readiness | None = None, values: bool = False
 ) -> Findings:
-    """Check what `entries` need and say; with `values` also whether each of their values can be passed on."""
+    """Check `entries`; with `values`, also whether each value can be rendered into a script or a command."""
     ready = readiness or Readiness(config)
-    # Comparing words takes long, and most entries have the same keys.
+    # Comparing keys is slow, and most entries have the same keys.
     alike: dict[Hashable, list[Entry]] = {}
     for entry in entries:
         alike.setdefault(entry.shape(), []).append(entry)
@@ -59,7 +59,7 @@ def check_entries(
 
 
 def _value_fault(config: Config, entry: Entry) -> str:
-    """What of the entry cannot be rendered, as its attempt would say it."""
+    """Why a value of the entry cannot be rendered, in the words of its attempt's error; empty when all can."""
     method = config.method(entry.method)
     try:
         command_line(method, entry, Path("script.py"))
@@ -71,27 +71,27 @@ def _value_fault(config: Config, entry: Entry) -> str:
 
 
 class _Reading:
-    """Which of the entries' parameters somebody reads."""
+    """Which parameters of entries are read by a template, a command or a job's class."""
 
     def __init__(self, config: Config, ready: Readiness) -> None:
         self._config = config
         self._ready = ready
 
     def template(self, entry: Entry) -> Path | None:
-        """The template that the entry is rendered from; None when it is not, or cannot be."""
+        """The template of the entry's training script; None when it has none, or none that can be rendered."""
         method = self._config.method(entry.method)
         return method.template if uses_script(method, entry) and not self._ready.template(method).fault else None
 
     def unread(self, entry: Entry) -> dict[str, str]:
         """The entry's parameters that neither the template nor the command nor a job's class reads.
 
-        Each with the word that somebody would read and that it nearly is; empty when there is none.
+        Each with the key that was probably intended, empty when there is none.
         """
         words = self._words(entry)
         read = {*words, *placeholders(self._config.method(entry.method), entry)}
-        # Keys with a dot are parts of a job's configuration, which the job itself checks.
+        # Keys with a dot belong to the job's configuration, which the job checks itself.
         keys = [key for key in entry.params if key not in read and not (_is_job(entry) and "." in key)]
-        meant = [word for word in [*READERS, *words] if not entry.says(word)]
+        meant = [word for word in [*READERS, *words] if not entry.has(word)]
         return {key: next(iter(near_misses(key, meant)), "") for key in keys}
 
     def _words(self, entry: Entry) -> Collection[str]:
@@ -106,7 +106,7 @@ def _is_job(entry: Entry) -> bool:
 
 
 class _Lines:
-    """Texts, each with the entries that it is true of; told by method."""
+    """Texts, each with the entries of one method to which it applies."""
 
     def __init__(self) -> None:
         self._jobs: dict[tuple[str, str], list[str]] = {}

@@ -1,10 +1,10 @@
-"""Command lines: words first, values afterwards, so that a value is always exactly one argument.
+"""Command lines: a command is split into words before values are filled in, so a value is always one argument.
 
-A command in text form is split like a shell line and only then are placeholders filled. No shell sees the result, so
-text that needs one is refused. `{key}` is a value of the entry, `{script}` the rendered training script, `{python}` the
-method's interpreter; with one of its own the method also means that by a first word `python` or `python3`. `{{key}}`
-stands for `{key}` itself; braces around anything that is no key and no plain word stay as they are, so that JSON or awk
-need no care.
+A command given as text is split like a shell line, and then placeholders are filled. No shell reads the result, so
+syntax that needs a shell is refused. `{key}` is a value of the entry, `{script}` the rendered training script,
+`{python}` the method's interpreter; a method with its own interpreter also uses it for a first word `python` or
+`python3`. `{{key}}` is the literal text `{key}`; braces around anything other than a key or a plain word are kept, so
+JSON and awk programs need no escaping.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 OWN_PLACEHOLDERS: Final = ("script", "python")
 
-# What runs an entry with a `job`. Without -P everything in the workspace's root could stand in for a library.
+# The command of an entry with `job`. Without -P any file in the workspace's root could shadow a library.
 _RUN_JOB: Final = ("{python}", "-P", "-m", "dispatcher.runtime", "attempt")
 
 _WAYS: Final = 'use `setup` or `python` under the method in dispatcher.yaml, or a list: ["bash", "-c", "..."]'
@@ -37,7 +37,7 @@ _WAYS: Final = 'use `setup` or `python` under the method in dispatcher.yaml, or 
 def command_line(method: Method, entry: Entry, script: Path) -> list[str]:
     """The arguments that start `entry`; TemplateError names the entry and the word that cannot be filled.
 
-    Text values arrive as they are, all others as JSON (`true`, `0.5`, `[1, 2]`, `null`).
+    Text values are passed unchanged, all others as JSON (`true`, `0.5`, `[1, 2]`, `null`).
     """
     check_command(method, entry)
     python = os.fspath(interpreter(method.python))
@@ -49,32 +49,32 @@ def command_line(method: Method, entry: Entry, script: Path) -> list[str]:
 
 
 def check_command(method: Method, entry: Entry) -> None:
-    """TemplateError when the entry's command needs a shell; names the method where the command is the method's."""
+    """TemplateError when the entry's command needs a shell; it names the method if the command is the method's."""
     problem = shell_problem(method, entry)
     if problem:
         raise TemplateError(f"{entry.job_id if entry.command is not None else f'method {method.name}'}: {problem}")
 
 
 def shell_problem(method: Method, entry: Entry) -> str:
-    """What in the entry's command needs a shell, and what to write instead; empty when nothing does."""
+    """The part of the entry's command that needs a shell, and what to write instead; empty when nothing does."""
     command = _command(method, entry)
     problem = _shell_syntax(command) if isinstance(command, str) else ""
     return problem and f"command = {shown(command)}: {problem}, and no shell reads it: {_WAYS}"
 
 
 def unfilled(method: Method, entry: Entry) -> list[str]:
-    """The placeholders of the entry's command that the entry does not say."""
+    """The placeholders of the entry's command for which the entry has no value."""
     keys = _keys(_command(method, entry))
-    return [key for key in sorted(keys) if _WORD.fullmatch(key) and key not in OWN_PLACEHOLDERS and not entry.says(key)]
+    return [key for key in sorted(keys) if _WORD.fullmatch(key) and key not in OWN_PLACEHOLDERS and not entry.has(key)]
 
 
 def placeholders(method: Method, entry: Entry) -> frozenset[str]:
-    """The keys that the entry's command names."""
+    """The keys of the placeholders in the entry's command."""
     return _keys(_command(method, entry))
 
 
 def uses_script(method: Method, entry: Entry) -> bool:
-    """Whether the entry's command runs a rendered training script; without one, it needs no template."""
+    """Whether the entry's command runs a rendered training script; otherwise it needs no template."""
     return "script" in _keys(_command(method, entry))
 
 
@@ -106,7 +106,7 @@ def _filled(word: str, known: Mapping[str, Any], entry: Entry) -> str:
         if not _WORD.fullmatch(match[2]):
             return match[0]
         raise TemplateError(
-            f"{entry.job_id}: the command's {shown(word)} has {match[0]}, which the entry does not say"
+            f"{entry.job_id}: the command's {shown(word)} has {match[0]}, which the entry does not have"
             f"{nearest(match[2], known)}; for the braces themselves write {{{match[0]}}}"
         )
 

@@ -1,8 +1,8 @@
-"""Launcher scripts: bash rendered by Jinja2, in which no value is ever raw.
+"""Launcher scripts: bash rendered by Jinja2, in which every value is quoted.
 
-Every `{{ value }}` comes out as one quoted word, a list as quoted words with spaces between; there is no way to ask for
-less. Undefined names are errors. A value inside the template's own quotes would lose its quoting, so the template is
-refused (see `shell.py`). Comments are `{{# ... #}}`. A project's `templates/` overrides the packaged launcher of
+Every `{{ value }}` becomes one quoted word, a list becomes quoted words; quoting cannot be switched off. Undefined
+names are errors. A template with a value inside its own quotes is refused, because the value would lose its quoting
+(see `shell.py`). Comments are `{{# ... #}}`. A launcher in the workspace's `templates/` overrides the packaged one of
 the same name.
 """
 
@@ -48,12 +48,12 @@ def _load(layout: Layout, name: str) -> tuple[Path, jinja2.Template]:
             continue
         except OSError as error:
             raise TemplateError(f"{path}: the launcher cannot be read: {error.strerror}") from None
-    raise TemplateError(f"{layout.templates_dir / name}: there is no such launcher, and the package has none either")
+    raise TemplateError(f"{layout.templates_dir / name}: there is no such launcher, in the package neither")
 
 
 @lru_cache(maxsize=64)
 def _compile(path: Path, mtime_ns: int, size: int) -> jinja2.Template:
-    """`mtime_ns` and `size` are there for the cache: every attempt renders the same launcher, until it changes."""
+    """Compile a launcher. `mtime_ns` and `size` are keys of the cache: attempts share a launcher until it changes."""
     import jinja2
 
     try:
@@ -72,7 +72,7 @@ def _environment() -> jinja2.Environment:
 
     def finalize(value: object) -> str:
         if isinstance(value, jinja2.Undefined):
-            # Raises with the name that is missing.
+            # Raises an error with the missing name.
             return str(value)
         return shell.quoted(value)
 
@@ -83,7 +83,7 @@ def _environment() -> jinja2.Environment:
         keep_trailing_newline=True,
         trim_blocks=True,
         lstrip_blocks=True,
-        # Jinja's own `{#` stands in `${#array[@]}`.
+        # Jinja's default `{#` occurs in `${#array[@]}`.
         comment_start_string="{{#",
         comment_end_string="#}}",
     )

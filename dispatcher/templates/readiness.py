@@ -1,7 +1,7 @@
-"""Whether entries can be started, before any of them is: their commands, templates, interpreters and setups.
+"""Whether entries can be started: checks of their commands, templates, interpreters and setups before a start.
 
-Asking costs next to nothing per entry, so a pod asks before each claim. What depends on one entry's values alone (a
-text that no argument can hold) is found when its attempt is made.
+A check takes microseconds per entry, so a pod makes it before each claim. Faults of a single entry's values (a text
+that no argument can hold) are found when its attempt is made.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from dispatcher.matrix.entry import Entry
 from dispatcher.templates.command import shell_problem, unfilled, uses_script
 from dispatcher.templates.training import missing, parameters
 
-# Entries that each have a command of their own must not fill the memory.
+# A bound on memory, for entries that each have a command of their own.
 _MOST_SHAPES: Final = 10_000
 
 
 class Template(msgspec.Struct, frozen=True):
-    """How a template was when it was last looked at. `fault`: why nothing can be rendered from it."""
+    """A template as it was when last read. `fault`: why it cannot be rendered."""
 
     identity: Any
     fault: str = ""
@@ -34,10 +34,10 @@ class Template(msgspec.Struct, frozen=True):
 
 
 class Readiness:
-    """What keeps the entries of a workspace from being started, as its files were at the last look.
+    """The faults that prevent entries from being started, by the workspace's files as last read.
 
-    `on_pod`: whether this is the host on which they would run; elsewhere a template outside the workspace may be
-    missing only here, and nothing is said about it.
+    `on_pod`: whether the entries would run on this host. On other hosts a missing template outside the workspace is
+    not reported, because the pod may have it.
     """
 
     def __init__(self, config: Config, *, on_pod: bool = True) -> None:
@@ -49,7 +49,7 @@ class Readiness:
         self.unusable: dict[str, str] = {}
 
     def fault(self, entry: Entry) -> str:
-        """Why no host could start the entry; empty when it can be started. Alike for entries with the same fault."""
+        """Why no host could start the entry; empty when it can be started. Entries with the same fault share a text."""
         shape = entry.shape()
         fault = self._faults.get(shape)
         if fault is None:
@@ -66,7 +66,7 @@ class Readiness:
         lacking = unfilled(method, entry)
         if lacking:
             key = lacking[0]
-            return f"the command has {{{key}}}, which the entry does not say{nearest(key, entry.document())}"
+            return f"the command has {{{key}}}, which the entry does not have{nearest(key, entry.document())}"
         if not uses_script(method, entry):
             return ""
         template = self.template(method)
@@ -75,16 +75,16 @@ class Readiness:
         required = missing(template.required, entry, method)
         if not required:
             return ""
-        return f"does not say {', '.join(required)}, which {self.short(str(method.template))} requires ('...')"
+        return f"has no {', '.join(required)}, which {self.short(str(method.template))} requires ('...')"
 
     def unusable_methods(self, methods: Iterable[str]) -> dict[str, str]:
-        """Those of `methods` that this host cannot start, and why; they are kept as `unusable`."""
+        """The `methods` that this host cannot start, each with the reason; also kept as `unusable`."""
         self._methods = frozenset(methods)
         self.unusable = self._method_faults()
         return self.unusable
 
     def has_changed(self) -> bool:
-        """Whether templates or interpreters are no longer as they were; then they are looked at anew."""
+        """Whether templates or interpreters have changed; the changed ones are then read again."""
         changed = [path for path, seen in self._templates.items() if _identity(path) != seen.identity]
         for path in changed:
             del self._templates[path]
@@ -95,22 +95,22 @@ class Readiness:
         return {name: why for name in self._methods if (why := method_fault(self._config.method(name)))}
 
     def templates(self) -> Collection[Path]:
-        """The templates that were looked at."""
+        """The templates that have been read."""
         return self._templates.keys()
 
     def template(self, method: Method) -> Template:
-        """The method's template as it was at the last look."""
+        """The method's template as last read."""
         path = method.template
         known = self._templates.get(path)
         if known is None:
-            known = self._templates[path] = self._look_at(path)
+            known = self._templates[path] = self._read(path)
         return known
 
     def short(self, text: str) -> str:
-        """Paths as people in the workspace write them: these texts stand in tables."""
+        """`text` with paths relative to the workspace, which keeps tables narrow."""
         return text.replace(f"{self._config.layout.root}{os.sep}", "")
 
-    def _look_at(self, path: Path) -> Template:
+    def _read(self, path: Path) -> Template:
         identity = _identity(path)
         if identity is None and not self._on_pod and not path.is_relative_to(self._config.layout.root):
             return Template(None)
@@ -123,19 +123,19 @@ class Readiness:
 
 
 def method_fault(method: Method) -> str:
-    """Why this host cannot start any attempt of the method: its interpreter, or the grammar of its setup."""
+    """Why this host cannot start any attempt of the method: its interpreter or the syntax of its setup."""
     if method.python is not None:
         path = interpreter(method.python)
         if not os.access(path, os.X_OK) or path.is_dir():
             what = "no interpreter" if path == method.python else "a directory without bin/python"
-            return f"python = {method.python}: {what} on this host; make it, or name another one in dispatcher.yaml"
+            return f"python = {method.python}: {what} on this host; create it, or set another one in dispatcher.yaml"
     return _setup_fault(method.setup) if method.setup else ""
 
 
 @lru_cache(maxsize=64)
 def _setup_fault(setup: str) -> str:
-    """What bash says of the grammar of these lines, with the line."""
-    # Only for methods with a setup: a command that shows a table does not pay for the import.
+    """Bash's syntax error in these lines, with the line number; empty when there is none."""
+    # Imported here because only methods with a setup need it, and most commands have none.
     import subprocess
 
     done = subprocess.run(

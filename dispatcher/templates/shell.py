@@ -1,4 +1,4 @@
-"""Quoting for bash, and the proof that a launcher template leaves the quoting alone."""
+"""Quoting for bash, and the check that a launcher template keeps that quoting."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import re
 import shlex
 from collections.abc import Iterable
 
-# A line break ends a comment, so a value with one must not have it literally: bash's $'...' spells it out.
+# A line break would end a comment, so control characters are written as escapes in bash's $'...'.
 _CONTROL = re.compile(r"[\x01-\x1f\x7f]")
 _HEREDOC = re.compile(r"(?<!<)<<-?\s*([\"'\\]?[A-Za-z_]|$)")
-# Bare, these would be read as bash's grammar where a command's name is expected, and `A=b` as an assignment.
+# Unquoted, bash reads these as keywords where a command's name is expected, and `A=b` as an assignment.
 _GRAMMAR = frozenset(
     ["if", "then", "else", "elif", "fi", "case", "esac", "for", "select", "while", "until", "do", "done", "in"]
 ) | {"function", "time", "coproc"}
@@ -20,14 +20,14 @@ Token = tuple[int, str, str]
 
 
 def quoted(value: object) -> str:
-    """`value` as one word of bash, a list as words with spaces between; nothing in it is special any more."""
+    """`value` as one quoted word of bash, a list as several; no character in it is special to bash."""
     if isinstance(value, (list, tuple)):
         return " ".join(quoted(member) for member in value)
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, (str, int, float, os.PathLike)):
         raise TypeError(
-            f"a value of type {type(value).__name__} ({value!r}) is no word of a shell: pass text or a list"
+            f"a value of type {type(value).__name__} ({value!r}) cannot be a word of a shell: pass text or a list"
         )
     text = os.fspath(value) if isinstance(value, os.PathLike) else str(value)
     if "\0" in text:
@@ -41,9 +41,9 @@ def quoted(value: object) -> str:
 
 
 def check_template(tokens: Iterable[Token]) -> None:
-    """Refuse, with the line, a launcher whose own quotes or here-documents stand around a value.
+    """ValueError, with the line, for a launcher with a value inside quotes or with a here-document.
 
-    `"{{ value }}"` would turn the value's quotes into text and let the shell expand what is in it.
+    In `"{{ value }}"` the value's own quotes would become text, and the shell would expand the value.
     """
     scanner = _Scanner()
     before = ""
@@ -54,8 +54,8 @@ def check_template(tokens: Iterable[Token]) -> None:
             scanner.read(text)
         elif kind == "variable_begin":
             if not scanner.takes_a_word():
-                problem = "a value stands inside quotes or after '$' or '\\'"
-                raise ValueError(f"line {line}: {problem}: write it bare, it brings its own quotes")
+                problem = "a value inside quotes or after '$' or '\\'"
+                raise ValueError(f"line {line}: {problem}: write it without quotes, it is quoted when rendered")
             scanner.previous = "x"
         elif kind == "name" and text == "filter" and before == "block_begin":
             raise ValueError(f"line {line}: filter blocks are not possible in a launcher: they could remove quotes")
@@ -64,7 +64,7 @@ def check_template(tokens: Iterable[Token]) -> None:
 
 
 class _Scanner:
-    """Follows bash through a text as far as quoting goes: what encloses the current place, innermost last."""
+    """Tracks bash's quoting through a text: the delimiters that enclose the current position, innermost last."""
 
     def __init__(self) -> None:
         self.enclosing: list[str] = []
@@ -76,7 +76,7 @@ class _Scanner:
         return self.enclosing[-1] if self.enclosing else ""
 
     def takes_a_word(self) -> bool:
-        """Whether a quoted word put here is read as that word."""
+        """Whether bash reads a quoted word inserted here as that word."""
         return self.within in ("", ")", "#") and self.previous != "$" and not self.escaped
 
     def read(self, text: str) -> None:

@@ -1,6 +1,6 @@
-"""What in a command's text only a shell would understand. No shell reads it, so it must be refused, not passed on.
+"""Shell syntax in a command's text. No shell reads commands, so a command that needs one is refused.
 
-Text in single quotes is meant as it is, and so is what follows a backslash outside quotes.
+Text in single quotes is literal, and so is a character after a backslash outside quotes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _EXPANSION: Final = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[^}]*\}?|\(|[0-9@
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
 _LINE_BREAK: Final = "a line break ends a command in a shell: write it on one line (in YAML after `command: >-`)"
 _HOME: Final = re.compile(r"~[A-Za-z0-9_.-]*(?=[/\s]|$)")
-# Words of the shell that are no programs; some systems have programs of these names, which then do nothing of use.
+# Builtins and keywords of the shell; programs of these names, which some systems have, do nothing useful.
 _SHELL_WORD: Final = re.compile(
     r"[.:!{}]|\[\[|source|cd|pushd|popd|export|unset|set|shopt|eval|exec|command|builtin|alias|unalias|declare|typeset|local"
     r"|readonly|let|shift|read|trap|wait|return|exit|ulimit|umask|hash|type|jobs|fg|bg|disown|history|enable|mapfile"
@@ -23,14 +23,14 @@ _SHELL_WORD: Final = re.compile(
 
 
 def shell_syntax(command: str) -> str:
-    """The first thing in `command` that needs a shell, and why, as the end of a sentence; empty when there is none."""
+    """The first part of `command` that needs a shell, and why, as the end of a sentence; empty when there is none."""
     if found := _ASSIGNMENT.match(command.lstrip()):
         return f"{found[0]} before a program sets a variable only in a shell: write it under `env`"
     if found_inside := _outside_quotes(command):
         return found_inside
     words = shlex.split(command)
     if words and _SHELL_WORD.fullmatch(words[0]):
-        return f"{words[0]} is a word of the shell and no program"
+        return f"{words[0]} exists only in a shell"
     return ""
 
 
@@ -51,7 +51,7 @@ def _outside_quotes(text: str) -> str:
                 return _LINE_BREAK
             if quote and following in ("$", "`", "\n"):
                 return f"a backslash before {following!r} in double quotes counts only for a shell"
-            # In double quotes shlex takes a backslash away only from these; else what follows is looked at by itself.
+            # In double quotes shlex removes a backslash only before these two.
             place += not quote or following in ('"', "\\")
         elif quote:
             pass
@@ -64,13 +64,13 @@ def _outside_quotes(text: str) -> str:
 
 
 def _bare(text: str, place: int) -> str:
-    """What is wrong with the character at `place`, which stands outside quotes."""
+    """The fault of the character at `place`, outside quotes; empty when there is none."""
     if operator := _OPERATOR.match(text, place):
         return f"{operator[0]} needs a shell"
     if text[place] == "\n" and text[:place].strip() and text[place:].strip():
         return _LINE_BREAK
     if text[place] == "*":
-        return "* stands for names of files only in a shell (in single quotes it is text)"
+        return "* matches file names only in a shell (in single quotes it is text)"
     if place == 0 or text[place - 1].isspace():
         if home := _HOME.match(text, place):
             return f"{home[0]} is expanded only by a shell: write the path in full"

@@ -1,4 +1,4 @@
-"""Which known word a misspelt one was meant to be. Stricter than difflib: a near miss is an error, not only a hint."""
+"""The known word that a misspelt one probably means. Stricter than difflib, because a match is reported as an error."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import re
 from collections.abc import Iterable
 
 _DIGITS = re.compile(r"\d+")
-# Up to this length one slip makes another word of a word too easily: only a plural or two letters swapped count; with
-# one letter more (data, date) another letter does not count yet.
+# Up to this length most words are one typo apart: only a plural or two swapped letters count. Of words one letter
+# longer, two that differ in one letter (data, date) do not count either.
 _SHORT = 3
 _LONG = 7
 
 
 def near_misses(key: str, known: Iterable[str]) -> list[str]:
-    """Those of `known` that `key` nearly is, the nearest first.
+    """The words of `known` that `key` may be a misspelling of, the nearest first.
 
     One wrong, missing, surplus or swapped letter counts, two in words of seven letters or more; `_`, `-` and capitals
     do not matter. Keys that differ in a number (`layer1`, `layer2`) are different on purpose.
     """
     found = [
-        (slips, word) for word in known if (slips := _slips(_plain(key), _plain(word))) is not None and word != key
+        (typos, word) for word in known if (typos := _typos(_plain(key), _plain(word))) is not None and word != key
     ]
     return [word for _, word in sorted(found)]
 
@@ -29,8 +29,8 @@ def _plain(word: str) -> str:
     return word.replace("_", "").replace("-", "").lower()
 
 
-def _slips(a: str, b: str) -> int | None:
-    """How many slips lead from one to the other; None when they are too many, or on purpose."""
+def _typos(a: str, b: str) -> int | None:
+    """The number of typos between two words; None when they are too many, or deliberate."""
     if _DIGITS.sub("", a) == _DIGITS.sub("", b):
         return 0 if a == b else None
     shorter, longer = sorted((a, b), key=len)
@@ -42,12 +42,12 @@ def _slips(a: str, b: str) -> int | None:
         return None
     if len(longer) <= _SHORT + 1 and len(a) == len(b) and not is_swapped:
         return None
-    slips = _distance(a, b)
-    return slips if slips <= allowed else None
+    typos = _distance(a, b)
+    return typos if typos <= allowed else None
 
 
 def _distance(a: str, b: str) -> int:
-    """Letters to insert, remove, replace, or swap with their neighbour (optimal string alignment)."""
+    """The optimal string alignment distance: letters inserted, removed, replaced, or swapped with a neighbour."""
     cost = [[max(i, j) if min(i, j) == 0 else 0 for j in range(len(b) + 1)] for i in range(len(a) + 1)]
     for i, j in itertools.product(range(1, len(a) + 1), range(1, len(b) + 1)):
         replaced = cost[i - 1][j - 1] + (a[i - 1] != b[j - 1])

@@ -1,12 +1,12 @@
-"""Training scripts: a template is a runnable Python script, and an entry replaces its `PARAMS`.
+"""Training scripts: a template is a runnable Python script whose `PARAMS` an entry replaces.
 
     PARAMS = {
-        "lang": ...,       # required: the entry must say it
+        "lang": ...,       # required: the entry must have it
         "lr": 3e-4,        # a default
-        "job_id": "demo",  # reserved words are available by name as well
+        "job_id": "demo",  # reserved keys are available, too
     }
 
-Only the source range of that one dict changes. Defaults that the entry does not override keep their source text.
+Only the source of that one dict is replaced. Defaults that the entry does not override keep their source text.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
 
 class Template(NamedTuple):
-    """A template cut at its `PARAMS`: the text before the dict, each default's source (None: required), the rest."""
+    """A template split at its `PARAMS`: the text before the dict, each default's source (None: required), the rest."""
 
     head: str
     defaults: Mapping[str, str | None]
@@ -45,21 +45,21 @@ class Template(NamedTuple):
 def render_training(template_path: str | os.PathLike[str], entry: Entry, method: Method) -> str:
     """The script that trains `entry`, to be written with `write_script`; line ends are those of the template.
 
-    What the entry does not say is looked up among the words that its method says (`env`, `gpus` ...), then the
-    template's default stands. TemplateError names template, entry and key.
+    A parameter's value comes from the entry, else from the keys that its method sets (`env`, `gpus` ...), else from the
+    template's default. TemplateError names template, entry and key.
     """
     template = _load(template_path)
-    stated = {**_method_words(method), **entry.document()}
+    given = {**_method_words(method), **entry.document()}
     if method.env or entry.env:
-        stated["env"] = {**method.env, **entry.env}
+        given["env"] = {**method.env, **entry.env}
     lines = []
     missing = []
     for key, default in template.defaults.items():
-        if key in stated:
+        if key in given:
             try:
-                source = _literal(stated[key], template.encoding)
+                source = _literal(given[key], template.encoding)
             except ValueError as error:
-                raise TemplateError(f"{template_path}: {entry.job_id}: {key} = {shown(stated[key])}: {error}") from None
+                raise TemplateError(f"{template_path}: {entry.job_id}: {key} = {shown(given[key])}: {error}") from None
         elif default is None:
             missing.append(key)
             continue
@@ -68,25 +68,25 @@ def render_training(template_path: str | os.PathLike[str], entry: Entry, method:
         lines.append(f"    {_literal(key, template.encoding)}: {source},{template.newline}")
     if missing:
         keys = ", ".join(missing)
-        raise TemplateError(f"{template_path}: {entry.job_id} does not say {keys}, which the template requires ('...')")
+        raise TemplateError(f"{template_path}: {entry.job_id} has no {keys}, which the template requires ('...')")
     return f"{template.head}{{{template.newline}{''.join(lines)}}}{template.tail}"
 
 
 def parameters(template_path: str | os.PathLike[str]) -> dict[str, bool]:
-    """The parameters that the template reads, and whether it requires them; TemplateError when it cannot be used."""
+    """The parameters that the template reads, each with whether it is required; TemplateError for an unusable one."""
     return {key: default is None for key, default in _load(template_path).defaults.items()}
 
 
 def missing(required: Iterable[str], entry: Entry, method: Method) -> list[str]:
-    """Those of the `required` parameters that neither the entry nor its method says."""
+    """The `required` parameters that neither the entry nor its method has."""
     words = _method_words(method)
     if method.env or entry.env:
         words["env"] = {}
-    return [key for key in required if not entry.says(key) and key not in words]
+    return [key for key in required if not entry.has(key) and key not in words]
 
 
 def write_script(path: Path, script: str) -> None:
-    """Write a rendered script in the encoding that it declares; a reader sees all of it or nothing."""
+    """Write a rendered script atomically, in the encoding that it declares."""
     encoding, _ = tokenize.detect_encoding(io.BytesIO(script.encode(errors="surrogateescape")).readline)
     # The byte-order mark of utf-8-sig is in the text already.
     data = script.encode("utf-8" if encoding == "utf-8-sig" else encoding)
@@ -97,10 +97,10 @@ def write_script(path: Path, script: str) -> None:
 
 def _method_words(method: Method) -> dict[str, Any]:
     words: dict[str, Any] = {"gpus": method.gpus, "time_limit": method.time_limit_s, "retries": method.retries or None}
-    stated = {key: value for key, value in words.items() if value is not None}
+    given = {key: value for key, value in words.items() if value is not None}
     if method.resources:
-        stated["resources"] = dict(method.resources)
-    return stated
+        given["resources"] = dict(method.resources)
+    return given
 
 
 def _literal(value: object, encoding: str) -> str:
@@ -109,13 +109,13 @@ def _literal(value: object, encoding: str) -> str:
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
-        # The template declares an encoding in which this text cannot be written.
+        # The template's encoding does not have these characters.
         return ascii(value)
     return text
 
 
 def _check_literal(value: object) -> None:
-    """Only what JSON can say has a literal that reads back as the same value."""
+    """ValueError unless `value` is JSON data: only that has a literal that evaluates to the same value."""
     if isinstance(value, Mapping):
         for key, member in value.items():
             _check_literal(key)
@@ -142,7 +142,7 @@ def _load(path: str | os.PathLike[str]) -> Template:
 
 @lru_cache(maxsize=64)
 def _parse(path: str, mtime_ns: int, size: int) -> Template:
-    """`mtime_ns` and `size` are there for the cache: a thousand entries share one template, until it changes."""
+    """Parse a template. `mtime_ns` and `size` are keys of the cache: entries share a template until it changes."""
     with open(path, "rb") as file:
         data = file.read()
     try:
@@ -166,7 +166,7 @@ def _parse(path: str, mtime_ns: int, size: int) -> Template:
 
 
 def _offset(lines: list[str], line: int, column: int) -> int:
-    """The index in the text of a place in the syntax tree, whose columns count bytes of UTF-8."""
+    """The index in the text of a position in the syntax tree, whose columns count bytes of UTF-8."""
     before = lines[line - 1].encode()[:column].decode()
     return sum(map(len, lines[: line - 1])) + len(before)
 
@@ -209,7 +209,7 @@ def _defaults(path: str, params: ast.Dict, lines: list[str]) -> dict[str, str | 
         end = _offset(lines, value.end_lineno or 0, value.end_col_offset or 0)
         text = source[start:end]
         if "\n" in text or "\r" in text or isinstance(value, ast.NamedExpr):
-            # The range leaves out the parentheses that such a default needs.
+            # The source range does not include the parentheses that such a default needs.
             text = f"({text})"
         defaults[key.value] = None if required else text
     return defaults

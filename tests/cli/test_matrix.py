@@ -90,7 +90,7 @@ def test_check_tries_templates_and_commands(layout: Layout) -> None:
     )
     result = call(layout, "check")
     assert result.exit_code == 1 and "4 problems" in result.stderr
-    assert "lacks: does not say lang, which " in result.stderr
+    assert "lacks: has no lang, which " in result.stderr
     assert "command: the command has {lagn}" in result.stderr and "(did you mean 'lang'?)" in result.stderr
     assert "untold: " in result.stderr and "train_lora.py: there is no such template" in result.stderr
     assert "typo: nothing reads sede (did you mean seed?)" in result.stderr
@@ -129,14 +129,14 @@ sweeps: [{grid: {seed: [1, 2]}}]
     ("change", "fault"),
     [
         ({}, "2 entries of fft (such as s1): nothing reads time_limt (did you mean time_limit?)"),
-        ({"time_limt: 8h": "lnag: es", "lang: es, ": ""}, "does not say lang"),
+        ({"time_limt: 8h": "lnag: es", "lang: es, ": ""}, "has no lang"),
         (
             {"time_limt: 8h": "sede: 3", "{grid: {seed: [1, 2]}}": "{job_id: a}"},
             "a: nothing reads sede (did you mean seed?)",
         ),
         (
             {"time_limt: 8h": "command: cd src"},
-            "cd is a word of the shell and no program, and no shell reads it: use `setup`",
+            "cd exists only in a shell, and no shell reads it: use `setup`",
         ),
         ({"method: fft": "method: lora"}, "templates/train_lora.py: there is no such template"),
     ],

@@ -97,7 +97,7 @@ def test_all_faults_of_a_file_are_listed_at_once() -> None:
         "duplicate job_id: c (entries 4 and 5)",
         "a and A: differ only in case",
         'c: needs = "aa": no entry of this manifest (did you mean a?)',
-        "a -> b -> a: these need one another",
+        "a -> b -> a: a cycle of needs",
     ):
         assert expected in text
     assert len(found) == 9
@@ -177,7 +177,7 @@ def test_null_counts_as_not_said() -> None:
         (b"3", "expected a list of entries"),
         (b'{"job_id": "a", "method": "b"}', "holds a single entry"),
         (b'{"a": 3}', "a = 3: expected an object"),
-        (b'{"a": {"job_id": "b", "method": "m"}}', 'a: job_id = "b": expected the key'),
+        (b'{"a": {"job_id": "b", "method": "m"}}', 'a: job_id = "b": expected the same as its key'),
     ],
 )
 def test_files_that_are_no_manifest_are_told_apart(data: bytes, expected: str) -> None:
@@ -227,7 +227,7 @@ def test_what_is_written_is_what_is_read(
 
 def test_needs_may_name_jobs_that_the_run_state_knows() -> None:
     data = [{"job_id": "a", "method": "m", "needs": ["pretrained"]}]
-    assert "the run state knows no such job" in faults(data)[0]
+    assert "no such job in the run state" in faults(data)[0]
     entries = parse_manifest(json.dumps(data).encode(), "m", ["pretrained"])
     assert entries["a"].needs == ("pretrained",)
 

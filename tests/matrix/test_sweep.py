@@ -53,7 +53,8 @@ def test_a_pattern_that_leaves_a_key_out_is_refused_unless_it_has_one_value(
         assert len(expand(spec)) == len(list(itertools.product(*grid.values())))
     else:
         text = faults(spec)
-        assert "stands for two combinations" in text and f"put {{{out}}} into the job_id pattern" in text
+        assert "duplicate job_id: " in text and "equal combinations" not in text
+        assert f"put {{{out}}} into the job_id pattern" in text
 
 
 @given(st.lists(st.integers(1, 5), min_size=2, max_size=3))
@@ -74,7 +75,7 @@ def test_exclude_drops_and_include_keeps_the_same_points(grid: dict[str, list[An
     kept = expand(sweep(pattern(grid), grid=grid, include=[{key: chosen}]))
     assert kept == [entry for entry in every if entry[key] in chosen]
     if len(kept) == len(every):
-        assert "leave nothing" in faults(sweep(pattern(grid), grid=grid, exclude=[{key: chosen}]))
+        assert "include and exclude drop all of its" in faults(sweep(pattern(grid), grid=grid, exclude=[{key: chosen}]))
     else:
         dropped = expand(sweep(pattern(grid), grid=grid, exclude=[{key: chosen}]))
         assert dropped == [entry for entry in every if entry not in kept]
@@ -185,15 +186,15 @@ def test_all_faults_are_listed_at_once() -> None:
         "defalts: unknown key (did you mean 'defaults'?)",
         "sweep 1: job_id = null: expected a pattern",
         "sweep 1: grid.b = 3: expected a list",
-        "sweep 1: draw: is made by the expansion",
+        "sweep 1: draw: is set by the expansion",
         "sweep 1: zip: expected lists of one length, but c has 1, d has 2",
         "sweep 2: random.seed = null: expected a whole number",
         "sweep 2: random.count = 0: expected a whole number, 1 or more",
         "unknown distribution \"unifrm\" (did you mean 'uniform'?)",
         "the lower end 1 is not below the upper end 0",
-        "sweep 3: job_id: is made by the expansion",
-        "sweep 3: exclude: sed is no key of this sweep (did you mean 'seed'?)",
-        "sweep n: a: stands in more than one of grid, zip and random",
+        "sweep 3: job_id: is set by the expansion",
+        "sweep 3: exclude: sed is not a key of this sweep (did you mean 'seed'?)",
+        "sweep n: a: is in more than one of grid, zip and random",
         "sweep n: derive.d = 3: expected text",
         "sweep n: needs = 4: expected a list of job ids",
         "sweep 5 = 7: expected keys",
@@ -205,9 +206,9 @@ def test_all_faults_are_listed_at_once() -> None:
     ("spec", "expected"),
     [
         ({}, "sweeps = null: expected a list"),
-        (sweep("x_{sed}", grid={"seed": [1]}), "{sed} is no key of the entry (did you mean 'seed'?)"),
+        (sweep("x_{sed}", grid={"seed": [1]}), "{sed} is not a key of the entry (did you mean 'seed'?)"),
         (sweep("x_{seed", grid={"seed": [1]}), "is not a pattern"),
-        (sweep("x_{seed.real}", grid={"seed": [1]}), "{seed.real} is no key of the entry"),
+        (sweep("x_{seed.real}", grid={"seed": [1]}), "{seed.real} is not a key of the entry"),
         (sweep("x_{seed!r}", grid={"seed": [1]}), "is not a pattern"),
         (sweep("x_{seed:03d}", grid={"seed": ["a"]}), "cannot be written in the format '03d'"),
         (
@@ -215,7 +216,7 @@ def test_all_faults_are_listed_at_once() -> None:
             'job_id "x_zh/CN" cannot be used (from method="m", lang="zh/CN")',
         ),
         (sweep("x_{lang}", grid={"lang": ["a", "A"]}), "x_a and x_A: differ only in case"),
-        (sweep("x_{p}", grid={"p": [1, 1]}), "x_1: stands for two equal combinations"),
+        (sweep("x_{p}", grid={"p": [1, 1]}), "duplicate job_id: x_1, for equal combinations in sweep 1 and sweep 1"),
         (sweep("x_{p}", grid={"p": [1]}, needs=["y_*"]), 'needs "y_*": no other job id'),
         (sweep("x_{p}", grid={"p": [1, 2]}, needs=["x_*"]), "x_1 -> x_2 -> x_1"),
         (sweep("x_{p}", defaults={"gpus": -1}, grid={"p": [1]}), "gpus = -1: expected a whole number"),

@@ -49,19 +49,19 @@ def test_nothing_is_claimed_that_cannot_be_started(fleet: Fleet) -> None:
         "lacks", "follows", "no_template", "bad_command", "own_command", "placeholder",
     }  # fmt: skip
     expected = {
-        "lacks": "does not say lang, which",
+        "lacks": "has no lang, which",
         "follows": "root cause: lacks cannot be started",
         "no_template": "train_other.py: there is no such template",
         "bad_command": "&& needs a shell",
-        "own_command": "cd is a word of the shell and no program",
-        "placeholder": "{lagn}, which the entry does not say (did you mean 'lang'?)",
+        "own_command": "cd exists only in a shell",
+        "placeholder": "{lagn}, which the entry does not have (did you mean 'lang'?)",
     }
     reasons = why(fleet)
     status = fleet.run("status")
     for job, text in expected.items():
         assert text in reasons[job], job
         assert text in status or job == "follows", status
-    pod.says("warning: not claimed: lacks: does not say lang")
+    pod.says("warning: not claimed: lacks: has no lang")
 
 
 def test_a_template_that_is_mended_while_the_pod_runs(fleet: Fleet) -> None:

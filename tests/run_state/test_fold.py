@@ -192,7 +192,7 @@ def test_a_corrected_line_of_a_new_job_settles_its_refusal() -> None:
 
 def test_failures_that_name_their_entry_are_alike() -> None:
     """A parameter that the template requires and nobody says: every entry would fail, one after another."""
-    said = "train.py: {} does not say lang, which the template requires"
+    said = "train.py: {} has no lang, which the template requires"
     jobs = ("fft_german_s1", "a", "lora.spanish-2")
     assert len({signature(said.format(job), None, job) for job in jobs}) == 1
     assert signature("fft_german_s10: x", None, "fft_german_s1") != signature("fft_german_s1: x", None, "fft_german_s1")

@@ -224,7 +224,7 @@ def test_an_entry_that_cannot_be_is_refused(workspace: Fleet) -> None:
     for problem in (
         'job = "count letters": expected the key of a class with @job',
         'config = ["text"]: expected keys and values',
-        "only an entry that says `job` has a config",
+        "only an entry with `job` has a config",
         "import = 3: expected one name or a list of names",
     ):
         assert problem in done.stderr, done.stderr

@@ -99,7 +99,7 @@ def test_reserved_words_and_awkward_keys_are_available() -> None:
         (
             "run {lnag}",
             {"lang": "es"},
-            "job: the command's \"{lnag}\" has {lnag}, which the entry does not say (did you mean 'lang'?)",
+            "job: the command's \"{lnag}\" has {lnag}, which the entry does not have (did you mean 'lang'?)",
         ),
         ("run {x}", {"x": "a\0b"}, "job: x = .* holds a NUL character"),
         ("run {x}", {"x": "\ud800"}, "job: x = .* half of a surrogate pair"),

@@ -104,8 +104,8 @@ def test_numbers_booleans_and_paths(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('x="{{ x }}"', "line 1: a value stands inside quotes"),
-        ("\n\nx='{{ x }}'", "line 3: a value stands inside quotes"),
+        ('x="{{ x }}"', "line 1: a value inside quotes"),
+        ("\n\nx='{{ x }}'", "line 3: a value inside quotes"),
         ("x=`echo {{ x }}`", "inside quotes"),
         ('x="$(echo "{{ x }}")"', "inside quotes"),
         ('x="${y:-{{ x }}}"', "inside quotes"),

@@ -123,7 +123,7 @@ def test_words_of_the_method_are_known_by_name(tmp_path: Path) -> None:
 
 
 def test_a_missing_required_parameter_names_template_entry_and_key(template: Path) -> None:
-    with pytest.raises(TemplateError, match=r"train_m.py: job does not say lang, which the template requires"):
+    with pytest.raises(TemplateError, match=r"train_m.py: job has no lang, which the template requires"):
         render_training(template, entry(lr=1), method())
 
 

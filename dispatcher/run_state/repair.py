@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -25,10 +25,8 @@ from dispatcher.run_state.lock import ClaimsLock
 from dispatcher.run_state.lock_choice import HARDLINK, choose_lock, hardlink_is_in_force
 from dispatcher.run_state.rotation import continue_with
 from dispatcher.run_state.states import make_record
+from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
-
-if TYPE_CHECKING:
-    from dispatcher.run_state.store import Store
 
 
 def repair(store: Store) -> list[str]:

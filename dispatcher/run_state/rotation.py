@@ -13,7 +13,7 @@ import gzip
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from dispatcher.base import files
 from dispatcher.run_state import journal
@@ -22,9 +22,8 @@ from dispatcher.run_state.events import Continued, Event
 from dispatcher.run_state.fold import snapshot
 from dispatcher.run_state.generations import encode_generation
 from dispatcher.run_state.journal import Line
-
-if TYPE_CHECKING:
-    from dispatcher.run_state.store import Store
+from dispatcher.run_state.locked_journal import LockedJournal
+from dispatcher.workspace import Layout
 
 # A generation is worth its snapshot when reading it costs several times what reading the snapshot costs.
 _LINES_PER_RECORD: Final = 4
@@ -35,44 +34,44 @@ def is_worthwhile(lines: int, records: int) -> bool:
     return lines > _LINES_PER_RECORD * records + _LEAST_LINES
 
 
-def rotate(store: Store) -> bool:
-    """Begin a new generation; False when somebody else has done so meanwhile."""
-    store.refresh()
-    old = store.generation
+def rotate(locked: LockedJournal) -> bool:
+    """Begin a new generation; False when another process has done so meanwhile."""
+    locked.refresh()
+    replica, layout = locked.replica, locked.layout
+    old = replica.generation
     if old is None:
         return False
-    layout = store.layout
     begun = journal.generations(layout)[-1] + 1
     path = layout.journal(begun)
     with files.shared_umask(layout.root), files.storing("beginning a new generation of the journal in", path):
         try:
             new = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         except FileExistsError:
-            # Somebody else prepares the same generation.
+            # Another process prepares the same generation.
             return False
         # Once the line that puts it in force may have been written, the new file stays.
         may_be_in_force = False
         try:
-            since, base_seq = store.offset, store.seq
-            header, checksum = _write_snapshot(store, new, begun)
-            with store.held() as fd:
-                if store.generation == old:
+            since, base_seq = replica.offset, replica.fold.seq
+            header, checksum = _write_snapshot(locked, new, begun)
+            with locked.held() as fd:
+                if replica.generation == old:
                     tail = files.read_fd(fd, since)
                     files.write_all(new, tail, checksum.length)
                     checksum.add(tail)
                     os.fsync(new)
                     files.sync_directory(layout.journal_dir)
-                    store.begin_append()
+                    locked.begin_append()
                     may_be_in_force = True
-                    continue_with(fd, store.seq + 1, store.by, begun)
-                    store.begin_generation(begun, header, base_seq, checksum)
+                    continue_with(fd, replica.fold.seq + 1, locked.by, begun)
+                    locked.begin_generation(begun, header, base_seq, checksum)
         finally:
             os.close(new)
             if not may_be_in_force:
                 with contextlib.suppress(OSError):
                     os.unlink(path)
         if may_be_in_force:
-            _tidy(store, old, begun)
+            _tidy(layout, old, begun)
     return may_be_in_force
 
 
@@ -90,17 +89,18 @@ def continue_with(fd: int, seq: int, by: str, generation: int) -> None:
         raise
 
 
-def _write_snapshot(store: Store, fd: int, generation: int) -> tuple[bytes, RunningChecksum]:
+def _write_snapshot(locked: LockedJournal, fd: int, generation: int) -> tuple[bytes, RunningChecksum]:
     """The first line of the new file, and the checksum of all of it."""
     now_s = time.time()
-    lines = list(snapshot(store.fold, journal.now_text(now_s), store.by))
+    fold = locked.fold
+    lines = list(snapshot(fold, journal.now_text(now_s), locked.by))
     header = journal.new_header(
         generation,
-        base_seq=store.seq,
+        base_seq=fold.seq,
         records=len(lines),
-        lock=store.fold.lock_kind or store.lock_kind,
+        lock=fold.lock_kind or locked.lock_kind,
         seconds=now_s,
-        after=store.generation or 0,
+        after=locked.replica.generation or 0,
     )
     data = encode_generation(header, lines)
     files.write_all(fd, data, 0)
@@ -109,9 +109,11 @@ def _write_snapshot(store: Store, fd: int, generation: int) -> tuple[bytes, Runn
     return data[: data.find(b"\n") + 1], RunningChecksum(data)
 
 
-def _tidy(store: Store, old: int, begun: int) -> None:
-    """Compress what nobody follows any more; remove what never came into force. Another one may do so just now, too."""
-    layout = store.layout
+def _tidy(layout: Layout, old: int, begun: int) -> None:
+    """Compress the generations that are not read any more, and remove those that never came into force.
+
+    Another process may do so at the same time.
+    """
     for number in journal.generations(layout):
         path = layout.journal(number)
         with contextlib.suppress(FileNotFoundError):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from run_state.lines import JOBS, json_values
 
 from dispatcher.errors import StatusFileError
-from dispatcher.run_state import projection, rotation, status_file
+from dispatcher.run_state import projection, status_file
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.projection import Projector, restore
@@ -96,7 +96,7 @@ def test_what_was_taken_in_of_a_broken_file_is_not_taken_in_again(layout: Layout
     edit(layout, ('"c": {"state": "failed"', '"c": {"state": "queued"'))
     touch(store)
     assert (store.records["a"].state, store.records["c"].state) == (State.FAILED, State.QUEUED)
-    assert rotation.rotate(store)
+    assert store.rotate()
     after_rotation = Store(layout, by="pod-2")
     edit(layout, ('"a": {', '"a": {"priority": 3, '))
     touch(after_rotation)

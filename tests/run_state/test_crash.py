@@ -15,7 +15,6 @@ import pytest
 from run_state.crashing import crash_after
 
 from dispatcher.errors import DamagedJournalError, StaleViewError
-from dispatcher.run_state import rotation
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Blame, Event, Paused, Unpaused
 from dispatcher.run_state.journal import history
@@ -187,7 +186,7 @@ CASES = {
     "projection": Case(stale_status, project),
     "projection over an edit": Case(stale_status_and_edit, project, comes_anyway=True),
     "restore": Case(broken_by_hand, lambda layout: restore(open_store(layout)) and None, unreadable_at_first=True),
-    "new generation": Case(queue_three, lambda layout: rotation.rotate(open_store(layout)) and None),
+    "new generation": Case(queue_three, lambda layout: open_store(layout).rotate() and None),
     "hard-link lock": Case(
         hardlink_workspace, transaction(lambda tx: tx.change("a", Event.HELD, Change(state=State.HELD)))
     ),

@@ -214,7 +214,7 @@ def test_nothing_is_looked_for_under_the_lock(layout: Layout, store: Store, monk
     find = editors.editor_files
 
     def looking(path: Path) -> list[str]:
-        looks.append(store._busy)
+        looks.append(store._journal._busy)
         return find(path)
 
     monkeypatch.setattr(editors, "editor_files", looking)

@@ -9,7 +9,7 @@ import pytest
 
 from dispatcher.base.mounts import Mount
 from dispatcher.errors import LockLostError
-from dispatcher.run_state import lock, rotation
+from dispatcher.run_state import lock
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.end_mark import EndMark
 from dispatcher.run_state.events import Event
@@ -91,7 +91,7 @@ def test_every_change_and_every_generation_moves_the_name(layout: Layout) -> Non
         queue(changing, f"job-{number}")
         generation, length, checksum = changing.position or (0, 0, 0)
         assert names(directory) == [f"{generation:06d}.{length}.{checksum:08x}"]
-    assert rotation.rotate(store)
+    assert store.rotate()
     queue(other, "last")
     assert names(directory) == [f"000002.{other.offset}.{other.position[2]:08x}"]  # type: ignore[index]
     newcomer = Store(layout, by="new")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ import msgspec
 import pytest
 
 from dispatcher.errors import DamagedJournalError, FormatError, LockTimeoutError, StaleViewError, StorageError
-from dispatcher.run_state import journal, rotation
+from dispatcher.run_state import journal
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Blame, Event
+from dispatcher.run_state.first_journal import FirstJournal
 from dispatcher.run_state.projection import Projector
 from dispatcher.run_state.repair import repair
 from dispatcher.run_state.states import Record, State
@@ -303,7 +305,7 @@ def test_history_is_one_story_over_all_generations(layout: Layout) -> None:
     store = grown(layout)
     told = list(journal.history(layout))
     for state, event in ((State.HELD, Event.HELD), (State.QUEUED, Event.REQUEUED)):
-        assert rotation.rotate(store)
+        assert store.rotate()
         with store.transaction() as tx:
             tx.change("c", event, Change(state=state))
         told = [*told, *list(journal.history(layout))[-1:]]
@@ -317,7 +319,7 @@ def test_history_is_one_story_over_all_generations(layout: Layout) -> None:
 
 def test_a_missing_newest_generation_is_not_taken_for_an_older_one(layout: Layout) -> None:
     store = grown(layout)
-    assert rotation.rotate(store)
+    assert store.rotate()
     layout.journal(2).unlink()
     before = tree(layout.run_state)
     for look in (reopened, lambda here: Store(here, by="x").refresh()):
@@ -335,5 +337,5 @@ def test_a_workspace_that_was_unmounted_is_not_begun_anew_below(layout: Layout, 
         layout.root.rename(tmp_path / "elsewhere")
         layout.root.mkdir()
         with pytest.raises(StorageError, match="unmounted"):
-            store._create_journal(2)
+            FirstJournal(layout, "pod-0", time.time, (), None).create(2, "flock")
     assert list(layout.root.iterdir()) == []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.run_state import journal, rotation
+from dispatcher.run_state import journal
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.projection import Projector
@@ -146,7 +146,7 @@ def test_a_copy_that_is_older_than_the_journal_is_one_refusal(layout: Layout) ->
         for job in jobs:
             tx.change(job, Event.REQUEUED, Change(state=State.QUEUED))
     # As years of rotations and a disk that was tidied up leave it.
-    assert rotation.rotate(store)
+    assert store.rotate()
     for generation in journal.generations(layout)[:-1]:
         journal.packed(layout.journal(generation)).unlink()
     newcomer = Store(layout, by="pod-1", manifest_jobs=lambda: set(jobs))
@@ -171,7 +171,7 @@ def test_an_old_line_that_says_what_the_record_says_is_no_edit(layout: Layout, s
         for job in JOBS:
             tx.change(job, Event.EDITED, Change(priority=1))
             tx.change(job, Event.EDITED, Change(priority=None))
-    assert rotation.rotate(store)
+    assert store.rotate()
     for generation in journal.generations(layout)[:-1]:
         os.unlink(journal.packed(layout.journal(generation)))
     newcomer = Store(layout, by="pod-1")

@@ -12,7 +12,6 @@ import forks
 import pytest
 
 from dispatcher.base import host
-from dispatcher.run_state import rotation
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.projection import Projector
@@ -42,7 +41,7 @@ def test_every_file_follows_the_workspace(layout: Layout, umask: int, mode: int)
     lines["a"]["state"] = "quued"
     layout.status_file.write_text(json.dumps(lines), encoding="utf-8")
     Projector(store).write()
-    assert rotation.rotate(store)
+    assert store.rotate()
     store.use_hardlink_lock()
     with store.transaction() as tx:
         tx.change("b", Event.HELD, Change(state=State.HELD))
@@ -99,4 +98,4 @@ def change_as(uid: int, gid: int, layout: Layout, job: str) -> None:
         tx.change(job, Event.QUEUED, Change(state=State.QUEUED))
         tx.make_attempt(job, 1)
     Projector(store).write()
-    rotation.rotate(store)
+    store.rotate()

@@ -10,7 +10,7 @@ from multiprocessing.synchronize import Barrier
 import forks
 import pytest
 
-from dispatcher.run_state import journal, rotation
+from dispatcher.run_state import journal
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Blame, Event, Paused, Refused
 from dispatcher.run_state.states import State
@@ -46,7 +46,7 @@ def test_everybody_finds_the_same_after_it(layout: Layout) -> None:
     elder.refresh()
     waiting.refresh()
     before = said(store)
-    assert rotation.rotate(store)
+    assert store.rotate()
     assert said(store) == before
     assert store.generation == 2
     newcomer = Store(layout, by="newcomer")
@@ -85,7 +85,7 @@ def test_what_is_changed_while_it_is_prepared_is_not_lost(layout: Layout, monkey
             tx.change("e", Event.HELD, Change(state=State.HELD))
 
     once_synced(monkeypatch, overtake)
-    assert rotation.rotate(store)
+    assert store.rotate()
     newcomer = Store(layout, by="newcomer")
     newcomer.refresh()
     other.refresh()
@@ -96,8 +96,8 @@ def test_what_is_changed_while_it_is_prepared_is_not_lost(layout: Layout, monkey
 
 def test_of_two_at_once_one_gives_way(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     store, other = busy(layout), Store(layout, by="other")
-    once_synced(monkeypatch, lambda: rotation.rotate(other))
-    assert not rotation.rotate(store)
+    once_synced(monkeypatch, other.rotate)
+    assert not store.rotate()
     store.refresh()
     assert said(store) == said(other)
     assert journal.generations_in_force(layout) == journal.generations(layout) == [1, 3]
@@ -115,7 +115,7 @@ def test_a_file_that_never_came_into_force_counts_for_nothing_and_goes(layout: L
     newcomer = Store(layout, by="newcomer")
     newcomer.refresh()
     assert said(newcomer) == before
-    assert rotation.rotate(newcomer)
+    assert newcomer.rotate()
     assert journal.generations(layout) == [1, 3]
     assert said(newcomer) == before
 
@@ -145,7 +145,7 @@ def rotate_often(layout: Layout, by: str, together: Barrier) -> None:
     store.refresh()
     together.wait()
     for _ in range(120):
-        rotation.rotate(store)
+        store.rotate()
 
 
 def test_processes_that_rotate_at_the_same_moment_say_nothing(layout: Layout) -> None:

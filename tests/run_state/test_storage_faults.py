@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher.errors import StorageError
-from dispatcher.run_state import journal, rotation, status_file
+from dispatcher.run_state import journal, status_file
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.projection import Projector
@@ -79,7 +79,7 @@ def test_a_full_disk_loses_nothing_and_is_overcome(small_disk: Layout) -> None:
         projector.write()
     assert small_disk.status_file.read_bytes() == text
     with pytest.raises(StorageError, match="the disk is full"):
-        rotation.rotate(store)
+        store.rotate()
     assert journal.generations(small_disk) == [1]
     assert Store(small_disk, by="reader").records == {}
     ballast.unlink()

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from dispatcher.errors import FormatError
-from dispatcher.run_state import journal, rotation
+from dispatcher.run_state import journal
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.states import DEFAULTS, Record, State
@@ -143,7 +143,7 @@ def test_what_a_newer_version_writes_is_kept(store: Store, rotates: bool) -> Non
     with store.transaction() as tx:
         tx.change("a", Event.STARTED, Change(pid=4711))
     if rotates:
-        assert rotation.rotate(store)
+        assert store.rotate()
     reader = Store(store.layout, by="reader")
     reader.refresh()
     for records in (store.records, reader.records):

@@ -1,0 +1,128 @@
+"""The first generation of a journal: empty, or with the records of a status file that is there already."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Container, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from dispatcher.base import files
+from dispatcher.errors import StatusFileError
+from dispatcher.run_state import edits, journal, status_file
+from dispatcher.run_state.adoption import refuse_unadopted
+from dispatcher.run_state.events import AppliedEdit, Event, HandEdit, Refused, SnapshotData
+from dispatcher.run_state.generations import encode_generation, publish
+from dispatcher.run_state.journal import Line
+from dispatcher.workspace import STATUS_FILE, Layout
+
+# Beyond this, a number in `rev` is no line number of ours, and JSON tools no longer keep it exactly.
+_LAST_SEQ: Final = 2**53
+
+
+class FirstLines(msgspec.Struct, frozen=True):
+    """`known` are the records as of `base_seq`, `new` the changes after it."""
+
+    base_seq: int
+    known: list[Line]
+    new: list[Line]
+
+
+def first_lines(lines: Mapping[str, Mapping[str, Any]], *, at: str, by: str, is_foreign: bool) -> FirstLines:
+    """What the lines of a status file become. `is_foreign`: no dispatcher of this workspace has written it. Pure."""
+    # A line of ours keeps its number, by which old copies of the file are judged; one of the lab's gets one.
+    revs = {job: line["rev"] for job, line in lines.items() if type(line.get("rev")) is int}
+    revs = {job: rev for job, rev in revs.items() if 0 < rev < _LAST_SEQ}
+    base = max(revs.values(), default=0)
+    known: list[Line] = []
+    new: list[Line] = []
+    for outcome in edits.adopt(lines, is_foreign=is_foreign):
+        job, fields = outcome.job, outcome.fields()
+        seq = base + len(new) + 1
+        if outcome.event is Event.REFUSED:
+            refusal = Refused(why=outcome.why, line=outcome.line).as_json()
+            new.append(Line(seq=seq, at=at, by=by, event=Event.REFUSED, job=job, data=refusal))
+        elif job in revs:
+            fields["rev"] = revs[job]
+            born = SnapshotData(born=revs[job]).as_json()
+            known.append(Line(seq=base, at=at, by=by, event=Event.SNAPSHOT, job=job, set=fields, data=born))
+        else:
+            # A line without a number is read again before the file is written anew, and is no edit then.
+            read = None if is_foreign else HandEdit(edit=AppliedEdit(0, lines[job])).as_json()
+            new.append(Line(seq=seq, at=at, by=by, event=Event.ADOPTED, job=job, set=fields, data=read))
+    return FirstLines(base, known, new)
+
+
+class FirstJournal:
+    """Creates the journal of a workspace that has none.
+
+    `adopt_from` is another status file than the workspace's own to take the records from. `began_with` is the file
+    with which this process began the journal. `manifests` are those beside which a lab's own status file may be, and
+    `manifest_jobs` gives the jobs of all manifests.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        by: str,
+        wall_clock: Callable[[], float],
+        manifests: Iterable[Path],
+        manifest_jobs: Callable[[], Container[str]] | None,
+    ) -> None:
+        self.adopt_from: Path | None = None
+        self.began_with: Path | None = None
+        self._layout = layout
+        self._by = by
+        self._wall_clock = wall_clock
+        self._manifests = tuple(manifests)
+        self._manifest_jobs = manifest_jobs
+
+    def check(self) -> None:
+        """Raise StateError when a lab's own status file waits to be adopted: its jobs would be queued anew."""
+        if self.adopt_from is None:
+            refuse_unadopted(self._layout, self._manifests)
+
+    def create(self, generation: int, lock_kind: str) -> None:
+        """Under the lock: write the first generation, unless another process does so at the same time."""
+        layout, by = self._layout, self._by
+        path = layout.journal(generation)
+        name = str(self.adopt_from or layout.status_file)
+        with files.storing("reading", name):
+            data = files.read_fresh(name)
+        lines = status_file.parse(data, name) if data is not None and data.strip() else {}
+        self.refuse_unrelated(lines, name)
+        now_s = self._wall_clock()
+        at = journal.now_text(now_s)
+        is_foreign = self.adopt_from not in (None, layout.status_file)
+        first = first_lines(lines, at=at, by=by, is_foreign=is_foreign)
+        header = journal.new_header(
+            generation, base_seq=first.base_seq, records=len(first.known), lock=lock_kind, seconds=now_s
+        )
+        with files.storing("creating the journal", path):
+            # Never the workspace itself: where it was unmounted, a new one would begin on the disk below.
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(layout.journal_dir)
+            if publish(path, encode_generation(header, first.known + first.new)):
+                self.began_with = Path(name)
+            if data is not None and any(line.event is Event.REFUSED for line in first.new):
+                os.makedirs(layout.rejected_dir, exist_ok=True)
+                files.write_unique(layout.rejected_dir / f"{at.replace(':', '')}-{STATUS_FILE}", data)
+
+    def refuse_unrelated(self, lines: Mapping[str, Mapping[str, Any]], name: str) -> None:
+        """Raise StatusFileError when a status file without numbers of ours has no job of any manifest.
+
+        Its keys are then no job ids (`{"jobs": {...}}`), and a journal that begins with it would queue done work anew.
+        """
+        if not lines or self._manifest_jobs is None or any("rev" in line for line in lines.values()):
+            return
+        known = self._manifest_jobs()
+        if not known or any(job in known for job in lines):
+            return
+        raise StatusFileError(
+            f"{name} has no job of any manifest: its first key is {next(iter(lines))!r}; expected "
+            '{"JOB_ID": {"state": "done", ...}, ...} with the ids of the manifest. All jobs would be queued anew. '
+            "Write it so; if it is of other jobs only, move it away. Nothing was changed"
+        )

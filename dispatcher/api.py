@@ -1,4 +1,4 @@
-"""The Python API: a workspace to look at and to change, as the commands do.
+"""The Python API: read and change a workspace, as the commands do.
 
     from dispatcher import Workspace
 
@@ -7,8 +7,8 @@
         print(row["lang"], row["test_bpc"])
     workspace.requeue("fft_*", where={"reason": "out of memory"})
 
-Methods that only look take no lock and write nothing. Methods that change something hold the claims lock for that
-moment, and bring the status file up to date before they return.
+Methods that only read take no lock and write nothing. Methods that change something take the claims lock for a moment
+and update the status file before they return.
 """
 
 from __future__ import annotations
@@ -45,16 +45,18 @@ if TYPE_CHECKING:
     from dispatcher.run_state.journal import Line
 
 Changes = changes.Changes
-# `{"lang": "spa*"}`, or as typed after --where: `["lang=spa*", "seed!=42"]`; every condition must hold.
+# `{"lang": "spa*"}`, or as after --where: `["lang=spa*", "seed!=42"]`. All conditions must hold.
 Where = Mapping[str, str] | Sequence[str] | condition.Where
 
 
 class Workspace:
     """The workspace at `root` (default: `$DISPATCHER_ROOT`, else the current directory).
 
-    `by` is who changes are recorded under, `user@host` when not said. Any method may raise ConfigError (a faulty
-    dispatcher.yaml), UsageError (no workspace there, a name that no job has), StateError (the run state cannot be
-    read) and StorageError; those that change something LockError as well, and then nothing was changed.
+    Changes are recorded under the name `by` (default: `user@host`). Any method may raise ConfigError (a faulty
+    dispatcher.yaml), UsageError (not a workspace, an unknown job), StateError (the run state cannot be read) and
+    StorageError. Methods that change something may also raise LockError; then nothing was changed.
+
+    Methods that take `names` accept job ids and globs such as `fft_*`.
     """
 
     def __init__(self, root: str | os.PathLike[str] | None = None, *, by: str | None = None) -> None:
@@ -63,17 +65,17 @@ class Workspace:
 
     @functools.cached_property
     def config(self) -> Config:
-        """dispatcher.yaml, or the defaults."""
+        """The settings of dispatcher.yaml."""
         return load_config(Layout(self.root))
 
     @property
     def layout(self) -> Layout:
-        """Where everything stands."""
+        """The paths of all files."""
         return self.config.layout
 
     @functools.cached_property
     def store(self) -> Store:
-        """The run state itself, for what has no method here."""
+        """The run state, for operations that have no method here."""
         config = self.config
         return Store(
             config.layout,
@@ -96,21 +98,21 @@ class Workspace:
         return self._reader.read()
 
     def records(self) -> dict[str, Record]:
-        """The record of every job, also of those that only the manifest has (queued, `rev` 0)."""
+        """The record of every job by job id. A job that only the manifest has is queued, with `rev` 0."""
         return dict(self.snapshot().records)
 
     def entries(self) -> dict[str, Entry]:
-        """The entry of every job whose manifest is known: the default one, then others for jobs that it lacks."""
+        """The entry of every job by job id: of the default manifest, then of others for jobs that it does not have."""
         return dict(self.snapshot().entries)
 
     def status(self, *, states: Iterable[str] = (), where: Where = ()) -> Overview:
-        """Counts by state, rows of what runs and what failed, and why the rest waits; times are in seconds."""
+        """Counts by state, running and failed jobs, and why the others wait. Durations are in seconds."""
         unfiltered = self.snapshot()
         jobs = select(unfiltered, (), parse_states(states), _parsed(where))
         return overview(unfiltered.only({job: unfiltered.records[job] for job in jobs}), unfiltered)
 
     def queue(self) -> list[tuple[str, str]]:
-        """Queued jobs in the order in which they are claimed, each with why it does not run yet."""
+        """The queued jobs in the order in which they are claimed, each with the reason why it waits."""
         snapshot = self.snapshot()
         queued = [job for job, record in snapshot.records.items() if record.state is State.QUEUED]
         order = {job: number for number, job in enumerate(snapshot.entries)}
@@ -118,23 +120,28 @@ class Workspace:
         waiting = reasons(snapshot)
         return [(job, waiting.why(job).text) for job in queued]
 
-    def results(self, snapshot: Snapshot | None = None, unsure: list[str] | None = None) -> list[dict[str, Any]]:
-        """One row per job that has been done: `result.json` of the last such attempt and the parameters it ran with.
+    def results(
+        self, *, states: Iterable[str] = (), where: Where = (), unsure: list[str] | None = None
+    ) -> list[dict[str, Any]]:
+        """One row per job that has succeeded: `result.json` of its last such attempt and the parameters it ran with.
 
-        A row has `job_id`, `method`, the parameters, `attempt`, and the result's keys; where both have a key the
-        result's value stands. Jobs that wrote no result have no row. `snapshot`: whose jobs to take. `unsure` gets
-        the jobs whose attempt has left no `entry.json`: their rows have the parameters of today's manifest.
+        A row has `job_id`, `method`, the parameters, `attempt`, and the result's keys; the result wins on equal names.
+        Jobs that wrote no result have no row. Jobs whose attempt has no `entry.json` are appended to `unsure`: their
+        rows have the parameters of the current manifest.
         """
-        return list(self._reader.results(snapshot or self.snapshot(), [] if unsure is None else unsure))
+        snapshot = self.snapshot()
+        jobs = select(snapshot, (), parse_states(states), _parsed(where))
+        chosen = snapshot.only({job: snapshot.records[job] for job in jobs})
+        return list(self._reader.results(chosen, [] if unsure is None else unsure))
 
     def history(self, job: str | None = None) -> Iterator[Line]:
-        """Every change in order, of one job or of all: `seq`, `at` (UTC), `by`, `event`, `job`, `set`, `data`."""
+        """The changes of one job or of all, oldest first: `seq`, `at` (UTC), `by`, `event`, `job`, `set`, `data`."""
         from dispatcher.run_state import journal
 
         return journal.history(self.layout, job)
 
     def pods(self) -> list[PodStatus]:
-        """Every dispatcher that left its file here, and whether it lives as far as this host can know."""
+        """Every pod that has run here, and whether it is alive as far as this host can tell."""
         return list(self.snapshot().pods)
 
     def plan(
@@ -146,54 +153,56 @@ class Workspace:
         where: Where = (),
         changed: bool = False,
     ) -> changes.Plan:
-        """What `requeue`, `hold`, `cancel` or `mark` (`state`: what they lead to) would be about; changes nothing.
+        """The jobs to which `requeue`, `hold`, `cancel` or `mark` would apply. Changes nothing.
 
-        `changed`: only jobs that ran with other parameters than the manifest has now.
+        `state` is the requested state (queued, held, abandoned, done, failed). `changed`: only jobs that ran with other
+        parameters than the manifest has now.
         """
         if not names and not states and not where and not changed:
-            raise UsageError("say which jobs: ids, globs such as 'fft_*', --state or --where key=value")
+            raise UsageError("name the jobs: ids, globs such as 'fft_*', --state or --where key=value")
         return changes.plan(self.snapshot(), state, names, list(states), _parsed(where), changed=changed)
 
-    def carry_out(self, plan: changes.Plan) -> Changes:
-        """Do what was planned, for every job as far as it still makes sense."""
+    def apply(self, plan: changes.Plan) -> Changes:
+        """Apply a plan to every job for which it is still possible."""
         outcome = Changes({}, {}, {}, plan.left_alone)
-        with self.changing() as tx:
+        with self.transaction() as tx:
             for job, seen in plan.jobs.items():
                 decision = changes.decide(plan.state, seen, tx.record(job))
                 if decision.refused:
                     outcome.refused[job] = decision.refused
                 elif decision.event is None:
                     record = tx.record(job)
-                    outcome.unchanged[job] = f"is {record.state if record else State.QUEUED} already"
+                    outcome.unchanged[job] = f"already {record.state if record else State.QUEUED}"
                 else:
                     tx.change(job, decision.event, decision.change)
                     outcome.changed[job] = changes.what_happened(decision.event, seen)
         return outcome
 
     def requeue(self, *names: str, states: Iterable[str] = (), where: Where = (), changed: bool = False) -> Changes:
-        """Queue jobs again: ids, globs, `states`, values that match `where`, `changed`; they are combined with AND.
+        """Queue jobs again. Filters are combined with AND.
 
-        A running job that is named exactly is stopped first. Globs and `where` without `states` mean failed, abandoned
-        and held jobs only. `changed` means jobs that ran with other parameters than the manifest has now, done ones
-        too. Jobs that refuse are in the result's `refused`, with why.
+        A running job that is named exactly is stopped first. Globs and `where` without `states` select failed,
+        abandoned and held jobs only. `changed` selects jobs that ran with other parameters than the manifest has now,
+        including done ones. Jobs that cannot be changed are in the result's `refused`, with the reason.
         """
-        return self.carry_out(self.plan(State.QUEUED, names, states=states, where=where, changed=changed))
+        return self.apply(self.plan(State.QUEUED, names, states=states, where=where, changed=changed))
 
     def hold(self, *names: str, states: Iterable[str] = (), where: Where = ()) -> Changes:
-        """Keep jobs from being claimed until they are requeued; globs mean queued jobs only. Else as `requeue`."""
-        return self.carry_out(self.plan(State.HELD, names, states=states, where=where))
+        """Keep jobs from being claimed until requeued. Globs select queued jobs only. Otherwise like `requeue`."""
+        return self.apply(self.plan(State.HELD, names, states=states, where=where))
 
     def cancel(self, *names: str, states: Iterable[str] = (), where: Where = ()) -> Changes:
-        """Give jobs up (state `abandoned`) and stop those that run. Globs select all jobs that are not done. Otherwise
-        like `requeue`.
+        """Give jobs up and stop those that run; their state becomes `abandoned`.
+
+        Globs select all jobs that are not done. Otherwise like `requeue`.
         """
-        return self.carry_out(self.plan(State.ABANDONED, names, states=states, where=where))
+        return self.apply(self.plan(State.ABANDONED, names, states=states, where=where))
 
     def mark(self, state: State | str, *names: str, states: Iterable[str] = (), where: Where = ()) -> Changes:
-        """Say that jobs which do not run are `done` or `failed`, whatever the dispatchers saw. Else as `requeue`."""
+        """Set the state of jobs that are not running to `done` or `failed`. Otherwise like `requeue`."""
         if state not in VERDICTS:
             raise UsageError(f"{state}: a job can be marked {' or '.join(VERDICTS)}")
-        return self.carry_out(self.plan(State(state), names, states=states, where=where))
+        return self.apply(self.plan(State(state), names, states=states, where=where))
 
     def delete(self, *names: str) -> list[str]:
         """Delete the records of these jobs (ids, globs) and return their ids. Directories and history are kept.
@@ -202,7 +211,7 @@ class Workspace:
         or running; nothing is deleted then.
         """
         jobs = select(self.snapshot(), names)
-        with self.changing() as tx:
+        with self.transaction() as tx:
             known = [job for job in jobs if tx.record(job) is not None]
             busy = [job for job in known if (record := tx.record(job)) and record.state in IN_FLIGHT]
             if busy:
@@ -218,7 +227,7 @@ class Workspace:
         is unknown or paused already.
         """
         check_scope(scope, self.snapshot(), self.config)
-        with self.changing() as tx:
+        with self.transaction() as tx:
             paused = self.store.fold.pauses.get(scope)
             if paused is not None:
                 raise UsageError(f"{scope} is paused already, since {paused.at}: {paused.why}")
@@ -226,20 +235,20 @@ class Workspace:
 
     def unpause(self, scope: str) -> None:
         """Continue claiming within a paused scope. Raises UsageError when it is not paused."""
-        with self.changing() as tx:
+        with self.transaction() as tx:
             pauses = self.store.fold.pauses
             if scope not in pauses:
                 raise UsageError(f"{scope} is not paused" + (nearest(scope, pauses) if pauses else "; nothing is"))
             tx.note(Unpaused(scope=scope))
 
     def clear_refused(self, jobs: Iterable[str] = ()) -> list[str]:
-        """Forget refused hand edits, of these jobs or all; whose they were (`""`: the file as a whole)."""
-        with self.changing() as tx:
+        """Clear refused hand edits of these jobs or of all, and return the jobs (`""`: the file as a whole)."""
+        with self.transaction() as tx:
             known = self.store.fold.refusals
             wanted = list(jobs)
             for job in wanted:
                 if job not in known:
-                    raise UsageError(f"{job}: no hand edit of it was refused" + (nearest(job, known) if known else ""))
+                    raise UsageError(f"{job} has no refused hand edit" + (nearest(job, known) if known else ""))
             cleared = wanted or list(known)
             for job in cleared:
                 tx.note(Cleared(), job=job or None)
@@ -266,9 +275,10 @@ class Workspace:
         return self.layout.pod_drain(pod)
 
     def add(self, entries: Iterable[Mapping[str, Any]], manifest: str | os.PathLike[str] | None = None) -> Manifest:
-        """Append entries (as in matrix.json) to the default manifest, or to another file; what it holds then.
+        """Append entries (as in matrix.json) to the default or another manifest, and return the new manifest.
 
-        Running dispatchers notice at their next poll. ManifestError lists every fault, and nothing is written then.
+        Running dispatchers notice within their poll interval. Raises ManifestError with all faults; nothing is written
+        then.
         """
         from dispatcher.matrix.manifest import load_manifest, write_manifest
 
@@ -279,15 +289,15 @@ class Workspace:
         return write_manifest(path, [*(entry.document() for entry in old), *entries], known)
 
     def attempts(self, job: str) -> list[dict[str, Any]]:
-        """One row per attempt that has a directory, oldest first; `exit_code` is None while it has not ended.
+        """One row per attempt that has a directory, oldest first. `exit_code` is None until it has ended.
 
         Keys: attempt, directory, claimed_by, exit_code, reason, ended_at (UTC), log_bytes.
         """
         return self._reader.attempts(job)
 
     @contextlib.contextmanager
-    def changing(self) -> Iterator[Transaction]:
-        """A transaction; when it is over the status file is brought up to date.
+    def transaction(self) -> Iterator[Transaction]:
+        """A transaction under the claims lock. The status file is updated when it ends.
 
         `tx.change(job, Event.HELD, Change(state=State.HELD))` changes a record; see run_state.events and
         run_state.change.
@@ -302,13 +312,13 @@ class Workspace:
         try:
             projector.write_before_exit()
         except StorageError as error:
-            raise StorageError(f"the change is made, but the status file does not show it yet: {error}") from error
+            raise StorageError(f"the change is recorded, but the status file does not show it yet: {error}") from error
         finally:
             projector.close()
 
 
 def user_at_host() -> str:
-    """Who a person's changes are recorded under."""
+    """The name under which changes by people are recorded."""
     import pwd
 
     from dispatcher.base.host import host_name
@@ -316,7 +326,7 @@ def user_at_host() -> str:
     try:
         name = os.environ.get("LOGNAME") or os.environ.get("USER") or pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
-        # A container may have no name for its user.
+        # In a container the user may have no name.
         name = str(os.getuid())
     return f"{name}@{host_name()}"
 

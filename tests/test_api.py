@@ -64,7 +64,7 @@ def test_changing(workspace):
     assert workspace.hold("fft_*").changed == {"fft_1": "held", "fft_2": "held"}
     assert workspace.requeue(where={"seed": "1"}).changed == {"fft_1": "requeued"}
     assert workspace.cancel("fft_2", "fft_1").changed == {"fft_2": "abandoned", "fft_1": "abandoned"}
-    assert workspace.requeue("base").unchanged == {"base": "is queued already"}
+    assert workspace.requeue("base").unchanged == {"base": "already queued"}
     assert {line.by for line in workspace.history()} == {"script"}
     assert json.loads(workspace.layout.status_file.read_text())["fft_1"]["state"] == "abandoned"
     assert workspace.delete("fft_1") == ["fft_1"]
@@ -79,22 +79,22 @@ def test_a_change_is_seen_by_others(workspace):
 
 
 def test_a_plan_that_has_been_overtaken(workspace):
-    with workspace.changing() as tx:
+    with workspace.transaction() as tx:
         tx.change("fft_2", Event.QUEUED, Change(state=State.QUEUED))
         tx.change("fft_2", Event.CLAIMED, Change(state=State.RUNNING, attempt=1))
         tx.change("fft_2", Event.FAILED, Change(state=State.FAILED))
     plan = workspace.plan(State.QUEUED, ["fft_2"])
-    with workspace.changing() as tx:
+    with workspace.transaction() as tx:
         tx.change("fft_2", Event.REQUEUED, Change(state=State.QUEUED))
         tx.change("fft_2", Event.CLAIMED, Change(state=State.RUNNING, attempt=2))
-    outcome = workspace.carry_out(plan)
+    outcome = workspace.apply(plan)
     # It runs again already: stopping it is not what was wanted.
-    assert outcome.unchanged == {"fft_2": "is running already"}
+    assert outcome.unchanged == {"fft_2": "already running"}
     assert workspace.records()["fft_2"].desired is None
 
 
 def test_forget_refuses_what_is_in_flight(workspace):
-    with workspace.changing() as tx:
+    with workspace.transaction() as tx:
         tx.change("base", Event.QUEUED, Change(state=State.QUEUED))
         tx.change("fft_2", Event.QUEUED, Change(state=State.QUEUED))
         tx.change("base", Event.CLAIMED, Change(state=State.RUNNING, attempt=1))
@@ -117,7 +117,7 @@ def test_add(workspace):
 
 
 def test_errors(workspace, tmp_path):
-    with pytest.raises(UsageError, match="say which jobs"):
+    with pytest.raises(UsageError, match="name the jobs"):
         workspace.requeue()
     with pytest.raises(UsageError, match="did you mean 'fft_1'"):
         workspace.hold("fft1")

@@ -23,33 +23,33 @@ _REFUSED: Final = "refused, held"
 
 
 def adopt_file(layout: Layout, file: Path) -> None:
-    """Take over `file`, and say what became of each line. A second call says that it was done."""
+    """Adopt the records of `file` and print the result. A second call changes nothing."""
     from dispatcher.api import Workspace
     from dispatcher.run_state import journal
     from dispatcher.run_state.adoption import read_lab_file
 
     if not layout.root.is_dir():
-        raise StateError(f"{layout.root}: there is no such directory; name the workspace that holds your manifest")
+        raise StateError(f"{layout.root}: no such directory; name the workspace that has your manifest")
     file = file.absolute()
     workspace = Workspace(layout.root)
     if journal.generations(workspace.layout):
-        _say_done(workspace)
+        _report_adopted(workspace)
         return
     if os.path.lexists(workspace.layout.status_file) and not os.path.samefile(workspace.layout.status_file, file):
         raise StateError(
-            f"{workspace.layout.status_file} is there already, and the next dispatcher begins with it; to begin with "
-            f"{file}, move that one away. Nothing was changed"
+            f"{workspace.layout.status_file} exists already, and the next dispatcher will use it; to use "
+            f"{file} instead, move it away. Nothing was changed"
         )
-    # A file that cannot be used is found before anything is made.
+    # Raises before anything is created if the file cannot be used.
     read_lab_file(file)
     if _take_over(workspace, file):
-        _say(workspace, file)
+        _report(workspace, file)
     else:
-        _say_done(workspace)
+        _report_adopted(workspace)
 
 
 def _take_over(workspace: Workspace, file: Path) -> bool:
-    """Whether it was this process that began the run state, with `file`."""
+    """Create the run state from `file`; False when another process was faster."""
     from dispatcher.base import files
 
     layout, store = workspace.layout, workspace.store
@@ -57,21 +57,21 @@ def _take_over(workspace: Workspace, file: Path) -> bool:
         for directory in (layout.matrix_dir, layout.templates_dir, layout.scripts_dir):
             os.makedirs(directory, exist_ok=True)
     store.adopt_from = file
-    with workspace.changing():
+    with workspace.transaction():
         pass
     return store.began_with == file
 
 
-def _say_done(workspace: Workspace) -> None:
+def _report_adopted(workspace: Workspace) -> None:
     workspace.store.refresh(to_the_end=True)
     count = len(workspace.store.records)
     click.echo(
-        f"{workspace.layout.root}: this was done already: the run state has {counted(count, 'job')}. "
-        "Nothing was changed; `dispatcher status` shows them"
+        f"{workspace.layout.root}: already adopted: the run state has {counted(count, 'job')}. "
+        "Nothing was changed; see `dispatcher status`"
     )
 
 
-def _say(workspace: Workspace, file: Path) -> None:
+def _report(workspace: Workspace, file: Path) -> None:
     from dispatcher.cli.printing import print_rows
     from dispatcher.report.waiting import names_text
     from dispatcher.run_state.adoption import read_lab_file
@@ -86,7 +86,7 @@ def _say(workspace: Workspace, file: Path) -> None:
     if unknown:
         rows.append(("in no manifest, not claimed", unknown))
     print_rows(
-        [{"became": word, "jobs": len(names), "which": names_text(tuple(names))} for word, names in rows], "plain"
+        [{"state": word, "jobs": len(names), "which": names_text(tuple(names))} for word, names in rows], "plain"
     )
     for job, why in list(refused.items())[:_REFUSED_SHOWN]:
         click.echo(f"refused: {job}: {why}")
@@ -94,13 +94,13 @@ def _say(workspace: Workspace, file: Path) -> None:
         click.echo(f"... and {len(refused) - _REFUSED_SHOWN} more: `dispatcher status` lists them")
     if not file.samefile(workspace.layout.status_file):
         click.echo(
-            f"{file} stays as it is, and no dispatcher reads it any more: stop the script that writes it, or let it "
-            f"write {workspace.layout.status_file}"
+            f"{file} is left as it is and no longer read: stop the script that writes it, or let it write "
+            f"{workspace.layout.status_file}"
         )
 
 
 def _rows(outcomes: Iterable[Outcome], refused: Collection[str]) -> list[tuple[str, list[str]]]:
-    """What became of the jobs, in the order of the words' first appearance, and the jobs of each."""
+    """The jobs of each resulting state."""
     from dispatcher.run_state.events import Event
 
     kinds: dict[str, list[str]] = {}

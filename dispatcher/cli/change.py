@@ -18,7 +18,7 @@ from dispatcher.run_state.states import VERDICTS, State
 if TYPE_CHECKING:
     from dispatcher.report.changes import Changes
 
-# More jobs than a person has looked at one by one.
+# More jobs than this need a confirmation.
 _MANY: Final = 20
 
 
@@ -30,7 +30,7 @@ def _yes(function: click.decorators.FC) -> click.decorators.FC:
 @jobs_argument
 @state_option
 @where_option
-@click.option("--changed", is_flag=True, help="Jobs that ran with other parameters than the manifest has now.")
+@click.option("--changed", is_flag=True, help="Select jobs that ran with other parameters than the manifest has now.")
 @_yes
 @json_option
 def requeue(
@@ -38,8 +38,8 @@ def requeue(
 ) -> int:
     """Queue jobs again: ids, globs, --state, --where, --changed; filters are combined with AND.
 
-    A glob or --where alone means failed, abandoned and held jobs; --changed means done ones, too. A running job that is
-    named is stopped first.
+    A glob or --where alone selects failed, abandoned and held jobs; --changed selects done ones, too. A running job
+    that is named exactly is stopped first.
     """
     return _request(State.QUEUED, "requeue", jobs, states, where, changed=changed, yes=yes, as_json=as_json)
 
@@ -53,7 +53,7 @@ def requeue(
 def hold(jobs: tuple[str, ...], states: tuple[str, ...], where: Where, yes: bool, as_json: bool) -> int:
     """Keep jobs from being claimed until they are requeued: ids, globs, --state, --where.
 
-    A glob or --where alone means queued jobs. A running job that is named is stopped.
+    A glob or --where alone selects queued jobs. A running job that is named exactly is stopped.
     """
     return _request(State.HELD, "hold", jobs, states, where, yes=yes, as_json=as_json)
 
@@ -80,9 +80,9 @@ def cancel(jobs: tuple[str, ...], states: tuple[str, ...], where: Where, yes: bo
 @_yes
 @json_option
 def mark(verdict: str, jobs: tuple[str, ...], states: tuple[str, ...], where: Where, yes: bool, as_json: bool) -> int:
-    """Say that jobs which do not run are done or have failed: ids, globs, --state, --where.
+    """Set the state of jobs that are not running to done or failed: ids, globs, --state, --where.
 
-    Their records say that a person set it. A glob or --where alone means jobs that are not done.
+    The reason becomes "set by hand". A glob or --where alone selects jobs that are not done.
     """
     return _request(State(verdict), f"mark {verdict}", jobs, states, where, yes=yes, as_json=as_json)
 
@@ -135,15 +135,15 @@ def _request(
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if len(plan.jobs) > _MANY and not yes and is_terminal:
         click.confirm(f"{verb} {counted(len(plan.jobs), 'job')}?", abort=True)
-    # Without jobs nothing is to be changed, and a look takes no lock.
-    outcome = workspace.carry_out(plan) if plan.jobs else None
+    # Without jobs there is nothing to change, so no lock is taken.
+    outcome = workspace.apply(plan) if plan.jobs else None
     if as_json:
         print_json(outcome or {"changed": {}, "unchanged": {}, "refused": {}, "left_alone": plan.left_alone})
     elif outcome is None:
-        none = "no job ran with other parameters than the manifest has now" if changed else "no such job"
+        none = "no job ran with other parameters than the manifest has now" if changed else "no job matches"
         click.echo(f"nothing to {verb}" if plan.left_alone else f"nothing to {verb}: {none}")
     else:
-        _say(outcome)
+        _print(outcome)
     if plan.unknown and not as_json:
         note(
             f"{counted(len(plan.unknown), 'job')} left alone ({names_text(plan.unknown)}): adopted or marked by "
@@ -158,7 +158,7 @@ def _request(
     return 1 if outcome is not None and outcome.refused else 0
 
 
-def _say(outcome: Changes) -> None:
+def _print(outcome: Changes) -> None:
     if len(outcome.changed) > _MANY:
         kinds = sorted(set(outcome.changed.values()))
         for kind in kinds:

@@ -1,4 +1,4 @@
-"""What the commands have in common: the workspace's root, and options that several of them take."""
+"""The workspace's root, and options that several commands share."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 from dispatcher import contract
 from dispatcher.cli.complete import complete_jobs, complete_words
 from dispatcher.matrix.condition import Where
+from dispatcher.run_state.states import State
 from dispatcher.workspace import Layout
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 FORMATS: Final = ("plain", "github", "latex", "csv", "json")
-STATE_WORDS: Final = ("queued", "submitted", "running", "done", "failed", "abandoned", "held")
+STATE_WORDS: Final = tuple(state.value for state in State)
 
 
 def _keep_root(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
@@ -30,7 +31,7 @@ def _keep_root(ctx: click.Context, _param: click.Parameter, value: str | None) -
 
 
 def root_option() -> click.Option:
-    """`--root DIR`, which every command takes; they find the Layout as the context's object."""
+    """`--root DIR`, an option of every command; the context's object is its Layout."""
     return click.Option(
         ["--root"],
         type=click.Path(exists=True, file_okay=False),
@@ -42,7 +43,7 @@ def root_option() -> click.Option:
 
 
 def add_root_option(command: click.Command) -> None:
-    """Let `command` and what is below it take `--root`."""
+    """Give `command` and its subcommands the option `--root`."""
     if not any(param.name == "root" for param in command.params):
         command.params.append(root_option())
     if isinstance(command, click.Group):
@@ -51,7 +52,7 @@ def add_root_option(command: click.Command) -> None:
 
 
 def layout() -> Layout:
-    """The layout of the workspace that the running command is about."""
+    """The layout of the workspace that the running command works on."""
     found = click.get_current_context().obj
     assert isinstance(found, Layout)
     return found
@@ -65,12 +66,12 @@ def open_workspace() -> Workspace:
 
 
 def read_where(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> Where:
-    """`key=glob` or `key!=glob`, all of which must hold."""
+    """Parse `key=glob` and `key!=glob`; all conditions must hold."""
     return Where.parse(values)
 
 
 def read_list(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[str, ...]:
-    """A list with commas."""
+    """Parse a comma-separated list."""
     return tuple(part.strip() for part in (value or "").split(",") if part.strip())
 
 
@@ -80,7 +81,7 @@ def where_option(function: F) -> F:
         multiple=True,
         callback=read_where,
         metavar="KEY=VALUE",
-        help="Only jobs with this value (a glob), of their entry or record; several must all match.",
+        help="Only jobs with this value (a glob); repeated filters are combined with AND.",
     )(function)
 
 
@@ -91,19 +92,19 @@ def state_option(function: F) -> F:
         multiple=True,
         metavar="STATE",
         shell_complete=complete_words(STATE_WORDS),
-        help="Only jobs in this state; several with commas.",
+        help="Only jobs in this state, or in these (comma-separated).",
     )(function)
 
 
 def format_option(function: F) -> F:
-    """`--format` and its short form `--json`; the command gets `style`."""
-    json_flag = click.option("--json", "style", flag_value="json", help="The same as --format json.")
+    """`--format` and `--json`, passed to the command as `style`."""
+    json_flag = click.option("--json", "style", flag_value="json", help="Same as --format json.")
     choice = click.option("--format", "style", type=click.Choice(FORMATS), default="plain", help="[default: plain]")
     return json_flag(choice(function))
 
 
 def json_option(function: F) -> F:
-    return click.option("--json", "as_json", is_flag=True, help="As JSON.")(function)
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
 
 
 def jobs_argument(function: F, *, required: bool = False) -> F:

@@ -1,4 +1,4 @@
-"""Completion of words by the shell. Silent, whatever is wrong: a message would land in the middle of a command line."""
+"""Shell completion. Errors are swallowed: a message would appear in the middle of a command line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
 def complete_words(words: Sequence[str]) -> Complete:
-    """Complete the last word of a list with commas."""
+    """Complete the last word of a comma-separated list."""
 
     def complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")

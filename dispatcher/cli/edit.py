@@ -1,4 +1,4 @@
-"""`dispatcher edit`: change status lines in an editor, checked before they count, as visudo does."""
+"""`dispatcher edit`: change status lines in an editor; they are checked before they are applied, as with visudo."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 @jobs_argument
 @state_option
 @where_option
-@click.option("--clear-refused", is_flag=True, help="Forget refused hand edits, of these jobs or of all; edit nothing.")
+@click.option("--clear-refused", is_flag=True, help="Only clear refused hand edits, of these jobs or of all.")
 def edit(jobs: tuple[str, ...], states: tuple[str, ...], where: Where, clear_refused: bool) -> None:
-    """Open the status lines of jobs (all, ids, globs, --state, --where) in $EDITOR, and apply what was changed.
+    """Open the status lines of jobs (all, ids, globs, --state, --where) in $EDITOR, and apply the changes.
 
-    Only state (queued, held, abandoned; done and failed where nothing runs), priority and fields of your own can be
-    changed.
+    You can change state (queued, held, abandoned; done or failed if the job is not running), priority, and fields of
+    your own.
     """
     workspace = open_workspace()
     if clear_refused:
@@ -49,15 +49,15 @@ def edit(jobs: tuple[str, ...], states: tuple[str, ...], where: Where, clear_ref
         raise UsageError("nothing to edit: no such job has a status line")
     shown = {job: workspace.store.records[job] for job in chosen}
     before = status_file.render(shown)
-    after = _edit_until_right(workspace, before, shown)
+    after = _edit_until_valid(workspace, before, shown)
     if after is None:
         click.echo("nothing was changed")
     else:
         _apply(workspace, after)
 
 
-def _edit_until_right(workspace: Workspace, before: bytes, shown: Mapping[str, Record]) -> bytes | None:
-    """What the person saved, without faults; None when they changed nothing or gave up."""
+def _edit_until_valid(workspace: Workspace, before: bytes, shown: Mapping[str, Record]) -> bytes | None:
+    """The saved file, free of faults; None when nothing was changed or the person gave up."""
     with _copy(before) as path:
         while True:
             _open_editor(path)
@@ -71,7 +71,7 @@ def _edit_until_right(workspace: Workspace, before: bytes, shown: Mapping[str, R
             for fault in faults:
                 click.echo(f"dispatcher: {fault}", err=True)
             if not sys.stdin.isatty():
-                raise StateError("nothing was applied: correct these and edit again")
+                raise StateError("nothing was applied: correct the lines and edit again")
             if not click.confirm("Edit again?", default=True, err=True):
                 return None
 
@@ -90,13 +90,13 @@ def _open_editor(path: str) -> None:
     try:
         code = subprocess.run([*shlex.split(editor), path], check=False).returncode
     except (OSError, ValueError) as error:
-        raise UsageError(f"the editor {editor!r} cannot be started ({error}): set EDITOR") from None
+        raise UsageError(f"cannot start the editor {editor!r} ({error}): set EDITOR") from None
     if code != 0:
-        raise UsageError(f"the editor {editor!r} ended with exit status {code}: nothing was changed")
+        raise UsageError(f"the editor {editor!r} exited with status {code}: nothing was changed")
 
 
 def _faults(workspace: Workspace, after: bytes, shown: Collection[str]) -> list[str]:
-    """Why what was saved cannot be used, if it cannot."""
+    """What is wrong with the saved file."""
     from dispatcher.run_state import status_file
     from dispatcher.run_state.events import Event
 
@@ -114,11 +114,11 @@ def _faults(workspace: Workspace, after: bytes, shown: Collection[str]) -> list[
 
 
 def _changes(workspace: Workspace, after: bytes) -> list[Outcome]:
-    """What the edited lines change, judged against the records as they are now."""
+    """The changes that the edited lines make to the current records."""
     store = workspace.store
     problem = store.problem
     outcomes = store.judge(after, is_whole=False)
-    # The copy says nothing about whether the real file can be read.
+    # A fault of the copy is not a fault of the status file.
     store.problem = problem
     return outcomes or []
 
@@ -128,7 +128,7 @@ def _apply(workspace: Workspace, after: bytes) -> None:
 
     applied: list[Outcome] = []
     late: list[Outcome] = []
-    with workspace.changing() as tx:
+    with workspace.transaction() as tx:
         for outcome in _changes(workspace, after):
             if outcome.event is Event.REFUSED:
                 late.append(outcome)
@@ -138,6 +138,6 @@ def _apply(workspace: Workspace, after: bytes) -> None:
     for outcome in applied:
         click.echo(f"{outcome.job}: {outcome.event}")
     if late:
-        raise StateError("\n".join(f"{o.job}: has changed while you were editing: {o.why}" for o in late))
+        raise StateError("\n".join(f"{o.job}: changed while you were editing: {o.why}" for o in late))
     if not applied:
         click.echo("nothing was changed")

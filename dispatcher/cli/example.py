@@ -1,4 +1,4 @@
-"""The example that `dispatcher init` lays: text of files, each valid as it stands."""
+"""The files of the example that `dispatcher init` writes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ sweeps:
 """
 
 TEMPLATE: Final = '''\
-"""Fit a line through noisy points by gradient descent. Runs by hand, too: python templates/train_example.py"""
+"""Fit a line through noisy points by gradient descent. Also runs by hand: python templates/train_example.py"""
 
 import random
 import time
 
 from dispatcher.contract import report_progress, report_result
 
-# The dispatcher replaces this one assignment by the entry's values; `...` would mark a required one.
+# The dispatcher replaces this assignment with the job's parameters; `...` would mark a required one.
 PARAMS = {
     "lr": 0.1,
     "seed": 0,
@@ -52,7 +52,7 @@ if __name__ == "__main__":
 '''
 
 SCRIPT: Final = '''\
-"""Write matrix/matrix.json, for sweeps that need more than a specification can say: python scripts/make_matrix.py"""
+"""Write matrix/matrix.json, for what a sweep file cannot express: python scripts/make_matrix.py"""
 
 from pathlib import Path
 

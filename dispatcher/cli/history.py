@@ -1,4 +1,4 @@
-"""`dispatcher history [JOB]`: what happened, who did it, and when."""
+"""`dispatcher history [JOB]`: all changes, with time and author."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("job", required=False, shell_complete=complete_jobs)
-@click.option("-n", "--tail", type=click.IntRange(1), metavar="N", help="Only the last changes.")
+@click.option("-n", "--tail", type=click.IntRange(1), metavar="N", help="Only the last N changes.")
 @json_option
 def history(job: str | None, tail: int | None, as_json: bool) -> None:
-    """List every change of JOB, or of all jobs, in order."""
+    """List the changes of JOB, or of all jobs, oldest first."""
     workspace = open_workspace()
     lines: Iterable[Line] = workspace.history(job)
     if tail is not None:
@@ -36,7 +36,7 @@ def history(job: str | None, tail: int | None, as_json: bool) -> None:
         click.echo(_text(line))
         nothing = False
     if nothing and job is not None and job not in workspace.records():
-        raise UsageError(f"{job}: no job of that name")
+        raise UsageError(f"unknown job {job!r}")
 
 
 def _text(line: Line) -> str:
@@ -44,7 +44,7 @@ def _text(line: Line) -> str:
     from dispatcher.report.tables import one_line
 
     changed = [f"{key}={cell_text(value)}" for key, value in line.set.items() if value is not None]
-    # What was edited stands in `set`; beside it `edit` is for dispatchers that look at the same file again.
+    # `set` has what was edited; `edit` only lets dispatchers recognise the same file later.
     changed += [f"{key}: {cell_text(value)}" for key, value in (line.data or {}).items() if key != "edit"]
     return one_line(
         "  ".join([str(line.seq), line.at, line.by, line.event, line.job or "-", " ".join(changed)]).rstrip()

@@ -1,4 +1,4 @@
-"""`dispatcher init`: a workspace with a small example that runs, or one for a lab that moves in with its own files."""
+"""`dispatcher init`: create a workspace with an example, or adopt the status file of a lab's own script."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from dispatcher.workspace import Layout
 @click.argument("directory", required=False, type=click.Path(file_okay=False))
 @click.option(
     "--adopt", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-    help="Take over the status file of your own script: its records become the run state. No example is written.",
+    help="Adopt the status file of your own script: its records become the run state. No example is written.",
 )  # fmt: skip
 def init(directory: str | None, adopt: Path | None) -> None:
-    """Lay matrix/, run_state/, templates/ and scripts/ in DIRECTORY, with an example that runs without a GPU.
+    """Create a workspace in DIRECTORY: matrix/, run_state/, templates/, scripts/, and an example that needs no GPU.
 
-    With --adopt, DIRECTORY is the workspace (default: the current one); what is there stays as it is.
+    With --adopt, DIRECTORY is the workspace (default: the current one); existing files are not changed.
     """
     if adopt is not None:
         from dispatcher.cli.adopt import adopt_file
@@ -31,11 +31,11 @@ def init(directory: str | None, adopt: Path | None) -> None:
         adopt_file(Layout(directory) if directory is not None else layout(), adopt)
         return
     if directory is None:
-        raise UsageError("name the directory: `dispatcher init DIR`; `dispatcher init --adopt FILE` moves in here")
-    _lay_example(Layout(directory))
+        raise UsageError("name the directory: `dispatcher init DIR` or `dispatcher init --adopt FILE`")
+    _create_example(Layout(directory))
 
 
-def _lay_example(new: Layout) -> None:
+def _create_example(new: Layout) -> None:
     from dispatcher.base import files
     from dispatcher.cli import example
 
@@ -48,7 +48,7 @@ def _lay_example(new: Layout) -> None:
     there = [path for path in (*contents, new.default_matrix, new.run_state) if os.path.lexists(path)]
     if there:
         listed = ", ".join(os.path.relpath(path, new.root) for path in there)
-        raise UsageError(f"{new.root} holds {listed} already: nothing was written. Choose another directory")
+        raise UsageError(f"{new.root} already contains {listed}: nothing was written. Choose another directory")
     with files.storing("laying the workspace in", new.root):
         os.makedirs(new.root, exist_ok=True)
         with files.shared_umask(new.root):
@@ -56,10 +56,10 @@ def _lay_example(new: Layout) -> None:
                 os.makedirs(path.parent, exist_ok=True)
                 files.write_new(path, text.encode())
             os.makedirs(new.run_state)
-    _say_next(new.root)
+    _print_next_steps(new.root)
 
 
-def _say_next(root: Path) -> None:
+def _print_next_steps(root: Path) -> None:
     click.echo(f"{root}: a workspace with an example. Next:\n")
     if root != Path.cwd():
         click.echo(f"  cd {shlex.quote(os.path.relpath(root))}")

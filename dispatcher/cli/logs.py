@@ -1,4 +1,4 @@
-"""`dispatcher logs JOB`: what an attempt has printed."""
+"""`dispatcher logs JOB`: the output of an attempt."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from dispatcher.workspace import AttemptPaths
 
 _BLOCK: Final = 1 << 20
-# A look at the file's size costs microseconds; one at the journal a little more.
+# Reading the file's size costs microseconds, reading the journal a little more.
 _PAUSE_S: Final = 0.2
 _STATE_PAUSE_S: Final = 1.0
 
 
 @click.command()
 @click.argument("job", shell_complete=complete_jobs)
-@click.option("-f", "--follow", is_flag=True, help="Go on until the attempt has ended.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the log until the attempt has ended.")
 @click.option("--attempt", type=click.IntRange(1), metavar="N", help="Which attempt.  [default: the last one]")
 @click.option("-n", "--tail", type=click.IntRange(0), metavar="LINES", help="Only the last lines.")
 def logs(job: str, follow: bool, attempt: int | None, tail: int | None) -> None:
@@ -53,12 +53,12 @@ def _last_attempt(workspace: Workspace, job: str) -> int:
     select(snapshot, [job])
     number = snapshot.records[job].attempt
     if not number:
-        raise StateError(f"{job} has not run yet: there is no log (it is {snapshot.records[job].state})")
+        raise StateError(f"{job} has not run yet: there is no log (state: {snapshot.records[job].state})")
     return number
 
 
 def _open(workspace: Workspace, paths: AttemptPaths, job: str, number: int, follow: bool) -> BinaryIO | None:
-    """The log; with `follow` waits until there is one, None when the attempt ends without."""
+    """Open the log. With `follow`, wait until it exists; None when the attempt ends without one."""
     while True:
         has_ended = _has_ended(workspace, job, number)
         try:
@@ -66,7 +66,7 @@ def _open(workspace: Workspace, paths: AttemptPaths, job: str, number: int, foll
         except FileNotFoundError:
             if not paths.directory.is_dir():
                 known = ", ".join(str(row["attempt"]) for row in workspace.attempts(job)) or "none"
-                raise StateError(f"{job} has no attempt {number} (there are: {known})") from None
+                raise StateError(f"{job} has no attempt {number} (attempts: {known})") from None
             if has_ended or not follow:
                 note(f"attempt {number} of {job} has no log")
                 return None
@@ -74,7 +74,7 @@ def _open(workspace: Workspace, paths: AttemptPaths, job: str, number: int, foll
 
 
 def _copy(file: BinaryIO, out: BinaryIO) -> bool:
-    """Copy what is there; whether there was anything."""
+    """Copy the rest of the file; whether there was any."""
     some = False
     while block := file.read(_BLOCK):
         out.write(block)
@@ -87,7 +87,7 @@ def _copy(file: BinaryIO, out: BinaryIO) -> bool:
 def _follow(workspace: Workspace, file: BinaryIO, out: BinaryIO, job: str, number: int) -> None:
     next_look_s = 0.0
     while True:
-        # Asked before the rest is read: what was written before the end must not be missed.
+        # Checked before the rest is read, so that nothing written before the end is missed.
         has_ended = False
         if time.monotonic() >= next_look_s:
             has_ended = _has_ended(workspace, job, number)
@@ -109,12 +109,12 @@ def _has_ended(workspace: Workspace, job: str, number: int) -> bool:
     record = workspace.store.records.get(job)
     if record is None or record.attempt != number or record.state not in IN_FLIGHT:
         return True
-    # Killed outright, and nobody has recorded it yet.
+    # Killed, and not recorded yet.
     return os.path.exists(paths.alive) and liveness.is_held(paths.alive) is False
 
 
 def _tail_start(file: BinaryIO, lines: int) -> int:
-    """Where the last `lines` lines begin."""
+    """The offset of the last `lines` lines."""
     end = file.seek(0, os.SEEK_END)
     position, found = end, 0
     while position > 0:
@@ -122,7 +122,7 @@ def _tail_start(file: BinaryIO, lines: int) -> int:
         file.seek(start)
         block = file.read(position - start)
         for index in range(len(block) - 1, -1, -1):
-            # The newline that ends the file ends a line and begins none.
+            # A newline at the end of the file does not begin a line.
             if block[index] == 0x0A and start + index != end - 1:
                 found += 1
                 if found == lines:

@@ -1,4 +1,4 @@
-"""`dispatcher`: without a subcommand it runs a pod. Errors become messages and exit codes here and nowhere else."""
+"""`dispatcher`: runs a pod, or a subcommand. The only place where errors become messages and exit codes."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ _CANNOT_PRINT: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
 class _PodOption(click.Option):
     """An option that may also come from `DISPATCHER_<NAME>`.
 
-    A job bears variables of these names that say who it is (DISPATCHER_POD): there they are no options, or a job that
-    calls `dispatcher` would become a second pod of its own pod's name.
+    Ignored inside a job: its environment has variables of these names (DISPATCHER_POD), and a job that calls
+    `dispatcher` must not start a second pod under its own pod's name.
     """
 
     def __init__(self, param_decls: Sequence[str], **attributes: Any) -> None:
@@ -93,41 +93,41 @@ def _read_interval(_ctx: click.Context, _param: click.Parameter, value: str | No
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     epilog="Options of a pod may also come from the environment: DISPATCHER_POD, DISPATCHER_GPUS, "
-    "DISPATCHER_POLL_INTERVAL ... (several --where with spaces between).",
+    "DISPATCHER_POLL_INTERVAL and so on (several --where separated by spaces).",
 )
-@_pod_option("--pod", metavar="NAME", help="Run a pod of this name, unique in the workspace.")
+@_pod_option("--pod", metavar="NAME", help="Run a pod with this name, unique in the workspace.")
 @_pod_option("--gpus", default="", metavar="LIST", help="Its GPUs: 0,1,2,3 or 0-7 or all.")
 @_pod_option(
     "--slots", type=click.IntRange(0), default=0, metavar="N",
-    help="Its CPU slots: for entries that ask for no GPU or do not say.",
+    help="Its CPU slots: for jobs that ask for no GPU or do not specify `gpus`.",
 )  # fmt: skip
 @_pod_option(
     "--jobs-per-gpu", type=click.IntRange(1), default=1, metavar="N",
-    help="How many single-GPU jobs share one GPU.  [default: 1]",
+    help="Number of single-GPU jobs that share one GPU.  [default: 1]",
 )  # fmt: skip
 @_pod_option(
     "--methods", default="", callback=read_list, metavar="LIST",
-    help="Take only entries of these methods.",
+    help="Claim only jobs of these methods.",
 )  # fmt: skip
 @_pod_option(
     "--matrix", "matrix_file", type=click.Path(dir_okay=False), metavar="FILE",
-    help="The manifest.  [default: as dispatcher.yaml says, else matrix/matrix.json]",
+    help="The manifest.  [default: matrix in dispatcher.yaml, else matrix/matrix.json]",
 )  # fmt: skip
 @_pod_option(
     "--where", multiple=True, callback=read_where, metavar="KEY=VALUE",
-    help="Take only entries with this value (a glob); several must all match.",
+    help="Claim only jobs with this value (a glob); repeated filters are combined with AND.",
 )  # fmt: skip
 @_pod_option(
     "--poll-interval", callback=_read_interval, metavar="TIME",
-    help="How late a new entry is noticed at most: seconds, 30s, 10m.",
+    help="Maximum delay until changes by other hosts are noticed: seconds, 30s, 10m.",
 )  # fmt: skip
-@_pod_option("--until-empty", is_flag=True, help="End when nothing is left to do.")
+@_pod_option("--until-empty", is_flag=True, help="End when no job is left to run.")
 @_pod_option("--max-jobs", type=click.IntRange(1), metavar="N", help="End after this many jobs.")
-@_pod_option("--dry-run", is_flag=True, help="Show what a start would do and why, and change nothing.")
-@click.option("--json", "as_json", is_flag=True, help="With --dry-run: as JSON.")
+@_pod_option("--dry-run", is_flag=True, help="Show what a start would do and why; change nothing.")
+@click.option("--json", "as_json", is_flag=True, help="With --dry-run: print JSON.")
 @_pod_option(
     "--on-exit", type=click.Choice(["drain", "stop", "leave"]), default="drain",
-    help="What the first SIGINT or SIGTERM does: let jobs finish, stop and requeue them, or let them run on.",
+    help="On the first SIGINT or SIGTERM: let jobs finish, stop and requeue them, or leave them running.",
 )  # fmt: skip
 @click.version_option(package_name="dispatcher")
 @click.pass_context
@@ -140,7 +140,7 @@ def cli(ctx: click.Context, /, **given: Any) -> int:
     if ctx.invoked_subcommand is not None:
         if typed:
             option = next(param.opts[0] for param in ctx.command.params if param.name == typed[0])
-            raise click.UsageError(f"{option} is an option of a pod and does not go with `{ctx.invoked_subcommand}`")
+            raise click.UsageError(f"{option} is an option of a pod and cannot be used with `{ctx.invoked_subcommand}`")
         return 0
     from_environment = [n for n in given if ctx.get_parameter_source(n) is ParameterSource.ENVIRONMENT]
     if not typed and not from_environment:
@@ -168,14 +168,14 @@ def _run(given: dict[str, Any]) -> int:
 
 
 def _say(line: str) -> None:
-    """Print a line of a pod, which goes on when its log's disk is full or its reader has gone.
+    """Print a line of a pod's log. The pod continues when the disk is full or the reader has gone.
 
-    Ctrl-C also ends the `tee` of `dispatcher ... | tee log`: the jobs are to finish all the same.
+    Ctrl-C also ends the `tee` of `dispatcher ... | tee log`, and the jobs must finish all the same.
     """
     try:
         click.echo(line)
     except BrokenPipeError:
-        _print_nowhere()
+        _discard_output()
     except OSError as error:
         if error.errno not in _CANNOT_PRINT:
             raise
@@ -187,7 +187,7 @@ def _options(where: Layout, given: dict[str, Any]) -> PodOptions:
 
     pod = given["pod"] or ("dry-run" if given["dry_run"] else None)
     if not pod:
-        raise UsageError("a pod needs a name that no other pod of the workspace has: --pod NAME")
+        raise UsageError("a pod needs a name that is unique in the workspace: --pod NAME")
     try:
         parse_name(pod)
     except BadValueError as error:
@@ -210,7 +210,7 @@ def _options(where: Layout, given: dict[str, Any]) -> PodOptions:
 
 
 def find_manifest(where: Layout, name: str | None) -> Path | None:
-    """The manifest that `--matrix` names: from the current directory, the workspace's root or its matrix/."""
+    """The path of `--matrix NAME`: in the current directory, the workspace's root or its matrix/."""
     from pathlib import Path
 
     if name is None:
@@ -238,13 +238,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return _leave_broken_pipe()
     except SystemExit as error:
-        # click ends the process itself when it finds the pipe broken, and after completing a shell's word.
+        # click itself exits on a broken pipe, and after shell completion.
         return _leave_broken_pipe() if error.code == 1 else int(error.code or 0)
     except OSError as error:
         if error.filename is not None or error.errno not in _CANNOT_PRINT:
             raise
-        _print_nowhere()
-        click.echo(f"dispatcher: the output cannot be written: {error.strerror}", err=True)
+        _discard_output()
+        click.echo(f"dispatcher: cannot write the output: {error.strerror}", err=True)
         return 1
 
 
@@ -256,18 +256,18 @@ def _message(error: Exception) -> str:
 
 
 def _leave_broken_pipe() -> int:
-    """The reader has gone (`dispatcher status | head`): say nothing, and let nothing be said at the end either."""
-    _print_nowhere()
+    """The reader has gone (`dispatcher status | head`): exit without a message."""
+    _discard_output()
     return _BROKEN_PIPE
 
 
-def _print_nowhere() -> None:
+def _discard_output() -> None:
     with open(os.devnull, "w") as nothing:
         os.dup2(nothing.fileno(), sys.stdout.fileno())
 
 
 def _open_closed_streams() -> None:
-    """Give /dev/null to streams that are closed (`>&-`): else the next file that is opened would get their number."""
+    """Open /dev/null for closed streams (`>&-`): otherwise the next opened file would get their descriptor."""
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             nothing = os.open(os.devnull, os.O_RDWR)

@@ -1,4 +1,4 @@
-"""`dispatcher matrix make|check|show`: what there is to run, before anything runs."""
+"""`dispatcher matrix make | check | show`: manifests and sweep files."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.manifest import Manifest, load_manifest, write_manifest
 from dispatcher.workspace import Layout
 
-# More columns than this do not fit a terminal.
+# More columns than this do not fit on a terminal.
 _MOST_COLUMNS = 8
 
 
 @click.group()
 def matrix() -> None:
-    """Make, check and show manifests."""
+    """Create, check and show manifests."""
 
 
 @matrix.command()
-@click.argument("spec", type=click.Path(path_type=Path))
+@click.argument("sweep", type=click.Path(path_type=Path))
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="The manifest to write [default: the workspace's]."
 )
 @click.pass_obj
-def make(layout: Layout, spec: Path, output: Path | None) -> None:
-    """Write the manifest that the sweep specification SPEC stands for, unless `matrix check` would refuse it."""
+def make(layout: Layout, sweep: Path, output: Path | None) -> None:
+    """Write the manifest that the sweep file SWEEP expands to, unless `matrix check` would refuse it."""
     from dispatcher.matrix.sweep import expand
     from dispatcher.templates.check import check_entries
 
@@ -51,7 +51,7 @@ def make(layout: Layout, spec: Path, output: Path | None) -> None:
         if findings.faults or findings.misspelt:
             raise ManifestError(f"{target}, which was not written", [*findings.faults, *findings.misspelt])
 
-    manifest = write_manifest(target, expand(spec), known_ids(config.layout), refuse_faults)
+    manifest = write_manifest(target, expand(sweep), known_ids(config.layout), refuse_faults)
     click.echo(f"{target}: {_count(manifest.entries.values())}")
 
 
@@ -59,9 +59,9 @@ def make(layout: Layout, spec: Path, output: Path | None) -> None:
 @click.argument("manifest", required=False, type=click.Path(path_type=Path))
 @click.pass_context
 def check(context: click.Context, manifest: Path | None) -> None:
-    """List every fault of MANIFEST, and parameters that no template reads; exit status 1 if there are faults.
+    """List all faults of MANIFEST, and parameters that no template reads. The exit status is 1 if there are faults.
 
-    A parameter that nothing reads is a fault when it nearly is a word that something reads, such as `time_limt`.
+    A parameter that nothing reads is a fault if it looks misspelt, such as `time_limt`.
     """
     from dispatcher.templates.check import check_entries
 
@@ -85,10 +85,10 @@ def check(context: click.Context, manifest: Path | None) -> None:
 @matrix.command()
 @click.argument("manifest", required=False, type=click.Path(path_type=Path))
 @where_option
-@click.option("--json", "as_json", is_flag=True, help="The entries as a JSON list.")
+@click.option("--json", "as_json", is_flag=True, help="Print the entries as a JSON list.")
 @click.pass_obj
 def show(layout: Layout, manifest: Path | None, where: Where, as_json: bool) -> None:
-    """Show the entries of MANIFEST with the parameters in which they differ."""
+    """Show the jobs of MANIFEST with the parameters in which they differ."""
     config = load_config(layout)
     loaded = load_manifest(manifest or config.matrix, known_ids(config.layout))
     entries = [entry for entry in loaded.entries.values() if where.holds(entry.value)]
@@ -102,9 +102,9 @@ def show(layout: Layout, manifest: Path | None, where: Where, as_json: bool) -> 
 
 
 def known_ids(layout: Layout) -> frozenset[str]:
-    """The jobs that the status file knows, whichever manifest they come from; none where it cannot be read.
+    """The job ids of the status file, which other jobs may need; empty when it cannot be read.
 
-    Whoever reads the run state in earnest says what is wrong with the file; here it only widens what may be needed.
+    Commands that read the run state report what is wrong with the file.
     """
     import msgspec
 
@@ -116,9 +116,9 @@ def known_ids(layout: Layout) -> frozenset[str]:
 
 
 def _job_faults(config: Config, manifest: Manifest) -> list[str]:
-    """Faults of the entries that say `job`: whether there is such a job, and whether it takes their configuration.
+    """Faults of the entries with a `job`: unknown job classes and configurations that their class refuses.
 
-    Only the jobs' own code knows, and it may import JAX: another process asks it, of the interpreter that runs the job.
+    Checked in another process, by the interpreter that runs the job, because the jobs' code may import JAX.
     """
     by_python: dict[Path, list[dict[str, Any]]] = {}
     for entry in manifest.entries.values():
@@ -140,13 +140,13 @@ def _ask(root: Path, python: Path, entries: list[dict[str, Any]]) -> list[str]:
             check=False,
         )
     except OSError:
-        # That there is no such interpreter is a fault of the method already.
+        # A missing interpreter has been reported as a fault of the method.
         return []
     if done.returncode:
         last = (done.stderr.strip() or "no reason given").splitlines()[-1]
         click.echo(f"warning: the entries with a job could not be checked: {last}", err=True)
         return []
-    # What a job's own module prints when it is imported stands above.
+    # The lines above it are what the jobs' own modules print on import.
     found = json.loads(done.stdout.splitlines()[-1])
     return list(dict.fromkeys(f"{job_id}: {fault}" for job_id, faults in found.items() for fault in faults))
 
@@ -167,7 +167,7 @@ def _table(entries: list[Entry]) -> str:
 
 
 def _cell(value: object) -> str:
-    """One line, whatever the value is."""
+    """The value on one line."""
     text = "" if value is None else text_of(value)
     if not text.isprintable():
         text = json.dumps(text, ensure_ascii=False)
@@ -175,7 +175,7 @@ def _cell(value: object) -> str:
 
 
 def _varying(entries: list[Entry]) -> list[str]:
-    """The keys in which the entries differ, those with the fewest different values first: they tell groups apart."""
+    """The keys in which the entries differ. The ones with the fewest different values are kept: they form groups."""
     documents = [entry.document() for entry in entries]
     keys = dict.fromkeys(key for document in documents for key in document)
     counts = {key: len({text_of(document.get(key)) for document in documents}) for key in keys}

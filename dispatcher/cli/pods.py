@@ -21,11 +21,17 @@ _CLEAR: Final = "\x1b[H\x1b[2J"
 
 
 @click.command()
-@click.option("--watch", is_flag=True, help="Show it again and again; tells how long heartbeats have not risen.")
-@click.option("--interval", type=click.FloatRange(0.1), default=2.0, metavar="SECONDS", help="How often.  [default: 2]")
+@click.option("--watch", is_flag=True, help="Repeat until Ctrl-C; also shows how long heartbeats have not changed.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.1),
+    default=2.0,
+    metavar="SECONDS",
+    help="[default: 2]",
+)
 @json_option
 def pods(watch: bool, interval: float, as_json: bool) -> None:
-    """List the pods, their slots, and what runs on these."""
+    """List the pods, their slots, and the jobs on them."""
     workspace = open_workspace()
     _show(workspace, as_json)
     if not watch:
@@ -57,7 +63,7 @@ def _show(workspace: Workspace, as_json: bool) -> None:
         click.echo()
         used = [name for name in slots[0] if any(row[name] for row in slots)]
         print_rows(slots, "plain", used)
-    _say_notes(snapshot)
+    _print_notes(snapshot)
 
 
 def _shown_pod(row: dict[str, Any]) -> dict[str, Any]:
@@ -94,7 +100,7 @@ def _shown_slot(row: dict[str, Any], *, names_outlet: bool) -> dict[str, Any]:
     }
 
 
-def _say_notes(snapshot: Snapshot) -> None:
+def _print_notes(snapshot: Snapshot) -> None:
     for pod in snapshot.pods:
         for line in pod.info.notes if _is_worth_reading(pod) else ():
             click.echo(f"{pod.info.pod}: {line}")

@@ -1,4 +1,4 @@
-"""How the commands print: tables, JSON and notes, with colour on a terminal only."""
+"""Printing of tables, JSON and notes; colour on a terminal only."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def wants_colour() -> bool:
 
 
 def coloured(_column: str, cell: str) -> str:
-    """A cell that begins with a state's word, in that state's colour."""
+    """A cell that begins with the name of a state, in that state's colour."""
     colour = _COLOURS.get(cell.partition(" ")[0])
     return click.style(cell, fg=colour) if colour else cell
 
 
 def print_rows(rows: Rows, style: str, columns: Sequence[str] | None = None, *, none: str = "") -> None:
-    """Print rows as a table, or the line `none` for people when there are no rows."""
+    """Print rows as a table, or the text `none` when there are no rows."""
     from dispatcher.report.tables import render
 
     if not rows and none and style not in ("csv", "json"):
@@ -51,5 +51,5 @@ def print_json(value: Any) -> None:
 
 
 def note(text: str) -> None:
-    """Something that a person should know, beside the answer."""
+    """Print a note to stderr."""
     click.echo(click.style("note: ", fg="yellow") + text, err=True)

@@ -1,9 +1,10 @@
-"""`dispatcher results`: what the jobs that are done have found out."""
+"""`dispatcher results`: the results of jobs."""
 
 from __future__ import annotations
 
 import click
 
+from dispatcher.base.messages import counted
 from dispatcher.cli.common import format_option, open_workspace, read_list, state_option, where_option
 from dispatcher.cli.printing import note, print_rows
 from dispatcher.errors import UsageError
@@ -11,11 +12,15 @@ from dispatcher.matrix.condition import Where
 
 
 @click.command()
-@click.option("--rows", callback=read_list, metavar="KEYS", help="The keys whose values go down, e.g. lang.")
-@click.option("--cols", callback=read_list, metavar="KEYS", help="The keys whose values go across, e.g. method.")
-@click.option("--value", metavar="KEY", help="The result that the cells show.")
+@click.option("--rows", callback=read_list, metavar="KEYS", help="Keys whose values become rows, e.g. lang.")
+@click.option("--cols", callback=read_list, metavar="KEYS", help="Keys whose values become columns, e.g. method.")
+@click.option("--value", metavar="KEY", help="The result shown in the cells.")
 @click.option("--agg", callback=read_list, default="mean", metavar="LIST", help="mean,std,median,min,max,sum,best,n.")
-@click.option("--best", type=click.Choice(["min", "max"]), help="Which value the aggregate best takes.")
+@click.option(
+    "--best",
+    type=click.Choice(["min", "max"]),
+    help="The value that the aggregate best takes.",
+)
 @where_option
 @state_option
 @format_option
@@ -29,30 +34,26 @@ def results(
     states: tuple[str, ...],
     style: str,
 ) -> None:
-    """Show the results of jobs that are done, with the parameters that they ran with.
+    """Show the results of jobs, with the parameters that they ran with.
 
-    Without options one row per job. With --rows, --cols and --value a pivot:
+    Without options, one row per job. With --rows, --cols and --value, a pivot table:
     dispatcher results --rows lang --cols method --value test_bpc --agg mean,std,best,n --best min
     """
     from dispatcher.report.pivot import pivot, without_value
-    from dispatcher.report.selection import parse_states, select
 
-    workspace = open_workspace()
-    snapshot = workspace.snapshot()
-    jobs = select(snapshot, (), parse_states(states), where)
     unsure: list[str] = []
-    table = workspace.results(snapshot.only({job: snapshot.records[job] for job in jobs}), unsure)
+    table = open_workspace().results(states=states, where=where, unsure=unsure)
     if unsure:
         note(
-            f"{len(unsure)} results have the parameters of today's manifest, because their attempts left no "
-            f"entry.json: {', '.join(unsure[:3])}"
+            f"{counted(len(unsure), 'result')} with the parameters of the current manifest, because their attempts "
+            f"have no entry.json: {', '.join(unsure[:3])}"
         )
     if not (rows or cols or value):
         print_rows(table, style, none="no results yet")
         return
     if value is None:
-        raise UsageError("a pivot needs a value: --value KEY, for example --value test_bpc")
+        raise UsageError("a pivot table needs a value: add --value KEY, for example --value test_bpc")
     lacking = without_value(table, value)
     print_rows(pivot(table, rows, cols, value, agg, best), style, none="no results yet")
     if lacking and len(lacking) < len(table):
-        note(f"{len(lacking)} results without {value} are left out: {', '.join(lacking[:3])}")
+        note(f"{counted(len(lacking), 'result')} without {value} left out: {', '.join(lacking[:3])}")

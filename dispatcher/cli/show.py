@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 @click.argument("job", shell_complete=complete_jobs)
 @json_option
 def show(job: str, as_json: bool) -> None:
-    """Show the record of JOB, what it ran with and its attempts, and why it waits.
+    """Show the record of JOB, its parameters, its attempts, and why it waits.
 
-    Where the manifest says something else by now, both are shown.
+    If the manifest differs from what the job ran with, both are shown.
     """
     from dispatcher.report.overview import job_row
     from dispatcher.report.selection import select
@@ -60,7 +60,7 @@ def show(job: str, as_json: bool) -> None:
 
 
 def _changes(snapshot: Snapshot, job: str) -> list[dict[str, Any]]:
-    """What the last attempt ran with and the manifest says otherwise by now."""
+    """The keys in which the last attempt differs from the manifest."""
     from dispatcher.report.ran import differences
 
     listed, ran = snapshot.entries.get(job), snapshot.last_ran(job)
@@ -68,20 +68,20 @@ def _changes(snapshot: Snapshot, job: str) -> list[dict[str, Any]]:
 
 
 def _source(snapshot: Snapshot, job: str) -> str:
-    """Where the values that are shown come from."""
+    """The source of the values that are shown."""
     from dispatcher.report.ran import is_unknown, last_counts
 
     record = snapshot.records[job]
     if is_unknown(record) and not last_counts(record):
-        return "(from the manifest: no attempt of ours says what the job ran with)"
+        return "(from the manifest: it is unknown what the job ran with)"
     if not record.attempt:
         return "(from the manifest: it has not run)"
     if snapshot.last_ran(job) is None:
-        return f"(from the manifest: attempt {record.attempt} has left no entry.json, so what it ran with is unknown)"
+        return f"(from the manifest: attempt {record.attempt} has no entry.json, so it is unknown what it ran with)"
     if job not in snapshot.entries:
-        return f"(what attempt {record.attempt} ran with: no manifest lists the job)"
+        return f"(what attempt {record.attempt} ran with: the job is in no manifest)"
     if snapshot.entry(job) is snapshot.entries[job] and _changes(snapshot, job):
-        return "(from the manifest: the next attempt runs with these)"
+        return "(from the manifest: the next attempt will run with these values)"
     return f"(what attempt {record.attempt} ran with)"
 
 
@@ -93,7 +93,7 @@ def _facts(snapshot: Snapshot, job: str) -> list[dict[str, Any]]:
     row = job_row(snapshot, job)
     facts: dict[str, Any] = {key: value for key, value in snapshot.records[job].fields().items() if value != ""}
     if job in snapshot.edited:
-        facts["edited"] = "by hand, not yet taken in"
+        facts["edited"] = "by hand, not applied yet"
     if job in snapshot.unqueued:
         facts["rev"] = "no dispatcher has queued it yet"
     if job in snapshot.external:

@@ -1,4 +1,4 @@
-"""`dispatcher status`: how the jobs stand."""
+"""`dispatcher status`: the state of all jobs."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _ALWAYS: Final = ("job", "state")
 _FAILED_SHOWN: Final = 10
 _HOME, _TO_LINE_END, _TO_END = "\x1b[H", "\x1b[K", "\x1b[J"
 _CLEAR: Final = "\x1b[2J"
-# Lines that are longer than the terminal is wide are cut off, or wrapped again.
-_CUT, _WRAP = "\x1b[?7l", "\x1b[?7h"
+# Long lines are truncated, or wrapped again.
+_TRUNCATE, _WRAP = "\x1b[?7l", "\x1b[?7h"
 
 
 class Request:
-    """What the command line asks to see."""
+    """The options of the command."""
 
     def __init__(self, by: tuple[str, ...], where: Where, states: tuple[str, ...], style: str) -> None:
         self.by = by
@@ -42,19 +42,25 @@ class Request:
         self.style = style
 
     @property
-    def is_narrowed(self) -> bool:
+    def is_filtered(self) -> bool:
         return bool(self.where or self.states)
 
 
 @click.command()
-@click.option("--by", callback=read_list, metavar="KEYS", help="Counts of states by these keys, e.g. lang,method.")
-@click.option("--watch", is_flag=True, help="Show it again and again until Ctrl-C.")
-@click.option("--interval", type=click.FloatRange(0.1), default=2.0, metavar="SECONDS", help="How often.  [default: 2]")
+@click.option("--by", callback=read_list, metavar="KEYS", help="Count states by these keys, e.g. lang,method.")
+@click.option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.1),
+    default=2.0,
+    metavar="SECONDS",
+    help="[default: 2]",
+)
 @where_option
 @state_option
 @format_option
 @click.option(
-    "--restore", is_flag=True, help="Write a status file that cannot be read anew; the old one is kept in rejected/."
+    "--restore", is_flag=True, help="Replace a status file that cannot be read; the old one is kept in rejected/."
 )
 def status(
     by: tuple[str, ...],
@@ -65,7 +71,7 @@ def status(
     style: str,
     restore: bool,
 ) -> None:
-    """Show how the jobs stand: counts, what runs and how long it will still take, why the rest waits."""
+    """Show the state of all jobs: counts, running jobs with remaining time, failed jobs, and why the others wait."""
     workspace = open_workspace()
     if restore:
         _restore(workspace)
@@ -91,15 +97,15 @@ def _watch(workspace: Workspace, request: Request, interval: float) -> None:
         if on_terminal:
             # Overwritten in place: clearing first would flicker.
             lines = "".join(f"{line}{_TO_LINE_END}\n" for line in _that_fit(text.splitlines()))
-            click.echo(f"{_HOME}{_CUT}{lines}{_WRAP}{_TO_END}", nl=False)
+            click.echo(f"{_HOME}{_TRUNCATE}{lines}{_WRAP}{_TO_END}", nl=False)
         else:
             click.echo(f"{text}\n")
         time.sleep(interval)
 
 
 def _that_fit(lines: list[str]) -> list[str]:
-    """As many lines as the terminal has room for: more would scroll, and the top would never be seen."""
-    # A third of what this command may take altogether goes to its imports: this one is for a terminal only.
+    """The lines that fit on the terminal: with more, the top would scroll away."""
+    # Imported here: imports take a third of this command's time, and only a terminal needs this one.
     import shutil
 
     room = max(2, shutil.get_terminal_size().lines - 1)
@@ -113,19 +119,19 @@ def _restore(workspace: Workspace) -> None:
 
     kept = restore(workspace.store)
     if kept is None:
-        click.echo(f"{workspace.layout.status_file} can be read: nothing was changed")
+        click.echo(f"{workspace.layout.status_file} is readable: nothing was changed")
     else:
-        click.echo(f"{workspace.layout.status_file}: written anew; the old one is kept as {kept}")
+        click.echo(f"{workspace.layout.status_file}: replaced; the old one is kept as {kept}")
 
 
 def _text(workspace: Workspace, request: Request) -> tuple[str, list[str]]:
-    """What to print, and the notices that go beside it."""
+    """The text to print and the notices."""
     from dispatcher.report.overview import notices
     from dispatcher.report.selection import parse_states, select
 
     unfiltered = workspace.snapshot()
     snapshot = unfiltered
-    if request.is_narrowed:
+    if request.is_filtered:
         jobs = select(unfiltered, (), parse_states(request.states), request.where)
         snapshot = unfiltered.only({job: unfiltered.records[job] for job in jobs})
     if request.by:
@@ -136,7 +142,7 @@ def _text(workspace: Workspace, request: Request) -> tuple[str, list[str]]:
         from dispatcher.report.overview import job_rows
 
         return _table(job_rows(snapshot, unfiltered), "csv"), notices(unfiltered)
-    return _for_people(snapshot, unfiltered, request), notices(unfiltered)
+    return _plain_text(snapshot, unfiltered, request), notices(unfiltered)
 
 
 def _pivot(snapshot: Snapshot, request: Request) -> str:
@@ -144,9 +150,7 @@ def _pivot(snapshot: Snapshot, request: Request) -> str:
     from dispatcher.report.selection import check_keys
 
     if "state" in request.by:
-        raise UsageError(
-            "--by state: the states are the columns already; name keys of the entries, such as lang,method"
-        )
+        raise UsageError("--by state: states are the columns already; use keys of the jobs, such as lang,method")
     check_keys(snapshot, request.by)
     return _table(states_by(snapshot, request.by), request.style)
 
@@ -169,12 +173,12 @@ def _json(snapshot: Snapshot, unfiltered: Snapshot) -> str:
     return json_text(document)
 
 
-def _for_people(snapshot: Snapshot, unfiltered: Snapshot, request: Request) -> str:
+def _plain_text(snapshot: Snapshot, unfiltered: Snapshot, request: Request) -> str:
     from dispatcher.report.overview import job_row, job_rows, shown_job
     from dispatcher.run_state.states import IN_FLIGHT
 
     parts = [_counts(snapshot)]
-    if request.is_narrowed:
+    if request.is_filtered:
         rows = [shown_job(snapshot, row) for row in job_rows(snapshot, unfiltered)]
         used = [name for name in _CHOSEN if name in _ALWAYS or any(row[name] for row in rows)]
         parts += [_table(rows, request.style, used)] if rows else []
@@ -218,7 +222,7 @@ def _failed(snapshot: Snapshot, request: Request) -> list[str]:
     jobs = [job for job, record in snapshot.records.items() if record.state is State.FAILED]
     if not jobs:
         return []
-    # The most recent ones: revisions rise with time.
+    # The most recent ones: revisions increase with time.
     recent = sorted(jobs, key=lambda job: -snapshot.records[job].rev)[:_FAILED_SHOWN]
     rows = [shown_job(snapshot, job_row(snapshot, job)) for job in recent]
     for row in rows:

@@ -69,7 +69,7 @@ class Lab:
 
     def put(self, job: str, state: str, **fields: Any) -> None:
         """Bring a job into a state by way of possible ones."""
-        with self.workspace.changing() as tx:
+        with self.workspace.transaction() as tx:
             record = tx.record(job)
             if record is None:
                 tx.change(job, Event.QUEUED, Change(state=State.QUEUED))

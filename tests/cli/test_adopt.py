@@ -59,7 +59,7 @@ def test_one_command_moves_in(lab):
     before = lab.snapshot()
     again = lab.run("init", "--adopt", str(path))
     assert again.code == 0
-    assert "was done already: the run state has 5 jobs" in again.out
+    assert "already adopted: the run state has 5 jobs" in again.out
     assert lab.snapshot() == before
 
 
@@ -111,7 +111,7 @@ def test_a_status_file_that_is_there_is_not_replaced(lab):
     lab.layout.status_file.write_text('{"base": {"state": "failed"}}')
     outcome = lab.run("init", "--adopt", str(path))
     assert outcome.code == 1
-    assert "is there already" in outcome.err
+    assert "exists already" in outcome.err
     assert lab.run("init", "--adopt", str(lab.layout.status_file)).code == 0
     assert lab.state("base") == "failed"
 

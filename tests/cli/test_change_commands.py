@@ -88,14 +88,14 @@ def test_refusals_are_told_and_the_rest_is_done(lab):
 
 def test_nothing_to_do(lab):
     outcome = lab.run("requeue", "--state", "failed")
-    assert (outcome.code, outcome.out) == (0, "nothing to requeue: no such job\n")
-    assert lab.run("requeue", "base").out == "base: is queued already\n"
+    assert (outcome.code, outcome.out) == (0, "nothing to requeue: no job matches\n")
+    assert lab.run("requeue", "base").out == "base: already queued\n"
 
 
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        ([], "say which jobs"),
+        ([], "name the jobs"),
         (["bas"], "did you mean 'base'?"),
         (["x*"], "no job matches"),
         (["--state", "failled"], "did you mean 'failed'?"),
@@ -218,7 +218,7 @@ def test_edit_without_a_change(lab, editor):
         ("""printf '}' >>"$1" """, "the edited copy: line 4"),
         ("""echo '{}' >"$1" """, "the line was removed"),
         ("""sed -i 's/"attempt": 1/"attempt": 9/' "$1" """, "only the dispatchers write attempt"),
-        ("exit 3", "exit status 3"),
+        ("exit 3", "exited with status 3"),
     ],
 )
 def test_edit_applies_nothing_that_has_a_fault(lab, editor, script, part):
@@ -269,7 +269,7 @@ def test_edit_of_a_broken_status_file_leaves_it_alone(lab, editor):
 
 
 def test_unpause(lab):
-    with lab.workspace.changing() as tx:
+    with lab.workspace.transaction() as tx:
         tx.note(Paused(scope="lora", why="5 failed alike"))
     assert "did you mean 'lora'?" in lab.run("unpause", "loro").err
     assert lab.run("unpause", "lora").out == "lora unpaused\n"

@@ -25,7 +25,7 @@ def test_logs(lab):
     assert lab.run("logs", "base", "--tail", "9").out == "one\ntwo\nthree\n"
     outcome = lab.run("logs", "base", "--attempt", "7")
     assert outcome.code == 1
-    assert "no attempt 7 (there are: 1)" in outcome.err
+    assert "no attempt 7 (attempts: 1)" in outcome.err
     assert "has not run yet" in lab.run("logs", "fft_german_s1").err
     assert "did you mean 'base'?" in lab.run("logs", "bas").err
 
@@ -45,7 +45,7 @@ def test_following_ends_with_the_attempt(lab, how):
     if how == "exit":
         (directory / "exit.json").write_text('{"exit_code": 0}')
     elif how == "record":
-        with lab.workspace.changing() as tx:
+        with lab.workspace.transaction() as tx:
             tx.change("base", Event.DONE, Change(state=State.DONE))
     else:
         os.close(liveness_lock)
@@ -116,7 +116,7 @@ def test_a_result_that_is_no_object_is_said(done):
     done.attempt("fft_german_s2", 1, result='{"test_bpc": 3.', exit='{"exit_code": 0}')
     assert len(done.run("results", "--json").json) == 4
     table = done.run("results", "--rows", "lang", "--value", "test_bpc")
-    assert "1 results without test_bpc are left out: fft_german_s2" in table.err
+    assert "1 result without test_bpc left out: fft_german_s2" in table.err
 
 
 def test_results_pivot(done):

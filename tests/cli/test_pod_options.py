@@ -101,7 +101,7 @@ def test_help_without_options(lab, started):
         (["--pod", "p", "--slots", "1", "--poll-interval", "soon"], "90m"),
         (["--pod", "p", "--slots", "1", "--where", "lang"], "expected key=value"),
         (["--pod", "p", "--slots", "1", "--matrix", "matrx.json"], "did you mean 'matrix.json'?"),
-        (["--pod", "p", "status"], "--pod is an option of a pod and does not go with `status`"),
+        (["--pod", "p", "status"], "--pod is an option of a pod and cannot be used with `status`"),
         (["statsu"], "did you mean 'status'?"),
         (["--root", "/nonexistent", "status"], "does not exist"),
     ],
@@ -155,7 +155,7 @@ def test_interrupt(lab, until):
 
 
 def test_a_reader_that_goes_away_is_no_error(lab):
-    with lab.workspace.changing() as tx:
+    with lab.workspace.transaction() as tx:
         for number in range(2000):
             tx.change(f"job_{number}", Event.QUEUED, Change(state=State.QUEUED), extra={"note": "x" * 80})
     process = lab.start("history", stdout=subprocess.PIPE, stderr=subprocess.PIPE)

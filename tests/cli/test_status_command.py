@@ -102,7 +102,7 @@ def test_why_the_rest_waits(lab):
     lab.put("fft_german_s2", "queued")
     lab.put("lora_german_s1", "held")
     lab.put("stranger", "queued")
-    with lab.workspace.changing() as tx:
+    with lab.workspace.transaction() as tx:
         tx.note(Paused(scope="lora", why="5 failed alike"))
     why = {row["job"]: row["why"] for row in lab.run("status", "--json").json["jobs"]}
     assert why["fft_german_s1"] == "waits for a retry until 2999-01-01T00:00:00.000Z"

@@ -63,7 +63,7 @@ def test_output_that_does_not_fit_on_the_disk_is_an_error(small: Lab) -> None:
     with open("/dev/full", "wb") as full:
         ended = _run(small.root, "status", stdout=full)
     assert ended.returncode == 1
-    assert ended.stderr == b"dispatcher: the output cannot be written: No space left on device\n"
+    assert ended.stderr == b"dispatcher: cannot write the output: No space left on device\n"
 
 
 def test_a_change_that_only_the_status_file_lacks_is_said_to_be_made(
@@ -76,6 +76,6 @@ def test_a_change_that_only_the_status_file_lacks_is_said_to_be_made(
     held = small.run("hold", "job0")
     assert (held.code, held.err) == (
         1,
-        "dispatcher: the change is made, but the status file does not show it yet: no space\n",
+        "dispatcher: the change is recorded, but the status file does not show it yet: no space\n",
     )
     assert small.workspace.snapshot().records["job0"].state is State.HELD

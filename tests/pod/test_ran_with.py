@@ -62,7 +62,7 @@ def test_what_differs_is_counted_shown_and_run_again(ran: Fleet) -> None:
     assert shown["changes"] == [{"key": "lr", "ran_with": 0.1, "manifest": 9.0}]
     assert "ran_with" in ran.run("show", "a")
     assert json.loads(ran.run("show", "same", "--json"))["changes"] == []
-    assert "(what attempt 1 ran with: no manifest lists the job)" in ran.run("show", "gone")
+    assert "(what attempt 1 ran with: the job is in no manifest)" in ran.run("show", "gone")
 
     assert ran.run("requeue", "--changed", "--where", "lr=0.1").splitlines() == ["a: requeued"]
     # From now on it is the next attempt that counts, and that one takes the manifest's parameters.
@@ -85,10 +85,10 @@ def test_an_attempt_that_left_nothing_falls_back_to_the_manifest_and_says_so(ran
     shutil.rmtree(ran.attempt("b").directory)
     said = ran.try_("results", "--format", "json")
     assert {row["job_id"]: row["lr"] for row in json.loads(said.stdout)} == {"a": 9.0, "gone": 0.3, "same": 0.4}
-    assert "1 results have the parameters of today's manifest, because their attempts left no entry.json: a" in (
+    assert "1 result with the parameters of the current manifest, because their attempts have no entry.json: a" in (
         said.stderr
     )
-    assert "attempt 1 has left no entry.json, so what it ran with is unknown" in ran.run("show", "b")
+    assert "attempt 1 has no entry.json, so it is unknown what it ran with" in ran.run("show", "b")
 
 
 def test_no_file_is_opened_for_what_has_not_changed(ran: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +132,7 @@ def test_what_nobody_knows_is_said(fleet: Fleet) -> None:
         done.stderr
     )
     for job in ("adopted", "marked"):
-        assert "(from the manifest: no attempt of ours says what the job ran with)" in fleet.run("show", job)
+        assert "(from the manifest: it is unknown what the job ran with)" in fleet.run("show", job)
     assert "(from the manifest: it has not run)" in fleet.run("show", "never")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from dispatcher.base import files, host
+from dispatcher.base.kernel_locks import CANNOT_LOCK
 from dispatcher.base.mounts import mount_of
 from dispatcher.errors import PodError
 from dispatcher.outlets.kinds import OUTLET_KINDS
@@ -68,7 +69,7 @@ class Registration:
                 # A lock that a second descriptor can have too is none.
                 second = liveness.take(path)
             except OSError as error:
-                if error.errno not in liveness.CANNOT_LOCK:
+                if error.errno not in CANNOT_LOCK:
                     raise files.storage_error(error, "taking the name of the pod with", path) from error
                 return f"flock fails with {files.error_name(error)} ({error.strerror}) on {mount_of(path.parent)}"
         if second is not None:

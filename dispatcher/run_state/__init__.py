@@ -28,10 +28,10 @@ Outside (outside). A line set to running with a pid is the claim of a script tha
 nobody, its GPU taken while the pid lives here. With `script_lock` dispatchers hold the script's lock from before they
 look at the file until their claims stand in it. Without, one that claimed the same entry gives way, and stops claiming.
 
-FUSE (end_mark). GlusterFS clients show old content, of the locked file too. There the journal's end is the name of one
-file in `journal_end/`, renamed under the lock before and after each append: old names cannot be listed or renamed, so a
-host that is shown an old end writes nothing. Content is read past the client's caches, again and again until it goes as
-far as the name says and has its checksum.
+FUSE (end_mark). GlusterFS clients show old content, even of the locked file. There the end of the journal is the name of
+one file in `journal_end/`, renamed under the lock before and after each append: old names cannot be listed or renamed,
+so a host that is shown an old end writes nothing. Content is read past the client's caches, repeatedly until it is as
+long as the name tells and has its checksum.
 
 Hand edits (edits, merge, hand_edits). Each line is compared with the record of the same `rev`: what differs is an
 edit, what is merely old is not. Old versions are remembered, or read from the journal once for a whole old copy. What
@@ -62,14 +62,14 @@ Repair. A journal that is shorter than its head, damaged in the middle or writte
 `dispatcher doctor --repair` begins a new generation from the lines that are whole and the newer records of the status
 file. The damaged file is kept in rejected/, and `seq` never goes back.
 
-Locks (lock, head, lock_choice). One kind for all, named in the journal's header; a dispatcher with another setting is
-refused. The file `claims.hardlink` is the sign that kernel locks do not exclude here: whoever finds that out creates it
-by taking the hard-link lock, and everybody looks for it under every other lock and goes over. A lock file that was
-removed while it was open is opened anew.
+Locks (lock, hardlink_lock, head, lock_choice). All dispatchers use one kind, which the header of the journal names; a
+dispatcher with another setting is refused. The file `claims.hardlink` means that kernel locks do not exclude here: a
+dispatcher that finds this out creates it by taking the hard-link lock, and the others, which look for it each time that
+they have taken another lock, follow. A lock file that was removed while it was open is opened again.
 
-Liveness locks (life). The dispatcher locks an attempt's `alive` file before it starts the wrapper, which inherits the
-lock with all its children: there is no moment in which a started attempt has no liveness lock. The same file names who
-made the directory, so a claimant that died between mkdir and journal is told from one that lives, and on which host,
-boot and PID namespace (host): only there do pids count. A free lock proves nothing while a file server that has
-restarted may have forgotten it (nfs); then heartbeats decide.
+Liveness locks (liveness). The dispatcher locks the `alive` file of an attempt before it starts the wrapper, which
+inherits the lock with all its children, so a started attempt always has a liveness lock. The file names the process
+that made the directory, with its host, boot and PID namespace (base/host), because pids are meaningful only there: so a
+claimant that died between mkdir and journal is told from one that is alive. A free lock proves nothing while a file
+server that has restarted may have forgotten it (nfs); then heartbeats decide (heartbeat).
 """

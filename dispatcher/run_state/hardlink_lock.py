@@ -43,7 +43,7 @@ class HardLinkLock:
         self._watch = Watch(longest_gap_s=_LONGEST_GAP_S)
 
     def try_acquire(self) -> bool:
-        """Take the lock without waiting; False when somebody else holds it.
+        """Take the lock without waiting; False when another process holds it.
 
         Raises LockUnsupportedError where hard links do not work, StorageError for other failures.
         """

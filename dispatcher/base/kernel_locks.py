@@ -7,7 +7,7 @@ file: another descriptor of the same process is refused, and closing an unrelate
 
 All functions take the descriptor of an open file. A lock is released when the last duplicate of the descriptor is
 closed, those that children have inherited included. A lock that is held through another open file is a return value.
-Every other failure is an OSError with the kernel's errno; CANNOT_LOCK lists those that mean that locks do not work here.
+Every other failure is an OSError with the kernel's errno; CANNOT_LOCK lists those with which locks do not work here.
 """
 
 from __future__ import annotations

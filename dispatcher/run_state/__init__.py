@@ -28,10 +28,10 @@ Outside (outside). A line set to running with a pid is the claim of a script tha
 nobody, its GPU taken while the pid lives here. With `script_lock` dispatchers hold the script's lock from before they
 look at the file until their claims stand in it. Without, one that claimed the same entry gives way, and stops claiming.
 
-FUSE (end_mark). GlusterFS clients show old content, even of the locked file. There the end of the journal is the name of
-one file in `journal_end/`, renamed under the lock before and after each append: old names cannot be listed or renamed,
-so a host that is shown an old end writes nothing. Content is read past the client's caches, repeatedly until it is as
-long as the name tells and has its checksum.
+FUSE (end_mark). GlusterFS clients show old content, even of the locked file. There the end of the journal is the name
+of one file in `journal_end/`, renamed under the lock before and after each append: old names cannot be listed or
+renamed, so a host that is shown an old end writes nothing. Content is read past the client's caches, repeatedly until
+it is as long as the name tells and has its checksum.
 
 Hand edits (edits, merge, hand_edits). Each line is compared with the record of the same `rev`: what differs is an
 edit, what is merely old is not. Old versions are remembered, or read from the journal once for a whole old copy. What

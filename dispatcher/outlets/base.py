@@ -8,7 +8,6 @@ serves all attempts in flight. An attempt is identified by its `Key`; a schedule
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
@@ -80,6 +79,13 @@ class Capacity(OutletOffer, Protocol):
 
     def slot_text(self, slot: Slot) -> str:
         """A slot as messages name it: `gpu 0,1`, `cpu`."""
+
+
+class Site(msgspec.Struct, frozen=True):
+    """The workspace as attempts see it: its paths, and whether its group may write what they create."""
+
+    layout: Layout
+    group_may_write: bool
 
 
 class Bundle(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,8 +194,8 @@ class Outlet(Protocol):
         """The state of an attempt that was claimed: running where it starts at once, else submitted."""
 
     @property
-    def layout(self) -> Layout:
-        """The workspace's paths as attempts see them."""
+    def site(self) -> Site:
+        """What bundles are rendered for; raises StorageError or OutletError when that cannot be found out."""
 
     def environment(self, slot: Slot) -> Mapping[str, str | None]:
         """The variables that show an attempt its slot (None removes one)."""
@@ -253,21 +259,3 @@ class Outlet(Protocol):
 
     def close(self) -> None:
         """Release what the outlet holds; its attempts run on."""
-
-
-class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One execution of an entry, ready to start: its directory holds the wrapper and all that the wrapper reads.
-
-    `environment` are changes to the environment of whoever starts it (None takes a variable out).
-    """
-
-    job_id: str
-    number: int
-    directory: Path
-    wrapper: Path
-    root: Path
-    gpus: tuple[int, ...] = ()
-    environment: Mapping[str, str | None] = {}
-
-
-Outcome = Status

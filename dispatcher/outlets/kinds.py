@@ -1,4 +1,4 @@
-"""The kinds of outlets that there are, by name: what a pod must know of another pod's outlet to explain a wait.
+"""The kinds of outlets that there are, by name: how a pod makes one, and how it reads another pod's offer.
 
 A new outlet is one more line in OUTLET_KINDS. Nothing here loads more than `dispatcher status` may pay for.
 """
@@ -10,24 +10,56 @@ from typing import Any, Final
 
 import msgspec
 
-from dispatcher.outlets.base import OutletOffer, Request
-from dispatcher.outlets.local import offer as local
+from dispatcher.config import Config
+from dispatcher.outlets.base import Outlet, OutletOffer, Request
+from dispatcher.outlets.local import NAME as LOCAL
+from dispatcher.outlets.local import offer as local_offer
 from dispatcher.run_state.liveness import SlotInfo
+from dispatcher.run_state.observer import Observer
+
+# The outlet of an attempt whose record names none.
+DEFAULT: Final = LOCAL
+
+
+class PodContext(msgspec.Struct, frozen=True, kw_only=True):
+    """What outlets are made from. `gpus` as typed (`0,1,2`, `0-7`, `all`; empty for none)."""
+
+    pod: str
+    config: Config
+    observer: Observer
+    say: Callable[[str], None]
+    gpus: str = ""
+    cpu_slots: int = 0
+    jobs_per_gpu: int = 1
 
 
 class OutletKind(msgspec.Struct, frozen=True):
-    """`read_offer` decodes what a pod has published of such an outlet (msgspec.ValidationError for what is none).
+    """`make` makes the outlet of a pod; it raises UsageError for options that cannot be used.
 
+    `read_offer` decodes what a pod has published of such an outlet (msgspec.ValidationError for what is none).
     `refused_by_all` is why several of these offers all refuse a request for ever. `shared_hardware` names what the
     slots of two pods of one machine have in common, empty for nothing; the machine's containers may have host names of
     their own, in which case the last argument is False.
     """
 
+    make: Callable[[PodContext], Outlet]
     read_offer: Callable[[Mapping[str, Any]], OutletOffer]
     refused_by_all: Callable[[Request, Sequence[Any]], str]
     shared_hardware: Callable[[Sequence[SlotInfo], Sequence[SlotInfo], bool], str]
 
 
-OUTLET_KINDS: Final[Mapping[str, OutletKind]] = {
-    "local": OutletKind(local.read_offer, local.refused_by_all, local.shared_hardware),
+def _make_local(context: PodContext) -> Outlet:
+    # Readers of offers do not load what starts processes.
+    from dispatcher.outlets.local.outlet import LocalOutlet
+
+    return LocalOutlet(context)
+
+
+OUTLET_KINDS: Final[dict[str, OutletKind]] = {
+    LOCAL: OutletKind(_make_local, local_offer.read_offer, local_offer.refused_by_all, local_offer.shared_hardware),
 }
+
+
+def make_outlets(context: PodContext) -> dict[str, Outlet]:
+    """The outlets of a pod by name, the preferred first; raises UsageError for options that cannot be used."""
+    return {name: kind.make(context) for name, kind in OUTLET_KINDS.items()}

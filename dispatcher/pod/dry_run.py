@@ -4,33 +4,34 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import msgspec
 
+from dispatcher.base.host import host_name
 from dispatcher.config import Config
 from dispatcher.doctor.fitness import refuse_unfit_host
 from dispatcher.errors import PodError, StateError
 from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.manifest import load_manifest
-from dispatcher.outlets.base import Capacity, Ended, Slot
-from dispatcher.outlets.local import NAME as LOCAL
-from dispatcher.outlets.local import outlet, processes
-from dispatcher.outlets.local.gpu_monitor import GpuMonitor, gpus_paused_here
+from dispatcher.outlets.base import Capacity, Ended, Key, Outlet
+from dispatcher.outlets.kinds import DEFAULT, make_outlets
 from dispatcher.pod.claim import Choice, ClaimQueue
 from dispatcher.pod.offers import Offer, offer_of, own_offer, request_of
-from dispatcher.pod.options import PodOptions
-from dispatcher.pod.recording import gpu_indices
-from dispatcher.pod.recover import claimed_here
+from dispatcher.pod.options import PodOptions, outlet_context
+from dispatcher.pod.recover import orphan_of
 from dispatcher.pod.registration import Registration, refuse_shared_slots
 from dispatcher.pod.startable import Startable
 from dispatcher.pod.waiting import Facts, Waiting
 from dispatcher.run_state import liveness
 from dispatcher.run_state.adoption import refuse_unadopted
 from dispatcher.run_state.external import taken_gpus
+from dispatcher.run_state.fold import gpu_scope
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.known_jobs import ManifestJobs
+from dispatcher.run_state.liveness import SlotInfo
+from dispatcher.run_state.observer import Observer
 from dispatcher.run_state.preview import Preview, preview
 from dispatcher.run_state.states import IN_FLIGHT, Record, State
 from dispatcher.run_state.store import Store
@@ -70,19 +71,20 @@ def dry_run(layout: Layout, config: Config, options: PodOptions) -> DryRun:
     if store.problem is not None and store.generation is None:
         raise StateError(store.problem)
     entries = load_manifest(path, seen.records.keys()).entries
-    monitor = GpuMonitor(options.gpus, options.cpu_slots, options.jobs_per_gpu, lambda _: None)
+    observer = Observer(layout, config.lost_after_s, lambda: store.lock_kind == "flock")
+    outlets = make_outlets(outlet_context(config, options, observer, lambda _: None))
+    capacities = {name: outlet.capacity for name, outlet in outlets.items()}
     try:
-        capacities = {LOCAL: monitor.capacity}
-        looked = _Attempts(layout, config, options.pod)
+        looked = _Attempts(layout, config, options.pod, outlets)
         records = looked.take_in(seen.records)
-        for directory, gpus in looked.mine.items():
-            monitor.capacity.adopt(Slot(gpus))
-            looked.said[_job_of(directory)] = "it is running; this pod would find it again"
         for job in entries:
             records.setdefault(job, Record(state=State.QUEUED))
         pauses = store.fold.pauses
-        monitor.hold({**taken_gpus(records.items()), **gpus_paused_here(pauses)})
-        monitor.refresh(lambda pid: processes.attempt_of(pid) in looked.mine)
+        scopes = {gpu_scope(host_name(), index): why for index, why in taken_gpus(records.items()).items()}
+        scopes.update((pause.scope, pause.why) for pause in pauses.values())
+        for outlet in outlets.values():
+            outlet.hold(scopes)
+            outlet.refresh_capacity()
         said: list[str] = []
         startable = Startable(config, said.append)
         offer = own_offer(options, capacities)
@@ -99,9 +101,11 @@ def dry_run(layout: Layout, config: Config, options: PodOptions) -> DryRun:
             me=options.pod,
         )
         choices = _choose(facts, entries, offer, capacities, options.max_jobs)
-        notes = [*said, *_taken_in(layout, store, seen), *_refusals(layout, config, looked.namesake, options, monitor)]
+        slots = [info for outlet in outlets.values() for info in outlet.slot_infos()]
+        notes = [*said, *_taken_in(layout, store, seen), *_refusals(layout, config, looked.namesake, options, slots)]
     finally:
-        monitor.close()
+        for outlet in outlets.values():
+            outlet.close()
     if options.max_jobs is not None and len(choices) >= options.max_jobs:
         notes.append(f"--max-jobs {options.max_jobs}: the pod would end after these; others may take the rest")
     chosen = {choice.entry.job_id: _slot_text(choice, capacities) for choice in choices}
@@ -109,7 +113,7 @@ def dry_run(layout: Layout, config: Config, options: PodOptions) -> DryRun:
     rows = [
         Row(job, True, chosen[job], "")
         if job in chosen
-        else Row(job, False, "", looked.said.get(job) or waiting.why(job).text)
+        else Row(job, False, "", looked.explained.get(job) or waiting.why(job).text)
         for job in entries
     ]
     return DryRun(rows, notes)
@@ -134,15 +138,14 @@ def _slot_text(choice: Choice, capacities: Mapping[str, Capacity]) -> str:
 class _Attempts:
     """The attempts in flight, as a start would find them.
 
-    `mine` are those that this pod would watch again (their GPUs by directory), `offers` what the other live pods take,
-    `namesake` a live pod of this one's name, `said` what is to be said of a job.
+    `offers` are what the other live pods take, `namesake` a live pod of this one's name, `explained` what a start would
+    find out about a job.
     """
 
-    def __init__(self, layout: Layout, config: Config, me: str) -> None:
-        self._layout = layout
+    def __init__(self, layout: Layout, config: Config, me: str, outlets: Mapping[str, Outlet]) -> None:
         self._me = me
-        self.mine: dict[str, tuple[int, ...]] = {}
-        self.said: dict[str, str] = {}
+        self._outlets = outlets
+        self.explained: dict[str, str] = {}
         watch = liveness.Watch()
         alive = [
             info
@@ -162,24 +165,24 @@ class _Attempts:
         return found
 
     def _look_at(self, job: str, record: Record) -> Record:
-        paths = self._layout.attempt(job, record.attempt)
-        if record.pod == self._me and claimed_here(paths) and processes.first_of(paths.directory):
-            self.mine[os.fspath(paths.directory)] = gpu_indices(record)
+        outlet = self._outlets.get(record.outlet or DEFAULT)
+        if outlet is None:
+            self.explained[job] = f"it is {record.state}, and its pod {record.pod}, of outlet {record.outlet}, is gone"
             return record
-        ended = outlet.read_exit(paths.directory) if paths.directory.is_dir() else None
-        if not isinstance(ended, Ended) or liveness.is_held(paths.alive):
-            self.said[job] = f"it is running, and its pod {record.pod} is gone: any pod looks after it"
+        orphan = orphan_of(Key(job, record.attempt), record)
+        if record.pod == self._me and outlet.adopt({orphan.key: orphan.placement}):
+            self.explained[job] = "it is running; this pod would find it again"
+            return record
+        ended = outlet.inspect([orphan])[orphan.key]
+        if not isinstance(ended, Ended):
+            self.explained[job] = f"it is running, and its pod {record.pod} is gone: any pod looks after it"
             return record
         if ended.exit_code == 0:
-            self.said[job] = f"it is done; its pod {record.pod} is gone, so a start would record it"
+            self.explained[job] = f"it is done; its pod {record.pod} is gone, so a start would record it"
             return msgspec.structs.replace(record, state=State.DONE)
         how = "without an exit status" if ended.exit_code is None else f"with exit status {ended.exit_code}"
-        self.said[job] = f"it has ended {how}; its pod {record.pod} is gone, so a start would record that first"
+        self.explained[job] = f"it has ended {how}; its pod {record.pod} is gone, so a start would record that first"
         return record
-
-
-def _job_of(directory: str) -> str:
-    return os.path.basename(os.path.dirname(directory))
 
 
 def _taken_in(layout: Layout, store: Store, seen: Preview) -> list[str]:
@@ -197,7 +200,7 @@ def _taken_in(layout: Layout, store: Store, seen: Preview) -> list[str]:
 
 
 def _refusals(
-    layout: Layout, config: Config, namesake: liveness.PodInfo | None, options: PodOptions, monitor: GpuMonitor
+    layout: Layout, config: Config, namesake: liveness.PodInfo | None, options: PodOptions, slots: Sequence[SlotInfo]
 ) -> list[str]:
     """Why a start would be refused at this moment."""
     found = []
@@ -206,7 +209,7 @@ def _refusals(
     me = Registration(layout, options.pod, config.heartbeat_s).info
     checks: list[Callable[[], None]] = [
         partial(refuse_unfit_host, layout),
-        partial(refuse_shared_slots, layout, me, monitor.slot_infos({}), config.lost_after_s),
+        partial(refuse_shared_slots, layout, me, slots, config.lost_after_s),
     ]
     for check in checks:
         try:

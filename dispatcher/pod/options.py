@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from dispatcher.config import Config
 from dispatcher.matrix.condition import Where
+from dispatcher.outlets.kinds import PodContext
+from dispatcher.run_state.observer import Observer
 
 OnExit = Literal["drain", "stop", "leave"]
 
@@ -30,3 +34,16 @@ class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
     until_empty: bool = False
     max_jobs: int | None = None
     on_exit: OnExit = "drain"
+
+
+def outlet_context(config: Config, options: PodOptions, observer: Observer, say: Callable[[str], None]) -> PodContext:
+    """What the outlets of a pod with these options are made from."""
+    return PodContext(
+        pod=options.pod,
+        config=config,
+        observer=observer,
+        say=say,
+        gpus=options.gpus,
+        cpu_slots=options.cpu_slots,
+        jobs_per_gpu=options.jobs_per_gpu,
+    )

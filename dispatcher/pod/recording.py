@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from dispatcher.base.host import host_name
 from dispatcher.config import Config
 from dispatcher.contract import EXIT_DONE
 from dispatcher.matrix.entry import Entry
-from dispatcher.outlets.base import PREEMPTED, Ended
+from dispatcher.outlets.base import PREEMPTED, Ended, Key, Placement
 from dispatcher.pod import outcome
 from dispatcher.pod.outcome import Policy
 from dispatcher.pod.recover import Found
-from dispatcher.pod.running_attempts import Flight
+from dispatcher.pod.running_attempts import RunningAttempt
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Blame, Event, Paused
-from dispatcher.run_state.fold import host_scope, tripped
-from dispatcher.run_state.states import IN_FLIGHT, Record
+from dispatcher.run_state.fold import gpu_scope, host_scope, tripped
+from dispatcher.run_state.states import IN_FLIGHT, Record, State
 from dispatcher.run_state.store import Store, Transaction
 
 
 def is_current(record: Record | None, number: int) -> bool:
     """Whether attempt `number` is the one that the record has in flight."""
     return record is not None and record.state in IN_FLIGHT and record.attempt == number
-
-
-def gpu_indices(record: Record) -> tuple[int, ...]:
-    """The GPUs of a record; none for a CPU slot."""
-    return record.gpu if isinstance(record.gpu, tuple) else () if record.gpu is None else (record.gpu,)
 
 
 class Recorder:
@@ -43,13 +38,20 @@ class Recorder:
         self._entry_of = entry_of
         self._say = say
 
-    def pid(self, tx: Transaction, flight: Flight) -> None:
-        """Record under which pid an attempt runs, once."""
-        if flight.pid is not None and not flight.pid_recorded and is_current(tx.record(flight.job), flight.number):
-            tx.change(flight.job, Event.STARTED, Change(pid=flight.pid))
+    def placement(self, tx: Transaction, attempt: RunningAttempt) -> None:
+        """Record where an attempt runs, and that it has begun, as far as its record does not have it yet."""
+        record = tx.record(attempt.key.job_id)
+        if attempt.is_recorded or record is None or not is_current(record, attempt.key.number):
+            return
+        change = _placement_change(attempt.placement or Placement(), record)
+        if attempt.has_begun and record.state is State.SUBMITTED:
+            change |= Change(state=State.RUNNING)
+        if change != Change():
+            tx.change(attempt.key.job_id, Event.STARTED if attempt.has_begun else Event.SUBMITTED, change)
 
-    def end(self, tx: Transaction, job: str, number: int, ended: Ended) -> str:
+    def end(self, tx: Transaction, key: Key, ended: Ended) -> str:
         """Record how an attempt ended, unless it is not the entry's current one any more; a line for people."""
+        job, number = key.job_id, key.number
         record = tx.record(job)
         if record is None or not is_current(record, number):
             return f"{job} (attempt {number}) has ended, but is not the current attempt any more: not recorded"
@@ -67,12 +69,12 @@ class Recorder:
         return f"{event if event == state else f'{event} ({state})'} {job} (attempt {number}){detail}"
 
     def found(self, tx: Transaction, found: Found) -> str:
-        """Record how an attempt of a dead dispatcher ended; a line for people, empty when somebody was quicker."""
-        record = tx.record(found.job)
-        if record is None or not is_current(record, found.attempt):
+        """Record how an attempt of a dead dispatcher ended; a line for people, empty when another was quicker."""
+        record = tx.record(found.key.job_id)
+        if record is None or not is_current(record, found.key.number):
             return ""
-        ended = outcome.judge(found.ended, self._config.layout.attempt(found.job, found.attempt))
-        line = self.end(tx, found.job, found.attempt, ended)
+        paths = self._config.layout.attempt(found.key.job_id, found.key.number)
+        line = self.end(tx, found.key, outcome.judge(found.ended, paths))
         return f"{line} (of pod {record.pod}, which is gone)"
 
     def _blame(self, event: Event, ended: Ended, entry: Entry | None, record: Record) -> Blame:
@@ -115,5 +117,24 @@ class Recorder:
 
 def _gpu_scope(record: Record) -> str | None:
     """The one GPU on which an attempt ran; of several none can be blamed."""
-    gpus = gpu_indices(record)
-    return f"gpu:{record.host}:{gpus[0]}" if len(gpus) == 1 else None
+    gpus = record.gpu_indices
+    return gpu_scope(record.host or "", gpus[0]) if len(gpus) == 1 else None
+
+
+def gpu_field(gpus: Sequence[int]) -> int | tuple[int, ...] | None:
+    """A slot's GPUs as a record has them."""
+    return None if not gpus else gpus[0] if len(gpus) == 1 else tuple(gpus)
+
+
+def _placement_change(placement: Placement, record: Record) -> Change:
+    """What of a placement the record does not have yet; a placement never removes a field."""
+    change = Change()
+    if placement.pid not in (None, record.pid):
+        change |= Change(pid=placement.pid)
+    if placement.host not in (None, record.host):
+        change |= Change(host=placement.host)
+    if placement.handle not in (None, record.handle):
+        change |= Change(handle=placement.handle)
+    if placement.gpus not in ((), record.gpu_indices):
+        change |= Change(gpu=gpu_field(placement.gpus))
+    return change

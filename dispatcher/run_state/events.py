@@ -22,6 +22,7 @@ class Event(enum.StrEnum):
     # What dispatchers do.
     QUEUED = "queued"  # a job of the manifest got its first record
     CLAIMED = "claimed"  # a pod took the job for a slot
+    SUBMITTED = "submitted"  # the attempt's outlet has accepted it, and its handle is known
     STARTED = "started"  # the attempt runs, and its pid is known
     DONE = "done"  # the attempt ended with exit status 0
     FAILED = "failed"  # the attempt failed, and the job is not tried again by itself

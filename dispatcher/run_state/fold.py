@@ -40,7 +40,7 @@ _SETTLING: Final = frozenset(
     }
 )  # fmt: skip
 # Events that change a record and nothing else: the bulk of every journal.
-_PLAIN: Final = frozenset({Event.QUEUED, Event.CLAIMED, Event.STARTED, Event.SNAPSHOT})
+_PLAIN: Final = frozenset({Event.QUEUED, Event.CLAIMED, Event.SUBMITTED, Event.STARTED, Event.SNAPSHOT})
 # Read for every line; in Python 3.11 looking up a member of an enum costs several times a global name.
 _DELETED: Final = Event.DELETED
 _SNAPSHOT: Final = Event.SNAPSHOT
@@ -70,6 +70,11 @@ class Refusal(msgspec.Struct, frozen=True):
 def host_scope(host: str) -> str:
     """The scope in which claims on all of a host are paused."""
     return f"{_HOST}{host}"
+
+
+def gpu_scope(host: str, index: int | str) -> str:
+    """The scope in which claims on one GPU of a host are paused."""
+    return f"gpu:{host}:{index}"
 
 
 def signature(error: str | None, reason: str | None, job: str = "") -> str:

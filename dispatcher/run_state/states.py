@@ -111,6 +111,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
         """What counts: the priority that somebody has set, else the one that the entry states."""
         return stated if self.priority is None else self.priority
 
+    @property
+    def gpu_indices(self) -> tuple[int, ...]:
+        """The GPUs of the attempt; none for a CPU slot."""
+        return self.gpu if isinstance(self.gpu, tuple) else () if self.gpu is None else (self.gpu,)
+
     def fields(self) -> dict[str, Any]:
         """The record as a flat dict of JSON values in status-line order: defaults left out, `rev` last."""
         values: dict[str, Any] = {}

@@ -2,12 +2,12 @@
 
 from dispatcher.templates.command import command_line, uses_script
 from dispatcher.templates.launcher import render_launcher
-from dispatcher.templates.training import render_training, write_script
+from dispatcher.templates.training import encode_script, render_training
 
 __all__ = [
     "command_line",
+    "encode_script",
     "render_launcher",
     "render_training",
     "uses_script",
-    "write_script",
 ]

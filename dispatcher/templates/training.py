@@ -19,10 +19,8 @@ import re
 import tokenize
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from dispatcher.base import files
 from dispatcher.base.values import shown
 from dispatcher.config import Method
 from dispatcher.errors import TemplateError
@@ -85,14 +83,11 @@ def missing(required: Iterable[str], entry: Entry, method: Method) -> list[str]:
     return [key for key in required if not entry.has(key) and key not in words]
 
 
-def write_script(path: Path, script: str) -> None:
-    """Write a rendered script atomically, in the encoding that it declares."""
+def encode_script(script: str) -> bytes:
+    """A rendered script in the encoding that it declares."""
     encoding, _ = tokenize.detect_encoding(io.BytesIO(script.encode(errors="surrogateescape")).readline)
     # The byte-order mark of utf-8-sig is in the text already.
-    data = script.encode("utf-8" if encoding == "utf-8-sig" else encoding)
-    with files.storing(f"{path}: the script cannot be written"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        files.replace_file(path, data, durable=False)
+    return script.encode("utf-8" if encoding == "utf-8-sig" else encoding)
 
 
 def _method_words(method: Method) -> dict[str, Any]:

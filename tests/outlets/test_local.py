@@ -8,38 +8,42 @@ import select
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fleet import wait_until
+from trials import KEY, Trial, local_outlet
 
-from dispatcher.errors import OutletError
-from dispatcher.outlets.base import Attempt, Ended, Running, Unknown
+from dispatcher.base.host import host_name
+from dispatcher.outlets.base import CANNOT_START, Ended, Orphan, Placement, Report, Running, Slot, Unknown
 from dispatcher.outlets.local import processes
-from dispatcher.outlets.local.outlet import LocalOutlet, make_handle, parse_handle, read_exit
-from dispatcher.outlets.local.outlet import _orphans as orphans
+from dispatcher.outlets.local.reaping import orphans
+from dispatcher.outlets.wrapper import read_exit
+from dispatcher.run_state import liveness
 
 LONG = "echo ready; sleep 600"
 
 
-def test_a_handle_survives_any_path(tmp_path):
-    directory = tmp_path / "a: b;'"
-    assert parse_handle(make_handle(7, directory)) == (7, directory)
+def recovered(trial: Trial, **placement: Any) -> Ended:
+    """How a pod finds that the attempt of a dead dispatcher has ended."""
+    outlet = local_outlet(trial.config)
+    orphan = Orphan(key=KEY, pod="dead", placement=Placement(**placement))
+    wait_until(lambda: isinstance(outlet.recover([orphan])[KEY].status, Ended), "its end is found")
+    found = read_exit(trial.paths.directory)
+    assert isinstance(found, Ended)
+    return found
 
 
 def test_running_until_it_has_ended(trial):
     one = trial("echo ready; until [ -e go ]; do sleep 0.02; done; exit 3").start().says("ready")
-    assert one.outlet.poll([one.handle]) == {one.handle: Running()}
-    (one.attempt.root / "go").touch()
-    (descriptor,) = one.outlet.wait_descriptors()
-    assert select.select([descriptor], [], [], 60)[0], "nothing tells that the wrapper has ended"
+    placement = Placement(host=host_name(), pid=one.pid)
+    assert one.outlet.poll([KEY]) == {KEY: Report(Running(), placement)}
+    (one.root / "go").touch()
+    (descriptor,) = one.outlet.wait_fds()
+    assert select.select([descriptor], [], [], 60)[0], "no descriptor tells that the wrapper has ended"
     assert one.end().exit_code == 3
-    assert one.outlet.wait_descriptors() == []
-    assert not one.outlet.needs_polling()
-
-
-def test_one_query_for_many(trial, tmp_path):
-    ones = [trial(f"exit {n}", root=tmp_path / f"w{n}").start() for n in range(3)]
-    assert [one.end().exit_code for one in ones] == [0, 1, 2]
+    assert one.outlet.wait_fds() == []
+    assert one.outlet.due_in_s() is None
 
 
 def test_the_environment_is_the_dispatchers_with_changes(trial, monkeypatch):
@@ -60,46 +64,56 @@ def test_what_launched_the_dispatcher_did_not_launch_its_jobs(trial, monkeypatch
     assert one.output == "17 unset\n"
 
 
-def test_found_again_by_another_process_of_the_dispatcher(trial):
+@pytest.mark.parametrize("pid_is_recorded", [True, False])
+def test_found_again_by_another_process_of_the_dispatcher(trial, pid_is_recorded):
+    """Also when the dispatcher was killed before it could record the pid."""
     one = trial("echo ready; until [ -e go ]; do sleep 0.02; done; exit 4").start().says("ready")
-    later = LocalOutlet()
-    later.adopt(one.handle)
-    assert later.poll([one.handle]) == {one.handle: Running()}
-    assert len(later.wait_descriptors()) == 1
-    (one.attempt.root / "go").touch()
+    later = local_outlet(one.config)
+    assert later.adopt({KEY: Placement(pid=one.pid if pid_is_recorded else None)}) == {KEY: Slot()}
+    assert later.capacity.is_full
+    assert later.poll([KEY]) == {KEY: Report(Running(), Placement(host=host_name(), pid=one.pid))}
+    assert len(later.wait_fds()) == 1
+    (one.root / "go").touch()
     assert one.end().exit_code == 4
-    found = wait_until(lambda: later.poll([one.handle])[one.handle], "the adopted one has ended")
-    assert isinstance(found, Ended)
-    assert found.exit_code == 4
-
-
-def test_found_again_without_its_pid(trial):
-    one = trial(LONG).start().says("ready")
-    assert processes.first_of(one.paths.directory) == one.pid
+    report = later.poll([KEY])[KEY]
+    assert isinstance(report.status, Ended)
+    assert report.status.exit_code == 4
 
 
 def test_strays_of_an_adopted_one_are_stopped(trial):
     one = trial("setsid sleep 600 & " + LONG).start().says("ready")
     wait_until(lambda: one.running("sleep") == 2, "both sleep")
-    os.killpg(one.pid, signal.SIGKILL)
-    later = LocalOutlet()
-    ended = wait_until(lambda: isinstance(later.poll([one.handle])[one.handle], Ended), "the stray is stopped")
-    assert ended
+    pid = one.pid
+    os.killpg(pid, signal.SIGKILL)
+    later = local_outlet(one.config)
+    assert KEY in later.adopt({KEY: Placement(pid=pid)})
+    wait_until(lambda: isinstance(later.poll([KEY])[KEY].status, Ended), "the stray is stopped")
     assert one.tree() == []
 
 
-def test_a_pid_that_is_another_process_now(trial):
+def test_strays_of_a_dead_dispatchers_attempt_are_stopped(trial):
+    one = trial("setsid sleep 600 & " + LONG).start().says("ready")
+    wait_until(lambda: one.running("sleep") == 2, "both sleep")
+    pid = one.pid
+    os.killpg(pid, signal.SIGKILL)
+    assert recovered(one, pid=pid).exit_code is None
+    assert one.tree() == []
+    assert one.paths.superseded.exists()
+
+
+@pytest.mark.parametrize("is_unwanted", [False, True])
+def test_a_pid_that_is_another_process_now(trial, is_unwanted):
     one = trial("exit 5").start()
     one.end()
     other = subprocess.Popen(["sleep", "600"], start_new_session=True)
     try:
-        outlet = LocalOutlet()
-        handle = make_handle(other.pid, one.paths.directory)
-        outlet.cancel(handle)
-        outlet.cancel(handle, force=True)
-        found = outlet.poll([handle])[handle]
-        assert isinstance(found, Ended)
-        assert found.exit_code == 5
+        later = local_outlet(one.config)
+        placement = Placement(pid=other.pid)
+        assert later.adopt({KEY: placement}) == {}
+        orphan = Orphan(key=KEY, pod="dead", placement=placement, is_unwanted=is_unwanted)
+        status = later.recover([orphan])[KEY].status
+        assert isinstance(status, Ended)
+        assert status.exit_code == 5
         assert other.poll() is None
     finally:
         other.kill()
@@ -108,24 +122,30 @@ def test_a_pid_that_is_another_process_now(trial):
 
 def test_cancel(trial):
     one = trial(LONG).start().says("ready")
-    one.outlet.cancel(one.handle)
+    one.outlet.cancel([KEY])
     assert one.end().exit_code == 143
 
 
 def test_cancel_by_force_ends_the_whole_tree(trial):
     one = trial("trap '' TERM; setsid sleep 600 & echo ready; sleep 600").start().says("ready")
     wait_until(lambda: one.running("sleep") == 2, "both sleep")
-    one.outlet.cancel(one.handle, force=True)
+    one.outlet.cancel([KEY], force=True)
     assert one.end().exit_code is None
 
 
-def test_a_wrapper_that_cannot_be_started(trial):
+def test_a_wrapper_that_cannot_be_started(trial, monkeypatch):
     one = trial("true")
-    absent = one.attempt.root / "absent"
-    paths = one.paths
-    attempt = Attempt(job_id="job", number=1, directory=paths.directory, wrapper=paths.wrapper, root=absent)
-    with pytest.raises(OutletError, match="job: /bin/bash cannot be started"):
-        one.outlet.submit(attempt)
+
+    def fail(*_, **__):
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(subprocess, "Popen", fail)
+    one.outlet.submit([one.bundle])
+    ended = one.status()
+    assert isinstance(ended, Ended)
+    assert (ended.exit_code, ended.exit_reason, ended.blames_host) == (None, CANNOT_START, True)
+    assert ended.error.startswith("job: /bin/bash cannot be started: Resource temporarily unavailable")
+    assert liveness.is_held(one.paths.alive) is False
 
 
 @pytest.mark.parametrize(

@@ -216,7 +216,7 @@ def test_the_attempt_can_be_run_again_by_hand(trial):
     one = trial("echo $DISPATCHER_JOB_ID in $PWD; exit 3").start()
     one.end()
     assert one.by_hand().returncode == 3
-    assert one.output == f"job in {one.attempt.root}\n" * 2
+    assert one.output == f"job in {one.root}\n" * 2
     assert one.exit["exit_code"] == 3
 
 

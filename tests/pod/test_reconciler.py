@@ -11,11 +11,15 @@ from fleet import PATIENCE_S, Fleet, shell
 from dispatcher.base.host import host_name
 from dispatcher.config import load_config
 from dispatcher.errors import StorageError
+from dispatcher.outlets.kinds import make_outlets
 from dispatcher.outlets.local.gpu_monitor import GpuMonitor
-from dispatcher.pod.options import PodOptions
-from dispatcher.pod.reconciler import Turn, blocked_again_s
+from dispatcher.pod.claiming import blocked_again_s
+from dispatcher.pod.current_manifest import CurrentManifest
+from dispatcher.pod.options import PodOptions, outlet_context
+from dispatcher.pod.reconciler import Reconciler
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
+from dispatcher.run_state.observer import Observer
 from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
 
@@ -23,30 +27,31 @@ from dispatcher.run_state.store import Store
 IN_TROUBLE = """
 import errno, sys
 from dispatcher.cli.main import main
-from dispatcher.pod.reconciler import Turn
+from dispatcher.pod.reconciler import Reconciler
 
-def take(self, _take=Turn.take, failures=[errno.ESTALE, errno.EIO], **how):
+def reconcile(self, _reconcile=Reconciler.reconcile, failures=[errno.ESTALE, errno.EIO], **how):
     if failures:
         raise OSError(failures.pop(), "in trouble")
-    return _take(self, **how)
+    return _reconcile(self, **how)
 
-Turn.take = take
+Reconciler.reconcile = reconcile
 sys.exit(main())
 """
 
 
 @pytest.fixture
-def turn(fleet: Fleet) -> Turn:
+def reconciler(fleet: Fleet) -> Reconciler:
     fleet.write_manifest([shell("a", "true"), shell("b", "true")])
+    return begun(fleet)
+
+
+def begun(fleet: Fleet) -> Reconciler:
+    """A reconciler as a pod with one CPU slot has it, without the loop around it."""
+    config = load_config(fleet.layout)
     options = PodOptions(pod="pod", cpu_slots=1)
-    store = Store(fleet.layout, by="pod")
-    made = Turn(
-        store,
-        load_config(fleet.layout),
-        options,
-        GpuMonitor(options.gpus, options.cpu_slots, options.jobs_per_gpu, print),
-        print,
-    )
+    observer = Observer(fleet.layout, config.lost_after_s, lambda: True)
+    outlets = make_outlets(outlet_context(config, options, observer, print))
+    made = Reconciler(Store(fleet.layout, by="pod"), config, options, outlets, observer, print)
     made.begin()
     return made
 
@@ -58,55 +63,47 @@ def test_many_blocked_jobs_do_not_keep_the_loop_busy(fleet: Fleet) -> None:
     fleet.layout.jobs_dir.mkdir(parents=True)
     for job in jobs:
         fleet.layout.job_dir(job).touch()
-    options = PodOptions(pod="pod", cpu_slots=1)
-    made = Turn(
-        Store(fleet.layout, by="pod"),
-        load_config(fleet.layout),
-        options,
-        GpuMonitor(options.gpus, options.cpu_slots, options.jobs_per_gpu, print),
-        print,
-    )
-    made.begin()
+    made = begun(fleet)
     rounds = 0
-    while made.take(claiming=True, look_around=False) or made.can_claim_more():
+    while made.reconcile(claiming=True, look_around=False) or made.has_more_to_do():
         rounds += 1
         assert rounds < 20, "the 300 take 15 rounds of 20"
-    pause_s = made.next_retry_in_s()
+    pause_s = made.due_in_s(claiming=True)
     assert pause_s is not None and 0 < pause_s <= 5
     assert [blocked_again_s(blocked) for blocked in (1, 100, 1_000, 10_000)] == [5.0, 5.0, 50.0, 300.0]
 
 
 def test_what_others_claim_while_new_entries_are_queued_is_looked_after(
-    fleet: Fleet, turn: Turn, monkeypatch: pytest.MonkeyPatch
+    fleet: Fleet, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue_new = turn.manifest.queue_new
+    queue_new = CurrentManifest.queue_new
 
-    def queue_while_a_ghost_claims() -> None:
+    def queue_while_a_ghost_claims(manifest: CurrentManifest) -> None:
         with Store(fleet.layout, by="ghost").transaction() as tx:
             tx.make_attempt("a", 1)
             claim = Change(state=State.RUNNING, pod="ghost", attempt=1, host=host_name())
             tx.change("a", Event.CLAIMED, claim)
-        queue_new()
+        queue_new(manifest)
 
-    monkeypatch.setattr(turn.manifest, "queue_new", queue_while_a_ghost_claims)
+    monkeypatch.setattr(CurrentManifest, "queue_new", queue_while_a_ghost_claims)
     fleet.write_manifest([shell("a", "true"), shell("b", "true"), shell("c", "true")])
-    turn.take(claiming=False, look_around=True)
-    turn.take(claiming=False, look_around=True)
+    reconciler.reconcile(claiming=False, look_around=True)
+    reconciler.reconcile(claiming=False, look_around=True)
     record = fleet.record("a")
     assert (record.state, record.reason) == ("queued", "lost"), "nobody records how the job of a dead pod ended"
 
 
 def test_new_entries_are_queued_although_the_first_try_failed(
-    fleet: Fleet, turn: Turn, monkeypatch: pytest.MonkeyPatch
+    fleet: Fleet, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail() -> None:
+    def fail(_: CurrentManifest) -> None:
         raise StorageError("the disk is full")
 
     fleet.write_manifest([shell("a", "true"), shell("b", "true"), shell("c", "true")])
     with monkeypatch.context() as full, pytest.raises(StorageError):
-        full.setattr(turn.manifest, "queue_new", fail)
-        turn.take(claiming=False, look_around=True)
-    turn.take(claiming=False, look_around=True)
+        full.setattr(CurrentManifest, "queue_new", fail)
+        reconciler.reconcile(claiming=False, look_around=True)
+    reconciler.reconcile(claiming=False, look_around=True)
     assert fleet.states() == {"a": "queued", "b": "queued", "c": "queued"}
 
 

@@ -8,11 +8,14 @@ import msgspec
 import pytest
 
 from dispatcher.base import host
+from dispatcher.base.mounts import Mount
 from dispatcher.config import load_config
-from dispatcher.pod import recover
+from dispatcher.outlets.base import Key
+from dispatcher.outlets.kinds import PodContext, make_outlets
 from dispatcher.pod.recover import Found, Recovery
-from dispatcher.run_state import liveness
+from dispatcher.run_state import liveness, observer
 from dispatcher.run_state.nfs import Server
+from dispatcher.run_state.observer import Observer
 from dispatcher.run_state.states import Record, State
 from dispatcher.workspace import AttemptPaths, Layout
 
@@ -40,11 +43,13 @@ class Scene:
         self.beat()
         self.now_s = 1000.0
         self.server = Server(1, LEASE_S)
-        monkeypatch.setattr(recover.nfs, "server_of", lambda point: self.server)
+        monkeypatch.setattr(observer.nfs, "server_of", lambda point: self.server)
         config = load_config(self.layout)
-        self.recovery = Recovery(config, "mine", trust_locks=lambda: True, look_every_s=5)
-        self.recovery._network = True
-        self.recovery._watch = liveness.Watch(lambda: self.now_s, longest_gap_s=15)
+        watch = liveness.Watch(lambda: self.now_s, longest_gap_s=15)
+        mount = Mount(str(root), "nfs4", "server:/export", "rw")
+        seen = Observer(self.layout, config.lost_after_s, lambda: True, watch, mount)
+        outlets = make_outlets(PodContext(pod="mine", config=config, observer=seen, say=print, cpu_slots=1))
+        self.recovery = Recovery(self.layout, "mine", outlets, seen)
 
     def beat(self) -> None:
         self.pod.heartbeat += 1
@@ -59,7 +64,7 @@ class Scene:
         while self.now_s - begun_s <= limit_s:
             found = self.recovery.look([("a", RECORD)])
             if found:
-                assert [(one.job, one.attempt, one.ended.exit_code) for one in found] == [("a", 1, None)]
+                assert [(one.key, one.ended.exit_code) for one in found] == [(Key("a", 1), None)]
                 return self.now_s - begun_s
             self.now_s += 1
         return None

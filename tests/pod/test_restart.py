@@ -26,8 +26,8 @@ def run_elsewhere(fleet: Fleet, job: str, **fields: Any) -> None:
     with Store(fleet.layout, by="ghost").transaction() as tx:
         tx.change(job, Event.QUEUED, Change(state=State.QUEUED))
         tx.make_attempt(job, 1)
-        host = host_name()
-        tx.change(job, Event.CLAIMED, Change(state=State.RUNNING, pod="ghost", attempt=1, host=host, **fields))
+        claim = Change(state=State.RUNNING, pod="ghost", attempt=1, host=host_name())
+        tx.change(job, Event.CLAIMED, claim | Change(**fields))
 
 
 def test_a_restart_finds_its_jobs_again(fleet: Fleet) -> None:

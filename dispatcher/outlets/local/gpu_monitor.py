@@ -6,14 +6,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from dispatcher.base.host import host_name
 from dispatcher.errors import UsageError
 from dispatcher.outlets.local import NAME
 from dispatcher.outlets.local.capacity import LocalCapacity
 from dispatcher.outlets.local.gpu_users import foreign_use
 from dispatcher.outlets.local.gpus import Gpu, GpuReader, GpuReading, Health, parse_gpus
 from dispatcher.outlets.local.offer import gpu_slot_name
-from dispatcher.run_state.fold import Pause
 from dispatcher.run_state.liveness import SlotInfo
 
 # A reading costs a few ms; while some GPU cannot be used, they are read again this often.
@@ -97,9 +95,3 @@ class GpuMonitor:
                 self.capacity.quarantine(index, why)
             else:
                 self.capacity.restore(index)
-
-
-def gpus_paused_here(pauses: Mapping[str, Pause]) -> dict[int, str]:
-    """The GPUs of this host that the circuit breaker has paused, and why."""
-    mine = f"gpu:{host_name()}:"
-    return {int(scope.removeprefix(mine)): pause.why for scope, pause in pauses.items() if scope.startswith(mine)}

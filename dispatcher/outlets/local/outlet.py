@@ -3,241 +3,216 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import re
-import signal
-import stat
-import subprocess
-import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from dispatcher import contract
-from dispatcher.errors import OutletError
-from dispatcher.outlets.base import Attempt, Ended, Outcome, Running, Unknown
-from dispatcher.outlets.local import processes
+from dispatcher.base import files
+from dispatcher.base.host import host_name
+from dispatcher.errors import OutletError, StorageError
+from dispatcher.outlets.base import (
+    CANNOT_START,
+    TIME_LIMIT,
+    Bundle,
+    Ended,
+    Key,
+    Orphan,
+    Placement,
+    Report,
+    Running,
+    Site,
+    Slot,
+    Status,
+)
+from dispatcher.outlets.bundle import deliver
+from dispatcher.outlets.kinds import PodContext
+from dispatcher.outlets.local import NAME, processes
+from dispatcher.outlets.local.gpu_monitor import GpuMonitor
+from dispatcher.outlets.local.gpus import visible_devices
+from dispatcher.outlets.local.oom import OomCounter
+from dispatcher.outlets.local.recovery import LocalRecovery, claimed_here
+from dispatcher.outlets.local.spawn import spawn
+from dispatcher.outlets.local.tree import Tree
+from dispatcher.outlets.wrapper import Limits, read_limits
+from dispatcher.run_state.fold import gpu_scope
+from dispatcher.run_state.liveness import SlotInfo
+from dispatcher.run_state.states import State
+from dispatcher.workspace import AttemptPaths
 
-# How long strays that ignore TERM are waited for before KILL.
-_STRAY_GRACE_S: Final = 5.0
-# Far more than a wrapper writes.
-_LONGEST_EXIT: Final = 65536
-# Which task of a step of SLURM, or which pod of a job of Volcano, the dispatcher is. Its jobs are none of them.
-_MEMBERSHIP: Final = re.compile(r"SLURM_PROCID|VC_.+_HOSTS")
-
-
-class _Tree:
-    """The processes of one attempt: the wrapper, until it ends, then whatever it leaves."""
-
-    def __init__(self, directory: Path, pid: int, popen: subprocess.Popen[bytes] | None) -> None:
-        self.directory = directory
-        self.pid = pid
-        self.popen = popen
-        self.pidfd = processes.open_pidfd(pid)
-        self.wrapper_gone = False
-        self.group_gone = False
-        self.strays_since_s: float | None = None
-
-    def close(self) -> None:
-        if self.pidfd >= 0:
-            os.close(self.pidfd)
-            self.pidfd = -1
+# While strays are being stopped, only another look tells when they are gone.
+_STRAY_INTERVAL_S: Final = 0.05
+_SIGKILL_STATUSES: Final = (137, None)
 
 
 class LocalOutlet:
-    """Starts wrappers on this host. A handle is `pid:directory`, which finds an attempt again after a restart."""
+    """Runs attempts on the GPUs and CPU slots of this host. Their identity is the attempt's directory."""
 
-    def __init__(self) -> None:
-        self._trees: dict[str, _Tree] = {}
+    name = NAME
+    first_state = State.RUNNING
 
-    def submit(self, attempt: Attempt, liveness_fd: int | None = None) -> str:
-        """Start the wrapper in a session of its own; raises OutletError when it cannot be started.
+    def __init__(self, context: PodContext) -> None:
+        self._config = context.config
+        self._layout = context.config.layout
+        self._pod = context.pod
+        self._monitor = GpuMonitor(context.gpus, context.cpu_slots, context.jobs_per_gpu, context.say)
+        self.capacity = self._monitor.capacity
+        self._recovery = LocalRecovery(context.config, context.pod, context.observer)
+        self._oom = OomCounter(context.config.heartbeat_s)
+        self._trees: dict[Key, Tree] = {}
+        self._ended: dict[Key, Report] = {}
 
-        `liveness_fd` is the locked liveness lock, for the whole tree to inherit.
-        """
-        environment = {name: value for name, value in os.environ.items() if not _MEMBERSHIP.fullmatch(name)}
-        for name, value in attempt.environment.items():
-            if value is None:
-                environment.pop(name, None)
+    @property
+    def site(self) -> Site:
+        return Site(self._layout, files.group_may_write(self._layout.root))
+
+    def environment(self, slot: Slot) -> Mapping[str, str | None]:
+        return visible_devices(slot.gpus)
+
+    def submit(self, bundles: Sequence[Bundle]) -> None:
+        # Strays must become children of this process, or they are not noticed.
+        processes.adopt_orphans()
+        for bundle in bundles:
+            if bundle.key not in self._trees and bundle.key not in self._ended:
+                self._start(bundle)
+
+    def poll(self, keys: Sequence[Key]) -> Mapping[Key, Report]:
+        self._enforce_limits()
+        kills = self._oom.due()
+        reports = {key: self._ended.get(key) or self._report(self._trees[key]) for key in keys}
+        self._oom.note(kills)
+        return reports
+
+    def cancel(self, keys: Sequence[Key], *, reason: str = "", force: bool = False) -> None:
+        for tree in (self._trees[key] for key in keys if key in self._trees):
+            if force:
+                tree.kill()
             else:
-                environment[name] = value
-        try:
-            child = subprocess.Popen(
-                ["/bin/bash", os.fspath(attempt.wrapper), "none" if liveness_fd is None else str(liveness_fd)],
-                cwd=attempt.root,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                pass_fds=() if liveness_fd is None else (liveness_fd,),
-            )
-        except OSError as error:
-            raise OutletError(f"{attempt.job_id}: /bin/bash cannot be started: {error.strerror or error}") from error
-        handle = make_handle(child.pid, attempt.directory)
-        self._trees[handle] = _Tree(attempt.directory, child.pid, child)
-        return handle
+                self._stop(tree, reason)
 
-    def adopt(self, handle: str) -> None:
-        """Watch an attempt that another dispatcher process started on this host."""
-        if handle not in self._trees:
-            pid, directory = parse_handle(handle)
-            known = pid if pid and processes.is_of_attempt(pid, directory) else 0
-            self._trees[handle] = _Tree(directory, known, None)
+    def fence(self, keys: Sequence[Key]) -> None:
+        for key in keys:
+            with contextlib.suppress(OSError):
+                files.write_new(self._paths(key).superseded, self._pod.encode() + b"\n")
 
-    def poll(self, handles: Sequence[str]) -> Mapping[str, Outcome]:
-        return {handle: self._poll(handle) for handle in handles}
+    def forget(self, keys: Sequence[Key]) -> None:
+        for key in keys:
+            self._ended.pop(key, None)
 
-    def cancel(self, handle: str, *, force: bool = False) -> None:
-        tree = self._tree(handle)
-        if not force and tree.pid and not tree.wrapper_gone:
-            processes.send(tree.pid, signal.SIGTERM)
-            # One that was stopped (SIGSTOP) hears nothing until it goes on, and nor do its children.
-            processes.send_group(tree.pid, signal.SIGCONT)
-            return
-        if tree.popen is None and tree.pid and not tree.wrapper_gone:
-            processes.send_group(tree.pid, signal.SIGKILL)
-        self._signal_strays(tree, signal.SIGKILL)
+    def adopt(self, attempts: Mapping[Key, Placement]) -> Mapping[Key, Slot]:
+        slots = {}
+        for key, placement in attempts.items():
+            paths = self._paths(key)
+            oldest = processes.first_of(paths.directory) if claimed_here(paths) else 0
+            if not oldest:
+                continue
+            # The dispatcher may have been killed before it could record the pid.
+            pid = placement.pid or oldest
+            is_wrapper = processes.is_of_attempt(pid, paths.directory)
+            slots[key] = Slot(tuple(sorted(placement.gpus)))
+            self.capacity.adopt(slots[key])
+            tree = self._watch(Tree(key, paths, pid if is_wrapper else 0, slots[key]))
+            tree.begun_s = processes.begun_s(pid if is_wrapper else oldest) or tree.begun_s
+        return slots
 
-    def log(self, handle: str) -> Path:
-        return parse_handle(handle)[1] / contract.LOG_FILE
+    def recover(self, orphans: Sequence[Orphan]) -> Mapping[Key, Report]:
+        return {orphan.key: Report(self._recovery.recover(orphan), orphan.placement) for orphan in orphans}
 
-    def wait_descriptors(self) -> list[int]:
-        """Descriptors that become readable when a wrapper ends."""
+    def inspect(self, orphans: Sequence[Orphan]) -> Mapping[Key, Status]:
+        return {orphan.key: self._recovery.inspect(orphan) for orphan in orphans}
+
+    def refresh_capacity(self) -> None:
+        self._monitor.refresh(self._is_ours)
+
+    def capacity_due_in_s(self) -> float | None:
+        return self._monitor.due_in_s()
+
+    def hold(self, scopes: Mapping[str, str]) -> None:
+        mine = gpu_scope(host_name(), "")
+        self._monitor.hold({int(s.removeprefix(mine)): why for s, why in scopes.items() if s.startswith(mine)})
+
+    def slot_infos(self) -> list[SlotInfo]:
+        jobs: dict[int | None, list[str]] = {}
+        for tree in self._trees.values():
+            for index in tree.slot.gpus or (None,):
+                jobs.setdefault(index, []).append(str(tree.key))
+        return self._monitor.slot_infos(jobs)
+
+    def describe(self) -> str:
+        parts = [f"GPUs {','.join(map(str, self.capacity.gpus))}"] if self.capacity.gpus else []
+        if self.capacity.cpu_slots:
+            parts.append("1 CPU slot" if self.capacity.cpu_slots == 1 else f"{self.capacity.cpu_slots} CPU slots")
+        return " and ".join(parts)
+
+    def wait_fds(self) -> list[int]:
         return [tree.pidfd for tree in self._trees.values() if tree.pidfd >= 0 and not tree.wrapper_gone]
 
-    def needs_polling(self) -> bool:
-        """Whether something goes on that no descriptor tells: strays, or an attempt without a known wrapper."""
-        return any(tree.wrapper_gone or tree.pidfd < 0 for tree in self._trees.values())
+    def due_in_s(self) -> float | None:
+        """Until strays may be gone, or a wrapper misses its deadline; one that has missed it is checked at any poll."""
+        now = processes.boot_time_s()
+        waits = [_STRAY_INTERVAL_S for tree in self._trees.values() if tree.needs_polling()]
+        deadlines = [at for tree in self._trees.values() if (at := tree.deadline_s()) is not None and at > now]
+        return min((*waits, *(at - now for at in deadlines)), default=None)
 
-    def _poll(self, handle: str) -> Outcome:
-        tree = self._tree(handle)
-        if not tree.wrapper_gone and not self._wrapper_has_ended(tree):
-            return Running()
-        tree.wrapper_gone = True
-        if self._something_is_left(tree):
-            return self._stop_strays(tree)
-        tree.close()
-        del self._trees[handle]
-        ended = read_exit(tree.directory)
-        if isinstance(ended, Ended) and ended.exit_code is None and tree.popen is not None:
-            return msgspec.structs.replace(ended, error=_how_wrapper_ended(tree.popen.returncode))
-        return ended
+    def close(self) -> None:
+        for tree in self._trees.values():
+            tree.close()
+        self._monitor.close()
 
-    def _tree(self, handle: str) -> _Tree:
-        if handle not in self._trees:
-            self.adopt(handle)
-        return self._trees[handle]
+    def _paths(self, key: Key) -> AttemptPaths:
+        return self._layout.attempt(key.job_id, key.number)
 
-    def _wrapper_has_ended(self, tree: _Tree) -> bool:
-        if tree.popen is not None:
-            return tree.popen.poll() is not None
-        return not tree.pid or not processes.is_of_attempt(tree.pid, tree.directory)
-
-    def _something_is_left(self, tree: _Tree) -> bool:
-        """Whether any process of the tree still lives; cheap where this process would have inherited it."""
-        if tree.popen is not None:
-            own = {other.pid for other in self._trees.values() if other.popen is not None and not other.wrapper_gone}
-            if not _orphans(own) and not self._group_is_left(tree):
-                return False
-        # A process that forks and ends while the list is read is missed with its child: so nothing must be there twice.
-        left = processes.of_attempt(tree.directory) or processes.of_attempt(tree.directory)
-        return bool(left) or self._group_is_left(tree)
-
-    def _group_is_left(self, tree: _Tree) -> bool:
-        # The number stays taken for as long as the group has members, and may be another's as soon as it has none:
-        # so it is only asked for until it was once found gone.
-        if tree.popen is None or tree.group_gone:
-            return False
-        tree.group_gone = not _group_exists(tree.pid)
-        return not tree.group_gone
-
-    def _stop_strays(self, tree: _Tree) -> Outcome:
-        now = time.monotonic()
-        if tree.strays_since_s is None:
-            tree.strays_since_s = now
-            self._signal_strays(tree, signal.SIGTERM)
-        elif now - tree.strays_since_s > _STRAY_GRACE_S:
-            self._signal_strays(tree, signal.SIGKILL)
-        return Running("stopping what the job has left behind")
-
-    def _signal_strays(self, tree: _Tree, number: signal.Signals) -> None:
-        if self._group_is_left(tree):
-            processes.send_group(tree.pid, number)
-        for pid in processes.of_attempt(tree.directory):
-            processes.send(pid, number)
-
-
-def _how_wrapper_ended(status: int) -> str:
-    return f"signal {-status} killed its wrapper" if status < 0 else f"its wrapper ended with status {status}"
-
-
-def make_handle(pid: int, directory: Path) -> str:
-    return f"{pid}:{directory}"
-
-
-def parse_handle(handle: str) -> tuple[int, Path]:
-    pid, _, directory = handle.partition(":")
-    return int(pid or 0), Path(directory)
-
-
-def read_exit(directory: Path) -> Outcome:
-    """How an attempt ended by its own account; call it only when nothing of the attempt is left."""
-    path = directory / contract.EXIT_FILE
-    try:
-        # Without O_NONBLOCK a named pipe in its place would be waited for.
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    def _start(self, bundle: Bundle) -> None:
         try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                # It stays so, however often one looks.
-                return Ended(None, f"{path} is no file: the job has put something else in its place")
-            text = os.read(fd, _LONGEST_EXIT).decode(errors="replace")
-        finally:
-            os.close(fd)
-    except FileNotFoundError:
-        return Ended(None)
-    except OSError as error:
-        return Unknown(f"{path}: {error.strerror}")
-    if not text.endswith("\n"):
-        # The wrapper was killed while it wrote.
-        return Ended(None)
-    try:
-        status = json.loads(text)
-        return Ended(int(status["exit_code"]), str(status.get("reason", "")), str(status["ended_at"]))
-    except (ValueError, KeyError, TypeError):
-        return Ended(None, "unreadable exit status")
+            deliver(bundle, self._layout)
+            child = spawn(bundle, self._layout)
+        except (StorageError, OutletError) as error:
+            ended = Ended(None, CANNOT_START, error=str(error), blames_host=True)
+            self._ended[bundle.key] = Report(ended)
+            return
+        self._watch(Tree(bundle.key, self._paths(bundle.key), child.pid, bundle.slot, child))
 
+    def _watch(self, tree: Tree) -> Tree:
+        tree.limits = read_limits(tree.paths, Limits(grace_s=self._config.kill_grace_s))
+        self._trees[tree.key] = tree
+        return tree
 
-def _orphans(own: set[int]) -> set[int]:
-    """The children that this process has inherited and that live; those that have ended are collected."""
-    while True:
-        orphans = {pid for pid in processes.children() - own if not _is_helper(pid)}
-        alive = {pid for pid in orphans if not _reap(pid)}
-        # One that had ended may have left us a child of its own after the list was read.
-        if alive == orphans:
-            return alive
+    def _report(self, tree: Tree) -> Report:
+        status = tree.status(self._trees.values())
+        if isinstance(status, Running):
+            return Report(status, tree.placement)
+        if isinstance(status, Ended):
+            oom_killed = status.exit_code in _SIGKILL_STATUSES and self._oom.has_risen()
+            ran_s = processes.boot_time_s() - tree.begun_s
+            status = msgspec.structs.replace(status, oom_killed=oom_killed, ran_s=ran_s)
+            del self._trees[tree.key]
+            self._ended[tree.key] = Report(status, tree.placement)
+        return Report(status, tree.placement)
 
+    def _stop(self, tree: Tree, reason: str) -> None:
+        if reason and tree.stop_reason is None:
+            # On a full disk the attempt is stopped all the same; only its exit status lacks the reason.
+            with contextlib.suppress(OSError):
+                files.write_new(tree.paths.stop, reason.encode() + b"\n")
+        tree.ask_to_stop(reason)
 
-def _is_helper(pid: int) -> bool:
-    """Whether a child is of this process's own session: every wrapper begins one, and nothing can come back from it."""
-    with contextlib.suppress(ProcessLookupError):
-        return os.getsid(pid) == os.getsid(0)
-    return False
+    def _enforce_limits(self) -> None:
+        """End attempts that their wrapper should have ended and cannot, because it is stopped (SIGSTOP).
 
+        A wrapper that is not stopped may have good reasons, such as an exit status for which there is no room.
+        """
+        now = processes.boot_time_s()
+        for tree in self._trees.values():
+            deadline_s = tree.deadline_s()
+            if deadline_s is None or now < deadline_s or not processes.is_stopped(tree.pid):
+                continue
+            if tree.stop_reason is None:
+                self._stop(tree, TIME_LIMIT)
+            else:
+                tree.kill_overdue()
 
-def _reap(pid: int) -> bool:
-    """Whether this child has ended, and is collected now."""
-    with contextlib.suppress(ChildProcessError):
-        return os.waitpid(pid, os.WNOHANG)[0] != 0
-    return True
-
-
-def _group_exists(pid: int) -> bool:
-    try:
-        os.killpg(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    def _is_ours(self, pid: int) -> bool:
+        """Whether a process belongs to one of these attempts."""
+        directory = processes.attempt_of(pid)
+        return directory is not None and any(os.fspath(t.paths.directory) == directory for t in self._trees.values())

@@ -1,0 +1,127 @@
+"""Rendering of bundles, which is pure but for the templates that it reads, and their delivery into a workspace."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+
+import msgspec
+
+from dispatcher import contract
+from dispatcher.base import files
+from dispatcher.config import Config, Method, interpreter
+from dispatcher.matrix.entry import Entry
+from dispatcher.outlets.base import Bundle, Key, Request, Site, Slot
+from dispatcher.outlets.wrapper import watch_interval_s
+from dispatcher.templates.command import command_line, uses_script
+from dispatcher.templates.launcher import render_launcher
+from dispatcher.templates.training import encode_script, render_training
+from dispatcher.workspace import Layout
+
+
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    """A claimed entry: what runs as which attempt of which pod, and in which slot.
+
+    `slot_environment` are the variables that show the attempt its slot (None removes one).
+    """
+
+    entry: Entry
+    key: Key
+    pod: str
+    request: Request
+    slot: Slot
+    slot_environment: Mapping[str, str | None] = {}
+
+
+def render(config: Config, assigned: Assignment, site: Site) -> Bundle:
+    """What the attempt is started from at `site`; raises TemplateError when the entry cannot be rendered."""
+    entry, method = assigned.entry, config.method(assigned.entry.method)
+    paths = site.layout.attempt(assigned.key.job_id, assigned.key.number)
+    script = site.layout.method_scripts(entry.method) / f"train_{entry.job_id}.py"
+    contents = dict(entry_bundle(assigned).files)
+    shared: dict[str, bytes] = {}
+    if uses_script(method, entry):
+        name = os.path.relpath(script, site.layout.root)
+        shared[name] = encode_script(render_training(method.template, entry, method))
+    if method.setup:
+        # The wrapper checks for that last line, which is not reached after a syntax error.
+        contents[paths.setup.name] = _encode(f"{method.setup}\ndispatcher_setup_is_read=1\n")
+    environment = _environment(config, assigned, method, site)
+    wrapper = render_launcher(
+        config.layout,
+        "wrapper.sh.j2",
+        {
+            "root": os.fspath(site.layout.root),
+            "directory": os.fspath(paths.directory),
+            "command": command_line(method, entry, script),
+            "setup": bool(method.setup),
+            # What the command's interpreter is, unless the setup puts another one on PATH.
+            "python": "" if method.python else os.fspath(interpreter(None)),
+            "exports": [f"{name}={value}" for name, value in environment.items() if value is not None],
+            "unset": [name for name, value in environment.items() if value is None],
+            "time_limit_s": _time_limit_s(entry, method),
+            "kill_grace_s": math.ceil(config.kill_grace_s),
+            "watch_s": math.ceil(watch_interval_s(config)),
+            "group_may_write": site.group_may_write,
+        },
+    )
+    return Bundle(
+        key=assigned.key,
+        request=assigned.request,
+        slot=assigned.slot,
+        files={**contents, paths.wrapper.name: _encode(wrapper)},
+        shared_files=shared,
+        # The marker by which strays are found must be in the environment of the very first process.
+        environment={contract.ATTEMPT_DIR: os.fspath(paths.directory)},
+    )
+
+
+def entry_bundle(assigned: Assignment) -> Bundle:
+    """The part of a bundle that can always be rendered: the entry as claimed, which reports read."""
+    document = json.dumps(assigned.entry.document(), ensure_ascii=False, indent=1).encode() + b"\n"
+    contents = {contract.ENTRY_FILE: document}
+    return Bundle(key=assigned.key, request=assigned.request, slot=assigned.slot, files=contents)
+
+
+def deliver(bundle: Bundle, layout: Layout) -> None:
+    """Write the files of a bundle into the workspace of `layout`; raises StorageError.
+
+    The attempt's directory exists since it was claimed.
+    """
+    paths = layout.attempt(bundle.key.job_id, bundle.key.number)
+    with files.storing("preparing", paths.directory), files.shared_umask(layout.root):
+        for name, content in bundle.files.items():
+            mode = 0o777 if name == contract.WRAPPER_FILE else 0o666
+            files.write_new(paths.directory / name, content, mode)
+    for name, content in bundle.shared_files.items():
+        path = layout.root / name
+        with files.storing("writing the script", path), files.shared_umask(layout.root):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files.replace_file(path, content, durable=False)
+
+
+def _environment(config: Config, assigned: Assignment, method: Method, site: Site) -> dict[str, str | None]:
+    paths = site.layout.attempt(assigned.key.job_id, assigned.key.number)
+    return {
+        **method.env,
+        **assigned.entry.env,
+        **assigned.slot_environment,
+        contract.JOB_ID: assigned.key.job_id,
+        contract.ATTEMPT: str(assigned.key.number),
+        contract.POD: assigned.pod,
+        contract.ATTEMPT_DIR: os.fspath(paths.directory),
+        contract.ROOT: os.fspath(site.layout.root),
+        contract.KILL_GRACE: str(math.ceil(config.kill_grace_s)),
+    }
+
+
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _time_limit_s(entry: Entry, method: Method) -> int:
+    """Whole seconds, 0 for none."""
+    limit_s = entry.time_limit_s if entry.time_limit_s is not None else method.time_limit_s
+    return math.ceil(limit_s) if limit_s else 0

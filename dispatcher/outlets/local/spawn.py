@@ -1,0 +1,72 @@
+"""Starting a wrapper on this host: its environment, and the liveness lock, which is locked before it starts."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from dispatcher.base import files
+from dispatcher.errors import OutletError
+from dispatcher.outlets.base import Bundle
+from dispatcher.run_state import liveness
+from dispatcher.workspace import AttemptPaths, Layout
+
+# Which task of a step of SLURM, or which pod of a job of Volcano, the dispatcher is. Its jobs are none of them.
+_MEMBERSHIP: Final = re.compile(r"SLURM_PROCID|VC_.+_HOSTS")
+
+
+def spawn(bundle: Bundle, layout: Layout) -> subprocess.Popen[bytes]:
+    """Start the delivered wrapper in a session of its own; raises StorageError or OutletError."""
+    paths = layout.attempt(bundle.key.job_id, bundle.key.number)
+    with files.shared_umask(layout.root):
+        liveness_fd = _take_liveness_lock(paths.alive)
+    try:
+        return _start(bundle, paths, layout.root, liveness_fd)
+    finally:
+        if liveness_fd is not None:
+            # The tree has inherited it: from now on the tree alone keeps it locked.
+            os.close(liveness_fd)
+
+
+def _start(bundle: Bundle, paths: AttemptPaths, root: Path, liveness_fd: int | None) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            ["/bin/bash", os.fspath(paths.wrapper), "none" if liveness_fd is None else str(liveness_fd)],
+            cwd=root,
+            env=_environment(bundle.environment),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=() if liveness_fd is None else (liveness_fd,),
+        )
+    except OSError as error:
+        raise OutletError(f"{bundle.key.job_id}: /bin/bash cannot be started: {error.strerror or error}") from error
+
+
+def _environment(changes: Mapping[str, str | None]) -> dict[str, str]:
+    environment = {name: value for name, value in os.environ.items() if not _MEMBERSHIP.fullmatch(name)}
+    for name, value in changes.items():
+        if value is None:
+            environment.pop(name, None)
+        else:
+            environment[name] = value
+    return environment
+
+
+def _take_liveness_lock(path: Path) -> int | None:
+    """The locked descriptor; None where flock does not work, and heartbeats must do."""
+    try:
+        fd = liveness.take_patiently(path)
+    except OSError as error:
+        if error.errno in liveness.CANNOT_LOCK:
+            return None
+        raise files.storage_error(error, "taking the liveness lock", path) from error
+    if fd is None:
+        # Without its liveness lock it would run, and count as lost when this dispatcher dies.
+        raise OutletError(
+            f"{path}: another process holds the liveness lock of this attempt, which has not begun; requeue the job"
+        )
+    return fd

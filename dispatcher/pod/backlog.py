@@ -1,0 +1,163 @@
+"""What there is to do for a pod: its manifest and the queue of its entries, kept in step with the records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from dispatcher.base.host import host_name
+from dispatcher.config import Config
+from dispatcher.matrix.entry import Entry
+from dispatcher.outlets.base import Outlet, Request
+from dispatcher.pod.claim import ClaimQueue
+from dispatcher.pod.current_manifest import CurrentManifest
+from dispatcher.pod.fence import Fence
+from dispatcher.pod.offers import Offer, own_offer, request_of
+from dispatcher.pod.options import PodOptions
+from dispatcher.pod.running_attempts import RunningAttempts
+from dispatcher.pod.startable import Startable
+from dispatcher.pod.unwatched import Unwatched
+from dispatcher.run_state.fold import Pause, gpu_scope, host_scope
+from dispatcher.run_state.journal import now_text
+from dispatcher.run_state.states import IN_FLIGHT, Record
+from dispatcher.run_state.store import Store
+
+
+class Backlog:
+    """The entries that this pod may claim, and the attempts that others have in flight.
+
+    `host_note` is why this host is paused, empty when it is not.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        config: Config,
+        options: PodOptions,
+        outlets: Mapping[str, Outlet],
+        attempts: RunningAttempts,
+        fence: Fence,
+        say: Callable[[str], None],
+    ) -> None:
+        self.manifest = CurrentManifest(options.matrix or config.matrix, store, say)
+        self.startable = Startable(config, say)
+        self.unwatched = Unwatched(config, say)
+        self.host_note = ""
+        self._store = store
+        self._config = config
+        self._options = options
+        self._outlets = outlets
+        self._capacities = {name: outlet.capacity for name, outlet in outlets.items()}
+        self._attempts = attempts
+        self._fence = fence
+        self._say = say
+        # Jobs in flight that this pod does not watch.
+        self._elsewhere: set[str] = set()
+        # Whether there is a new manifest whose entries are not all queued yet.
+        self._replaced = False
+        # Whether entries of the manifest have lost their records, to be queued anew.
+        self._forgotten = False
+
+    def entry(self, job: str) -> Entry | None:
+        return self.manifest.entries.get(job)
+
+    def offer(self) -> Offer:
+        """What this pod takes."""
+        return own_offer(self._options, self._capacities, self.startable.unusable_methods)
+
+    def has_ready(self) -> bool:
+        """Whether some entry is ready, whatever slots there are."""
+        return self.queue.has_ready(now_text(time.time()))
+
+    def in_flight_elsewhere(self) -> list[tuple[str, Record]]:
+        """The attempts in flight that this pod does not watch, external ones included."""
+        return [(job, self._store.records[job]) for job in sorted(self._elsewhere | self.unwatched.jobs)]
+
+    def adopt(self) -> None:
+        """Watch again what an earlier dispatcher of this pod's name has left in flight, where its outlets can.
+
+        What has ended meanwhile, or lives elsewhere, is found by recovery.
+        """
+        records = ((job, self._store.records[job]) for job in self._elsewhere)
+        mine = {job: record for job, record in records if record.pod == self._options.pod and record.attempt > 0}
+        for attempt in self._attempts.adopt(mine):
+            self._elsewhere.discard(attempt.key.job_id)
+            self._say(f"found {attempt.key.job_id} (attempt {attempt.key.number}) again")
+
+    def follow_manifest(self) -> None:
+        """Take in a manifest that was replaced, and queue anew the entries whose records people have deleted."""
+        self._replaced |= self.manifest.read()
+        if self._replaced:
+            self._check_entries()
+            self.manifest.queue_new()
+            self._rebuild_queue()
+            self._replaced = False
+        elif self._forgotten:
+            self.manifest.queue_new()
+            self.sync()
+        self._forgotten = False
+
+    def follow_templates(self) -> None:
+        """Take in templates and environments that were mended, and those that were broken before jobs fail by them."""
+        if self.startable.has_changed():
+            self._check_entries()
+            self.queue.recheck(self.startable.unusable_methods)
+
+    def sync(self) -> None:
+        """Bring the queue up to date with the records that have changed."""
+        store = self._store
+        if store.reloads != self._reloads:
+            self._rebuild_queue()
+        for job in store.fold.drain_touched():
+            record = store.records.get(job)
+            self.queue.update(job, record)
+            self._fence.unblock(job)
+            self._forgotten |= record is None and self.entry(job) is not None
+            # A claim of ours that was never started counts too: the lock may have failed after it was written.
+            if record is not None and record.state in IN_FLIGHT and job not in self._attempts.by_job:
+                self._elsewhere.add(job)
+            else:
+                self._elsewhere.discard(job)
+            self.unwatched.update(job, record)
+        pauses = store.fold.pauses
+        self.queue.pause(pauses)
+        self._note_host_pause(pauses.get(host_scope(host_name())))
+        self._hold(pauses.values())
+
+    def _check_entries(self) -> None:
+        """Check what those entries need that this pod was not told to leave to others."""
+        offer = self.offer()
+        self.startable.check(entry for entry in self.manifest.entries.values() if offer.excludes(entry) is None)
+
+    def _rebuild_queue(self) -> None:
+        entries, store = self.manifest.entries, self._store
+        self.queue = ClaimQueue(entries, self.offer(), self._capacities, self._request_of, self.startable.fault)
+        # All records are looked at anew, also those that others changed while new entries were queued.
+        store.fold.drain_touched()
+        self._elsewhere = {job for job, record in store.records.items() if record.state in IN_FLIGHT}
+        self._elsewhere.difference_update(self._attempts.by_job)
+        self.unwatched.look_at_all(store.records)
+        for job in entries:
+            self.queue.update(job, store.records.get(job))
+        for need in self.queue.needed_elsewhere():
+            self.queue.update(need, store.records.get(need))
+        self._reloads = store.reloads
+
+    def _request_of(self, entry: Entry) -> Request:
+        return request_of(self._config, entry)
+
+    def _hold(self, pauses: Iterable[Pause]) -> None:
+        """Keep new attempts off paused GPUs and off those that external attempts use."""
+        taken = self.unwatched.taken_gpus(self._store.records)
+        scopes = {gpu_scope(host_name(), index): why for index, why in taken.items()}
+        scopes.update((pause.scope, pause.why) for pause in pauses)
+        for outlet in self._outlets.values():
+            outlet.hold(scopes)
+
+    def _note_host_pause(self, pause: Pause | None) -> None:
+        note = "" if pause is None else f"no claims: {pause.scope} is paused since {pause.at}: {pause.why}"
+        if note != self.host_note:
+            self.host_note = note
+            self._say(
+                f"{note}. Continue with `dispatcher unpause {pause.scope}`" if pause else "this host may claim again"
+            )

@@ -1,0 +1,122 @@
+"""Claiming inside a transaction: each choice passes the fence and is journalled, or its job is left for later."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from dispatcher.base.host import host_name
+from dispatcher.outlets.base import Outlet
+from dispatcher.pod.backlog import Backlog
+from dispatcher.pod.claim import Choice
+from dispatcher.pod.fence import Fence
+from dispatcher.pod.options import PodOptions
+from dispatcher.pod.recording import gpu_field
+from dispatcher.pod.starting import Claimed
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Event
+from dispatcher.run_state.journal import now_text
+from dispatcher.run_state.states import State
+from dispatcher.run_state.store import Transaction
+
+# A job that is blocked gives its slot to the next one at once, and is tried again after this time; many that are
+# blocked at once (by permissions, say) so much later that few of them are looked at in a second.
+_BLOCKED_AGAIN_S: Final = 5.0
+_LONGEST_BLOCKED_S: Final = 300.0
+_BLOCKED_A_SECOND: Final = 20
+# How many blocked jobs one transaction may come across: each costs a look at the disk under the lock.
+_MOST_BLOCKED: Final = 20
+
+
+class Claimer:
+    """Claims entries of the backlog for free slots. `came_short`: blocked jobs kept it from reaching the others."""
+
+    def __init__(self, options: PodOptions, outlets: Mapping[str, Outlet], backlog: Backlog, fence: Fence) -> None:
+        self.came_short = False
+        self._options = options
+        self._outlets = outlets
+        self._backlog = backlog
+        self._fence = fence
+        self._claims = 0
+        # What holds a slot and is not committed yet.
+        self._taken: list[Choice] = []
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether `--max-jobs` have been claimed."""
+        return self._options.max_jobs is not None and self._claims >= self._options.max_jobs
+
+    def claim(self, tx: Transaction) -> list[Claimed]:
+        """Choose and claim until no slot is free or nothing is ready; `commit` or `give_back` must follow."""
+        claims: list[Claimed] = []
+        blocked = 0
+        while blocked < _MOST_BLOCKED:
+            chosen = self._backlog.queue.choose(now_text(time.time()), self._limit(len(claims)))
+            self._taken += chosen
+            if not chosen:
+                return claims
+            for choice in chosen:
+                claimed = self._claim_one(tx, choice)
+                if claimed is None:
+                    blocked += 1
+                    self._postpone(choice)
+                else:
+                    claims.append(claimed)
+        self.came_short = True
+        return claims
+
+    def commit(self) -> None:
+        """The transaction has succeeded."""
+        self._claims += len(self._taken)
+        self._taken = []
+
+    def give_back(self) -> None:
+        """The transaction has failed: what was chosen is still queued, and its slots are free."""
+        taken, self._taken = self._taken, []
+        for choice in taken:
+            self._outlets[choice.outlet].capacity.release(choice.slot)
+            self._backlog.queue.put_back(choice.entry.job_id)
+
+    def _claim_one(self, tx: Transaction, choice: Choice) -> Claimed | None:
+        """Claim one entry; None when it is blocked."""
+        job, first_state = choice.entry.job_id, self._outlets[choice.outlet].first_state
+        record = tx.record(job)
+        passed = self._fence.pass_through(tx, job, (record.attempt if record else 0) + 1)
+        if passed is None:
+            return None
+        change = Change(
+            state=first_state,
+            pod=self._options.pod,
+            pid=None,
+            gpu=gpu_field(choice.slot.gpus),
+            started_at=tx.at,
+            attempt=passed[0],
+            ran_with=choice.entry.digest(),
+            # What does not run at once runs on a host that is not known yet.
+            host=host_name() if first_state is State.RUNNING else None,
+            outlet=choice.outlet,
+            handle=None,
+            finished_at=None,
+            exit_code=None,
+            reason=None,
+            error=None,
+            retry_at=None,
+            desired=None,
+        )
+        tx.change(job, Event.CLAIMED, change)
+        return Claimed(choice, passed[0])
+
+    def _postpone(self, choice: Choice) -> None:
+        self._taken.remove(choice)
+        self._outlets[choice.outlet].capacity.release(choice.slot)
+        again_s = blocked_again_s(len(self._fence.blocked))
+        self._backlog.queue.postpone(choice.entry.job_id, now_text(time.time() + again_s))
+
+    def _limit(self, claimed: int) -> int | None:
+        return None if self._options.max_jobs is None else self._options.max_jobs - self._claims - claimed
+
+
+def blocked_again_s(blocked: int) -> float:
+    """After what time one of so many blocked jobs is tried again."""
+    return min(max(_BLOCKED_AGAIN_S, blocked / _BLOCKED_A_SECOND), _LONGEST_BLOCKED_S)

@@ -1,0 +1,93 @@
+"""Starting what was claimed: rendered here, delivered and started by the attempt's outlet."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from dispatcher.config import Config
+from dispatcher.errors import DispatcherError, OutletError, StorageError
+from dispatcher.outlets.base import CANNOT_START, Bundle, Ended, Key, Outlet
+from dispatcher.outlets.bundle import Assignment, deliver, entry_bundle, render
+from dispatcher.pod.claim import Choice
+from dispatcher.pod.offers import request_of
+from dispatcher.pod.running_attempts import RunningAttempt, RunningAttempts
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """A choice that is journalled, and the number of its attempt."""
+
+    choice: Choice
+    number: int
+
+    @property
+    def key(self) -> Key:
+        return Key(self.choice.entry.job_id, self.number)
+
+
+class Starter:
+    """Renders what was claimed and submits it to the outlets."""
+
+    def __init__(
+        self,
+        config: Config,
+        pod: str,
+        outlets: Mapping[str, Outlet],
+        attempts: RunningAttempts,
+        say: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._pod = pod
+        self._outlets = outlets
+        self._attempts = attempts
+        self._say = say
+
+    def start(self, claims: Sequence[Claimed]) -> None:
+        """Start these attempts; what keeps one from starting becomes its end, never an exception."""
+        bundles: dict[str, list[Bundle]] = {}
+        added = []
+        for claimed in claims:
+            choice = claimed.choice
+            attempt = self._attempts.add(claimed.key, choice.outlet, choice.slot)
+            added.append(attempt)
+            bundle = self._render(attempt, claimed)
+            if bundle is not None:
+                bundles.setdefault(choice.outlet, []).append(bundle)
+        for name, group in bundles.items():
+            self._outlets[name].submit(group)
+        self._attempts.poll(attempt for attempt in added if attempt.ended is None)
+        for attempt in added:
+            self._report(attempt)
+
+    def _render(self, attempt: RunningAttempt, claimed: Claimed) -> Bundle | None:
+        choice, outlet = claimed.choice, self._outlets[claimed.choice.outlet]
+        assigned = Assignment(
+            entry=choice.entry,
+            key=claimed.key,
+            pod=self._pod,
+            request=request_of(self._config, choice.entry),
+            slot=choice.slot,
+            slot_environment=outlet.environment(choice.slot),
+        )
+        try:
+            return render(self._config, assigned, outlet.site)
+        except DispatcherError as error:
+            # What cannot be rendered is the entry's fault; a workspace that cannot be read is not.
+            blames_host = isinstance(error, (StorageError, OutletError))
+            attempt.ended = Ended(None, CANNOT_START, error=str(error), blames_host=blames_host)
+        with contextlib.suppress(StorageError):
+            # What the attempt would have run with is shown all the same.
+            deliver(entry_bundle(assigned), self._config.layout)
+        return None
+
+    def _report(self, attempt: RunningAttempt) -> None:
+        job, number = attempt.key.job_id, attempt.key.number
+        if attempt.ended is not None and attempt.ended.exit_reason == CANNOT_START:
+            self._say(f"cannot start {job} (attempt {number}): {attempt.ended.error}")
+        elif attempt.placement is not None and attempt.placement.pid is not None:
+            where = self._outlets[attempt.outlet].capacity.slot_text(attempt.slot)
+            self._say(f"start {job} (attempt {number}) on {where}, pid {attempt.placement.pid}")
+        else:
+            self._say(f"submit {job} (attempt {number}) to {attempt.outlet}")

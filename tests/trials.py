@@ -18,7 +18,7 @@ from dispatcher.config import Config, Method
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import Bundle, Ended, Key, Request, Slot, Status
 from dispatcher.outlets.bundle import Assignment, deliver, render
-from dispatcher.outlets.kinds import PodContext
+from dispatcher.outlets.context import PodContext
 from dispatcher.outlets.local import processes
 from dispatcher.outlets.local.outlet import LocalOutlet
 from dispatcher.run_state import liveness

@@ -1,1 +1,34 @@
-"""Places where attempts run. base is the seam; each outlet is one small class with the same methods."""
+"""Places where attempts run, each behind the same small class, so that the loop knows none of them by name.
+
+base       The seam: Key, Bundle, Placement, Status, Report, Capacity and the Outlet protocol. Plain data both ways.
+kinds      The one list of outlets by name; context: what they are made from.
+bundle     Rendering of what an attempt is started from (pure), and its delivery into a workspace.
+wrapper    What the wrapper of an attempt keeps and reports, wherever it runs.
+local/     Attempts as processes of this host.
+
+To add an outlet, write a class with the methods of `Outlet`, its capacity and its offer in a package of its own, add a
+line to kinds.OUTLET_KINDS, and add it to tests/outlets/test_contract.py, which holds for every outlet.
+
+What an outlet promises:
+
+1. No call blocks. Programs that an outlet runs are child processes; `wait_fds` and `due_in_s` tell the loop when `poll`
+   has news. A host or a scheduler that hangs changes nothing for the other outlets of the pod.
+2. An attempt is identified by its Key. A handle (a scheduler's job id, a pid) is a hint that may be missing: a
+   dispatcher that dies between a submission and its record finds the attempt by what is derived from the key (its
+   directory, its name in the scheduler). So the same bundle submitted twice is one submission.
+3. A failure to start is no exception but the end of the attempt: `Ended` with `cannot start`, and `blames_host` when
+   the entry is not the cause. What the outlet cannot tell is `Unknown`, which is never treated as an end.
+4. The claim is journalled, with the outlet's name and `first_state`, before `submit` is called; the placement after.
+   Whoever finds an attempt in flight whose dispatcher is dead asks the outlet that the record names. A pod without that
+   outlet leaves the attempt alone.
+5. The attempt's directory in the workspace is complete when `poll` reports its end: exit status, log and reports are
+   read from there, wherever it ran.
+6. `fence` and `recover` mark an attempt as superseded before its job can be claimed again, so that a copy of it that
+   comes back finds that and ends.
+
+Three methods go beyond submit, poll and cancel because dispatchers die: `adopt` is for a dispatcher that was restarted
+under its name, `recover` for every pod that outlives another one, and `inspect` is what `--dry-run` shows of both.
+`hold`, `refresh_capacity` and `capacity_due_in_s` are for slots that cannot be used for a while, such as GPUs that are
+paused or used by others. Shipping of code, files that a report brings home from another filesystem, and the command
+that `logs -f` runs are not part of the seam yet: the first outlet that does not see the workspace adds them.
+"""

@@ -10,27 +10,14 @@ from typing import Any, Final
 
 import msgspec
 
-from dispatcher.config import Config
 from dispatcher.outlets.base import Outlet, OutletOffer, Request
+from dispatcher.outlets.context import PodContext
 from dispatcher.outlets.local import NAME as LOCAL
 from dispatcher.outlets.local import offer as local_offer
 from dispatcher.run_state.liveness import SlotInfo
-from dispatcher.run_state.observer import Observer
 
 # The outlet of an attempt whose record names none.
 DEFAULT: Final = LOCAL
-
-
-class PodContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What outlets are made from. `gpus` as typed (`0,1,2`, `0-7`, `all`; empty for none)."""
-
-    pod: str
-    config: Config
-    observer: Observer
-    say: Callable[[str], None]
-    gpus: str = ""
-    cpu_slots: int = 0
-    jobs_per_gpu: int = 1
 
 
 class OutletKind(msgspec.Struct, frozen=True):

@@ -1,17 +1,33 @@
-"""The dispatcher itself: the one place where claims meet outlets.
+"""The dispatcher itself: the loop that brings the attempts of one pod and the run state in step.
 
-run: set-up, the loop, signals, the end. turn: what happens between two waits: one transaction and what follows from it.
-recording: what such a transaction says of attempts. current_manifest: the entries in force.
-manifests: the ids of all manifests, for hand edits. complaint: what is wrong with the status file, said once.
-claim: which entries for which slots, now (pure). offers: what a pod takes; waiting: why a job is not claimed (pure).
-startable: what of the manifest can be started at all.
-dry_run: what a start would do. slots, gpus, gpu_users, gpu_pool: what a pod has, and what is wrong
-with it. launch: what an attempt finds in its directory. limits: what it may
-take. flights: attempts in flight. outcome: how they ended and what becomes of the entry; error_line: what their logs
-say of it (pure). fence: numbers and directories of attempts, and what blocks a claim. recover: attempts of
-dead dispatchers. register: the pod's name and heartbeat. prove: whether locks lock. unwatched,
-script_lock: what a lab's own script runs, and the lock shared with it. wake: waiting.
+The loop
+  run               Set-up, one step after the other, the signals, the end.
+  trusted_locks     Before the first transaction: the pod's name is taken, and a lock is found that excludes.
+  wake              Waiting for a descriptor, a signal, a changed file or the time.
+  reconciler        One pass: record what has ended and claim what comes next in one transaction, then start it.
+  options           What a dispatcher is told on its command line.
+  registration      The pod's name and its file, with the heartbeat.
 
-The pid of a wrapper is recorded with the next transaction, at the latest 20 ms later: a claim costs one sync of the
-disk, not two. Until then the liveness lock, which is locked before the wrapper starts, says that the attempt lives.
+Attempts
+  running_attempts  The attempts in flight, wherever they run: watched, stopped, collected.
+  starting          Rendering what was claimed and submitting it to its outlet.
+  recording         Placements, ends, and what follows from a failure, in a transaction.
+  outcome           Why an attempt ended, and what becomes of its job; error_line: the telling line of its log (pure).
+  recover           Attempts of dead dispatchers.
+
+Claims
+  backlog           The manifest in force and the queue of its entries, kept in step with the records.
+  current_manifest  The manifest in force; startable: which of its entries can be started at all.
+  claim             The queue: which entries for which slots, now (pure).
+  claiming          Claims inside a transaction; fence: numbers and directories of attempts, and what blocks a claim.
+  offers            What a pod takes; waiting: why a job is not claimed (pure).
+  dry_run           What a start would do.
+  unwatched         External attempts; script_lock: the lock shared with a lab's own script.
+  complaint         What is wrong with the status file, reported once.
+
+Nothing here names an outlet: see dispatcher/outlets.
+
+Where an attempt runs is recorded with the next transaction, at the latest 20 ms after its start: a claim costs one sync
+of the disk, not two. Until then the liveness lock, which is locked before the wrapper starts, shows that the attempt
+lives.
 """

@@ -10,7 +10,7 @@ import msgspec
 
 from dispatcher.config import Config
 from dispatcher.matrix.condition import Where
-from dispatcher.outlets.kinds import PodContext
+from dispatcher.outlets.context import PodContext
 from dispatcher.run_state.observer import Observer
 
 OnExit = Literal["drain", "stop", "leave"]

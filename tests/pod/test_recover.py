@@ -11,7 +11,8 @@ from dispatcher.base import host
 from dispatcher.base.mounts import Mount
 from dispatcher.config import load_config
 from dispatcher.outlets.base import Key
-from dispatcher.outlets.kinds import PodContext, make_outlets
+from dispatcher.outlets.context import PodContext
+from dispatcher.outlets.kinds import make_outlets
 from dispatcher.pod.recover import Found, Recovery
 from dispatcher.run_state import liveness, observer
 from dispatcher.run_state.nfs import Server

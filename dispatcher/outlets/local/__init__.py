@@ -1,4 +1,15 @@
-"""Attempts as processes of this host: GPUs, slots, processes."""
+"""Attempts as processes of this host.
+
+outlet      The seam: submits, polls, cancels, adopts.
+spawn       Starting a wrapper, with the liveness lock that its tree inherits.
+tree        The processes of one attempt: wrapper, strays, signals, deadlines.
+processes   Which processes of this host belong to an attempt; reaping: children that this process has inherited.
+recovery    How attempts of dead dispatchers have ended.
+oom         Whether the kernel has killed processes for lack of memory.
+capacity    Which GPUs and CPU slots are free; offer: what others read of them (both pure).
+gpus, nvml, gpu_users, gpu_monitor
+            GPUs: reading them, who uses them, and which cannot be used now.
+"""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from dispatcher.outlets.base import (
     Status,
 )
 from dispatcher.outlets.bundle import deliver
-from dispatcher.outlets.kinds import PodContext
+from dispatcher.outlets.context import PodContext
 from dispatcher.outlets.local import NAME, processes
 from dispatcher.outlets.local.gpu_monitor import GpuMonitor
 from dispatcher.outlets.local.gpus import visible_devices

@@ -100,7 +100,7 @@ def test_a_restarted_pod_finds_its_jobs_again(fleet: Fleet) -> None:
     assert "runs already" not in dry.notes
     other = Dry(fleet, "--pod", "other", "--slots", "1")
     assert other.claims == ["b"]
-    assert other.why == {"a": "it is running, and its pod pod is gone: any pod looks after it"}
+    assert other.why == {"a": "it is running; its pod pod is gone, any pod will record how it ends"}
     (fleet.root / "go").touch()
     assert fleet.run_all().end() == 0
 

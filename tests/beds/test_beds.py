@@ -88,7 +88,7 @@ class TestNfs:
 
     def test_the_package_and_its_libraries_are_there(self, nfs):
         a, _ = nfs.hosts()
-        a.run_python("import dispatcher, click, filelock, msgspec, psutil", check=True)
+        a.run_python("import dispatcher, click, filelock, msgspec, portalocker, psutil", check=True)
 
     def test_mount_options_can_be_added(self, nfs):
         a, _ = nfs.hosts("v3", options="lookupcache=none")

@@ -18,8 +18,9 @@ from typing import Any, Final
 
 import msgspec
 
-from dispatcher.base import files, host, kernel_locks
+from dispatcher.base import files, host
 from dispatcher.base.host import boot_id, host_name
+from dispatcher.base.kernel_locks import CANNOT_LOCK, is_flocked, try_flock
 from dispatcher.errors import StorageError
 from dispatcher.workspace import Layout
 
@@ -28,7 +29,6 @@ _STILL_HEARTBEATS: Final = 3
 _NETWORK_DELAY_S: Final = 4.0
 _TRIES: Final = 20
 _TRY_AGAIN_S: Final = 0.05
-CANNOT_LOCK: Final = kernel_locks.CANNOT_LOCK
 
 
 def take(path: Path) -> int | None:
@@ -38,7 +38,7 @@ def take(path: Path) -> int | None:
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        if kernel_locks.try_flock(fd):
+        if try_flock(fd):
             return fd
     except OSError:
         os.close(fd)
@@ -66,7 +66,7 @@ def is_held(path: Path) -> bool | None:
     except OSError as error:
         raise files.storage_error(error, "testing the liveness lock", path) from error
     try:
-        return kernel_locks.is_flocked(fd)
+        return is_flocked(fd)
     except OSError as error:
         if error.errno in CANNOT_LOCK:
             return None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from dispatcher.base import files
+from dispatcher.base.kernel_locks import CANNOT_LOCK
 from dispatcher.errors import OutletError
 from dispatcher.outlets.base import Bundle
 from dispatcher.run_state import liveness
@@ -61,7 +62,7 @@ def _take_liveness_lock(path: Path) -> int | None:
     try:
         fd = liveness.take_patiently(path)
     except OSError as error:
-        if error.errno in liveness.CANNOT_LOCK:
+        if error.errno in CANNOT_LOCK:
             return None
         raise files.storage_error(error, "taking the liveness lock", path) from error
     if fd is None:

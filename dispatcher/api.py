@@ -33,7 +33,7 @@ from dispatcher.report.snapshot_reader import SnapshotReader
 from dispatcher.report.waiting import reasons
 from dispatcher.run_state.events import Cleared, Paused, Unpaused
 from dispatcher.run_state.known_jobs import ManifestJobs
-from dispatcher.run_state.states import IN_FLIGHT, VERDICTS, Record, State
+from dispatcher.run_state.states import IN_FLIGHT, MARKABLE, Record, State
 from dispatcher.run_state.store import Store, Transaction
 from dispatcher.workspace import Layout
 
@@ -200,8 +200,8 @@ class Workspace:
 
     def mark(self, state: State | str, *names: str, states: Iterable[str] = (), where: Where = ()) -> Changes:
         """Set the state of jobs that are not running to `done` or `failed`. Otherwise like `requeue`."""
-        if state not in VERDICTS:
-            raise UsageError(f"{state}: a job can be marked {' or '.join(VERDICTS)}")
+        if state not in MARKABLE:
+            raise UsageError(f"{state}: a job can be marked {' or '.join(MARKABLE)}")
         return self.apply(self.plan(State(state), names, states=states, where=where))
 
     def delete(self, *names: str) -> list[str]:

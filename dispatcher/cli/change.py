@@ -13,7 +13,7 @@ from dispatcher.cli.complete import complete_jobs
 from dispatcher.cli.printing import note, print_json
 from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import Where
-from dispatcher.run_state.states import VERDICTS, State
+from dispatcher.run_state.states import MARKABLE, State
 
 if TYPE_CHECKING:
     from dispatcher.report.changes import Changes
@@ -73,7 +73,7 @@ def cancel(jobs: tuple[str, ...], states: tuple[str, ...], where: Where, yes: bo
 
 
 @click.command()
-@click.argument("verdict", type=click.Choice([state.value for state in VERDICTS]), metavar="done|failed")
+@click.argument("verdict", type=click.Choice([state.value for state in MARKABLE]), metavar="done|failed")
 @jobs_argument
 @state_option
 @where_option

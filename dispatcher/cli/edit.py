@@ -117,7 +117,7 @@ def _changes(workspace: Workspace, after: bytes) -> list[Outcome]:
     """The changes that the edited lines make to the current records."""
     store = workspace.store
     problem = store.problem
-    outcomes = store.judge(after, is_whole=False)
+    outcomes = store.find_edits(after, is_whole=False)
     # A fault of the copy is not a fault of the status file.
     store.problem = problem
     return outcomes or []

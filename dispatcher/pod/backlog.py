@@ -148,7 +148,7 @@ class Backlog:
 
     def _hold(self, pauses: Iterable[Pause]) -> None:
         """Keep new attempts off paused GPUs and off those that external attempts use."""
-        taken = self.unwatched.taken_gpus(self._store.records)
+        taken = self.unwatched.external_gpus(self._store.records)
         scopes = {gpu_scope(host_name(), index): why for index, why in taken.items()}
         scopes.update((pause.scope, pause.why) for pause in pauses)
         for outlet in self._outlets.values():

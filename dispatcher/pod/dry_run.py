@@ -27,7 +27,7 @@ from dispatcher.pod.startable import Startable
 from dispatcher.pod.waiting import Facts, Waiting
 from dispatcher.run_state import liveness
 from dispatcher.run_state.adoption import refuse_unadopted
-from dispatcher.run_state.external import taken_gpus
+from dispatcher.run_state.external import external_gpus
 from dispatcher.run_state.fold import gpu_scope
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.known_jobs import ManifestJobs
@@ -128,7 +128,7 @@ class _Start:
         )
 
     def _refresh_capacities(self, records: Mapping[str, Record]) -> None:
-        held = {gpu_scope(host_name(), index): why for index, why in taken_gpus(records.items()).items()}
+        held = {gpu_scope(host_name(), index): why for index, why in external_gpus(records.items()).items()}
         held.update((pause.scope, pause.why) for pause in self._store.fold.pauses.values())
         for outlet in self._outlets.values():
             outlet.hold(held)

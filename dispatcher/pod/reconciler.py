@@ -23,7 +23,7 @@ from dispatcher.pod.running_attempts import RunningAttempt, RunningAttempts
 from dispatcher.pod.script_lock import ScriptLock
 from dispatcher.pod.starting import Claimed, Starter
 from dispatcher.pod.waiting import summary
-from dispatcher.run_state.adoption import neglected_text
+from dispatcher.run_state.adoption import ignored_file_text
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.liveness import SlotInfo
 from dispatcher.run_state.observer import Observer
@@ -203,7 +203,7 @@ class Reconciler:
         manifest = self._backlog.manifest
         slots = " and ".join(filter(None, (outlet.describe() for outlet in self._outlets.values())))
         lines = [f"{slots}; {manifest.path.name}: {manifest.counts()}"]
-        neglected = neglected_text(self._config.layout, (self._config.matrix, manifest.path))
+        neglected = ignored_file_text(self._config.layout, (self._config.matrix, manifest.path))
         if neglected:
             lines.append(f"warning: {neglected}")
         unknown = manifest.unknown_methods(self._options.methods)

@@ -16,7 +16,7 @@ from dispatcher.pod.recover import Found
 from dispatcher.pod.running_attempts import RunningAttempt
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Blame, Event, Paused
-from dispatcher.run_state.fold import gpu_scope, host_scope, tripped
+from dispatcher.run_state.fold import gpu_scope, host_scope, pause_reason
 from dispatcher.run_state.states import IN_FLIGHT, Record, State
 from dispatcher.run_state.store import Store, Transaction
 
@@ -94,7 +94,7 @@ class Recorder:
     def _trip(self, tx: Transaction, scopes: Iterable[str]) -> None:
         fold = self._store.fold
         for scope in scopes:
-            why = tripped(fold.streaks[scope], scope) if scope in fold.streaks else None
+            why = pause_reason(fold.streaks[scope], scope) if scope in fold.streaks else None
             if why is not None and scope not in fold.pauses:
                 tx.note(Paused(scope=scope, why=why))
                 # A pause of its host a pod says whenever there is one.

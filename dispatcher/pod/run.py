@@ -127,7 +127,7 @@ class Pod:
         with self._signals:
             files.remove_leftovers(layout.pods_dir)
             self.reconciler.begin()
-            self.projector.take_in_leftovers()
+            self.projector.recover_leftovers()
             self._say_hello()
             watch = FileWatch()
             for path in (layout.status_file, layout.lock_file, *self.reconciler.files_to_watch()):
@@ -180,7 +180,7 @@ class Pod:
             return None
         self.reconciler.show_claims_to_script()
         # Readers can wait for a moment longer than a free slot can.
-        self.projector.look_at_retired()
+        self.projector.check_replaced()
         self.projector.write_when_due()
         self._say_what_keeps_the_status_file()
         self.reconciler.complain()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from dispatcher.config import Config
-from dispatcher.run_state.external import is_unwatched, taken_gpus
+from dispatcher.run_state.external import external_gpus, is_unwatched
 from dispatcher.run_state.states import Record
 
 
@@ -44,9 +44,9 @@ class Unwatched:
             self._known.add(job)
             self._doubt(job, record)
 
-    def taken_gpus(self, records: Mapping[str, Record]) -> dict[int, str]:
+    def external_gpus(self, records: Mapping[str, Record]) -> dict[int, str]:
         """The GPUs of this host on which something runs that nobody watches, and why nothing else may."""
-        return taken_gpus((job, records[job]) for job in self.jobs)
+        return external_gpus((job, records[job]) for job in self.jobs)
 
     def _doubt(self, job: str, record: Record) -> None:
         """Somebody claims while dispatchers do: only with one lock for both nothing is started twice."""

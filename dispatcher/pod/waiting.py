@@ -17,7 +17,7 @@ from dispatcher.outlets.base import Request
 from dispatcher.pod.offers import BLOCKED, DRAINING, HOST, STOPPED, Offer, Refusal, refused_by_all
 from dispatcher.run_state.external import is_unwatched
 from dispatcher.run_state.fold import Pause, host_scope
-from dispatcher.run_state.journal import same_time
+from dispatcher.run_state.journal import normalized_time
 from dispatcher.run_state.states import Record, State
 
 SLOT: Final = "waits for a free slot"
@@ -66,7 +66,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 def retry_due(record: Record) -> str:
     """When the job may be tried again, as a journal time; empty (at once) where the record has none or no valid one."""
-    return same_time(record.retry_at) or ""
+    return normalized_time(record.retry_at) or ""
 
 
 class Waiting:

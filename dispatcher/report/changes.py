@@ -12,10 +12,10 @@ from dispatcher.report.ran import is_unknown
 from dispatcher.report.selection import is_glob, parse_states, select
 from dispatcher.report.snapshot import Snapshot
 from dispatcher.run_state.change import NOTHING, Change, Decision
-from dispatcher.run_state.edits import desire, desired_after_end
+from dispatcher.run_state.edits import decide_at_rest, decide_state
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.external import Presence, is_unwatched, presence
-from dispatcher.run_state.states import BY_HAND, DESIRABLE, VERDICTS, Record, State
+from dispatcher.run_state.states import BY_HAND, MARKABLE, REQUESTABLE, Record, State
 
 # The states that a glob or a lone --where selects. `requeue '*'` must not run finished jobs again or stop running
 # ones: these must be named exactly or selected with --state.
@@ -86,14 +86,14 @@ def decide(desired: State, seen: Record, now: Record | None) -> Decision:
 
     `seen` is the record that the person saw, `now` the current one (None: no dispatcher has queued the job yet).
     """
-    if now is not None and is_unwatched(now) and desired in DESIRABLE and presence(now) is not Presence.HERE:
+    if now is not None and is_unwatched(now) and desired in REQUESTABLE and presence(now) is not Presence.HERE:
         # As far as this host can tell, it has ended.
-        return desired_after_end(desired)
-    if now is None and desired in VERDICTS:
+        return decide_at_rest(desired)
+    if now is None and desired in MARKABLE:
         return Decision(Event.MARKED, Change(state=desired, reason=BY_HAND))
     if now is None:
-        return NOTHING if desired is State.QUEUED else desired_after_end(desired)
-    return desire(desired, seen, now)
+        return NOTHING if desired is State.QUEUED else decide_at_rest(desired)
+    return decide_state(desired, seen, now)
 
 
 def what_happened(event: Event, seen: Record) -> str:

@@ -19,7 +19,7 @@ from dispatcher.report.progress import Progress, parse_progress
 from dispatcher.report.ran import RanWith
 from dispatcher.report.snapshot import PodStatus, Snapshot
 from dispatcher.run_state import editors, liveness
-from dispatcher.run_state.adoption import adopt_hint, find_unadopted, neglected_text
+from dispatcher.run_state.adoption import adopt_hint, find_unadopted, ignored_file_text
 from dispatcher.run_state.external import is_unwatched, presence
 from dispatcher.run_state.head import peek_head
 from dispatcher.run_state.preview import preview
@@ -135,7 +135,7 @@ class SnapshotReader:
         unadopted = find_unadopted(self._layout, manifests)
         if unadopted is not None:
             return [adopt_hint(self._layout, unadopted)]
-        neglected = neglected_text(self._layout, manifests)
+        neglected = ignored_file_text(self._layout, manifests)
         return [neglected] if neglected else []
 
     def _outdated_status_file(self) -> list[str]:
@@ -145,7 +145,7 @@ class SnapshotReader:
         head = peek_head(layout.lock_file) if open_in else None
         if head is None or head.projected >= self._store.seq:
             return []
-        return [editors.note(layout.status_file, open_in[0])]
+        return [editors.waiting_note(layout.status_file, open_in[0])]
 
     def _progress(self, records: dict[str, Record]) -> dict[str, Progress]:
         found = {}

@@ -22,14 +22,14 @@ from dispatcher.workspace import STATUS_FILE, Layout
 _CLOCK_SLACK_S: Final = 5.0
 
 
-def has_moved_in(layout: Layout) -> bool:
+def has_run_state(layout: Layout) -> bool:
     """Whether there is a run state: a journal, or the status file that begins one."""
     return os.path.lexists(layout.status_file) or bool(journal.generations(layout))
 
 
 def find_unadopted(layout: Layout, manifests: Iterable[Path] = ()) -> Path | None:
     """The status file of a lab's own script that nobody has adopted; None when there is none, or a run state."""
-    return None if has_moved_in(layout) else next(_lab_files(layout, manifests), None)
+    return None if has_run_state(layout) else next(_lab_files(layout, manifests), None)
 
 
 def _lab_files(layout: Layout, manifests: Iterable[Path]) -> Iterator[Path]:
@@ -38,7 +38,7 @@ def _lab_files(layout: Layout, manifests: Iterable[Path]) -> Iterator[Path]:
     return (path for path in found if path != layout.status_file and path.is_file())
 
 
-def neglected_text(layout: Layout, manifests: Iterable[Path] = ()) -> str:
+def ignored_file_text(layout: Layout, manifests: Iterable[Path] = ()) -> str:
     """What is wrong when somebody goes on writing a status file that no dispatcher reads; empty when nobody does."""
     found = list(_lab_files(layout, manifests))
     began_s = _began_s(layout) if found else None

@@ -105,7 +105,7 @@ def _is_of_a_dead_editor(path: Path) -> bool:
     return pid > 0 and host == os.uname().nodename and is_gone(pid)
 
 
-def note(path: Path, editor: str) -> str:
+def waiting_note(path: Path, editor: str) -> str:
     """What a person should know while `editor`, a file beside `path`, keeps it from being written."""
     return (
         f"{path} is open in an editor ({editor}): it is not brought up to date until the editor has closed it, nothing "

@@ -18,14 +18,14 @@ from dispatcher.errors import FormatError
 from dispatcher.run_state import external
 from dispatcher.run_state.change import NOTHING, Change, Decision, split
 from dispatcher.run_state.events import AppliedEdit, Event
-from dispatcher.run_state.journal import same_time
+from dispatcher.run_state.journal import normalized_time
 from dispatcher.run_state.states import (
     BY_HAND,
     DEFAULTS,
-    DESIRABLE,
     FIELD_NAMES,
     IN_FLIGHT,
-    VERDICTS,
+    MARKABLE,
+    REQUESTABLE,
     Record,
     State,
     make_record,
@@ -72,7 +72,7 @@ class Outcome(msgspec.Struct, frozen=True):
         return {**self.change.fields(), **self.extra}
 
 
-class Known(msgspec.Struct, frozen=True):
+class MergeContext(msgspec.Struct, frozen=True):
     """What a line is judged by.
 
     `born` is the `seq` at which a job got its record, `seq` that of the newest change, `projected` the one that the
@@ -108,7 +108,7 @@ def adopt(lines: Mapping[str, Mapping[str, Any]], *, is_foreign: bool = False) -
     return outcomes
 
 
-def merge_line(job: str, line: Mapping[str, Any], known: Known) -> Outcome | None:
+def merge_line(job: str, line: Mapping[str, Any], known: MergeContext) -> Outcome | None:
     """What one line of a status file that somebody saved changes; None for nothing."""
     record = known.records.get(job)
     rev = line.get("rev", 0 if record is None else record.rev)
@@ -128,7 +128,9 @@ def merge_line(job: str, line: Mapping[str, Any], known: Known) -> Outcome | Non
     return _refuse(job, line, why, Fault.TOO_OLD)
 
 
-def _merge_known(job: str, line: Mapping[str, Any], base: Record, record: Record, known: Known) -> Outcome | None:
+def _merge_known(
+    job: str, line: Mapping[str, Any], base: Record, record: Record, known: MergeContext
+) -> Outcome | None:
     """A line of a job whose record was `base` when the line was written."""
     changed, removed = _difference(line, base)
     before = _applied_before(job, line, known)
@@ -141,7 +143,7 @@ def _merge_known(job: str, line: Mapping[str, Any], base: Record, record: Record
     return msgspec.structs.replace(outcome, applied=AppliedEdit(line.get("rev", 0), fields))
 
 
-def _applied_before(job: str, line: Mapping[str, Any], known: Known) -> Mapping[str, Any]:
+def _applied_before(job: str, line: Mapping[str, Any], known: MergeContext) -> Mapping[str, Any]:
     """What was taken in of this line already.
 
     The file may be examined again before it is written anew (an editor saves it twice, another line is broken): the
@@ -153,7 +155,7 @@ def _applied_before(job: str, line: Mapping[str, Any], known: Known) -> Mapping[
     return applied.fields
 
 
-def _merge_unknown(job: str, line: Mapping[str, Any], rev: int, known: Known) -> Outcome | None:
+def _merge_unknown(job: str, line: Mapping[str, Any], rev: int, known: MergeContext) -> Outcome | None:
     """A line of a job that has no record."""
     base = known.base_of(job, rev) if 0 < rev <= known.seq else None
     if base is not None:
@@ -214,7 +216,7 @@ def _same(one: Any, other: Any) -> bool:
 def _judge(
     job: str, line: Mapping[str, Any], changed: dict[str, Any], removed: set[str], base: Record, record: Record
 ) -> Outcome | None:
-    told = external.judge(line, changed, base, record)
+    told = external.decide(line, changed, base, record)
     if told is not None:
         return _told(job, line, changed, told, record)
     for key, value in changed.items():
@@ -231,7 +233,7 @@ def _judge(
             state = parse_state(changed.get("state", changed.get("desired")))
         except ValueError as error:
             return _refuse(job, line, str(error))
-        decision = desire(state, base, record)
+        decision = decide_state(state, base, record)
         if decision.refused:
             return _refuse(job, line, decision.refused)
         event = decision.event or event
@@ -267,7 +269,7 @@ def _set_plain(fields: dict[str, Any], changed: Mapping[str, Any]) -> str:
         if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
             return f"{key} {value!r} is not {expected}"
         if key == "retry_at" and value is not None:
-            value = same_time(str(value))
+            value = normalized_time(str(value))
             if value is None:
                 return f"retry_at {changed[key]!r} is no time; write one such as 2026-06-17T22:48:00Z, or null for now"
         fields[key] = value
@@ -276,20 +278,20 @@ def _set_plain(fields: dict[str, Any], changed: Mapping[str, Any]) -> str:
     return ""
 
 
-def desire(state: State, base: Record, record: Record) -> Decision:
+def decide_state(state: State, base: Record, record: Record) -> Decision:
     """What a person's `state` does to `record`, which was `base` when they looked."""
     current = record.state
-    if state in VERDICTS:
+    if state in MARKABLE:
         return _marked(state, base, record)
-    if state not in DESIRABLE:
-        words = ", ".join((*DESIRABLE, *VERDICTS))
+    if state not in REQUESTABLE:
+        words = ", ".join((*REQUESTABLE, *MARKABLE))
         return Decision(refused=f"{state} cannot be set by hand (the entry is {current}); one of: {words}")
     if current in IN_FLIGHT:
         return _desired_in_flight(state, base, record)
     if current is state:
         # Whoever queues what waits for its retry does not want to wait.
         waits = state is State.QUEUED and record.retry_at is not None
-        return desired_after_end(state) if waits else NOTHING
+        return decide_at_rest(state) if waits else NOTHING
     return _desired_at_rest(state, base, current)
 
 
@@ -297,10 +299,10 @@ def _desired_at_rest(state: State, base: Record, current: State) -> Decision:
     if state is State.QUEUED:
         if current is State.DONE and base.state is not State.DONE:
             return Decision(refused="it has been done meanwhile; set it to queued again to run it once more")
-        return desired_after_end(state)
+        return decide_at_rest(state)
     if current is State.DONE:
         return Decision(refused=f"it is done; {state} is only for entries that are not")
-    return desired_after_end(state)
+    return decide_at_rest(state)
 
 
 def _marked(state: State, base: Record, record: Record) -> Decision:
@@ -317,8 +319,8 @@ def _marked(state: State, base: Record, record: Record) -> Decision:
     return Decision(Event.MARKED, change)
 
 
-def desired_after_end(state: State) -> Decision:
-    """What a person's `state`, one of DESIRABLE, does to an entry of which nothing runs."""
+def decide_at_rest(state: State) -> Decision:
+    """What a person's `state`, one of REQUESTABLE, does to an entry of which nothing runs."""
     if state is State.QUEUED:
         return Decision(Event.REQUEUED, FRESH_START | Change(state=state))
     event = Event.HELD if state is State.HELD else Event.ABANDONED
@@ -341,7 +343,7 @@ def _desired_in_flight(state: State, base: Record, record: Record) -> Decision:
 def _no_record(fields: Mapping[str, Any]) -> str:
     """Why these fields make no record; empty when they do."""
     if "state" not in fields:
-        return f"there is no state; write one of: {', '.join((*DESIRABLE, *VERDICTS))}"
+        return f"there is no state; write one of: {', '.join((*REQUESTABLE, *MARKABLE))}"
     try:
         parse_state(fields["state"])
         make_record(fields)

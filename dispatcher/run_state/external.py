@@ -17,34 +17,34 @@ from dispatcher.errors import FormatError
 from dispatcher.run_state.change import NOTHING, Change, Decision, split
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.journal import parse_time
-from dispatcher.run_state.states import IN_FLIGHT, VERDICTS, Record, State, make_record
+from dispatcher.run_state.states import IN_FLIGHT, MARKABLE, Record, State, make_record
 
 # What describes one run of a job, and goes when another begins.
 _RUN: Final = Change(
     pod=None, pid=None, gpu=None, started_at=None, host=None, finished_at=None, exit_code=None, reason=None, error=None,
     outlet=None, handle=None,
 )  # fmt: skip
-_OF_A_RUN: Final = _RUN.fields().keys()
+_RUN_FIELDS: Final = _RUN.fields().keys()
 # Nothing here knows what an external run runs with.
 _CLEARED: Final = _RUN | Change(external=None, ran_with=None)
 # A script writes down when it started a process a moment before or after it has.
 _CLOCK_SLACK_S: Final = 60.0
 
 
-def judge(line: Mapping[str, Any], changed: Mapping[str, Any], base: Record, record: Record) -> Decision | None:
+def decide(line: Mapping[str, Any], changed: Mapping[str, Any], base: Record, record: Record) -> Decision | None:
     """What a line that somebody outside wrote does to `record`, which was `base`; None when it is no such line."""
     if is_unwatched(record):
-        return _judge_unwatched(line, changed, base, record)
+        return _decide_unwatched(line, changed, base, record)
     begins = "pid" in changed or (base.external and "state" in changed)
     if not _has_pid(line) or not begins or base.state in IN_FLIGHT:
         return None
     state = line.get("state", base.state)
     if state == State.RUNNING:
         return _claim(line, changed, base, record)
-    return _claim_and_end(str(state), line, changed, base, record) if state in VERDICTS and "pid" in changed else None
+    return _claim_and_end(str(state), line, changed, base, record) if state in MARKABLE and "pid" in changed else None
 
 
-def _judge_unwatched(
+def _decide_unwatched(
     line: Mapping[str, Any], changed: Mapping[str, Any], base: Record, record: Record
 ) -> Decision | None:
     is_same = is_unwatched(base) and base.attempt == record.attempt
@@ -73,10 +73,10 @@ def adopted_fields(line: Mapping[str, Any]) -> dict[str, Any]:
 
 def _go_on(state: object, changed: Mapping[str, Any], record: Record) -> Decision | None:
     """The run that was claimed outside has ended, or something about it has changed."""
-    told = {key: value for key, value in changed.items() if key in _OF_A_RUN}
+    told = {key: value for key, value in changed.items() if key in _RUN_FIELDS}
     if not told and "state" not in changed:
         return None
-    if state in VERDICTS or state == State.RUNNING:
+    if state in MARKABLE or state == State.RUNNING:
         return _checked(record, {"state": State(str(state)), **told, "desired": None})
     if state == State.QUEUED and "pid" in changed and changed["pid"] is None:
         # Whoever takes the pid out says that nothing runs any more.
@@ -107,7 +107,7 @@ def _claim_and_end(
 
 
 def _run_of(line: Mapping[str, Any], changed: Mapping[str, Any], record: Record) -> dict[str, Any]:
-    told = {key: value for key, value in changed.items() if key in _OF_A_RUN}
+    told = {key: value for key, value in changed.items() if key in _RUN_FIELDS}
     return {
         **_CLEARED.fields(),
         **told,
@@ -167,7 +167,7 @@ def presence(record: Record) -> Presence:
     return gone if said is not None and began > said + _CLOCK_SLACK_S else Presence.HERE
 
 
-def taken_gpus(records: Iterable[tuple[str, Record]]) -> dict[int, str]:
+def external_gpus(records: Iterable[tuple[str, Record]]) -> dict[int, str]:
     """The GPUs of this host on which attempts outside run, and why nothing else may run there."""
     taken = {}
     for job, record in records:

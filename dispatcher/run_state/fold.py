@@ -149,7 +149,7 @@ class Fold:
             return current
         return self._versions.get((job, rev))
 
-    def put_back(self, job: str, record: Record | None, born: int | None, edit: AppliedEdit | None) -> None:
+    def restore(self, job: str, record: Record | None, born: int | None, edit: AppliedEdit | None) -> None:
         """Undo changes of a record whose lines were never written."""
         current = self.records.get(job)
         if current is not None and current is not record:
@@ -265,7 +265,7 @@ def snapshot(fold: Fold, at: str, by: str) -> Iterator[Line]:
         yield line(StreakSoFar(scope=scope, streak=streak))
 
 
-def tripped(streak: Streak, scope: str) -> str | None:
+def pause_reason(streak: Streak, scope: str) -> str | None:
     """Why claiming within `scope` should pause, if it should."""
     if len(streak.jobs) < STREAK_LENGTH:
         return None

@@ -81,7 +81,7 @@ class HandEdits:
         self.examined = None
         settled = self._settled(identity)
         data = self._read()
-        outcomes = self.judge(data, projected=projected) if data is not None else None
+        outcomes = self.find_edits(data, projected=projected) if data is not None else None
         self.apply(tx, outcomes or [], data or b"")
         if outcomes is None or self.problem is not None:
             # What cannot be read of it is the person's: the file is left alone until they have corrected it.
@@ -107,9 +107,9 @@ class HandEdits:
     def read(self, projected: int) -> list[edits.Outcome] | None:
         """What the status file changes, as `judge` says it."""
         data = self._read()
-        return None if data is None else self.judge(data, projected=projected)
+        return None if data is None else self.find_edits(data, projected=projected)
 
-    def judge(self, data: bytes, *, projected: int = 0, is_whole: bool = True) -> list[edits.Outcome] | None:
+    def find_edits(self, data: bytes, *, projected: int = 0, is_whole: bool = True) -> list[edits.Outcome] | None:
         """What `data`, a status file that somebody saved, changes; `problem` says what of it cannot be read.
 
         None when nothing of it can. `is_whole`: a job that has no line in it has lost it.
@@ -123,7 +123,7 @@ class HandEdits:
         self.problem = f"{_broken_text(name, lines.broken)}. {_SUSPENDED}" if lines.broken else None
         fold = self._replica.fold
         old = _OldVersions(self.layout, fold, lines.jobs)
-        known = edits.Known(
+        known = edits.MergeContext(
             records=fold.records,
             born=fold.born,
             seq=fold.seq,

@@ -115,7 +115,7 @@ def parse_time(text: str | None) -> float | None:
         return None
 
 
-def same_time(text: str | None) -> str | None:
+def normalized_time(text: str | None) -> str | None:
     """A time that somebody wrote in any zone, as the journal writes it, so that texts compare; None for no time."""
     seconds = parse_time(text)
     try:
@@ -143,7 +143,7 @@ def parse_header(line: bytes, path: Path) -> Header:
     return header
 
 
-def complete_part(data: bytes) -> bytes:
+def whole_lines(data: bytes) -> bytes:
     """The whole lines of `data`: what comes after the last newline was never finished."""
     return data[: data.rfind(b"\n") + 1]
 
@@ -186,7 +186,7 @@ def parse_consecutive(data: bytes, seq: int) -> tuple[list[Line], int]:
     For what stands beyond the head: its writer died before it could say how much of it counts. Of lines that were
     written together, a part counts for nothing.
     """
-    whole = complete_part(data)
+    whole = whole_lines(data)
     lines: list[Line] = []
     with contextlib.suppress(*_UNREADABLE):
         lines = _decode_line.decode_lines(whole)
@@ -216,10 +216,10 @@ def _whole_batches(lines: list[Line]) -> int:
     return start
 
 
-def later_lines(data: bytes) -> list[Line]:
+def readable_lines(data: bytes) -> list[Line]:
     """The lines that can be read among others that cannot."""
     lines = []
-    for raw in complete_part(data).split(b"\n"):
+    for raw in whole_lines(data).split(b"\n"):
         with contextlib.suppress(*_UNREADABLE):
             lines.append(_decode_line.decode(raw))
     return lines
@@ -236,7 +236,7 @@ def generations(layout: Layout) -> list[int]:
     return sorted(numbers)
 
 
-def packed(path: Path) -> Path:
+def compressed(path: Path) -> Path:
     """The name of a generation that has been compressed."""
     return path.with_name(path.name + ".gz")
 
@@ -255,7 +255,7 @@ def _opened(layout: Layout, generation: int) -> BinaryIO:
             return _uncached(path)
         return open(path, "rb")
     with contextlib.suppress(FileNotFoundError):
-        return cast(BinaryIO, gzip.open(packed(path)))
+        return cast(BinaryIO, gzip.open(compressed(path)))
     return os.fdopen(files.open_existing(path), "rb")
 
 
@@ -284,11 +284,11 @@ def successor(layout: Layout, generation: int) -> int | None:
     if not data.endswith(b"\n") or b'"event":"continued"' not in last:
         return None
     with contextlib.suppress(*_UNREADABLE, FormatError):
-        return named_by(_decode_line.decode(last))
+        return continued_by(_decode_line.decode(last))
     return None
 
 
-def named_by(line: Line) -> int:
+def continued_by(line: Line) -> int:
     """The generation that a `continued` line names."""
     return line.read(Continued).generation
 
@@ -334,7 +334,7 @@ def history(layout: Layout, jobs: str | Collection[str] | None = None) -> Iterat
     needle = encode(next(iter(wanted))) if wanted is not None and len(wanted) == 1 else b""
     done = -1
     for number, generation in enumerate(generations_in_force(layout)):
-        data = complete_part(read_generation(layout, generation))
+        data = whole_lines(read_generation(layout, generation))
         start = data.find(b"\n") + 1
         if number:
             done = max(done, parse_header(data[:start], layout.journal(generation)).base_seq)

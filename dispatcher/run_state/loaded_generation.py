@@ -46,10 +46,10 @@ class LoadedGeneration:
         fold.lock_kind = generation.header.lock
         fold.seq = loaded.base_seq
         fold.extend_in_bulk(snapshot)
-        rest = journal.complete_part(generation.data[start:])
+        rest = journal.whole_lines(generation.data[start:])
         certain = 0
         if head is not None and head.generation == generation.number:
-            certain = len(journal.complete_part(rest[: max(0, head.length - start)]))
+            certain = len(journal.whole_lines(rest[: max(0, head.length - start)]))
             parts = journal.parse_in_parts(rest[:certain], generation.path, start)
             fold.extend_in_bulk(loaded._consecutive(parts))
             whole = memoryview(generation.data)[: head.length]
@@ -93,7 +93,7 @@ class LoadedGeneration:
 
     def check_unfinished(self, rest: bytes, head: Head | None) -> None:
         """Raise DamagedJournalError when `rest`, behind what was read, is more than one write that was not finished."""
-        later = journal.later_lines(rest)
+        later = journal.readable_lines(rest)
         if later and later[0].seq == self.fold.seq + 1 and later[0].batch > 1:
             later = [line for line in later if line.seq >= later[0].seq + later[0].batch]
         # All lines of one transaction have one time. Without a head nothing says that these were not finished.
@@ -125,5 +125,5 @@ class LoadedGeneration:
                 )
             seq += len(lines)
             if lines and lines[-1].event is Event.CONTINUED:
-                self.successor = journal.named_by(lines.pop())
+                self.successor = journal.continued_by(lines.pop())
             yield from lines

@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from dispatcher.run_state.edits import Fault, Known, Outcome, merge_line
+from dispatcher.run_state.edits import Fault, MergeContext, Outcome, merge_line
 from dispatcher.run_state.events import Event
 
 # More refusals for one reason than this are one.
@@ -22,7 +22,7 @@ _ADD: Final = "add it to the manifest, then a dispatcher queues it and writes it
 _FORGET: Final = "`dispatcher delete JOB` removes one, `abandoned` stops it from being claimed"
 
 
-def merge(lines: Mapping[str, Mapping[str, Any]], known: Known, *, is_whole: bool = True) -> list[Outcome]:
+def merge(lines: Mapping[str, Mapping[str, Any]], known: MergeContext, *, is_whole: bool = True) -> list[Outcome]:
     """What a status file that somebody saved changes; `is_whole`: a job that has no line in it has lost it."""
     outcomes = [outcome for job, line in lines.items() if (outcome := merge_line(job, line, known)) is not None]
     removed = _removed(lines, known) if is_whole else []
@@ -52,7 +52,7 @@ def merge(lines: Mapping[str, Mapping[str, Any]], known: Known, *, is_whole: boo
     return [*outcomes, *([Outcome("", Event.REFUSED, why=". ".join(whole))] if whole else [])]
 
 
-def _removed(lines: Mapping[str, Mapping[str, Any]], known: Known) -> list[str]:
+def _removed(lines: Mapping[str, Mapping[str, Any]], known: MergeContext) -> list[str]:
     """The jobs whose lines are gone. A copy that is older than a job cannot have its line."""
     revs = [rev for line in lines.values() if type(rev := line.get("rev")) is int]
     newest = max(revs, default=0)
@@ -71,7 +71,7 @@ def _some(refused: Sequence[Outcome]) -> str:
 
 
 def _unknown(
-    outcome: Outcome, lines: Mapping[str, Mapping[str, Any]], removed: Collection[str], known: Known
+    outcome: Outcome, lines: Mapping[str, Mapping[str, Any]], removed: Collection[str], known: MergeContext
 ) -> Outcome:
     """The refusal of a line whose job no manifest has: a renamed one, when another job has lost its line."""
     rev = lines[outcome.job].get("rev", 0)
@@ -87,7 +87,7 @@ def _unknown(
     return Outcome(outcome.job, Event.REFUSED, why=f"unknown job: no manifest has it{meant}; {_ADD}", line=outcome.line)
 
 
-def _has_had(job: str, rev: int, known: Known) -> bool:
+def _has_had(job: str, rev: int, known: MergeContext) -> bool:
     """Whether `rev` is that of a change of this job."""
     return known.records[job].rev == rev or (0 < rev <= known.seq and known.base_of(job, rev) is not None)
 

@@ -21,8 +21,7 @@ from typing import Final
 
 from dispatcher.base import files
 from dispatcher.run_state import liveness, status_file
-from dispatcher.run_state.editors import Editors, editor_files
-from dispatcher.run_state.editors import note as editor_note
+from dispatcher.run_state.editors import Editors, editor_files, waiting_note
 from dispatcher.run_state.hand_edits import Identity, identity_of
 from dispatcher.run_state.store import Store
 
@@ -98,10 +97,10 @@ class Projector:
 
     def _is_left_to_an_editor(self) -> bool:
         editor = self._editors.to_wait_for()
-        self.note = editor_note(self.store.layout.status_file, editor) if editor else ""
+        self.note = waiting_note(self.store.layout.status_file, editor) if editor else ""
         return bool(editor)
 
-    def look_at_retired(self) -> None:
+    def check_replaced(self) -> None:
         """Take in what somebody has written into a file that was replaced while they had it open."""
         now = time.monotonic()
         kept = []
@@ -127,7 +126,7 @@ class Projector:
                 files.stamp(self.store.layout.status_file.parent)
         self._retired = []
 
-    def take_in_leftovers(self) -> None:
+    def recover_leftovers(self) -> None:
         """Take in and remove what a process of this host that died while it replaced the file has left behind."""
         path = self.store.layout.status_file
         for leftover in files.leftovers(path.parent):
@@ -167,7 +166,7 @@ class Projector:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
         self._editors.was_written()
-        self.look_at_retired()
+        self.check_replaced()
         return not store.status_is_stale
 
     def write_over(self, kept: Path) -> Path | None:
@@ -246,7 +245,7 @@ class Projector:
         store = self.store
         with store.transaction() as tx:
             before = store.problem
-            outcomes = store.judge(data)
+            outcomes = store.find_edits(data)
             is_whole = store.problem is None
             store.problem = before
             if outcomes:

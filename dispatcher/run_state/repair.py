@@ -191,7 +191,7 @@ class _Repair:
             return
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            os.ftruncate(fd, len(journal.complete_part(files.read_fd(fd))))
+            os.ftruncate(fd, len(journal.whole_lines(files.read_fd(fd))))
             continue_with(fd, self.last_seq + 1, self.by, begun)
         finally:
             os.close(fd)

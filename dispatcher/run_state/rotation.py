@@ -125,5 +125,5 @@ def _tidy(layout: Layout, old: int, begun: int) -> None:
 
 def _compress(path: Path) -> None:
     with open(path, "rb") as file:
-        files.replace_file(journal.packed(path), gzip.compress(file.read(), compresslevel=3))
+        files.replace_file(journal.compressed(path), gzip.compress(file.read(), compresslevel=3))
     os.unlink(path)

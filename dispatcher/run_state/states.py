@@ -43,9 +43,9 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
 }
 
 # What a person may ask for at any time; everything else happens by itself.
-DESIRABLE = (State.QUEUED, State.HELD, State.ABANDONED)
+REQUESTABLE = (State.QUEUED, State.HELD, State.ABANDONED)
 # What a person may say of an entry that does not run, and the reason that its record has then.
-VERDICTS = (State.DONE, State.FAILED)
+MARKABLE = (State.DONE, State.FAILED)
 BY_HAND = "set by hand"
 
 

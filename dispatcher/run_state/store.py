@@ -235,12 +235,12 @@ class Store:
             return []
         return self._edits.read(head.projected if head is not None else 0) or []
 
-    def judge(self, data: bytes, *, is_whole: bool = True) -> list[edits.Outcome] | None:
+    def find_edits(self, data: bytes, *, is_whole: bool = True) -> list[edits.Outcome] | None:
         """What `data`, a status file that a person saved, changes; `problem` says what of it cannot be read.
 
         None when nothing of it can. `is_whole`: a job that has no line in it has lost it.
         """
-        return self._edits.judge(data, is_whole=is_whole)
+        return self._edits.find_edits(data, is_whole=is_whole)
 
     def apply_edits(self, tx: Transaction, outcomes: list[edits.Outcome], data: bytes) -> None:
         """Record what people did to the status file `data`; what could not be used is kept word for word."""

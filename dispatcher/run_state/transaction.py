@@ -94,7 +94,7 @@ class Transaction:
         """
         fold = self._fold
         for job, before in self._undo.items():
-            fold.put_back(job, *before)
+            fold.restore(job, *before)
         fold.seq, fold.pauses, fold.refusals, fold.streaks, fold.lock_kind = self._rest
         for paths in () if keep_directories else self._directories:
             with contextlib.suppress(OSError):

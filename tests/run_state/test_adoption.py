@@ -136,7 +136,7 @@ def test_what_a_dead_process_left_beside_the_status_file_is_taken_in(kept: Layou
     left = files.temporary_name(kept.status_file)
     left = left.with_name(left.name.replace(f".{os.getpid()}.", ".999999999."))
     left.write_text(json.dumps(lines))
-    projector.take_in_leftovers()
+    projector.recover_leftovers()
     assert store.records["b"].extra == {"note": "saved at the last moment"}
     assert names(kept.root / "lab") == ["status.json"]
 

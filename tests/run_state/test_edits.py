@@ -16,7 +16,7 @@ from dispatcher.run_state.edits import Outcome
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.merge import merge
-from dispatcher.run_state.states import BY_HAND, DESIRABLE, IN_FLIGHT, TRANSITIONS, VERDICTS, Record, State
+from dispatcher.run_state.states import BY_HAND, IN_FLIGHT, MARKABLE, REQUESTABLE, TRANSITIONS, Record, State
 from dispatcher.run_state.transaction import Transaction
 from dispatcher.workspace import Layout
 
@@ -50,7 +50,7 @@ class World:
     def merge(self, lines: Lines) -> list[Outcome]:
         """Save `lines` as the status file and let the next transaction take it in."""
         saved = status_file.parse(json.dumps(lines).encode(), "status")
-        known = edits.Known(self.records, self.fold.born, self.fold.seq, self.version, self.fold.applied_edits)
+        known = edits.MergeContext(self.records, self.fold.born, self.fold.seq, self.version, self.fold.applied_edits)
         return merge(saved, known)
 
     def take_in(self, lines: Lines) -> list[Outcome]:
@@ -108,7 +108,7 @@ def test_one_changed_line_of_an_old_copy_changes_one_line(data: st.DataObject) -
 
 def expected_after(wish: State, base: Record, now: Record) -> State | str:
     """What must become of `wish`: the state it leads to, "desired", "refused", or "nothing"."""
-    if wish in VERDICTS and now.state is not wish:
+    if wish in MARKABLE and now.state is not wish:
         unseen = base.state is not now.state and (base.state in IN_FLIGHT or now.state is State.DONE)
         return "refused" if unseen or now.state in IN_FLIGHT else wish
     same_run = base.state in IN_FLIGHT and base.attempt == now.attempt
@@ -134,7 +134,7 @@ def test_every_wish_is_carried_out_asked_for_or_refused(data: st.DataObject) -> 
         return
     job = data.draw(st.sampled_from(sorted(copy)))
     base, now = bases[job], world.records[job]
-    wish = data.draw(st.sampled_from([*DESIRABLE, *VERDICTS]))
+    wish = data.draw(st.sampled_from([*REQUESTABLE, *MARKABLE]))
     copy[job]["state"] = wish
     if wish is base.state:
         assert world.merge(copy) == []
@@ -189,13 +189,13 @@ def test_any_interleaving_loses_no_change_and_no_note(data: st.DataObject) -> No
             assert world.records[job].priority == ranked[job]
 
 
-@pytest.mark.parametrize("wish", [*DESIRABLE, *VERDICTS])
+@pytest.mark.parametrize("wish", [*REQUESTABLE, *MARKABLE])
 @pytest.mark.parametrize("base", State)
 @pytest.mark.parametrize("now", State)
 @pytest.mark.parametrize("attempt", [1, 2], ids=["same attempt", "later attempt"])
 def test_what_a_wish_does_in_every_case(wish: State, base: State, now: State, attempt: int) -> None:
     old, record = Record(state=base, attempt=1), Record(state=now, attempt=attempt)
-    decision = edits.desire(wish, old, record)
+    decision = edits.decide_state(wish, old, record)
     expected = expected_after(wish, old, record)
     assert bool(decision.refused) == (expected == "refused")
     if expected in ("refused", "nothing"):

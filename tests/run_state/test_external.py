@@ -15,7 +15,7 @@ from dispatcher.base.host import host_name
 from dispatcher.run_state import edits
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
-from dispatcher.run_state.external import Presence, presence, taken_gpus
+from dispatcher.run_state.external import Presence, external_gpus, presence
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.projection import Projector
 from dispatcher.run_state.states import Record, State
@@ -190,7 +190,7 @@ def test_whether_it_lives_here(sleeper: subprocess.Popen[bytes]) -> None:
         "c": running(sleeper.pid, now - 3600, gpu=4),
         "d": running(sleeper.pid, now, gpu=5, state=State.DONE),
     }
-    taken = taken_gpus(records.items())
+    taken = external_gpus(records.items())
     assert set(taken) == {1, 2, 3}
     assert f"a of an unknown pod runs there, pid {sleeper.pid}" in taken[1]
     sleeper.kill()

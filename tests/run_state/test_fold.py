@@ -11,7 +11,7 @@ from run_state.lines import AT, histories
 
 from dispatcher.run_state import journal
 from dispatcher.run_state.events import Event
-from dispatcher.run_state.fold import STREAK_LENGTH, Fold, signature, snapshot, tripped
+from dispatcher.run_state.fold import STREAK_LENGTH, Fold, pause_reason, signature, snapshot
 from dispatcher.run_state.journal import Line
 
 
@@ -84,7 +84,7 @@ def test_taking_changes_back_leaves_no_trace(lines: list[Line], data: st.DataObj
     rest = (fold.seq, dict(fold.pauses), dict(fold.refusals), dict(fold.streaks))
     fold.extend(lines[cut:])
     for job, (record, born, taken) in old.items():
-        fold.put_back(job, record, born, taken)
+        fold.restore(job, record, born, taken)
     fold.seq, fold.pauses, fold.refusals, fold.streaks = rest
     found = shown(fold)
     # A job that was forgotten and is back stands at the end.
@@ -113,11 +113,11 @@ def failures(errors: list[str], **where: str) -> Fold:
 
 def test_the_same_failure_of_five_entries_in_a_row_trips() -> None:
     alike = [f"RuntimeError: step {n} of /scratch/run{n}/x.py at 0x{n:x}f" for n in range(STREAK_LENGTH)]
-    why = tripped(failures(alike).streaks["fft"], "fft")
+    why = pause_reason(failures(alike).streaks["fft"], "fft")
     assert why is not None
     assert "job0, job1, job2, job3, job4" in why
-    assert tripped(failures(alike[1:]).streaks["fft"], "fft") is None
-    assert tripped(failures([*alike[1:], "KeyError: 'lr'"]).streaks["fft"], "fft") is None
+    assert pause_reason(failures(alike[1:]).streaks["fft"], "fft") is None
+    assert pause_reason(failures([*alike[1:], "KeyError: 'lr'"]).streaks["fft"], "fft") is None
 
 
 def test_different_reasons_are_never_alike() -> None:
@@ -125,17 +125,17 @@ def test_different_reasons_are_never_alike() -> None:
     fold = Fold()
     for number, reason in enumerate(["signal 9", "exit 3", "exit 1", "signal 11", "exit 2"]):
         fold.extend(failure(3 * number + 1, f"job{number}", None, reason=reason))
-    assert tripped(fold.streaks["fft"], "fft") is None
+    assert pause_reason(fold.streaks["fft"], "fft") is None
     for number in range(5, 5 + STREAK_LENGTH):
         fold.extend(failure(3 * number + 1, f"job{number}", None, reason="signal 9"))
-    why = tripped(fold.streaks["fft"], "fft")
+    why = pause_reason(fold.streaks["fft"], "fft")
     assert why is not None
     assert "signal 9" in why
 
 
 def test_a_pause_shows_one_example_word_for_word() -> None:
     alike = [f"RuntimeError: step {n} of /scratch/run{n}/x.py at 0x{n:x}f" for n in range(STREAK_LENGTH)]
-    why = tripped(failures(alike).streaks["fft"], "fft")
+    why = pause_reason(failures(alike).streaks["fft"], "fft")
     assert why is not None
     assert f"the last one, job4: exit 1: {alike[-1]}" in why
 
@@ -149,9 +149,9 @@ def test_a_host_trips_when_different_jobs_cannot_run_there_in_a_row() -> None:
     fold = Fold()
     suspect = {"host": "host:h", "suspect": True}
     fold.extend(ending(n, Event.AUTO_REQUEUED, f"job{n % 4}", **suspect) for n in range(1, 21))
-    assert tripped(fold.streaks["host:h"], "host:h") is None
+    assert pause_reason(fold.streaks["host:h"], "host:h") is None
     fold.extend([ending(21, Event.FAILED, "job5", **suspect)])
-    why = tripped(fold.streaks["host:h"], "host:h")
+    why = pause_reason(fold.streaks["host:h"], "host:h")
     assert why is not None
     assert "job5" in why
     # One that told how it ended shows that the host is well.
@@ -165,9 +165,9 @@ def test_a_gpu_trips_only_when_different_methods_fail_on_it() -> None:
     for number in range(STREAK_LENGTH):
         method = "lora" if number == 2 else "fft"
         fold.extend(failure(3 * number + 1, f"job{number}", f"error {'abcdef'[number]}", method, "gpu:h:1"))
-    assert tripped(fold.streaks["gpu:h:1"], "gpu:h:1") is not None
+    assert pause_reason(fold.streaks["gpu:h:1"], "gpu:h:1") is not None
     only_one = failures([f"error {letter}" for letter in "abcde"], gpu="gpu:h:1")
-    assert tripped(only_one.streaks["gpu:h:1"], "gpu:h:1") is None
+    assert pause_reason(only_one.streaks["gpu:h:1"], "gpu:h:1") is None
 
 
 def test_a_refusal_of_a_job_without_record_is_settled_without_making_one() -> None:

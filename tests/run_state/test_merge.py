@@ -148,7 +148,7 @@ def test_a_copy_that_is_older_than_the_journal_is_one_refusal(layout: Layout) ->
     # As years of rotations and a disk that was tidied up leave it.
     assert store.rotate()
     for generation in journal.generations(layout)[:-1]:
-        journal.packed(layout.journal(generation)).unlink()
+        journal.compressed(layout.journal(generation)).unlink()
     newcomer = Store(layout, by="pod-1", manifest_jobs=lambda: set(jobs))
     with newcomer.transaction() as tx:
         tx.change("job7", Event.HELD, Change(state=State.HELD))
@@ -173,7 +173,7 @@ def test_an_old_line_that_says_what_the_record_says_is_no_edit(layout: Layout, s
             tx.change(job, Event.EDITED, Change(priority=None))
     assert store.rotate()
     for generation in journal.generations(layout)[:-1]:
-        os.unlink(journal.packed(layout.journal(generation)))
+        os.unlink(journal.compressed(layout.journal(generation)))
     newcomer = Store(layout, by="pod-1")
     copy[JOBS[0]]["state"] = "queued"
     refused = save(layout, newcomer, copy)

@@ -155,7 +155,7 @@ def test_an_editor_that_has_the_file_open_while_it_is_replaced(layout: Layout, s
         editor.flush()
         # The name leads to another file by now.
         assert os.fstat(editor.fileno()).st_ino != layout.status_file.stat().st_ino
-        projector.look_at_retired()
+        projector.check_replaced()
     assert store.records["a"].state is State.QUEUED
     assert store.records["b"].state is State.QUEUED
     projector.write()
@@ -377,7 +377,7 @@ def test_a_save_that_a_killed_dispatcher_had_just_replaced(layout: Layout, store
     half = layout.run_state / f".{layout.status_file.name}.{process_name(dead.pid)}.1.tmp"
     half.write_text(text[:50], encoding="utf-8")
     projector = Projector(store)
-    projector.take_in_leftovers()
+    projector.recover_leftovers()
     assert store.records["a"].state is State.QUEUED
     assert store.problem is None
     assert not left.exists()
@@ -452,9 +452,9 @@ def test_editors_and_dispatchers_at_the_same_time_lose_nothing(layout: Layout, s
             with store.transaction() as tx:
                 tx.change(job, Event.EDITED, Change(priority=turns))
             projector.write()
-            projector.look_at_retired()
+            projector.check_replaced()
         assert script.returncode == 0, script.stderr.read() if script.stderr else ""
-    projector.look_at_retired()
+    projector.check_replaced()
     projector.write()
     assert [store.records[f"job{number}"].extra.get("note") for number in range(40)] == list(range(40))
     assert turns == max(record.priority or 0 for record in store.records.values())

@@ -14,15 +14,16 @@ from dispatcher.base.kernel_locks import try_flock, try_range
 from dispatcher.errors import DispatcherError
 from dispatcher.run_state import hardlink_lock
 from dispatcher.run_state.hardlink_lock import HardLinkLock
+from dispatcher.run_state.lock import KINDS
 
-LOCK_NAMES: Final = {"flock": "flock", "lockf": "lockf", "hardlink": "hard-link lock"}
+LOCK_NAMES: Final = {kind: "hard-link lock" if kind == "hardlink" else kind for kind in KINDS}
 
 
 class LockTest:
     """Locks a new file of `directory`, and removes it afterwards."""
 
-    def __init__(self, directory: Path, name: str = "") -> None:
-        self._path = directory / (name or f"test-{host.process_name()}")
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / f"test-{host.process_name()}"
 
     def failure(self, kind: str) -> str | None:
         """Why a lock of this kind does not exclude even on this host; None when it does."""

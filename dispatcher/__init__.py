@@ -59,14 +59,14 @@ To make a change, begin here; the page at the top of the file or package says th
 
     an outlet                       a package in outlets/ with a class like outlets/base.py: Outlet
     a state of a job                run_state/states.py: State and TRANSITIONS; who may ask for it: run_state/edits.py
-    a field of a record             run_state/states.py: Record
+    a field of a record             run_state/states.py: Record; run_state/change.py: Change
     a field of a manifest's entry   matrix/entry.py: READERS and Entry
     a setting of dispatcher.yaml    config.py
     a column of `status`            report/overview.py: job_row and shown_job; cli/status.py lists the columns
     a notice of `status`            report/overview.py: notices
     a reason why a job waits        pod/waiting.py; what a pod does not take: pod/offers.py
     a lock kind                     run_state/lock.py: KINDS and ClaimsLock; which one is used: run_state/lock_choice.py
-    a kind of journal line          run_state/journal.py: Event; what it changes: run_state/fold.py
+    a kind of journal line          run_state/events.py: Event; what it changes: run_state/fold.py
     a job class                     runtime/jobs/ (one of your own: a class with @job in your project)
     a notification (mail, chat)     pod/: sent by the loop for the lines that this pod has journalled
     a sweep keyword                 matrix/sweep.py: _SWEEP_KEYS; random draws: matrix/draw.py

@@ -1,0 +1,157 @@
+"""A pod with two outlets at once: its own slots and a batch queue, in the loop that people run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import queue_outlet
+from fleet import COMMAND, MAIN, Dispatcher, Fleet, shell, wait_until
+
+from dispatcher.base.host import host_name
+
+TESTS = Path(queue_outlet.__file__).parent
+WITH_QUEUE = (
+    f"import sys; sys.path.insert(0, {os.fspath(TESTS)!r}); import queue_outlet; queue_outlet.register(); {MAIN}"
+)
+GATED = "echo begun >>begun; until [ -e go ]; do sleep 0.02; done"
+
+
+@pytest.fixture
+def queue(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of a queue that dispatchers of this fleet have besides their own slots."""
+    for name, value in queue_outlet.install(tmp_path / "programs").items():
+        monkeypatch.setenv(name, value)
+    fleet.command = [sys.executable, "-P", "-c", WITH_QUEUE]
+    return tmp_path / "programs" / "queue"
+
+
+def begun(fleet: Fleet) -> int:
+    path = fleet.root / "begun"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def start(fleet: Fleet, pod: str = "pod", *words: str) -> Dispatcher:
+    return fleet.start(pod, *words, poll="0.2")
+
+
+def test_each_entry_runs_where_it_asks_to(fleet: Fleet, queue: Path) -> None:
+    fleet.write_manifest(
+        [
+            shell("here", "true", outlet="local"),
+            shell("there", "echo said; exit 3", outlet="queue"),
+            shell("either", "true", needs=["here"]),
+        ]
+    )
+    pod = start(fleet, "pod", "--until-empty")
+    assert pod.end() == 1
+    records = fleet.records()
+    assert {job: record.state for job, record in records.items()} == {
+        "here": "done",
+        "there": "failed",
+        "either": "done",
+    }
+    assert (records["here"].outlet, records["there"].outlet) == ("local", "queue")
+    there = records["there"]
+    assert (there.exit_code, there.reason, there.host) == (3, "exit 3", host_name())
+    assert there.handle == "1"
+    assert fleet.output("there") == "said\n"
+    assert "submit there (attempt 1) to queue" in pod.said
+    assert "start here (attempt 1) on cpu, pid " in pod.said
+
+
+def test_a_submitted_entry_is_pending_before_it_runs(fleet: Fleet, queue: Path) -> None:
+    (queue / "hold").touch()
+    fleet.write_manifest([shell("there", GATED, outlet="queue"), shell("here", "true", outlet="local")])
+    pod = start(fleet, "pod", "--until-empty")
+    fleet.wait_for("there", "submitted")
+    wait_until(lambda: fleet.record("there").handle == "1", "the handle is recorded")
+    assert fleet.record("there").state == "submitted"
+    assert fleet.record("there").pid is None
+    fleet.wait_for("here", "done")
+    (queue / "hold").unlink()
+    assert fleet.wait_for("there", "running").host == host_name()
+    (fleet.root / "go").touch()
+    assert pod.end() == 0
+    assert fleet.record("there").state == "done"
+    events = fleet.events("there")
+    assert events[:3] == ["queued", "claimed", "submitted"]
+    assert events[-2:] == ["started", "done"]
+
+
+def test_a_queue_that_is_away_does_not_hold_up_the_own_slots(fleet: Fleet, queue: Path) -> None:
+    (queue / "away").touch()
+    own = [shell(f"own{number}", "true", outlet="local") for number in range(5)]
+    fleet.write_manifest([shell("there", "true", outlet="queue"), *own])
+    pod = start(fleet, "pod", "--until-empty")
+    for number in range(5):
+        fleet.wait_for(f"own{number}", "done")
+    assert fleet.record("there").state == "submitted"
+    (queue / "away").unlink()
+    assert pod.end() == 0
+    assert fleet.record("there").state == "done"
+
+
+def test_a_restarted_dispatcher_finds_both_again(fleet: Fleet, queue: Path) -> None:
+    fleet.write_manifest([shell("here", GATED, outlet="local"), shell("there", GATED, outlet="queue")])
+    first = start(fleet)
+    fleet.wait_for("there", "running")
+    wait_until(lambda: begun(fleet) == 2, "both have begun")
+    first.kill()
+    again = start(fleet, "pod", "--until-empty")
+    again.says("found here (attempt 1) again")
+    again.says("found there (attempt 1) again")
+    (fleet.root / "go").touch()
+    assert again.end() == 0
+    assert {job: (record.state, record.attempt) for job, record in fleet.records().items()} == {
+        "here": ("done", 1),
+        "there": ("done", 1),
+    }
+    assert begun(fleet) == 2
+
+
+def test_only_a_pod_with_the_outlet_recovers_an_attempt(fleet: Fleet, queue: Path) -> None:
+    with_queue = fleet.command
+    fleet.write_manifest([shell("there", GATED, outlet="queue"), shell("own", "true", outlet="local", needs=["there"])])
+    first = start(fleet, "first")
+    fleet.wait_for("there", "running")
+    wait_until(lambda: begun(fleet) == 1, "it has begun")
+    first.kill()
+    (fleet.root / "go").touch()
+    fleet.wait_gone("there")
+    fleet.command = COMMAND
+    without = fleet.start("without", poll="0.1").ready()
+    fleet.write_manifest([shell("there", GATED, outlet="queue"), shell("other", "sleep 0.5", outlet="local")])
+    fleet.wait_for("other", "done")
+    assert fleet.record("there").state == "running", "a pod without the queue has recorded its end"
+    fleet.command = with_queue
+    third = start(fleet, "third")
+    record = fleet.wait_for("there", "done")
+    assert (record.pod, record.attempt) == ("first", 1)
+    third.says("of pod first, which is gone")
+    assert without.is_running()
+
+
+def test_a_person_cancels_what_is_pending(fleet: Fleet, queue: Path) -> None:
+    (queue / "hold").touch()
+    fleet.write_manifest([shell("there", GATED, outlet="queue")])
+    start(fleet)
+    fleet.wait_for("there", "submitted")
+    wait_until(lambda: fleet.record("there").handle == "1", "the handle is recorded")
+    fleet.run("cancel", "there")
+    record = fleet.wait_for("there", "abandoned")
+    assert record.reason == "stopped on request"
+    (queue / "hold").unlink()
+    assert begun(fleet) == 0
+
+
+def test_stopping_a_pod_puts_back_what_it_has_submitted(fleet: Fleet, queue: Path) -> None:
+    fleet.write_manifest([shell("there", "echo begun >>begun; sleep 600", outlet="queue")])
+    pod = start(fleet, "pod", "--on-exit", "stop")
+    fleet.wait_for("there", "running")
+    wait_until(lambda: begun(fleet) == 1, "it has begun")
+    assert pod.stop() == 0
+    record = fleet.record("there")
+    assert (record.state, record.reason) == ("queued", "preempted")

@@ -1,4 +1,4 @@
-"""Saying what is wrong with the status file: once, and not while somebody is in the middle of saving it."""
+"""Reports a problem of the status file once, and not while a program is in the middle of saving the file."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Final
 
 from dispatcher.run_state.store import Identity, Store
 
-# A script that saves begins with an empty file and goes on in pieces; nobody takes longer.
+# A script that saves the file truncates it first and writes it in pieces. A problem is reported only when it lasts.
 _SAVE_S: Final = 2.0
 
 
 class StatusComplaint:
-    """`said` is what is wrong with the status file, as it was said last; empty when nothing is."""
+    """`said` is the problem that was reported last; empty when the file is in order."""
 
     def __init__(self, store: Store, say: Callable[[str], None]) -> None:
         self.said = ""
@@ -23,7 +23,7 @@ class StatusComplaint:
         self._since_s = 0.0
 
     def due_in_s(self) -> float | None:
-        """Seconds until something is to be said; None when nothing is."""
+        """Seconds until a problem is to be reported; None when there is none."""
         problem, now_s = self._store.problem, time.monotonic()
         if problem is None or problem == self.said:
             return None

@@ -1,4 +1,4 @@
-"""The manifest that a pod works on, which may be replaced while it runs."""
+"""The manifest of a pod. The file may be replaced while the pod runs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from dispatcher.run_state.events import Event
 from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
 
-# New entries are queued in portions, so that nobody waits long for the lock.
-_PORTION: Final = 5_000
+# New jobs are queued in batches, so that no other pod waits long for the lock.
+_BATCH: Final = 5_000
 
 
 class CurrentManifest:
-    """The entries in force. `complaint` says what is wrong with the file when it was replaced by a broken one."""
+    """The entries of the last valid manifest. `complaint` is what is wrong with the file if it is broken now."""
 
     def __init__(self, path: Path, store: Store, say: Callable[[str], None]) -> None:
         self.path = path
@@ -32,10 +32,10 @@ class CurrentManifest:
         self._identity: tuple[int, int, int] | None = None
 
     def read(self) -> bool:
-        """Load the file when it has changed; whether it was, and is usable.
+        """Load the file if it has changed. Returns whether there are new entries.
 
-        A broken or missing file is reported and the entries of before stay in force. Raises ManifestError at the first
-        time, when there are none.
+        A broken or missing file is reported, and the previous entries are kept. Raises ManifestError the first time,
+        when there are no previous entries.
         """
         first = self._identity is None
         try:
@@ -53,7 +53,7 @@ class CurrentManifest:
         except ManifestError as error:
             if first:
                 raise
-            self.complaint = f"{self.path.name} is broken, the manifest of before stays in force: {error}"
+            self.complaint = f"{self.path.name} is broken, so the previous manifest is kept: {error}"
             self._say(f"warning: {self.complaint}")
             return False
         finally:
@@ -61,21 +61,21 @@ class CurrentManifest:
         return True
 
     def queue_new(self) -> None:
-        """Queue the entries that have no record."""
+        """Queue the jobs that have no record."""
         new = [job for job in self.entries if job not in self._store.records]
-        for start in range(0, len(new), _PORTION):
+        for start in range(0, len(new), _BATCH):
             with self._store.transaction() as tx:
-                for job in new[start : start + _PORTION]:
+                for job in new[start : start + _BATCH]:
                     if tx.record(job) is None:
                         tx.change(job, Event.QUEUED, Change(state=State.QUEUED))
 
     def unknown_methods(self, methods: Iterable[str]) -> str:
-        """Those of `methods` that no entry has, each with the nearest that one has; empty when there are none."""
+        """Those of `methods` that no job has, each with the nearest known one; empty when there are none."""
         known = {entry.method for entry in self.entries.values()}
         return ", ".join(f"{method!r}{nearest(method, known)}" for method in methods if method not in known)
 
     def counts(self) -> str:
-        """How many entries are in which state, for people."""
+        """The number of jobs in each state, as text."""
         records = (self._store.records.get(job) for job in self.entries)
         states = Counter(record.state for record in records if record is not None)
-        return ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "no entries"
+        return ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "no jobs"

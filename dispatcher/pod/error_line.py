@@ -1,7 +1,7 @@
-"""The line of a job's log that says what went wrong. Pure.
+"""The line of a job's log that shows what went wrong. Pure.
 
-A line counts when it looks like an error, the last one first. Where none does, there is no error line: the last line
-of a log is mostly progress, which says nothing of the failure and is alike in all jobs.
+The last line that looks like an error is used. If there is none, there is no error line: the last line of a log is
+usually progress, which does not explain the failure and looks alike in all jobs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WEAK: Final = re.compile(
     re.I,
 )
 _NO_ERROR: Final = re.compile(r"\b(?:no|without|0) (?:errors?|failures?)\b", re.I)
-# tqdm's bars, and lines that begin with how far the job is: `step 120/1000 loss 2.3`, `[12/300]`, `Epoch 3: ...`.
+# tqdm's bars, and lines that begin with progress: `step 120/1000 loss 2.3`, `[12/300]`, `Epoch 3: ...`.
 _PROGRESS: Final = re.compile(
     r"\d%\||\d\s?(?:it|steps?|samples|tokens|ex)/s\b|\ds/it\b"
     r"|^\W*(?:(?:train|eval|val|valid|validation|test)\w*\W+)?(?:global_)?(?:step|epoch|iter|iteration|batch|update)s?\b\W*\d"
@@ -36,7 +36,7 @@ _PROGRESS: Final = re.compile(
 
 
 def last_error_line(lines: Sequence[str]) -> str | None:
-    """The last line that looks like an error; None when none does. `lines` as they stand in the log."""
+    """The last of these lines that looks like an error; None when none does."""
     lines = [line.rstrip() for line in lines if line.strip()][-_LINES:]
     ends = _ends_of_tracebacks(lines)
     for number in range(len(lines) - 1, -1, -1):
@@ -46,7 +46,7 @@ def last_error_line(lines: Sequence[str]) -> str | None:
 
 
 def last_line(lines: Sequence[str]) -> str | None:
-    """The last line that says anything."""
+    """The last line that is not blank."""
     return next((line.strip()[:_WIDTH] for line in reversed(lines) if line.strip()), None)
 
 
@@ -57,7 +57,7 @@ def _looks_like_error(line: str) -> bool:
 
 
 def _ends_of_tracebacks(lines: Sequence[str]) -> set[int]:
-    """The numbers of the lines that end a traceback, such as `KeyError: 0.5`; what is before them on a line is kept."""
+    """The indices of the lines that end a traceback, such as `KeyError: 0.5`. Prefixes of log lines are allowed."""
     ends = set()
     for begin, line in enumerate(lines):
         prefix, found, _ = line.partition(_TRACEBACK)

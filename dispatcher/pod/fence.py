@@ -1,4 +1,4 @@
-"""The second fence of a claim: the attempt's directory, which exactly one `mkdir` makes, also where locks lie."""
+"""The second fence of a claim: `mkdir` of the attempt's directory succeeds once, even where locks do not exclude."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from dispatcher.errors import StorageError
 from dispatcher.run_state.store import Transaction
 from dispatcher.workspace import AttemptPaths, Layout
 
-# A directory whose maker has not left a name in it for so long was left by one that died right after making it.
+# A directory that has no claimant's name for this long was left by a pod that died right after mkdir.
 _NAMELESS_S: Final = 30.0
-# How many blocked jobs are named; of the others only the number is shown.
+# The number of blocked jobs that are named; the others are only counted.
 _NAMED: Final = 3
-# Of so many, `status` can say what blocks them.
+# The number of blocked jobs in the pod's file, for which `status` shows the reason.
 _PUBLISHED: Final = 100
-# Longer names are no numbers of ours.
+# Longer names are not attempt numbers.
 _DIGITS: Final = 9
-# Errors that the job's own directory causes (a file in its place, its permissions); all others stop every claim.
+# Errors caused by the job's own directory (a file in its place, its permissions). All others stop every claim.
 _OF_ONE_JOB: Final = frozenset({errno.ENOTDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EMLINK})
 
 
 class Fence:
-    """Finds the number of a job's next attempt and makes its directory. `blocked` says why jobs cannot be claimed."""
+    """Finds the number of a job's next attempt and creates its directory. `blocked`: why jobs cannot be claimed."""
 
     def __init__(self, layout: Layout, me: str, is_alive: Callable[[str], bool], say: Callable[[str], None]) -> None:
         self.blocked: dict[str, str] = {}
@@ -39,10 +39,10 @@ class Fence:
         self._nameless: dict[tuple[str, int], float] = {}
 
     def pass_through(self, tx: Transaction, job: str, attempt: int) -> tuple[int, AttemptPaths] | None:
-        """Make the directory of `attempt`, or of one beyond all that are there; None when the job is blocked.
+        """Create the directory of `attempt`, or of the first number beyond all existing ones; None if blocked.
 
-        Directories that the journal does not know are left by claimants that died between mkdir and journal, and by
-        records that were removed (`delete`). One that somebody who lives has made blocks the job.
+        Directories that are not in the journal belong to pods that died between mkdir and the journal's sync, or to
+        deleted records. One that was created by a live pod blocks the job.
         """
         try:
             made, why = self._pass(tx, job, attempt)
@@ -50,7 +50,7 @@ class Fence:
             cause, directory = error.__cause__, self._layout.job_dir(job)
             if not (isinstance(cause, OSError) and cause.errno in _OF_ONE_JOB and os.path.lexists(directory)):
                 raise
-            made, why = None, f"{error}. {directory} must be a directory that this user may write"
+            made, why = None, f"{error}. {directory} must be a directory that this user can write to"
         if made is None:
             self._block(job, why)
         else:
@@ -58,20 +58,20 @@ class Fence:
         return made
 
     def unblock(self, job: str) -> None:
-        """The job was claimed or has changed: whatever blocked it is looked at anew."""
+        """Try the job again: it was claimed or its record has changed."""
         self.blocked.pop(job, None)
 
     def shown(self) -> dict[str, str]:
-        """What blocks which jobs, for the pod's file: as many as fit there."""
+        """Why jobs are blocked, for the pod's file; not more than it has room for."""
         return dict(itertools.islice(self.blocked.items(), _PUBLISHED))
 
     def notes(self) -> list[str]:
-        """What blocks jobs, for people to read."""
+        """Why jobs are blocked, as notes for people."""
         if not self.blocked:
             return []
         shown = [f"{job} cannot be claimed: {why}" for job, why in list(self.blocked.items())[:_NAMED]]
         more = len(self.blocked) - len(shown)
-        return [*shown, f"{more} more jobs cannot be claimed for such reasons"] if more else shown
+        return [*shown, f"{more} more jobs cannot be claimed for similar reasons"] if more else shown
 
     def _pass(self, tx: Transaction, job: str, attempt: int) -> tuple[tuple[int, AttemptPaths] | None, str]:
         paths = tx.make_attempt(job, attempt)
@@ -88,7 +88,7 @@ class Fence:
         return (newest + 1, paths), ""
 
     def _numbers(self, job: str) -> list[int]:
-        """The numbers of all attempts whose directories are there."""
+        """The numbers of all attempts that have a directory."""
         directory = self._layout.job_dir(job)
         with files.storing("looking for attempts in", directory):
             files.look_at(directory)
@@ -96,25 +96,25 @@ class Fence:
         return [int(name) for name in names if name.isascii() and name.isdigit() and len(name) <= _DIGITS]
 
     def _why_in_use(self, job: str, number: int) -> str:
-        """Why nobody may go beyond this attempt, which the journal does not know; empty when it is over."""
+        """Why this attempt, which is not in the journal, blocks the job; empty when it is over."""
         paths = self._layout.attempt(job, number)
         if paths.exit.exists() or paths.superseded.exists():
             return ""
         name, _, _ = (files.read_fresh(paths.claimant) or b"").decode(errors="replace").partition("\n")
         if name:
-            # We hold our own name, so whoever claimed under it before is dead.
+            # This pod holds the lock of its name, so an earlier claimant of the same name is dead.
             return self._made_by_another(paths, f"pod {name}") if name != self._me and self._is_alive(name) else ""
         first_seen_s = self._nameless.setdefault((job, number), time.monotonic())
         if time.monotonic() - first_seen_s > _NAMELESS_S:
             return ""
-        return f"{paths.directory}: no pod's name in it; it counts as left over after {_NAMELESS_S:.0f} s without one"
+        return f"{paths.directory}: it names no claimant yet; it is ignored if that lasts {_NAMELESS_S:.0f} s"
 
     def _made_by_another(self, paths: AttemptPaths, who: str) -> str:
         mount = mount_of(paths.directory)
-        what = f"{paths.directory}: made by {who}, which runs, but the journal does not know this attempt"
+        what = f"{paths.directory}: created by {who}, which is running, but the attempt is not in the journal"
         if mount.is_network:
-            return f"{what}. This host may be shown an old journal by {mount}. Cure: {mount.cure}"
-        return f"{what}. If that lasts, restart {who}, or move the directory away"
+            return f"{what}. {mount} may show this host an old journal. Fix: {mount.cure}"
+        return f"{what}. If this persists, restart {who} or move the directory away"
 
     def _block(self, job: str, why: str) -> None:
         is_news = self.blocked.get(job) != why
@@ -124,4 +124,4 @@ class Fence:
         if len(self.blocked) > _NAMED:
             self._say("warning: more jobs cannot be claimed: `dispatcher pods` says how many")
         else:
-            self._say(f"warning: {job} cannot be claimed and is tried again every few seconds; others go on: {why}")
+            self._say(f"warning: {job} cannot be claimed and is tried again every few seconds: {why}")

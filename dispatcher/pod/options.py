@@ -1,4 +1,4 @@
-"""What a dispatcher is told on its command line."""
+"""The command-line options of a pod."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ OnExit = Literal["drain", "stop", "leave"]
 
 
 class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of one pod. `gpus` as typed (`0,1,2`, `0-7`, `all`; empty for none); `cpu_slots` take CPU entries.
+    """Options of one pod.
 
-    `methods` empty means all. None for `poll_interval_s` or `matrix`: as dispatcher.yaml says. `max_jobs` ends the pod
-    after that many claims.
+    gpus: as typed: `0,1,2`, `0-7`, `all`; empty for none.
+    cpu_slots: number of slots for CPU jobs.
+    methods: empty for all.
+    matrix, poll_interval_s: None for the setting of dispatcher.yaml.
+    max_jobs: the pod ends after this many claims.
     """
 
     pod: str

@@ -1,4 +1,4 @@
-"""A pod's own files: the lock that says that it lives, and what it tells about itself."""
+"""A pod's own files: the lock that it holds while it runs, and its description with a heartbeat."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dispatcher.workspace import Layout
 
 
 class NameTakenError(PodError):
-    """Another dispatcher bears this pod's name and is in the right."""
+    """The pod's name is held by another live dispatcher."""
 
 
 class Registration:
@@ -48,16 +48,16 @@ class Registration:
             lock="flock",
         )
         self._next_s = 0.0
-        # Whether the pod's file is this dispatcher's, and whether another one has taken it over since.
+        # Whether this dispatcher has written the pod's file, and whether another one has taken it over since.
         self._begun = False
         self._lost = False
         self._network = mount_of(layout.root).is_network
         self._locks_work = False
 
     def take(self) -> str | None:
-        """Take the pod's name; why locks cannot be used here, if they cannot.
+        """Take the lock of the pod's name. Returns why locks cannot be used here, None when they can.
 
-        Raises PodError when a dispatcher of that name runs. Where locks cannot tell, `refuse_if_alive` must.
+        Raises PodError when a dispatcher of that name is running. Without usable locks, `refuse_if_alive` decides.
         """
         path = self._layout.pod_lock(self.info.pod)
         with files.shared_umask(self._layout.root):
@@ -66,7 +66,7 @@ class Registration:
                 self.fd = liveness.take_patiently(path)
                 if self.fd is None:
                     raise PodError(self._taken())
-                # A lock that a second descriptor can have too is none.
+                # If a second descriptor gets the lock as well, it does not exclude anything.
                 second = liveness.take(path)
             except OSError as error:
                 if error.errno not in CANNOT_LOCK:
@@ -74,7 +74,7 @@ class Registration:
                 return f"flock fails with {files.error_name(error)} ({error.strerror}) on {mount_of(path.parent)}"
         if second is not None:
             os.close(second)
-            return f"flock is granted to everybody on {mount_of(path.parent)}"
+            return f"flock does not exclude on {mount_of(path.parent)}"
         self._locks_work = True
         return None
 
@@ -86,12 +86,12 @@ class Registration:
             else "unknown"
         )
         return (
-            f"a dispatcher named {self.info.pod!r} runs already ({who}). Give this one another --pod name, "
-            f"or end that one (`dispatcher drain {self.info.pod}`)"
+            f"a dispatcher named {self.info.pod!r} is already running ({who}). Use another --pod name, or end that "
+            f"dispatcher (`dispatcher drain {self.info.pod}`)"
         )
 
     def refuse_if_alive(self, lost_after_s: float, *, locks_work: bool) -> None:
-        """A name whose heartbeat still rises is taken, whatever the locks say (they may not reach the other host)."""
+        """Raise PodError when the pod's heartbeat still rises, even if its lock is free: locks may not reach that host."""
         other = self.previous
         if other is None or other.phase == "ended" or other.process_is_gone():
             return
@@ -106,14 +106,14 @@ class Registration:
             raise PodError(self._taken())
 
     def describe(self, **fields: Any) -> None:
-        """What the pod's file says from the next heartbeat on."""
+        """Set fields of the pod's file, written with the next heartbeat."""
         self.info = msgspec.structs.replace(self.info, **fields)
 
     def beat(self, *, force: bool = False, **changes: Any) -> None:
-        """Write the file when a heartbeat is due, or at once when `force`.
+        """Write the file when a heartbeat is due, or at once with `force`.
 
-        Raises NameTakenError when another dispatcher of this name has written it: without locks, or after a file server
-        took the lock away from this host, that is how it shows.
+        Raises NameTakenError when another dispatcher of this name has written it, which can happen without locks or
+        after the file server has revoked this host's lock.
         """
         now = time.monotonic()
         if not force and now < self._next_s:
@@ -130,16 +130,16 @@ class Registration:
         if found is None or self._is_me(found):
             return
         self.previous, self._lost = found, True
-        raise NameTakenError(f"{self._taken()}. This one ends; its jobs run on where they are still its own")
+        raise NameTakenError(f"{self._taken()}. This one exits; its jobs keep running unless they were taken over")
 
     def _is_me(self, info: liveness.PodInfo) -> bool:
         return info.same_host() and (info.pid, info.start_ticks) == (self.info.pid, self.info.start_ticks)
 
     def keep_lock(self) -> None:
-        """On a network filesystem: take the lock again when the file server has taken it away from this host.
+        """On a network filesystem, take the lock again if the file server has revoked it.
 
-        Whatever keeps it from that (a server in its grace period, somebody who asks for the lock just now), the next
-        heartbeat tries again. Another dispatcher that has the name by right shows by the pod's file, not by the lock.
+        If that fails (the server is in its grace period, another process is testing the lock), the next heartbeat tries
+        again. Another dispatcher of the same name is detected by the pod's file, not by the lock.
         """
         if not (self._network and self._locks_work):
             return
@@ -155,7 +155,7 @@ class Registration:
         return max(0.0, self._next_s - time.monotonic())
 
     def release(self) -> None:
-        """Say that the pod has ended, and let go of its name."""
+        """Record that the pod has ended, and release its name."""
         if self._begun and not self._lost:
             self.beat(force=True, phase="ended", slots=[])
             with contextlib.suppress(FileNotFoundError):
@@ -166,7 +166,7 @@ class Registration:
 
 
 def _still_held(fd: int) -> bool:
-    """Whether the file server still knows a lock's descriptor: it refuses what is written to one that it took away."""
+    """Whether the lock is still held: the file server refuses writes through a descriptor whose lock it has revoked."""
     try:
         os.pwrite(fd, b"\n", 0)
         os.fsync(fd)
@@ -203,7 +203,7 @@ def _shared(mine: Sequence[SlotInfo], theirs: Sequence[SlotInfo], *, same_host_n
 
 
 def _runs_here(layout: Layout, other: liveness.PodInfo, lost_after_s: float) -> bool:
-    """Whether a pod of this machine lives. In another PID namespace its lock tells, or its heartbeat."""
+    """Whether a pod of this machine is alive; in another PID namespace, judged by its lock or its heartbeat."""
     if other.same_host() or liveness.is_held(layout.pod_lock(other.pod)):
         return True
     return heartbeat_rises(layout, other, lost_after_s)

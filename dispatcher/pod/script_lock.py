@@ -1,9 +1,9 @@
-"""The lock under which a lab's own script changes the status file, taken by dispatchers too while they claim.
+"""The lock under which a lab's own script changes the status file; dispatchers take it, too, while they claim.
 
-A claim counts when it stands in the journal, but such a script knows the status file alone. So where dispatcher.yaml
-names the script's lock (`script_lock`), a dispatcher holds it from before it looks at the file until its claims stand
-there, however long that takes (a full disk): then no entry is claimed twice. It only tries to take it, and claims later
-when the script does not let go.
+A claim counts when it is in the journal, but such a script reads the status file only. So if dispatcher.yaml names the
+script's lock (`script_lock`), a dispatcher holds it from before it reads the file until the file shows its claims,
+however long that takes (a full disk). Then no job is claimed twice. The lock is only tried: while the script holds it,
+nothing is claimed.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class ScriptLock:
         self.path = path
         self._root = root
         self._say = say
-        # There flock is a lock on all bytes, and the two kinds would exclude each other.
+        # On NFS flock is a lock on all bytes, so the two kinds would exclude each other.
         self._network = mount_of(path.parent).is_network
-        self._complained = False
+        self._has_warned = False
         self._held = -1
         self._kept: int | None = None
 
@@ -44,26 +44,26 @@ class ScriptLock:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[bool]:
-        """Hold the lock, and beyond the block after `keep`; False when somebody else does not let it go."""
+        """Hold the lock for the block, and longer after `keep`. Yields False when another process keeps it."""
         with files.shared_umask(self._root), files.storing("opening the script's lock", self.path):
-            # A script may have replaced the file.
+            # Opened each time: a script may have replaced the file.
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         self._held = fd
         try:
             is_held = self._take(fd)
-            self._complain(is_held)
+            self._warn(is_held)
             yield is_held
         finally:
             if self._kept is None:
-                # Gives both kinds back.
+                # Releases both kinds.
                 os.close(fd)
 
     def keep(self) -> None:
-        """Within `held`: go on holding the lock until `give_back`."""
+        """Within `held`: hold the lock until `give_back`."""
         self._kept = self._held
 
     def give_back(self) -> None:
-        """Let the lock go that was kept, if there is one."""
+        """Release the lock if it was kept."""
         if self._kept is not None:
             os.close(self._kept)
             self._kept = None
@@ -85,9 +85,10 @@ class ScriptLock:
             release_flock(fd)
             return False
 
-    def _complain(self, is_held: bool) -> None:
-        if not is_held and not self._complained:
+    def _warn(self, is_held: bool) -> None:
+        if not is_held and not self._has_warned:
             self._say(
-                f"warning: {self.path}: somebody has held this lock for {_WAIT_S:g} s: nothing is claimed meanwhile"
+                f"warning: {self.path}: another process has held this lock for {_WAIT_S:g} s; "
+                "nothing is claimed meanwhile"
             )
-        self._complained = not is_held
+        self._has_warned = not is_held

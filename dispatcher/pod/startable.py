@@ -1,4 +1,4 @@
-"""What of the manifest in force can be started, as far as templates, commands and environments tell; and saying so."""
+"""Which jobs of the manifest can be started, judged by templates, commands and environments; reports the others."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ _SHOWN = 3
 
 
 class Startable:
-    """Entries that cannot be started are not claimed: failing one after the other would help nobody."""
+    """Jobs that cannot be started are not claimed: otherwise they would fail one after the other."""
 
     def __init__(self, config: Config, say: Callable[[str], None]) -> None:
         self._config = config
         self._say = say
         self._readiness = Readiness(config)
-        self._said: list[str] = []
+        self._reported: list[str] = []
         self.unusable_methods: Mapping[str, str] = {}
         # Parameters that look misspelt, in one line; empty when there are none.
         self.note = ""
 
     def fault(self, entry: Entry) -> str:
-        """Why no pod could start the entry; empty when it can be started."""
+        """Why no pod can start the entry; empty when it can be started."""
         return self._readiness.fault(entry)
 
     def templates(self) -> Collection[Path]:
-        """The templates that entries need; people mend them while the pod runs."""
+        """The templates that jobs need. They may be corrected while the pod runs."""
         return self._readiness.templates()
 
     def has_changed(self) -> bool:
-        """Whether something that matters is otherwise than `check` found it."""
+        """Whether something that `check` has read has changed."""
         return self._readiness.has_changed()
 
     def check(self, entries: Iterable[Entry]) -> None:
-        """Look at everything anew, and say what was not said before."""
+        """Check all entries again, and report findings that were not reported before."""
         findings = check_entries(self._config, entries, readiness=self._readiness)
         self.unusable_methods = self._readiness.unusable
         self.note = _summary("parameters that nothing reads", findings.misspelt)
-        said = [line for line in (_summary("not claimed", findings.faults), self.note) if line]
-        for line in said:
-            if line not in self._said:
+        findings_text = [line for line in (_summary("not claimed", findings.faults), self.note) if line]
+        for line in findings_text:
+            if line not in self._reported:
                 self._say(f"warning: {line}")
-        self._said = said
+        self._reported = findings_text
 
 
 def _summary(what: str, lines: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""What somebody outside runs, as one pod has seen it, and when that is a reason to claim nothing."""
+"""The external jobs that a pod has seen (started by something other than a dispatcher), and when to stop claiming."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from dispatcher.run_state.states import Record
 
 
 class Unwatched:
-    """`jobs` run outside. `complaint` says why this pod claims nothing any more: a script claims without its lock."""
+    """`jobs` are running externally. `complaint` is why this pod has stopped claiming; empty while it claims."""
 
     def __init__(self, config: Config, say: Callable[[str], None]) -> None:
         self.jobs: set[str] = set()
         self.complaint = ""
         self._config = config
         self._say = say
-        # All that ran outside when this pod began, or was claimed there since.
+        # All jobs that were external when this pod began or have become so since.
         self._known: set[str] = set()
         self._has_begun = False
 
     def look_at_all(self, records: Mapping[str, Record]) -> None:
-        """Look at all records; what runs outside at the first look was adopted."""
+        """Read all records. Jobs that are external the first time were adopted."""
         if self._has_begun:
             self.jobs &= records.keys()
             for job, record in records.items():
@@ -33,7 +33,7 @@ class Unwatched:
         self._known = {job for job, record in records.items() if record.external}
 
     def update(self, job: str, record: Record | None) -> None:
-        """A record has changed."""
+        """Update for a record that has changed."""
         if record is not None and is_unwatched(record):
             self.jobs.add(job)
         else:
@@ -42,20 +42,20 @@ class Unwatched:
             self._known.discard(job)
         elif job not in self._known:
             self._known.add(job)
-            self._doubt(job, record)
+            self._stop_claiming(job, record)
 
     def external_gpus(self, records: Mapping[str, Record]) -> dict[int, str]:
-        """The GPUs of this host on which something runs that nobody watches, and why nothing else may."""
+        """The GPUs of this host that external jobs use, each with the reason why it is not available."""
         return external_gpus((job, records[job]) for job in self.jobs)
 
-    def _doubt(self, job: str, record: Record) -> None:
-        """Somebody claims while dispatchers do: only with one lock for both nothing is started twice."""
+    def _stop_claiming(self, job: str, record: Record) -> None:
+        """Stop claiming unless there is a shared lock: without one, a job could be started twice."""
         if self._config.script_lock is not None or self.complaint:
             return
         self.complaint = (
-            f"{job} was claimed by {record.pod or 'somebody'}, pid {record.pid}, who is no dispatcher. Without a lock "
-            "that both take, an entry may be started twice, so this pod claims nothing any more. Name the file that "
-            f"the script locks (`script_lock: FILE` in {self._config.layout.config_file.name}), or stop the script; "
+            f"{job} was claimed by {record.pod or 'a script'}, pid {record.pid}, which is not a dispatcher. Without a "
+            "shared lock a job may be started twice, so this pod has stopped claiming. Name the file that the script "
+            f"locks (`script_lock: FILE` in {self._config.layout.config_file.name}), or stop the script; "
             "then start this pod again"
         )
         self._say(f"warning: {self.complaint}")

@@ -1,4 +1,4 @@
-"""Waiting until something happens: a child ends, a signal comes, somebody changes the run state, or time is up."""
+"""Waits until a process ends, a signal arrives, the run state changes, or the time is over."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _IN_MOVED_TO: Final = 0x80
 _IN_NONBLOCK: Final = 0o4000
 _IN_CLOEXEC: Final = 0o2000000
 _EVENT: Final = struct.Struct("iIII")
-# Other dispatchers may change the run state hundreds of times a second; looking this often is enough.
+# Other dispatchers may change the run state hundreds of times a second; it is read this often at most.
 _QUIET_S: Final = 0.05
 
 
 class FileWatch:
-    """Tells when files of some directories change, as far as this host's kernel knows (inotify).
+    """Reports changes of files, as far as this host's kernel knows them (inotify).
 
-    Changes by other hosts are not told on network filesystems: the poll interval is for them.
+    Changes by other hosts on network filesystems are not reported: the poll interval covers them.
     """
 
     def __init__(self) -> None:
@@ -38,9 +38,9 @@ class FileWatch:
         self._added: set[Path] = set()
 
     def add(self, path: Path) -> bool:
-        """Watch the file `path` through its directory, so that renames over it are seen; False when it was already.
+        """Watch the file `path` through its directory, so that renames over it are noticed.
 
-        False also when there is no such directory yet: add it again later.
+        Returns False when it is watched already, and when its directory does not exist yet: then add it again later.
         """
         if self.fd < 0 or path in self._added:
             return False
@@ -75,7 +75,7 @@ class FileWatch:
 
 
 class Signals:
-    """Counts SIGINT and SIGTERM, notes SIGHUP, and wakes the wait when one comes. Use as a context manager.
+    """Counts SIGINT and SIGTERM, notes SIGHUP, and wakes the wait. Use as a context manager.
 
     The handler does nothing else: it may run in the middle of a write to the terminal or to the journal.
     """
@@ -122,9 +122,9 @@ class Wait:
         self._quiet_until_s = 0.0
 
     def wait(self, timeout_s: float, descriptors: Sequence[int], *, for_changes: bool) -> bool:
-        """Until a descriptor is readable, a signal comes, a watched file changes, or `timeout_s` is over.
+        """Wait until a descriptor is readable, a signal arrives, a watched file changes, or `timeout_s` is over.
 
-        Whether a watched file has changed; asked only `for_changes`.
+        Returns whether a watched file has changed. Files are watched only with `for_changes`.
         """
         end_s = time.monotonic() + timeout_s
         while True:

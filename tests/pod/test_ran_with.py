@@ -67,7 +67,7 @@ def test_what_differs_is_counted_shown_and_run_again(ran: Fleet) -> None:
     assert ran.run("requeue", "--changed", "--where", "lr=0.1").splitlines() == ["a: requeued"]
     # From now on it is the next attempt that counts, and that one takes the manifest's parameters.
     assert json.loads(ran.run("show", "a", "--json"))["changed"] is False
-    assert "(from the manifest: the next attempt runs with these)" in ran.run("show", "a")
+    assert "(from the manifest: the next attempt will run with these values)" in ran.run("show", "a")
     assert results(ran)["a"]["lr"] == 0.1, "the result is still that of the first attempt"
     assert ran.run("requeue", "--changed").splitlines() == ["b: requeued"]
     assert ran.run_all().end() == 0

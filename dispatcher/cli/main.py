@@ -164,10 +164,10 @@ def _run(given: dict[str, Any]) -> int:
         return show_dry_run(config.layout, config, options, as_json=given["as_json"])
     from dispatcher.pod.run import run_pod
 
-    return run_pod(config.layout, config, options, say=_say)
+    return run_pod(config.layout, config, options, log=_log)
 
 
-def _say(line: str) -> None:
+def _log(line: str) -> None:
     """Print a line of a pod's log. The pod continues when the disk is full or the reader has gone.
 
     Ctrl-C also ends the `tee` of `dispatcher ... | tee log`, and the jobs must finish all the same.

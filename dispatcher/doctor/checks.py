@@ -42,7 +42,7 @@ _FUSE_WAIT_S: Final = 30.0
 _WAIT_S: Final = 10.0
 
 
-def examine(layout: Layout, peer_wait_s: float | None, say: Callable[[str], None]) -> list[Finding]:
+def examine(layout: Layout, peer_wait_s: float | None, log: Callable[[str], None]) -> list[Finding]:
     """All checks of this host, and with a doctor of another host if one starts within `peer_wait_s`.
 
     None waits as long as the filesystem may need, or not at all where no other host can see it.
@@ -61,7 +61,7 @@ def examine(layout: Layout, peer_wait_s: float | None, say: Callable[[str], None
     try:
         with meeting_place(layout) as place:
             found += check_locks(layout, place, wanted)
-            meeting = meet(place, peer_wait_s, say)
+            meeting = meet(place, peer_wait_s, log)
             found += prove_together(meeting, layout, wanted) if meeting else not_proved(layout, peer_wait_s)
     except DispatcherError as error:
         found.append(Finding("locks", WRONG, str(error)))

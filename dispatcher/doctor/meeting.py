@@ -163,7 +163,7 @@ def _enter(layout: Layout, place: Path, is_new: Path) -> Path:
             return present
 
 
-def meet(place: Path, wait_s: float, say: Callable[[str], None]) -> Meeting | None:
+def meet(place: Path, wait_s: float, log: Callable[[str], None]) -> Meeting | None:
     """Wait in `place` for the doctor of another host; None when none comes."""
     me = Doctor(secrets.token_hex(6), host.host_name(), host.boot_id(), host.pid_namespace(), os.getpid())
     _remove_dead(place)
@@ -171,7 +171,7 @@ def meet(place: Path, wait_s: float, say: Callable[[str], None]) -> Meeting | No
     _publish(hello, msgspec.json.encode(me))
     try:
         if wait_s > 0:
-            say(f"waiting {wait_s:g} s for `dispatcher doctor` on another host ...")
+            log(f"waiting {wait_s:g} s for `dispatcher doctor` on another host ...")
         end_s = time.monotonic() + wait_s
         seen: dict[str, Doctor] = {}
         while True:

@@ -45,7 +45,7 @@ class Proof(msgspec.Struct, frozen=True):
         )
 
 
-def prove_locks(layout: Layout, own_pod: str, beat: Callable[[], None], say: Callable[[str], None]) -> Proof:
+def prove_locks(layout: Layout, own_pod: str, beat: Callable[[], None], log: Callable[[str], None]) -> Proof:
     """Watch the pods whose locks are free until each has shown a heartbeat or has had time for several."""
     mount = mount_of(layout.run_state)
     watching = {}
@@ -57,7 +57,7 @@ def prove_locks(layout: Layout, own_pod: str, beat: Callable[[], None], say: Cal
     # Their processes are alive on this host: no heartbeat is needed.
     unprotected = [pod for pod, info in watching.items() if info.same_host()]
     if watching and not unprotected:
-        say(f"checking whether pod {', '.join(watching)} is alive (its lock is free, but it has not ended cleanly) ...")
+        log(f"checking whether pod {', '.join(watching)} is alive (its lock is free, but it has not ended cleanly) ...")
     watch = liveness.Watch()
     delay_s = heartbeat_delay_s(mount)
     start_s = time.monotonic()

@@ -16,7 +16,7 @@ class PodContext(msgspec.Struct, frozen=True, kw_only=True):
     pod: str
     config: Config
     observer: Observer
-    say: Callable[[str], None]
+    log: Callable[[str], None]
     gpus: str = ""
     cpu_slots: int = 0
     jobs_per_gpu: int = 1

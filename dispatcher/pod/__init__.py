@@ -1,11 +1,11 @@
-"""The dispatcher itself: the loop that brings the attempts of one pod and the run state in step.
+"""The dispatcher itself: the loop that keeps the attempts of one pod and the run state in step.
 
 The loop
   run               Set-up, one step after the other, the signals, the end.
   trusted_locks     Before the first transaction: the pod's name is taken, and a lock is found that excludes.
   wake              Waiting for a descriptor, a signal, a changed file or the time.
   reconciler        One pass: record what has ended and claim what comes next in one transaction, then start it.
-  options           What a dispatcher is told on its command line.
+  options           The command-line options of a pod.
   registration      The pod's name and its file, with the heartbeat.
 
 Attempts
@@ -22,8 +22,8 @@ Claims
   claiming          Claims inside a transaction; fence: numbers and directories of attempts, and what blocks a claim.
   offers            What a pod takes; waiting: why a job is not claimed (pure).
   dry_run           What a start would do.
-  unwatched         External attempts; script_lock: the lock shared with a lab's own script.
-  complaint         What is wrong with the status file, reported once.
+  external_jobs     Jobs that a lab's own script runs; script_lock: the lock shared with it.
+  status_problem    Reports what is wrong with the status file, once.
 
 Nothing here names an outlet: see dispatcher/outlets.
 

@@ -11,12 +11,12 @@ from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import Outlet, Request
 from dispatcher.pod.claim import ClaimQueue
 from dispatcher.pod.current_manifest import CurrentManifest
+from dispatcher.pod.external_jobs import ExternalJobs
 from dispatcher.pod.fence import Fence
 from dispatcher.pod.offers import Offer, own_offer, request_of
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.running_attempts import RunningAttempts
 from dispatcher.pod.startable import Startable
-from dispatcher.pod.unwatched import Unwatched
 from dispatcher.run_state.fold import Pause, gpu_scope, host_scope
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.states import IN_FLIGHT, Record
@@ -37,11 +37,11 @@ class Backlog:
         outlets: Mapping[str, Outlet],
         attempts: RunningAttempts,
         fence: Fence,
-        say: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
-        self.manifest = CurrentManifest(options.matrix or config.matrix, store, say)
-        self.startable = Startable(config, say)
-        self.unwatched = Unwatched(config, say)
+        self.manifest = CurrentManifest(options.matrix or config.matrix, store, log)
+        self.startable = Startable(config, log)
+        self.external = ExternalJobs(config, log)
         self.host_note = ""
         self._store = store
         self._config = config
@@ -50,7 +50,7 @@ class Backlog:
         self._capacities = {name: outlet.capacity for name, outlet in outlets.items()}
         self._attempts = attempts
         self._fence = fence
-        self._say = say
+        self._log = log
         # Jobs in flight that this pod does not watch.
         self._elsewhere: set[str] = set()
         # Whether there is a new manifest whose entries are not all queued yet.
@@ -71,7 +71,7 @@ class Backlog:
 
     def in_flight_elsewhere(self) -> list[tuple[str, Record]]:
         """The attempts in flight that this pod does not watch, external ones included."""
-        return [(job, self._store.records[job]) for job in sorted(self._elsewhere | self.unwatched.jobs)]
+        return [(job, self._store.records[job]) for job in sorted(self._elsewhere | self.external.jobs)]
 
     def adopt(self) -> None:
         """Watch again what an earlier dispatcher of this pod's name has left in flight, where its outlets can.
@@ -82,7 +82,7 @@ class Backlog:
         mine = {job: record for job, record in records if record.pod == self._options.pod and record.attempt > 0}
         for attempt in self._attempts.adopt(mine):
             self._elsewhere.discard(attempt.key.job_id)
-            self._say(f"found {attempt.key.job_id} (attempt {attempt.key.number}) again")
+            self._log(f"found {attempt.key.job_id} (attempt {attempt.key.number}) again")
 
     def follow_manifest(self) -> None:
         """Take in a manifest that was replaced, and queue anew the entries whose records people have deleted."""
@@ -118,7 +118,7 @@ class Backlog:
                 self._elsewhere.add(job)
             else:
                 self._elsewhere.discard(job)
-            self.unwatched.update(job, record)
+            self.external.update(job, record)
         pauses = store.fold.pauses
         self.queue.pause(pauses)
         self._note_host_pause(pauses.get(host_scope(host_name())))
@@ -136,7 +136,7 @@ class Backlog:
         store.fold.drain_touched()
         self._elsewhere = {job for job, record in store.records.items() if record.state in IN_FLIGHT}
         self._elsewhere.difference_update(self._attempts.by_job)
-        self.unwatched.look_at_all(store.records)
+        self.external.update_all(store.records)
         for job in entries:
             self.queue.update(job, store.records.get(job))
         for need in self.queue.needed_elsewhere():
@@ -148,7 +148,7 @@ class Backlog:
 
     def _hold(self, pauses: Iterable[Pause]) -> None:
         """Keep new attempts off paused GPUs and off those that external attempts use."""
-        taken = self.unwatched.external_gpus(self._store.records)
+        taken = self.external.gpus(self._store.records)
         scopes = {gpu_scope(host_name(), index): why for index, why in taken.items()}
         scopes.update((pause.scope, pause.why) for pause in pauses)
         for outlet in self._outlets.values():
@@ -158,6 +158,6 @@ class Backlog:
         note = "" if pause is None else f"no claims: {pause.scope} is paused since {pause.at}: {pause.why}"
         if note != self.host_note:
             self.host_note = note
-            self._say(
+            self._log(
                 f"{note}. Continue with `dispatcher unpause {pause.scope}`" if pause else "this host may claim again"
             )

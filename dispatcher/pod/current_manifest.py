@@ -21,14 +21,14 @@ _BATCH: Final = 5_000
 
 
 class CurrentManifest:
-    """The entries of the last valid manifest. `complaint` is what is wrong with the file if it is broken now."""
+    """The entries of the last valid manifest. `problem` is what is wrong with the file if it is broken now."""
 
-    def __init__(self, path: Path, store: Store, say: Callable[[str], None]) -> None:
+    def __init__(self, path: Path, store: Store, log: Callable[[str], None]) -> None:
         self.path = path
         self.entries: Mapping[str, Entry] = {}
-        self.complaint = ""
+        self.problem = ""
         self._store = store
-        self._say = say
+        self._log = log
         self._identity: tuple[int, int, int] | None = None
 
     def read(self) -> bool:
@@ -49,12 +49,12 @@ class CurrentManifest:
             return False
         try:
             self.entries = load_manifest(self.path, self._store.records.keys()).entries
-            self.complaint = ""
+            self.problem = ""
         except ManifestError as error:
             if first:
                 raise
-            self.complaint = f"{self.path.name} is broken, so the previous manifest is kept: {error}"
-            self._say(f"warning: {self.complaint}")
+            self.problem = f"{self.path.name} is broken, so the previous manifest is kept: {error}"
+            self._log(f"warning: {self.problem}")
             return False
         finally:
             self._identity = identity

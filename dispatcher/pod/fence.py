@@ -30,12 +30,12 @@ _OF_ONE_JOB: Final = frozenset({errno.ENOTDIR, errno.EEXIST, errno.EACCES, errno
 class Fence:
     """Finds the number of a job's next attempt and creates its directory. `blocked`: why jobs cannot be claimed."""
 
-    def __init__(self, layout: Layout, me: str, is_alive: Callable[[str], bool], say: Callable[[str], None]) -> None:
+    def __init__(self, layout: Layout, me: str, is_alive: Callable[[str], bool], log: Callable[[str], None]) -> None:
         self.blocked: dict[str, str] = {}
         self._layout = layout
         self._me = me
         self._is_alive = is_alive
-        self._say = say
+        self._log = log
         self._nameless: dict[tuple[str, int], float] = {}
 
     def pass_through(self, tx: Transaction, job: str, attempt: int) -> tuple[int, AttemptPaths] | None:
@@ -122,6 +122,6 @@ class Fence:
         if not is_news or len(self.blocked) > _NAMED + 1:
             return
         if len(self.blocked) > _NAMED:
-            self._say("warning: more jobs cannot be claimed: `dispatcher pods` says how many")
+            self._log("warning: more jobs cannot be claimed: `dispatcher pods` says how many")
         else:
-            self._say(f"warning: {job} cannot be claimed and is tried again every few seconds: {why}")
+            self._log(f"warning: {job} cannot be claimed and is tried again every few seconds: {why}")

@@ -39,13 +39,13 @@ class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
     on_exit: OnExit = "drain"
 
 
-def outlet_context(config: Config, options: PodOptions, observer: Observer, say: Callable[[str], None]) -> PodContext:
+def outlet_context(config: Config, options: PodOptions, observer: Observer, log: Callable[[str], None]) -> PodContext:
     """What the outlets of a pod with these options are made from."""
     return PodContext(
         pod=options.pod,
         config=config,
         observer=observer,
-        say=say,
+        log=log,
         gpus=options.gpus,
         cpu_slots=options.cpu_slots,
         jobs_per_gpu=options.jobs_per_gpu,

@@ -13,7 +13,6 @@ from dispatcher.config import Config
 from dispatcher.outlets.base import PREEMPTED, Outlet
 from dispatcher.pod.backlog import Backlog
 from dispatcher.pod.claiming import Claimer
-from dispatcher.pod.complaint import StatusComplaint
 from dispatcher.pod.fence import Fence
 from dispatcher.pod.offers import published
 from dispatcher.pod.options import PodOptions
@@ -22,6 +21,7 @@ from dispatcher.pod.recover import Found, Recovery
 from dispatcher.pod.running_attempts import RunningAttempt, RunningAttempts
 from dispatcher.pod.script_lock import ScriptLock
 from dispatcher.pod.starting import Claimed, Starter
+from dispatcher.pod.status_problem import StatusProblem
 from dispatcher.pod.waiting import summary
 from dispatcher.run_state.adoption import ignored_file_text
 from dispatcher.run_state.journal import now_text
@@ -46,7 +46,7 @@ class Reconciler:
         options: PodOptions,
         outlets: Mapping[str, Outlet],
         observer: Observer,
-        say: Callable[[str], None],
+        log: Callable[[str], None],
         show_claims: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
@@ -54,18 +54,18 @@ class Reconciler:
         self._options = options
         self._outlets = outlets
         self._observer = observer
-        self._say = say
+        self._log = log
         self._show_claims = show_claims
         self._attempts = RunningAttempts(config.layout, outlets)
-        self._fence = Fence(config.layout, options.pod, observer.pod_is_alive, say)
-        self._backlog = Backlog(store, config, options, outlets, self._attempts, self._fence, say)
+        self._fence = Fence(config.layout, options.pod, observer.pod_is_alive, log)
+        self._backlog = Backlog(store, config, options, outlets, self._attempts, self._fence, log)
         self._claimer = Claimer(options, outlets, self._backlog, self._fence)
-        self._starter = Starter(config, options.pod, outlets, self._attempts, say)
-        self._recorder = Recorder(store, config, self._backlog.entry, say)
+        self._starter = Starter(config, options.pod, outlets, self._attempts, log)
+        self._recorder = Recorder(store, config, self._backlog.entry, log)
         self._recovery = Recovery(config.layout, options.pod, outlets, observer)
-        self._complaint = StatusComplaint(store, say)
+        self._status_problem = StatusProblem(store, log)
         path = config.script_lock
-        self._script_lock = None if path is None else ScriptLock(path, config.layout.root, say)
+        self._script_lock = None if path is None else ScriptLock(path, config.layout.root, log)
         # The last line of the journal with a claim that the script must be shown.
         self._claimed_at = 0
         self._something_changed = True
@@ -98,7 +98,7 @@ class Reconciler:
         self._carry_out_desired()
         self._attempts.release(ended)
         # What has ended may be what others wait for, so only the transaction itself can tell what is ready then.
-        claiming = claiming and not (self.has_enough() or backlog.unwatched.complaint or self._script_waits())
+        claiming = claiming and not (self.has_enough() or backlog.external.problem or self._script_waits())
         claiming = claiming and self._has_free_slots()
         if changed or (claiming and backlog.has_ready()):
             backlog.follow_templates()
@@ -154,7 +154,7 @@ class Reconciler:
 
     def complain(self, *, at_once: bool = False) -> None:
         """Report what is wrong with the status file, when that is due."""
-        self._complaint.say_when_due(at_once=at_once)
+        self._status_problem.report_when_due(at_once=at_once)
 
     def files_to_watch(self) -> list[Path]:
         """The files whose changes `note_change` is to be called for; new templates may join them at any time."""
@@ -170,7 +170,7 @@ class Reconciler:
 
     def due_in_s(self, *, claiming: bool) -> float | None:
         """Seconds until `reconcile` is due although nothing has happened; None when never."""
-        waits = [self._complaint.due_in_s(), self._attempts.due_in_s()]
+        waits = [self._status_problem.due_in_s(), self._attempts.due_in_s()]
         if self._attempts.unrecorded():
             waits.append(_PLACEMENT_DELAY_S)
         if claiming:
@@ -178,7 +178,7 @@ class Reconciler:
         return min((max(0.0, wait_s) for wait_s in waits if wait_s is not None), default=None)
 
     def has_more_to_do(self) -> bool:
-        """Whether another `reconcile` at once would do more (an attempt could not be started, say)."""
+        """Whether another `reconcile` at once would do more (an attempt could not be started, for example)."""
         return self._claimer.came_short or any(attempt.ended is not None for attempt in self._attempts)
 
     def is_idle(self) -> bool:
@@ -191,7 +191,7 @@ class Reconciler:
 
     def is_finished(self) -> bool:
         """Whether nothing is left that this pod could ever take."""
-        is_finished = bool(self._backlog.unwatched.complaint) or self._backlog.queue.is_finished(_now())
+        is_finished = bool(self._backlog.external.problem) or self._backlog.queue.is_finished(_now())
         return is_finished and not self._attempts.unrecorded()
 
     def exit_code(self) -> int:
@@ -265,7 +265,7 @@ class Reconciler:
             attempt.mark_recorded()
         self._attempts.drop(ended)
         for line in filter(None, lines):
-            self._say(line)
+            self._log(line)
         self._starter.start(claims)
         return len(claims)
 
@@ -277,7 +277,7 @@ class Reconciler:
             job, number = attempt.key.job_id, attempt.key.number
             record = self._store.records.get(job)
             if not is_current(record, number) or attempt.paths.superseded.exists():
-                self._say(f"{job} (attempt {number}) belongs to somebody else now: killing it")
+                self._log(f"{job} (attempt {number}) was taken over by another pod: killing it")
                 self._attempts.kill(attempt)
             elif record is not None and record.desired is not None:
                 self._attempts.stop([attempt])
@@ -285,11 +285,11 @@ class Reconciler:
     def _why_no_claims(self) -> str:
         """Why this pod claims nothing, whatever is free; empty when it does."""
         unreadable = self._script_lock is not None and self._store.problem is not None
-        complaint = self._backlog.unwatched.complaint
-        if (unreadable or self._script_waits()) and not complaint:
+        problem = self._backlog.external.problem
+        if (unreadable or self._script_waits()) and not problem:
             # A claim that cannot be shown there is one that the script does not know of.
             return f"{self._config.layout.status_file} cannot be brought up to date, and a script goes by it"
-        return complaint
+        return problem
 
     def _script_waits(self) -> bool:
         """Whether the script's lock is kept for claims that could not be shown to it yet."""
@@ -319,7 +319,7 @@ class Reconciler:
         return min(waits) if waits and self._backlog.has_ready() else None
 
     def _stopped_early(self) -> bool:
-        return self._options.until_empty and bool(self._backlog.unwatched.complaint)
+        return self._options.until_empty and bool(self._backlog.external.problem)
 
     def _stuck(self) -> list[str]:
         return self._backlog.queue.stuck(_now()) if self._options.until_empty else []
@@ -327,10 +327,10 @@ class Reconciler:
     def _notes(self) -> list[str]:
         notes = (
             self._backlog.host_note,
-            self._backlog.unwatched.complaint,
-            self._backlog.manifest.complaint,
+            self._backlog.external.problem,
+            self._backlog.manifest.problem,
             self._backlog.startable.note,
-            self._complaint.said,
+            self._status_problem.reported,
             *self._fence.notes(),
         )
         return [note for note in notes if note]

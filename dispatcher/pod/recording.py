@@ -30,13 +30,13 @@ class Recorder:
     """Writes what happened to attempts into a transaction. `failures` counts entries that failed for good."""
 
     def __init__(
-        self, store: Store, config: Config, entry_of: Callable[[str], Entry | None], say: Callable[[str], None]
+        self, store: Store, config: Config, entry_of: Callable[[str], Entry | None], log: Callable[[str], None]
     ) -> None:
         self.failures = 0
         self._store = store
         self._config = config
         self._entry_of = entry_of
-        self._say = say
+        self._log = log
 
     def placement(self, tx: Transaction, attempt: RunningAttempt) -> None:
         """Record where an attempt runs, and that it has begun, as far as its record does not have it yet."""
@@ -99,7 +99,7 @@ class Recorder:
                 tx.note(Paused(scope=scope, why=why))
                 # A pause of its host a pod says whenever there is one.
                 if scope != host_scope(host_name()):
-                    self._say(f"paused {scope}: {why}. Continue with `dispatcher unpause {scope}`")
+                    self._log(f"paused {scope}: {why}. Continue with `dispatcher unpause {scope}`")
 
     def _policy(self, entry: Entry | None) -> Policy:
         if entry is None:

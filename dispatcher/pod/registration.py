@@ -91,7 +91,7 @@ class Registration:
         )
 
     def refuse_if_alive(self, lost_after_s: float, *, locks_work: bool) -> None:
-        """Raise PodError when the pod's heartbeat still rises, even if its lock is free: locks may not reach that host."""
+        """Raise PodError when the pod's heartbeat still rises, even if its lock is free (locks may not span hosts)."""
         other = self.previous
         if other is None or other.phase == "ended" or other.process_is_gone():
             return

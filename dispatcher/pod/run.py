@@ -30,7 +30,7 @@ from dispatcher.run_state.projection import Projector
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 RUNNING: Final = "running"
 DRAINING: Final = "draining"
@@ -52,7 +52,7 @@ _SLOW_LOOK_S: Final = 10.0
 _TRY_AGAIN_S: Final = 2.0
 
 
-def run_pod(layout: Layout, config: Config, options: PodOptions, say: Say) -> int:
+def run_pod(layout: Layout, config: Config, options: PodOptions, log: Log) -> int:
     """Run a dispatcher until it is told to end or, with `until_empty`, until nothing is left; the exit code."""
     if not is_name(options.pod):
         raise UsageError(
@@ -74,14 +74,14 @@ def run_pod(layout: Layout, config: Config, options: PodOptions, say: Say) -> in
         lambda: store.lock_kind == "flock",
         liveness.Watch(longest_gap_s=interval_s + _SLOW_LOOK_S),
     )
-    outlets = make_outlets(outlet_context(config, options, observer, say))
+    outlets = make_outlets(outlet_context(config, options, observer, log))
     slots = [info for outlet in outlets.values() for info in outlet.slot_infos()]
     registration = Registration(layout, options.pod, config.heartbeat_s)
     registration.describe(**published(own_offer(options, {name: one.capacity for name, one in outlets.items()})))
     try:
-        register_with_trusted_locks(store, config, registration, slots, say)
+        register_with_trusted_locks(store, config, registration, slots, log)
         prove_view(store, options.pod)
-        return Pod(store, config, options, registration, outlets, observer, say).run()
+        return Pod(store, config, options, registration, outlets, observer, log).run()
     finally:
         registration.release()
         for outlet in outlets.values():
@@ -100,19 +100,19 @@ class Pod:
         registration: Registration,
         outlets: Mapping[str, Outlet],
         observer: Observer,
-        say: Say,
+        log: Log,
     ) -> None:
         self.store = store
         self.options = options
         self.config = config
         self.registration = registration
-        self.say = say
+        self.log = log
         self.phase = RUNNING
         self.poll_interval_s = options.poll_interval_s or config.poll_interval_s
         self.projector = Projector(store)
         # A script that goes by the status file cannot wait for an editor that has it open.
         show_claims = functools.partial(self.projector.write, over_editors=True)
-        self.reconciler = Reconciler(store, config, options, outlets, observer, say, show_claims)
+        self.reconciler = Reconciler(store, config, options, outlets, observer, log, show_claims)
         store.while_waiting = registration.beat
         self._next_poll_s = 0.0
         self._next_show_s = 0.0
@@ -141,7 +141,7 @@ class Pod:
                 self._finish()
         if self.phase == RUNNING:
             for line in self.reconciler.last_words():
-                self.say(line)
+                self.log(line)
         return self.reconciler.exit_code()
 
     def _step(self, wait: Wait, watch: FileWatch) -> None:
@@ -254,28 +254,28 @@ class Pod:
                 with files.storing("ending the work in", self.config.layout.run_state):
                     step()
             except (StorageError, LockError, PodError, StaleViewError) as error:
-                self.say(f"warning: {error}")
+                self.log(f"warning: {error}")
 
     def _enter(self, phase: str, why: str) -> None:
         self.phase = phase
-        self.say(f"{phase}{f' ({why})' if why else ''}: {_AFTER[phase]}")
+        self.log(f"{phase}{f' ({why})' if why else ''}: {_AFTER[phase]}")
 
     def _say_hello(self) -> None:
         slots_and_jobs, *warnings = self.reconciler.greeting()
-        self.say(
+        self.log(
             f"pod {self.options.pod} on {self.registration.info.host}, pid {os.getpid()}: "
             f"{slots_and_jobs}; poll interval {self.poll_interval_s:g} s"
         )
         for line in warnings:
-            self.say(line)
+            self.log(line)
 
     def _say_what_keeps_the_status_file(self) -> None:
         if self.projector.note and not self._noted:
-            self.say(f"note: {self.projector.note}")
+            self.log(f"note: {self.projector.note}")
         self._noted = bool(self.projector.note)
 
     def _say_once(self, error: DispatcherError) -> None:
         """A fault that lasts is said once, not at every try."""
         if str(error) != self._failed_before:
             self._failed_before = str(error)
-            self.say(f"warning: {error}; trying again")
+            self.log(f"warning: {error}; trying again")

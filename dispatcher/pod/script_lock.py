@@ -27,10 +27,10 @@ _PAUSE_S: Final = 0.005
 class ScriptLock:
     """Excludes scripts that lock `path` by flock and those that lock it by lockf or fcntl."""
 
-    def __init__(self, path: Path, root: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, path: Path, root: Path, log: Callable[[str], None]) -> None:
         self.path = path
         self._root = root
-        self._say = say
+        self._log = log
         # On NFS flock is a lock on all bytes, so the two kinds would exclude each other.
         self._network = mount_of(path.parent).is_network
         self._has_warned = False
@@ -87,7 +87,7 @@ class ScriptLock:
 
     def _warn(self, is_held: bool) -> None:
         if not is_held and not self._has_warned:
-            self._say(
+            self._log(
                 f"warning: {self.path}: another process has held this lock for {_WAIT_S:g} s; "
                 "nothing is claimed meanwhile"
             )

@@ -16,9 +16,9 @@ _SHOWN = 3
 class Startable:
     """Jobs that cannot be started are not claimed: otherwise they would fail one after the other."""
 
-    def __init__(self, config: Config, say: Callable[[str], None]) -> None:
+    def __init__(self, config: Config, log: Callable[[str], None]) -> None:
         self._config = config
-        self._say = say
+        self._log = log
         self._readiness = Readiness(config)
         self._reported: list[str] = []
         self.unusable_methods: Mapping[str, str] = {}
@@ -45,7 +45,7 @@ class Startable:
         findings_text = [line for line in (_summary("not claimed", findings.faults), self.note) if line]
         for line in findings_text:
             if line not in self._reported:
-                self._say(f"warning: {line}")
+                self._log(f"warning: {line}")
         self._reported = findings_text
 
 

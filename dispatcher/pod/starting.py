@@ -36,13 +36,13 @@ class Starter:
         pod: str,
         outlets: Mapping[str, Outlet],
         attempts: RunningAttempts,
-        say: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
         self._config = config
         self._pod = pod
         self._outlets = outlets
         self._attempts = attempts
-        self._say = say
+        self._log = log
 
     def start(self, claims: Sequence[Claimed]) -> None:
         """Start these attempts; what keeps one from starting becomes its end, never an exception."""
@@ -85,9 +85,9 @@ class Starter:
     def _report(self, attempt: RunningAttempt) -> None:
         job, number = attempt.key.job_id, attempt.key.number
         if attempt.ended is not None and attempt.ended.exit_reason == CANNOT_START:
-            self._say(f"cannot start {job} (attempt {number}): {attempt.ended.error}")
+            self._log(f"cannot start {job} (attempt {number}): {attempt.ended.error}")
         elif attempt.placement is not None and attempt.placement.pid is not None:
             where = self._outlets[attempt.outlet].capacity.slot_text(attempt.slot)
-            self._say(f"start {job} (attempt {number}) on {where}, pid {attempt.placement.pid}")
+            self._log(f"start {job} (attempt {number}) on {where}, pid {attempt.placement.pid}")
         else:
-            self._say(f"submit {job} (attempt {number}) to {attempt.outlet}")
+            self._log(f"submit {job} (attempt {number}) to {attempt.outlet}")

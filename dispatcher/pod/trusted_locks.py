@@ -20,7 +20,7 @@ from dispatcher.workspace import Layout
 
 
 def register_with_trusted_locks(
-    store: Store, config: Config, registration: Registration, slots: Sequence[SlotInfo], say: Callable[[str], None]
+    store: Store, config: Config, registration: Registration, slots: Sequence[SlotInfo], log: Callable[[str], None]
 ) -> None:
     """Take the pod's name and prove that locks exclude here; go over to the hard-link lock where they do not.
 
@@ -38,22 +38,22 @@ def register_with_trusted_locks(
     registration.beat(force=True, slots=slots, lock=store.lock_kind)
     if store.lock_kind == "hardlink":
         if useless is not None and config.lock == "auto":
-            say(_instead(useless, layout))
+            log(_instead(useless, layout))
         refuse_other_hosts_on_sshfs(layout, registration.info.pod, config.lost_after_s)
         # Somebody else may have gone over just now, and others may not have followed yet.
         wait_until_all_follow(layout, registration.info.pod, beat, "the hard-link lock is in use")
         return
     if useless is None:
-        proof = prove_locks(layout, registration.info.pod, beat, say)
+        proof = prove_locks(layout, registration.info.pod, beat, log)
         useless = proof.message if proof.unprotected else None
     elif store.lock_kind == "lockf":
-        say(f"warning: {useless}, so nothing proves that lockf excludes here: run `dispatcher doctor` on two hosts")
+        log(f"warning: {useless}, so nothing proves that lockf excludes here: run `dispatcher doctor` on two hosts")
         return
     if useless is None:
         return
     if config.lock != "auto":
         raise locks_refused(useless, layout.run_state, config.lock)
-    say(_instead(useless, layout))
+    log(_instead(useless, layout))
     switch_to_hardlink(store, layout, registration.info.pod, beat, useless)
 
 

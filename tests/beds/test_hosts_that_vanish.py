@@ -158,13 +158,13 @@ def test_a_name_that_was_taken_over(nfs):
     wait_until(lambda: lab.file_records(b)["mine"].get("pid"), "its pid is recorded", 30)
     refused = lab.start(b, "pod", "--until-empty", slots=1)
     assert refused.wait(90) == 1
-    assert "a dispatcher named 'pod' runs already (on host host-a" in refused.output()
+    assert "a dispatcher named 'pod' is already running (on host host-a" in refused.output()
     a.cut()
     lab.a = b
     wait_until(lambda: _takes_over(lab), "a dispatcher of that name may start on host-b", 120)
     a.restore()
     assert old.wait(90) == 1, old.output()
-    assert "a dispatcher named 'pod' runs already (on host host-b" in old.output()
+    assert "a dispatcher named 'pod' is already running (on host host-b" in old.output()
     wait_until(lambda: not lab.job_processes(a), "the old job has ended", 60)
     b.write_text("go", "")
     assert lab.pod_b.wait(90) == 0, lab.pod_b.output()
@@ -179,7 +179,7 @@ def _takes_over(lab: Lab) -> bool:
         lab.pod_b.wait_for_output("start mine (attempt 2)", 60)
     except AssertionError:
         # The file server still holds the name for the host that is gone.
-        assert "runs already" in lab.pod_b.output(), lab.pod_b.output()
+        assert "is already running" in lab.pod_b.output(), lab.pod_b.output()
         return False
     return True
 

@@ -92,12 +92,12 @@ def test_a_restarted_pod_finds_its_jobs_again(fleet: Fleet) -> None:
     fleet.write_manifest([shell("a", GATED), *numbers("b")])
     pod = fleet.start("pod")
     fleet.wait_running("a")
-    assert "a dispatcher named 'pod' runs already" in Dry(fleet, "--pod", "pod", "--slots", "1").notes
+    assert "a dispatcher named 'pod' is already running" in Dry(fleet, "--pod", "pod", "--slots", "1").notes
     pod.kill()
     dry = Dry(fleet, "--pod", "pod", "--slots", "1")
     assert dry.claims == []
     assert dry.why == {"a": "it is running; this pod would find it again", "b": "waits for a free slot"}
-    assert "runs already" not in dry.notes
+    assert "is already running" not in dry.notes
     other = Dry(fleet, "--pod", "other", "--slots", "1")
     assert other.claims == ["b"]
     assert other.why == {"a": "it is running; its pod pod is gone, any pod will record how it ends"}

@@ -125,7 +125,7 @@ def test_a_dispatcher_gives_way_to_a_script_that_claims_what_it_runs(
     fleet.wait_running("a")
     # The script had loaded the file before.
     status.write_text(json.dumps({"a": {**old["a"], **claim_of(script)}}))
-    pod.says("belongs to somebody else now")
+    pod.says("was taken over by another pod")
     fleet.wait_gone("a")
     pod.says("not recorded")
     record = fleet.record("a")

@@ -64,7 +64,7 @@ def test_a_directory_of_a_live_pod_blocks_the_job(fleet: Fleet, passing, number:
     assert got is None
     assert len(said) == 1, "what goes on is said once"
     for text in (said[0], *made.notes()):
-        assert f"{fleet.attempt('a', number).directory}: made by pod lives" in text
+        assert f"{fleet.attempt('a', number).directory}: created by pod lives" in text
         assert "old" not in text, "nobody else can change a filesystem of this host"
 
 
@@ -72,7 +72,7 @@ def test_a_directory_without_a_name_is_given_time(fleet: Fleet, passing, monkeyp
     leave(fleet, 1)
     got, _, said = passing(1)
     assert got is None
-    assert "no pod's name in it" in said[0]
+    assert "names no claimant yet" in said[0]
     monkeypatch.setattr(fence, "_NAMELESS_S", -1.0)
     assert passing(1)[0] == 2
 
@@ -99,10 +99,10 @@ def test_a_blocked_job_leaves_its_slot_to_the_others(fleet: Fleet) -> None:
     for job in "bcd":
         fleet.wait_for(job, "done")
     assert fleet.record("a").state == "queued"
-    assert f"{blocking}: made by pod owner" in pod.said
+    assert f"{blocking}: created by pod owner" in pod.said
     assert "a cannot be claimed" in fleet.run("pods")
     # Nor does it seem to wait for a slot: all of them are free.
-    wait_until(lambda: f"cannot be claimed: {blocking}: made by pod owner" in why(fleet, "a"), "`status` says so")
+    wait_until(lambda: f"cannot be claimed: {blocking}: created by pod owner" in why(fleet, "a"), "`status` says so")
     assert owner.stop() == 0
     assert pod.end() == 0, "the job is tried again by itself"
     assert (fleet.record("a").state, fleet.record("a").attempt) == ("done", 2)
@@ -116,7 +116,7 @@ def test_more_blocked_jobs_than_one_transaction_looks_at(fleet: Fleet) -> None:
         fleet.layout.job_dir(job).touch()
     pod = fleet.start("pod")
     fleet.wait_for("last", "done")
-    assert "must be a directory that this user may write" in pod.said
+    assert "must be a directory that this user can write to" in pod.said
     wait_until(lambda: "cannot be claimed" in why(fleet, jobs[-1]), "of each is told why it waits")
     wait_until(lambda: "42 more jobs cannot be claimed" in fleet.run("pods"), "all of them are counted")
     for job in jobs:

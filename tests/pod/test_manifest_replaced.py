@@ -23,9 +23,11 @@ def test_a_broken_manifest_changes_nothing(fleet: Fleet) -> None:
     fleet.wait_for("b", "done")
     path = fleet.layout.default_matrix
     path.write_text('[{"job_id": "c", "method": "m"},')
-    said = pod.says("stays in force")
+    said = pod.says("so the previous manifest is kept")
     assert path.name in said
-    wait_until(lambda: "stays in force" in fleet.run("pods"), "`pods` says that the manifest is broken")
+    wait_until(
+        lambda: "so the previous manifest is kept" in fleet.run("pods"), "`pods` says that the manifest is broken"
+    )
     fleet.run("requeue", "a")
     fleet.wait_for("a", "done", attempt=2)
     fleet.write_manifest([shell("c", "true"), shell("a", "true"), shell("b", "true")])

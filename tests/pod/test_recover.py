@@ -49,7 +49,7 @@ class Scene:
         watch = liveness.Watch(lambda: self.now_s, longest_gap_s=15)
         mount = Mount(str(root), "nfs4", "server:/export", "rw")
         seen = Observer(self.layout, config.lost_after_s, lambda: True, watch, mount)
-        outlets = make_outlets(PodContext(pod="mine", config=config, observer=seen, say=print, cpu_slots=1))
+        outlets = make_outlets(PodContext(pod="mine", config=config, observer=seen, log=print, cpu_slots=1))
         self.recovery = Recovery(self.layout, "mine", outlets, seen)
 
     def beat(self) -> None:

@@ -193,7 +193,7 @@ def test_an_attempt_that_is_not_the_entrys_any_more_is_killed(fleet: Fleet) -> N
     with Store(fleet.layout, by="other").transaction() as tx:
         tx.change("a", Event.AUTO_REQUEUED, Change(state=State.QUEUED))
         tx.change("a", Event.CLAIMED, Change(state=State.RUNNING, pod="other", attempt=2, host="elsewhere"))
-    pod.says("belongs to somebody else now")
+    pod.says("was taken over by another pod")
     fleet.wait_gone("a")
     pod.says("not recorded")
     assert fleet.record("a").attempt == 2

@@ -21,7 +21,7 @@ _READ_AGAIN_S: Final = 1.0
 class GpuMonitor:
     """Reads the GPUs of a pod and marks in `capacity` those that cannot be used now."""
 
-    def __init__(self, gpus: str, cpu_slots: int, jobs_per_gpu: int, say: Callable[[str], None]) -> None:
+    def __init__(self, gpus: str, cpu_slots: int, jobs_per_gpu: int, log: Callable[[str], None]) -> None:
         """`gpus` as typed (`0,1,2`, `0-7`, `all`; empty for none)."""
         self._reader: GpuReader | None = None
         self._reading = GpuReading()
@@ -33,7 +33,7 @@ class GpuMonitor:
             indices = parse_gpus(gpus, self._reader.existing)
             self._reading = self._reader.read(indices)
             if self._reading.warning:
-                say(f"warning: {self._reading.warning}")
+                log(f"warning: {self._reading.warning}")
         if not indices and not cpu_slots:
             raise UsageError("a pod needs slots: --gpus 0,1,2,3 for GPUs, --slots N for CPU slots, or both")
         self.capacity = LocalCapacity(indices, cpu_slots, jobs_per_gpu)

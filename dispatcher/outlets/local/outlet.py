@@ -56,7 +56,7 @@ class LocalOutlet:
         self._config = context.config
         self._layout = context.config.layout
         self._pod = context.pod
-        self._monitor = GpuMonitor(context.gpus, context.cpu_slots, context.jobs_per_gpu, context.say)
+        self._monitor = GpuMonitor(context.gpus, context.cpu_slots, context.jobs_per_gpu, context.log)
         self.capacity = self._monitor.capacity
         self._recovery = LocalRecovery(context.config, context.pod, context.observer)
         self._oom = OomCounter(context.config.heartbeat_s)

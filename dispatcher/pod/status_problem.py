@@ -12,29 +12,29 @@ from dispatcher.run_state.store import Identity, Store
 _SAVE_S: Final = 2.0
 
 
-class StatusComplaint:
-    """`said` is the problem that was reported last; empty when the file is in order."""
+class StatusProblem:
+    """`reported` is the problem that was reported last; empty when the file is in order."""
 
-    def __init__(self, store: Store, say: Callable[[str], None]) -> None:
-        self.said = ""
+    def __init__(self, store: Store, log: Callable[[str], None]) -> None:
+        self.reported = ""
         self._store = store
-        self._say = say
+        self._log = log
         self._file: tuple[str, Identity | None] | None = None
         self._since_s = 0.0
 
     def due_in_s(self) -> float | None:
         """Seconds until a problem is to be reported; None when there is none."""
         problem, now_s = self._store.problem, time.monotonic()
-        if problem is None or problem == self.said:
+        if problem is None or problem == self.reported:
             return None
         if self._file != (problem, self._store.examined):
             self._file, self._since_s = (problem, self._store.examined), now_s
         return max(0.0, self._since_s + _SAVE_S - now_s)
 
-    def say_when_due(self, *, at_once: bool = False) -> None:
+    def report_when_due(self, *, at_once: bool = False) -> None:
         problem = self._store.problem
         if problem is None:
-            self.said, self._file = "", None
-        elif self.due_in_s() == 0.0 or (at_once and problem != self.said):
-            self.said = problem
-            self._say(f"warning: {problem}")
+            self.reported, self._file = "", None
+        elif self.due_in_s() == 0.0 or (at_once and problem != self.reported):
+            self.reported = problem
+            self._log(f"warning: {problem}")

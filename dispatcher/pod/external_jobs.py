@@ -9,19 +9,19 @@ from dispatcher.run_state.external import external_gpus, is_unwatched
 from dispatcher.run_state.states import Record
 
 
-class Unwatched:
-    """`jobs` are running externally. `complaint` is why this pod has stopped claiming; empty while it claims."""
+class ExternalJobs:
+    """`jobs` are running externally. `problem` is why this pod has stopped claiming; empty while it claims."""
 
-    def __init__(self, config: Config, say: Callable[[str], None]) -> None:
+    def __init__(self, config: Config, log: Callable[[str], None]) -> None:
         self.jobs: set[str] = set()
-        self.complaint = ""
+        self.problem = ""
         self._config = config
-        self._say = say
+        self._log = log
         # All jobs that were external when this pod began or have become so since.
         self._known: set[str] = set()
         self._has_begun = False
 
-    def look_at_all(self, records: Mapping[str, Record]) -> None:
+    def update_all(self, records: Mapping[str, Record]) -> None:
         """Read all records. Jobs that are external the first time were adopted."""
         if self._has_begun:
             self.jobs &= records.keys()
@@ -44,18 +44,18 @@ class Unwatched:
             self._known.add(job)
             self._stop_claiming(job, record)
 
-    def external_gpus(self, records: Mapping[str, Record]) -> dict[int, str]:
+    def gpus(self, records: Mapping[str, Record]) -> dict[int, str]:
         """The GPUs of this host that external jobs use, each with the reason why it is not available."""
         return external_gpus((job, records[job]) for job in self.jobs)
 
     def _stop_claiming(self, job: str, record: Record) -> None:
         """Stop claiming unless there is a shared lock: without one, a job could be started twice."""
-        if self._config.script_lock is not None or self.complaint:
+        if self._config.script_lock is not None or self.problem:
             return
-        self.complaint = (
+        self.problem = (
             f"{job} was claimed by {record.pod or 'a script'}, pid {record.pid}, which is not a dispatcher. Without a "
             "shared lock a job may be started twice, so this pod has stopped claiming. Name the file that the script "
             f"locks (`script_lock: FILE` in {self._config.layout.config_file.name}), or stop the script; "
             "then start this pod again"
         )
-        self._say(f"warning: {self.complaint}")
+        self._log(f"warning: {self.problem}")

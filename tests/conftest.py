@@ -21,6 +21,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--chaos-seed", type=int, default=None, help="repeat a chaos test's choices")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if groups.is_worker(config):
+        # Readline, which pytest imports, leaves them to the workers: the tests have terminals of their own.
+        for name in ("LINES", "COLUMNS"):
+            os.environ.pop(name, None)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--fast"):

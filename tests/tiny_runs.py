@@ -29,7 +29,8 @@ PATIENCE_S = 120.0
 def environment(cache: Path, **more: str) -> dict[str, str]:
     return {
         **{name: value for name, value in os.environ.items() if not name.startswith("DISPATCHER_")},
-        "PYTHONPATH": f"{TESTS}:{TESTS.parent}",
+        # As pytest has it, by pyproject.toml.
+        "PYTHONPATH": f"{TESTS}:{TESTS.parent}:{TESTS.parent}/examples/names",
         "JAX_PLATFORMS": "cpu",
         "JAX_COMPILATION_CACHE_DIR": str(cache),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",

@@ -26,6 +26,13 @@ def _session_bed(kind):
         yield bed
 
 
+def _one_test(request: pytest.FixtureRequest, bed):
+    marked = request.node.get_closest_marker(bed.name)
+    assert marked, f"a test that asks for a bed at run time needs its marker ({bed.name}): see tests/groups.py"
+    yield bed
+    bed.heal()
+
+
 @pytest.fixture(scope="session")
 def _nfs() -> Iterator[NfsBed]:
     yield from _session_bed(NfsBed)
@@ -47,25 +54,21 @@ def _gluster() -> Iterator[GlusterBed]:
 
 
 @pytest.fixture
-def nfs(_nfs: NfsBed) -> Iterator[NfsBed]:
+def nfs(request: pytest.FixtureRequest, _nfs: NfsBed) -> Iterator[NfsBed]:
     """Real NFS between two client kernels, with a lease of 15 s."""
-    yield _nfs
-    _nfs.heal()
+    yield from _one_test(request, _nfs)
 
 
 @pytest.fixture
-def sshfs(_sshfs: SshfsBed) -> Iterator[SshfsBed]:
-    yield _sshfs
-    _sshfs.heal()
+def sshfs(request: pytest.FixtureRequest, _sshfs: SshfsBed) -> Iterator[SshfsBed]:
+    yield from _one_test(request, _sshfs)
 
 
 @pytest.fixture
-def lockfs(_lockfs: LockfsBed) -> Iterator[LockfsBed]:
-    yield _lockfs
-    _lockfs.heal()
+def lockfs(request: pytest.FixtureRequest, _lockfs: LockfsBed) -> Iterator[LockfsBed]:
+    yield from _one_test(request, _lockfs)
 
 
 @pytest.fixture
-def gluster(_gluster: GlusterBed) -> Iterator[GlusterBed]:
-    yield _gluster
-    _gluster.heal()
+def gluster(request: pytest.FixtureRequest, _gluster: GlusterBed) -> Iterator[GlusterBed]:
+    yield from _one_test(request, _gluster)

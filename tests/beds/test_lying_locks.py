@@ -42,7 +42,14 @@ def test_dispatchers_go_over_to_the_hard_link_lock(lockfs, mode):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", [*LOCKFS, "v3-nolock", "sshfs"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        *(pytest.param(mode, marks=pytest.mark.lockfs) for mode in LOCKFS),
+        pytest.param("v3-nolock", marks=pytest.mark.nfs),
+        pytest.param("sshfs", marks=pytest.mark.sshfs),
+    ],
+)
 def test_with_flock_demanded_they_refuse(request, mode):
     a, b = _hosts(request, mode)
     lab = Lab(a, b, lock="flock", heartbeat="1s")

@@ -42,7 +42,7 @@ def outcome(job: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     ("module", "words"),
     [
         ("tiny_training", {"steps": 160, "save_every": 4}),
-        ("demo_training", {"steps": 600, "save_every": 10, "log_every": 1, "evaluate_every": 50}),
+        ("demo_training", {"steps": 240, "save_every": 6, "log_every": 1, "evaluate_every": 40}),
     ],
     ids=["tiny", "demo"],
 )

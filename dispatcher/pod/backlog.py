@@ -17,7 +17,7 @@ from dispatcher.pod.offers import Offer, own_offer, request_of
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.running_attempts import RunningAttempts
 from dispatcher.pod.startable import Startable
-from dispatcher.run_state.fold import Pause, gpu_scope, host_scope
+from dispatcher.run_state.fold import Pause, host_scope
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.states import IN_FLIGHT, Record
 from dispatcher.run_state.store import Store
@@ -148,9 +148,7 @@ class Backlog:
 
     def _hold(self, pauses: Iterable[Pause]) -> None:
         """Keep new attempts off paused GPUs and off those that external attempts use."""
-        taken = self.external.gpus(self._store.records)
-        scopes = {gpu_scope(host_name(), index): why for index, why in taken.items()}
-        scopes.update((pause.scope, pause.why) for pause in pauses)
+        scopes = self.external.gpus(self._store.records) | {pause.scope: pause.why for pause in pauses}
         for outlet in self._outlets.values():
             outlet.hold(scopes)
 

@@ -9,7 +9,6 @@ from functools import partial
 
 import msgspec
 
-from dispatcher.base.host import host_name
 from dispatcher.base.messages import counted
 from dispatcher.config import Config
 from dispatcher.doctor.fitness import refuse_unfit_host
@@ -28,7 +27,6 @@ from dispatcher.pod.waiting import Facts, Waiting
 from dispatcher.run_state import liveness
 from dispatcher.run_state.adoption import refuse_unadopted
 from dispatcher.run_state.external import external_gpus
-from dispatcher.run_state.fold import gpu_scope
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.known_jobs import ManifestJobs
 from dispatcher.run_state.observer import Observer
@@ -128,8 +126,8 @@ class _Start:
         )
 
     def _refresh_capacities(self, records: Mapping[str, Record]) -> None:
-        held = {gpu_scope(host_name(), index): why for index, why in external_gpus(records.items()).items()}
-        held.update((pause.scope, pause.why) for pause in self._store.fold.pauses.values())
+        pauses = self._store.fold.pauses
+        held = external_gpus(records.items()) | {scope: pause.why for scope, pause in pauses.items()}
         for outlet in self._outlets.values():
             outlet.hold(held)
             outlet.refresh_capacity()
@@ -167,7 +165,7 @@ class _Start:
         found = []
         if namesake is not None:
             where = f"on host {namesake.host}, pid {namesake.pid}"
-            found.append(f"a dispatcher named {namesake.pod!r} runs already ({where})")
+            found.append(f"a dispatcher named {namesake.pod!r} is already running ({where})")
         me = Registration(config.layout, self._options.pod, config.heartbeat_s).info
         slots = [info for outlet in self._outlets.values() for info in outlet.slot_infos()]
         checks: list[Callable[[], None]] = [

@@ -44,8 +44,8 @@ class ExternalJobs:
             self._known.add(job)
             self._stop_claiming(job, record)
 
-    def gpus(self, records: Mapping[str, Record]) -> dict[int, str]:
-        """The GPUs of this host that external jobs use, each with the reason why it is not available."""
+    def gpus(self, records: Mapping[str, Record]) -> dict[str, str]:
+        """The GPUs of this host that external jobs use, by their scopes, each with the reason."""
         return external_gpus((job, records[job]) for job in self.jobs)
 
     def _stop_claiming(self, job: str, record: Record) -> None:

@@ -16,6 +16,7 @@ from dispatcher.base.host import host_name, is_gone, start_ticks
 from dispatcher.errors import FormatError
 from dispatcher.run_state.change import NOTHING, Change, Decision, split
 from dispatcher.run_state.events import Event
+from dispatcher.run_state.fold import gpu_scope
 from dispatcher.run_state.journal import parse_time
 from dispatcher.run_state.states import IN_FLIGHT, MARKABLE, Record, State, make_record
 
@@ -167,16 +168,11 @@ def presence(record: Record) -> Presence:
     return gone if said is not None and began > said + _CLOCK_SLACK_S else Presence.HERE
 
 
-def external_gpus(records: Iterable[tuple[str, Record]]) -> dict[int, str]:
-    """The GPUs of this host on which attempts outside run, and why nothing else may run there."""
-    taken = {}
+def external_gpus(records: Iterable[tuple[str, Record]]) -> dict[str, str]:
+    """The GPUs of this host that external jobs use, by their scopes (`gpu:HOST:3`), and why no other job may."""
+    used: dict[str, str] = {}
     for job, record in records:
-        if (
-            record.external
-            and record.state in IN_FLIGHT
-            and record.gpu is not None
-            and presence(record) is Presence.HERE
-        ):
+        if is_unwatched(record) and record.gpu is not None and presence(record) is Presence.HERE:
             why = f"{job} of {record.pod or 'an unknown pod'} runs there, pid {record.pid}, which no dispatcher watches"
-            taken.update(dict.fromkeys([record.gpu] if isinstance(record.gpu, int) else record.gpu, why))
-    return taken
+            used.update((gpu_scope(host_name(), index), why) for index in record.gpu_indices)
+    return used

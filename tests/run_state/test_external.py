@@ -191,8 +191,8 @@ def test_whether_it_lives_here(sleeper: subprocess.Popen[bytes]) -> None:
         "d": running(sleeper.pid, now, gpu=5, state=State.DONE),
     }
     taken = external_gpus(records.items())
-    assert set(taken) == {1, 2, 3}
-    assert f"a of an unknown pod runs there, pid {sleeper.pid}" in taken[1]
+    assert set(taken) == {f"gpu:{here}:{index}" for index in (1, 2, 3)}
+    assert f"a of an unknown pod runs there, pid {sleeper.pid}" in taken[f"gpu:{here}:1"]
     sleeper.kill()
     sleeper.wait()
     assert presence(running(sleeper.pid, now)) is Presence.NOT_HERE

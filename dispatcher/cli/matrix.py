@@ -144,7 +144,7 @@ def _ask(root: Path, python: Path, entries: list[dict[str, Any]]) -> list[str]:
         return []
     if done.returncode:
         last = (done.stderr.strip() or "no reason given").splitlines()[-1]
-        click.echo(f"warning: the entries with a job could not be checked: {last}", err=True)
+        click.echo(f"warning: the job classes could not be checked: {last}", err=True)
         return []
     # The lines above it are what the jobs' own modules print on import.
     found = json.loads(done.stdout.splitlines()[-1])
@@ -152,10 +152,10 @@ def _ask(root: Path, python: Path, entries: list[dict[str, Any]]) -> list[str]:
 
 
 def _count(entries: Iterable[Entry]) -> str:
-    """`24 entries (fft 12, lora 12)`."""
+    """`24 jobs (fft 12, lora 12)`."""
     methods = Counter(entry.method for entry in entries)
     listed = ", ".join(f"{method} {count}" for method, count in methods.items())
-    return counted(methods.total(), "entry", "entries") + (f" ({listed})" if listed else "")
+    return counted(methods.total(), "job") + (f" ({listed})" if listed else "")
 
 
 def _table(entries: list[Entry]) -> str:

@@ -52,7 +52,7 @@ def manifest(context: Context) -> Findings:
     except ManifestError as error:
         yield Finding("manifest", WRONG, str(error), "correct it; `dispatcher matrix check` tells more")
         return
-    yield Finding("manifest", OK, f"{path}: {len(found)} entries")
+    yield Finding("manifest", OK, f"{path}: {len(found)} jobs")
 
 
 def permissions(context: Context) -> Findings:

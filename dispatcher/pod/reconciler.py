@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from dispatcher.base.messages import counted
 from dispatcher.config import Config
 from dispatcher.outlets.base import PREEMPTED, Outlet
 from dispatcher.pod.backlog import Backlog
@@ -208,7 +209,7 @@ class Reconciler:
             lines.append(f"warning: {neglected}")
         unknown = manifest.unknown_methods(self._options.methods)
         if unknown:
-            lines.append(f"warning: --methods: {manifest.path.name} has no entries of {unknown}")
+            lines.append(f"warning: --methods: {manifest.path.name} has no jobs of {unknown}")
         return lines
 
     def last_words(self) -> list[str]:
@@ -220,11 +221,11 @@ class Reconciler:
         waiting = queue.waiting(_now())
         if stuck:
             why = summary(reason.root or reason.text for reason in map(waiting.why, stuck))
-            lines.append(f"ended with {_entries(len(stuck))} left that cannot go on now: {why}")
+            lines.append(f"ended with {counted(len(stuck), 'job')} left that cannot run now: {why}")
         refused = queue.refused() if self._options.until_empty else []
         if refused:
             why = summary(waiting.why(job).text for job in refused)
-            lines.append(f"{_entries(len(refused))} left that this pod cannot run: {why}")
+            lines.append(f"{counted(len(refused), 'job')} left that this pod cannot run: {why}")
         return lines
 
     def slots_changed(self) -> bool:
@@ -338,7 +339,3 @@ class Reconciler:
 
 def _now() -> str:
     return now_text(time.time())
-
-
-def _entries(count: int) -> str:
-    return "1 entry" if count == 1 else f"{count} entries"

@@ -120,4 +120,4 @@ class _Lines:
 
 
 def _who(method: str, jobs: list[str]) -> str:
-    return jobs[0] if len(jobs) == 1 else f"{len(jobs)} entries of {method} (such as {jobs[0]})"
+    return jobs[0] if len(jobs) == 1 else f"{len(jobs)} jobs of {method} (such as {jobs[0]})"

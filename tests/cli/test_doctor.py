@@ -29,7 +29,7 @@ def test_all_is_well_and_nothing_changes(lab: Any) -> None:
     code, found = diagnose(lab)
     assert (code, wrong(found)) == (0, [])
     assert found["journal"]["what"].endswith("1 records, line 3")
-    assert found["manifest"]["what"].endswith("9 entries")
+    assert found["manifest"]["what"].endswith("9 jobs")
     assert found["flock here"]["verdict"] == "ok"
     assert found["lock latency"]["value"] > 0
     assert found["kind of lock"]["what"].startswith("flock")

@@ -41,7 +41,7 @@ def test_make_writes_the_manifest_of_the_workspace(layout: Layout) -> None:
     spec = layout.root / "sweep.yaml"
     spec.write_text(SPECIFICATION)
     result = call(layout, "make", str(spec))
-    assert result.exit_code == 0 and "4 entries (fft 4)" in result.output
+    assert result.exit_code == 0 and "4 jobs (fft 4)" in result.output
     assert [entry["job_id"] for entry in json.loads(layout.default_matrix.read_text())] == [
         "es_s1",
         "es_s2",
@@ -66,7 +66,7 @@ def test_make_knows_jobs_that_the_status_file_has(layout: Layout) -> None:
 def test_check_passes_what_can_run(layout: Layout) -> None:
     write_manifest(layout.default_matrix, [{"job_id": "a", "method": "fft", "lang": "es"}])
     result = call(layout, "check")
-    assert (result.exit_code, result.stderr) == (0, "") and "1 entry (fft 1)" in result.stdout
+    assert (result.exit_code, result.stderr) == (0, "") and "1 job (fft 1)" in result.stdout
 
 
 def test_check_lists_all_faults_and_exits_1(layout: Layout) -> None:
@@ -104,10 +104,10 @@ def test_show_selects_and_tells_what_differs(layout: Layout) -> None:
     ]
     write_manifest(layout.default_matrix, entries)
     table = call(layout, "show").output.splitlines()
-    assert table[0].split() == ["job_id", "method", "lang", "seed"] and table[-1] == "6 entries (fft 6)"
+    assert table[0].split() == ["job_id", "method", "lang", "seed"] and table[-1] == "6 jobs (fft 6)"
     shown = call(layout, "show", "--where", "lang=e*", "--where", "seed!=1", "--json")
     assert json.loads(shown.output) == [entries[1], entries[3]]
-    assert call(layout, "show", "--where", "lang=fr").output == "0 entries of 6\n"
+    assert call(layout, "show", "--where", "lang=fr").output == "0 jobs of 6\n"
     assert call(layout, "show", "--where", "lang=fr", "--json").output == "[]\n"
     assert isinstance(call(layout, "show", "--where", "lang").exception, UsageError)
 
@@ -128,7 +128,7 @@ sweeps: [{grid: {seed: [1, 2]}}]
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        ({}, "2 entries of fft (such as s1): nothing reads time_limt (did you mean time_limit?)"),
+        ({}, "2 jobs of fft (such as s1): nothing reads time_limt (did you mean time_limit?)"),
         ({"time_limt: 8h": "lnag: es", "lang: es, ": ""}, "has no lang"),
         (
             {"time_limt: 8h": "sede: 3", "{grid: {seed: [1, 2]}}": "{job_id: a}"},
@@ -186,4 +186,4 @@ def test_checking_costs_no_more_than_a_few_times_reading(layout: Layout) -> None
     begun = time.process_time()
     findings = check_entries(load_config(layout), loaded.entries.values())
     assert time.process_time() - begun < 10 * read_s
-    assert len(findings.misspelt) == 1 and "100000 entries of fft (such as j0)" in findings.misspelt[0]
+    assert len(findings.misspelt) == 1 and "100000 jobs of fft (such as j0)" in findings.misspelt[0]

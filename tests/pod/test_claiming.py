@@ -38,7 +38,7 @@ def test_what_needs_a_failed_entry_waits_for_a_person(fleet: Fleet) -> None:
     fleet.write_manifest([shell("bad", "test -e repaired"), *numbers("after", needs=["bad"])])
     pod = fleet.run_all()
     assert pod.end() == 1
-    assert "ended with 1 entry left that cannot go on now" in pod.said
+    assert "ended with 1 job left that cannot run now" in pod.said
     assert fleet.states() == {"bad": "failed", "after": "queued"}
     (fleet.root / "repaired").touch()
     fleet.run("requeue", "bad")
@@ -64,7 +64,7 @@ def test_a_method_that_no_entry_has_is_said(fleet: Fleet) -> None:
     fleet.write_manifest([shell("a", "true", method="lora")])
     pod = fleet.run_all("--methods", "loara")
     assert pod.end() == 0
-    assert "--methods: matrix.json has no entries of 'loara' (did you mean 'lora'?)" in pod.said
+    assert "--methods: matrix.json has no jobs of 'loara' (did you mean 'lora'?)" in pod.said
 
 
 def test_max_jobs(fleet: Fleet) -> None:

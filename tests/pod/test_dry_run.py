@@ -165,7 +165,7 @@ def test_the_last_line_of_max_jobs_calls_nothing_stuck(fleet: Fleet) -> None:
     pod = fleet.run_all("--max-jobs", "1")
     assert pod.end() == 0
     assert "ended after --max-jobs 1; others may take the rest" in pod.said
-    assert "cannot go on now" not in pod.said
+    assert "cannot run now" not in pod.said
 
 
 def test_the_last_line_names_the_reasons(fleet: Fleet) -> None:
@@ -173,8 +173,8 @@ def test_the_last_line_names_the_reasons(fleet: Fleet) -> None:
     fleet.write_manifest([*chain, *numbers("big", gpus=16)])
     pod = fleet.run_all()
     assert pod.end() == 1
-    assert "ended with 2 entries left that cannot go on now: bad failed: exit 3 (2)" in pod.said
-    assert "1 entry left that this pod cannot run: asks for 16 GPUs, this pod has 0" in pod.said
+    assert "ended with 2 jobs left that cannot run now: bad failed: exit 3 (2)" in pod.said
+    assert "1 job left that this pod cannot run: asks for 16 GPUs, this pod has 0" in pod.said
 
 
 def test_what_needs_a_paused_method_does_not_keep_a_pod_for_ever(fleet: Fleet) -> None:
@@ -183,4 +183,4 @@ def test_what_needs_a_paused_method_does_not_keep_a_pod_for_ever(fleet: Fleet) -
     pod = fleet.run_all()
     assert pod.end() == 1
     assert fleet.states()["bad5"] == "queued"
-    assert "ended with 2 entries left that cannot go on now: method bad is paused: " in pod.said
+    assert "ended with 2 jobs left that cannot run now: method bad is paused: " in pod.said

@@ -80,7 +80,7 @@ def test_what_a_script_claims_is_left_to_it(fleet: Fleet, script: subprocess.Pop
     assert "(external)" in fleet.run("status")
     # A pod with --until-empty does not wait for external jobs.
     other = fleet.run_all(pod="other")
-    assert "2 entries left that cannot go on now" in other.said
+    assert "2 jobs left that cannot run now" in other.said
     write(status, "b", state="done", exit_code=0)
     assert fleet.wait_for("b", "done").pod == "shivam-0"
     fleet.wait_for("d", "done")

@@ -69,7 +69,7 @@ def test_a_template_that_is_mended_while_the_pod_runs(fleet: Fleet) -> None:
     fleet.layout.training_template("m").parent.mkdir(exist_ok=True)
     # The poll interval is for the changes of other hosts.
     pod = fleet.start(poll="1h").ready()
-    assert "there is no such template" in pod.says("3 entries of m (such as j0): ")
+    assert "there is no such template" in pod.says("3 jobs of m (such as j0): ")
     write_template(fleet)
     for n in range(3):
         assert fleet.wait_for(f"j{n}", "done", "failed").state == "done"
@@ -143,7 +143,7 @@ def test_misspelt_parameters_are_said_once(fleet: Fleet) -> None:
     fleet.run("requeue", "j2")
     fleet.wait_for("j2", "done", attempt=2)
     assert "trained spanish" in fleet.output("j2", 2)
-    line = "warning: parameters that nothing reads: 3 entries of m (such as j0): nothing reads time_limt"
+    line = "warning: parameters that nothing reads: 3 jobs of m (such as j0): nothing reads time_limt"
     assert pod.said.count(line) == pod.said.count("warning") == 1
     assert "label" not in pod.said
     assert pod.stop() == 0

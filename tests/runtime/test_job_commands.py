@@ -287,7 +287,7 @@ def test_jobs_that_cannot_be_asked_are_a_warning(workspace: Fleet) -> None:
     workspace.write_manifest([{"job_id": "a", "method": "m", "job": "count/letters"}])
     done = workspace.try_("matrix", "check")
     assert done.returncode == 0
-    assert done.stderr == "warning: the entries with a job could not be checked: no reason given\n"
+    assert done.stderr == "warning: the job classes could not be checked: no reason given\n"
 
 
 def test_the_command_line_itself_does_not_load_jax() -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def counted(number: int, singular: str, plural: str = "") -> str:
     """`1 job`, `3 jobs`, and `3 entries` with `plural` given."""
     return f"{number} {singular if number == 1 else plural or f'{singular}s'}"
+
+
+def first_names(names: Sequence[str], most: int = 3) -> str:
+    """`a, b, c`, and `a, b, c, ...` where there are more than `most`."""
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
 def indented(heading: str, lines: Iterable[str], most: int | None = None) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dispatcher.base.messages import counted
+from dispatcher.base.messages import counted, first_names
 from dispatcher.errors import StateError
 
 if TYPE_CHECKING:
@@ -73,7 +73,6 @@ def _report_adopted(workspace: Workspace) -> None:
 
 def _report(workspace: Workspace, file: Path) -> None:
     from dispatcher.cli.printing import print_rows
-    from dispatcher.report.waiting import names_text
     from dispatcher.run_state.adoption import read_lab_file
     from dispatcher.run_state.events import Event
 
@@ -85,9 +84,7 @@ def _report(workspace: Workspace, file: Path) -> None:
     unknown = _unknown(workspace, jobs)
     if unknown:
         rows.append(("in no manifest, not claimed", unknown))
-    print_rows(
-        [{"state": word, "jobs": len(names), "which": names_text(tuple(names))} for word, names in rows], "plain"
-    )
+    print_rows([{"state": word, "jobs": len(names), "which": first_names(names)} for word, names in rows], "plain")
     for job, why in list(refused.items())[:_REFUSED_SHOWN]:
         click.echo(f"refused: {job}: {why}")
     if len(refused) > _REFUSED_SHOWN:

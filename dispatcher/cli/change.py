@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from dispatcher.base.messages import counted
+from dispatcher.base.messages import counted, first_names
 from dispatcher.cli.common import jobs_argument, json_option, open_workspace, state_option, where_option
 from dispatcher.cli.complete import complete_jobs
 from dispatcher.cli.printing import note, print_json
@@ -96,7 +96,6 @@ def delete(jobs: tuple[str, ...], yes: bool) -> None:
     A job that is still in a manifest is queued and run again. To stop a job from running, use cancel.
     """
     from dispatcher.report.selection import select
-    from dispatcher.report.waiting import names_text
 
     workspace = open_workspace()
     snapshot = workspace.snapshot()
@@ -107,7 +106,7 @@ def delete(jobs: tuple[str, ...], yes: bool) -> None:
     listed = tuple(job for job in selected if job in snapshot.entries)
     if listed:
         still = "is still in a manifest" if len(listed) == 1 else "are still in a manifest"
-        note(f"{names_text(listed)} {still} and will be queued and run again; use `dispatcher cancel` to give jobs up")
+        note(f"{first_names(listed)} {still} and will be queued and run again; use `dispatcher cancel` to give jobs up")
     question = f"Delete the record{'' if len(selected) == 1 else 's'} of {counted(len(selected), 'job')}?"
     if not yes:
         if not sys.stdin.isatty():
@@ -128,7 +127,6 @@ def _request(
     yes: bool,
     as_json: bool,
 ) -> int:
-    from dispatcher.report.waiting import names_text
 
     workspace = open_workspace()
     plan = workspace.plan(state, jobs, states=states, where=where, changed=changed)
@@ -146,11 +144,11 @@ def _request(
         _print(outcome)
     if plan.unknown and not as_json:
         note(
-            f"{counted(len(plan.unknown), 'job')} left alone ({names_text(plan.unknown)}): adopted or marked by "
+            f"{counted(len(plan.unknown), 'job')} left alone ({first_names(plan.unknown)}): adopted or marked by "
             "hand, so what they ran with is not known"
         )
     if plan.left_alone and not as_json:
-        names = names_text(plan.left_alone)
+        names = first_names(plan.left_alone)
         note(
             f"{counted(len(plan.left_alone), 'job')} matched and left alone ({names}): name them exactly, "
             "or say --state"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dispatcher.base.messages import counted
+from dispatcher.base.messages import counted, first_names
 from dispatcher.cli.common import format_option, open_workspace, read_list, state_option, where_option
 from dispatcher.cli.printing import coloured, note, wants_colour
 from dispatcher.errors import UsageError
@@ -206,10 +206,10 @@ def _counts(snapshot: Snapshot) -> str:
 
 
 def _waiting(snapshot: Snapshot, request: Request) -> list[str]:
-    from dispatcher.report.waiting import names_text, waits
+    from dispatcher.report.waiting import waits
 
     rows = [
-        {"jobs": len(wait.jobs), "waiting because": wait.why, "which": names_text(wait.jobs)}
+        {"jobs": len(wait.jobs), "waiting because": wait.why, "which": first_names(wait.jobs)}
         for wait in waits(snapshot)
     ]
     return [_table(rows, request.style)] if rows else []

@@ -9,7 +9,7 @@ from functools import partial
 
 import msgspec
 
-from dispatcher.base.messages import counted
+from dispatcher.base.messages import counted, first_names
 from dispatcher.config import Config
 from dispatcher.doctor.fitness import refuse_unfit_host
 from dispatcher.errors import PodError, StateError
@@ -34,8 +34,6 @@ from dispatcher.run_state.preview import Preview, preview
 from dispatcher.run_state.states import IN_FLIGHT, Record, State
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
-
-_SHOWN = 3
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -226,5 +224,4 @@ class _Attempts:
 
 
 def _jobs(jobs: tuple[str, ...]) -> str:
-    names = ", ".join(jobs[:_SHOWN]) + (", ..." if len(jobs) > _SHOWN else "")
-    return f"{counted(len(jobs), 'job')} ({names})"
+    return f"{counted(len(jobs), 'job')} ({first_names(jobs)})"

@@ -7,12 +7,13 @@ from typing import Any
 
 import msgspec
 
+from dispatcher.base.messages import first_names
 from dispatcher.report.external import EXTERNAL, external_notices
 from dispatcher.report.pivot import count_states
 from dispatcher.report.progress import duration_text, elapsed_s, progress_text, remaining_s
 from dispatcher.report.ran import count_text
 from dispatcher.report.snapshot import Snapshot
-from dispatcher.report.waiting import Wait, names_text, reasons, waits
+from dispatcher.report.waiting import Wait, reasons, waits
 from dispatcher.run_state.states import IN_FLIGHT, State
 
 Row = dict[str, Any]
@@ -151,7 +152,7 @@ def _changed(snapshot: Snapshot) -> list[str]:
     text = count_text((job, snapshot.records[job]) for job in jobs)
     return [
         f"{text} job{'s' if len(jobs) > 1 else ''} ran with other parameters than the manifest has now "
-        f"({names_text(tuple(jobs))}): `dispatcher show {jobs[0]}` compares, "
+        f"({first_names(jobs)}): `dispatcher show {jobs[0]}` compares, "
         "`dispatcher requeue --changed` runs them again"
     ]
 

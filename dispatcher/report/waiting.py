@@ -9,8 +9,6 @@ from dispatcher.report.snapshot import Snapshot
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.states import State
 
-_SHOWN = 3
-
 
 class Wait(msgspec.Struct, frozen=True):
     """A reason and the queued jobs that wait for it."""
@@ -44,8 +42,3 @@ def waits(snapshot: Snapshot, unfiltered: Snapshot | None = None) -> list[Wait]:
             found.setdefault(waiting.why(job).text, []).append(job)
     ordered = sorted(found.items(), key=lambda item: -len(item[1]))
     return [Wait(why, tuple(jobs)) for why, jobs in ordered]
-
-
-def names_text(jobs: tuple[str, ...]) -> str:
-    """The first few names."""
-    return ", ".join(jobs[:_SHOWN]) + (", ..." if len(jobs) > _SHOWN else "")

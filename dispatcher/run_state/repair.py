@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from dispatcher.base import files
+from dispatcher.base.messages import first_names
 from dispatcher.errors import DamagedJournalError, FormatError, StaleViewError, StatusFileError
 from dispatcher.run_state import journal, status_file
 from dispatcher.run_state.checksum import RunningChecksum
@@ -149,7 +150,7 @@ class _Repair:
             return
         adopted = [job for job, line in lines.items() if self._adopt(job, line)]
         if adopted:
-            names = ", ".join(adopted[:5]) + (", ..." if len(adopted) > 5 else "")
+            names = first_names(adopted, 5)
             self.said.append(f"{len(adopted)} newer records were taken from {self.layout.status_file}: {names}")
 
     def _adopt(self, job: str, line: Mapping[str, Any]) -> bool:

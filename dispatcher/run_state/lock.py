@@ -53,8 +53,10 @@ _STORAGE_IS_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class ClaimsLock:
-    """Raises LockUnsupportedError when the filesystem cannot lock, LockTimeoutError when the lock is held for longer
-    than the caller waits, LockLostError when the file server took it away.
+    """The lock in one process.
+
+    Raises LockUnsupportedError when the filesystem cannot lock, LockTimeoutError when the lock is held for longer than
+    the caller waits, LockLostError when the file server took it away.
 
     A hard-link lock whose holder is on another host is taken over when it has been held for `lost_after_s`; then
     `took_over` is set, and stays so until the caller resets it.

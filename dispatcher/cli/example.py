@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
-GITIGNORE: Final = "run_state/\n__pycache__/\n"
+# In this repository, the README files of matrix/ and run_state/ are links to these.
+_READMES: Final = Path(__file__).parent / "readmes"
+GITIGNORE: Final = "/run_state/*\n!/run_state/README.md\n__pycache__/\n"
 
 SWEEP: Final = """\
 # What to run: `dispatcher matrix make matrix/sweep.yaml` writes matrix/matrix.json.
@@ -69,3 +72,8 @@ write_manifest(
     ],
 )
 '''
+
+
+def readme(folder: str) -> str:
+    """The page that explains a folder of a workspace: `matrix` or `run_state`."""
+    return (_READMES / f"{folder}.md").read_text(encoding="utf-8")

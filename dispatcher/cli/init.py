@@ -43,6 +43,8 @@ def _create_example(new: Layout) -> None:
         new.matrix_dir / "sweep.yaml": example.SWEEP,
         new.training_template("example"): example.TEMPLATE,
         new.scripts_dir / "make_matrix.py": example.SCRIPT,
+        new.matrix_dir / "README.md": example.readme("matrix"),
+        new.run_state / "README.md": example.readme("run_state"),
         new.root / ".gitignore": example.GITIGNORE,
     }
     there = [path for path in (*contents, new.default_matrix, new.run_state) if os.path.lexists(path)]
@@ -55,7 +57,6 @@ def _create_example(new: Layout) -> None:
             for path, text in contents.items():
                 os.makedirs(path.parent, exist_ok=True)
                 files.write_new(path, text.encode())
-            os.makedirs(new.run_state)
     _print_next_steps(new.root)
 
 

@@ -268,11 +268,12 @@ def _make_directories(layout: Layout) -> None:
     if not os.path.isdir(layout.root):
         raise StorageError(f"{layout.root}: no such directory; `dispatcher init DIR` makes a workspace")
     with files.shared_umask(layout.root), files.storing("creating the run state in", layout.run_state):
-        if not os.path.isdir(layout.run_state):
+        if not os.path.isdir(layout.journal_dir):
             os.makedirs(layout.run_state, exist_ok=True)
-            # New files and folders get the workspace's group, whoever makes them.
+            # New files and folders get the workspace's group, whoever makes them. The folder may come from a clone.
             with contextlib.suppress(PermissionError):
                 os.chown(layout.run_state, -1, os.stat(layout.root).st_gid)
-            os.chmod(layout.run_state, os.stat(layout.run_state).st_mode | 0o2000)
+                shared = 0o2020 if files.group_may_write(layout.root) else 0o2000
+                os.chmod(layout.run_state, os.stat(layout.run_state).st_mode | shared)
         for directory in (layout.journal_dir, layout.pods_dir, layout.jobs_dir):
             os.makedirs(directory, exist_ok=True)

@@ -58,6 +58,15 @@ def test_every_file_follows_the_workspace(layout: Layout, umask: int, mode: int)
     assert os.umask(umask) == umask
 
 
+def test_a_folder_that_a_clone_has_made_follows_the_workspace(layout: Layout) -> None:
+    layout.root.chmod(0o2775)
+    layout.run_state.mkdir()
+    layout.run_state.chmod(0o755)
+    (layout.run_state / "README.md").touch()
+    Store(layout, by="pod-0").prepare()
+    assert layout.run_state.stat().st_mode & 0o2020 == 0o2020
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become two other people")
 def test_two_people_of_one_group_work_on_one_workspace(layout: Layout) -> None:
     group = 54321

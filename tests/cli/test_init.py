@@ -1,0 +1,49 @@
+"""What `dispatcher init` lays, and what git sees of a workspace."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dispatcher.cli import example
+from dispatcher.cli.main import main
+
+REPOSITORY = Path(__file__).parents[2]
+FOLDERS = ("matrix", "run_state")
+JOBS = '[{"job_id": "a", "method": "m", "command": "true"}, {"job_id": "b", "method": "m", "command": "true"}]'
+
+
+def git(root: Path, *words: str) -> str:
+    identity = ("-c", "user.name=test", "-c", "user.email=test@localhost")
+    done = subprocess.run(["git", *identity, *words], cwd=root, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_folder_is_explained(tmp_path: Path, folder: str) -> None:
+    assert main(["init", str(tmp_path / "new")]) == 0
+    page = (tmp_path / "new" / folder / "README.md").read_text()
+    assert page.startswith(f"# {folder}\n")
+    # The repository is a workspace of its own tool, with the same pages.
+    assert (REPOSITORY / folder / "README.md").resolve() == Path(example.__file__).parent / "readmes" / f"{folder}.md"
+    assert (REPOSITORY / folder / "README.md").read_text() == page
+
+
+def test_git_sees_nothing_of_what_a_dispatcher_writes(lab, tmp_path: Path) -> None:
+    root = tmp_path / "project"
+    assert main(["init", str(root)]) == 0
+    (root / "matrix" / "matrix.json").write_text(JOBS)
+    git(root, "init", "--quiet")
+    git(root, "add", "--all")
+    git(root, "commit", "--quiet", "--message", "A project")
+    assert "run_state/README.md" in git(root, "ls-files").splitlines()
+    git(tmp_path, "clone", "--quiet", str(root), "clone")
+    clone = tmp_path / "clone"
+    # Nothing takes the page for the state of jobs.
+    assert main(["--root", str(clone), "status"]) == 0
+    assert lab.start("--root", str(clone), "--pod", "p", "--slots", "1", "--until-empty").wait(timeout=60) == 0
+    assert main(["--root", str(clone), "status"]) == 0
+    assert (clone / "run_state" / "matrix_status.json").exists()
+    assert git(clone, "status", "--porcelain") == ""

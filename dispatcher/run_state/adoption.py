@@ -1,8 +1,8 @@
-"""Moving in: a lab's own script has kept a status file of its own, and no dispatcher has run here yet.
+"""Adoption: a lab's own script has kept a status file, and no dispatcher has run here yet.
 
-Such scripts put `matrix_status.json` beside the manifest or into the workspace's root. Without its records everything
-would be queued anew and done work would run again, so nothing that changes the run state starts before they are
-adopted, or before dispatcher.yaml says that the file stays where it is.
+Such scripts put `matrix_status.json` beside the manifest or into the workspace's root. Without its records all jobs
+would be queued and finished work would run again. So nothing that changes the run state starts before they are adopted,
+or before dispatcher.yaml says that the file stays where it is.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def has_run_state(layout: Layout) -> bool:
 
 
 def find_unadopted(layout: Layout, manifests: Iterable[Path] = ()) -> Path | None:
-    """The status file of a lab's own script that nobody has adopted; None when there is none, or a run state."""
+    """The status file of a lab's own script that was not adopted; None without one, or when there is a run state."""
     return None if has_run_state(layout) else next(_lab_files(layout, manifests), None)
 
 
@@ -39,15 +39,15 @@ def _lab_files(layout: Layout, manifests: Iterable[Path]) -> Iterator[Path]:
 
 
 def ignored_file_text(layout: Layout, manifests: Iterable[Path] = ()) -> str:
-    """What is wrong when somebody goes on writing a status file that no dispatcher reads; empty when nobody does."""
+    """What is wrong when a script still writes a status file that no dispatcher reads; empty when none does."""
     found = list(_lab_files(layout, manifests))
     began_s = _began_s(layout) if found else None
     written = [path for path in found if began_s is not None and path.stat().st_mtime > began_s + _CLOCK_SLACK_S]
     if not written:
         return ""
     return (
-        f"{written[0]} was written after dispatchers began here, and none of them reads it: what a script claims "
-        f"there, they claim too. Stop the script, let it write {layout.status_file}, or remove the file"
+        f"{written[0]} was written after dispatchers began here, and none of them reads it: they claim the same jobs "
+        f"as the script that writes it. Stop the script, let it write {layout.status_file}, or remove the file"
     )
 
 
@@ -66,19 +66,19 @@ def refuse_unadopted(layout: Layout, manifests: Iterable[Path] = ()) -> None:
 
 
 def adopt_hint(layout: Layout, path: Path) -> str:
-    """What a person is to do about a status file that nobody has adopted."""
+    """What to do about a status file that was not adopted."""
     named = os.path.relpath(path, layout.root)
     return (
-        f"{path} says how jobs stand, but no dispatcher has taken over its records: they would all be queued anew. "
-        f"Type `dispatcher init --adopt {shlex.quote(named)}` (in {layout.root}) to take them over, or write "
+        f"{path} has records that no dispatcher has adopted: all its jobs would be queued again. "
+        f"Run `dispatcher init --adopt {shlex.quote(named)}` (in {layout.root}) to adopt them, or write "
         f"`status_file: {named}` into {layout.config_file.name} to keep the file where it is"
     )
 
 
 def read_lab_file(path: Path) -> list[edits.Outcome]:
-    """What adopting the status file at `path` would do, line by line; raises StatusFileError when it is broken."""
+    """What adopting the status file at `path` would do, line by line. Raises StatusFileError when it is broken."""
     with files.storing("reading", path):
         data = files.read_fresh(path)
     if data is None:
-        raise StorageError(f"{path}: there is no such file; name the status file of your own script")
+        raise StorageError(f"{path}: no such file; name the status file of your own script")
     return edits.adopt(status_file.parse(data, str(path)))

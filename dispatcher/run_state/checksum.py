@@ -1,4 +1,4 @@
-"""A running checksum of a file that is only appended to: whether what was read from it is still what it says."""
+"""A running checksum of a file that is only appended to: it shows whether the file still says what was read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RunningChecksum:
         self.add(data)
 
     def add(self, data: bytes | memoryview) -> None:
-        """Take in the bytes that follow."""
+        """Add the bytes that follow."""
         view = memoryview(data)
         while view:
             part = view[: BLOCK - self.length % BLOCK]
@@ -36,18 +36,18 @@ class RunningChecksum:
             view = view[len(part) :]
 
     def followed_by(self, data: bytes | memoryview) -> int:
-        """The value that taking in `data` would lead to."""
+        """The value that adding `data` would lead to."""
         return zlib.crc32(data, self.value)
 
     def at(self, fd: int, length: int) -> int:
-        """The value at an earlier length, by the open file for what lies behind the last whole block."""
+        """The value at an earlier length; the open file gives what follows the last complete block before it."""
         block = length // BLOCK
         return zlib.crc32(files.read_fd(fd, block * BLOCK, length % BLOCK), self._marks[block])
 
     def differs_at(self, fd: int) -> tuple[int, int] | None:
-        """The bytes, from and to, where the open file no longer says what was taken in; None where it does.
+        """From which to which byte the open file is not what was added; None where no difference was found.
 
-        Looks at the last block and at one other, each time the next one.
+        Examines the last block and one other, the next one at each call.
         """
         last = max(0, self.length - 1) // BLOCK
         following = (self._next_block + 1) % (last + 1)

@@ -1,7 +1,8 @@
 """Editors that have the status file open, known by the files that they leave beside it.
 
-An editor that finds the file changed since it read it asks, and vim refuses when that happens while it saves. So the
-projection leaves the file alone while an editor has it open, up to a bound: other tools read an old file meanwhile.
+An editor that finds that the file has changed since it was read asks, and vim refuses when that happens while it saves.
+So the projection leaves the file alone while an editor has it open, up to a limit: other tools read an old file
+meanwhile.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from typing import Final
 from dispatcher.base.host import is_gone
 from dispatcher.base.mounts import mount_of
 
-# An editor in which nothing was typed for so long is waited for no longer (vim and nano write what was typed at the
-# latest after seconds), and neither is one that has kept the file from being written for so long in all.
+# How long to wait for an editor in which nothing is typed (vim and nano write what was typed after a few seconds), and
+# for one in all.
 IDLE_S: Final = 180.0
 TOTAL_S: Final = 600.0
 # A swap file of vim or nano begins with `b0`; pid and host name of its editor stand at these bytes.
@@ -29,7 +30,7 @@ _Version = tuple[int, int, int]
 
 
 def editor_files(path: Path) -> list[str]:
-    """The names of the files by which editors say that they have `path` open.
+    """The names of the files that show that an editor has `path` open.
 
     vim and nano (`set locking`): `.NAME.swp`, `.swo` and so on. Emacs: `.#NAME`, a link to nowhere, once the text was
     changed, and `#NAME#` with what was typed.
@@ -42,7 +43,7 @@ def editor_files(path: Path) -> list[str]:
 
 
 class Editors:
-    """What the process knows of the editors that have the status file open, from one look to the next."""
+    """The editors that have the status file open, remembered from one call to the next."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -51,9 +52,9 @@ class Editors:
         self._since_s: float | None = None
 
     def to_wait_for(self) -> str:
-        """The file of an editor that is worth waiting for; empty when the status file may be written."""
+        """The file of an editor to wait for; empty when the status file may be written."""
         now_s = time.monotonic()
-        self._seen = dict(self._look(now_s))
+        self._seen = dict(self._scan(now_s))
         active = [name for name, (_, changed_s) in self._seen.items() if now_s - changed_s < IDLE_S]
         if not active:
             self._since_s = None
@@ -63,11 +64,11 @@ class Editors:
         return active[0] if now_s - self._since_s < TOTAL_S else ""
 
     def was_written(self) -> None:
-        """The status file has been written: from now on an editor may be waited for anew."""
+        """The status file was written: an editor may be waited for again."""
         self._since_s = None
 
-    def _look(self, now_s: float) -> Iterator[tuple[str, tuple[_Version, float]]]:
-        """Every editor's file with when it changed last, by this process's clock."""
+    def _scan(self, now_s: float) -> Iterator[tuple[str, tuple[_Version, float]]]:
+        """Every editor's file, with the time of its last change by this process's monotonic clock."""
         for name in editor_files(self._path):
             path = self._path.parent / name
             try:
@@ -81,7 +82,7 @@ class Editors:
             if known is not None and known[0] == version:
                 yield name, known
                 continue
-            # The clock of a file server may be wrong: there it counts from when this host has seen the change.
+            # The clock of a file server may be wrong: there the time counts from when this host sees the change.
             age_s = 0.0 if self._is_network else max(0.0, time.time() - found.st_mtime)
             yield name, (version, now_s - age_s)
 
@@ -106,9 +107,9 @@ def _is_of_a_dead_editor(path: Path) -> bool:
 
 
 def waiting_note(path: Path, editor: str) -> str:
-    """What a person should know while `editor`, a file beside `path`, keeps it from being written."""
+    """The notice for people while `editor`, a file beside `path`, keeps it from being written."""
     return (
-        f"{path} is open in an editor ({editor}): it is not brought up to date until the editor has closed it, nothing "
-        f"was typed there for {IDLE_S / 60:.0f} minutes, or {TOTAL_S / 60:.0f} minutes are over. What is saved there "
-        "counts; the commands of dispatcher read the journal and are current"
+        f"{path} is open in an editor ({editor}): it is not updated until the editor has closed it, nothing was typed "
+        f"for {IDLE_S / 60:.0f} minutes, or {TOTAL_S / 60:.0f} minutes are over. What is saved there counts; the "
+        "commands of dispatcher read the journal and are current"
     )

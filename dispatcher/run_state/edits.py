@@ -1,8 +1,8 @@
-"""What a person changed in the status file, told apart from what is merely old. Pure.
+"""What a person changed in a line of the status file, as opposed to what is merely old. Pure.
 
-Every difference between a line and the record of the same `rev` is an edit. A line whose `rev` is older than the record
-and which equals the record of that `rev` is simply stale: the newer record stands. So a script that rewrites the whole
-file with one line changed changes one line, whatever happened meanwhile.
+Every difference between a line and the record of the same `rev` is an edit. A line that equals the record of an older
+`rev` is stale and changes nothing. So a script that rewrites the whole file with one line changed changes one job,
+whatever has happened meanwhile.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from dispatcher.run_state.status_file import TIMES, whole_second
 
 # A person may set these; the other known fields belong to the dispatchers.
 _EDITABLE = frozenset({"state", "priority", "desired", "retry_at"})
-# What a new start of an entry begins without.
+# The fields that a requeued job begins without.
 FRESH_START: Final = Change(
     pod=None, pid=None, gpu=None, started_at=None, host=None, finished_at=None, exit_code=None, reason=None, error=None,
     outlet=None, handle=None, external=None, desired=None, retries=None, requeues=None, retry_at=None, backoff=None,
@@ -44,7 +44,7 @@ FRESH_START: Final = Change(
 
 
 class Fault(enum.Enum):
-    """What is wrong with a line, where many lines of one file are refused as one."""
+    """Why a line is refused, as far as many such lines of one file become one refusal."""
 
     OTHER = enum.auto()
     TOO_OLD = enum.auto()
@@ -54,7 +54,8 @@ class Fault(enum.Enum):
 class Outcome(msgspec.Struct, frozen=True):
     """What becomes of one line: a change of the record (`event`, `change`, `extra`), or a refusal (`why`).
 
-    `applied` is what the person changed, to be remembered: the file may be read again before it is written anew.
+    `applied` is what the person changed. The journal keeps it, because the file may be read again before it is
+    replaced.
     """
 
     job: str
@@ -68,16 +69,16 @@ class Outcome(msgspec.Struct, frozen=True):
     applied: AppliedEdit | None = None
 
     def fields(self) -> dict[str, Any]:
-        """All fields that change, those of people too."""
+        """All fields that change, also those that people have added."""
         return {**self.change.fields(), **self.extra}
 
 
 class MergeContext(msgspec.Struct, frozen=True):
-    """What a line is judged by.
+    """What the lines of a status file are compared with.
 
     `born` is the `seq` at which a job got its record, `seq` that of the newest change, `projected` the one that the
     status file showed when it was written last. `base_of(job, rev)` is the record as it was at `rev`, None when the
-    journal does not go back so far. `applied` is what was taken in before of a job's line of the same `rev`.
+    journal does not go back so far. `applied` are the edits of a job's line that were applied before.
     """
 
     records: Mapping[str, Record]
@@ -92,8 +93,8 @@ class MergeContext(msgspec.Struct, frozen=True):
 def adopt(lines: Mapping[str, Mapping[str, Any]], *, is_foreign: bool = False) -> list[Outcome]:
     """The records of a status file that comes without a journal.
 
-    A line that makes no record is refused, and its job held: what has been done or runs must not be claimed anew.
-    `is_foreign`: no dispatcher of this workspace has written the file.
+    A line that makes no record is refused, and its job is held, because it may be done or running and must not be
+    claimed. `is_foreign`: no dispatcher of this workspace has written the file.
     """
     outcomes = []
     for job, line in lines.items():
@@ -104,24 +105,24 @@ def adopt(lines: Mapping[str, Mapping[str, Any]], *, is_foreign: bool = False) -
         change, extra = (Change(state=State.HELD), {}) if why else split(fields)
         outcomes.append(Outcome(job, Event.ADOPTED, change, extra))
         if why:
-            outcomes.append(_refuse(job, line, f"{why}; the job is held until you say what it is"))
+            outcomes.append(_refuse(job, line, f"{why}; the job is held until the line is corrected"))
     return outcomes
 
 
-def merge_line(job: str, line: Mapping[str, Any], known: MergeContext) -> Outcome | None:
-    """What one line of a status file that somebody saved changes; None for nothing."""
-    record = known.records.get(job)
+def merge_line(job: str, line: Mapping[str, Any], context: MergeContext) -> Outcome | None:
+    """What one line of a saved status file changes; None for nothing."""
+    record = context.records.get(job)
     rev = line.get("rev", 0 if record is None else record.rev)
     if type(rev) is not int or rev < 0:
         return _refuse(job, line, f"rev {rev!r} is no line number; leave rev as it is")
     if record is None:
-        return _merge_unknown(job, line, rev, known)
-    if rev > known.seq and record.state not in IN_FLIGHT:
-        # The journal has lost its end (a cut file): the status file knows more than it.
+        return _merge_unknown(job, line, rev, context)
+    if rev > context.seq and record.state not in IN_FLIGHT:
+        # The journal has lost its end (a cut file): the status file is newer.
         return _adopt_line(job, line)
-    base = record if rev >= record.rev else known.base_of(job, rev)
+    base = record if rev >= record.rev else context.base_of(job, rev)
     if base is not None:
-        return _merge_known(job, line, base, record, known)
+        return _merge_known(job, line, base, record, context)
     if not any(_difference(line, record)):
         return None
     why = f"the line is older than the journal (rev {rev}): edit it as it is now"
@@ -129,47 +130,47 @@ def merge_line(job: str, line: Mapping[str, Any], known: MergeContext) -> Outcom
 
 
 def _merge_known(
-    job: str, line: Mapping[str, Any], base: Record, record: Record, known: MergeContext
+    job: str, line: Mapping[str, Any], base: Record, record: Record, context: MergeContext
 ) -> Outcome | None:
     """A line of a job whose record was `base` when the line was written."""
     changed, removed = _difference(line, base)
-    before = _applied_before(job, line, known)
+    before = _applied_before(job, line, context)
     changed = {key: value for key, value in changed.items() if key not in before or not _same(value, before[key])}
     removed = {key for key in removed if before.get(key, "") is not None}
-    outcome = _judge(job, line, changed, removed, base, record) if changed or removed else None
+    outcome = _decide(job, line, changed, removed, base, record) if changed or removed else None
     if outcome is None or outcome.event is Event.REFUSED:
         return outcome
     fields = {**before, **changed, **dict.fromkeys(removed)}
     return msgspec.structs.replace(outcome, applied=AppliedEdit(line.get("rev", 0), fields))
 
 
-def _applied_before(job: str, line: Mapping[str, Any], known: MergeContext) -> Mapping[str, Any]:
-    """What was taken in of this line already.
+def _applied_before(job: str, line: Mapping[str, Any], context: MergeContext) -> Mapping[str, Any]:
+    """The changes of this line that were applied before.
 
-    The file may be examined again before it is written anew (an editor saves it twice, another line is broken): the
-    same edit must not requeue a job twice. Once the file has been written anew, a line without `rev` is a new edit.
+    The file may be read again before it is replaced (an editor saves it twice, another line cannot be parsed), and the
+    same edit must not requeue a job twice. After the file was replaced, a line without `rev` is a new edit.
     """
-    applied = known.applied.get(job)
-    if applied is None or applied.rev != line.get("rev", 0) or (applied.rev == 0 and applied.seq <= known.projected):
+    applied = context.applied.get(job)
+    if applied is None or applied.rev != line.get("rev", 0) or (applied.rev == 0 and applied.seq <= context.projected):
         return {}
     return applied.fields
 
 
-def _merge_unknown(job: str, line: Mapping[str, Any], rev: int, known: MergeContext) -> Outcome | None:
+def _merge_unknown(job: str, line: Mapping[str, Any], rev: int, context: MergeContext) -> Outcome | None:
     """A line of a job that has no record."""
-    base = known.base_of(job, rev) if 0 < rev <= known.seq else None
+    base = context.base_of(job, rev) if 0 < rev <= context.seq else None
     if base is not None:
-        # A copy from before the job was forgotten: it must not bring the job back.
-        gone = "the job has been forgotten meanwhile; without rev the line adds it anew"
+        # A copy from before the record was deleted must not bring it back.
+        gone = "the record was deleted meanwhile; remove rev from the line to add the job again"
         return _refuse(job, line, gone) if any(_difference(line, base)) else None
     # A line of a later change comes from a journal that has lost its end.
-    if rev <= known.seq and not known.in_manifest(job):
+    if rev <= context.seq and not context.in_manifest(job):
         return _refuse(job, line, "unknown job", Fault.UNKNOWN_JOB)
     state = line.get("state")
     if external.is_claim(line):
         return _adopt_line(job, external.adopted_fields(line))
     if state in (State.SUBMITTED, State.RUNNING):
-        return _refuse(job, line, f"an entry cannot be made {state!r} by hand; write queued, held or abandoned")
+        return _refuse(job, line, f"a job cannot be set to {state!r} by hand; write queued, held or abandoned")
     return _adopt_line(job, line)
 
 
@@ -180,30 +181,30 @@ def _adopt_line(job: str, line: Mapping[str, Any]) -> Outcome:
 
 
 def _difference(line: Mapping[str, Any], base: Record) -> tuple[dict[str, Any], set[str]]:
-    """The fields that the line has otherwise than `base`, and those of people that it lacks."""
+    """The fields in which the line differs from `base`, and those that a person has removed from it."""
     old = base.fields()
     changed = {}
     for key, value in line.items():
         if key == "rev":
             continue
-        # A default that is written out says nothing new: `"retries": 0`.
+        # A default that is written out changes nothing: `"retries": 0`.
         unset = key not in old and key in DEFAULTS and _same(value, DEFAULTS[key])
         if not unset and not _same_field(key, value, old.get(key)):
             changed[key] = value
-    # Fields of ours that a person leaves out come back by themselves: `{"state": "queued"}` is a fair way to requeue.
+    # Our own fields may be left out: `{"state": "queued"}` is a valid way to requeue a job.
     removed = {key for key in old if key not in line and (key not in FIELD_NAMES or key in ("priority", "desired"))}
     return changed, removed
 
 
 def _same_field(key: str, one: Any, other: Any) -> bool:
-    """Equal values of a field: the status file shows times without the milliseconds that the journal has."""
+    """Whether values of a field are equal: the status file shows times without the journal's milliseconds."""
     if key in TIMES and isinstance(one, str) and isinstance(other, str):
         return whole_second(one) == whole_second(other)
     return _same(one, other)
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Equal as JSON values: `true` is not 1, but 1.0 is 1 (some tools write it so)."""
+    """Whether JSON values are equal: `true` is not 1, but 1.0 is (some tools write it so)."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, Mapping) and isinstance(other, Mapping):
@@ -213,18 +214,18 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _judge(
+def _decide(
     job: str, line: Mapping[str, Any], changed: dict[str, Any], removed: set[str], base: Record, record: Record
 ) -> Outcome | None:
     told = external.decide(line, changed, base, record)
     if told is not None:
-        return _told(job, line, changed, told, record)
+        return _external_outcome(job, line, changed, told, record)
     for key, value in changed.items():
         if key in FIELD_NAMES and key not in _EDITABLE and value is not None:
-            return _refuse(job, line, f"{key} was changed to {value!r}; only the dispatchers write {key}")
+            return _refuse(job, line, f"{key} was changed to {value!r}; only dispatchers may change {key}")
     fields: dict[str, Any] = {key: value for key, value in changed.items() if key not in FIELD_NAMES}
     fields.update(dict.fromkeys(removed))
-    why = _set_plain(fields, changed)
+    why = _set_editable(fields, changed)
     if why:
         return _refuse(job, line, why)
     event = Event.EDITED
@@ -238,30 +239,28 @@ def _judge(
             return _refuse(job, line, decision.refused)
         event = decision.event or event
         fields = {**decision.change.fields(), **fields}
-    return _changing(job, line, event, fields, record)
+    return _outcome(job, line, event, fields, record)
 
 
-def _told(
+def _external_outcome(
     job: str, line: Mapping[str, Any], changed: Mapping[str, Any], told: Decision, record: Record
 ) -> Outcome | None:
-    """What somebody outside says of the run of an entry, and fields of people beside it."""
+    """The outcome of a line about an external run, with the fields that people have added to it."""
     if told.refused:
         return _refuse(job, line, told.refused)
     plain = {key: value for key, value in changed.items() if key not in FIELD_NAMES}
-    return _changing(job, line, told.event or Event.EDITED, {**told.change.fields(), **plain}, record)
+    return _outcome(job, line, told.event or Event.EDITED, {**told.change.fields(), **plain}, record)
 
 
-def _changing(
-    job: str, line: Mapping[str, Any], event: Event, fields: dict[str, Any], record: Record
-) -> Outcome | None:
-    """The outcome without what the record says already: a file that is looked at twice changes a record once."""
+def _outcome(job: str, line: Mapping[str, Any], event: Event, fields: dict[str, Any], record: Record) -> Outcome | None:
+    """The outcome, without what the record says already: a file that is read twice changes a record once."""
     known = record.fields()
     fields = {key: value for key, value in fields.items() if not _same_field(key, value, known.get(key))}
     return Outcome(job, event, *split(fields), line=_text(job, line)) if fields else None
 
 
-def _set_plain(fields: dict[str, Any], changed: Mapping[str, Any]) -> str:
-    """Take over the fields that a person may simply set; why one cannot be used, empty when all can."""
+def _set_editable(fields: dict[str, Any], changed: Mapping[str, Any]) -> str:
+    """Add the fields that a person may set freely to `fields`; why one cannot be used, empty when all can."""
     for key, kind, expected in (("priority", int, "a whole number"), ("retry_at", str, "a time or null")):
         if key not in changed:
             continue
@@ -279,34 +278,34 @@ def _set_plain(fields: dict[str, Any], changed: Mapping[str, Any]) -> str:
 
 
 def decide_state(state: State, base: Record, record: Record) -> Decision:
-    """What a person's `state` does to `record`, which was `base` when they looked."""
+    """What becomes of `record`, which was `base` when a person asked for `state`."""
     current = record.state
     if state in MARKABLE:
-        return _marked(state, base, record)
+        return _decide_mark(state, base, record)
     if state not in REQUESTABLE:
         words = ", ".join((*REQUESTABLE, *MARKABLE))
-        return Decision(refused=f"{state} cannot be set by hand (the entry is {current}); one of: {words}")
+        return Decision(refused=f"{state} cannot be set by hand (the job is {current}); write one of: {words}")
     if current in IN_FLIGHT:
-        return _desired_in_flight(state, base, record)
+        return _decide_in_flight(state, base, record)
     if current is state:
-        # Whoever queues what waits for its retry does not want to wait.
+        # A person who queues a job that waits for its retry does not want to wait.
         waits = state is State.QUEUED and record.retry_at is not None
         return decide_at_rest(state) if waits else NOTHING
-    return _desired_at_rest(state, base, current)
+    return _decide_change_at_rest(state, base, current)
 
 
-def _desired_at_rest(state: State, base: Record, current: State) -> Decision:
+def _decide_change_at_rest(state: State, base: Record, current: State) -> Decision:
     if state is State.QUEUED:
         if current is State.DONE and base.state is not State.DONE:
-            return Decision(refused="it has been done meanwhile; set it to queued again to run it once more")
+            return Decision(refused="it has become done meanwhile; set it to queued again to run it once more")
         return decide_at_rest(state)
     if current is State.DONE:
-        return Decision(refused=f"it is done; {state} is only for entries that are not")
+        return Decision(refused=f"it is done; only a job that is not done can be {state}")
     return decide_at_rest(state)
 
 
-def _marked(state: State, base: Record, record: Record) -> Decision:
-    """A person says how an entry ended that no dispatcher has seen ending so."""
+def _decide_mark(state: State, base: Record, record: Record) -> Decision:
+    """A person sets a job to done or failed, whatever the dispatchers have seen."""
     current = record.state
     if current in IN_FLIGHT and not record.external:
         who = f"pod {record.pod} on {record.host or 'an unknown host'}, pid {record.pid or 'unknown'}"
@@ -314,36 +313,38 @@ def _marked(state: State, base: Record, record: Record) -> Decision:
     if current is state:
         return NOTHING
     if current not in IN_FLIGHT and base.state is not current and (base.state in IN_FLIGHT or current is State.DONE):
-        return Decision(refused=f"it has become {current} meanwhile; if it is {state} all the same, set it once more")
+        return Decision(
+            refused=f"it has become {current} meanwhile; to set it to {state} all the same, do so once more"
+        )
     change = Change(state=state, reason=BY_HAND, exit_code=None, error=None, desired=None, retry_at=None)
     return Decision(Event.MARKED, change)
 
 
 def decide_at_rest(state: State) -> Decision:
-    """What a person's `state`, one of REQUESTABLE, does to an entry of which nothing runs."""
+    """What becomes of a job that does not run when a person asks for `state`, one of REQUESTABLE."""
     if state is State.QUEUED:
         return Decision(Event.REQUEUED, FRESH_START | Change(state=state))
     event = Event.HELD if state is State.HELD else Event.ABANDONED
     return Decision(event, Change(state=state, retry_at=None, desired=None))
 
 
-def _desired_in_flight(state: State, base: Record, record: Record) -> Decision:
+def _decide_in_flight(state: State, base: Record, record: Record) -> Decision:
     same_attempt = base.state in IN_FLIGHT and base.attempt == record.attempt
     if not same_attempt:
         if state is State.QUEUED:
-            # Whoever wanted a new start has got one.
+            # The new start that was asked for has happened.
             return NOTHING
         if state is State.HELD:
-            return Decision(refused="it has been started meanwhile; set it to held again to stop it")
+            return Decision(refused="it was started meanwhile; set it to held again to stop it")
     if record.desired is state:
         return NOTHING
     return Decision(Event.REQUESTED, Change(desired=state))
 
 
 def _no_record(fields: Mapping[str, Any]) -> str:
-    """Why these fields make no record; empty when they do."""
+    """Why these fields make no record; empty when they make one."""
     if "state" not in fields:
-        return f"there is no state; write one of: {', '.join((*REQUESTABLE, *MARKABLE))}"
+        return f"state is missing; write one of: {', '.join((*REQUESTABLE, *MARKABLE))}"
     try:
         parse_state(fields["state"])
         make_record(fields)

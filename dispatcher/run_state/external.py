@@ -1,8 +1,8 @@
-"""Attempts outside: run by somebody who is no dispatcher, such as a lab's own script that claims entries by itself.
+"""External runs: jobs that a lab's own script, not a dispatcher, has claimed and runs.
 
-Such a script changes the line of an entry: to `running` with a pid, later to `done` or `failed`. That is honoured: its
-record is `external`, no dispatcher claims it, and none watches it. What it runs cannot be stopped from here, so of two
-who claim one entry at the same moment it is the dispatcher who gives way.
+Such a script changes the line of a job to `running` with a pid, and later to `done` or `failed`. That is honoured: the
+record is `external`, no dispatcher claims the job, and none watches it. Its process cannot be stopped from here, so
+when a script and a dispatcher claim the same job at the same time, the dispatcher gives way.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _RUN: Final = Change(
 _RUN_FIELDS: Final = _RUN.fields().keys()
 # Nothing here knows what an external run runs with.
 _CLEARED: Final = _RUN | Change(external=None, ran_with=None)
-# A script writes down when it started a process a moment before or after it has.
+# A script writes the start time down a moment before or after it starts the process.
 _CLOCK_SLACK_S: Final = 60.0
 
 
 def decide(line: Mapping[str, Any], changed: Mapping[str, Any], base: Record, record: Record) -> Decision | None:
-    """What a line that somebody outside wrote does to `record`, which was `base`; None when it is no such line."""
+    """What a line about an external run does to `record`, which was `base` before; None when it is no such line."""
     if is_unwatched(record):
         return _decide_unwatched(line, changed, base, record)
     begins = "pid" in changed or (base.external and "state" in changed)
@@ -57,41 +57,40 @@ def _decide_unwatched(
 
 
 def is_unwatched(record: Record) -> bool:
-    """Whether somebody outside runs it, as far as its record says."""
+    """Whether the record says that the job runs and no dispatcher watches it."""
     return record.external and record.state in IN_FLIGHT
 
 
 def is_claim(line: Mapping[str, Any]) -> bool:
-    """Whether a line says that somebody runs its entry, under which pid."""
+    """Whether a line says that its job runs, and under which pid."""
     return line.get("state") == State.RUNNING and _has_pid(line)
 
 
 def adopted_fields(line: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a line of a file that no dispatcher wrote: what runs, runs outside."""
+    """The fields of a line of a file that no dispatcher wrote: jobs that run are external."""
     fields = {key: value for key, value in line.items() if key != "rev"}
     return {**fields, "external": True} if fields.get("state") in IN_FLIGHT else fields
 
 
 def _go_on(state: object, changed: Mapping[str, Any], record: Record) -> Decision | None:
-    """The run that was claimed outside has ended, or something about it has changed."""
-    told = {key: value for key, value in changed.items() if key in _RUN_FIELDS}
-    if not told and "state" not in changed:
+    """The external run has ended, or something about it has changed."""
+    described = {key: value for key, value in changed.items() if key in _RUN_FIELDS}
+    if not described and "state" not in changed:
         return None
     if state in MARKABLE or state == State.RUNNING:
-        return _checked(record, {"state": State(str(state)), **told, "desired": None})
+        return _checked(record, {"state": State(str(state)), **described, "desired": None})
     if state == State.QUEUED and "pid" in changed and changed["pid"] is None:
-        # Whoever takes the pid out says that nothing runs any more.
+        # A line without its pid says that nothing runs any more.
         return Decision(Event.REQUEUED, _CLEARED | Change(state=State.QUEUED, desired=None))
     return None
 
 
 def _claim(line: Mapping[str, Any], changed: Mapping[str, Any], base: Record, record: Record) -> Decision:
-    if _is_told_already(line, record):
+    if _is_recorded(line, record):
         return NOTHING
     if record.rev != base.rev and record.state not in (State.QUEUED, State.HELD, *IN_FLIGHT):
         return Decision(
-            refused=f"it has become {record.state} meanwhile, so it was not to be claimed; if it runs all the same, "
-            "stop it"
+            refused=f"it has become {record.state} meanwhile and must not be claimed; if it runs all the same, stop it"
         )
     return _checked(record, {**_run_of(line, changed, record), "state": State.RUNNING})
 
@@ -99,8 +98,8 @@ def _claim(line: Mapping[str, Any], changed: Mapping[str, Any], base: Record, re
 def _claim_and_end(
     state: str, line: Mapping[str, Any], changed: Mapping[str, Any], base: Record, record: Record
 ) -> Decision | None:
-    """It was claimed and has ended between two looks."""
-    if _is_told_already(line, record):
+    """It was claimed and has ended before the file was read."""
+    if _is_recorded(line, record):
         return NOTHING
     if record.state in IN_FLIGHT or record.rev != base.rev:
         return None
@@ -108,14 +107,14 @@ def _claim_and_end(
 
 
 def _run_of(line: Mapping[str, Any], changed: Mapping[str, Any], record: Record) -> dict[str, Any]:
-    told = {key: value for key, value in changed.items() if key in _RUN_FIELDS}
+    described = {key: value for key, value in changed.items() if key in _RUN_FIELDS}
     return {
         **_CLEARED.fields(),
-        **told,
+        **described,
         "pid": line["pid"],
         "desired": None,
         "retry_at": None,
-        # A number of its own: an attempt of ours that runs finds that it is not the entry's any more.
+        # A number of its own shows a running attempt of ours that it is not the current one any more.
         "attempt": record.attempt + 1,
         "external": True,
     }
@@ -133,7 +132,7 @@ def _has_pid(line: Mapping[str, Any]) -> bool:
     return type(line.get("pid")) is int and line["pid"] > 0
 
 
-def _is_told_already(line: Mapping[str, Any], record: Record) -> bool:
+def _is_recorded(line: Mapping[str, Any], record: Record) -> bool:
     return record.external and record.pid == line["pid"] and line.get("started_at") in (None, record.started_at)
 
 
@@ -141,7 +140,7 @@ def _is_told_already(line: Mapping[str, Any], record: Record) -> bool:
 
 
 class Presence(enum.Enum):
-    """What this host can say of the process of an attempt outside."""
+    """What this host knows about the process of an external run."""
 
     HERE = "lives on this host"
     GONE = "does not live any more"
@@ -151,7 +150,7 @@ class Presence(enum.Enum):
 
 
 def presence(record: Record) -> Presence:
-    """Whether the process that the record names lives here; one that began after the record's start is another."""
+    """Whether the process that the record names lives here. One that started later than the record says is another."""
     if record.pid is None:
         return Presence.UNKNOWN
     if record.host not in (None, host_name()):
@@ -159,13 +158,13 @@ def presence(record: Record) -> Presence:
     ticks = start_ticks(record.pid)
     gone = Presence.NOT_HERE if record.host is None else Presence.GONE
     if ticks is None:
-        # It may be another user's, whose processes this one is not shown.
+        # Processes of other users may be hidden.
         return gone if is_gone(record.pid) else Presence.HERE
     import psutil
 
-    said = parse_time(record.started_at)
+    recorded = parse_time(record.started_at)
     began = psutil.boot_time() + ticks / os.sysconf("SC_CLK_TCK")
-    return gone if said is not None and began > said + _CLOCK_SLACK_S else Presence.HERE
+    return gone if recorded is not None and began > recorded + _CLOCK_SLACK_S else Presence.HERE
 
 
 def external_gpus(records: Iterable[tuple[str, Record]]) -> dict[str, str]:

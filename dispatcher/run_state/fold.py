@@ -1,4 +1,4 @@
-"""From journal lines to how things stand now. Pure: the same lines give the same fold on every host."""
+"""The fold of journal lines: records, pauses, refused edits. Pure: the same lines give the same fold on every host."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from dispatcher.run_state.events import (
 from dispatcher.run_state.journal import Line
 from dispatcher.run_state.states import Record, apply, make_record
 
-# How many different entries must fail alike in a row before claiming pauses.
+# How many different jobs must fail alike in a row before claiming is paused.
 STREAK_LENGTH: Final = 5
-# Old versions of records kept in memory, to judge hand edits of a copy that is a few changes old.
+# Old versions of records kept in memory, to compare hand edits of a copy that is a few changes old with.
 _REMEMBERED: Final = 20_000
 
 _HOST: Final = "host:"
 
-# Events by which somebody settles a refused edit of the same entry.
+# Events that settle a refused edit of the same job.
 _SETTLING: Final = frozenset(
     {
         Event.CLEARED, Event.ADOPTED, Event.EDITED, Event.REQUEUED, Event.HELD, Event.ABANDONED, Event.MARKED,
@@ -44,14 +44,12 @@ _PLAIN: Final = frozenset({Event.QUEUED, Event.CLAIMED, Event.SUBMITTED, Event.S
 # Read for every line; in Python 3.11 looking up a member of an enum costs several times a global name.
 _DELETED: Final = Event.DELETED
 _SNAPSHOT: Final = Event.SNAPSHOT
-# How an attempt ends that says something of its method, its GPU or its host.
+# Ends of attempts that count for or against their method, GPU or host.
 _ENDINGS: Final = frozenset({Event.DONE, Event.FAILED, Event.RETRIED, Event.AUTO_REQUEUED})
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """Claiming of a method (`fft`), on a GPU (`gpu:NAME:3`) or on a host (`host:NAME`) is paused until
-    `dispatcher unpause SCOPE`.
-    """
+    """Claiming of a method (`fft`), on a GPU (`gpu:NAME:3`) or on a host (`host:NAME`) is paused."""
 
     scope: str
     why: str
@@ -59,7 +57,7 @@ class Pause(msgspec.Struct, frozen=True):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """A hand edit that could not be used; `line` is what was written, `job` is empty for the file as a whole."""
+    """A hand edit that could not be used. `line` is what was written; `job` is empty for the file as a whole."""
 
     job: str
     line: str
@@ -68,7 +66,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 def host_scope(host: str) -> str:
-    """The scope in which claims on all of a host are paused."""
+    """The scope of all claims on a host."""
     return f"{_HOST}{host}"
 
 
@@ -78,9 +76,7 @@ def gpu_scope(host: str, index: int | str) -> str:
 
 
 def signature(error: str | None, reason: str | None, job: str = "") -> str:
-    """What is the same in the same failure of different entries: the reason as it is, and the error line without ids,
-    numbers and paths.
-    """
+    """What the same failure of different jobs has in common: the reason, and the error without ids, numbers, paths."""
     text = error or ""
     if job:
         text = re.sub(rf"(?<![\w-]){re.escape(job)}(?![\w-])", "<job>", text)
@@ -91,7 +87,11 @@ def signature(error: str | None, reason: str | None, job: str = "") -> str:
 
 
 class Fold:
-    """All records and what else the journal says, after line `seq`."""
+    """Everything that the journal says after line `seq`.
+
+    `born` is the `seq` at which a job got its record; `applied_edits` are the hand edits of the current lines of the
+    status file; `touched` are the jobs whose records have changed since `drain_touched`.
+    """
 
     def __init__(self) -> None:
         self.seq = 0
@@ -116,7 +116,7 @@ class Fold:
             self.seq = line.seq
 
     def extend_in_bulk(self, lines: Iterable[Line]) -> None:
-        """The same for many lines: each record is built once, and no old versions are remembered."""
+        """As `extend`, for many lines: each record is built once, and old versions are not remembered."""
         fields: dict[str, dict[str, Any]] = {}
         for line in lines:
             job = line.job
@@ -143,7 +143,7 @@ class Fold:
         self.touched.update(fields)
 
     def version(self, job: str, rev: int) -> Record | None:
-        """The record of `job` as it was at `rev`, if it is still remembered."""
+        """The record of `job` as it was at `rev`; None when it is not remembered any more."""
         current = self.records.get(job)
         if current is not None and current.rev == rev:
             return current
@@ -153,7 +153,7 @@ class Fold:
         """Undo changes of a record whose lines were never written."""
         current = self.records.get(job)
         if current is not None and current is not record:
-            # The next line will bear this number, and may be another job's.
+            # The next line gets this number, and may be of another job.
             self._versions.pop((job, current.rev), None)
         if record is None:
             self.records.pop(job, None)
@@ -221,7 +221,7 @@ class Fold:
             self.streaks[before.scope] = before.streak
 
     def _count_streaks(self, line: Line, blame: Blame) -> None:
-        """Count the end of an attempt as a success or a failure in a row, in the scopes that `blame` names."""
+        """Count the end of an attempt in the scopes of `blame`: a success ends a streak, a failure extends it."""
         method = blame.method
         for scope in blame.scopes:
             is_host = scope.startswith(_HOST)
@@ -244,12 +244,12 @@ class Fold:
 
 
 def _birth(line: Line) -> int:
-    """The `seq` at which a record came to be, which a snapshot repeats."""
+    """The `seq` at which a job got its record; a snapshot repeats it."""
     return line.read(SnapshotData).born if line.event is _SNAPSHOT else line.seq
 
 
 def snapshot(fold: Fold, at: str, by: str) -> Iterator[Line]:
-    """Lines from which a new fold comes to stand as `fold` does; all bear its `seq`."""
+    """Lines from which a new fold becomes equal to `fold`; all of them have its `seq`."""
 
     def line(note: Note, when: str = at, job: str | None = None) -> Line:
         return Line(seq=fold.seq, at=when, by=by, event=note.event, job=job, data=note.as_json())
@@ -266,7 +266,7 @@ def snapshot(fold: Fold, at: str, by: str) -> Iterator[Line]:
 
 
 def pause_reason(streak: Streak, scope: str) -> str | None:
-    """Why claiming within `scope` should pause, if it should."""
+    """Why claiming within `scope` should be paused; None when it should not."""
     if len(streak.jobs) < STREAK_LENGTH:
         return None
     names = ", ".join(streak.jobs)

@@ -1,4 +1,4 @@
-"""One generation of the journal, read whole; and how a file of the journal comes to be."""
+"""One generation of the journal: reading all of it, and creating the first."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK
 
 @dataclass(frozen=True)
 class Generation:
-    """One file of the journal; `start` is where the header ends."""
+    """One file of the journal; `start` is the offset at which the header ends."""
 
     number: int
     path: Path
@@ -30,7 +30,7 @@ class Generation:
 
     @classmethod
     def read(cls, layout: Layout, number: int) -> Generation:
-        """Raises FormatError for a foreign or newer file, DamagedJournalError when the header is not whole."""
+        """Raises FormatError for a foreign or newer file, DamagedJournalError when the header is incomplete."""
         path = layout.journal(number)
         data = journal.read_generation(layout, number)
         start = data.find(b"\n") + 1
@@ -41,7 +41,7 @@ class Generation:
         return cls(number, path, journal.parse_header(data[:start], path), data, start)
 
     def snapshot(self) -> tuple[list[Line], int]:
-        """The lines that say how things stood at the start, and where they end."""
+        """The lines of the snapshot, and the offset at which they end."""
         end = self.start
         for _ in range(self.header.records):
             end = self.data.find(b"\n", end) + 1
@@ -51,19 +51,19 @@ class Generation:
 
 
 def encode_generation(header: Header, lines: Iterable[Line]) -> bytes:
-    """A header and the lines behind it, as they stand in a file."""
+    """A header and the lines after it, as they are in a file."""
     return b"\n".join([journal.encode(header), *map(journal.encode, lines), b""])
 
 
 def publish(path: Path, data: bytes) -> bool:
-    """Create the first generation whole and durable; False when somebody else has created it meanwhile."""
+    """Create the first generation atomically and durably; False when another process has created it meanwhile."""
     temporary = files.temporary_name(path)
     try:
         with files.creating(temporary) as fd:
             files.write_all(fd, data, 0)
             os.fsync(fd)
         try:
-            # Unlike a rename, a link never replaces a journal that this host was not shown.
+            # Unlike a rename, a link never replaces a journal that this host is not shown.
             os.link(temporary, path)
         except FileExistsError:
             return False

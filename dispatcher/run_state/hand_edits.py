@@ -1,4 +1,4 @@
-"""Taking in what people did to the status file: looking whether it was saved, judging it, recording it."""
+"""Applying what people did to the status file: notice that it was saved, compare it, record the edits."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def identity_of(fd: int) -> Identity:
 class HandEdits:
     """The status file as the place where people make changes.
 
-    `problem` says what is wrong with the file when it cannot be read; `examined` is the file that was looked at last,
-    `missing` whether there was none.
+    `problem` says what is wrong with the file when it cannot be read. `examined` is the file that was read last;
+    `missing`: there was none.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class HandEdits:
         return None if found is None else (found.st_ino, found.st_size, found.st_mtime_ns)
 
     def take_in(self, tx: Transaction, expected: Identity | None, projected: int) -> Identity | None:
-        """Under the lock: record what people did, unless the file is `expected` (the projection, of `projected`).
+        """Under the lock: record what people did, unless the file is `expected`: the projection, showing `projected`.
 
-        What is to be expected from now on when the file was taken in; None when there was nothing to take in.
+        The identity to expect from now on; None when there was nothing to record or the file cannot be read.
         """
         identity = self.identity()
         self.missing = identity is None
@@ -84,7 +84,7 @@ class HandEdits:
         outcomes = self.find_edits(data, projected=projected) if data is not None else None
         self.apply(tx, outcomes or [], data or b"")
         if outcomes is None or self.problem is not None:
-            # What cannot be read of it is the person's: the file is left alone until they have corrected it.
+            # The file is left alone until its author has corrected what cannot be read.
             self.examined = settled
             return None
         self.examined = identity
@@ -105,14 +105,14 @@ class HandEdits:
                 tx.note(Refused(why=outcome.why, line=shown), job=outcome.job or None, by=who)
 
     def read(self, projected: int) -> list[edits.Outcome] | None:
-        """What the status file changes, as `judge` says it."""
+        """What the status file changes; see `find_edits`."""
         data = self._read()
         return None if data is None else self.find_edits(data, projected=projected)
 
     def find_edits(self, data: bytes, *, projected: int = 0, is_whole: bool = True) -> list[edits.Outcome] | None:
-        """What `data`, a status file that somebody saved, changes; `problem` says what of it cannot be read.
+        """What `data`, a saved status file, changes; `problem` says what of it cannot be read.
 
-        None when nothing of it can. `is_whole`: a job that has no line in it has lost it.
+        None when nothing of it can. `is_whole`: a job without a line in it has lost its line.
         """
         name = str(self.layout.status_file)
         try:
@@ -123,7 +123,7 @@ class HandEdits:
         self.problem = f"{_broken_text(name, lines.broken)}. {_SUSPENDED}" if lines.broken else None
         fold = self._replica.fold
         old = _OldVersions(self.layout, fold, lines.jobs)
-        known = edits.MergeContext(
+        context = edits.MergeContext(
             records=fold.records,
             born=fold.born,
             seq=fold.seq,
@@ -133,10 +133,10 @@ class HandEdits:
             in_manifest=self._asked_once(),
         )
         # A file that is cut off, or still being written, has lost no line.
-        return merge(lines.jobs, known, is_whole=is_whole and not lines.broken)
+        return merge(lines.jobs, context, is_whole=is_whole and not lines.broken)
 
     def _asked_once(self) -> Callable[[str], bool]:
-        """Whether a manifest has a job, for all lines of a file: manifests are looked at for the first unknown one."""
+        """Whether a manifest has a job. Manifests are read once for all lines of a file, and only if one is unknown."""
         if self.manifest_jobs is None:
             return lambda _: True
         jobs = functools.cache(self.manifest_jobs)
@@ -147,14 +147,14 @@ class HandEdits:
         try:
             data = files.read_fresh(self.layout.status_file)
         except OSError as error:
-            # Somebody's editor has saved it with permissions of its own: no reason to stop.
+            # An editor has saved it with permissions of its own: no reason to stop.
             self.problem = f"{files.storage_error(error, 'reading', self.layout.status_file)}. {_GOING_ON}"
             return None
-        # It was removed this moment: the next look sees that it is missing.
+        # It was removed at this moment: the next transaction finds that it is missing.
         return b"{}" if data is None else data
 
     def _settled(self, identity: Identity) -> Identity:
-        """The identity by which this very content is known again; none ever equals it when that cannot be said yet."""
+        """The identity of this content; one that no file ever has while another save could still get the same."""
         tick_ns = _NETWORK_TICK_NS if self._replica.network else _TICK_NS
         inode, size, mtime_ns = identity
         return identity if abs(time.time_ns() - mtime_ns) > tick_ns else (inode, size, 0)
@@ -171,12 +171,12 @@ class HandEdits:
 
 
 _GOING_ON: Final = (
-    "The dispatchers go on from the journal and leave the file alone: correct it, or `dispatcher status --restore` "
-    "writes it anew and keeps this one under run_state/rejected/"
+    "The dispatchers continue from the journal and leave the file alone: correct it, or let "
+    "`dispatcher status --restore` replace it and keep this one under run_state/rejected/"
 )
 _SUSPENDED: Final = (
-    "All other lines count. The dispatchers leave the file alone, so it is not brought up to date: correct it, or "
-    "`dispatcher status --restore` writes it anew and keeps this one under run_state/rejected/"
+    "All other lines count. The dispatchers leave the file alone and do not update it: correct it, or let "
+    "`dispatcher status --restore` replace it and keep this one under run_state/rejected/"
 )
 _BROKEN_SHOWN: Final = 3
 
@@ -191,9 +191,9 @@ def _broken_text(name: str, broken: Sequence[status_file.BrokenLine]) -> str:
 
 
 class _OldVersions:
-    """Records as they were when somebody made a copy of the status file.
+    """Records as they were when a copy of the status file was made.
 
-    What is not remembered any more is read from the journal, once for all lines: a whole old copy costs one reading.
+    Versions that are not remembered any more are read from the journal, once for all lines of a file.
     """
 
     def __init__(self, layout: Layout, fold: Fold, lines: Mapping[str, Mapping[str, Any]]) -> None:
@@ -221,7 +221,7 @@ class _OldVersions:
                 if line.seq > newest and line.event is not Event.SNAPSHOT:
                     break
                 with contextlib.suppress(FormatError):
-                    # A line of an old generation that cannot be read leaves a gap: then nobody knows that version.
+                    # A line of an old generation that cannot be read leaves a gap: that version stays unknown.
                     older.extend((line,))
                 record = older.records.get(line.job or "")
                 if record is not None and record.rev == wanted[line.job or ""]:
@@ -230,7 +230,7 @@ class _OldVersions:
 
 
 def _owner(layout: Layout) -> str:
-    """The user who owns the status file: as near as one can come to who edited it."""
+    """The owner of the status file, the best guess of who edited it."""
     try:
         uid = os.stat(layout.status_file).st_uid
         return pwd.getpwuid(uid).pw_name

@@ -1,12 +1,12 @@
-"""The journal: lines, files and what a line means. A file is only ever appended to, under the claims lock.
+"""The journal: lines and files. A file is only ever appended to, under the claims lock.
 
     {"format": "dispatcher-journal", "version": 1, "generation": 1, "base_seq": 0, "records": 0, "lock": "flock", ...}
     {"seq": 1, "at": "2026-06-17T22:48:00.123Z", "by": "pod-0", "job": "a", "event": "queued", "set": {...}}
 
-The first line is the header. A later generation begins with `records` lines that say how things stood (a `snapshot`
-for every record, then what is paused, refused or failing in a row), all with `seq` equal to `base_seq`, and goes on
-with the lines after `base_seq`. The generation before it, which the header names, ends with a line whose event is
-`continued` and which names the new one: only that line puts a generation in force, whatever the head says.
+The first line is the header. A later generation begins with a snapshot: `records` lines, all with `seq` equal to
+`base_seq` (a `snapshot` for every record, then pauses, refused edits and streaks of failures). The lines after
+`base_seq` follow. The generation before it, which the header names, ends with a line whose event is `continued` and
+which names the new one: only that line puts a generation in force, whatever the head says.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class Header(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
 
 
 class Line(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
-    """One change. `set` holds the changed fields of the job's record (null removes one); `data` what is no record.
+    """One change. `set` has the changed fields of the job's record (null removes one), `data` everything else.
 
-    `batch` counts the lines that were written together, in the first of them: they count all or not at all.
+    `batch`, in the first of the lines that were written together, is their number: all of them count or none.
     """
 
     seq: int
@@ -69,7 +69,7 @@ class Line(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     batch: int = 1
 
     def read(self, kind: type[_D]) -> _D:
-        """`data` as what the event carries; FormatError when it is something else."""
+        """`data` as the type that belongs to the event. Raises FormatError when it is something else."""
         try:
             return msgspec.convert(self.data or {}, kind)
         except msgspec.ValidationError as error:
@@ -82,7 +82,7 @@ encode = msgspec.json.Encoder().encode
 
 
 def new_header(generation: int, *, base_seq: int, records: int, lock: str, seconds: float, after: int = 0) -> Header:
-    """The first line of a file that is about to be written at a time in seconds."""
+    """The first line of a new file; `seconds` is the time now."""
     return Header(
         format=FORMAT,
         version=VERSION,
@@ -97,14 +97,14 @@ def new_header(generation: int, *, base_seq: int, records: int, lock: str, secon
 
 
 def now_text(seconds: float) -> str:
-    """A time as the journal writes it: UTC, milliseconds."""
+    """A time in seconds since 1970 as the journal writes it: UTC, milliseconds."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def parse_time(text: str | None) -> float | None:
-    """Seconds since 1970 from an ISO 8601 time (UTC when it has no zone); None when it is no time.
+    """Seconds since 1970 from an ISO 8601 time (UTC when it has no zone); None when it cannot be parsed.
 
-    Status files exist whose times have an hour 26: they are shown as unknown.
+    Labs have status files with an hour 26: such times are shown as unknown.
     """
     if not text:
         return None
@@ -116,7 +116,7 @@ def parse_time(text: str | None) -> float | None:
 
 
 def normalized_time(text: str | None) -> str | None:
-    """A time that somebody wrote in any zone, as the journal writes it, so that texts compare; None for no time."""
+    """A time in any zone as the journal writes it, so that texts compare; None when it cannot be parsed."""
     seconds = parse_time(text)
     try:
         return None if seconds is None else now_text(seconds)
@@ -125,7 +125,7 @@ def normalized_time(text: str | None) -> str | None:
 
 
 def parse_header(line: bytes, path: Path) -> Header:
-    """The header; FormatError when the file is not ours or newer, DamagedJournalError when it is garbled."""
+    """The header. Raises FormatError when the file is foreign or newer, DamagedJournalError when it is garbled."""
     try:
         header = _decode_header.decode(line)
     except _UNREADABLE as error:
@@ -144,12 +144,12 @@ def parse_header(line: bytes, path: Path) -> Header:
 
 
 def whole_lines(data: bytes) -> bytes:
-    """The whole lines of `data`: what comes after the last newline was never finished."""
+    """`data` up to the last newline: what follows was never finished."""
     return data[: data.rfind(b"\n") + 1]
 
 
 def parse_lines(data: bytes, path: Path, offset: int) -> list[Line]:
-    """Whole lines that begin at `offset` of `path`."""
+    """Complete lines that begin at `offset` of `path`. Raises DamagedJournalError, which names the line."""
     try:
         return _decode_line.decode_lines(data)
     except _UNREADABLE:
@@ -172,7 +172,7 @@ def parse_lines(data: bytes, path: Path, offset: int) -> list[Line]:
 
 
 def parse_in_parts(data: bytes, path: Path, offset: int) -> Iterator[list[Line]]:
-    """Whole lines that begin at `offset` of `path`, some thousands at a time: a long journal never stands in memory."""
+    """As `parse_lines`, some thousands of lines at a time: a long journal is never decoded as a whole."""
     start = 0
     while start < len(data):
         end = data.rfind(b"\n", start, start + _PART) + 1 or data.find(b"\n", start) + 1 or len(data)
@@ -181,10 +181,10 @@ def parse_in_parts(data: bytes, path: Path, offset: int) -> Iterator[list[Line]]
 
 
 def parse_consecutive(data: bytes, seq: int) -> tuple[list[Line], int]:
-    """Lines that follow `seq` one by one, and their length in bytes; stops at the first that does not.
+    """The lines that follow `seq` one by one, and their length in bytes; stops at the first that does not.
 
-    For what stands beyond the head: its writer died before it could say how much of it counts. Of lines that were
-    written together, a part counts for nothing.
+    For what is beyond the head: its writer died before it could say how much of it counts. An incomplete batch does not
+    count.
     """
     whole = whole_lines(data)
     lines: list[Line] = []
@@ -209,7 +209,7 @@ def parse_consecutive(data: bytes, seq: int) -> tuple[list[Line], int]:
 
 
 def _whole_batches(lines: list[Line]) -> int:
-    """How many of the lines belong to batches that are whole."""
+    """How many of the lines belong to complete batches."""
     start = 0
     while start < len(lines) and start + lines[start].batch <= len(lines):
         start += max(1, lines[start].batch)
@@ -217,7 +217,7 @@ def _whole_batches(lines: list[Line]) -> int:
 
 
 def readable_lines(data: bytes) -> list[Line]:
-    """The lines that can be read among others that cannot."""
+    """The lines of `data` that can be read, among others that cannot."""
     lines = []
     for raw in whole_lines(data).split(b"\n"):
         with contextlib.suppress(*_UNREADABLE):
@@ -226,7 +226,7 @@ def readable_lines(data: bytes) -> list[Line]:
 
 
 def generations(layout: Layout) -> list[int]:
-    """The numbers of all generations, oldest first, compressed ones too."""
+    """The numbers of all generations, compressed ones too, in ascending order."""
     try:
         files.look_at(layout.journal_dir)
         names = os.listdir(layout.journal_dir)
@@ -237,18 +237,18 @@ def generations(layout: Layout) -> list[int]:
 
 
 def compressed(path: Path) -> Path:
-    """The name of a generation that has been compressed."""
+    """The path of a generation after it was compressed."""
     return path.with_name(path.name + ".gz")
 
 
 def read_generation(layout: Layout, generation: int) -> bytes:
-    """A generation's whole content, also when it has been compressed."""
+    """The whole content of a generation, compressed or not."""
     with _opened(layout, generation) as file:
         return file.read()
 
 
 def _opened(layout: Layout, generation: int) -> BinaryIO:
-    """A generation to be read; another process may compress it, and remove the original, at this very moment."""
+    """A generation open for reading. Another process may compress it, and remove the original, at the same time."""
     path = layout.journal(generation)
     with contextlib.suppress(FileNotFoundError):
         if mount_of(path.parent).shows_old_content:
@@ -268,14 +268,14 @@ def _uncached(path: Path) -> BinaryIO:
 
 
 def read_header(layout: Layout, generation: int) -> Header | None:
-    """The first line of a generation; None when it is not whole. Raises FormatError when it is not ours."""
+    """The header of a generation; None when it is incomplete. Raises FormatError when the file is foreign."""
     with _opened(layout, generation) as file:
         line, newline, _ = file.readline(_HEADER_LIMIT).partition(b"\n")
     return parse_header(line, layout.journal(generation)) if newline else None
 
 
 def successor(layout: Layout, generation: int) -> int | None:
-    """The generation that continues this one, if its last line names one."""
+    """The generation that continues this one; None when its last line names none."""
     with _opened(layout, generation) as file:
         if not isinstance(file, gzip.GzipFile):
             file.seek(max(0, file.seek(0, os.SEEK_END) - _HEADER_LIMIT))
@@ -294,13 +294,13 @@ def continued_by(line: Line) -> int:
 
 
 def generations_in_force(layout: Layout) -> list[int]:
-    """The generations that are or were the journal, oldest first: not those whose writer died before they counted."""
+    """The generations that are or were the journal, oldest first, without those that were never put in force."""
     numbers = generations(layout)
     return [number for number in numbers if _came_into_force(layout, number, numbers)]
 
 
 def newest_generation(layout: Layout) -> int | None:
-    """The generation in force as the files themselves tell it, for when the head does not; None without a journal."""
+    """The generation in force according to the files alone, without the head; None without a journal."""
     numbers = generations(layout)
     for number in reversed(numbers):
         if _came_into_force(layout, number, numbers):
@@ -321,14 +321,14 @@ def _came_into_force(layout: Layout, number: int, numbers: list[int]) -> bool:
         return False
     if header is None:
         return False
-    # A generation that somebody has removed to save space cannot tell any more; only old ones are removed.
+    # Old generations may have been removed to save space: then the next one was in force.
     return header.after not in numbers or successor(layout, header.after) == number
 
 
 def history(layout: Layout, jobs: str | Collection[str] | None = None) -> Iterator[Line]:
-    """Every change of every generation in order (of some jobs when named), without what later generations repeat.
+    """Every change of every generation in order, of all jobs or of `jobs`, without the snapshots of later generations.
 
-    Of the oldest generation that is left the snapshot counts too: nothing older says how those records came to be.
+    The snapshot of the oldest generation that is left is included: no older line says how its records came about.
     """
     wanted = {jobs} if isinstance(jobs, str) else jobs
     needle = encode(next(iter(wanted))) if wanted is not None and len(wanted) == 1 else b""

@@ -1,4 +1,4 @@
-"""Which jobs the manifests of a workspace have: all of them share one status file."""
+"""The jobs of all manifests of a workspace, which share one status file."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _Signature = tuple[int, int, int]
 
 
 class ManifestJobs:
-    """The ids of all manifests, read when somebody asks; a file that has not changed is not read twice.
+    """The ids of all manifests, read on demand; a file that has not changed is not read twice.
 
-    `matrix` is the manifest that a pod was started with, when it is another one than the configuration's.
+    `matrix` is the manifest that a pod was started with, if it is not the configuration's.
     """
 
     def __init__(self, config: Config, matrix: Path | None = None) -> None:
@@ -25,7 +25,7 @@ class ManifestJobs:
         self._ids: dict[Path, tuple[_Signature, frozenset[str]]] = {}
 
     def ids(self) -> frozenset[str]:
-        """As the manifests are now. It looks at each of them and at all pods, so ask once for many jobs."""
+        """The ids in the manifests as they are now. Examines all manifests and pods: call it once for many jobs."""
         return frozenset().union(*(self._read(path) for path in self._paths()))
 
     def _paths(self) -> Iterator[Path]:
@@ -36,7 +36,7 @@ class ManifestJobs:
         yield from dict.fromkeys(layout.root / path for path in paths if layout.root / path != layout.status_file)
 
     def _read(self, path: Path) -> frozenset[str]:
-        """Its ids; none when it cannot be read."""
+        """The ids in one manifest; none when it cannot be read."""
         try:
             found = os.stat(path)
             signature = (found.st_ino, found.st_size, found.st_mtime_ns)

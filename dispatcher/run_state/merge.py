@@ -1,7 +1,7 @@
-"""A whole status file that somebody saved: what its lines change, and what is wrong with many of them for one reason.
+"""A whole status file that a person saved: what its lines change, and which are refused together. Pure.
 
-A person makes one mistake at a time, so it is refused once: a job that was renamed is one refusal and not two, and a
-copy that is older than the journal is one refusal and not ten thousand.
+One mistake is one refusal: a renamed job is not two refusals (an unknown job, a missing line), and a copy that is older
+than the journal is not ten thousand.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from dispatcher.run_state.events import Event
 
 # More refusals for one reason than this are one.
 _MANY: Final = 20
-# Among so many ids that begin and end alike the nearest is looked for.
+# The nearest id is searched among so many that begin and end alike.
 _CANDIDATES: Final = 50
 _ADD: Final = "add it to the manifest, then a dispatcher queues it and writes its line"
-_FORGET: Final = "`dispatcher delete JOB` removes one, `abandoned` stops it from being claimed"
+_DELETE: Final = "`dispatcher delete JOB` removes one, `abandoned` stops it from being claimed"
 
 
-def merge(lines: Mapping[str, Mapping[str, Any]], known: MergeContext, *, is_whole: bool = True) -> list[Outcome]:
-    """What a status file that somebody saved changes; `is_whole`: a job that has no line in it has lost it."""
-    outcomes = [outcome for job, line in lines.items() if (outcome := merge_line(job, line, known)) is not None]
-    removed = _removed(lines, known) if is_whole else []
+def merge(lines: Mapping[str, Mapping[str, Any]], context: MergeContext, *, is_whole: bool = True) -> list[Outcome]:
+    """What a saved status file changes. `is_whole`: a job without a line in it has lost its line."""
+    outcomes = [outcome for job, line in lines.items() if (outcome := merge_line(job, line, context)) is not None]
+    removed = _removed(lines, context) if is_whole else []
     unknown = [outcome for outcome in outcomes if outcome.fault is Fault.UNKNOWN_JOB]
     too_old = [outcome for outcome in outcomes if outcome.fault is Fault.TOO_OLD]
     whole = []
@@ -40,28 +40,28 @@ def merge(lines: Mapping[str, Mapping[str, Any]], known: MergeContext, *, is_who
                 "add them to the manifest, then a dispatcher queues them and writes their lines"
             )
         else:
-            refused = [_unknown(outcome, lines, removed, known) for outcome in unknown]
+            refused = [_unknown(outcome, lines, removed, context) for outcome in unknown]
             outcomes += refused
             removed = [job for job in removed if job not in {outcome.job for outcome in refused}]
-    if len(removed) > _MANY or (removed and len(removed) == len(known.records)):
+    if len(removed) > _MANY or (removed and len(removed) == len(context.records)):
         shown = ", ".join(removed[:3])
-        whole.append(f"{len(removed)} lines were removed ({shown}, ...); records are never lost: {_FORGET}")
+        whole.append(f"{len(removed)} lines were removed ({shown}, ...); records are never lost: {_DELETE}")
     else:
-        why = f"the line was removed; records are never lost: {_FORGET}"
+        why = f"the line was removed; records are never lost: {_DELETE}"
         outcomes += [Outcome(job, Event.REFUSED, why=why) for job in removed]
     return [*outcomes, *([Outcome("", Event.REFUSED, why=". ".join(whole))] if whole else [])]
 
 
-def _removed(lines: Mapping[str, Mapping[str, Any]], known: MergeContext) -> list[str]:
-    """The jobs whose lines are gone. A copy that is older than a job cannot have its line."""
+def _removed(lines: Mapping[str, Mapping[str, Any]], context: MergeContext) -> list[str]:
+    """The jobs whose lines were removed. A copy that is older than a job cannot have its line."""
     revs = [rev for line in lines.values() if type(rev := line.get("rev")) is int]
     newest = max(revs, default=0)
-    return [job for job in known.records if job not in lines and known.born.get(job, 0) <= newest]
+    return [job for job in context.records if job not in lines and context.born.get(job, 0) <= newest]
 
 
 def _all_too_old(refused: Sequence[Outcome]) -> str:
     return (
-        f"{len(refused)} lines are older than the journal, so nobody can tell what was changed in them "
+        f"{len(refused)} lines are older than the journal, so it cannot be told what was changed in them "
         f"({_some(refused)}): open matrix_status.json as it is now and edit that"
     )
 
@@ -71,29 +71,29 @@ def _some(refused: Sequence[Outcome]) -> str:
 
 
 def _unknown(
-    outcome: Outcome, lines: Mapping[str, Mapping[str, Any]], removed: Collection[str], known: MergeContext
+    outcome: Outcome, lines: Mapping[str, Mapping[str, Any]], removed: Collection[str], context: MergeContext
 ) -> Outcome:
-    """The refusal of a line whose job no manifest has: a renamed one, when another job has lost its line."""
+    """The refusal of a line whose job is in no manifest: it was renamed if another job has lost its line."""
     rev = lines[outcome.job].get("rev", 0)
-    owner = next((job for job in removed if _has_had(job, rev, known)), "") or _nearest(outcome.job, removed)
+    owner = next((job for job in removed if _has_had(job, rev, context)), "") or _nearest(outcome.job, removed)
     if owner:
         why = (
-            f"unknown job {outcome.job!r}: it stands where {owner} stood, and a job cannot be renamed here. Its record "
-            f"stays under {owner}; under a new id in a manifest it is a new job"
+            f"unknown job {outcome.job!r}: the line was that of {owner}, and a job cannot be renamed here. Its record "
+            f"stays under {owner}; with a new id in a manifest it is a new job"
         )
         return Outcome(owner, Event.REFUSED, why=why, line=outcome.line)
-    near = _nearest(outcome.job, known.records)
+    near = _nearest(outcome.job, context.records)
     meant = f" (did you mean {near!r}?)" if near else ""
     return Outcome(outcome.job, Event.REFUSED, why=f"unknown job: no manifest has it{meant}; {_ADD}", line=outcome.line)
 
 
-def _has_had(job: str, rev: int, known: MergeContext) -> bool:
-    """Whether `rev` is that of a change of this job."""
-    return known.records[job].rev == rev or (0 < rev <= known.seq and known.base_of(job, rev) is not None)
+def _has_had(job: str, rev: int, context: MergeContext) -> bool:
+    """Whether `rev` is the number of a change of this job."""
+    return context.records[job].rev == rev or (0 < rev <= context.seq and context.base_of(job, rev) is not None)
 
 
 def _nearest(job: str, ids: Collection[str]) -> str:
-    """The id that is most like `job`, empty when none is; looks closely only at those that begin and end alike."""
+    """The id that is most like `job`, empty when none is; compares only those that begin and end alike."""
 
     def alike(other: str) -> int:
         return _alike(job, other) + _alike(job[::-1], other[::-1])
@@ -103,5 +103,5 @@ def _nearest(job: str, ids: Collection[str]) -> str:
 
 
 def _alike(one: str, other: str) -> int:
-    """How many characters both begin with."""
+    """The length of the common prefix."""
     return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

@@ -1,4 +1,4 @@
-"""The records as the next transaction will find them: with hand edits, or from a status file alone. Changes nothing."""
+"""The records as the next transaction will find them: with hand edits, or from a status file alone. Read-only."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from dispatcher.run_state.fold import Refusal
 from dispatcher.run_state.states import Record, apply
 from dispatcher.run_state.store import Store
 
-# A dispatcher that replaces the status file between two of our reads looks like a hand edit until we look again.
-_LOOKS: Final = 3
+# A dispatcher that replaces the status file between two reads looks like a hand edit until both are read again.
+_TRIES: Final = 3
 
 
 class Preview(msgspec.Struct, frozen=True):
-    """`edited` are jobs whose hand edits nobody has taken in yet, `adopted` those that only the status file has.
+    """`edited` are jobs with hand edits that were not applied yet, `adopted` those that only the status file has.
 
     `refused` are the edits that will be refused.
     """
@@ -32,10 +32,10 @@ class Preview(msgspec.Struct, frozen=True):
 
 
 def preview(store: Store) -> Preview:
-    """Read everything, change nothing; `store.problem` says what is wrong with the status file."""
+    """Read everything and change nothing; `store.problem` says what is wrong with the status file."""
     store.refresh(to_the_end=True)
     outcomes = _pending(store)
-    for _ in range(_LOOKS):
+    for _ in range(_TRIES):
         seq = store.seq
         if not outcomes:
             break
@@ -54,7 +54,7 @@ def preview(store: Store) -> Preview:
             old = records.get(outcome.job)
             records[outcome.job] = apply(old, outcome.fields(), old.rev if old else 0)
             changed.append(outcome.job)
-    # Without a journal the status file is all there is, and nothing in it is an edit.
+    # Without a journal there is only the status file, and nothing in it is an edit.
     has_journal = store.generation is not None
     return Preview(
         records,
@@ -77,5 +77,5 @@ def _pending(store: Store) -> list[edits.Outcome]:
         store.refuse_unrelated(lines, str(path))
         return edits.adopt(lines)
     except StatusFileError as error:
-        store.problem = f"{error}. Correct it: there is no journal yet, so nothing else knows these jobs"
+        store.problem = f"{error}. Correct it: there is no journal yet, so these jobs are recorded nowhere else"
         return []

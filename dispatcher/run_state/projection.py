@@ -1,9 +1,9 @@
-"""Writing matrix_status.json anew: complete at every moment, never older than what stands there, never over an edit.
+"""Replacing matrix_status.json: complete at every moment, never by an older version, never losing an edit.
 
-The file is rendered and synced outside the lock. Under the lock there is one exchange of names. What the exchange
-brings out is looked at: a person's save that arrived at the last moment is taken in, and so is one that an editor still
-writes into the old file afterwards. Where names cannot be exchanged (NFS), a save by rename in the microseconds between
-opening the old file and renaming over it is not seen.
+The new file is rendered and synced outside the lock; under the lock two names are exchanged. The replaced file is then
+read: a save that arrived at the last moment is applied, and so is one that an editor still writes into the old file
+afterwards. Where names cannot be exchanged (NFS), a save by rename in the microseconds between opening the old file and
+renaming over it is not seen.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from dispatcher.run_state.hand_edits import Identity, identity_of
 from dispatcher.run_state.store import Store
 
 _TRIES: Final = 5
-# An in-place save goes on in the file that it opened, also after we have replaced it; editors are done in this time.
+# A save in place goes on in the file that it opened, also after it was replaced; editors are done in this time.
 _LINGER_S: Final = 10.0
-# As many replaced files are watched at once: each costs a descriptor.
+# The number of replaced files that are watched at once: each costs a descriptor.
 _WATCHED: Final = 64
-# A process that ends waits so long for a save that somebody is in the middle of.
+# How long a process that ends waits for a save that is half written.
 _LAST_WAIT_S: Final = 1.0
-# A refresh may cost at most this part of a process's time.
+# The greatest share of a process's time that writing the file may take.
 _SHARE: Final = 0.05
-# How soon it is noticed that an editor has closed the file.
-_EDITOR_LOOK_S: Final = 0.5
+# How often an open editor is looked for.
+_EDITOR_CHECK_S: Final = 0.5
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
 _NO_EXCHANGE: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTTY})
@@ -44,7 +44,7 @@ _NO_EXCHANGE: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, e
 class Projector:
     """Keeps the status file of one store up to date. `interval_s` bounds how often a large one is written.
 
-    `note` says why the file is not written although it should be; empty when nothing keeps it from being written.
+    `note` says why the file is not written although it should be; empty when nothing prevents it.
     """
 
     def __init__(self, store: Store, interval_s: float = 1.0) -> None:
@@ -67,9 +67,9 @@ class Projector:
             self.write()
 
     def write(self, *, over_editors: bool = False) -> None:
-        """Bring the status file up to date, unless a person has left it in a state that cannot be read.
+        """Update the status file, unless a person has left it in a state that cannot be read.
 
-        While an editor has it open it is left alone for a while; `over_editors`: it is written all the same.
+        While an editor has it open it is left alone for a while; `over_editors`: it is replaced in any case.
         """
         begun = time.monotonic()
         for _ in range(_TRIES):
@@ -77,18 +77,18 @@ class Projector:
                 break
         now = time.monotonic()
         # Small files at once, large ones as often as this share of the time allows.
-        pause_s = _EDITOR_LOOK_S if self.note else min(max((now - begun) / _SHARE, 0.02), 30.0)
+        pause_s = _EDITOR_CHECK_S if self.note else min(max((now - begun) / _SHARE, 0.02), 30.0)
         self._next_s = now + pause_s
 
     def write_before_exit(self) -> None:
-        """Bring the status file up to date for the last time.
+        """Update the status file for the last time.
 
-        With an editor open it is left to a dispatcher that goes on. When there is none, nobody would write it later,
-        and an editor that asks once is better than a file that is never right.
+        With an editor open it is left to another running dispatcher. Without one, no process would write it later, and
+        an editor that asks once is better than a file that is never correct.
         """
-        self.write(over_editors=not self._somebody_goes_on())
+        self.write(over_editors=not self._another_pod_lives())
 
-    def _somebody_goes_on(self) -> bool:
+    def _another_pod_lives(self) -> bool:
         store = self.store
         if not editor_files(store.layout.status_file):
             return False
@@ -101,11 +101,11 @@ class Projector:
         return bool(editor)
 
     def check_replaced(self) -> None:
-        """Take in what somebody has written into a file that was replaced while they had it open."""
+        """Apply what an editor has written into a file that was replaced while it had the file open."""
         now = time.monotonic()
         kept = []
         for retired in self._retired:
-            self._look_at(retired)
+            self._check(retired)
             if now < retired.until_s:
                 kept.append(retired)
             else:
@@ -113,13 +113,13 @@ class Projector:
         self._retired = kept
 
     def close(self) -> None:
-        """Look at the replaced files for the last time; wait for a save that is half written."""
+        """Check the replaced files for the last time; wait for a save that is half written."""
         give_up_s = time.monotonic() + _LAST_WAIT_S
         for retired in self._retired:
-            self._look_at(retired)
+            self._check(retired)
             while retired.half_written and time.monotonic() < give_up_s:
                 time.sleep(0.01)
-                self._look_at(retired)
+                self._check(retired)
             _close(retired.fd)
         if self._retired and not self._exchange_works:
             with contextlib.suppress(OSError):
@@ -127,24 +127,24 @@ class Projector:
         self._retired = []
 
     def recover_leftovers(self) -> None:
-        """Take in and remove what a process of this host that died while it replaced the file has left behind."""
+        """Apply and remove the files that a process of this host left when it died while it replaced the file."""
         path = self.store.layout.status_file
         for leftover in files.leftovers(path.parent):
             if leftover.name.startswith(f".{path.name}."):
                 with contextlib.suppress(FileNotFoundError):
-                    self._take_in_late(leftover.read_bytes())
+                    self._apply_late(leftover.read_bytes())
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(leftover)
 
     def _write_once(self, *, over_editors: bool) -> bool:
-        """Whether the file is current now, or cannot be."""
+        """Whether the file is current now, or cannot be made so."""
         store = self.store
         path = store.layout.status_file
         self.note = ""
         if not over_editors and self._is_left_to_an_editor():
             return True
         with store.transaction():
-            # Taking the lock has brought us up to date and has taken in what people did.
+            # To take the lock is to read the journal and to apply hand edits.
             if store.problem is not None:
                 return True
         seq = store.seq
@@ -152,7 +152,7 @@ class Projector:
         with files.shared_umask(store.layout.root), files.storing("writing", path):
             temporary, identity = _write_temporary(path, data)
         try:
-            # Somebody may have opened it while it was written.
+            # An editor may have opened it while the new one was written.
             if not over_editors and self._is_left_to_an_editor():
                 return True
             with store.transaction():
@@ -170,7 +170,7 @@ class Projector:
         return not store.status_is_stale
 
     def write_over(self, kept: Path) -> Path | None:
-        """Write the status file anew over one that cannot be read; the copy of that one, None if it was corrected."""
+        """Replace a status file that cannot be read; the path of its copy, None if it was corrected meanwhile."""
         store = self.store
         path = store.layout.status_file
         seq = store.seq
@@ -193,11 +193,11 @@ class Projector:
         return kept
 
     def _replace(self, path: Path, temporary: Path) -> None:
-        """Put `temporary` in the place of `path`, and keep an eye on what stood there."""
+        """Put `temporary` in the place of `path`, and watch the file that was there."""
         with files.storing("replacing", path):
             try:
                 if self._exchange(temporary, path):
-                    # Whatever bears the temporary name now is what stood there until this moment.
+                    # The temporary name is now that of the file that was replaced.
                     self._watch(os.open(temporary, os.O_RDONLY | os.O_CLOEXEC))
                     return
                 old = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -208,7 +208,7 @@ class Projector:
             os.rename(temporary, path)
 
     def _watch(self, fd: int) -> None:
-        # What is not as the last transaction has examined it is looked at.
+        # A file that is not as the last transaction has examined it is read again.
         examined = self.store.examined if self.store.problem else self.store.expected_projection
         self._retired.append(_Retired(fd, examined or (0, 0, 0), time.monotonic() + _LINGER_S))
         for retired in self._retired[:-_WATCHED]:
@@ -228,7 +228,7 @@ class Projector:
             return False
         raise OSError(code, os.strerror(code), str(other))
 
-    def _look_at(self, retired: _Retired) -> None:
+    def _check(self, retired: _Retired) -> None:
         try:
             found = identity_of(retired.fd)
             if found == retired.identity and not retired.half_written:
@@ -237,11 +237,11 @@ class Projector:
         except OSError:
             # A file server forgets a removed file that another client had open.
             return
-        retired.half_written = not self._take_in_late(data)
+        retired.half_written = not self._apply_late(data)
         retired.identity = found
 
-    def _take_in_late(self, data: bytes) -> bool:
-        """Take in a file that is not in force any more; False when it cannot be read (yet)."""
+    def _apply_late(self, data: bytes) -> bool:
+        """Apply the edits in a file that was replaced; False when it cannot be read (yet)."""
         store = self.store
         with store.transaction() as tx:
             before = store.problem
@@ -254,7 +254,7 @@ class Projector:
 
 
 class _Retired:
-    """A replaced status file that somebody may still write to."""
+    """A replaced status file that an editor may still write to."""
 
     def __init__(self, fd: int, identity: Identity, until_s: float) -> None:
         self.fd = fd
@@ -279,8 +279,8 @@ def _write_temporary(path: Path, data: bytes) -> tuple[Path, Identity]:
     try:
         with files.creating(temporary) as fd:
             files.write_all(fd, data, 0)
-            # The kernel's file times tick every few milliseconds: with an exact one, a save of the same length within
-            # the same tick is still told apart.
+            # The kernel's file times tick every few milliseconds. With an exact time, a save of the same length within
+            # the same tick can still be told apart.
             now_ns = time.time_ns()
             os.utime(fd, ns=(now_ns, now_ns))
             os.fsync(fd)
@@ -292,7 +292,7 @@ def _write_temporary(path: Path, data: bytes) -> tuple[Path, Identity]:
 
 
 def _keep(path: Path, kept: Path) -> Path:
-    """A copy of `path` as `kept`, on the disk before anything else may happen to it."""
+    """Copy `path` to `kept`, durably before anything else happens to it."""
     os.makedirs(kept.parent, exist_ok=True)
     try:
         data = path.read_bytes()
@@ -306,9 +306,9 @@ def _keep(path: Path, kept: Path) -> Path:
 
 
 def restore(store: Store) -> Path | None:
-    """Write the status file anew although lines of it cannot be read; where the unreadable one is kept.
+    """Replace a status file that cannot be read; where that one is kept, None when all of it can be read.
 
-    None when all of it can be read. Readers find the one file or the other at every moment.
+    Readers find the one file or the other at every moment.
     """
     path = store.layout.status_file
     with store.transaction() as tx:

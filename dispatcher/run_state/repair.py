@@ -1,4 +1,4 @@
-"""Going on from a damaged or cut journal, for `dispatcher doctor --repair`: nothing is thrown away, all is said."""
+"""Repairing a damaged or cut journal, for `dispatcher doctor --repair`: nothing is lost, everything is reported."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from dispatcher.workspace import Layout
 
 
 def repair(store: Store) -> list[str]:
-    """Begin a new generation from what is whole and from newer lines of the status file; what was done, in sentences.
+    """Begin a new generation from the lines that can be read and newer lines of the status file; a report in sentences.
 
-    Empty when the journal is whole. The damaged file is kept in rejected/. Raises FormatError for a journal of a newer
-    version. Where a host is merely shown old data by its filesystem there is nothing to repair: run it on another host.
+    Empty when the journal is intact. The damaged file is kept in rejected/. Raises FormatError for a journal of a newer
+    version. Where a host is merely shown old data by its filesystem, there is nothing to repair: use another host.
     """
     try:
         with store.held():
@@ -47,20 +47,20 @@ def repair(store: Store) -> list[str]:
         lock = _lock(store)
         lock.acquire(120.0)
         try:
-            said = _Repair(layout, store.by).run(lock)
+            report = _Repair(layout, store.by).run(lock)
         finally:
             lock.release()
             lock.close()
     store.close()
     store.refresh()
-    return said
+    return report
 
 
 def _lock(store: Store) -> ClaimsLock:
     try:
         return choose_lock(store.layout, "auto", store.by)
     except DamagedJournalError:
-        # The line that names the kind of lock cannot be read.
+        # The header, which names the kind of lock, cannot be read.
         return ClaimsLock(store.layout.lock_file, HARDLINK if hardlink_is_in_force(store.layout) else "flock", store.by)
 
 
@@ -68,7 +68,7 @@ def _lock(store: Store) -> ClaimsLock:
 class _Repair:
     layout: Layout
     by: str
-    said: list[str] = field(default_factory=list)
+    report: list[str] = field(default_factory=list)
     fold: Fold = field(default_factory=Fold)
     last_seq: int = 0
 
@@ -79,7 +79,7 @@ class _Repair:
         if head is not None:
             self.last_seq = head.seq
         if head is not None and head.generation not in numbers:
-            self.said.append(f"{self.layout.journal(head.generation)} is gone")
+            self.report.append(f"{self.layout.journal(head.generation)} is gone")
         elif damaged:
             self._keep(self.layout.journal(damaged))
         header_is_whole = self._fold_whole_lines(numbers, damaged)
@@ -91,17 +91,17 @@ class _Repair:
             self._end(after, begun, header_is_whole)
         lock.finish_append(begun, checksum.length, checksum.value)
         lock.write_head(Head(generation=begun, length=checksum.length, seq=self.last_seq, checksum=checksum.value))
-        self.said.append(f"{len(self.fold.records)} records stand in {self.layout.journal(begun)} now")
-        return self.said
+        self.report.append(f"{len(self.fold.records)} records are now in {self.layout.journal(begun)}")
+        return self.report
 
     def _keep(self, path: Path) -> None:
         os.makedirs(self.layout.rejected_dir, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             kept = files.write_unique(self.layout.rejected_dir / path.name, path.read_bytes())
-            self.said.append(f"{path} is kept as it was in {kept}")
+            self.report.append(f"{path} was copied to {kept}")
 
     def _fold_whole_lines(self, numbers: list[int], damaged: int) -> bool:
-        """Fold the newest generation whose first line is whole; whether that is the damaged one."""
+        """Fold the newest generation whose first line can be read; whether that is the damaged one."""
         for number in reversed([n for n in numbers if n <= damaged]):
             path = self.layout.journal(number)
             data = journal.read_generation(self.layout, number)
@@ -109,20 +109,20 @@ class _Repair:
             try:
                 header = journal.parse_header(data[:start], path)
             except DamagedJournalError:
-                self.said.append(f"{path}: its first line cannot be read; nothing of it was used")
+                self.report.append(f"{path}: its first line cannot be read, so nothing of it was used")
                 continue
             self.fold.lock_kind = header.lock
             self.fold.seq = header.base_seq
             unread = self._fold_lines(data[start:])
             self.last_seq = max(self.last_seq, self.fold.seq)
-            self.said.append(f"{path}: what is whole goes up to line number {self.fold.seq}")
+            self.report.append(f"{path}: read up to line number {self.fold.seq}")
             if unread:
-                self.said.append(f"{path}: {unread} of its lines could not be read or used")
+                self.report.append(f"{path}: {unread} of its lines could not be read or used")
             return number == damaged
         return False
 
     def _fold_lines(self, data: bytes) -> int:
-        """Fold every line that can be read; how many cannot."""
+        """Fold every line that can be read; the number of those that cannot."""
         unread, base_seq = 0, self.fold.seq
         for raw in data.split(b"\n"):
             if not raw:
@@ -139,19 +139,19 @@ class _Repair:
         return unread
 
     def _adopt_newer(self) -> None:
-        """Lines of the status file that know more than what is left of the journal."""
+        """Adopt lines of the status file that are newer than what is left of the journal."""
         data = files.read_fresh(self.layout.status_file)
         if not data or not data.strip():
             return
         try:
             lines = status_file.parse(data, str(self.layout.status_file))
         except StatusFileError as error:
-            self.said.append(f"{error}. Nothing was taken from it")
+            self.report.append(f"{error}. Nothing was taken from it")
             return
         adopted = [job for job, line in lines.items() if self._adopt(job, line)]
         if adopted:
             names = first_names(adopted, 5)
-            self.said.append(f"{len(adopted)} newer records were taken from {self.layout.status_file}: {names}")
+            self.report.append(f"{len(adopted)} newer records were taken from {self.layout.status_file}: {names}")
 
     def _adopt(self, job: str, line: Mapping[str, Any]) -> bool:
         rev = line.get("rev")
@@ -161,7 +161,7 @@ class _Repair:
         try:
             self.fold.records[job] = make_record(line)
         except FormatError as error:
-            self.said.append(f"{self.layout.status_file}: {job!r}: {error}; the line was left out")
+            self.report.append(f"{self.layout.status_file}: {job!r}: {error}; the line was left out")
             return False
         self.fold.born.setdefault(job, rev)
         self.last_seq = max(self.last_seq, rev)
@@ -186,7 +186,7 @@ class _Repair:
         """Put the new generation in force."""
         path = self.layout.journal(damaged)
         if not header_is_whole:
-            # Only a file that is gone is not asked which generation continues it; the copy is in rejected/.
+            # A generation counts without the `continued` of the one before only if that is gone; it is in rejected/.
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
             return

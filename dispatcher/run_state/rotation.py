@@ -1,9 +1,9 @@
 """Beginning a new generation of the journal, and compressing the old one.
 
-The new file is written outside the lock, under the next free number and with everything up to some line S. Under the
-lock the lines after S follow, and then one line at the end of the old file puts the new one in force. Whoever dies
-before that line leaves a file that nobody follows and that the next rotation removes; whoever dies after it has done
-enough, for everybody finds that line with or without the head.
+The new file is written outside the lock, under the next free number, with everything up to some line S. Under the lock
+the lines after S follow, and then one line at the end of the old file puts the new one in force. A process that dies
+before that line leaves a file that no other process reads, and that the next rotation removes. One that dies after it
+has done enough: all others find that line, with or without the head.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from dispatcher.run_state.journal import Line
 from dispatcher.run_state.locked_journal import LockedJournal
 from dispatcher.workspace import Layout
 
-# A generation is worth its snapshot when reading it costs several times what reading the snapshot costs.
+# A new generation is worth its snapshot when reading the old one costs several times as much as reading that.
 _LINES_PER_RECORD: Final = 4
 _LEAST_LINES: Final = 50_000
 
 
 def is_worthwhile(lines: int, records: int) -> bool:
+    """Whether a generation of so many lines about so many records should be replaced."""
     return lines > _LINES_PER_RECORD * records + _LEAST_LINES
 
 
@@ -76,7 +77,7 @@ def rotate(locked: LockedJournal) -> bool:
 
 
 def continue_with(fd: int, seq: int, by: str, generation: int) -> None:
-    """Under the lock, up to date: end a generation with the line that puts the next one in force."""
+    """Under the lock, and up to date: end a generation with the line that puts the next one in force."""
     end = os.fstat(fd).st_size
     at = journal.now_text(time.time())
     line = Line(seq=seq, at=at, by=by, event=Event.CONTINUED, data=Continued(generation=generation).as_json())

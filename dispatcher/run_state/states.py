@@ -1,7 +1,7 @@
-"""Records, their states and the one transition table. Pure: no files, no clocks.
+"""Records, their states, and the table of possible state changes. Pure: no files, no clocks.
 
-A record is the fold of its journal lines: each line's `set` replaces the fields it names, `null` removes one. Fields
-that people add by hand (`"note": "check LR"`) are kept in `extra` for ever.
+A record is the fold of its journal lines: `set` of each line replaces the fields that it names, and `null` removes
+one. Fields that people add by hand (`"note": "check LR"`), and those of a newer version, are kept in `extra`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dispatcher.errors import FormatError, TransitionError, nearest
 
 
 class State(enum.StrEnum):
-    """Where an entry stands."""
+    """The state of a job."""
 
     QUEUED = "queued"
     SUBMITTED = "submitted"
@@ -31,8 +31,8 @@ IN_FLIGHT = frozenset({State.SUBMITTED, State.RUNNING})
 ENDED = frozenset({State.DONE, State.FAILED, State.ABANDONED})
 
 TRANSITIONS: Mapping[State, frozenset[State]] = {
-    # An entry goes straight to running on a local slot; outlets submit first, and a queue may end what never ran.
-    # What does not run may be set to done or failed by hand.
+    # A local slot runs a job at once; other outlets submit it first, and their queue may end what never ran.
+    # A job that does not run may be set to done or failed by hand.
     State.QUEUED: frozenset({State.SUBMITTED, State.RUNNING, State.HELD, State.ABANDONED, State.DONE, State.FAILED}),
     State.SUBMITTED: frozenset({State.RUNNING, State.DONE, State.FAILED, State.QUEUED, State.ABANDONED, State.HELD}),
     State.RUNNING: frozenset({State.DONE, State.FAILED, State.QUEUED, State.ABANDONED, State.HELD}),
@@ -42,9 +42,9 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
     State.ABANDONED: frozenset({State.QUEUED, State.HELD, State.DONE, State.FAILED}),
 }
 
-# What a person may ask for at any time; everything else happens by itself.
+# The states that a person may ask for at any time.
 REQUESTABLE = (State.QUEUED, State.HELD, State.ABANDONED)
-# What a person may say of an entry that does not run, and the reason that its record has then.
+# The states to which a person may set a job that does not run, and the reason that its record has then.
 MARKABLE = (State.DONE, State.FAILED)
 BY_HAND = "set by hand"
 
@@ -54,12 +54,12 @@ def check_transition(job_id: str, old: State, new: State) -> None:
     if new not in TRANSITIONS[old]:
         allowed = ", ".join(sorted(TRANSITIONS[old]))
         raise TransitionError(
-            f"{job_id}: {old} -> {new} is not a possible change; from {old} an entry goes to: {allowed}"
+            f"{job_id}: {old} -> {new} is not a possible change; from {old} a job can go to: {allowed}"
         )
 
 
 def parse_state(word: object) -> State:
-    """The state that `word` names; ValueError with the nearest valid word otherwise."""
+    """The state named `word`. Raises ValueError with the nearest valid word."""
     try:
         return State(str(word))
     except ValueError:
@@ -67,18 +67,18 @@ def parse_state(word: object) -> State:
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What is known of one entry now. Field order is the order of a status line.
+    """What is known about a job now. The order of the fields is that of a status line.
 
     Times are ISO 8601 in UTC as text: one that cannot be parsed is kept as it is and shown as unknown.
-    `gpu` is one index or several; `attempt` counts from 1, 0 before the first. `rev` is the journal's `seq` of the last
-    change. `retries` counts automatic retries after failures and `requeues` how often the entry went back by itself
-    (preempted, lost), both since a person last queued it. `retry_at` is the earliest time of the next claim.
-    `backoff` is how often its pause has doubled since an attempt last got further. `furthest_checkpoint` and
-    `furthest_step` are the greatest steps that attempts have saved and reported, never compared with each other.
-    `error` is the last error line of the last failed attempt. `external` means that somebody who is no dispatcher runs
-    or ran it. `desired` is a state that a person asked of a running entry, `priority` one that counts instead of the
-    entry's. `ran_with` is the digest of the entry with which attempt `attempt` was claimed: it tells without opening a
-    file whether the manifest says something else by now.
+    `gpu` is one index or several. `attempt` counts from 1; 0 before the first. `rev` is the journal's `seq` of the last
+    change. `retries` counts automatic retries after failures, and `requeues` automatic requeues (preempted, lost),
+    both since a person last queued the job. `retry_at` is the earliest time of the next claim. `backoff` is how often
+    the pause before it has doubled since an attempt last got further. `furthest_checkpoint` and `furthest_step` are the
+    greatest steps that attempts have saved and reported; they are never compared with each other. `error` is the last
+    error line of the last failed attempt. `external`: a process that no dispatcher started runs or ran the job.
+    `desired` is the state that a person asked for while the job runs. `priority` replaces the one of the manifest's
+    entry. `ran_with` is the digest of the entry with which attempt `attempt` was claimed: it tells, without opening a
+    file, whether the manifest has changed since.
     """
 
     state: State
@@ -108,7 +108,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     extra: Mapping[str, Any] = {}
 
     def priority_or(self, stated: int) -> int:
-        """What counts: the priority that somebody has set, else the one that the entry states."""
+        """The priority that a person has set, else that of the manifest's entry."""
         return stated if self.priority is None else self.priority
 
     @property
@@ -117,7 +117,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
         return self.gpu if isinstance(self.gpu, tuple) else () if self.gpu is None else (self.gpu,)
 
     def fields(self) -> dict[str, Any]:
-        """The record as a flat dict of JSON values in status-line order: defaults left out, `rev` last."""
+        """The record as a flat dict of JSON values in the order of a status line: without defaults, `rev` last."""
         values: dict[str, Any] = {}
         for name, default in DEFAULTS.items():
             value = getattr(self, name)
@@ -129,7 +129,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
         return values
 
 
-# The fields of ours but `rev`, and what each is when a line does not have it.
+# All fields but `extra` and `rev`, and the value of each where a line does not have it.
 DEFAULTS: dict[str, Any] = {
     field.name: None if field.required else field.default
     for field in msgspec.structs.fields(Record)
@@ -139,7 +139,10 @@ FIELD_NAMES = frozenset(DEFAULTS) | {"rev"}
 
 
 def make_record(fields: Mapping[str, Any]) -> Record:
-    """A record from a flat dict; FormatError names the field that has a wrong type."""
+    """A record from a flat dict: unknown names go to `extra`, None counts as absent.
+
+    Raises FormatError, which names the field, for a value of a wrong type.
+    """
     if FIELD_NAMES.issuperset(fields) and None not in fields.values():
         return _converted(fields)
     known = {name: value for name, value in fields.items() if name in FIELD_NAMES and value is not None}

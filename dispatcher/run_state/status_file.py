@@ -16,16 +16,16 @@ from dispatcher.run_state.journal import parse_time
 from dispatcher.run_state.states import Record
 
 _encode = msgspec.json.Encoder().encode
-# With a space after each colon and comma, as people write it and look for it.
+# With a space after each colon and comma, as people write and search it.
 _spaced = msgspec.json.format
 TIMES = ("started_at", "finished_at", "retry_at")
 _JOURNAL_TIME = len("2026-06-17T22:48:00.123Z")
-# Far below what the interpreter's stack allows, however deep the caller stands in it.
+# Far below what the interpreter's stack allows, even from a deep call.
 _DEEPEST = 100
 
 
 def render(records: Mapping[str, Record]) -> bytes:
-    """All records, one line each, in the order in which they were first queued."""
+    """All records, one line each, in the order in which the jobs were first queued."""
     if not records:
         return b"{}\n"
     lines = ((_encode(job), _spaced(_encode(shown(record)), indent=0)) for job, record in records.items())
@@ -43,13 +43,13 @@ def shown(record: Record) -> dict[str, Any]:
 
 
 def whole_second(time: str) -> str:
-    """A journal time without its milliseconds (`2026-06-17T22:48:00Z`); what is no time stays as it is."""
+    """A journal time without its milliseconds (`2026-06-17T22:48:00Z`); anything else stays as it is."""
     is_ours = len(time) == _JOURNAL_TIME and time[19] == "." and time[23] == "Z" and parse_time(time) is not None
     return f"{time[:19]}Z" if is_ours else time
 
 
 class BrokenLine(msgspec.Struct, frozen=True):
-    """A line that cannot be read: `job` is whose it is, where that can be told."""
+    """A line that cannot be parsed; `job` is the job that it is of, where that can be told."""
 
     number: int
     why: str
@@ -57,7 +57,7 @@ class BrokenLine(msgspec.Struct, frozen=True):
 
 
 class Lines(msgspec.Struct, frozen=True):
-    """What can be read of a status file, job by job, and the lines that cannot."""
+    """What can be parsed of a status file, job by job, and the lines that cannot."""
 
     jobs: dict[str, dict[str, Any]]
     broken: tuple[BrokenLine, ...] = ()
@@ -66,8 +66,8 @@ class Lines(msgspec.Struct, frozen=True):
 def parse(data: bytes, name: str) -> dict[str, dict[str, Any]]:
     """The lines of a status file that a person may have edited, job by job.
 
-    A byte order mark is allowed. Raises StatusFileError that names the line: for anything but a JSON object of objects,
-    for a job that stands there twice (the later line would silently win), and for NaN or infinity.
+    A byte order mark is allowed. Raises StatusFileError, which names the line, for anything but a JSON object of
+    objects, for a duplicate job (the later line would silently win), and for NaN or infinity.
     """
     try:
         return _parse(data)
@@ -76,10 +76,9 @@ def parse(data: bytes, name: str) -> dict[str, dict[str, Any]]:
 
 
 def parse_lines(data: bytes, name: str) -> Lines:
-    """As `parse`, but where every job has its own line, a line that cannot be read leaves the others readable.
+    """As `parse`, but where every job has a line of its own, one that cannot be parsed does not affect the others.
 
-    Raises StatusFileError when the file as a whole cannot be read and is not written line by line (`jq` and the like
-    spread a job over several lines).
+    Raises StatusFileError when the file cannot be parsed and a job is spread over several lines (as `jq` does).
     """
     try:
         return Lines(_parse(data))
@@ -91,7 +90,7 @@ def parse_lines(data: bytes, name: str) -> Lines:
 
 
 class _LineReader:
-    """Reads a status file whose whole is no valid JSON line by line, commas or not."""
+    """Parses a status file line by line that is not valid JSON as a whole; commas may be missing."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, dict[str, Any]] = {}
@@ -99,7 +98,7 @@ class _LineReader:
         self._broken: list[BrokenLine] = []
 
     def read(self, data: bytes) -> Lines | None:
-        """None when no job stands in a line of its own."""
+        """None when the jobs do not have lines of their own."""
         rows = [(number, row) for number, row in enumerate(data.removeprefix(BOM_UTF8).split(b"\n"), 1) if row.strip()]
         is_opened = bool(rows) and rows[0][1].strip() == b"{"
         is_closed = len(rows) > 1 and rows[-1][1].strip() == b"}"
@@ -107,12 +106,12 @@ class _LineReader:
         too_many = is_closed and len(inner) > 1 and inner[-1][1].rstrip() == b"}"
         inner = inner[: len(inner) - too_many]
         for number, row in inner:
-            # What a person has spread over several lines belongs to the line above that cannot be read alone.
+            # What a person has spread over several lines belongs to the line above, which cannot be parsed alone.
             if not (self._broken and self._broken[-1].number == number - 1 and row[:1] in b" \t}]"):
                 self._read_row(number, row)
             else:
                 self._broken.append(BrokenLine(number, ""))
-        # Our own lines are not indented, and none of them opens what a later one closes.
+        # Lines of our own are not indented, and none of them opens what a later one closes.
         numbers = set(self._numbers.values())
         own = sum(row[:1] == b'"' and number in numbers for number, row in inner)
         spread = sum(row.rstrip()[-1:] in (b"{", b"[") for _, row in inner)
@@ -136,7 +135,7 @@ class _LineReader:
         for job, fields in found.items():
             if job in self._numbers:
                 self._jobs.pop(job, None)
-                why = f"{job!r} stands there twice, also in line {self._numbers[job]}"
+                why = f"duplicate job {job!r}, also in line {self._numbers[job]}"
                 self._broken.append(BrokenLine(number, why, job))
             else:
                 self._jobs[job] = fields
@@ -144,7 +143,7 @@ class _LineReader:
 
 
 def _job_of(row: bytes) -> str | None:
-    """The job whose line this seems to be."""
+    """The job that a broken line seems to be of."""
     match = re.match(rb'\s*("(?:[^"\\]|\\.)*")', row)
     try:
         return str(json.loads(match[1])) if match else None
@@ -165,20 +164,20 @@ def _parse(data: bytes) -> dict[str, dict[str, Any]]:
         document = json.loads(
             text, object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite, parse_int=_limited
         )
-        # What json.loads takes and we could not write again: half of a surrogate pair.
+        # json.loads accepts half of a surrogate pair, which could not be written again.
         _encode(document)
         _check_depth(document, _DEEPEST)
     except json.JSONDecodeError as error:
         raise _Fault(f"line {error.lineno}, column {error.colno}", error.msg) from None
     except UnicodeEncodeError as error:
         where = _line_of(text, re.search(r"\\u[dD][89a-fA-F]", text))
-        raise _Fault(f"line {where}", f"{error.object!r} is no valid text") from None
+        raise _Fault(f"line {where}", f"{error.object!r} is not valid text") from None
     except _DuplicateKeyError as error:
-        raise _Fault(_lines_with(text, error.key), f"{error.key!r} stands there twice") from None
+        raise _Fault(_lines_with(text, error.key), f"duplicate key {error.key!r}") from None
     except _ConstantError as error:
         where = _line_of(text, re.search(rf"(?<![\w\"-]){re.escape(error.word)}\b", text))
         shown = error.word if len(error.word) < 40 else f"{error.word[:20]}... ({len(error.word)} characters)"
-        raise _Fault(f"line {where}", f"{shown} is no number that can be kept; write a string") from None
+        raise _Fault(f"line {where}", f"{shown} is not a number that can be kept; write a string") from None
     except RecursionError:
         raise _Fault("line 1", "nested too deeply to be a status file") from None
     if not isinstance(document, dict):
@@ -191,7 +190,7 @@ def _parse(data: bytes) -> dict[str, dict[str, Any]]:
 
 
 class _Fault(Exception):
-    """What is wrong with a text, and in which line of it."""
+    """What is wrong with a text, and in which line."""
 
     def __init__(self, where: str, why: str) -> None:
         super().__init__(f"{where}: {why}")

@@ -1,4 +1,4 @@
-"""Changes under the lock: applied in memory at once, written together at the end, or taken back together."""
+"""Changes under the lock: applied in memory at once, and written together at the end or undone together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from dispatcher.workspace import AttemptPaths, Layout
 
 
 class Transaction:
-    """What `Store.transaction()` gives: the records as they are now, and the ways to change them."""
+    """What `Store.transaction()` yields: the records with its changes so far, and the ways to change them.
+
+    `at` is the time of all its lines.
+    """
 
     def __init__(self, fold: Fold, layout: Layout, by: str, at: str) -> None:
         self.at = at
@@ -72,10 +75,10 @@ class Transaction:
         self._add(Line(seq=seq, at=self.at, by=by or self._by, event=note.event, job=job, data=note.as_json()))
 
     def make_attempt(self, job: str, attempt: int) -> AttemptPaths | None:
-        """Create the directory of a new attempt: the second fence of a claim. None when it is there already."""
+        """Create the directory of a new attempt: the second fence of a claim. None when it exists already."""
         paths = self._layout.attempt(job, attempt)
         with files.storing("creating the attempt's directory", paths.directory):
-            # The job's folder is new with the first attempt, or when somebody has removed old attempts.
+            # The job's folder does not exist before the first attempt, or after old attempts were removed.
             if attempt == 1 or not paths.directory.parent.is_dir():
                 os.makedirs(paths.directory.parent, exist_ok=True)
             try:
@@ -87,10 +90,9 @@ class Transaction:
         return paths
 
     def undo(self, *, keep_directories: bool = False) -> None:
-        """Take everything back in memory, and the directories that were made.
+        """Undo all changes in memory, and remove the directories that were made.
 
-        `keep_directories`: the lines may stand in the journal all the same, and a claim without its directory would be
-        nobody's.
+        `keep_directories`: the lines may be in the journal in spite of the error, and then their claims need them.
         """
         fold = self._fold
         for job, before in self._undo.items():
@@ -108,7 +110,7 @@ class Transaction:
 
 
 def _check_vocabulary(event: Event, change: Change, extra: Mapping[str, Any] | None) -> None:
-    """Raise TypeError for what mypy would refuse: a wrong name must not become a field of somebody's own for ever."""
+    """Raise TypeError for what mypy would refuse: a wrong name must never become a field of a person's own."""
     if not isinstance(event, Event) or not event.is_known:
         raise TypeError(f"{event!r} is no event of ours; expected a member of Event")
     if not isinstance(change, Change):
@@ -118,7 +120,7 @@ def _check_vocabulary(event: Event, change: Change, extra: Mapping[str, Any] | N
 
 
 def _has(record: Record | None, field: str) -> bool:
-    """Whether a record says something of `field`: zero and empty are values, a default is not."""
+    """Whether a record has a value for `field`: zero and empty are values, a default is not."""
     if record is None:
         return False
     return field in record.extra or (field in DEFAULTS and getattr(record, field) != DEFAULTS[field])

@@ -217,7 +217,7 @@ def test_edit_without_a_change(lab, editor):
         ("""sed -i 's/"failed"/"quued"/' "$1" """, "did you mean 'queued'?"),
         ("""printf '}' >>"$1" """, "the edited copy: line 4"),
         ("""echo '{}' >"$1" """, "the line was removed"),
-        ("""sed -i 's/"attempt": 1/"attempt": 9/' "$1" """, "only the dispatchers write attempt"),
+        ("""sed -i 's/"attempt": 1/"attempt": 9/' "$1" """, "only dispatchers may change attempt"),
         ("exit 3", "exited with status 3"),
     ],
 )

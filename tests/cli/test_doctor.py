@@ -95,7 +95,7 @@ def test_a_cut_journal_is_wrong_until_it_is_repaired(lab: Any) -> None:
 
     done = lab.run("doctor", "--repair", "--peer-wait", "0")
     assert done.code == 0, done.out
-    assert "is kept as it was in" in done.out
+    assert "was copied to" in done.out
     assert json.loads(lab.run("status", "--json").out)["counts"]["failed"] == 1
     assert diagnose(lab)[0] == 0
 

@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
+from dispatcher.pod.complaint import StatusComplaint
 from fleet import COMMAND, Fleet, fleet_at, shell, wait_until
 
 from dispatcher.config import load_config
-from dispatcher.pod.complaint import StatusComplaint
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.known_jobs import ManifestJobs
@@ -80,7 +80,7 @@ def test_a_renamed_job_is_refused_by_a_dispatcher(tmp_path: Path) -> None:
         wait_until(lambda: fleet.status().keys() == {"fft_spanish_s42", "fft_hindi_s42"}, "the old name is back")
         said = fleet.try_("status").stderr
         assert said.count("note: hand edit of") == 1
-        assert "unknown job 'fft_spansih_s42': it stands where fft_spanish_s42 stood" in said
+        assert "unknown job 'fft_spansih_s42': the line was that of fft_spanish_s42" in said
         # In the manifest it is a job, and the line of one that has just been added there counts.
         fleet.layout.status_file.write_text(text.replace("{\n", '{\n"new": {"state": "held"},\n', 1))
         wait_until(lambda: "unknown job: no manifest has it" in fleet.try_("status").stderr, "the refusal")

@@ -252,8 +252,8 @@ def test_every_line_but_the_broken_one_is_read(
 @pytest.mark.parametrize(
     ("text", "read", "broken"),
     [
-        ('{\n"a": {},\n"b": {},\n"a": {}\n}', "b", {4: "'a' stands there twice, also in line 2"}),
-        ('{\n"a": {},\n"b": {"x": 1, "x": 2}\n}', "a", {3: "'x' stands there twice"}),
+        ('{\n"a": {},\n"b": {},\n"a": {}\n}', "b", {4: "duplicate job 'a', also in line 2"}),
+        ('{\n"a": {},\n"b": {"x": 1, "x": 2}\n}', "a", {3: "duplicate key 'x'"}),
         ('{\n"a": {},\n"b": 5\n}', "a", {3: "'b' holds 5"}),
         ('{\n"a": {},\n\n"b": {\n  "state": "queued"\n  "note": {}\n},\n"c": {}\n}', "ac", {4: "Expecting"}),
         ('{\n"a": {}, "b": {}\n"c": {}\n}', "abc", {}),

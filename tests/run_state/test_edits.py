@@ -347,7 +347,7 @@ def test_an_empty_object_is_one_refusal_not_thousands() -> None:
     assert len(world.records) == 50
 
 
-def test_an_old_copy_does_not_bring_a_forgotten_job_back() -> None:
+def test_an_old_copy_does_not_bring_a_deleted_job_back() -> None:
     world = world_with(State.FAILED)
     world.tx.change("b", Event.QUEUED, Change(state=State.QUEUED))
     copy = world.copy()
@@ -356,7 +356,7 @@ def test_an_old_copy_does_not_bring_a_forgotten_job_back() -> None:
     copy["a"]["state"] = "queued"
     said = world.take_in(copy)
     assert [(outcome.job, outcome.event) for outcome in said] == [("a", "refused")]
-    assert "forgotten" in said[0].why
+    assert "deleted" in said[0].why
     del copy["a"]["rev"]
     world.take_in(copy)
     assert world.records["a"].state is State.QUEUED

@@ -77,7 +77,7 @@ def test_a_cut_at_every_byte_is_noticed_by_the_head_and_repaired(quick_dir: Path
             reopened(layout)
         assert tree(layout.run_state) == before
         said = repair(Store(layout, by="pod-1"))
-        assert any("is kept as it was in" in sentence for sentence in said)
+        assert any("was copied to" in sentence for sentence in said)
         # The status file knew what the journal has lost.
         assert reopened(layout).records == store.records
         shutil.rmtree(layout.root)

@@ -140,7 +140,7 @@ def test_doctor_says_so_and_repairs(overwritten: Store) -> None:
     assert done.returncode == 1, done.stderr
     assert "are not what the lock file was written for" in done.stdout
     said = " ".join(repair(Store(layout, by="pod")))
-    assert "is kept as it was in" in said
+    assert "was copied to" in said
     found = Store(layout, by="pod")
     found.refresh(to_the_end=True)
     assert {"a", "late"} <= found.records.keys()

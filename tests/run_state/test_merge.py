@@ -93,7 +93,7 @@ def test_a_renamed_job_is_one_refusal_and_makes_no_record(layout: Layout, store:
         assert set(refused) == {new, old}
         return
     assert list(refused) == [old]
-    assert f"unknown job '{new}': it stands where {old} stood" in refused[old]
+    assert f"unknown job '{new}': the line was that of {old}" in refused[old]
     Projector(store).write()
     assert list(loaded(layout)) == JOBS
     # Said once, and kept once.

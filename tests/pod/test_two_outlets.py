@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import queue_outlet
-from fleet import COMMAND, MAIN, Dispatcher, Fleet, shell, wait_until
+from fleet import COMMAND, MAIN, PATIENCE_S, Dispatcher, Fleet, shell, wait_until
 
 from dispatcher.base.host import host_name
 
@@ -155,3 +157,43 @@ def test_stopping_a_pod_puts_back_what_it_has_submitted(fleet: Fleet, queue: Pat
     assert pod.stop() == 0
     record = fleet.record("there")
     assert (record.state, record.reason) == ("queued", "preempted")
+
+
+def test_an_entry_prefers_the_outlet_that_it_names_first(fleet: Fleet, queue: Path) -> None:
+    fleet.write_manifest(
+        [
+            shell("there", GATED, outlet=["queue", "local"]),
+            shell("here", GATED, outlet=["local", "queue"]),
+            shell("next", GATED, outlet=["local", "queue"]),
+            shell("huge", "true", gpus=16),
+        ]
+    )
+    command = [*fleet.command, "--slots", "1", "--dry-run", "--json"]
+    dry = json.loads(subprocess.check_output(command, cwd=fleet.root, env=fleet.environment(), timeout=PATIENCE_S))
+    assert {row["job"]: row["slot"] for row in dry} == {
+        "there": "queue: submission",
+        "here": "local: cpu",
+        "next": "queue: submission",
+        "huge": "",
+    }
+    assert dry[-1]["why"] == "local: asks for 16 GPUs, this pod has 0; queue: no node has 16 GPUs"
+    pod = start(fleet, "pod")
+    wait_until(lambda: begun(fleet) == 3, "all that fit have begun")
+    assert {job: record.outlet for job, record in fleet.records().items()} == {
+        "there": "queue",
+        "here": "local",
+        "next": "queue",
+        "huge": None,
+    }
+    wait_until(lambda: "there/1" in fleet.run("pods") and "here/1" in fleet.run("pods"), "`pods` shows what runs")
+    slots = json.loads(fleet.run("pods", "--json"))[0]["slots"]
+    assert {row["job"]: (row["outlet"], row["slot"]) for row in slots} == {
+        "here/1": ("local", "cpu0"),
+        "there/1": ("queue", "queue"),
+        "next/1": ("queue", "queue"),
+    }
+    assert any(line.split()[:4] == ["pod", "local", "cpu0", "here/1"] for line in fleet.run("pods").splitlines())
+    (fleet.root / "go").touch()
+    for job in ("there", "here", "next"):
+        fleet.wait_for(job, "done")
+    assert pod.stop() == 0

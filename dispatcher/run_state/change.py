@@ -1,4 +1,4 @@
-"""A change of a record, typed: a name that no record has is an error and never becomes a field of somebody's own."""
+"""Typed changes of records: a misspelt field is an error and never becomes a field of a person's own."""
 
 from __future__ import annotations
 

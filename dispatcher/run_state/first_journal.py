@@ -50,7 +50,7 @@ def first_lines(lines: Mapping[str, Mapping[str, Any]], *, at: str, by: str, is_
             born = SnapshotData(born=revs[job]).as_json()
             known.append(Line(seq=base, at=at, by=by, event=Event.SNAPSHOT, job=job, set=fields, data=born))
         else:
-            # A line without a number is read again before the file is written anew, and is no edit then.
+            # A line without a number is read again before the file is replaced, and is no edit then.
             read = None if is_foreign else HandEdit(edit=AppliedEdit(0, lines[job])).as_json()
             new.append(Line(seq=seq, at=at, by=by, event=Event.ADOPTED, job=job, set=fields, data=read))
     return FirstLines(base, known, new)
@@ -81,7 +81,7 @@ class FirstJournal:
         self._manifest_jobs = manifest_jobs
 
     def check(self) -> None:
-        """Raise StateError when a lab's own status file waits to be adopted: its jobs would be queued anew."""
+        """Raise StateError when a lab's own status file waits to be adopted: its jobs would be queued again."""
         if self.adopt_from is None:
             refuse_unadopted(self._layout, self._manifests)
 
@@ -114,7 +114,7 @@ class FirstJournal:
     def refuse_unrelated(self, lines: Mapping[str, Mapping[str, Any]], name: str) -> None:
         """Raise StatusFileError when a status file without numbers of ours has no job of any manifest.
 
-        Its keys are then no job ids (`{"jobs": {...}}`), and a journal that begins with it would queue done work anew.
+        Its keys are then no job ids (`{"jobs": {...}}`), and a journal that begins with it would queue finished work.
         """
         if not lines or self._manifest_jobs is None or any("rev" in line for line in lines.values()):
             return
@@ -123,6 +123,6 @@ class FirstJournal:
             return
         raise StatusFileError(
             f"{name} has no job of any manifest: its first key is {next(iter(lines))!r}; expected "
-            '{"JOB_ID": {"state": "done", ...}, ...} with the ids of the manifest. All jobs would be queued anew. '
+            '{"JOB_ID": {"state": "done", ...}, ...} with the ids of the manifest. All jobs would be queued again. '
             "Write it so; if it is of other jobs only, move it away. Nothing was changed"
         )

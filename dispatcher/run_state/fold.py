@@ -106,13 +106,13 @@ class Fold:
         self._versions: OrderedDict[tuple[str, int], Record] = OrderedDict()
 
     def extend(self, lines: Iterable[Line]) -> None:
-        """Take in lines that follow `seq`."""
+        """Add lines that follow `seq`."""
         for line in lines:
             if line.job is not None and (line.set or line.event is _DELETED):
-                self._take_record(line)
-                self._take_edit(line)
+                self._fold_record(line)
+                self._remember_edit(line)
             if line.event not in _PLAIN:
-                self._take_rest(line)
+                self._fold_event(line)
             self.seq = line.seq
 
     def extend_in_bulk(self, lines: Iterable[Line]) -> None:
@@ -134,9 +134,9 @@ class Fold:
                     if line.event is not _SNAPSHOT:
                         known["rev"] = line.seq
                     if line.data is not None:
-                        self._take_edit(line)
+                        self._remember_edit(line)
             if line.event not in _PLAIN:
-                self._take_rest(line)
+                self._fold_event(line)
             self.seq = line.seq
         for job, values in fields.items():
             self.records[job] = make_record(values)
@@ -171,7 +171,7 @@ class Fold:
         touched, self.touched = self.touched, set()
         return touched
 
-    def _take_record(self, line: Line) -> None:
+    def _fold_record(self, line: Line) -> None:
         job = line.job
         assert job is not None
         if line.event is _DELETED:
@@ -187,7 +187,7 @@ class Fold:
         if len(self._versions) > _REMEMBERED:
             self._versions.popitem(last=False)
 
-    def _take_edit(self, line: Line) -> None:
+    def _remember_edit(self, line: Line) -> None:
         """Remember what a person wrote into the job's line: the same file may be read again."""
         if line.data is not None and "edit" in line.data:
             edit = line.read(HandEdit).edit
@@ -199,7 +199,7 @@ class Fold:
         self.applied_edits.pop(job, None)
         self.touched.add(job)
 
-    def _take_rest(self, line: Line) -> None:
+    def _fold_event(self, line: Line) -> None:
         event = line.event
         if event in _ENDINGS:
             if line.data:

@@ -66,7 +66,7 @@ class HandEdits:
             found = files.stat_fresh(path) if self._replica.network else files.stat(path)
         return None if found is None else (found.st_ino, found.st_size, found.st_mtime_ns)
 
-    def take_in(self, tx: Transaction, expected: Identity | None, projected: int) -> Identity | None:
+    def apply_if_saved(self, tx: Transaction, expected: Identity | None, projected: int) -> Identity | None:
         """Under the lock: record what people did, unless the file is `expected`: the projection, showing `projected`.
 
         The identity to expect from now on; None when there was nothing to record or the file cannot be read.
@@ -82,7 +82,7 @@ class HandEdits:
         settled = self._settled(identity)
         data = self._read()
         outcomes = self.find_edits(data, projected=projected) if data is not None else None
-        self.apply(tx, outcomes or [], data or b"")
+        self.record(tx, outcomes or [], data or b"")
         if outcomes is None or self.problem is not None:
             # The file is left alone until its author has corrected what cannot be read.
             self.examined = settled
@@ -90,7 +90,7 @@ class HandEdits:
         self.examined = identity
         return settled
 
-    def apply(self, tx: Transaction, outcomes: list[edits.Outcome], data: bytes) -> None:
+    def record(self, tx: Transaction, outcomes: list[edits.Outcome], data: bytes) -> None:
         """Record what people did to the status file `data`; what could not be used is kept word for word."""
         who = f"hand edit ({_owner(self.layout)})"
         for outcome in outcomes:

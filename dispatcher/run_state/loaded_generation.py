@@ -66,7 +66,7 @@ class LoadedGeneration:
         return self.checksum.length
 
     def extend(self, data: bytes, lines: list[Line], length: int) -> None:
-        """Take in the first `length` bytes of `data`, which follow on what was read and hold `lines`."""
+        """Add the first `length` bytes of `data`, which follow on what was read and hold `lines`."""
         consecutive = self._consecutive([lines])
         if len(lines) > _BULK:
             self.fold.extend_in_bulk(consecutive)

@@ -270,7 +270,7 @@ def _make_directories(layout: Layout) -> None:
     with files.shared_umask(layout.root), files.storing("creating the run state in", layout.run_state):
         if not os.path.isdir(layout.journal_dir):
             os.makedirs(layout.run_state, exist_ok=True)
-            # New files and folders get the workspace's group, whoever makes them. The folder may come from a clone.
+            # New files and folders get the group of the workspace. The folder may come from a clone.
             with contextlib.suppress(PermissionError):
                 os.chown(layout.run_state, -1, os.stat(layout.root).st_gid)
                 shared = 0o2020 if files.group_may_write(layout.root) else 0o2000

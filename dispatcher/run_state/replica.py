@@ -33,9 +33,9 @@ class _ReplacedError(Exception):
 
 
 class Replica:
-    """The fold of the journal up to byte `offset` of `generation` (None: to be read anew).
+    """The fold of the journal up to byte `offset` of `generation` (None: to be read from its beginning).
 
-    `reloads` counts how often the records were built anew: then all of them count as touched.
+    `reloads` counts how often the records were rebuilt: then all of them count as touched.
     """
 
     def __init__(self, layout: Layout, mount: Mount) -> None:
@@ -82,9 +82,9 @@ class Replica:
     # Without the lock.
 
     def follow(self, head: Head | None, *, to_the_end: bool) -> None:
-        """Take in what is certain to stay, or also what follows beyond the head.
+        """Read what is certain to stay, or also what follows beyond the head.
 
-        Raises DamagedJournalError, and takes nothing in, when the journal does not say what it must.
+        Raises DamagedJournalError, and reads nothing, when the journal does not say what it must.
         """
         try:
             self._follow(head, to_the_end=to_the_end)
@@ -125,7 +125,7 @@ class Replica:
     # Under the lock.
 
     def catch_up(self, head: Head | None, guard: Callable[[int], None]) -> int | None:
-        """Take in everything and cut off what was never finished. `guard` locks the journal, too.
+        """Read everything and cut off what was never finished. `guard` locks the journal, too.
 
         The journal's descriptor, opened for writing; None when there is no journal. Raises StaleViewError when this
         host is shown less than the head says, DamagedJournalError when the journal cannot be read in the middle.
@@ -197,7 +197,7 @@ class Replica:
         return newest
 
     def _read_until_whole(self, head: Head | None, guard: Callable[[int], None]) -> int:
-        """The journal's descriptor, everything taken in; reads again where a filesystem may show old data."""
+        """The journal's descriptor, after everything was read; reads again where a filesystem may show old data."""
         for pause_s in STALE_PAUSES_S:
             if pause_s:
                 time.sleep(pause_s)
@@ -219,7 +219,7 @@ class Replica:
         raise last
 
     def _read_to_the_end(self, fd: int, reader: int, head: Head | None) -> DispatcherError | None:
-        """Take in the rest of the journal; what is wrong when this cannot be the journal that the head names."""
+        """Read the rest of the journal; what is wrong when this cannot be the journal that the head names."""
         loaded = self._loaded
         path, known = loaded.path, loaded.header
         header = files.read_fd(reader, 0, len(known))
@@ -322,7 +322,7 @@ class Replica:
         self._load(number, head, to_the_end=True)
 
     def _load(self, number: int, head: Head | None, *, to_the_end: bool) -> None:
-        """Build the records anew from one generation; a generation that cannot be read changes nothing."""
+        """Rebuild the records from one generation; a generation that cannot be read changes nothing."""
         generation = Generation.read(self.layout, number)
         known = self.fold.records.keys()
         # Until the new one is complete the records stay as they were, but the next try reads them again.

@@ -57,7 +57,7 @@ class Store:
         self._journal = LockedJournal(layout, by, lock, lost_after_s, self._first)
         self._replica = self._journal.replica
         self._edits = HandEdits(layout, self._replica, wall_clock, manifest_jobs)
-        # What `records` said when the status file was found to show all of it; None when it does not.
+        # The state of `records` that the status file is known to show; None when it does not show all of it.
         self._shown: tuple[int, int] | None = None
 
     @property
@@ -84,7 +84,7 @@ class Store:
 
     @property
     def reloads(self) -> int:
-        """How often the records were built anew from a whole generation."""
+        """How often the records were rebuilt from a whole generation."""
         return self._replica.reloads
 
     @property
@@ -116,26 +116,26 @@ class Store:
 
     @contextlib.contextmanager
     def transaction(self, timeout_s: float = 120.0) -> Iterator[Transaction]:
-        """Hold the lock, be current, take in hand edits, change records; written when the block ends without error."""
+        """Hold the lock, catch up, apply hand edits, change records; committed when the block ends without error."""
         locked = self._journal
         with locked.held(timeout_s) as fd:
             tx = Transaction(self.fold, self.layout, self.by, journal.now_text(self._wall_clock()))
             before = self._replica.offset
             try:
-                self._take_in_edits(tx)
+                self._apply_hand_edits(tx)
                 yield tx
                 if tx.lines:
                     locked.append(fd, tx.lines)
                 locked.finish_append()
             except BaseException:
                 tx.undo(keep_directories=self._replica.in_doubt)
-                # What was taken in of the status file is not: it is read again.
+                # The hand edits are undone too: the status file is read again.
                 self._edits.examined = None
                 locked.abort(before)
                 raise
             locked.write_head()
         if locked.took_over():
-            # What the old holder may still write goes to a file that nobody reads any more.
+            # What the old holder may still write goes to a file that no process reads any more.
             rotation.rotate(locked)
 
     def rotate(self) -> bool:
@@ -223,7 +223,7 @@ class Store:
         return self._edits.identity()
 
     def pending_edits(self) -> list[edits.Outcome]:
-        """What a person has changed in the status file that no transaction has taken in yet; changes nothing.
+        """What a person has changed in the status file that no transaction has applied yet; changes nothing.
 
         `problem` is set when the file cannot be read.
         """
@@ -236,15 +236,15 @@ class Store:
         return self._edits.read(head.projected if head is not None else 0) or []
 
     def find_edits(self, data: bytes, *, is_whole: bool = True) -> list[edits.Outcome] | None:
-        """What `data`, a status file that a person saved, changes; `problem` says what of it cannot be read.
+        """What `data`, a saved status file, changes; `problem` says what of it cannot be read.
 
-        None when nothing of it can. `is_whole`: a job that has no line in it has lost it.
+        None when nothing of it can. `is_whole`: a job without a line in it has lost its line.
         """
         return self._edits.find_edits(data, is_whole=is_whole)
 
     def apply_edits(self, tx: Transaction, outcomes: list[edits.Outcome], data: bytes) -> None:
         """Record what people did to the status file `data`; what could not be used is kept word for word."""
-        self._edits.apply(tx, outcomes, data)
+        self._edits.record(tx, outcomes, data)
         self.status_is_stale = True
 
     def accept_projection(self, identity: Identity | None, projected: int) -> None:
@@ -260,9 +260,9 @@ class Store:
     def expected_projection(self) -> Identity | None:
         return self._journal.projection
 
-    def _take_in_edits(self, tx: Transaction) -> None:
+    def _apply_hand_edits(self, tx: Transaction) -> None:
         expected = self.expected_projection
-        accepted = self._edits.take_in(tx, expected, self.projected)
+        accepted = self._edits.apply_if_saved(tx, expected, self.projected)
         if accepted is not None:
             self.accept_projection(accepted, projected=0)
             self.status_is_stale = True

@@ -242,7 +242,7 @@ def test_a_superseded_attempt_stops_and_commits_nothing(tmp_path: Path, jax_cach
     last = old.last_step()
     assert old.end() == 1
     assert f"attempt 1 of tiny was superseded ({old.directory}/superseded exists)" in old.said
-    assert "Nothing was committed; this one must stop" in old.said
+    assert "Nothing was committed; this attempt must stop" in old.said
     assert "Traceback" not in old.said
     assert not (old.directory / contract.RESULT_FILE).exists()
     saved = sorted(tmp_path.glob("runs/checkpoints/*/*/tiny/step-*/manifest.json"))

@@ -1,35 +1,36 @@
-"""Checkpoints that are whole or not there. This page is the protocol.
+"""Checkpoints that are committed atomically. This page is the protocol.
 
 A checkpoint is a directory, or a prefix in an object store:
 
     checkpoint/      the arrays, by Orbax
     tree.json        name, shape and type of every leaf; numbers and text of the tree
     rng              Python's, NumPy's and JAX's random state, of every process
-    position.json    where the data iterator stands, of every process
+    position.json    the position of the data iterator, of every process
     config.json      metadata
-    job.json, config.yaml   which job it was, with which configuration
+    job.json, config.yaml   the job and its configuration
     manifest.json    every file with size and checksum, the step, the place in the order; written last
 
-Saving. The caller is held up while arrays leave the devices. The rest happens in the background, one save at a time:
-Orbax writes below `ckpt.tmp/`, the small files follow, checksums are taken from what has just been written, then the
-manifest; everything is synced, and one rename makes it visible. In an object store the files are uploaded under a
-prefix that no other writer has, checksums are taken on the way, and the manifest is put last, only if it is absent. A
-process that dies anywhere in between leaves no checkpoint, and what it left in `ckpt.tmp/` the next one removes.
+Saving. The caller waits only while arrays are copied off the devices. The rest happens in the background, one save at
+a time: Orbax writes below `ckpt.tmp/`, then come the small files, the checksums of all files, and the manifest;
+everything is synced, and one rename commits the checkpoint. In an object store the files are uploaded under a prefix
+that no other writer uses, checksums are computed during the upload, and the manifest is put last, only if it is absent.
+A process that dies in between leaves no checkpoint, and the next one removes its files in `ckpt.tmp/`.
 
-Order. Checkpoints of one place are ordered by (term, attempt, sequence), never by a clock: a run begins the term after
-the newest one that it finds, so what an older attempt commits late is still older. The file `latest` says which one
-was named last, and a newer one than it knew counts more; without it the order alone decides. Who goes back to an
-earlier one names it there, and then moves what is newer to `set-aside/`.
+Order. The checkpoints of one series are ordered by (term, attempt, sequence), never by a clock: a run begins the term
+after the newest one that it finds, so a late commit of an older attempt is still older. The file `latest` names the
+latest checkpoint, unless a newer one was committed since; without that file the order alone decides. To go back to an
+earlier checkpoint, that one is written to `latest`, and then all newer ones are moved to `set-aside/`.
 
-Fence. Right before the commit the attempt's directory is opened and looked at: with `superseded` in it, or a
-checkpoint of a newer attempt of the same entry in the series, nothing is committed. A name that is taken is replaced
-only by a newer checkpoint: the old one is renamed, looked at once more, and removed after the new one has its place.
+Fence. Right before the commit the attempt's directory is opened and checked: if it contains `superseded`, or the series
+contains a checkpoint of a newer attempt of the same job, nothing is committed. A checkpoint of the same name is
+replaced only by a newer one: it is renamed, checked once more, and removed after the new one has its name.
 
-Restoring. Names, shapes and types of all leaves are compared with the target first, and checksums before Orbax
-reads. What is damaged is reported, moved to `damaged/`, and the one before it is taken; a manifest of a newer format
-is an error. Where arrays lie is the target's choice: any number of devices restores what any other number saved.
+Restoring. The names, shapes and types of all leaves are compared with the target first, and checksums are checked
+before Orbax reads. A damaged checkpoint is reported and moved to `damaged/`, and the one before it is used; a manifest
+of a newer format is an error. The target determines the placement of arrays: any number of devices can restore what any
+other number saved.
 
-Removing begins with the manifest, so that a checkpoint ends in one moment too.
+Removing a checkpoint begins with its manifest, so it ends atomically as well.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Orbax, its v1 API: the arrays of a checkpoint, written asynchronously and read onto any devices."""
+"""The arrays of a checkpoint, through the v1 API of Orbax: written asynchronously, read onto any devices."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from dispatcher.errors import CheckpointError, StorageError
 from dispatcher.runtime.storing import storage_error
 
 ARRAYS: Final = "checkpoint"
-# About how large a file of arrays is: the checksums of several can be taken at a time. Orbax's default is 2 GB.
+# The target size of a file of arrays: small enough for several checksums in parallel. Orbax's default is 2 GB.
 DATA_FILE_BYTES: Final = 256 * 1024 * 1024
 
 _OS_ERROR: Final = re.compile(r"os_error_code='(\d+)'")
-# Longer messages carry the whole specification of an array's storage.
+# Longer messages contain the whole specification of an array's storage.
 _MOST_CHARACTERS: Final = 400
 
 
 class Writing(Protocol):
-    """Arrays on their way to the disk."""
+    """A save of arrays in progress."""
 
     def result(self) -> None:
         """Wait until all processes have written everything."""
 
 
 def begin_saving(path: Path, arrays: Mapping[str, Any], *, compress: bool) -> Writing:
-    """Copy the arrays off the devices and begin to write them to the new directory `path`; all processes together.
+    """Copy the arrays off the devices and begin to write them to the new directory `path`. Collective.
 
     When it returns, the arrays may be changed, donated or deleted.
     """
@@ -39,7 +39,7 @@ def begin_saving(path: Path, arrays: Mapping[str, Any], *, compress: bool) -> Wr
 
     _quieten()
     context = orbax.Context()
-    # Weights hardly compress (8 % of float32), and compressing takes longer than all the rest of a save.
+    # Weights hardly compress (by 8 % for float32), and compression takes longer than the rest of a save.
     context.array.saving.use_compression = compress
     context.array.saving.ocdbt_target_data_file_size = DATA_FILE_BYTES
     with context:
@@ -48,7 +48,7 @@ def begin_saving(path: Path, arrays: Mapping[str, Any], *, compress: bool) -> Wr
 
 
 def load(path: Path, abstract: Mapping[str, Any], *, partial: bool) -> dict[str, Any]:
-    """The arrays that `abstract` describes, each where its sharding says; all processes together."""
+    """The arrays that `abstract` describes, each with its sharding. Collective."""
     from orbax.checkpoint import v1 as orbax
 
     _quieten()
@@ -60,7 +60,7 @@ def load(path: Path, abstract: Mapping[str, Any], *, partial: bool) -> dict[str,
 
 
 def writing_error(error: Exception, doing: str) -> Exception:
-    """What a failure of Orbax or TensorStore means, in this project's terms."""
+    """The error of this package for a failure of Orbax or TensorStore."""
     code = _OS_ERROR.search(str(error))
     if code is not None:
         number = int(code.group(1))
@@ -72,26 +72,26 @@ def writing_error(error: Exception, doing: str) -> Exception:
     return CheckpointError(f"{doing}: {type(error).__name__}: {str(error)[:_MOST_CHARACTERS]}")
 
 
-class _SaysItTwice(logging.Filter):
-    """Drops what Orbax's threads print about an error that the caller gets as an exception."""
+class _RepeatedErrors(logging.Filter):
+    """Drops the log records of Orbax's threads for errors that the caller gets as exceptions."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return "_SignalingThread.run() raised an exception" not in record.getMessage()
 
 
-_filter: Final = _SaysItTwice()
+_filter: Final = _RepeatedErrors()
 
 
 def _quieten() -> None:
     logging.getLogger("absl").addFilter(_filter)
-    _leave_out_what_came_too_late()
+    _silence_late_writes()
 
 
 @cache
-def _leave_out_what_came_too_late() -> None:
-    """Keep TensorStore from printing a traceback for each array that it wrote after another had failed.
+def _silence_late_writes() -> None:
+    """Keep TensorStore from printing a traceback for each array that it writes after another one has failed.
 
-    Nobody waits for those any more; there may be thousands, and they bury what did go wrong.
+    Nothing waits for those writes; their tracebacks, perhaps thousands, would hide the actual error.
     """
     others = sys.unraisablehook
 

@@ -1,4 +1,4 @@
-"""At most one save on its way: the next one waits for it, and hears how it ended."""
+"""At most one save in progress: the next one waits for it and gets its error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Final
 
-_UNHEARD_S: Final = 10.0
+_LOG_AFTER_S: Final = 10.0
 
 _log = logging.getLogger(__name__)
 _all: weakref.WeakSet[Background] = weakref.WeakSet()
@@ -20,48 +20,48 @@ class Background:
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
-        self._problem: Exception | None = None
-        self._asked_for = threading.Event()
+        self._error: Exception | None = None
+        self._waited_for = threading.Event()
         _all.add(self)
 
     def start(self, work: Callable[[], None]) -> None:
-        """Begin `work`; what was begun before must have been waited for."""
+        """Begin `work`; `wait` must have been called for the work before it."""
 
         def run() -> None:
             try:
                 work()
-            except Exception as error:  # noqa: BLE001  # whoever waits gets it, whatever it is
-                self._problem = error
-                # Nobody may ever wait, or not for hours: then it is said here. Who does wait says it himself.
-                if not self._asked_for.wait(_UNHEARD_S):
+            except Exception as error:  # noqa: BLE001  # `wait` returns it, whatever it is
+                self._error = error
+                # The next save may be hours away, or never come: then the error is logged here.
+                if not self._waited_for.wait(_LOG_AFTER_S):
                     _log.error("%s", error)
 
         _outlast_the_interpreter()
-        self._asked_for.clear()
+        self._waited_for.clear()
         self._thread = threading.Thread(target=run, name="checkpoint")
         self._thread.start()
 
     def wait(self) -> Exception | None:
-        """Wait for what is on its way; the error with which it ended, once."""
-        self._asked_for.set()
+        """Wait for the work in progress; returns its error, once."""
+        self._waited_for.set()
         if self._thread is not None:
             self._thread.join()
         self._thread = None
-        problem, self._problem = self._problem, None
-        return problem
+        error, self._error = self._error, None
+        return error
 
     def end(self) -> None:
-        """Wait, and say what nobody has asked for and nobody will."""
-        problem = self.wait()
-        if problem is not None:
-            _log.error("%s", problem)
+        """Wait, and log the error, because no later call of `wait` will return it."""
+        error = self.wait()
+        if error is not None:
+            _log.error("%s", error)
 
 
 @cache
 def _outlast_the_interpreter() -> None:
-    """Let an interpreter that comes to its end wait for commits while the threads that Orbax needs can still start.
+    """Make an interpreter that exits wait for commits while Orbax can still start threads.
 
-    `atexit`, and the end of a thread that is no daemon, come after those are gone.
+    `atexit` handlers and the join of non-daemon threads come too late for that.
     """
     register = getattr(threading, "_register_atexit", None)
     if register is not None:

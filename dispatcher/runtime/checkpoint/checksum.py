@@ -1,6 +1,6 @@
-"""Checksums of files: XXH3 with 128 bits, which costs a tenth of what reading the file costs.
+"""Checksums of files: XXH3 with 128 bits, at a tenth of the cost of reading the file.
 
-They tell damage, not tampering: whoever can write the files can write the manifest.
+They detect damage, not tampering: a process that can write the files can also write the manifest.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _AT_ONCE: Final = 4
 
 
 class Checksum:
-    """The checksum of what `update` was given so far."""
+    """The checksum and the size of all data passed to `update`."""
 
     def __init__(self) -> None:
         self._sum = xxhash.xxh3_128()
@@ -43,7 +43,7 @@ def of_bytes(data: bytes) -> str:
 
 
 def of_file(path: Path, *, sync: bool = False) -> tuple[int, str]:
-    """Size and checksum of a file; with `sync` it is brought down to the disk as well."""
+    """Size and checksum of a file; with `sync`, the file is also synced to the disk."""
     checksum = Checksum()
     buffer = memoryview(bytearray(_PIECE_BYTES))
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -58,7 +58,7 @@ def of_file(path: Path, *, sync: bool = False) -> tuple[int, str]:
 
 
 def of_files(paths: Sequence[Path], *, sync: bool = False) -> list[tuple[int, str]]:
-    """Size and checksum of each file, several read at a time."""
+    """Size and checksum of each file, several read in parallel."""
     if len(paths) < 2:
         return [of_file(path, sync=sync) for path in paths]
     with ThreadPoolExecutor(min(_AT_ONCE, len(paths)), "checksum") as pool:
@@ -66,7 +66,7 @@ def of_files(paths: Sequence[Path], *, sync: bool = False) -> list[tuple[int, st
 
 
 def pieces(path: Path, checksum: Checksum, piece_bytes: int) -> Iterator[bytes]:
-    """The content of a file in pieces, each added to `checksum` on its way."""
+    """The content of a file in pieces, each added to `checksum` when it is read."""
     with open(path, "rb", buffering=0) as file:
         while piece := file.read(piece_bytes):
             checksum.update(piece)

@@ -1,4 +1,4 @@
-"""What lies in a checkpoint beside the arrays: small files, each of which may be missing but `config.json`."""
+"""The small files of a checkpoint beside its arrays; all but `config.json` may be missing."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dispatcher.base import files
+from dispatcher.base.values import shown
 from dispatcher.errors import CheckpointError, DamagedCheckpointError
 from dispatcher.runtime.checkpoint import rng
 from dispatcher.runtime.checkpoint.rng import RandomState
@@ -22,9 +23,9 @@ POSITION: Final = "position.json"
 
 @dataclass(frozen=True)
 class Contents:
-    """`metadata`, `job` and `position` (where the data iterator stands) are plain data, `config` is YAML.
+    """`metadata`, `job` and `position` (of the data iterator) are plain data, `config` is YAML.
 
-    `random` and `position` belong to this process, the others are the first process's.
+    `random` and `position` belong to this process, the others to process 0.
     """
 
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -34,14 +35,14 @@ class Contents:
     random: RandomState | None = None
 
     def of_this_process(self) -> dict[str, Any]:
-        """What differs between processes, as plain data."""
+        """The parts that differ between processes, as plain data."""
         return {
             "position": _plain(self.position, "the position of the data iterator"),
             "random": None if self.random is None else self.random.to_json(),
         }
 
     def write(self, directory: Path, processes: list[dict[str, Any]]) -> None:
-        """Write the files into `directory`; `processes` is what each of them said of itself."""
+        """Write the files into `directory`; `processes` has the result of `of_this_process` of each process."""
         written = {METADATA: _dump(self.metadata, "the metadata"), CONFIG: (self.config or "").encode()}
         if self.config is None:
             del written[CONFIG]
@@ -56,7 +57,7 @@ class Contents:
 
 
 def read(fetch: Callable[[str], bytes | None], where: str, process: int) -> Contents:
-    """The small files of a checkpoint; `fetch` gives the content of one, or None when it was not saved."""
+    """The small files of a checkpoint; `fetch` returns the content of one, None when it was not saved."""
 
     def parsed(name: str) -> Any:
         data = fetch(name)
@@ -68,7 +69,7 @@ def read(fetch: Callable[[str], bytes | None], where: str, process: int) -> Cont
     def mapping(name: str) -> Any:
         value = parsed(name)
         if not isinstance(value, dict | None):
-            raise DamagedCheckpointError(f"{where}/{name}: holds {json.dumps(value)[:80]}: expected names and values")
+            raise DamagedCheckpointError(f"{where}/{name}: holds {shown(value)}: expected names and values")
         return value
 
     config, random = fetch(CONFIG), fetch(RNG)
@@ -88,14 +89,14 @@ def _text(data: bytes, where: str) -> str:
         raise DamagedCheckpointError(f"{where}: expected UTF-8: {error}") from None
 
 
-def _position(said: Any, process: int, where: str) -> Any:
-    """Where the data iterator of `process` stood; one that was not there at the save goes on where the first did."""
-    if said is None:
+def _position(saved: Any, process: int, where: str) -> Any:
+    """The position of the data iterator of `process`; that of process 0 for one that did not exist at the save."""
+    if saved is None:
         return None
-    each = said.get("processes") if isinstance(said, dict) else None
+    each = saved.get("processes") if isinstance(saved, dict) else None
     if not isinstance(each, list) or not each:
         raise DamagedCheckpointError(
-            f'{where}: holds {json.dumps(said)[:80]}: expected {{"processes": [...]}}, a position for each process'
+            f'{where}: holds {shown(saved)}: expected {{"processes": [...]}}, a position for each process'
         )
     return each[process if process < len(each) else 0]
 
@@ -105,7 +106,7 @@ def _dump(value: Any, what: str) -> bytes:
 
 
 def _plain(value: Any, what: str) -> Any:
-    """`value` as JSON gives it back; CheckpointError when it is no plain data."""
+    """`value` after a round trip through JSON; CheckpointError when it is not plain data."""
     try:
         return json.loads(json.dumps(value, ensure_ascii=False))
     except (TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Checkpoints in a directory. A commit is one rename, of a directory that is complete down to its manifest."""
+"""Checkpoints in a directory. A commit is one rename of a directory that is complete, its manifest included."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TRIES: Final = 5
 
 
 class DirectoryStorage:
-    """A series of checkpoints below `root`, which several hosts may see."""
+    """A series of checkpoints below `root`, which several hosts may share."""
 
     def __init__(self, root: Path) -> None:
         self.url = str(root)
@@ -36,10 +36,7 @@ class DirectoryStorage:
         self._scratch = Scratch(root / SCRATCH)
 
     def staging(self) -> Path:
-        with storing(f"{self._root}: cannot prepare a checkpoint"):
-            staged = self._scratch.new()
-            os.mkdir(staged)
-        return staged
+        return self._scratch.make_directory(f"{self._root}: cannot prepare a checkpoint")
 
     def clean(self, staged: Path) -> None:
         remove_tree(staged)
@@ -62,7 +59,7 @@ class DirectoryStorage:
                 if self._place(staged, target, data, guard):
                     break
             else:
-                raise CheckpointError(f"{target}: others keep changing it; is it used by several jobs at once?")
+                raise CheckpointError(f"{target}: other processes keep changing it; do several jobs save here?")
             files.sync_directory(target.parent)
             self._forget_replaced(target)
         return manifest
@@ -74,7 +71,7 @@ class DirectoryStorage:
         with storing(f"{self._root / name}: cannot be read"):
             return _content(self._root / name / MANIFEST)
 
-    def looks_whole(self, name: str, manifest: Manifest) -> bool:
+    def is_complete(self, name: str, manifest: Manifest) -> bool:
         try:
             return all(os.stat(self._root / name / each.path).st_size == each.size for each in manifest.files)
         except OSError:
@@ -120,11 +117,11 @@ class DirectoryStorage:
         self._scratch.close()
 
     def _place(self, staged: Path, target: Path, data: bytes, guard: Guard) -> bool:
-        """Rename `staged` to `target`; False when something has changed meanwhile and it has to be tried again."""
+        """Rename `staged` to `target`; False when `target` has changed meanwhile and the caller has to retry."""
         try:
             os.rename(staged, target)
         except OSError as error:
-            # A file server that answered too late is asked again, and then the first try has done it.
+            # An NFS client repeats a request whose answer was late, and fails although the first one renamed it.
             if error.errno == errno.ENOENT and _content(target / MANIFEST) == data:
                 return True
             if error.errno not in _OCCUPIED:
@@ -139,7 +136,7 @@ class DirectoryStorage:
             guard(decode(present, str(target / MANIFEST)))
         old = target.with_name(f"{target.name}{OLD}{uuid.uuid4().hex[:8]}")
         os.rename(target, old)
-        # Somebody may have replaced it between the look and the rename: then it was not ours to take.
+        # Another process may have replaced it between the check and the rename: then put it back.
         if _content(old / MANIFEST) != present:
             os.rename(old, target)
             return False
@@ -147,18 +144,16 @@ class DirectoryStorage:
         return True
 
     def _clear(self, target: Path) -> None:
-        """Make room where a checkpoint was removed without coming to an end; what others put there stays."""
+        """Remove the rest of a checkpoint whose removal was interrupted; anything else is an error."""
         if not target.is_dir() or not (target / TREE).exists():
-            raise CheckpointError(
-                f"{target}: something else than a checkpoint stands there; move it away or choose another name"
-            )
+            raise CheckpointError(f"{target}: exists and is not a checkpoint; move it away or choose another name")
         self._discard(target)
 
     def _check_parents(self, name: str) -> None:
         for parent in list(Path(name).parents)[:-1]:
             if (self._root / parent / MANIFEST).exists():
                 raise CheckpointError(
-                    f"{self._root / name}: {parent} is a checkpoint itself, and nothing can be saved inside of one"
+                    f"{self._root / name}: {parent} is a checkpoint itself, and nothing can be saved inside it"
                 )
 
     def _forget_replaced(self, target: Path) -> None:
@@ -167,21 +162,21 @@ class DirectoryStorage:
                 self._discard(target.with_name(entry))
 
     def _discard(self, path: Path) -> None:
-        """Remove a checkpoint so that it ends in one moment: with its manifest."""
+        """Remove a checkpoint, its manifest first: without one it is no checkpoint."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path / MANIFEST)
             files.sync_directory(path)
         try:
-            doomed = self._scratch.new()
-            os.rename(path, doomed)
+            discarded = self._scratch.new()
+            os.rename(path, discarded)
         except FileNotFoundError:
             return
         except OSError as error:
             if error.errno not in _FULL:
                 raise
-            # No room even for the directory that it would be moved to.
-            doomed = path
-        remove_tree(doomed)
+            # No space even for the directory to which it would be moved.
+            discarded = path
+        remove_tree(discarded)
 
     def _below(self, folder: Path, prefix: str) -> Iterator[tuple[str, bytes]]:
         try:

@@ -1,4 +1,4 @@
-"""The fence before a commit: is this attempt still its entry's current one?"""
+"""The fence before a commit: only the current attempt of a job may commit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dispatcher.runtime.storing import storage_error, storing
 
 @dataclass(frozen=True)
 class Run:
-    """Who saves: an attempt of an entry, or (job empty, attempt 0) a process that somebody started by hand."""
+    """The run that saves: an attempt of a job, or a process started by hand (`job` empty, `attempt` 0)."""
 
     id: str
     job: str
@@ -26,7 +26,7 @@ class Run:
 
     @classmethod
     def current(cls) -> Run:
-        """The run that this process belongs to, from the environment that the dispatcher gives."""
+        """The run of this process, from the environment that the dispatcher sets."""
         directory = contract.attempt_dir()
         job, attempt = os.environ.get(contract.JOB_ID, ""), os.environ.get(contract.ATTEMPT, "")
         if directory is None or not job or not attempt.isdigit():
@@ -34,35 +34,35 @@ class Run:
         return cls(f"{job}/{attempt}", job, int(attempt), directory)
 
     def check(self, doing: str) -> None:
-        """Raise a SupersededError unless the attempt is still current, as far as its directory says."""
+        """Raise a SupersededError when the attempt's directory marks it as superseded."""
         if self.directory is None:
             return
-        sign = self.directory / contract.SUPERSEDED_FILE
+        mark = self.directory / contract.SUPERSEDED_FILE
         try:
-            superseded = files.exists_fresh(sign)
+            superseded = files.exists_fresh(mark)
         except FileNotFoundError:
             raise CheckpointError(
-                f"{doing}: the attempt's directory {self.directory} is gone, so nobody can say whether attempt "
-                f"{self.attempt} of {self.job} is still the current one; nothing was committed. Requeue the entry"
+                f"{doing}: the attempt's directory {self.directory} is gone, so it is unknown whether attempt "
+                f"{self.attempt} of {self.job} is still the current one; nothing was committed. Requeue the job"
             ) from None
         except OSError as error:
-            raise storage_error(error, f"{doing}: cannot look for {sign}") from error
+            raise storage_error(error, f"{doing}: cannot check for {mark}") from error
         if superseded:
             raise SupersededError(
-                f"{doing}: attempt {self.attempt} of {self.job} was superseded ({sign} exists): the entry was given "
-                "to a newer attempt, which goes on from the last checkpoint. Nothing was committed; this one must stop"
+                f"{doing}: attempt {self.attempt} of {self.job} was superseded ({mark} exists): a newer attempt "
+                "continues from the last checkpoint. Nothing was committed; this attempt must stop"
             )
 
     def report(self, step: int) -> None:
-        """Tell the dispatcher, where there is one, that a checkpoint of `step` is committed from which to go on."""
+        """Report to the dispatcher, if there is one, that a checkpoint of `step` is committed."""
         if self.directory is None:
             return
         path = self.directory / contract.CHECKPOINT_FILE
-        with storing(f"{path}: the dispatcher is not told that step {step} is saved"):
+        with storing(f"{path}: cannot report to the dispatcher that step {step} is saved"):
             contract.write_json(path, {"step": step})
 
     def outrun_by(self, job: str, attempt: int) -> bool:
-        """Whether `attempt` of `job` is a newer attempt of the entry that this run belongs to."""
+        """Whether `attempt` of `job` is a newer attempt of this run's job."""
         return bool(self.job) and job == self.job and attempt > self.attempt
 
 

@@ -1,4 +1,4 @@
-"""CheckpointManager: save without holding up the training, and restore what is whole."""
+"""CheckpointManager: save in the background of the training, and restore complete checkpoints."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Restored:
-    """A checkpoint that was read: its tree, which one it was, and what lay beside the tree."""
+    """A checkpoint that was read: its tree, its reference, and its other contents."""
 
     tree: Any
     ref: CheckpointRef
@@ -57,9 +57,10 @@ class CheckpointManager:
             ...
             checkpoints.save(state, step, metrics={"loss": loss})
 
-    In a job of several processes all call `save`, `wait`, `close`, `resume`, `restore`, `load` and `register` together;
-    the first one commits. The others may be called by any. `scratch` is where checkpoints for an object store are put
-    together (several processes: a directory that all see). A request to an object store is repeated for `patience_s`.
+    `save`, `wait`, `close`, `resume`, `restore`, `load`, `register` and `go_back` are collective: all processes of a
+    job call them, and process 0 commits. Any process may call the others. `scratch` is the directory in which
+    checkpoints for an object store are assembled; several processes must share it. A request to an object store is
+    repeated for `patience_s`.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class CheckpointManager:
         self._compress = compress
         self._background = Background()
         self._pending = False
-        # What the next checkpoint is a continuation of.
+        # The checkpoint from which the next one continues.
         self._parent: str | None = None
 
     @property
@@ -97,12 +98,12 @@ class CheckpointManager:
         beside: Contents | None = None,
         resumable: bool = True,
     ) -> CheckpointRef:
-        """Begin to save `pytree`, and return as soon as its arrays are off the devices.
+        """Begin to save `pytree`, and return as soon as its arrays are copied off the devices.
 
-        It is committed in the background, under `name` (`step-00000120`); an older checkpoint of that name is
-        replaced. `wait`, or the next save, waits until it is, and raises what went wrong: StorageError,
-        SupersededError, CheckpointError. `metadata` is plain data, `beside` what else is kept. With `resumable` it
-        becomes the latest and is subject to the retention.
+        It is committed in the background, as `name` (default: `step-00000120`); an older checkpoint of that name is
+        replaced. `wait` and the next save wait for the commit and raise its error: StorageError, SupersededError,
+        CheckpointError. `metadata` is plain data, `beside` are the other contents. A `resumable` checkpoint becomes the
+        latest and is subject to the retention.
         """
         self.wait()
         name = check_name(name or f"step-{step:08d}")
@@ -141,7 +142,7 @@ class CheckpointManager:
         return CheckpointRef.of(self.url, name, draft)
 
     def wait(self) -> None:
-        """Wait until what was saved last is committed; raises what went wrong with it."""
+        """Wait until the last save is committed; raises its error."""
         if not self._pending:
             return
         self._pending = False
@@ -163,20 +164,20 @@ class CheckpointManager:
         if kind is None:
             self.close()
         else:
-            # The other processes may never come here, and this error must not be covered by another.
+            # The other processes may not get here, and a second error must not hide this one.
             self._background.end()
             self._storage.close()
 
     def checkpoints(self) -> list[CheckpointRef]:
-        """Everything that is committed, the oldest first."""
+        """All committed checkpoints, the oldest first."""
         return self._series.checkpoints()
 
     def latest(self) -> CheckpointRef | None:
-        """What a run would go on from: the newest, or the one that was registered since; None when there is none."""
+        """The checkpoint to resume from: the newest, or the one registered since; None when there is none."""
         return self._series.latest()
 
     def find(self, name: str) -> CheckpointRef:
-        """The checkpoint of that name; CheckpointError lists those that are there when it is not."""
+        """The checkpoint of that name; CheckpointError lists the existing ones when there is none."""
         return self._series.found(name)[0]
 
     def register(self, name: str) -> CheckpointRef:
@@ -185,10 +186,9 @@ class CheckpointManager:
         return self.find(collectives.broadcast_result(lambda: self._series.register(name).name))
 
     def go_back(self, name: str) -> CheckpointRef:
-        """Make a committed checkpoint the latest, and set aside all that were saved after it, the best one too.
+        """Make a committed checkpoint the latest, and set aside all that were saved after it, even the best one.
 
-        They are moved to `set-aside/` (in an object store their manifests are renamed) and stay until somebody removes
-        them.
+        They are moved to `set-aside/` (in an object store their manifests are renamed) and are never removed.
         """
         self.wait()
         for place in collectives.broadcast_result(lambda: self._series.go_back(name)):
@@ -197,7 +197,7 @@ class CheckpointManager:
         return self.find(name)
 
     def contents(self, ref: CheckpointRef) -> Contents:
-        """What lies beside the arrays, without reading those."""
+        """The contents of a checkpoint other than its arrays, which are not read."""
         _, manifest = self._series.found(ref.name)
         return self._contents(ref, manifest)
 
@@ -206,14 +206,13 @@ class CheckpointManager:
         return self.load(target, ref, partial=partial).tree
 
     def load(self, target: Any, ref: CheckpointRef | None = None, *, partial: bool = False) -> Restored:
-        """Read the latest checkpoint, or `ref`, onto the devices that `target`, a tree of arrays or shapes, says.
+        """Read the latest checkpoint, or `ref`, onto the devices of `target`, a tree of arrays or of their shapes.
 
-        A latest one that is damaged is reported and set aside, and the one before it is taken; a `ref` that is damaged
-        is a DamagedCheckpointError. A leaf that is missing, unknown or of another shape or type is a
+        A damaged latest checkpoint is reported and set aside, and the one before it is used; a damaged `ref` is a
+        DamagedCheckpointError. A leaf that is missing, unknown or of another shape or type is a
         CheckpointMismatchError; with `partial` the checkpoint may have more leaves than the target.
 
-        Once the latest is read, what the retention does not keep is removed: a full disk may need that before it can
-        take the next one.
+        After the latest is read, the retention is applied, which may free the space that the next save needs.
         """
         self.wait()
         while True:
@@ -231,17 +230,17 @@ class CheckpointManager:
                 return restored
 
     def resume(self, target: Any, *, partial: bool = False) -> Restored | None:
-        """As `load` of the latest; None when nothing was ever saved, so that a run begins at the beginning.
+        """As `load` of the latest; None when nothing was ever saved, and the run starts from the beginning.
 
-        CheckpointError when there were checkpoints and all of them are damaged: that is no beginning.
+        CheckpointError when all checkpoints are damaged: the run must not start over because of that.
         """
         self.wait()
-        if not collectives.broadcast_result(self._series.something_to_resume):
+        if not collectives.broadcast_result(self._series.can_resume):
             return None
         return self.load(target, partial=partial)
 
     def _prepare(self, doing: str) -> tuple[Path, tuple[int, int, int]]:
-        """Where the checkpoint is put together, and its place in the order."""
+        """The directory in which the checkpoint is assembled, and its order."""
 
         def prepare() -> list[Any]:
             self._series.check_current(doing)
@@ -290,14 +289,14 @@ class CheckpointManager:
 
     @contextlib.contextmanager
     def _saved_already(self, name: str) -> Iterator[None]:
-        """Only warn of what goes wrong after the commit: it is no reason to stop."""
+        """Log errors after the commit as warnings: they are no reason to stop."""
         try:
             yield
         except DispatcherError as error:
             _log.warning("%s/%s is saved, but: %s", self.url, name, error)
 
     def _retain(self, read: str) -> None:
-        """Remove what the retention does not keep, after the checkpoint `read` was; as far as that is possible."""
+        """Apply the retention after the checkpoint `read` was read; errors are logged as warnings."""
         if self._retention is None or not collectives.is_first_process():
             return
         try:
@@ -308,13 +307,13 @@ class CheckpointManager:
 
     @contextlib.contextmanager
     def _cleaned(self, staged: Path, doing: str) -> Iterator[None]:
-        """Leave nothing behind in the scratch directory, and say in this project's terms what went wrong."""
+        """Remove `staged` at the end, and convert errors into those of this package."""
         try:
             yield
         except DispatcherError:
             raise
         except Exception as error:
-            # It failed at one array, and Orbax does not wait for the others.
+            # One array failed, and Orbax does not wait for the writes of the others.
             if collectives.is_first_process():
                 remove_until_quiet(staged)
             raise arrays.writing_error(error, doing) from error
@@ -326,15 +325,15 @@ class CheckpointManager:
         def choose() -> list[Any]:
             if ref is None:
                 self._series.set_unreadable_aside()
-            wanted = ref or self._series.latest()
-            if wanted is None:
+            chosen = ref or self._series.latest()
+            if chosen is None:
                 self._series.check_not_all_damaged()
                 raise CheckpointError(f"{self.url}: there is no checkpoint to restore")
-            found, manifest = self._series.found(wanted.name)
+            found, manifest = self._series.found(chosen.name)
             return [found.name, msgspec.to_builtins(manifest)]
 
-        name, said = collectives.broadcast_result(choose)
-        manifest = msgspec.convert(said, Manifest)
+        name, built = collectives.broadcast_result(choose)
+        manifest = msgspec.convert(built, Manifest)
         return CheckpointRef.of(self.url, name, manifest), manifest
 
     def _load(self, ref: CheckpointRef, manifest: Manifest, target: Any, *, partial: bool) -> Restored:
@@ -343,13 +342,12 @@ class CheckpointManager:
                 directory, verified = stack.enter_context(self._storage.opened(ref.name, manifest))
                 kept = self._contents(ref, manifest)
                 saved = tree.decode(self._read(ref, manifest, tree.TREE) or b"", f"{ref.url}/{tree.TREE}")
-                wanted = tree.named_leaves(target)
-                described = tree.describe(wanted)
+                leaves = tree.named_leaves(target)
+                described = tree.describe(leaves)
                 tree.check_fit(saved, described, f"{ref.url}/{arrays.ARRAYS}", partial=partial)
-            abstract = tree.abstract(wanted, described)
+            abstract = tree.abstract(leaves, described)
             if not verified:
-                # Before anything is loaded, which fails in ways of its own where the files are damaged. Each process
-                # reads its share.
+                # Before Orbax reads them, whose errors for damaged files are obscure. Each process checks a share.
                 with _together():
                     verify.twice(directory, manifest.files[jax.process_index() :: jax.process_count()])
             restored = _arrays(directory, abstract, ref, partial=partial) if abstract else {}
@@ -359,7 +357,7 @@ class CheckpointManager:
         return contents.read(lambda path: self._read(ref, manifest, path), ref.url, jax.process_index())
 
     def _read(self, ref: CheckpointRef, manifest: Manifest, path: str) -> bytes | None:
-        """A small file as it was written; None when there was none."""
+        """The verified content of a small file; None when the checkpoint has no such file."""
         record = manifest.file(path)
         if record is None:
             return None
@@ -379,13 +377,13 @@ def _arrays(directory: Path, abstract: Mapping[str, Any], ref: CheckpointRef, *,
 
 @contextlib.contextmanager
 def _together() -> Iterator[None]:
-    """Raise on all processes what the block raises on one of them."""
-    problem: Exception | None = None
+    """Raise an error of the block on all processes."""
+    raised: Exception | None = None
     try:
         yield
-    except Exception as error:  # noqa: BLE001  # it is raised by agree, here and on the others
-        problem = error
-    collectives.raise_on_all(problem)
+    except Exception as error:  # noqa: BLE001  # raise_on_all raises it, here and on the other processes
+        raised = error
+    collectives.raise_on_all(raised)
 
 
 def _open(place: str, scratch: Path | None, run: Run, patience_s: float) -> Storage:
@@ -396,8 +394,7 @@ def _open(place: str, scratch: Path | None, run: Run, patience_s: float) -> Stor
     if scratch is None and jax.process_count() > 1:
         if run.directory is None:
             raise CheckpointError(
-                f"{place}: several processes put a checkpoint together in a directory that all of them see: say "
-                "scratch=..."
+                f"{place}: several processes need a shared directory to assemble a checkpoint: pass scratch=..."
             )
         scratch = run.directory / SCRATCH
     return ObjectStorage(place, scratch or default_scratch(), run, patience_s)

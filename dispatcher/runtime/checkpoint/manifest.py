@@ -1,4 +1,4 @@
-"""manifest.json: what a checkpoint consists of. It is written last, so a directory without one is no checkpoint."""
+"""manifest.json: the files of a checkpoint. It is written last, so a directory without one is no checkpoint."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class FileRecord(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """A checkpoint's contents and its place in the order of checkpoints.
 
-    `term` rises by one with each run that saves here, `sequence` with each checkpoint; `run` says which run it was,
-    `job` and `attempt` which attempt of which entry (empty and 0: started by hand). `parent` is the checkpoint that
-    the run restored or saved before. `blobs` is the prefix of the files' keys in an object store.
+    `term` increases by one with each run that saves here, `sequence` with each checkpoint. `run` is the run's id, `job`
+    and `attempt` its job and attempt (empty and 0: started by hand). `parent` is the checkpoint that the run restored
+    or saved before. `blobs` is the prefix of the files' keys in an object store.
     """
 
     format: int = FORMAT
@@ -50,7 +50,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def order(self) -> tuple[int, int, int]:
-        """Compares checkpoints of one series: a later attempt's are always behind an earlier one's."""
+        """The sort key within a series: checkpoints of a later attempt are newer than those of an earlier one."""
         return self.term, self.attempt, self.sequence
 
     def file(self, path: str) -> FileRecord | None:
@@ -63,13 +63,13 @@ class _Version(msgspec.Struct):
 
 
 def encode(manifest: Manifest) -> bytes:
-    """The manifest as the JSON text that is written, sealed."""
+    """The manifest as JSON, with its seal."""
     sealed = msgspec.structs.replace(manifest, seal=_seal(manifest))
     return msgspec.json.format(msgspec.json.encode(sealed), indent=1) + b"\n"
 
 
 def decode(data: bytes, where: str) -> Manifest:
-    """The manifest that `data` says; `where` is its path or URL.
+    """Parse `data`, the manifest at the path or URL `where`.
 
     FormatError for a newer version, DamagedCheckpointError for anything that `encode` did not write.
     """
@@ -78,18 +78,18 @@ def decode(data: bytes, where: str) -> Manifest:
         if version > FORMAT:
             raise FormatError(
                 f"{where}: format {version}, written by a newer dispatcher; this one knows format {FORMAT}. "
-                "Nothing was touched. Install that version, or restore from another directory"
+                "Nothing was changed. Install that version, or restore from another directory"
             )
         manifest = msgspec.json.decode(data, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DamagedCheckpointError(f"{where}: not a manifest: {error}") from None
     if manifest.seal != _seal(manifest):
         raise DamagedCheckpointError(
-            f"{where}: its content does not have the checksum {manifest.seal or '(none)'} that stands in it"
+            f"{where}: its content does not have the checksum {manifest.seal or '(none)'} that it states"
         )
     for path in (manifest.blobs, *(record.path for record in manifest.files)):
         if path.startswith("/") or ".." in PurePosixPath(path).parts:
-            # Whoever can write a manifest could have files of this host read or replaced.
+            # Such a manifest could make this host read or replace any file.
             raise DamagedCheckpointError(f"{where}: lists {path!r}, which is outside of the checkpoint")
     return manifest
 

@@ -1,11 +1,10 @@
-"""Checkpoints in an object store, through obstore: the files first, then the manifest, put only if it is absent.
+"""Checkpoints in an object store, through obstore: first the files, then the manifest, put only if it is absent.
 
-    <series>/<name>/manifest.json           what makes it a checkpoint
+    <series>/<name>/manifest.json           commits the checkpoint
     <series>/<name>/<blobs>/checkpoint/...  its files, under a prefix of their own: writers of one name never mix
-    <series>/latest                         which one is the latest
+    <series>/latest                         names the latest checkpoint
 
-Requests that fail are repeated until `patience_s` is over; a manifest that arrived although its answer was lost is
-recognised as our own.
+Failed requests are repeated for `patience_s`; a manifest that was stored although its response was lost is recognised.
 """
 
 from __future__ import annotations
@@ -47,10 +46,10 @@ _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 5.0
 _TRIES: Final = 5
 
-# What asking again does not change; 408 and 429 are a server that has too much to do.
+# Errors that a retry does not change; 408 and 429 come from an overloaded server.
 _OUR_FAULT: Final = re.compile(r"status code: 4(?!08|29)\d\d")
 _REFUSED: Final = re.compile(r"status code: 40[13]|<Code>(?:ExpiredToken|InvalidToken|InvalidAccessKeyId)</Code>")
-# The body of an answer may hold the key's id, a session token or what was signed with them.
+# The body of a response may contain the key's id, a session token or data signed with them.
 _BODY: Final = re.compile(r"(status code: \d+[^:<]*)(?::?\s*)<.*", re.DOTALL)
 _CODE: Final = re.compile(r"<Code>(\w+)</Code>")
 
@@ -66,14 +65,11 @@ class ObjectStorage:
         self._patience_s = patience_s
         self._scratch = Scratch(scratch)
         self._store = _open_store(url)
-        # Manifests that were read before, by key: they change only with their ETag.
+        # Manifests by key, with their ETags: read again only when the ETag changes.
         self._known: dict[str, tuple[str | None, bytes]] = {}
 
     def staging(self) -> Path:
-        with storing("the scratch directory for checkpoints cannot be prepared"):
-            staged = self._scratch.new()
-            os.mkdir(staged)
-        return staged
+        return self._scratch.make_directory("the scratch directory for checkpoints cannot be prepared")
 
     def clean(self, staged: Path) -> None:
         remove_tree(staged)
@@ -104,14 +100,14 @@ class ObjectStorage:
     def manifest(self, name: str) -> bytes | None:
         return self._get(f"{name}/{MANIFEST}")
 
-    def looks_whole(self, name: str, manifest: Manifest) -> bool:
+    def is_complete(self, name: str, manifest: Manifest) -> bool:
         prefix = f"{name}/{manifest.blobs}/"
 
         def sizes() -> dict[str, int]:
             listed = self._store.list(prefix).collect()
             return {each["path"].removeprefix(prefix): each["size"] for each in listed}
 
-        found = self._sure(f"{self.url}/{prefix}: cannot be listed", sizes)
+        found = self._in_bucket(f"{self.url}/{prefix}: cannot be listed", sizes)
         return all(found.get(each.path) == each.size for each in manifest.files)
 
     @contextlib.contextmanager
@@ -160,7 +156,7 @@ class ObjectStorage:
         self._scratch.close()
 
     def _upload(self, path: Path, key: str, relative: str) -> FileRecord:
-        """Put one file; its checksum is taken of the bytes on their way."""
+        """Upload one file, and compute its checksum from the uploaded bytes."""
         size = path.stat().st_size
 
         def put() -> FileRecord:
@@ -173,10 +169,10 @@ class ObjectStorage:
             self._store.put(key, parts, chunk_size=_PART_BYTES, max_concurrency=_AT_ONCE)
             return FileRecord(relative, checksum.size, checksum.hex())
 
-        return self._sure(f"{self.url}/{key}: could not be uploaded", put)
+        return self._in_bucket(f"{self.url}/{key}: could not be uploaded", put)
 
     def _download(self, name: str, manifest: Manifest, record: FileRecord, local: Path) -> list[str]:
-        """Fetch one file; what is wrong with it, after a second try."""
+        """Download one file, if need be twice; returns its faults."""
         target = local / record.path
         os.makedirs(target.parent, exist_ok=True)
         key = f"{name}/{manifest.blobs}/{record.path}"
@@ -194,12 +190,12 @@ class ObjectStorage:
         with storing(f"{target}: the checkpoint could not be downloaded"):
             try:
                 doing = f"{self.url}/{key}: could not be downloaded"
-                return self._insist(doing, fetch) and self._insist(doing, fetch)
+                return self._retried(doing, fetch) and self._retried(doing, fetch)
             except FileNotFoundError:
                 return [f"{record.path}: missing"]
 
     def _commit(self, key: str, data: bytes, guard: Guard) -> Manifest | None:
-        """Put the manifest if it is absent, or in the place of one that `guard` gives up; the one that was replaced."""
+        """Put the manifest if it is absent, or replace one if `guard` allows it; returns the replaced one."""
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         doing = f"{self.url}/{key}: could not be committed"
@@ -208,10 +204,10 @@ class ObjectStorage:
         for _ in range(_TRIES):
             try:
                 mode: PutMode = expected or "create"
-                self._insist(doing, functools.partial(self._store.put, key, data, mode=mode, use_multipart=False))
+                self._retried(doing, functools.partial(self._store.put, key, data, mode=mode, use_multipart=False))
                 return replaced
             except (AlreadyExistsError, PreconditionError, FileNotFoundError):
-                # Also what a repeated request hears when the first one did arrive.
+                # Also the response to a repeated request whose first try succeeded.
                 found = self._get_with_version(key)
             if found is None:
                 expected = replaced = None
@@ -222,13 +218,13 @@ class ObjectStorage:
             with contextlib.suppress(DamagedCheckpointError):
                 replaced = decode(present, f"{self.url}/{key}")
                 guard(replaced)
-        raise CheckpointError(f"{doing}: others keep changing it; is the place used by several jobs at once?")
+        raise CheckpointError(f"{doing}: other processes keep changing it; do several jobs save here?")
 
     def _remove_blobs(self, name: str, blobs: str) -> None:
         self._delete([key for key, _ in self._list(f"{name}/{blobs}/")])
 
     def _forget_unfinished(self, name: str, current: str) -> None:
-        """Remove what older attempts of this entry uploaded under this name without committing it."""
+        """Remove uncommitted files that older attempts of this job uploaded under this name."""
         older = re.compile(rf"{re.escape(name)}/{re.escape(self._run.job)}\.(\d+)\.[0-9a-f]+/.+")
         keys = []
         for key, _ in self._list(f"{name}/"):
@@ -241,7 +237,7 @@ class ObjectStorage:
     def _list(self, prefix: str) -> Iterator[tuple[str, str | None]]:
         """Every key below `prefix` with its ETag."""
         doing = f"{self.url}/{prefix}: cannot be listed"
-        listed = self._sure(doing, lambda: self._store.list(prefix or None).collect())
+        listed = self._in_bucket(doing, lambda: self._store.list(prefix or None).collect())
         for each in listed:
             yield each["path"], each["e_tag"]
 
@@ -259,27 +255,27 @@ class ObjectStorage:
             return bytes(result.bytes()), version
 
         try:
-            return self._insist(f"{self.url}/{key}: cannot be read", get)
+            return self._retried(f"{self.url}/{key}: cannot be read", get)
         except FileNotFoundError:
             return None
 
     def _put(self, key: str, data: bytes) -> None:
-        self._sure(f"{self.url}/{key}: cannot be written", lambda: self._store.put(key, data, use_multipart=False))
+        self._in_bucket(f"{self.url}/{key}: cannot be written", lambda: self._store.put(key, data, use_multipart=False))
 
     def _delete(self, keys: list[str]) -> None:
         if keys:
             with contextlib.suppress(FileNotFoundError):
-                self._insist(f"{self.url}: objects cannot be removed", lambda: self._store.delete(keys))
+                self._retried(f"{self.url}: objects cannot be removed", lambda: self._store.delete(keys))
 
-    def _sure(self, doing: str, request: Callable[[], T]) -> T:
-        """As `_insist`, for requests to which "not found" can only mean the bucket."""
+    def _in_bucket(self, doing: str, request: Callable[[], T]) -> T:
+        """As `_retried`, for requests whose "not found" can only mean the bucket."""
         try:
-            return self._insist(doing, request)
+            return self._retried(doing, request)
         except FileNotFoundError as error:
             raise StorageError(f"{doing}: {_first_line(error)}; is there such a bucket?") from error
 
-    def _insist(self, doing: str, request: Callable[[], T]) -> T:
-        """The answer to a request, which is repeated while the server fails or is away."""
+    def _retried(self, doing: str, request: Callable[[], T]) -> T:
+        """The response to a request, which is repeated while the server fails or cannot be reached."""
         from obstore import exceptions
 
         passed_on = (exceptions.AlreadyExistsError, exceptions.PreconditionError, FileNotFoundError)
@@ -291,14 +287,14 @@ class ObjectStorage:
             except passed_on:
                 raise
             except exceptions.BaseError as error:
-                hopeless = _hopeless(error)
-                if hopeless is not None:
+                advice = _permanent_advice(error)
+                if advice is not None:
                     # Not the error itself: see _BODY.
-                    raise StorageError(f"{doing}: {_first_line(error)}; {hopeless}") from None
+                    raise StorageError(f"{doing}: {_first_line(error)}; {advice}") from None
                 if time.monotonic() + pause_s > deadline_s:
                     raise StorageError(
-                        f"{doing}: {_first_line(error)}; tried for {self._patience_s:.0f} s. What was committed before "
-                        "still stands; look at the server and the network"
+                        f"{doing}: {_first_line(error)}; tried for {self._patience_s:.0f} s. Earlier checkpoints are "
+                        "unaffected; check the server and the network"
                     ) from None
                 _log.warning("%s, trying again: %s", doing, _first_line(error))
             time.sleep(pause_s)
@@ -306,12 +302,12 @@ class ObjectStorage:
 
 
 def _aside(folder: str) -> str:
-    """The name of the manifest of a checkpoint that was set aside."""
+    """The name of the manifest of a checkpoint that is set aside."""
     return f"manifest.{folder}.json"
 
 
 def default_scratch() -> Path:
-    """A local directory for checkpoints on their way to an object store."""
+    """The local directory in which checkpoints for an object store are assembled."""
     return Path(tempfile.gettempdir()) / f"dispatcher-{os.getuid()}" / "ckpt.tmp"
 
 
@@ -320,7 +316,7 @@ def _owner(run: Run) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    """What happened, and of a server's answer its status and its code, never its text."""
+    """The error in one line; of a server's response only its status and its code, never its body."""
     text = str(error).strip()
     answer = _BODY.search(text)
     if answer is None:
@@ -329,13 +325,13 @@ def _first_line(error: Exception) -> str:
     return text[: answer.end(1)].split("\n", 1)[0][:300] + (f" ({code.group(1)})" if code else "")
 
 
-def _hopeless(error: Exception) -> str | None:
-    """What to do about an error that asking again does not change; None when it may."""
+def _permanent_advice(error: Exception) -> str | None:
+    """What to do about an error that a retry cannot change; None when a retry may help."""
     from obstore import exceptions
 
     text = str(error)
     if "builder error" in text:
-        # No request could be made at all: of the schemes only https:// goes unasked.
+        # No request was made: only https:// is allowed without a setting.
         return (
             "set AWS_ALLOW_HTTP=true in the environment to use an endpoint of http://, without encryption, or "
             "AWS_ENDPOINT_URL to one of https://"
@@ -355,6 +351,6 @@ def _open_store(url: str) -> ObjectStore:
         from obstore.store import from_url
     except ImportError as error:
         raise StorageError(f"{url}: object stores need the package obstore: pip install obstore") from error
-    # Quick tries here; the patience for a server that is away is in _insist, which also starts a file over.
+    # Few retries here: the long wait for a server that cannot be reached is in _retried, which also starts a file over.
     retries: Any = {"max_retries": 3, "retry_timeout": timedelta(seconds=20)}
     return from_url(url, retry_config=retries)

@@ -1,4 +1,4 @@
-"""CheckpointRef: which checkpoint is meant."""
+"""CheckpointRef: a reference to a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dispatcher.runtime.checkpoint.manifest import Manifest
 class CheckpointRef:
     """One checkpoint of a series: `name` below `series`, a directory or a URL.
 
-    Those of one series compare by `order`; the greatest is the newest. One that `save` returned is committed once
+    Within a series the one with the greatest `order` is the newest. A checkpoint that `save` returned is committed once
     `wait` or the next `save` has returned.
     """
 
@@ -33,12 +33,12 @@ class CheckpointRef:
 
     @property
     def attempt(self) -> int:
-        """Which attempt of its entry saved it; 0 when it was started by hand."""
+        """The attempt of its job that saved it; 0 for a run started by hand."""
         return self.order[1]
 
     @classmethod
     def of(cls, series: str, name: str, manifest: Manifest) -> CheckpointRef:
-        """The checkpoint that `manifest`, found under `name`, describes."""
+        """The checkpoint `name` with this manifest."""
         return cls(
             series=series,
             name=name,

@@ -1,4 +1,4 @@
-"""Which checkpoints to keep: pure choice, no files."""
+"""The choice of checkpoints to keep. Pure functions, without files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dispatcher.runtime.checkpoint.reference import CheckpointRef
 class Retention:
     """Keep the `last` n, those whose step is a multiple of `every`, and the `best` n by `metric`.
 
-    What is saved with `resumable=False` was named by somebody and is never removed.
+    A checkpoint that was saved with `resumable=False` has a name chosen by its job, and is never removed.
     """
 
     last: int = 3
@@ -26,7 +26,7 @@ class Retention:
 
     def __post_init__(self) -> None:
         if self.last < 1:
-            raise UsageError(f"retention: last = {self.last}: at least one checkpoint has to be kept")
+            raise UsageError(f"retention: last = {self.last}: expected 1 or more checkpoints to keep")
         if self.every is not None and self.every < 1:
             raise UsageError(f"retention: every = {self.every}: expected a number of steps, 1 or more, or None")
         if self.best < 0:
@@ -35,7 +35,7 @@ class Retention:
             raise UsageError(f"retention: mode = {self.mode!r}: expected 'min' or 'max'")
 
     def superfluous(self, checkpoints: Sequence[CheckpointRef], protected: Collection[str] = ()) -> list[CheckpointRef]:
-        """Those to remove, the oldest first; `protected` are names that must stay."""
+        """The checkpoints to remove, the oldest first; those named in `protected` are kept."""
         series = sorted((each for each in checkpoints if each.resumable), key=lambda each: each.order)
         kept = {each.name for each in series[-self.last :]} | set(protected)
         if self.every is not None:
@@ -44,7 +44,7 @@ class Retention:
         return [each for each in series if each.name not in kept]
 
     def _ranked(self, series: Sequence[CheckpointRef]) -> list[CheckpointRef]:
-        """Those that have the metric, the best first; of equal ones the newer."""
+        """The checkpoints with the metric, the best first; of equal ones the newer first."""
         sign = 1 if self.mode == "min" else -1
 
         def rank(each: CheckpointRef) -> float:

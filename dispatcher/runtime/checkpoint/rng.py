@@ -1,4 +1,4 @@
-"""The state of every random number generator of a process, as JSON: nothing that is read back is ever executed."""
+"""The state of all random number generators of a process, as JSON, so that reading it cannot execute code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RandomState:
     def capture(
         cls, key: jax.Array | None = None, generators: Mapping[str, np.random.Generator] | None = None
     ) -> RandomState:
-        """The state now. `key` is a key of `jax.random.key` or an old one of `jax.random.PRNGKey`, of any shape."""
+        """The current state. `key` comes from `jax.random.key` or the older `jax.random.PRNGKey`; any shape."""
         return cls(
             python=random.getstate(),
             numpy=np.random.get_state(legacy=False),
@@ -40,7 +40,7 @@ class RandomState:
     def restore(self, generators: Mapping[str, np.random.Generator] | None = None) -> jax.Array | None:
         """Set Python's, NumPy's and the named generators to this state, and return the JAX key."""
         random.setstate(self.python)
-        np.random.set_state(self.numpy)  # type: ignore[arg-type]  # as get_state gave it
+        np.random.set_state(self.numpy)  # type: ignore[arg-type]  # from get_state
         for name, generator in (generators or {}).items():
             generator.bit_generator.state = self.generators[name]
         return self.key
@@ -57,35 +57,35 @@ class RandomState:
         }
 
     @classmethod
-    def from_json(cls, said: Any, where: str) -> RandomState:
-        """What `to_json` gave; `where` is the file, for the error."""
+    def from_json(cls, saved: Any, where: str) -> RandomState:
+        """The inverse of `to_json`; `where` is the file, for the error."""
         try:
-            if said["format"] > _FORMAT:
-                raise FormatError(f"{where}: format {said['format']}; this dispatcher knows format {_FORMAT}")
-            version, words, gauss = said["python"]
+            if saved["format"] > _FORMAT:
+                raise FormatError(f"{where}: format {saved['format']}; this dispatcher knows format {_FORMAT}")
+            version, words, gauss = saved["python"]
             return cls(
                 python=(version, tuple(words), gauss),
-                numpy=_unplain(said["numpy"]),
-                key=None if said["jax"] is None else _key_from_json(said["jax"]),
-                generators={name: _unplain(state) for name, state in said["generators"].items()},
+                numpy=_unplain(saved["numpy"]),
+                key=None if saved["jax"] is None else _key_from_json(saved["jax"]),
+                generators={name: _unplain(state) for name, state in saved["generators"].items()},
             )
         except (KeyError, TypeError, ValueError) as error:
             raise DamagedCheckpointError(f"{where}: not the state of random number generators: {error!r}") from error
 
 
 def dump(states: list[dict[str, Any]]) -> bytes:
-    """The file `rng`: what `to_json` gave on each process, in their order."""
+    """The file `rng`: the results of `to_json` on all processes, in their order."""
     return json.dumps(states).encode() + b"\n"
 
 
 def load(data: bytes, process: int, where: str) -> RandomState:
-    """The state of one process; one that was not there at the save starts as the first one did."""
+    """The state of one process; that of process 0 for one that did not exist at the save."""
     try:
         states = json.loads(data)
-        said = states[process if process < len(states) else 0]
+        saved = states[process if process < len(states) else 0]
     except (ValueError, IndexError, TypeError) as error:
         raise DamagedCheckpointError(f"{where}: not the state of random number generators: {error!r}") from error
-    return RandomState.from_json(said, where)
+    return RandomState.from_json(saved, where)
 
 
 def _key_to_json(key: jax.Array) -> dict[str, Any]:
@@ -99,15 +99,15 @@ def _key_to_json(key: jax.Array) -> dict[str, Any]:
     }
 
 
-def _key_from_json(said: Mapping[str, Any]) -> jax.Array:
-    data = jax.numpy.asarray(np.array(said["words"], dtype=np.uint32).reshape(said["shape"]))
-    if said["typed"]:
-        typed: jax.Array = jax.random.wrap_key_data(data, impl=said["impl"])
+def _key_from_json(saved: Mapping[str, Any]) -> jax.Array:
+    data = jax.numpy.asarray(np.array(saved["words"], dtype=np.uint32).reshape(saved["shape"]))
+    if saved["typed"]:
+        typed: jax.Array = jax.random.wrap_key_data(data, impl=saved["impl"])
         return typed
-    # The old keys do not carry their kind: JAX takes them for whatever the setting says now.
-    if said["impl"] != _default_kind():
+    # Old keys do not carry their kind: JAX uses the current default for them.
+    if saved["impl"] != _default_kind():
         raise CheckpointError(
-            f"the JAX key in the checkpoint is of the kind {said['impl']!r}, and this process is set to "
+            f"the JAX key in the checkpoint is of the kind {saved['impl']!r}, and this process is set to "
             f"{_default_kind()!r}: set jax_default_prng_impl to the first, or use jax.random.key"
         )
     return data

@@ -1,4 +1,4 @@
-"""`ckpt.tmp/`: where checkpoints are put together. Each process has a folder in it, and a lock as its life sign."""
+"""`ckpt.tmp/`: where checkpoints are assembled. Each process has a directory in it, and a liveness lock."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Final
 
 from dispatcher.base.kernel_locks import try_flock, wait_for_flock
 from dispatcher.runtime.checkpoint.file_tree import remove_tree
+from dispatcher.runtime.storing import storing
 
 _LOCK: Final = ".lock"
 
 
 class Scratch:
-    """A process's folder below `home`, made when it is first needed; folders of dead processes are removed then."""
+    """A process's directory below `home`. Its first use creates it and removes those of dead processes."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -24,18 +25,25 @@ class Scratch:
         self._count = 0
 
     def new(self) -> Path:
-        """A path for a new directory; its parent exists."""
-        folder = self._home / self._token
+        """An unused path; its parent exists."""
+        directory = self._home / self._token
         if self._lock is None:
             self._lock = self._take_lock()
             self._sweep()
-        # Each time: on a full disk it may have failed before.
-        os.makedirs(folder, exist_ok=True)
+        # Each time, because an earlier call may have failed on a full disk.
+        os.makedirs(directory, exist_ok=True)
         self._count += 1
-        return folder / str(self._count)
+        return directory / str(self._count)
+
+    def make_directory(self, doing: str) -> Path:
+        """A new, empty directory; StorageError that begins with `doing` when it cannot be made."""
+        with storing(doing):
+            path = self.new()
+            os.mkdir(path)
+        return path
 
     def close(self) -> None:
-        """Remove the folder, and `home` when it is empty."""
+        """Remove the directory, and `home` when it is empty."""
         if self._lock is None:
             return
         remove_tree(self._home / self._token)
@@ -53,22 +61,22 @@ class Scratch:
                 os.makedirs(self._home, exist_ok=True)
                 lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             except FileNotFoundError:
-                # Another process was done, and has removed the empty directory.
+                # Another process has just removed the empty directory.
                 continue
             except FileExistsError:
-                # So too, between two looks at it; unless something else stands there.
+                # The same, between two checks of makedirs; unless `home` is not a directory.
                 if self._home.is_file() or self._home.is_symlink():
                     raise
                 continue
             wait_for_flock(lock)
-            # Somebody may have swept it away as a dead process's before it was locked.
+            # Before it was locked, another process may have removed it as that of a dead process.
             with contextlib.suppress(FileNotFoundError):
                 if os.stat(path).st_ino == os.fstat(lock).st_ino:
                     return lock
             os.close(lock)
 
     def _sweep(self) -> None:
-        """Remove what processes left that were killed."""
+        """Remove the directories of processes that were killed."""
         for entry in os.listdir(self._home):
             token = entry.removesuffix(_LOCK)
             if token == self._token:

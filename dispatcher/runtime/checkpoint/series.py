@@ -1,4 +1,4 @@
-"""The checkpoints of one place: which there are, which is the latest, what the next one is numbered, what may go."""
+"""The checkpoints of one series: their list, the latest one, the order of the next one, and their removal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class Pointer(msgspec.Struct, frozen=True):
-    """The file `latest`: which checkpoint was named, and how new the newest one was at that time."""
+    """The file `latest`: the name of a checkpoint, and the order of the newest one when it was written."""
 
     checkpoint: str
     order: tuple[int, int, int]
@@ -27,21 +27,21 @@ class Pointer(msgspec.Struct, frozen=True):
 
 
 class Series:
-    """What is committed in `storage`, as `run` sees it."""
+    """The checkpoints committed in `storage`, for the run `run`."""
 
     def __init__(self, storage: Storage, run: Run) -> None:
         self.storage = storage
         self._run = run
-        # Damaged ones that could not be moved away: not looked at again.
-        self._given_up: set[str] = set()
+        # Damaged checkpoints that could not be set aside; they are ignored.
+        self._ignored: set[str] = set()
 
     def checkpoints(self) -> list[CheckpointRef]:
-        """Every checkpoint, the oldest first; FormatError when one of them is of a newer format."""
+        """All checkpoints, the oldest first; FormatError when one of them has a newer format."""
         found = [CheckpointRef.of(self.storage.url, name, manifest) for name, manifest in self._readable()]
         return sorted(found, key=lambda each: each.order)
 
     def latest(self) -> CheckpointRef | None:
-        """The one that was named the latest, or what was saved since; found without the file `latest` if need be."""
+        """The checkpoint in `latest`, or a newer one that was saved since; without that file, the newest."""
         known = self.checkpoints()
         newest = next((each for each in reversed(known) if each.resumable), None)
         pointer = self._pointer()
@@ -51,13 +51,13 @@ class Series:
         found = newest or next(reversed(known), None)
         if pointer is not None and found is not None:
             _log.warning(
-                "%s/%s names %s, which is not there: taking %s, the newest that is",
+                "%s/%s names %s, which does not exist: using %s, the newest one",
                 *(self.storage.url, LATEST, pointer.checkpoint, found.name),
             )
         return found
 
-    def something_to_resume(self) -> bool:
-        """Whether there is a checkpoint; CheckpointError when there were some and all of them are damaged."""
+    def can_resume(self) -> bool:
+        """Whether there is a checkpoint; CheckpointError when all of them are damaged."""
         self.set_unreadable_aside()
         if self.latest() is not None:
             return True
@@ -65,22 +65,22 @@ class Series:
         return False
 
     def check_not_all_damaged(self) -> None:
-        """Raise a CheckpointError when, of no checkpoint that can be used, some are damaged: that is no beginning."""
+        """Raise a CheckpointError if there are damaged checkpoints: a run must not start over because of them."""
         place = self.storage.damaged()
         if place is not None:
             raise CheckpointError(
-                f"{self.storage.url}: every checkpoint was damaged and set aside ({place}): nothing is left to go on "
-                "from. Repair one and move it back, or remove them to start from the beginning"
+                f"{self.storage.url}: every checkpoint was damaged and set aside ({place}): there is none to resume "
+                "from. Repair one and move it back, or remove them to start over"
             )
-        if self._given_up:
-            names = ", ".join(sorted(self._given_up))
+        if self._ignored:
+            names = ", ".join(sorted(self._ignored))
             raise CheckpointError(
                 f"{self.storage.url}: every checkpoint is damaged ({names}), and none could be "
-                "set aside: nothing is left to go on from. Repair one, or remove them to start from the beginning"
+                "set aside: there is none to resume from. Repair one, or remove them to start over"
             )
 
     def register(self, name: str) -> CheckpointRef:
-        """Name a checkpoint the latest."""
+        """Make a checkpoint the latest."""
         ref, _ = self.found(name)
         self._run.check(f"{ref.url} cannot be made the latest")
         newest = max([ref.order, *(each.order for each in self.checkpoints() if each.resumable)])
@@ -88,8 +88,8 @@ class Series:
         return ref
 
     def go_back(self, name: str) -> list[str]:
-        """Name a checkpoint the latest for good: those that are newer are set aside; where they are now."""
-        # First: a process that dies halfway has gone back all the same.
+        """Make a checkpoint the latest and set aside all newer ones; returns the new places of those."""
+        # First, so that a process that dies halfway has gone back all the same.
         ref = self.register(name)
         newer = [each for each in reversed(self.checkpoints()) if each.order > ref.order]
         places = [self.storage.set_aside(each.name, SET_ASIDE) for each in newer]
@@ -97,26 +97,26 @@ class Series:
         return places
 
     def advance(self, name: str, order: tuple[int, int, int]) -> None:
-        """Name what was just committed the latest, unless a newer one is named already."""
+        """Make a new commit the latest, unless a newer one is the latest already."""
         pointer = self._pointer()
         if pointer is None or pointer.order < order:
             self._point(name, order)
 
     def found(self, name: str) -> tuple[CheckpointRef, Manifest]:
-        """The checkpoint under `name`; CheckpointError lists those that are there when it is not."""
+        """The checkpoint `name`; CheckpointError lists the existing ones when there is none of that name."""
         data = self.storage.manifest(name)
         if data is None:
-            # Its place is empty for a moment while it is replaced, and stays so when that process dies.
-            stands_in = [each.name for each in self.checkpoints() if each.name.startswith(f"{name}{OLD}")]
-            if not stands_in:
-                raise CheckpointError(f"{self.storage.url}/{name}: there is no such checkpoint{self._list()}")
-            name = stands_in[-1]
+            # Between the two renames of a replacement there is none, and it stays so when that process dies.
+            renamed = [each.name for each in self.checkpoints() if each.name.startswith(f"{name}{OLD}")]
+            if not renamed:
+                raise CheckpointError(f"{self.storage.url}/{name}: no such checkpoint{self._list()}")
+            name = renamed[-1]
             data = self.storage.manifest(name) or b""
         manifest = decode(data, f"{self.storage.url}/{name}/{MANIFEST}")
         return CheckpointRef.of(self.storage.url, name, manifest), manifest
 
     def next_order(self) -> tuple[int, int, int]:
-        """The place of this run's next checkpoint behind all others: a new run begins a new term."""
+        """The order of this run's next checkpoint, after all others: a new run begins a new term."""
         newest = max((manifest for _, manifest in self._readable()), key=lambda each: each.order, default=None)
         if newest is None:
             return 1, self._run.attempt, 1
@@ -124,18 +124,18 @@ class Series:
         order = term, self._run.attempt, newest.sequence + 1
         pointer = self._pointer()
         if pointer is not None and pointer.order >= order:
-            # Somebody went back, and died before he was done: what comes now is newer than all that there was.
+            # A process died while it went back: the next checkpoint is newer than all that existed before.
             return pointer.order[0] + 1, self._run.attempt, newest.sequence + 1
         return order
 
     def check_current(self, doing: str) -> None:
-        """Raise a SupersededError when a newer attempt of this run's entry has saved, or is known to be there."""
+        """Raise a SupersededError when a newer attempt of this run's job has saved, or marked this one."""
         self._run.check(doing)
         for each in self.checkpoints():
             self._check_outrun(each.job, each.attempt, each.url, doing)
 
     def check_replaceable(self, present: Manifest, name: str, ours: Manifest, doing: str) -> None:
-        """Raise unless `ours` may take the place of `present`: it has to be newer."""
+        """Raise unless `ours` is newer than `present`, which it would replace."""
         where = f"{self.storage.url}/{name}"
         self._check_outrun(present.job, present.attempt, where, doing)
         if present.order >= ours.order:
@@ -144,10 +144,10 @@ class Series:
             )
 
     def retain(self, retention: Retention, good: str) -> None:
-        """Remove what `retention` does not keep, besides `good`, just committed or read, if that looks whole."""
+        """Remove what `retention` does not keep, if `good`, just committed or read, is complete; it is kept."""
         ref, manifest = self.found(good)
-        if not self.storage.looks_whole(ref.name, manifest):
-            _log.warning("%s does not look whole: older checkpoints are kept", ref.url)
+        if not self.storage.is_complete(ref.name, manifest):
+            _log.warning("%s is incomplete: older checkpoints are kept", ref.url)
             return
         pointer = self._pointer()
         protected = {ref.name} | ({pointer.checkpoint} if pointer else set())
@@ -155,14 +155,14 @@ class Series:
             self.storage.remove(each.name)
 
     def set_aside(self, name: str, why: DamagedCheckpointError) -> None:
-        """Take a damaged checkpoint out of the series, and report it."""
+        """Move a damaged checkpoint out of the series, and log a warning."""
         self._run.check(f"{self.storage.url}/{name} is damaged, but cannot be set aside")
         try:
             place = f"it was moved to {self.storage.set_aside(name, DAMAGED)}"
         except StorageError as error:
-            self._given_up.add(name)
+            self._ignored.add(name)
             place = f"it stays where it is: {error}"
-        _log.warning("%s\n%s; the one before it is taken", why, place)
+        _log.warning("%s\n%s; the one before it is used", why, place)
 
     def set_unreadable_aside(self) -> None:
         """Set aside every checkpoint whose manifest is damaged."""
@@ -170,11 +170,11 @@ class Series:
             try:
                 decode(data, self._manifest_of(name))
             except DamagedCheckpointError:
-                self._second_look(name)
+                self._confirm_damage(name)
 
-    def _second_look(self, name: str) -> None:
-        """A file server may have answered with a part: only what is damaged twice is damaged."""
-        if name in self._given_up:
+    def _confirm_damage(self, name: str) -> None:
+        """Read a damaged manifest again, because a file server may have returned a part; set it aside if damaged."""
+        if name in self._ignored:
             return
         try:
             decode(self.storage.manifest(name) or b"", self._manifest_of(name))
@@ -183,12 +183,12 @@ class Series:
 
     def _readable(self) -> Iterator[tuple[str, Manifest]]:
         for name, data in self.storage.manifests():
-            if name in self._given_up:
+            if name in self._ignored:
                 continue
             try:
                 yield name, decode(data, self._manifest_of(name))
             except DamagedCheckpointError as error:
-                _log.warning("%s; it is left out", error)
+                _log.warning("%s; it is ignored", error)
 
     def _point(self, name: str, order: tuple[int, int, int]) -> None:
         self.storage.write_pointer(msgspec.json.encode(Pointer(name, order)) + b"\n")
@@ -204,7 +204,7 @@ class Series:
         if self._run.outrun_by(job, attempt):
             raise SupersededError(
                 f"{doing}: attempt {attempt} of {job} has saved {where} already, so attempt {self._run.attempt} is no "
-                "longer the current one. Nothing was committed; this one must stop"
+                "longer the current one. Nothing was committed; this attempt must stop"
             )
 
     def _manifest_of(self, name: str) -> str:
@@ -215,4 +215,4 @@ class Series:
             names = [each.name for each in self.checkpoints()]
         except DispatcherError:
             return ""
-        return f"; there are {', '.join(names[-12:])}" if names else "; there is none at all"
+        return f" (known: {', '.join(names[-12:])})" if names else "; there are no checkpoints"

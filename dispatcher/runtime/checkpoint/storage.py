@@ -1,4 +1,4 @@
-"""The seam between the manager and the places where checkpoints lie: a directory, or a prefix in an object store."""
+"""The interface between the manager and the storage of checkpoints: a directory, or a prefix in an object store."""
 
 from __future__ import annotations
 
@@ -15,48 +15,48 @@ from dispatcher.runtime.checkpoint.manifest import Manifest
 
 SCRATCH: Final = "ckpt.tmp"
 LATEST: Final = "latest"
-# Where checkpoints are moved that nobody goes on from: damaged ones, and those that somebody went back behind.
+# Where checkpoints are moved that are not resumed from: damaged ones, and those newer than one gone back to.
 DAMAGED: Final = "damaged"
 SET_ASIDE: Final = "set-aside"
-# Ends the name of a checkpoint that is being replaced, until the new one stands in its place.
+# The suffix of a checkpoint that is being replaced, until the new one has its name.
 OLD: Final = ".old-"
 
 OBJECT_STORES: Final = ("s3", "gs", "az")
 _PART: Final = re.compile(r"[A-Za-z0-9_=@+][A-Za-z0-9_.=@+-]*")
 
-# Called with None right before a commit, and with the manifest that stands under the name when there is one; raises
-# when this run may not commit, or may not replace that.
+# Called with None right before a commit, and with the manifest of an existing checkpoint of that name; raises when this
+# run may not commit, or may not replace that checkpoint.
 Guard = Callable[[Manifest | None], None]
 
 
 class Storage(Protocol):
-    """Where the checkpoints of one series lie."""
+    """The storage of one series of checkpoints."""
 
     url: str
 
     def staging(self) -> Path:
-        """A new, empty directory in which the next checkpoint is put together."""
+        """A new, empty directory in which the next checkpoint is assembled."""
 
     def clean(self, staged: Path) -> None:
-        """Remove what `staging` gave."""
+        """Remove a directory that `staging` returned."""
 
     def publish(self, staged: Path, name: str, draft: Manifest, guard: Guard) -> Manifest:
-        """Commit the files in `staged` under `name`: all of them, then the manifest, which is returned complete.
+        """Commit the files in `staged` as `name`, the manifest last; returns the manifest with its files.
 
-        What stands there already is replaced if `guard` lets it; there is no moment without either of the two.
+        An existing checkpoint of that name is replaced if `guard` allows it; one of the two exists at any moment.
         """
 
     def manifests(self) -> Iterator[tuple[str, bytes]]:
-        """The name and the manifest of everything that is committed."""
+        """The name and the manifest of every committed checkpoint."""
 
     def manifest(self, name: str) -> bytes | None:
-        """The manifest of one checkpoint; None when it is not there."""
+        """The manifest of one checkpoint; None when it does not exist."""
 
-    def looks_whole(self, name: str, manifest: Manifest) -> bool:
-        """Whether every file is there in its size; the content is not read."""
+    def is_complete(self, name: str, manifest: Manifest) -> bool:
+        """Whether every file exists with its size; the content is not read."""
 
     def opened(self, name: str, manifest: Manifest) -> AbstractContextManager[tuple[Path, bool]]:
-        """The checkpoint as a local directory, and whether its checksums have been looked at on the way."""
+        """The checkpoint as a local directory, and whether its checksums have been checked already."""
 
     def read(self, name: str, manifest: Manifest, path: str) -> bytes | None:
         """The content of one small file."""
@@ -65,13 +65,13 @@ class Storage(Protocol):
         """Remove a checkpoint, its manifest first."""
 
     def set_aside(self, name: str, folder: str) -> str:
-        """Move a checkpoint to where nobody looks for one, to those of `folder` (DAMAGED, SET_ASIDE); where that is."""
+        """Move a checkpoint out of the series, into `folder` (DAMAGED or SET_ASIDE); returns its new place."""
 
     def damaged(self) -> str | None:
-        """Where damaged checkpoints were set aside; None when there are none."""
+        """The place of damaged checkpoints that were set aside; None when there are none."""
 
     def read_pointer(self) -> bytes | None:
-        """What `write_pointer` wrote; None when it is lost."""
+        """The data of `write_pointer`; None when there is none."""
 
     def write_pointer(self, data: bytes) -> None:
         """Replace the file that names the latest checkpoint."""
@@ -81,12 +81,12 @@ class Storage(Protocol):
 
 
 def is_url(place: str | os.PathLike[str]) -> bool:
-    """Whether `place` is a URL and no path."""
+    """Whether `place` is a URL rather than a path."""
     return "://" in os.fspath(place)
 
 
 def normal(place: str | os.PathLike[str]) -> str:
-    """An absolute path, or the URL of an object store without a `/` at its end; UsageError for another URL."""
+    """An absolute path, or the URL of an object store without a trailing `/`; UsageError for any other URL."""
     text = os.fspath(place)
     if not is_url(text):
         return str(Path(text).absolute())
@@ -94,10 +94,10 @@ def normal(place: str | os.PathLike[str]) -> str:
     if parts.scheme == "file":
         return str(Path(unquote(parts.path)))
     if "@" in parts.netloc or parts.query:
-        # Not shown again: a URL stands in logs, in messages and in files.
+        # The message does not repeat them, because it may be logged.
         raise UsageError(
             f"checkpoints in {parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}: no credentials in a URL; "
-            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or what else the store reads, in the environment"
+            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the store's other variables, in the environment"
         )
     if parts.scheme not in OBJECT_STORES or not parts.netloc:
         known = ", ".join(f"{scheme}://bucket/..." for scheme in OBJECT_STORES)
@@ -106,7 +106,7 @@ def normal(place: str | os.PathLike[str]) -> str:
 
 
 def check_name(name: str) -> str:
-    """`name` if it can name a checkpoint: words of letters, digits and `_.=@+-` with `/` between; else UsageError."""
+    """Return `name` if it is valid, words of letters, digits and `_.=@+-` joined by `/`; else UsageError."""
     parts = name.split("/")
     if not all(_PART.fullmatch(part) and OLD not in part for part in parts) or len(name) > 200:
         raise UsageError(
@@ -114,5 +114,5 @@ def check_name(name: str) -> str:
             "'+' and '-', none of its words beginning with '.' or '-', at most 200"
         )
     if parts[0] in (SCRATCH, LATEST, DAMAGED, SET_ASIDE):
-        raise UsageError(f"checkpoint {name!r}: {parts[0]!r} is the name of something else here; choose another")
+        raise UsageError(f"checkpoint {name!r}: {parts[0]!r} is a reserved name; choose another")
     return name

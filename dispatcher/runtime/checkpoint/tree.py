@@ -1,7 +1,8 @@
-"""A pytree as named leaves: what is saved of it, and whether a checkpoint fits the tree that it is restored into.
+"""A pytree as named leaves: how it is saved, and whether a checkpoint fits the tree that it is restored into.
 
-Arrays go through Orbax. Python's numbers and text, and arrays without elements, stand in tree.json with the shape and
-type of every leaf. A target decides the containers and where arrays lie; names, shapes and types must be the same.
+Arrays are saved by Orbax. Python's numbers and text, and arrays without elements, are in tree.json, with the shape and
+type of every leaf. The target determines the containers and the placement of arrays; names, shapes and types must
+match.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ Leaves = dict[str, Any]
 
 
 class Leaf(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is known of one leaf without its array. `weak`: a JAX array of a Python number, which promotes like one."""
+    """One leaf without its array. `weak`: a JAX array with the weak type of a Python number."""
 
     kind: str
     dtype: str = ""
     shape: tuple[int, ...] = ()
     weak: bool = False
-    # Numbers as text, which JSON's readers cannot round.
+    # Numbers as text, because readers of JSON may round them.
     value: str | None = None
 
     def __str__(self) -> str:
@@ -53,12 +54,12 @@ class Leaf(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def named_leaves(tree: Any) -> Leaves:
-    """The leaves of `tree` by name, such as `params/dense/kernel`; CheckpointError when two have one name."""
+    """The leaves of `tree` by name, such as `params/dense/kernel`; CheckpointError for a duplicate name."""
     named: Leaves = {}
     dotted: dict[str, str] = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
         name = "/".join(map(_part, path)) or _ROOT
-        # Orbax joins the parts with dots, and mixes up leaves whose names are then the same.
+        # Orbax joins the parts with dots, and confuses leaves whose names are then equal.
         other = dotted.setdefault(name.replace("/", "."), name)
         if name in named or other != name:
             raise CheckpointError(
@@ -69,7 +70,7 @@ def named_leaves(tree: Any) -> Leaves:
 
 
 def describe(leaves: Leaves) -> dict[str, Leaf]:
-    """What every leaf is; CheckpointError for one that cannot be saved."""
+    """The description of every leaf; CheckpointError for one that cannot be saved."""
     return {name: _describe(name, leaf) for name, leaf in leaves.items()}
 
 
@@ -79,7 +80,7 @@ def encode(described: Mapping[str, Leaf]) -> bytes:
 
 
 def decode(data: bytes, where: str) -> dict[str, Leaf]:
-    """What `encode` wrote."""
+    """The inverse of `encode`; `where` is the file, for the error."""
     try:
         return msgspec.json.decode(data, type=dict[str, dict[str, Leaf]])["leaves"]
     except (msgspec.DecodeError, KeyError) as error:
@@ -87,25 +88,25 @@ def decode(data: bytes, where: str) -> dict[str, Leaf]:
 
 
 def for_orbax(leaves: Leaves, described: Mapping[str, Leaf]) -> dict[str, Any]:
-    """The arrays of the tree in nested dicts, the form in which anybody can read them with Orbax alone."""
+    """The arrays of the tree in nested dicts, so that Orbax alone can read them."""
     arrays = {name: leaf for name, leaf in leaves.items() if described[name].in_orbax}
     return _nest({name: np.asarray(leaf) if isinstance(leaf, np.generic) else leaf for name, leaf in arrays.items()})
 
 
-def check_fit(saved: Mapping[str, Leaf], wanted: Mapping[str, Leaf], where: str, *, partial: bool) -> None:
-    """Raise a CheckpointMismatchError that lists every leaf which is missing, unknown or of another shape or type.
+def check_fit(saved: Mapping[str, Leaf], target: Mapping[str, Leaf], where: str, *, partial: bool) -> None:
+    """Raise a CheckpointMismatchError that lists every leaf that is missing, unknown or of another shape or type.
 
     With `partial` the checkpoint may have leaves that the target does not have.
     """
     problems = []
-    for name, leaf in wanted.items():
+    for name, leaf in target.items():
         there = saved.get(name)
         if there is None:
             problems.append(f"{name}: missing in the checkpoint; the target has {leaf}")
         elif (there.kind, there.dtype, there.shape) != (leaf.kind, leaf.dtype, leaf.shape):
             problems.append(f"{name}: {there} in the checkpoint, {leaf} in the target")
     if not partial:
-        unknown = [name for name in saved if name not in wanted]
+        unknown = [name for name in saved if name not in target]
         problems += [f"{name}: {saved[name]} in the checkpoint; unknown to the target" for name in unknown]
     if problems:
         raise CheckpointMismatchError(
@@ -114,12 +115,12 @@ def check_fit(saved: Mapping[str, Leaf], wanted: Mapping[str, Leaf], where: str,
 
 
 def abstract(leaves: Leaves, described: Mapping[str, Leaf]) -> dict[str, Any]:
-    """What Orbax has to restore for a target with these leaves, and where each array has to lie."""
+    """The arrays that Orbax restores for a target with these leaves, with their shardings."""
     return _nest({name: _abstract(leaf) for name, leaf in leaves.items() if described[name].in_orbax})
 
 
 def rebuild(target: Any, restored: Mapping[str, Any], saved: Mapping[str, Leaf]) -> Any:
-    """`target` with the restored arrays and what else was saved in the place of its leaves."""
+    """`target` with its leaves replaced by the restored arrays and the other saved values."""
     values = [
         _value(saved[name], leaf, lambda name=name: _pick(restored, name))  # type: ignore[misc]  # bound per turn
         for name, leaf in named_leaves(target).items()
@@ -136,24 +137,24 @@ def _describe(name: str, leaf: Any) -> Leaf:
         return Leaf(_ARRAY, str(leaf.dtype), tuple(leaf.shape), weak)
     raise CheckpointError(
         f"{name}: a {type(leaf).__qualname__} cannot be saved in a checkpoint: expected an array or one of "
-        f"{', '.join(_SCALARS)}; put other things into the metadata"
+        f"{', '.join(_SCALARS)}; put other values into the metadata"
     )
 
 
-def _value(saved: Leaf, wanted: Any, array: Callable[[], Any]) -> Any:
+def _value(saved: Leaf, target: Any, array: Callable[[], Any]) -> Any:
     if saved.kind != _ARRAY:
         return _READ[saved.kind](saved.value or "")
     if not saved.in_orbax:
-        return _empty(wanted)
-    if isinstance(wanted, np.generic):
+        return _empty(target)
+    if isinstance(target, np.generic):
         return np.asarray(array())[()]
-    if saved.weak and not saved.shape and isinstance(wanted, jax.Array | jax.ShapeDtypeStruct):
+    if saved.weak and not saved.shape and isinstance(target, jax.Array | jax.ShapeDtypeStruct):
         return _weakened(array())
     return array()
 
 
 def _weakened(array: jax.Array) -> jax.Array:
-    """As a Python number's array, or the first step after a restore computes with other types than the one before."""
+    """`array` with a weak type; without it, the first step after a restore would compute with other types."""
     weak = jnp.asarray(np.asarray(array).item())
     if weak.dtype != array.dtype:
         return array
@@ -169,21 +170,21 @@ def _abstract(leaf: Any) -> Any:
 
 
 def _sharding(leaf: Any) -> Sharding:
-    """Where the target wants the array; on the first device, or on all of several processes, when it does not say."""
-    said: Sharding | None = getattr(leaf, "sharding", None)
-    if said is not None:
-        return said
+    """The target's sharding; without one, the first device, or all devices of several processes."""
+    sharding: Sharding | None = getattr(leaf, "sharding", None)
+    if sharding is not None:
+        return sharding
     if jax.process_count() == 1:
         return SingleDeviceSharding(jax.devices()[0])
     everywhere: Any = PartitionSpec
     return NamedSharding(Mesh(np.array(jax.devices()), ("all",)), everywhere())
 
 
-def _empty(wanted: Any) -> Any:
-    empty = np.zeros(wanted.shape, wanted.dtype)
-    if isinstance(wanted, np.ndarray):
+def _empty(target: Any) -> Any:
+    empty = np.zeros(target.shape, target.dtype)
+    if isinstance(target, np.ndarray):
         return empty
-    return jax.make_array_from_callback(wanted.shape, _sharding(wanted), lambda index: empty[index])
+    return jax.make_array_from_callback(target.shape, _sharding(target), lambda index: empty[index])
 
 
 def _part(key: Any) -> str:

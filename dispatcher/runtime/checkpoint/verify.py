@@ -1,4 +1,4 @@
-"""Whether the files of a checkpoint are those that its manifest lists."""
+"""Verification of a checkpoint's files against its manifest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dispatcher.runtime.storing import storage_error
 
 
 def check(directory: Path, records: Iterable[FileRecord]) -> None:
-    """Raise a DamagedCheckpointError that lists every file which is missing, of another size or another content."""
+    """Raise a DamagedCheckpointError that lists every file that is missing or has another size or checksum."""
     problems, present = [], []
     for record in records:
         if (directory / record.path).is_file():
@@ -24,7 +24,7 @@ def check(directory: Path, records: Iterable[FileRecord]) -> None:
     try:
         sums = checksum.of_files([directory / record.path for record in present])
     except OSError as error:
-        # A server that fails for a moment is no damage.
+        # A temporary failure of the server is not damage.
         raise storage_error(error, f"{directory}: cannot be read") from error
     for record, (size, found) in zip(present, sums, strict=True):
         problems += difference(record, size, found)
@@ -33,7 +33,7 @@ def check(directory: Path, records: Iterable[FileRecord]) -> None:
 
 
 def twice(directory: Path, records: Sequence[FileRecord]) -> None:
-    """As `check`, but a file server may have shown old data: only what is damaged at a second look is damaged."""
+    """As `check`, repeated after a failure, because a file server may have returned old data."""
     try:
         check(directory, records)
     except DamagedCheckpointError:
@@ -42,14 +42,14 @@ def twice(directory: Path, records: Sequence[FileRecord]) -> None:
 
 
 def of_content(record: FileRecord, data: bytes | None) -> list[str]:
-    """What is wrong with a small file of this content."""
+    """The faults of a small file with this content."""
     if data is None:
         return [f"{record.path}: missing"]
     return difference(record, len(data), checksum.of_bytes(data))
 
 
 def difference(record: FileRecord, size: int, found: str) -> list[str]:
-    """What is wrong with a file of this size and checksum; nothing when it is what the manifest says."""
+    """The faults of a file with this size and checksum; empty when they match the manifest."""
     if size != record.size:
         return [f"{record.path}: {size} bytes, but {record.size} were written"]
     if found != record.checksum:

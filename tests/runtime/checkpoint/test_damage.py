@@ -80,7 +80,7 @@ def test_the_report_names_file_and_checksums(two, state, caplog):
     relative = victim.relative_to(two / "step-00000002").as_posix()
     assert f"{two}/step-00000002: the checkpoint is damaged\n  {relative}: checksum " in caplog.text
     (aside,) = (two / "damaged").iterdir()
-    assert f"it was moved to {aside}; the one before it is taken" in caplog.text
+    assert f"it was moved to {aside}; the one before it is used" in caplog.text
     assert (aside / relative).stat().st_size == size
 
 

@@ -132,7 +132,7 @@ def test_nothing_stays_of_what_is_written_after_a_failure(tmp_path, monkeypatch)
 def test_a_failure_is_said_once(tmp_path, caplog, child):
     (tmp_path / "step-00000001").mkdir()
     (tmp_path / "step-00000001" / "mine").touch()
-    problem = "something else than a checkpoint stands there"
+    problem = "exists and is not a checkpoint"
     with pytest.raises(CheckpointError, match=problem), CheckpointManager(tmp_path) as checkpoints:
         checkpoints.save(tree(1), 1)
     assert problem not in caplog.text, "whoever waits gets it"

@@ -39,7 +39,7 @@ def test_the_fence_is_looked_at_right_before_the_commit(tmp_path, state, attempt
     monkeypatch.setattr(DirectoryStorage, "publish", superseded_meanwhile)
     with CheckpointManager(tmp_path / "run") as checkpoints:
         checkpoints.save(state(1), 1)
-        with pytest.raises(SupersededError, match=r"Nothing was committed; this one must stop"):
+        with pytest.raises(SupersededError, match=r"Nothing was committed; this attempt must stop"):
             checkpoints.wait()
         assert checkpoints.latest() is None
 

@@ -374,7 +374,7 @@ def test_a_late_older_attempt_does_not_overwrite_a_name(server, open_manager, st
 
 def test_several_processes_need_a_directory_that_all_see(server, bucket, monkeypatch):
     monkeypatch.setattr("jax.process_count", lambda: 2)
-    with pytest.raises(CheckpointError, match=r"several processes .* say scratch="):
+    with pytest.raises(CheckpointError, match=r"several processes .* pass scratch="):
         CheckpointManager(f"s3://{bucket}/x")
 
 

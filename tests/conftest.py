@@ -11,6 +11,7 @@ from pathlib import Path
 import groups
 import pytest
 from fleet import Fleet, fleet_at
+from small_disks import small_disk_at
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -84,15 +85,8 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A filesystem of its own with room for very little."""
-    disk = tmp_path / "small disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m,nr_inodes=4k", "tmpfs", str(disk)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("a small tmpfs cannot be mounted: that needs root")
-    try:
+    with small_disk_at(tmp_path / "small disk", "size=1m,nr_inodes=4k") as disk:
         yield disk
-    finally:
-        subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
 @pytest.fixture

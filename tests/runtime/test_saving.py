@@ -240,7 +240,7 @@ def test_going_back_to_a_checkpoint(tmp_path: Path) -> None:
     expected = arrays(first)
 
     back = made(tmp_path, **words)
-    with pytest.raises(CheckpointError, match=r"there is no such checkpoint; there are .*step-00000003"):
+    with pytest.raises(CheckpointError, match=r"no such checkpoint \(known: .*step-00000003"):
         back.go_back("step-00000004")
     back.go_back("step-00000003")
     # Until it runs nothing has changed.

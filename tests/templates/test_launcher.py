@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hostile_words import HOSTILE_WORDS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,38 +16,7 @@ from dispatcher.templates import shell
 from dispatcher.templates.render import render_launcher
 from dispatcher.workspace import Layout
 
-NASTY = [
-    "a b",
-    "it's",
-    'say "x"',
-    "$(touch pwned)",
-    "`id`",
-    "; echo x",
-    "--flag",
-    "-",
-    "two\nlines",
-    "ünï ↦ 字",
-    "*",
-    "",
-]
-NASTY += [
-    "\\",
-    "\\'\n",
-    "\t",
-    "$HOME",
-    "!1",
-    "#",
-    "~",
-    "a=b",
-    "if",
-    "time",
-    "&",
-    "{a,b}",
-    "\x1b",
-    "[[",
-    "\r",
-    "{{ x }}",
-]
+WORDS = [*HOSTILE_WORDS, "\\'\n", "if", "time", "{a,b}", "\x1b", "[[", "\r", "{{ x }}"]
 
 
 def rendered(tmp_path: Path, text: str, **values: Any) -> str:
@@ -73,9 +43,9 @@ printf '%s\\0' {{ words }}
 export NAME={{ value }} #{{ value }}
 printf '%s\\0' "$NAME" "$(printf %s {{ value }}.)" pre{{ value }}post {{ value|upper|lower }} ${#NAME}
 """
-    for value in (word for word in NASTY if word.isascii()):
-        arrived = run(rendered(tmp_path, text, words=NASTY, value=value), tmp_path).split("\0")[:-1]
-        expected = [*NASTY, *NASTY, value, f"{value}.", f"pre{value}post", value.lower(), str(len(value))]
+    for value in (word for word in WORDS if word.isascii()):
+        arrived = run(rendered(tmp_path, text, words=WORDS, value=value), tmp_path).split("\0")[:-1]
+        expected = [*WORDS, *WORDS, value, f"{value}.", f"pre{value}post", value.lower(), str(len(value))]
         assert arrived == expected
     assert not (tmp_path / "pwned").exists()
 

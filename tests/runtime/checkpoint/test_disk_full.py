@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_disks import small_disk_at
 
 from dispatcher.errors import CheckpointError, StorageError
 from dispatcher.runtime.checkpoint import CheckpointManager, Retention
@@ -22,15 +22,8 @@ from dispatcher.runtime.checkpoint.storage import SCRATCH
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A filesystem of its own with room for a few megabytes."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(place)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("a small tmpfs cannot be mounted: that needs root")
-    try:
+    with small_disk_at(tmp_path / "disk", "size=6m") as place:
         yield place
-    finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 def tree(step: int, megabytes: float = 2) -> dict[str, np.ndarray]:

@@ -274,7 +274,7 @@ def test_there_is_nothing_to_restore(tmp_path: Path):
         assert checkpoints.resume({"x": 1}) is None
         with pytest.raises(CheckpointError, match="there is no checkpoint to restore"):
             checkpoints.restore({"x": 1})
-        with pytest.raises(CheckpointError, match="no such checkpoint; there is none at all"):
+        with pytest.raises(CheckpointError, match="no such checkpoint; there are no checkpoints"):
             checkpoints.find("best")
     assert not (tmp_path / "none").exists(), "looking creates nothing"
 

@@ -76,7 +76,9 @@ To make a change, begin here; the page at the top of the file or package says th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dispatcher.base.lazy import lazy_names
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
@@ -87,14 +89,4 @@ __all__ = ["DispatcherError", "Workspace"]
 # Imported when used: code inside a job imports dispatcher.contract and must not pay for the rest.
 _PUBLIC = {"Workspace": "dispatcher.api", "DispatcherError": "dispatcher.errors"}
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(_PUBLIC[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_PUBLIC])
+__getattr__, __dir__ = lazy_names(__name__, _PUBLIC)

@@ -70,7 +70,7 @@ def storing(doing: str, path: Path | str | None = None, advice: Mapping[int, str
         raise storage_error(error, doing, path, advice) from error
 
 
-def look_at(directory: Path | str) -> None:
+def refresh_names(directory: Path | str) -> None:
     """Open and close a directory: makes an NFS client fetch its current names."""
     os.close(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
@@ -93,7 +93,7 @@ def open_existing(path: Path | str, flags: int = os.O_RDONLY) -> int:
         if pause_s:
             time.sleep(pause_s)
             with contextlib.suppress(OSError):
-                look_at(directory)
+                refresh_names(directory)
         try:
             return os.open(path, flags | os.O_CLOEXEC)
         except OSError as error:
@@ -192,7 +192,7 @@ def exists_fresh(path: Path | str) -> bool:
         if pause_s:
             time.sleep(pause_s)
         try:
-            look_at(directory)
+            refresh_names(directory)
             os.stat(path)
         except OSError as error:
             if error.errno not in _RETRY_ON:
@@ -210,7 +210,7 @@ def _of_opened(path: Path | str, ask: Callable[[int], T]) -> T | None:
         if pause_s:
             time.sleep(pause_s)
         try:
-            look_at(os.path.dirname(path))
+            refresh_names(os.path.dirname(path))
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 return ask(fd)

@@ -82,7 +82,7 @@ class Meeting:
         end_s = time.monotonic() + _ANSWER_S
         while True:
             with self.here():
-                files.look_at(self.directory)
+                files.refresh_names(self.directory)
                 data = files.read_fresh(path)
             if data:
                 answer: dict[str, Any] = msgspec.json.decode(data)
@@ -113,7 +113,7 @@ class Meeting:
             with contextlib.suppress(OSError):
                 # Otherwise an NFS client that still shows old names would leave newer ones behind.
                 files.stamp(self.directory)
-                files.look_at(self.directory)
+                files.refresh_names(self.directory)
             shutil.rmtree(self.directory, ignore_errors=True)
 
     @contextlib.contextmanager
@@ -194,7 +194,7 @@ def meet(place: Path, wait_s: float, log: Callable[[str], None]) -> Meeting | No
 
 def _others(place: Path, me: Doctor) -> list[Doctor]:
     """Doctors of other hosts that have said hello; some may have been killed since."""
-    files.look_at(place)
+    files.refresh_names(place)
     found = []
     for name in sorted(os.listdir(place)):
         if name.endswith(_HELLO_SUFFIX) and not name.startswith("."):
@@ -210,7 +210,7 @@ def _nod(place: Path, me: Doctor, peer: Doctor) -> bool:
     mine, theirs = place / f"{me.id}.nod.{peer.id}", place / f"{peer.id}.nod.{me.id}"
     if not mine.exists():
         _publish(mine, b"\n")
-    files.look_at(place)
+    files.refresh_names(place)
     return theirs.exists()
 
 

@@ -91,7 +91,7 @@ class Fence:
         """The numbers of all attempts that have a directory."""
         directory = self._layout.job_dir(job)
         with files.storing("looking for attempts in", directory):
-            files.look_at(directory)
+            files.refresh_names(directory)
             names = os.listdir(directory)
         return [int(name) for name in names if name.isascii() and name.isdigit() and len(name) <= _DIGITS]
 

@@ -70,7 +70,7 @@ class Recovery:
         paths = self._layout.attempt(key.job_id, key.number)
         if self._observer.is_network:
             with contextlib.suppress(OSError):
-                files.look_at(paths.directory.parent)
+                files.refresh_names(paths.directory.parent)
         return os.path.isdir(paths.directory)
 
 

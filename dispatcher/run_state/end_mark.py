@@ -59,7 +59,7 @@ class EndMark:
         """The current end of the journal; None when there is no such file yet."""
         self._end, self._is_ours = None, False
         with contextlib.suppress(FileNotFoundError):
-            files.look_at(self._directory)
+            files.refresh_names(self._directory)
             found = [end for end in map(_parse, os.listdir(self._directory)) if end is not None]
             self._end = max(found, default=None)
         return self._end

@@ -228,7 +228,7 @@ def readable_lines(data: bytes) -> list[Line]:
 def generations(layout: Layout) -> list[int]:
     """The numbers of all generations, compressed ones too, in ascending order."""
     try:
-        files.look_at(layout.journal_dir)
+        files.refresh_names(layout.journal_dir)
         names = os.listdir(layout.journal_dir)
     except FileNotFoundError:
         return []

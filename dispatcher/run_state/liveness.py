@@ -149,7 +149,7 @@ def read_pod(layout: Layout, pod: str) -> PodInfo | None:
 def pod_names(layout: Layout) -> list[str]:
     """The names of all pods that have a file here, dead ones included."""
     try:
-        files.look_at(layout.pods_dir)
+        files.refresh_names(layout.pods_dir)
         names = os.listdir(layout.pods_dir)
     except FileNotFoundError:
         return []

@@ -49,7 +49,7 @@ def hardlink_is_in_force(layout: Layout, *, network: bool = True) -> bool:
     if network:
         # A network filesystem may go on reporting for half a minute that the file does not exist.
         with contextlib.suppress(FileNotFoundError):
-            files.look_at(layout.run_state)
+            files.refresh_names(layout.run_state)
     return os.path.exists(layout.hardlink_lock_file)
 
 

@@ -201,7 +201,7 @@ class Replica:
         for pause_s in STALE_PAUSES_S:
             if pause_s:
                 time.sleep(pause_s)
-                files.look_at(self.layout.journal_dir)
+                files.refresh_names(self.layout.journal_dir)
             fd = self._open(os.O_RDWR)
             try:
                 guard(fd)
@@ -286,12 +286,12 @@ class Replica:
     def _open_to_read(self) -> int:
         if not self.shows_old_content:
             return self._open()
-        files.look_at(self.layout.journal_dir)
+        files.refresh_names(self.layout.journal_dir)
         return files.open_uncached(self._loaded.path)
 
     def _open(self, flags: int = os.O_RDONLY) -> int:
         if self.network:
-            files.look_at(self.layout.journal_dir)
+            files.refresh_names(self.layout.journal_dir)
         return files.open_existing(self._loaded.path, flags)
 
     def _size(self, fd: int) -> int:

@@ -49,7 +49,9 @@ How to write one is in tutorials/, which the tests run as they are written.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dispatcher.base.lazy import lazy_names
 
 if TYPE_CHECKING:
     from dispatcher.runtime.configuration import field
@@ -73,14 +75,4 @@ _PUBLIC = {
     "job": "dispatcher.runtime.registry",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(_PUBLIC[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_PUBLIC])
+__getattr__, __dir__ = lazy_names(__name__, _PUBLIC)

@@ -1,7 +1,7 @@
-"""The types that a configuration's values may have, and how a value from YAML becomes one.
+"""The types of a configuration's values, and the conversion of values from YAML to them.
 
-bool, int, float, str, Path, Enum, Literal, None, Any, unions of these, and list, tuple and dict of them. Nothing is
-guessed: a whole number is taken where a number is asked for, anything else must be what the type says.
+bool, int, float, str, Path, Enum, Literal, None, Any, unions of these, and list, tuple and dict of them. A whole number
+converts to float; there are no other implicit conversions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class MismatchError(BadValueError):
 
 
 def convert(kind: Any, value: object) -> Any:
-    """`value` as the type `kind`; MismatchError says which part is not."""
+    """`value` converted to the type `kind`; MismatchError names the part that cannot be converted."""
     reader = _PLAIN.get(kind)
     if reader is not None:
         return reader(value)
@@ -51,7 +51,7 @@ def convert(kind: Any, value: object) -> Any:
 
 
 def expected(kind: Any) -> str:
-    """What a value of type `kind` is, in words; TypeError for a type that a configuration cannot hold."""
+    """The type `kind` in words, for messages; TypeError for a type that a configuration cannot hold."""
     if kind in _NAMES:
         return _NAMES[kind]
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
@@ -71,11 +71,11 @@ def _expected_collection(kind: Any, origin: Any, arguments: tuple[Any, ...]) -> 
         return f"a list of {len(arguments)}: {', '.join(map(expected, arguments))}"
     if origin is dict and arguments[0] is str:
         return f"names, each with {expected(arguments[1])}"
-    raise TypeError(f"{kind!r} is no type for a configuration's value (bool, int, float, str, Path, list[int], ...)")
+    raise TypeError(f"{kind!r} is not a type for a configuration's value (bool, int, float, str, Path, list[int], ...)")
 
 
 def plain(value: Any) -> Any:
-    """`value` as YAML has it: paths and choices as text, tuples as lists; the inverse of `convert`."""
+    """`value` as YAML data: paths and enums as text, tuples as lists; the inverse of `convert`."""
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, Path):
@@ -164,7 +164,7 @@ def _convert_union(kind: Any, value: object) -> Any:
         except MismatchError as error:
             if error.place:
                 deepest = error
-    # `int | float` keeps 1 whole and `float | int` does too: a member that takes the value as it is comes first.
+    # A member of the value's own type comes first, so `int | float` and `float | int` both keep 1 an int.
     for found in fitting:
         if type(found) is type(value):
             return found
@@ -175,7 +175,7 @@ def _convert_union(kind: Any, value: object) -> Any:
 
 def _convert_choice(kind: Any, members: tuple[Any, ...], values: tuple[Any, ...], value: object) -> Any:
     for member, choice in zip(members, values, strict=True):
-        # 1 equals true, and is another choice.
+        # The types are compared because 1 == True.
         if value is member or (type(value) is type(choice) and value == choice):
             return member
     raise MismatchError(value, expected(kind))

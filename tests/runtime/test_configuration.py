@@ -261,7 +261,7 @@ def test_a_shared_place_suits_both_and_has_a_default_only_if_they_agree() -> Non
         ([Unplaced], r"Unplaced\.layers has neither a place nor a default: write field\('layers'\)"),
         ([Model, Below], r"'model\.layers' is the place of a value, so 'model\.layers\.deep' cannot stand below it"),
         ([Reserved], "'job' is a word of the file"),
-        ([Strange], r"Strange\.thing: set\[int\] is no type for a configuration's value"),
+        ([Strange], r"Strange\.thing: set\[int\] is not a type for a configuration's value"),
         ([Model()], "is no dataclass"),
     ],
 )

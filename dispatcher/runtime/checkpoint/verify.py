@@ -37,7 +37,7 @@ def twice(directory: Path, records: Sequence[FileRecord]) -> None:
     try:
         check(directory, records)
     except DamagedCheckpointError:
-        files.look_at(directory)
+        files.refresh_names(directory)
         check(directory, records)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import uuid
 from dataclasses import dataclass
 from functools import cache
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from dispatcher import contract
 from dispatcher.base import files
+from dispatcher.base.host import host_name
 from dispatcher.errors import CheckpointError, SupersededError
 from dispatcher.runtime.storing import storage_error, storing
 
@@ -68,4 +68,4 @@ class Run:
 
 @cache
 def _by_hand() -> str:
-    return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    return f"{host_name()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"

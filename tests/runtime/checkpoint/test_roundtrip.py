@@ -250,7 +250,7 @@ def test_an_error_in_the_background_comes_out_at_the_next_call(tmp_path, state):
         (tmp_path / "run" / "step-00000002").mkdir()
         (tmp_path / "run" / "step-00000002" / "mine.txt").write_text("not a checkpoint")
         checkpoints.save(state(2), 2)
-        with pytest.raises(CheckpointError, match="step-00000002: something else than a checkpoint stands there"):
+        with pytest.raises(CheckpointError, match="step-00000002: exists and is not a checkpoint"):
             checkpoints.save(state(3), 3)
         checkpoints.save(state(3), 3)
         checkpoints.wait()

@@ -91,7 +91,7 @@ class LocalRecovery:
 
     def _recover_free(self, orphan: Orphan, paths: AttemptPaths) -> Status:
         """By its free liveness lock: it has ended, or a file server has taken its lock away."""
-        files.look_at(paths.directory)
+        files.refresh_names(paths.directory)
         if not self._observer.is_network or paths.exit.exists():
             return self._ended(paths)
         if not orphan.is_unwanted and self._observer.free_locks_prove_nothing():
@@ -99,7 +99,7 @@ class LocalRecovery:
         return self._take_away(orphan, paths)
 
     def _ended(self, paths: AttemptPaths) -> Status:
-        files.look_at(paths.directory)
+        files.refresh_names(paths.directory)
         status = read_exit(paths.directory)
         if isinstance(status, Ended) and status.exit_code is None:
             # Its host may only be cut off: when it comes back, its wrapper must find that it was superseded.
@@ -112,7 +112,7 @@ class LocalRecovery:
             self._superseded.add(orphan.key)
         if self._observer.unchanged_s(f"superseded:{orphan.key}", True) < self._guard_s:
             return Unknown("superseded; its wrapper may not have noticed yet")
-        files.look_at(paths.directory)
+        files.refresh_names(paths.directory)
         return read_exit(paths.directory)
 
     def _mark(self, paths: AttemptPaths) -> None:

@@ -38,8 +38,8 @@ is lost, and the job is queued again after a pause that doubles until an attempt
 
 Locks are tested, not trusted. A starting dispatcher tries to take the locks of other live pods. If it gets one, locks
 do not exclude on this filesystem: all pods switch to the hard-link lock, or the dispatcher refuses to start. A host
-that is shown an old version of a file stops claiming and names the mount option that helps. Whoever takes a job away
-from an attempt that may still be running writes `superseded` into the attempt's directory first.
+that is shown an old version of a file stops claiming and names the mount option that helps. Before a job is
+taken away from an attempt that may still be running, `superseded` is written into the attempt's directory.
 
 Packages, from the bottom up; each may import those above it, tests/test_imports.py checks it:
 

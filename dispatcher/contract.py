@@ -1,7 +1,7 @@
-"""What crosses into a job: environment names, exit codes and the files of an attempt's directory.
+"""The interface between dispatcher and job: environment variables, exit codes and the files of an attempt.
 
-A job may use none of this and still work: exit status 0 is done, 75 means "preempted, put me back", all else failed.
-This module imports nothing of the package, so that code inside a job pays for nothing.
+Using it is optional: exit status 0 means done, 75 means "preempted, requeue me", everything else means failed.
+This module imports nothing else of the package, so that it costs a job nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +11,33 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
+
+__all__ = [
+    "ALIVE_FILE",
+    "ATTEMPT",
+    "ATTEMPT_DIR",
+    "CHECKPOINT_FILE",
+    "ENTRY_FILE",
+    "EXIT_DONE",
+    "EXIT_FILE",
+    "EXIT_PREEMPTED",
+    "JOB_ID",
+    "JOB_WORDS",
+    "KILL_GRACE",
+    "LOG_FILE",
+    "POD",
+    "PROGRESS_FILE",
+    "RESULT_FILE",
+    "ROOT",
+    "SETUP_FILE",
+    "STOP_FILE",
+    "SUPERSEDED_FILE",
+    "WRAPPER_FILE",
+    "attempt_dir",
+    "report_checkpoint",
+    "report_progress",
+    "report_result",
+]
 
 JOB_ID: Final = "DISPATCHER_JOB_ID"
 ATTEMPT: Final = "DISPATCHER_ATTEMPT"
@@ -28,7 +55,7 @@ WRAPPER_FILE: Final = "job.sh"
 SETUP_FILE: Final = "setup.sh"
 LOG_FILE: Final = "output.log"
 PROGRESS_FILE: Final = "progress.json"
-# `{"step": 120}`: the last checkpoint that the attempt committed, from which the next attempt would go on.
+# `{"step": 120}`: the last checkpoint that the attempt committed, from which the next attempt will resume.
 CHECKPOINT_FILE: Final = "checkpoint.json"
 RESULT_FILE: Final = "result.json"
 EXIT_FILE: Final = "exit.json"
@@ -36,35 +63,35 @@ ALIVE_FILE: Final = "alive"
 SUPERSEDED_FILE: Final = "superseded"
 STOP_FILE: Final = "stop"
 
-# The parameters of an entry with a `job` that say how its job is launched; those with a dot are parts of its `config`.
+# Parameters of a job with the key `job` that control its launch; parameters with a dot are parts of its `config`.
 JOB_WORDS: Final = ("output_dir", "checkpoints", "project", "group", "restore", "tensor_shards")
 
 
 def attempt_dir() -> Path | None:
-    """The directory of the attempt that this process belongs to; None when it was started by hand."""
+    """The directory of the attempt that this process belongs to; None when run by hand."""
     value = os.environ.get(ATTEMPT_DIR)
     return Path(value) if value else None
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Replace `path` by `value` as JSON so that a reader sees the old content or the new, never a part."""
+    """Replace the content of `path` atomically with `value` as JSON."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.write_text(json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
     temporary.replace(path)
 
 
 def report_progress(step: int, of: int, **metrics: float) -> None:
-    """Show `step` of `of` and the metrics in `dispatcher status`; does nothing when run by hand."""
+    """Show progress (`step` of `of`) and metrics in `dispatcher status`. Does nothing when run by hand."""
     directory = attempt_dir()
     if directory is not None:
         write_json(directory / PROGRESS_FILE, {"step": step, "of": of, "metrics": metrics})
 
 
 def report_checkpoint(step: int) -> None:
-    """Say that the checkpoint of `step` is on the disk, so that the next attempt goes on from there.
+    """Report that the checkpoint of `step` is complete, so that the next attempt will resume from it.
 
-    An entry that reports checkpoints got further only by a newer one: that starts its backoff over. Call it once the
-    checkpoint is complete. Does nothing when run by hand.
+    For a job that reports checkpoints only a newer one counts as progress, which resets its backoff. Does nothing when
+    run by hand.
     """
     directory = attempt_dir()
     if directory is not None:
@@ -72,7 +99,7 @@ def report_checkpoint(step: int) -> None:
 
 
 def report_result(**values: float | str) -> None:
-    """Write the row of the results table: flat names to numbers and strings; printed when run by hand."""
+    """Write the job's row of the results table: names with numbers or strings. Printed when run by hand."""
     directory = attempt_dir()
     if directory is None:
         print(json.dumps(values, ensure_ascii=False))

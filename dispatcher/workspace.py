@@ -1,4 +1,4 @@
-"""Layout(root): every path of a workspace, named once. Nobody else joins paths."""
+"""All paths of a workspace. No other module joins paths."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Final
 
 from dispatcher import contract
 
-# As labs' own scripts call it, too.
+# Labs' own scripts use this name, too.
 STATUS_FILE: Final = "matrix_status.json"
 
 
 @dataclass(frozen=True)
 class AttemptPaths:
-    """The files of one attempt; its directory is the contract between dispatcher and job."""
+    """The files in the directory of one attempt, the contract between dispatcher and job."""
 
     directory: Path
 
@@ -29,7 +29,7 @@ class AttemptPaths:
 
     @property
     def setup(self) -> Path:
-        """The shell lines that run before the command, where the method has some."""
+        """The shell lines that run before the command, if the method has any."""
         return self.directory / contract.SETUP_FILE
 
     @property
@@ -62,17 +62,17 @@ class AttemptPaths:
 
     @property
     def stop(self) -> Path:
-        """Why the attempt is being stopped, for the wrapper to repeat in its exit status."""
+        """Why the attempt is being stopped; the wrapper copies it into `exit.json`."""
         return self.directory / contract.STOP_FILE
 
     @property
     def claimant(self) -> Path:
-        """Names the pod that made the directory, then its host, boot and PID namespace; later its liveness lock."""
+        """The pod that created the directory, its host, boot and PID namespace. The same file is the liveness lock."""
         return self.alive
 
 
 class Layout:
-    """Every path of the workspace at `root`. `status_file`: where dispatcher.yaml says that it stands, if it does."""
+    """The paths of the workspace at `root`. `status_file` overrides the default path of the status file."""
 
     def __init__(self, root: str | os.PathLike[str], status_file: Path | None = None) -> None:
         self.root = Path(root).absolute()
@@ -89,11 +89,11 @@ class Layout:
         self.pods_dir = self.run_state / "pods"
         self.jobs_dir = self.run_state / "jobs"
         self.rejected_dir = self.run_state / "rejected"
-        # Where the doctors of several hosts meet.
+        # Where `dispatcher doctor` on several hosts meet.
         self.doctor_dir = self.run_state / "doctor"
 
     def manifests(self) -> list[Path]:
-        """The files in matrix/ that may be manifests: a lab may keep its status file there."""
+        """The files in matrix/ that may be manifests, without a status file that a lab keeps there."""
         found = sorted(self.matrix_dir.glob("*.json"))
         return [path for path in found if path.name != STATUS_FILE and path != self.status_file]
 
@@ -107,7 +107,7 @@ class Layout:
         return self.pods_dir / f"{pod}.json"
 
     def pod_drain(self, pod: str) -> Path:
-        """Exists while somebody on any host wants that pod to drain."""
+        """Exists while the pod is asked to drain."""
         return self.pods_dir / f"{pod}.drain"
 
     def job_dir(self, job_id: str) -> Path:
@@ -117,9 +117,9 @@ class Layout:
         return AttemptPaths(self.jobs_dir / job_id / str(attempt))
 
     def method_scripts(self, method: str) -> Path:
-        """Where the rendered training scripts of a method stand, e.g. `run_state/fft_scripts/`."""
+        """The directory of the rendered training scripts of a method, e.g. `run_state/fft_scripts/`."""
         return self.run_state / f"{method}_scripts"
 
     def training_template(self, method: str) -> Path:
-        """The template of a method that the configuration does not describe."""
+        """The default path of a method's template."""
         return self.templates_dir / f"train_{method}.py"

@@ -8,7 +8,23 @@ A script that generates a manifest needs only this:
     write_manifest("matrix/matrix.json", jobs)
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from dispatcher.matrix.entry import Entry, parse_time_limit
 from dispatcher.matrix.manifest import Manifest, load_manifest, write_manifest
 
-__all__ = ["Entry", "Manifest", "load_manifest", "parse_time_limit", "write_manifest"]
+if TYPE_CHECKING:
+    from dispatcher.matrix.sweep import expand
+
+__all__ = ["Entry", "Manifest", "expand", "load_manifest", "parse_time_limit", "write_manifest"]
+
+
+def __getattr__(name: str) -> Any:
+    # Imported when used: dispatchers read manifests only and must not pay for sweep files.
+    if name == "expand":
+        from dispatcher.matrix.sweep import expand
+
+        return expand
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

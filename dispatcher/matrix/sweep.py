@@ -76,16 +76,16 @@ class _Faults(list[str]):
         self.extend(f"{place}{key}: is set by the expansion: choose another name" for key in keys if key in _MADE)
 
 
-def expand(spec: Mapping[str, Any] | str | os.PathLike[str]) -> list[dict[str, Any]]:
+def expand(sweep: Mapping[str, Any] | str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The entries of a sweep, given as a mapping or as the path of a YAML file; ManifestError lists every fault.
 
     The same sweep always expands to the same entries in the same order. For duplicate ids the fault names the
     combinations. Needed ids that are not among the entries are not checked here: they may be in the run state.
     """
-    if isinstance(spec, Mapping):
-        where, document = "the sweep", spec
+    if isinstance(sweep, Mapping):
+        where, document = "the sweep", sweep
     else:
-        where, document = str(spec), _load(spec)
+        where, document = str(sweep), _load(sweep)
     faults = _Faults()
     entries, sources = _expand(document, faults)
     if not faults:

@@ -1,4 +1,4 @@
-"""One dispatcher: set up, turn after turn of the loop, and away."""
+"""One dispatcher: set-up, the loop, and the end."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ DRAINING: Final = "draining"
 STOPPING: Final = "stopping"
 LEAVING: Final = "leaving"
 _AFTER = {
-    RUNNING: "claims go on",
-    DRAINING: "no new claims, running jobs finish. Again: stop them (TERM, then KILL) and put them back",
-    STOPPING: "running jobs are stopped and put back. Again: leave at once, the jobs run on",
-    LEAVING: "the jobs run on, a dispatcher of this name finds them again",
+    RUNNING: "claiming jobs again",
+    DRAINING: "no new claims, running jobs finish. Signal again to stop them (TERM, then KILL) and requeue them",
+    STOPPING: "running jobs are stopped and requeued. Signal again to exit at once and leave them running",
+    LEAVING: "the jobs keep running; a dispatcher with this name takes them back",
 }
 _FIRST = {"drain": DRAINING, "stop": STOPPING, "leave": LEAVING}
 _NEXT = {DRAINING: STOPPING, STOPPING: LEAVING, LEAVING: LEAVING}
@@ -53,11 +53,9 @@ _TRY_AGAIN_S: Final = 2.0
 
 
 def run_pod(layout: Layout, config: Config, options: PodOptions, log: Log) -> int:
-    """Run a dispatcher until it is told to end or, with `until_empty`, until nothing is left; the exit code."""
+    """Run a pod until it is asked to end or, with `until_empty`, until no job is left. Returns the exit code."""
     if not is_name(options.pod):
-        raise UsageError(
-            f"--pod {options.pod!r}: a pod's name has letters, digits, '.', '_' and '-', and names its files"
-        )
+        raise UsageError(f"--pod {options.pod!r}: use letters, digits, '.', '_' and '-': files are named after the pod")
     refuse_unfit_host(layout)
     store = Store(
         layout,
@@ -239,7 +237,7 @@ class Pod:
 
     def _finish(self) -> None:
         """Leave nothing unsaid: pids and endings that are not recorded yet, and a status file that is current."""
-        # Others may end at the same moment, so nobody is left to write it later.
+        # Other pods may end at the same moment, so no other writer may be left.
         last_projection = functools.partial(self.projector.write, over_editors=True)
         last_words = functools.partial(self.reconciler.complain, at_once=True)
         steps = (

@@ -114,7 +114,7 @@ def test_a_drain_that_is_taken_back(fleet: Fleet) -> None:
     fleet.run("drain", "pod")
     pod.says("draining")
     fleet.run("undrain", "pod")
-    pod.says("claims go on")
+    pod.says("claiming jobs again")
     (fleet.root / "go").touch()
     assert pod.end() == 0
     assert fleet.states() == {"a": "done", "b": "done"}

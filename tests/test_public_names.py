@@ -1,0 +1,353 @@
+"""The public names of the package and their signatures: what users may import.
+
+After an intended change, copy the line that the failing test prints into the list here and describe the change in
+CHANGELOG.md.
+"""
+
+# ruff: noqa: E501 (one line per name, so that a failing test prints what to copy)
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import inspect
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).parent.parent
+
+# One line per name: a value with its value, a function with its signature, a class with each of its public members.
+PUBLIC = {
+    "dispatcher": """
+class DispatcherError(Exception)
+class Workspace
+Workspace.__init__(self, root: str | os.PathLike[str] | None = None, *, by: str | None = None) -> None
+Workspace.add(self, entries: Iterable[Mapping[str, Any]], manifest: str | os.PathLike[str] | None = None) -> Manifest
+Workspace.apply(self, plan: changes.Plan) -> Changes
+Workspace.attempts(self, job: str) -> list[dict[str, Any]]
+Workspace.cancel(self, *names: str, states: Iterable[str] = (), where: Where = ()) -> Changes
+Workspace.clear_refused(self, jobs: Iterable[str] = ()) -> list[str]
+Workspace.config
+Workspace.delete(self, *names: str) -> list[str]
+Workspace.drain(self, pod: str) -> None
+Workspace.entries(self) -> dict[str, Entry]
+Workspace.history(self, job: str | None = None) -> Iterator[Line]
+Workspace.hold(self, *names: str, states: Iterable[str] = (), where: Where = ()) -> Changes
+Workspace.layout
+Workspace.mark(self, state: State | str, *names: str, states: Iterable[str] = (), where: Where = ()) -> Changes
+Workspace.pause(self, scope: str, why: str = '') -> None
+Workspace.plan(self, state: State, names: Sequence[str], *, states: Iterable[str] = (), where: Where = (), changed: bool = False) -> changes.Plan
+Workspace.pods(self) -> list[PodStatus]
+Workspace.queue(self) -> list[tuple[str, str]]
+Workspace.records(self) -> dict[str, Record]
+Workspace.requeue(self, *names: str, states: Iterable[str] = (), where: Where = (), changed: bool = False) -> Changes
+Workspace.results(self, *, states: Iterable[str] = (), where: Where = (), unsure: list[str] | None = None) -> list[dict[str, Any]]
+Workspace.snapshot(self) -> Snapshot
+Workspace.status(self, *, states: Iterable[str] = (), where: Where = ()) -> Overview
+Workspace.store
+Workspace.transaction(self) -> Iterator[Transaction]
+Workspace.undrain(self, pod: str) -> None
+Workspace.unpause(self, scope: str) -> None
+""",
+    "dispatcher.matrix": """
+class Entry
+Entry.digest(self) -> str
+Entry.document(self) -> dict[str, Any]
+Entry.has(self, key: str) -> bool
+Entry.shape(self) -> Hashable
+Entry.value(self, key: str) -> Any
+Entry.job_id: str
+Entry.method: str
+Entry.params: Mapping[str, Any]
+Entry.command: str | tuple[str, ...] | None
+Entry.gpus: int | None
+Entry.needs: tuple[str, ...]
+Entry.priority: int
+Entry.retries: int | None
+Entry.retry_on: tuple[str, ...] | None
+Entry.time_limit_s: float | None
+Entry.env: Mapping[str, str]
+Entry.outlet: tuple[str, ...]
+Entry.resources: Mapping[str, Any]
+Entry.job: str | None
+Entry.config: Mapping[str, Any]
+Entry.imports: tuple[str, ...]
+Entry.order: int
+Entry.written: Mapping[str, Any]
+class Manifest
+Manifest.path: Path
+Manifest.entries: Mapping[str, Entry]
+expand(sweep: Mapping[str, Any] | str | os.PathLike[str]) -> list[dict[str, Any]]
+load_manifest(path: str | os.PathLike[str], known_ids: Collection[str] = ()) -> Manifest
+parse_time_limit(value: object) -> float
+write_manifest(path: str | os.PathLike[str], entries: Iterable[Mapping[str, Any]], known_ids: Collection[str] = (), check: Callable[[Manifest], None] | None = None) -> Manifest
+""",
+    "dispatcher.contract": """
+ALIVE_FILE = 'alive'
+ATTEMPT = 'DISPATCHER_ATTEMPT'
+ATTEMPT_DIR = 'DISPATCHER_ATTEMPT_DIR'
+CHECKPOINT_FILE = 'checkpoint.json'
+ENTRY_FILE = 'entry.json'
+EXIT_DONE = 0
+EXIT_FILE = 'exit.json'
+EXIT_PREEMPTED = 75
+JOB_ID = 'DISPATCHER_JOB_ID'
+JOB_WORDS = ('output_dir', 'checkpoints', 'project', 'group', 'restore', 'tensor_shards')
+KILL_GRACE = 'DISPATCHER_KILL_GRACE_S'
+LOG_FILE = 'output.log'
+POD = 'DISPATCHER_POD'
+PROGRESS_FILE = 'progress.json'
+RESULT_FILE = 'result.json'
+ROOT = 'DISPATCHER_ROOT'
+SETUP_FILE = 'setup.sh'
+STOP_FILE = 'stop'
+SUPERSEDED_FILE = 'superseded'
+WRAPPER_FILE = 'job.sh'
+attempt_dir() -> Path | None
+report_checkpoint(step: int) -> None
+report_progress(step: int, of: int, **metrics: float) -> None
+report_result(**values: float | str) -> None
+""",
+    "dispatcher.runtime": """
+class BaseTrainer(RestoreableJob)
+BaseTrainer.__init__(self, spec: Any) -> None
+BaseTrainer.agreement
+BaseTrainer.begin(self) -> None
+BaseTrainer.config(cls) -> list[type[Any]]
+BaseTrainer.configuration_in_force
+BaseTrainer.done
+BaseTrainer.evaluate(self) -> dict[str, float]
+BaseTrainer.fresh_state(self) -> TrainState
+BaseTrainer.held_out(self) -> Source | None
+BaseTrainer.live_state
+BaseTrainer.load_model(self, rel_path: str, make: Callable[[], nnx.Module] | None = None) -> Arrays
+BaseTrainer.loss(self, model: M, batch: Any, key: jax.Array | None) -> tuple[jax.Array, jax.Array]
+BaseTrainer.make_model(self) -> M
+BaseTrainer.model_classes(cls) -> tuple[type[Any], ...]
+BaseTrainer.model_config
+BaseTrainer.optimizer(self) -> optax.GradientTransformation
+BaseTrainer.portions
+BaseTrainer.prepare(self) -> None
+BaseTrainer.programs
+BaseTrainer.restore_from_path(self, rel_path: str) -> None
+BaseTrainer.result(self) -> Row | None
+BaseTrainer.retention(self) -> Retention
+BaseTrainer.run(self) -> Row | None
+BaseTrainer.schedule(self) -> optax.Schedule
+BaseTrainer.source(self) -> Source
+BaseTrainer.start_from(self) -> Mapping[str, Any]
+BaseTrainer.total_loss(self, source: Source) -> tuple[float, int]
+BaseTrainer.tree(self, state: TrainState) -> dict[str, Any]
+BaseTrainer.try_portions(self, per_device: int, parts: int) -> None
+BaseTrainer.MODEL: type[Any]
+BaseTrainer.CONFIG: type[Any]
+BaseTrainer.TRAINABLE: type[nnx.Variable[Any]]
+class BasicJob
+BasicJob.__init__(self, spec: ExecutionSpec) -> None
+BasicJob.checked_config(cls, *layers: Config | Mapping[str, Any], where: str = 'configuration', complete: bool = True) -> Config
+BasicJob.checkpoint_classes(cls) -> tuple[type[Any], ...]
+BasicJob.config(cls) -> type[Any] | Sequence[type[Any]]
+BasicJob.config_classes(cls) -> tuple[type[Any], ...]
+BasicJob.done
+BasicJob.finish(self) -> None
+BasicJob.kept_row(self) -> Row | None
+BasicJob.local(cls, root: str | os.PathLike[str], name: str = 'local', project: str | None = None, group: str | None = None) -> Self
+BasicJob.main_process(self) -> bool
+BasicJob.run(self) -> Row | None
+BasicJob.sync(self, moment: str) -> None
+BasicJob.wait(self) -> None
+class CheckpointedJob(BasicJob)
+CheckpointedJob.__init__(self, spec: ExecutionSpec) -> None
+CheckpointedJob.contents(self, suffix: str) -> Contents
+CheckpointedJob.contents_from_path(self, rel_path: str) -> Contents
+CheckpointedJob.described(self, beside: Contents | None = None) -> Contents
+CheckpointedJob.go_back(self, suffix: str) -> None
+CheckpointedJob.leave(self) -> NoReturn
+CheckpointedJob.load(self, suffix: str, target: Any, *, partial: bool = False) -> Restored
+CheckpointedJob.load_from_path(self, rel_path: str, target: Any, *, partial: bool = False) -> Restored
+CheckpointedJob.metadata(self, suffix: str) -> Mapping[str, Any]
+CheckpointedJob.metadata_from_path(self, rel_path: str) -> Mapping[str, Any]
+CheckpointedJob.model_classes(cls) -> tuple[type[Any], ...]
+CheckpointedJob.path_of(self, suffix: str) -> str
+CheckpointedJob.preempted
+CheckpointedJob.resume(self, target: Any, *, partial: bool = False) -> Restored | None
+CheckpointedJob.retention(self) -> Retention | None
+CheckpointedJob.save(self, suffix: str, pytree: Any, **how: Any) -> CheckpointRef
+CheckpointedJob.save_from_path(self, rel_path: str, pytree: Any, *, step: int = 0, metadata: Mapping[str, Any] | None = None, metrics: Mapping[str, float] | None = None, beside: Contents | None = None, resumable: bool = False) -> CheckpointRef
+CheckpointedJob.wait(self) -> None
+CheckpointedJob.PREEMPTION_S: float
+class InferenceJob(RestoreableJob)
+InferenceJob.__init__(self, spec: Any) -> None
+InferenceJob.arrays
+InferenceJob.checkpoint_classes(cls) -> tuple[type[Any], ...]
+InferenceJob.config_classes(cls) -> tuple[type[Any], ...]
+InferenceJob.forward(self, rows: Prompts) -> jax.Array
+InferenceJob.from_trainer(cls, trainer: BaseTrainer[Any, M]) -> Self
+InferenceJob.gather(self, array: jax.Array) -> np.ndarray[Any, Any]
+InferenceJob.make_model(self) -> M
+InferenceJob.model
+InferenceJob.model_classes(cls) -> tuple[type[Any], ...]
+InferenceJob.pad(self, texts: Sequence[Sequence[int]], *, length: int = 0) -> Prompts
+InferenceJob.restore_from_path(self, rel_path: str) -> None
+InferenceJob.rollout(self, prompts: Sequence[Sequence[int]], new_tokens: int, *, temperature: float = 0.0, stop: int | None = None, seed: int = 0) -> list[list[int]]
+InferenceJob.skeleton
+InferenceJob.MODEL: type[Any]
+class RestoreableJob(CheckpointedJob)
+RestoreableJob.check_model(self, restored: Restored) -> None
+RestoreableJob.checkpoints(cls, spec: ExecutionSpec) -> list[CheckpointRef]
+RestoreableJob.from_checkpoint(cls, suffix: str, spec: ExecutionSpec, runtime_cfg: Config | Mapping[str, Any] | None = None) -> Self
+RestoreableJob.from_checkpoint_path(cls, rel_path: str, spec: ExecutionSpec, runtime_cfg: Config | Mapping[str, Any] | None = None) -> Self
+RestoreableJob.latest(cls, spec: ExecutionSpec) -> CheckpointRef | None
+RestoreableJob.register(self, suffix: str) -> CheckpointRef
+RestoreableJob.restore(self, suffix: str) -> None
+RestoreableJob.restore_from_path(self, rel_path: str) -> None
+field(place: str, *, default: Any = MISSING, default_factory: Callable[[], Any] | Any = MISSING, was: str | Sequence[str] = (), **options: Any) -> Any
+job(key: str) -> Callable[[J], J]
+""",
+    "dispatcher.errors": """
+class BatchSizeError(DispatcherError)
+class CheckpointError(DispatcherError)
+class CheckpointMismatchError(CheckpointError)
+class ConfigError(DispatcherError)
+class DamagedCheckpointError(CheckpointError)
+class DamagedJournalError(StateError)
+class DispatcherError(Exception)
+class FormatError(StateError)
+class LockError(DispatcherError)
+class LockLostError(LockError)
+class LockTimeoutError(LockError)
+class LockUnsupportedError(LockError)
+class ManifestError(DispatcherError)
+class ModelStateError(DispatcherError)
+class OutletError(DispatcherError)
+class PodError(DispatcherError)
+class StaleViewError(DispatcherError)
+class StateError(DispatcherError)
+class StatusFileError(StateError)
+class StorageError(DispatcherError)
+class SupersededError(CheckpointError)
+class TemplateError(DispatcherError)
+class TransitionError(StateError)
+class UsageError(DispatcherError)
+""",
+    "dispatcher.runtime.execution": """
+local(root: str | os.PathLike[str], name: str = 'local', project: str | None = None, group: str | None = None, *, tensor_shards: int = 1, checkpoints: str | None = None) -> ExecutionSpec
+""",
+    "dispatcher.runtime.jobs.pretrain": """
+class Pretrain(BaseTrainer)
+""",
+    "dispatcher.runtime.launching": """
+make_job(cls: type[BasicJob[Any]], spec: ExecutionSpec, said: Config | Mapping[str, Any], *, restore: str | None = None, where: str = 'configuration') -> BasicJob[Any]
+""",
+    "dispatcher.runtime.registry": """
+find_job(key: str) -> Any
+import_jobs(root: Path, names: Iterable[str] = ()) -> list[str]
+""",
+    "dispatcher.runtime.transformer": """
+class Transformer
+Transformer.__init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None
+Transformer.empty_cache(self, rows: int, capacity: int) -> Cache
+Transformer.extend(self, tokens: jax.Array, cache: Cache, *, segments: jax.Array | None = None) -> tuple[jax.Array, Cache]
+""",
+}
+# Modules that import JAX.
+HEAVY = "dispatcher.runtime"
+
+
+def lines_of(name: str, value: Any) -> Iterator[str]:
+    if inspect.isclass(value):
+        yield from class_lines(name, value)
+    elif callable(value):
+        yield f"{name}{signature(value)}"
+    elif isinstance(value, (str, int, tuple)):
+        yield f"{name} = {value!r}"
+    else:
+        yield name
+
+
+def class_lines(name: str, value: type) -> Iterator[str]:
+    base = value.__mro__[1]
+    bases = f"({base.__name__})" if base.__module__.partition(".")[0] in ("dispatcher", "builtins") else ""
+    yield f"class {name}{bases}" if base is not object else f"class {name}"
+    members = {} if issubclass(value, Exception) else vars(value)
+    for member in sorted(members):
+        found = inspect.getattr_static(value, member)
+        inner = getattr(found, "__func__", found)
+        if member != "__init__" and member.startswith("_"):
+            continue
+        if inspect.isfunction(inner):
+            yield f"{name}.{member}{signature(inner)}"
+        elif isinstance(found, (property, functools.cached_property)):
+            yield f"{name}.{member}"
+    for field, annotation in vars(value).get("__annotations__", {}).items():
+        if not field.startswith("_"):
+            yield f"{name}.{field}: {annotation}"
+
+
+def signature(function: Any) -> str:
+    """The signature with its annotations as written."""
+    text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(inspect.signature(function)))
+    return re.sub(r"<dataclasses._MISSING_TYPE [^>]*>", "MISSING", text)
+
+
+def found_in(module_name: str, listed: list[str]) -> list[str]:
+    """The lines of all public names; of a module without `__all__`, of those that are listed."""
+    module = importlib.import_module(module_name)
+    names = getattr(module, "__all__", None) or {re.split(r"\W", line.removeprefix("class "))[0] for line in listed}
+    return [line for name in sorted(names) for line in lines_of(name, getattr(module, name, None))]
+
+
+@pytest.mark.parametrize("module_name", PUBLIC)
+def test_public_names_and_signatures(module_name: str) -> None:
+    if module_name.startswith(HEAVY):
+        pytest.importorskip("jax")
+    listed = PUBLIC[module_name].strip().split("\n")
+    found = found_in(module_name, listed)
+    gone = [line for line in listed if line not in found]
+    new = [line for line in found if line not in listed]
+    assert not gone and not new, "\n".join(
+        [
+            f"the public names of {module_name} have changed. If that is intended, update PUBLIC in {__file__}",
+            "and CHANGELOG.md; if not, restore the old names and signatures.",
+            *(f"  gone: {line}" for line in gone),
+            *(f"  new:  {line}" for line in new),
+        ]
+    )
+
+
+def documented_imports() -> Iterator[tuple[str, str, str]]:
+    """Each `from dispatcher... import name` that users are shown: where, module and name."""
+    pages = [REPOSITORY / "README.md", *sorted((REPOSITORY / "dispatcher/runtime/tutorials").glob("*.md"))]
+    for path in pages:
+        for block in re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL):
+            yield from imports_of(path, block)
+    for path in sorted((REPOSITORY / "templates").glob("*.py")):
+        yield from imports_of(path, path.read_text())
+
+
+def imports_of(path: Path, code: str) -> Iterator[tuple[str, str, str]]:
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "dispatcher":
+            yield from ((path.name, str(node.module), alias.name) for alias in node.names)
+
+
+def test_what_users_are_shown_is_public() -> None:
+    unlisted = []
+    for page, module_name, name in documented_imports():
+        lines = PUBLIC.get(module_name, "").split("\n")
+        is_module = f"{module_name}.{name}" in PUBLIC
+        if not is_module and not any(re.match(rf"(class )?{name}\b", line) for line in lines):
+            unlisted.append(f"{page}: from {module_name} import {name}")
+    assert not unlisted, "users are shown names that PUBLIC does not list:\n" + "\n".join(sorted(set(unlisted)))
+
+
+def test_type_checkers_read_the_packages_annotations() -> None:
+    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    assert "py.typed" in settings["tool"]["setuptools"]["package-data"]["dispatcher"]
+    assert (REPOSITORY / "dispatcher" / "py.typed").is_file()

@@ -55,23 +55,28 @@ Packages, from the bottom up; each may import those above it, tests/test_imports
     cli/                    the commands: parse, call, print
     runtime/                job classes in JAX; runs inside the job and imports only errors, contract and base
 
-To make a change, begin here; the page at the top of the file or package says the rest:
+To make a change, begin here. The docstring at the top of the file or package says what else belongs to it:
 
-    an outlet                       a package in outlets/ with a class like outlets/base.py: Outlet
-    a state of a job                run_state/states.py: State and TRANSITIONS; who may ask for it: run_state/edits.py
-    a field of a record             run_state/states.py: Record; run_state/change.py: Change
+    an outlet                       a package in outlets/ with a class like outlets/base.py: Outlet, and a line in
+                                    outlets/kinds.py: OUTLET_KINDS; pod/ stays as it is
+    a state of a job                run_state/states.py: State and TRANSITIONS; what people may request:
+                                    run_state/edits.py and report/changes.py
+    a field of a record             run_state/states.py: Record, and run_state/change.py: Change
     a field of a manifest's entry   matrix/entry.py: READERS and Entry
+    an event of the journal         run_state/events.py: Event; what it does: run_state/fold.py
     a setting of dispatcher.yaml    config.py
-    a column of `status`            report/overview.py: job_row and shown_job; cli/status.py lists the columns
+    a lock kind                     config.py: LOCK_KINDS, and run_state/lock.py: ClaimsLock, whose page lists the rest
+    a reason why a job waits        pod/waiting.py; what a pod takes: pod/offers.py; what an outlet takes: its offer
+    a column of `status`            report/overview.py: job_row and shown_job, and the columns in cli/status.py
     a notice of `status`            report/overview.py: notices
-    a reason why a job waits        pod/waiting.py; what a pod does not take: pod/offers.py
-    a lock kind                     run_state/lock.py: KINDS and ClaimsLock; which one is used: run_state/lock_choice.py
-    a kind of journal line          run_state/events.py: Event; what it changes: run_state/fold.py
-    a job class                     runtime/jobs/ (one of your own: a class with @job in your project)
-    a notification (mail, chat)     pod/: sent by the loop for the lines that this pod has journalled
-    a sweep keyword                 matrix/sweep.py: _SWEEP_KEYS; random draws: matrix/draw.py
-    a check of `doctor`             doctor/checks.py; one that takes two hosts: doctor/two_hosts.py
+    a notification (mail, chat)     a module in pod/, called by pod/reconciler.py after the transaction: each event is
+                                    written by one pod, so it is sent once; its settings: config.py
+    a sweep keyword                 matrix/sweep.py: _SWEEP_KEYS; a distribution of random draws: matrix/draw.py
+    a job class                     runtime/jobs/, and its key in runtime/registry.py; a lab's own class: jobs/ of its
+                                    workspace, with @job
+    a check of `doctor`             doctor/checks.py: CHECKS; with two hosts: doctor/two_hosts.py: PROOFS
     a command                       a module in cli/, listed in cli/main.py: _COMMANDS; what it does: api.py and report/
+    a public name                   tests/test_public_names.py lists them all
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from dispatcher.base.messages import counted
 from dispatcher.outlets.base import Request
 from dispatcher.run_state.liveness import SlotInfo
 
@@ -28,7 +29,7 @@ class LocalOffer(msgspec.Struct, frozen=True):
             return "" if self.cpu_slots else "asks for a CPU slot, this pod has none (--slots)"
         if request.gpus <= len(self.gpus):
             return ""
-        return f"asks for {_gpus(request.gpus)}, this pod has {len(self.gpus)}"
+        return f"asks for {counted(request.gpus, 'GPU')}, this pod has {len(self.gpus)}"
 
     def refuses_now(self, request: Request) -> str:
         """Why there is no room whatever ends: GPUs that cannot be used; empty when waiting helps."""
@@ -37,7 +38,7 @@ class LocalOffer(msgspec.Struct, frozen=True):
             return ""
         listed = "; ".join(f"GPU {index}: {why}" for index, why in self.unusable.items())
         of_all = f"{len(self.unusable)} of {len(self.gpus)} cannot be used now: {listed}"
-        return f"asks for {_gpus(needed)}, but {of_all}"
+        return f"asks for {counted(needed, 'GPU')}, but {of_all}"
 
 
 def read_offer(published: Mapping[str, Any]) -> LocalOffer:
@@ -50,7 +51,7 @@ def refused_by_all(request: Request, offers: Sequence[LocalOffer]) -> str:
     if not request.gpus:
         return "asks for a CPU slot, no live pod has one (--slots)"
     most = max(len(offer.gpus) for offer in offers)
-    return f"asks for {_gpus(request.gpus)}, no live pod has " + (f"more than {most}" if most else "any")
+    return f"asks for {counted(request.gpus, 'GPU')}, no live pod has " + (f"more than {most}" if most else "any")
 
 
 def shared_hardware(mine: Sequence[SlotInfo], theirs: Sequence[SlotInfo], same_host_name: bool) -> str:
@@ -74,7 +75,3 @@ def _is_same_gpu(slot: SlotInfo, other: SlotInfo, same_host_name: bool) -> bool:
 def gpu_slot_name(index: int) -> str:
     """What `dispatcher pods` calls a GPU."""
     return f"{_GPU}{index}"
-
-
-def _gpus(count: int) -> str:
-    return "1 GPU" if count == 1 else f"{count} GPUs"

@@ -11,6 +11,7 @@ import msgspec
 
 from dispatcher.base import files
 from dispatcher.base.host import host_name
+from dispatcher.base.messages import counted
 from dispatcher.errors import OutletError, StorageError
 from dispatcher.outlets.base import (
     CANNOT_START,
@@ -142,7 +143,7 @@ class LocalOutlet:
     def describe(self) -> str:
         parts = [f"GPUs {','.join(map(str, self.capacity.gpus))}"] if self.capacity.gpus else []
         if self.capacity.cpu_slots:
-            parts.append("1 CPU slot" if self.capacity.cpu_slots == 1 else f"{self.capacity.cpu_slots} CPU slots")
+            parts.append(counted(self.capacity.cpu_slots, "CPU slot"))
         return " and ".join(parts)
 
     def wait_fds(self) -> list[int]:

@@ -65,7 +65,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One job to run. Fields that are None or empty are unset, and the method's setting applies.
 
     `params` are all keys that are not reserved. `gpus` None means one on a GPU slot, and a CPU slot takes the job as
-    well. `order` is the position in the manifest. `written` holds the reserved keys as the manifest has them.
+    well. `outlet` names the outlets that may run the job, the preferred one first. `order` is the position in the
+    manifest. `written` holds the reserved keys as the manifest has them.
 
     `job` is the key of a class with @job, which runs with the configuration `config` instead of the method's command;
     `imports` are the modules and files that define such classes. The method's other settings apply.

@@ -254,7 +254,7 @@ class ClaimQueue:
         key = entry.outlet, request
         found = self._classes.get(key)
         if found is None:
-            able = [name for name in self._offer.asked(entry) if not self.capacities[name].refuses(request)]
+            able = [name for name in self._offer.outlets_for(entry) if not self.capacities[name].refuses(request)]
             found = self._classes[key] = _Class(tuple(able), request)
         return found
 

@@ -70,7 +70,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     manifest: str = ""
     lists: Collection[str] | None = None
 
-    def asked(self, entry: Entry) -> tuple[str, ...]:
+    def outlets_for(self, entry: Entry) -> tuple[str, ...]:
         """The outlets of this pod that may run the entry, in the entry's order of preference, else in the pod's."""
         if not entry.outlet:
             return tuple(self.outlets)
@@ -82,7 +82,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
             return Refusal(MANIFEST, f"not in its manifest {self.manifest}")
         if self.methods and entry.method not in self.methods:
             return Refusal(METHOD, f"method {entry.method} is not among --methods")
-        if entry.outlet and not self.asked(entry):
+        if entry.outlet and not self.outlets_for(entry):
             offered = ", ".join(self.outlets) or "none"
             return Refusal(OUTLET, f"asks for outlet {' or '.join(entry.outlet)}, this pod offers {offered}")
         miss = self.where.first_miss(entry.value)
@@ -94,12 +94,12 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
         if refusal is not None:
             return refusal
         reasons = {}
-        for name in self.asked(entry):
+        for name in self.outlets_for(entry):
             reasons[name] = self.outlets[name].refuses(request)
             if not reasons[name]:
                 break
         else:
-            return Refusal(CAPACITY, _by_outlet(reasons) or "this pod has no outlets")
+            return Refusal(CAPACITY, _by_outlet(reasons) or "this pod has no outlet that is known here")
         if entry.method in self.unusable_methods:
             why = f"unusable method {entry.method}: {self.unusable_methods[entry.method]}"
             return Refusal(UNUSABLE, why, needs_person=True)
@@ -108,7 +108,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     def refusal_now(self, entry: Entry, request: Request) -> Refusal | None:
         """Why an entry that the pod does not refuse gets no slot, whatever ends; None when waiting helps."""
         reasons = {}
-        for name in self.asked(entry):
+        for name in self.outlets_for(entry):
             outlet = self.outlets[name]
             if not outlet.refuses(request):
                 reasons[name] = outlet.refuses_now(request)
@@ -197,9 +197,10 @@ def refused_by_all(entry: Entry, request: Request, refusals: Mapping[str, Refusa
 
 def _no_capacity(entry: Entry, request: Request, offers: Collection[Offer]) -> str:
     """Why no outlet of these pods could ever run the entry."""
-    names = dict.fromkeys(name for offer in offers for name in offer.asked(entry))
-    by_name = {name: [offer.outlets[name] for offer in offers if name in offer.asked(entry)] for name in names}
-    return _by_outlet({name: OUTLET_KINDS[name].refused_by_all(request, found) for name, found in by_name.items()})
+    names = dict.fromkeys(name for offer in offers for name in offer.outlets_for(entry))
+    by_name = {name: [offer.outlets[name] for offer in offers if name in offer.outlets_for(entry)] for name in names}
+    reasons = {name: OUTLET_KINDS[name].refused_by_all(request, found) for name, found in by_name.items()}
+    return _by_outlet(reasons) or "no live pod has an outlet that is known here"
 
 
 def _by_outlet(reasons: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""The README's page on moving in, as a lab follows it."""
+"""The pages at the top: moving in, as a lab follows it, and what they say of the code is there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-README = Path(__file__).parent.parent / "README.md"
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
 # The lab's own files, as they are.
 ENTRY = {
     "job_id": "fft_spanish_cfgB_s42_main", "method": "fft", "lang": "spanish", "fleurs_code": "es_419",
@@ -87,3 +90,21 @@ def test_a_lab_moves_in_by_the_lines_of_the_readme(tmp_path: Path) -> None:
         "fft_czech_cfgB_s42_main": "done",
     }
     assert status["fft_spanish_cfgB_s42_main"] == {**STATUS["fft_spanish_cfgB_s42_main"], "rev": 1}
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/architecture.md"])
+def test_what_a_page_links_to_is_there(page: str) -> None:
+    targets = re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text())
+    assert targets
+    assert [target for target in targets if not ((ROOT / page).parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])
+def test_the_names_of_a_page_are_in_the_files_that_it_names(page: str) -> None:
+    """`cli/main.py: _COMMANDS` and `cli/main.py`, in the package or in the checkout."""
+    named = re.findall(r"`([\w/.]+\.py)(?:: (\w+))?`", (ROOT / page).read_text())
+    assert len(named) > 3
+    for path, name in named:
+        files = [folder / path for folder in (ROOT, ROOT / "dispatcher") if (folder / path).is_file()]
+        assert files, path
+        assert not name or re.search(rf"^(class |def )?{name}\b", files[0].read_text(), re.MULTILINE), f"{path}: {name}"

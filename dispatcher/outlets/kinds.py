@@ -49,4 +49,12 @@ OUTLET_KINDS: Final[dict[str, OutletKind]] = {
 
 def make_outlets(context: PodContext) -> dict[str, Outlet]:
     """The outlets of a pod by name, the preferred first; raises UsageError for options that cannot be used."""
-    return {name: kind.make(context) for name, kind in OUTLET_KINDS.items()}
+    made: dict[str, Outlet] = {}
+    try:
+        for name, kind in OUTLET_KINDS.items():
+            made[name] = kind.make(context)
+    except BaseException:
+        for outlet in made.values():
+            outlet.close()
+        raise
+    return made

@@ -1,4 +1,4 @@
-"""How an attempt ended, and what becomes of its entry. Pure, but for reading the end of its log."""
+"""How an attempt ended, and what becomes of its job. Pure, but for reading the end of its log."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ SETUP: Final = "setup"
 STOPPED: Final = "stopped on request"
 REQUEUE: Final = "requeue"
 _LONGEST_BACKOFF_S: Final = 3600.0
-# Beyond any backoff's way to the longest one.
+# More than any backoff needs to reach the longest one.
 _MOST_DOUBLINGS: Final = 40
-# The first pause of an entry that goes back: one preemption costs nothing, and nothing goes round without a pause.
+# The first pause of a job that is requeued: one preemption costs next to nothing, and no job loops without a pause.
 _QUICK_S: Final = 1.0
-# An attempt that ran so long was worth its start.
+# An attempt that ran for so long was worth its start.
 _USEFUL_S: Final = 600.0
-# An attempt that is lost so soon after its start may be the fault of its host.
+# An attempt that is lost this soon after its start may be the fault of its host.
 _SOON_S: Final = 60.0
 _LOG_END: Final = 64 * 1024
-# What CUDA, XLA and PyTorch print when the device's memory is used up, and what the kernel or an allocator says of
-# the host's: `RESOURCE_EXHAUSTED` (XLA), `CUDA out of memory` (PyTorch), `CUDA_ERROR_OUT_OF_MEMORY` (driver).
+# What CUDA, XLA and PyTorch print when the device's memory is used up, and what the kernel or an allocator prints
+# for the host's: `RESOURCE_EXHAUSTED` (XLA), `CUDA out of memory` (PyTorch), `CUDA_ERROR_OUT_OF_MEMORY` (driver).
 _OOM_TEXT: Final = re.compile(
     r"RESOURCE_EXHAUSTED|CUDA_ERROR_OUT_OF_MEMORY|out of memory|OutOfMemoryError|std::bad_alloc|\bMemoryError\b", re.I
 )
@@ -54,7 +54,7 @@ _decode_step = msgspec.json.Decoder(_Reached).decode
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """When an entry is tried again by itself. `on_lost`, `on_preempted`: go back to the queue, or fail."""
+    """When a job is tried again by itself. `on_lost`, `on_preempted`: requeue it, or fail."""
 
     retries: int = 0
     retry_on: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_suspicious(ended: Ended) -> bool:
-    """Whether the host may be to blame: no job could be started, or it died at once without a word."""
+    """Whether the host may be to blame: no job could be started, or it died at once without an exit status."""
     at_once = ended.ran_s is not None and ended.ran_s < _SOON_S
     return ended.blames_host or (ended.exit_reason == LOST and ended.exit_code is None and at_once)
 
@@ -89,7 +89,7 @@ def classify(ended: Ended, log_end: str) -> Ended:
     if ended.exit_reason == PREEMPTED or (
         code == contract.EXIT_PREEMPTED and ended.exit_reason not in (TIME_LIMIT, SETUP)
     ):
-        # The wrapper tells it when its dispatcher was stopped; a job that others have told uses the exit status.
+        # The wrapper writes it when its dispatcher was stopped; a job that is told by others uses the exit status.
         stopped = ended.exit_reason == PREEMPTED
         return msgspec.structs.replace(ended, exit_reason=PREEMPTED, error=None, pod_stopped=stopped)
     if code is None or ended.exit_reason == SUPERSEDED:
@@ -100,14 +100,14 @@ def classify(ended: Ended, log_end: str) -> Ended:
     number = code - 128 if 128 < code < 128 + signal.NSIG else None
     if ended.exit_reason:
         reason = ended.exit_reason
-    elif (number == signal.SIGKILL and ended.oom_killed) or _says_out_of_memory(lines):
+    elif (number == signal.SIGKILL and ended.oom_killed) or _names_out_of_memory(lines):
         reason = OUT_OF_MEMORY
     else:
         reason = f"exit {code}" if number is None else f"signal {number}"
     return msgspec.structs.replace(ended, exit_reason=reason, error=last_error_line(lines))
 
 
-def _says_out_of_memory(lines: Sequence[str]) -> bool:
+def _names_out_of_memory(lines: Sequence[str]) -> bool:
     return any(_OOM_TEXT.search(line) for line in [line for line in lines if line.strip()][-_OOM_LINES:])
 
 
@@ -119,7 +119,7 @@ def _what_is_known(ended: Ended, log_end: str) -> str:
     if ended.error:
         known.append(ended.error)
     if ended.oom_killed:
-        known.append("the kernel killed a process of this host for want of memory meanwhile")
+        known.append("the kernel killed a process of this host for lack of memory meanwhile")
     line = last_error_line(lines) or last_line(lines)
     known.append(f"its log ends: {line}" if line else "its log is empty")
     return ", ".join(known)
@@ -185,7 +185,7 @@ def after(ended: Ended, record: Record, policy: Policy, now_s: float) -> tuple[E
         change = FRESH_START | _requeued(ended, record, policy, now_s) | Change(state=State.QUEUED)
         return Event.AUTO_REQUEUED, change
     if is_retried(reason, policy, record.retries):
-        again = Change(state=State.QUEUED, retries=record.retries + 1, pid=None, gpu=None)
+        again = Change(state=State.QUEUED, retries=record.retries + 1, pid=None, gpu=None, handle=None)
         return Event.RETRIED, finished | _backoff(ended, record, policy, now_s, quick=False) | again
     if goes_back:
         reason = f"{reason} {record.requeues + 1} times"
@@ -193,7 +193,7 @@ def after(ended: Ended, record: Record, policy: Policy, now_s: float) -> tuple[E
 
 
 def _requeued(ended: Ended, record: Record, policy: Policy, now_s: float) -> Change:
-    """What an entry keeps that goes back to the queue; one whose pod was stopped goes on as if nothing had been."""
+    """What a job keeps that is requeued; for one whose pod was stopped the attempt does not count."""
     kept = Change(reason=ended.exit_reason or None, error=ended.error, retries=record.retries or None)
     if ended.pod_stopped:
         again = Change(backoff=record.backoff or None, requeues=record.requeues or None)
@@ -203,7 +203,7 @@ def _requeued(ended: Ended, record: Record, policy: Policy, now_s: float) -> Cha
 
 
 def _goes_back(ended: Ended, policy: Policy) -> bool:
-    """Whether the end is not the entry's fault and its method lets it go back to the queue."""
+    """Whether the end is not the job's fault and its method lets it be requeued."""
     if ended.exit_reason == PREEMPTED:
         return policy.on_preempted == REQUEUE
     return (ended.exit_reason == LOST or ended.blames_host) and policy.on_lost == REQUEUE
@@ -217,8 +217,8 @@ def _saves(ended: Ended, record: Record) -> bool:
 def _got_further(ended: Ended, record: Record) -> bool:
     """Whether the attempt saved a newer checkpoint than all before it; where none reports any, reached a later step.
 
-    What an attempt reached and did not save is lost. So the two are never compared: the first checkpoint of an entry
-    is further than any step, and after it steps no longer count.
+    What an attempt reached and did not save is lost. So the two are never compared: the first checkpoint of a job is
+    further than any step, and after it steps no longer count.
     """
     if _saves(ended, record):
         return _is_beyond(ended.checkpoint, record.furthest_checkpoint)
@@ -239,7 +239,7 @@ def _furthest(ended: Ended, record: Record) -> Change:
 
 
 def _backoff(ended: Ended, record: Record, policy: Policy, now_s: float, *, quick: bool) -> Change:
-    """When the entry may be claimed again: after a pause that doubles until an attempt gets further than the others.
+    """When the job may be claimed again: after a pause that doubles until an attempt gets further than the others.
 
     An attempt that reports neither checkpoints nor steps got further when it ran for long. `quick`: the first pause is
     a short one.

@@ -1,4 +1,4 @@
-"""Recording how attempts go: pids, ends, and what follows from a failure."""
+"""Recording where attempts run, how they end, and what follows from a failure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def is_current(record: Record | None, number: int) -> bool:
 
 
 class Recorder:
-    """Writes what happened to attempts into a transaction. `failures` counts entries that failed for good."""
+    """Writes what happened to attempts into a transaction. `failures` counts jobs that failed for good."""
 
     def __init__(
         self, store: Store, config: Config, entry_of: Callable[[str], Entry | None], log: Callable[[str], None]
@@ -50,11 +50,11 @@ class Recorder:
             tx.change(attempt.key.job_id, Event.STARTED if attempt.has_begun else Event.SUBMITTED, change)
 
     def end(self, tx: Transaction, key: Key, ended: Ended) -> str:
-        """Record how an attempt ended, unless it is not the entry's current one any more; a line for people."""
+        """Record how an attempt ended, unless it is no longer its job's current one; a line for people."""
         job, number = key.job_id, key.number
         record = tx.record(job)
         if record is None or not is_current(record, number):
-            return f"{job} (attempt {number}) has ended, but is not the current attempt any more: not recorded"
+            return f"{job} (attempt {number}) has ended, but is no longer the current attempt: not recorded"
         entry = self._entry_of(job)
         event, change = outcome.after(ended, record, self._policy(entry), time.time())
         blame = self._blame(event, ended, entry, record)
@@ -85,11 +85,12 @@ class Recorder:
         if ended.exit_reason not in (PREEMPTED, outcome.LOST) and not ended.blames_host:
             method = None if entry is None else entry.method
             gpu = _gpu_scope(record)
-        host = host_scope(record.host or "")
+        # An attempt that was only submitted has no host that could be at fault.
+        host = None if record.host is None else host_scope(record.host)
+        is_suspect = host is not None and outcome.is_suspicious(ended)
         # A wrapper that wrote an exit status shows that the host is well.
         is_well = ended.exit_code is not None and host in self._store.fold.streaks
-        counts = outcome.is_suspicious(ended) or is_well
-        return Blame(method=method, gpu=gpu, host=host if counts else None, suspect=outcome.is_suspicious(ended))
+        return Blame(method=method, gpu=gpu, host=host if is_suspect or is_well else None, suspect=is_suspect)
 
     def _trip(self, tx: Transaction, scopes: Iterable[str]) -> None:
         fold = self._store.fold
@@ -97,7 +98,7 @@ class Recorder:
             why = pause_reason(fold.streaks[scope], scope) if scope in fold.streaks else None
             if why is not None and scope not in fold.pauses:
                 tx.note(Paused(scope=scope, why=why))
-                # A pause of its host a pod says whenever there is one.
+                # A pause of this host is reported by `Backlog`, whichever pod has caused it.
                 if scope != host_scope(host_name()):
                     self._log(f"paused {scope}: {why}. Continue with `dispatcher unpause {scope}`")
 

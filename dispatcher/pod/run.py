@@ -126,7 +126,7 @@ class Pod:
             files.remove_leftovers(layout.pods_dir)
             self.reconciler.begin()
             self.projector.recover_leftovers()
-            self._say_hello()
+            self._greet()
             watch = FileWatch()
             for path in (layout.status_file, layout.lock_file, *self.reconciler.files_to_watch()):
                 watch.add(path)
@@ -166,7 +166,7 @@ class Pod:
             self.reconciler.note_change()
 
     def _work(self) -> float | None:
-        """One turn and what goes with it; the seconds to wait then, None when the next turn has work already."""
+        """One pass and what follows it; the seconds to wait then, None when the next pass has work already."""
         due = time.monotonic() >= self._next_poll_s
         if due:
             self._next_poll_s = time.monotonic() + self.poll_interval_s
@@ -180,7 +180,7 @@ class Pod:
         # Readers can wait for a moment longer than a free slot can.
         self.projector.check_replaced()
         self.projector.write_when_due()
-        self._say_what_keeps_the_status_file()
+        self._note_projection()
         self.reconciler.complain()
         if due:
             self.store.rotate_if_worthwhile()
@@ -236,7 +236,7 @@ class Pod:
         return self.options.until_empty and self.reconciler.is_finished()
 
     def _finish(self) -> None:
-        """Leave nothing unsaid: pids and endings that are not recorded yet, and a status file that is current."""
+        """Record and report what is not yet: placements, ends, complaints, and a status file that is current."""
         # Other pods may end at the same moment, so no other writer may be left.
         last_projection = functools.partial(self.projector.write, over_editors=True)
         last_words = functools.partial(self.reconciler.complain, at_once=True)
@@ -258,7 +258,7 @@ class Pod:
         self.phase = phase
         self.log(f"{phase}{f' ({why})' if why else ''}: {_AFTER[phase]}")
 
-    def _say_hello(self) -> None:
+    def _greet(self) -> None:
         slots_and_jobs, *warnings = self.reconciler.greeting()
         self.log(
             f"pod {self.options.pod} on {self.registration.info.host}, pid {os.getpid()}: "
@@ -267,13 +267,13 @@ class Pod:
         for line in warnings:
             self.log(line)
 
-    def _say_what_keeps_the_status_file(self) -> None:
+    def _note_projection(self) -> None:
         if self.projector.note and not self._noted:
             self.log(f"note: {self.projector.note}")
         self._noted = bool(self.projector.note)
 
     def _say_once(self, error: DispatcherError) -> None:
-        """A fault that lasts is said once, not at every try."""
+        """Report a fault that lasts once, not at every try."""
         if str(error) != self._failed_before:
             self._failed_before = str(error)
             self.log(f"warning: {error}; trying again")

@@ -40,7 +40,7 @@ def register_with_trusted_locks(
         if useless is not None and config.lock == "auto":
             log(_instead(useless, layout))
         refuse_other_hosts_on_sshfs(layout, registration.info.pod, config.lost_after_s)
-        # Somebody else may have gone over just now, and others may not have followed yet.
+        # Another dispatcher may have switched to it just now, and others may not have followed yet.
         wait_until_all_follow(layout, registration.info.pod, beat, "the hard-link lock is in use")
         return
     if useless is None:

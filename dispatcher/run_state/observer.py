@@ -1,4 +1,4 @@
-"""What one dispatcher can find out about the others: who lives, and whether a free lock proves that somebody does not.
+"""What one dispatcher can find out about the others: which of them live, and what a free lock proves.
 
 Where locks can be trusted, a free one proves it. Where they cannot, as after a restart of the file server, the
 heartbeat of a dispatcher must have been still for `lost_after`.

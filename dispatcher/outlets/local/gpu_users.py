@@ -1,8 +1,8 @@
-"""Whose memory is on a GPU: ours, somebody else's, or nobody's that can be named.
+"""Whose memory is on a GPU: that of our attempts, of other processes, or of processes that cannot be named.
 
-NVML names processes by PID. On the host these are the PIDs that everybody sees. Inside a container they may be the
-host's: then a PID means nothing here or, worse, means an innocent process of ours. So a PID is believed only where it
-can be; where it cannot, the memory in use on the device decides, and nobody is blamed.
+NVML names processes by pid. On the host these are the pids that every process sees. Inside a container they may be the
+host's: then a pid means nothing here or, worse, names an unrelated process of ours. So a pid is used only where it can
+be trusted; elsewhere the memory in use on the device decides, and no process is named.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def foreign_use(
     *,
     contained: bool | None = None,
 ) -> dict[int, str]:
-    """The GPUs that somebody else uses (100 MiB or more), and by whom, for a person to read.
+    """The GPUs that processes of others use (100 MiB or more), and which ones, for a person to read.
 
     `is_ours` tells whether a PID belongs to one of our attempts; `occupied` are the GPUs that our attempts hold, on
-    which memory alone proves nothing. `contained` (found out where None) says that PIDs may be those of another
-    namespace. GPUs that are not healthy are left out: their health says enough.
+    which memory alone proves nothing. `contained` (found out where None) says that pids may be those of another
+    namespace. GPUs that are not healthy are left out: they get no attempts anyway.
     """
     if contained is None:
         contained = in_container()
@@ -45,7 +45,7 @@ def foreign_use(
 
 
 def in_container() -> bool:
-    """Whether this process has a PID namespace of its own, so that PIDs from the driver may mean nothing here."""
+    """Whether this process has a PID namespace of its own, so that pids from the driver may mean nothing here."""
     return host.pid_namespace() != host.FIRST_PID_NAMESPACE
 
 
@@ -60,7 +60,7 @@ def _foreign_use(gpu: Gpu, is_ours: Callable[[int], bool], held: bool, contained
     if rest_mib is None or rest_mib < FOREIGN_MIB:
         return None
     if not contained and gpu.processes is not None and len(named) == len(listed):
-        # Everybody is on the list; what is left belongs to those whose size the driver does not say, or to nobody.
+        # The list is complete; what is left belongs to processes whose size the driver does not tell, or to none.
         unsized = [process for process in named if process.used_mib is None]
         if unsized and all(process in theirs for process in unsized):
             return f"{rest_mib} MiB in use, an unknown part of it by {_users(unsized)}"
@@ -77,7 +77,7 @@ def _is_believable(pid: int, contained: bool) -> bool:
     try:
         return any(_is_gpu(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd"))
     except OSError:
-        # It does not exist here, or it is another user's and may be anybody.
+        # It does not exist here, or it is another user's and may be any process.
         return False
 
 
@@ -106,7 +106,7 @@ def _users(processes: Collection[GpuProcess]) -> str:
 
 
 def describe_process(pid: int) -> str:
-    """`pid 4242 (alice: python train.py)`; what cannot be learnt is left out."""
+    """`pid 4242 (alice: python train.py)`; what cannot be found out is left out."""
     import psutil
 
     try:

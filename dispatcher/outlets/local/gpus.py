@@ -1,4 +1,4 @@
-"""The GPUs of this host: what `--gpus` means, how they are, and how a job is given its own.
+"""The GPUs of this host: what `--gpus` means, their health, and the variables that show a job its own.
 
 Indices are NVML's, in PCI order; a job sees the same ones because CUDA_DEVICE_ORDER=PCI_BUS_ID goes with them.
 """
@@ -26,7 +26,7 @@ HELPER = Path(__file__).with_name("nvml.py")
 
 
 class Health(enum.StrEnum):
-    """Whether a GPU can be worked with."""
+    """Whether a GPU can be used."""
 
     OK = "ok"
     LOST = "lost"
@@ -35,14 +35,14 @@ class Health(enum.StrEnum):
 
 
 class GpuProcess(msgspec.Struct, frozen=True):
-    """A process on a GPU. `used_mib` is None where the driver does not say. In a container the PID may be foreign."""
+    """A process on a GPU. `used_mib` is None where the driver does not tell. In a container the pid may be foreign."""
 
     pid: int
     used_mib: int | None
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU as it was read. None stands for what the driver does not say.
+    """One GPU as it was read. A field is None where the driver does not tell.
 
     `why` explains a health other than ok. `memory_used_mib` includes what the driver keeps for itself where
     `memory_reserved_mib` is None (drivers before 510), and only there.
@@ -60,7 +60,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
-    """All GPUs that were asked for, in that order; none when `unavailable` says why there is nobody to ask."""
+    """All GPUs that were asked for, in that order; none when `unavailable` says why they cannot be read."""
 
     gpus: tuple[Gpu, ...] = ()
     unavailable: str | None = None
@@ -71,8 +71,8 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
         if self.unavailable is None:
             return None
         return (
-            f"GPUs cannot be read: {self.unavailable}. --gpus still sets CUDA_VISIBLE_DEVICES, but nobody looks "
-            "whether these GPUs exist, are healthy or are used by somebody else"
+            f"GPUs cannot be read: {self.unavailable}. --gpus still sets CUDA_VISIBLE_DEVICES, but it is not "
+            "checked whether these GPUs exist, are healthy or are used by other processes"
         )
 
 
@@ -108,9 +108,9 @@ def _index_range(part: str, text: str) -> range:
 
 
 def visible_devices(gpus: Sequence[int]) -> dict[str, str | None]:
-    """The environment that shows a job these GPUs and no others. None means: take the variable out.
+    """The environment that shows a job these GPUs and no others. None removes a variable.
 
-    Without GPUs (a CPU slot) both are taken out, whatever the dispatcher itself was started with.
+    Without GPUs (a CPU slot) both are removed, whatever the dispatcher itself was started with.
     """
     return {
         # CUDA's own order is "fastest first": without this, index 2 of NVML may be another GPU than CUDA's 2.
@@ -131,11 +131,11 @@ class _HelperDiedError(PodError):
 
 
 class _Helper:
-    """One process that asks NVML (nvml.py). No method waits longer than it is told to."""
+    """One process that asks NVML (nvml.py). No method waits longer than its `timeout_s`."""
 
     def __init__(self) -> None:
-        # Its own process group: Ctrl-C is for the dispatcher, which goes on reading GPUs while it drains.
-        # -P: the folder of the script must not stand first on the module path.
+        # Its own process group: Ctrl-C is for the dispatcher, which continues to read GPUs while it drains.
+        # -P: the folder of the script must not be first on the module path.
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", str(HELPER)],
@@ -171,7 +171,7 @@ class _Helper:
         return None if line is None else msgspec.json.decode(line, type=Gpu)
 
     def close(self) -> None:
-        """End it; one that hangs in the driver is left to end when the driver lets it go."""
+        """End it; one that hangs in the driver ends when the driver returns."""
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()
@@ -236,7 +236,7 @@ class GpuReader:
         self._hanging.clear()
 
     def existing(self) -> tuple[int, ...]:
-        """The indices of this host's GPUs, for `--gpus all`; PodError where nobody can be asked."""
+        """The indices of this host's GPUs, for `--gpus all`; PodError where there is no driver to ask."""
         if self._unavailable is not None:
             raise PodError(f"--gpus all needs a driver to ask: {self._unavailable}. Name the GPUs instead: --gpus 0,1")
         if self._count == 0:
@@ -244,7 +244,7 @@ class GpuReader:
         return tuple(range(self._count))
 
     def read(self, indices: Sequence[int]) -> GpuReading:
-        """How these GPUs are now. Raises PodError for an index that this host does not have."""
+        """These GPUs as they are now. Raises PodError for an index that this host does not have."""
         if self._unavailable is not None:
             return GpuReading(unavailable=self._unavailable)
         missing = [index for index in indices if not 0 <= index < self._count]
@@ -278,7 +278,7 @@ class GpuReader:
                 return Gpu(index=index, health=Health.UNREADABLE, why=why)
         if index in self._hanging:
             return self._read_hanging(index)
-        # One death may be anybody's doing (an OOM killer, an administrator); a second one is this GPU's.
+        # One death may have any cause (an OOM killer, an administrator); a second one is caused by this GPU.
         for last in (False, True):
             try:
                 return self._ask(index)
@@ -291,7 +291,7 @@ class GpuReader:
     def _ask(self, index: int) -> Gpu:
         wait_s = 0.0
         if self._helper is None:
-            # Only whoever starts it waits for it: a driver that hangs must not cost every GPU its time at every turn.
+            # Only the first GPU waits for its start: a driver that hangs must not cost that time once per GPU and pass.
             self._helper, wait_s = _Helper(), self._timeout_s
         helper = self._helper
         if not helper.start(wait_s):

@@ -2,7 +2,7 @@
 
 `gpus.GpuReader` starts this file as a script. A call into a driver whose GPU is dying can hang where no signal reaches
 it, and can take the whole process down; here it takes down nothing that matters, and the dispatcher's locks and open
-files are not in the hands of a process that cannot be killed. By hand: `echo 0 | python dispatcher/pod/nvml.py`.
+files are not held by a process that cannot be killed. By hand: `echo 0 | python dispatcher/outlets/local/nvml.py`.
 
 The first line out is `{"count": 8}`, or `{"unavailable": "why"}` and the end where there is no driver to ask. Nothing
 of the package is imported, so that the reader stays small.
@@ -80,7 +80,7 @@ def listed(nvml: Any, kind: str, handle: Any) -> list[Any] | None:
 
 
 def processes(nvml: Any, handle: Any) -> list[dict[str, int | None]] | None:
-    """Who uses the GPU, each process once; None when the driver does not say."""
+    """Who uses the GPU, each process once; None when the driver does not tell."""
     computing = listed(nvml, "Compute", handle)
     if computing is None:
         return None
@@ -88,7 +88,7 @@ def processes(nvml: Any, handle: Any) -> list[dict[str, int | None]] | None:
     used: dict[int, int | None] = {}
     for process in [*computing, *others]:
         size = None if process.usedGpuMemory is None else process.usedGpuMemory // MIB
-        # A process that computes and draws stands in two lists with the same memory.
+        # A process that computes and draws is in two lists with the same memory.
         used[process.pid] = max(filter(None, (size, used.get(process.pid))), default=size)
     return [{"pid": pid, "used_mib": size} for pid, size in used.items()]
 

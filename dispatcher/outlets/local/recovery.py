@@ -2,8 +2,8 @@
 
 The processes of this host decide for attempts that ran here; elsewhere an attempt's liveness lock does, where locks can
 be trusted. Where neither can tell, as after a restart of the file server, the heartbeat of the attempt's dispatcher
-must have been still for `lost_after`. Whoever takes an entry away from an attempt that may still live leaves
-`superseded` in its directory first, and then gives its wrapper time to find it.
+must have been still for `lost_after`. An attempt that may still live is marked as
+`superseded` in its directory, and its wrapper gets time to find that, before its job can be claimed again.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ is lost, and the job is queued again after a pause that doubles until an attempt
 
 Locks are tested, not trusted. A starting dispatcher tries to take the locks of other live pods. If it gets one, locks
 do not exclude on this filesystem: all pods switch to the hard-link lock, or the dispatcher refuses to start. A host
-that is shown an old version of a file stops claiming and names the mount option that helps. Before a job is
-taken away from an attempt that may still be running, `superseded` is written into the attempt's directory.
+that is shown an old version of a file stops claiming and names the mount option that helps. Before a job is taken away
+from an attempt that may still be running, `superseded` is written into the attempt's directory.
 
 Packages, from the bottom up; each may import those above it, tests/test_imports.py checks it:
 
@@ -54,6 +54,8 @@ Packages, from the bottom up; each may import those above it, tests/test_imports
     report/ api             snapshots, tables, changes that people ask for; the Python API
     cli/                    the commands: parse, call, print
     runtime/                job classes in JAX; runs inside the job and imports only errors, contract and base
+
+examples/names/ is a project of its own that uses the package from outside; scripts/demo runs it.
 
 To make a change, begin here. The docstring at the top of the file or package says what else belongs to it:
 

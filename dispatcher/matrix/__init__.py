@@ -10,8 +10,9 @@ A script that generates a manifest needs only this:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dispatcher.base.lazy import lazy_names
 from dispatcher.matrix.entry import Entry, parse_time_limit
 from dispatcher.matrix.manifest import Manifest, load_manifest, write_manifest
 
@@ -20,11 +21,5 @@ if TYPE_CHECKING:
 
 __all__ = ["Entry", "Manifest", "expand", "load_manifest", "parse_time_limit", "write_manifest"]
 
-
-def __getattr__(name: str) -> Any:
-    # Imported when used: dispatchers read manifests only and must not pay for sweep files.
-    if name == "expand":
-        from dispatcher.matrix.sweep import expand
-
-        return expand
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# Imported when used: dispatchers read manifests and must not pay for sweep files.
+__getattr__, __dir__ = lazy_names(__name__, {"expand": "dispatcher.matrix.sweep"})

@@ -22,7 +22,7 @@ from dispatcher.workspace import Layout
 PATIENT = "import dispatcher.pod.status_problem as c; c._SAVE_S = 600.0; "
 
 
-def test_a_save_that_begins_with_an_empty_file_is_not_worth_a_word(tmp_path: Path) -> None:
+def test_a_save_that_begins_with_an_empty_file_is_not_reported(tmp_path: Path) -> None:
     """The dispatcher works on while the file is empty."""
     with fleet_at(tmp_path) as fleet:
         fleet.command = [*COMMAND[:-1], PATIENT + COMMAND[-1]]
@@ -51,7 +51,7 @@ def test_a_broken_file_is_complained_about_once_and_again_when_it_is_broken_agai
         broken = whole.replace('"b": {', '"b" {').replace('"a": {"state": "done"', '"a": {"state": "queued"')
         for times in (1, 2):
             fleet.layout.status_file.write_text(broken)
-            wait_until(lambda times=times: pod.said.count("line 3: ") == times, f"complaint {times}")
+            wait_until(lambda times=times: pod.said.count("line 3: ") == times, f"report {times}")
             # The other line counted, and its job ran again, once.
             fleet.wait_for("a", "done", attempt=2)
             assert fleet.layout.status_file.read_text() == broken
@@ -62,7 +62,7 @@ def test_a_broken_file_is_complained_about_once_and_again_when_it_is_broken_agai
         assert fleet.record("b").attempt == 1
 
 
-def test_a_broken_file_is_said_by_a_dispatcher_that_ends_at_once(tmp_path: Path) -> None:
+def test_a_broken_file_is_reported_by_a_dispatcher_that_ends_at_once(tmp_path: Path) -> None:
     with fleet_at(tmp_path) as fleet:
         fleet.write_manifest([shell("a", "true")])
         fleet.run_all()
@@ -116,7 +116,7 @@ def test_the_jobs_of_all_manifests_are_known(fleet: Fleet) -> None:
     assert known.ids() == set("abe")
 
 
-def test_only_what_lasts_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_only_a_lasting_problem_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     now_s = [100.0]
     monkeypatch.setattr("dispatcher.pod.status_problem.time.monotonic", lambda: now_s[0])
     store = Store(Layout(tmp_path), by="pod")

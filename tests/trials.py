@@ -31,7 +31,7 @@ KEY = Key("job", 1)
 def local_outlet(config: Config) -> LocalOutlet:
     """The local outlet of a pod with one CPU slot."""
     observer = Observer(config.layout, config.lost_after_s, lambda: True)
-    return LocalOutlet(PodContext(pod="pod", config=config, observer=observer, say=print, cpu_slots=1))
+    return LocalOutlet(PodContext(pod="pod", config=config, observer=observer, log=print, cpu_slots=1))
 
 
 class Trial:

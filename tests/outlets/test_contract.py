@@ -74,7 +74,7 @@ class Place:
     def restarted(self, pod: str = "pod") -> Outlet:
         """The outlet of a dispatcher that has just started."""
         observer = Observer(self.config.layout, self.config.lost_after_s, lambda: True)
-        context = PodContext(pod=pod, config=self.config, observer=observer, say=print, cpu_slots=MANY)
+        context = PodContext(pod=pod, config=self.config, observer=observer, log=print, cpu_slots=MANY)
         make = queue_outlet.QueueOutlet if self.kind == QUEUE else OUTLET_KINDS[self.kind].make
         self._made.append(make(context))
         return self._made[-1]

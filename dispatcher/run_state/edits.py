@@ -114,7 +114,7 @@ def merge_line(job: str, line: Mapping[str, Any], context: MergeContext) -> Outc
     record = context.records.get(job)
     rev = line.get("rev", 0 if record is None else record.rev)
     if type(rev) is not int or rev < 0:
-        return _refuse(job, line, f"rev {rev!r} is no line number; leave rev as it is")
+        return _refuse(job, line, f"rev {rev!r} is not a line number; leave rev as it is")
     if record is None:
         return _merge_unknown(job, line, rev, context)
     if rev > context.seq and record.state not in IN_FLIGHT:
@@ -217,9 +217,9 @@ def _same(one: Any, other: Any) -> bool:
 def _decide(
     job: str, line: Mapping[str, Any], changed: dict[str, Any], removed: set[str], base: Record, record: Record
 ) -> Outcome | None:
-    told = external.decide(line, changed, base, record)
-    if told is not None:
-        return _external_outcome(job, line, changed, told, record)
+    decision = external.decide(line, changed, base, record)
+    if decision is not None:
+        return _external_outcome(job, line, changed, decision, record)
     for key, value in changed.items():
         if key in FIELD_NAMES and key not in _EDITABLE and value is not None:
             return _refuse(job, line, f"{key} was changed to {value!r}; only dispatchers may change {key}")
@@ -243,13 +243,13 @@ def _decide(
 
 
 def _external_outcome(
-    job: str, line: Mapping[str, Any], changed: Mapping[str, Any], told: Decision, record: Record
+    job: str, line: Mapping[str, Any], changed: Mapping[str, Any], decision: Decision, record: Record
 ) -> Outcome | None:
     """The outcome of a line about an external run, with the fields that people have added to it."""
-    if told.refused:
-        return _refuse(job, line, told.refused)
+    if decision.refused:
+        return _refuse(job, line, decision.refused)
     plain = {key: value for key, value in changed.items() if key not in FIELD_NAMES}
-    return _outcome(job, line, told.event or Event.EDITED, {**told.change.fields(), **plain}, record)
+    return _outcome(job, line, decision.event or Event.EDITED, {**decision.change.fields(), **plain}, record)
 
 
 def _outcome(job: str, line: Mapping[str, Any], event: Event, fields: dict[str, Any], record: Record) -> Outcome | None:
@@ -270,7 +270,9 @@ def _set_editable(fields: dict[str, Any], changed: Mapping[str, Any]) -> str:
         if key == "retry_at" and value is not None:
             value = normalized_time(str(value))
             if value is None:
-                return f"retry_at {changed[key]!r} is no time; write one such as 2026-06-17T22:48:00Z, or null for now"
+                return (
+                    f"retry_at {changed[key]!r} is not a time; write one such as 2026-06-17T22:48:00Z, or null for now"
+                )
         fields[key] = value
     if "desired" in changed and changed["desired"] is None:
         fields["desired"] = None

@@ -250,11 +250,11 @@ def world_with(state: State, **fields: Any) -> World:
         ({"priority": "high"}, "priority 'high' is not a whole number"),
         ({"priority": True}, "priority True"),
         ({"retry_at": 5}, "retry_at 5"),
-        ({"retry_at": "tomorrow"}, "retry_at 'tomorrow' is no time"),
-        ({"retry_at": "2026-06-17T26:12:00Z"}, "is no time"),
-        ({"retry_at": "9999-12-31T23:00:00-05:00"}, "is no time"),
-        ({"rev": "new"}, "rev 'new' is no line number"),
-        ({"rev": -1}, "rev -1 is no line number"),
+        ({"retry_at": "tomorrow"}, "retry_at 'tomorrow' is not a time"),
+        ({"retry_at": "2026-06-17T26:12:00Z"}, "is not a time"),
+        ({"retry_at": "9999-12-31T23:00:00-05:00"}, "is not a time"),
+        ({"rev": "new"}, "rev 'new' is not a line number"),
+        ({"rev": -1}, "rev -1 is not a line number"),
     ],
 )
 def test_what_cannot_be_used_is_refused_with_the_line(edit: dict[str, Any], word: str | None) -> None:

@@ -36,10 +36,11 @@ def _yes(function: click.decorators.FC) -> click.decorators.FC:
 def requeue(
     jobs: tuple[str, ...], states: tuple[str, ...], where: Where, changed: bool, yes: bool, as_json: bool
 ) -> int:
-    """Queue jobs again: ids, globs, --state, --where, --changed; filters are combined with AND.
+    """Queue jobs again.
 
-    A glob or --where alone selects failed, abandoned and held jobs; --changed selects done ones, too. A running job
-    that is named exactly is stopped first.
+    Select them by ids, globs, --state, --where and --changed; filters are combined with AND. A glob or --where alone
+    selects failed, abandoned and held jobs; --changed selects done ones, too. A running job that is named exactly is
+    stopped first.
     """
     return _request(State.QUEUED, "requeue", jobs, states, where, changed=changed, yes=yes, as_json=as_json)
 
@@ -51,9 +52,10 @@ def requeue(
 @_yes
 @json_option
 def hold(jobs: tuple[str, ...], states: tuple[str, ...], where: Where, yes: bool, as_json: bool) -> int:
-    """Keep jobs from being claimed until they are requeued: ids, globs, --state, --where.
+    """Keep jobs from being claimed until requeued.
 
-    A glob or --where alone selects queued jobs. A running job that is named exactly is stopped.
+    Select them by ids, globs, --state and --where. A glob or --where alone selects queued jobs. A running job that is
+    named exactly is stopped.
     """
     return _request(State.HELD, "hold", jobs, states, where, yes=yes, as_json=as_json)
 
@@ -65,9 +67,10 @@ def hold(jobs: tuple[str, ...], states: tuple[str, ...], where: Where, yes: bool
 @_yes
 @json_option
 def cancel(jobs: tuple[str, ...], states: tuple[str, ...], where: Where, yes: bool, as_json: bool) -> int:
-    """Give jobs up, and stop those that run: ids, globs, --state, --where.
+    """Give jobs up, and stop those that run.
 
-    Their state becomes abandoned. A glob or --where alone selects all jobs that are not done.
+    Their state becomes abandoned. Select them by ids, globs, --state and --where. A glob or --where alone selects all
+    jobs that are not done.
     """
     return _request(State.ABANDONED, "cancel", jobs, states, where, yes=yes, as_json=as_json)
 
@@ -80,9 +83,10 @@ def cancel(jobs: tuple[str, ...], states: tuple[str, ...], where: Where, yes: bo
 @_yes
 @json_option
 def mark(verdict: str, jobs: tuple[str, ...], states: tuple[str, ...], where: Where, yes: bool, as_json: bool) -> int:
-    """Set the state of jobs that are not running to done or failed: ids, globs, --state, --where.
+    """Set jobs to done or failed by hand.
 
-    The reason becomes "set by hand". A glob or --where alone selects jobs that are not done.
+    Select jobs that are not running by ids, globs, --state and --where. The reason becomes "set by hand". A glob or
+    --where alone selects jobs that are not done.
     """
     return _request(State(verdict), f"mark {verdict}", jobs, states, where, yes=yes, as_json=as_json)
 

@@ -15,18 +15,17 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--repair", is_flag=True, help="First go on from a damaged or cut journal; the old one is kept.")
+@click.option("--repair", is_flag=True, help="First repair a damaged or truncated journal; the old one is kept.")
 @click.option(
     "--peer-wait", type=click.FloatRange(0), metavar="SECONDS",
-    help="How long to wait for a doctor on another host.  [default: 10; 30 on FUSE; 0 where no other host can come]",
+    help="How long to wait for a doctor on another host.  [default: 10; 30 on FUSE; 0 on a local disk]",
 )  # fmt: skip
 @json_option
 def doctor(repair: bool, peer_wait: float | None, as_json: bool) -> int:
-    """Check this host and the workspace, and how files and locks behave here.
+    """Check this host, the workspace, files and locks.
 
-    Started on two hosts at about the same time, the two find each other and prove that locks exclude and that each
-    sees what the other writes. Without --repair nothing of the run state is changed. The exit code is 1 when something
-    is wrong.
+    Started on two hosts at about the same time, the two find each other and test that locks exclude and that each sees
+    what the other writes. Without --repair the run state is not changed. The exit status is 1 if something is wrong.
     """
     from dispatcher.doctor.checks import examine
     from dispatcher.doctor.findings import WRONG

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 @where_option
 @click.option("--clear-refused", is_flag=True, help="Only clear refused hand edits, of these jobs or of all.")
 def edit(jobs: tuple[str, ...], states: tuple[str, ...], where: Where, clear_refused: bool) -> None:
-    """Open the status lines of jobs (all, ids, globs, --state, --where) in $EDITOR, and apply the changes.
+    """Edit status lines in $EDITOR, and apply the changes.
 
-    You can change state (queued, held, abandoned; done or failed if the job is not running), priority, and fields of
-    your own.
+    Select jobs by ids, globs, --state and --where; by default all. You can change state (queued, held, abandoned; done
+    or failed if the job is not running), priority, and fields of your own.
     """
     workspace = open_workspace()
     if clear_refused:

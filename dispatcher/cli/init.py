@@ -21,9 +21,10 @@ from dispatcher.workspace import Layout
     help="Adopt the status file of your own script: its records become the run state. No example is written.",
 )  # fmt: skip
 def init(directory: str | None, adopt: Path | None) -> None:
-    """Create a workspace in DIRECTORY: matrix/, run_state/, templates/, scripts/, and an example that needs no GPU.
+    """Create a workspace in DIRECTORY.
 
-    With --adopt, DIRECTORY is the workspace (default: the current one); existing files are not changed.
+    It gets matrix/, run_state/, templates/, scripts/, and an example that needs no GPU. With --adopt, DIRECTORY is the
+    workspace (default: the current one); existing files are not changed.
     """
     if adopt is not None:
         from dispatcher.cli.adopt import adopt_file

@@ -113,7 +113,7 @@ def _is_worth_reading(pod: PodStatus) -> bool:
 @click.command()
 @click.argument("pod", shell_complete=complete_pods)
 def drain(pod: str) -> None:
-    """Let POD, on whatever host, finish its jobs, claim no more and end."""
+    """Let POD finish its jobs, claim no more and end."""
     workspace = open_workspace()
     status = next((status for status in workspace.pods() if status.info.pod == pod), None)
     if status is not None and not status.is_alive:
@@ -136,7 +136,10 @@ def undrain(pod: str) -> None:
 @click.argument("scope", shell_complete=complete_scopes)
 @click.option("--why", default="", metavar="TEXT", help="The reason, shown by status.")
 def pause(scope: str, why: str) -> None:
-    """Stop claiming within SCOPE: a method, gpu:HOST:N, or host:HOST. Running jobs are not affected."""
+    """Stop claiming a method, a GPU or on a host.
+
+    SCOPE is a method, gpu:HOST:N, or host:HOST. Running jobs are not affected.
+    """
     open_workspace().pause(scope, why)
     click.echo(f"{scope} paused")
 
@@ -144,6 +147,9 @@ def pause(scope: str, why: str) -> None:
 @click.command()
 @click.argument("scope", shell_complete=complete_paused)
 def unpause(scope: str) -> None:
-    """Continue claiming within SCOPE, which is paused: a method, gpu:HOST:N, or host:HOST."""
+    """Continue claiming within a paused SCOPE.
+
+    SCOPE is a method, gpu:HOST:N, or host:HOST; `dispatcher status` lists the paused ones.
+    """
     open_workspace().unpause(scope)
     click.echo(f"{scope} unpaused")

@@ -34,7 +34,7 @@ def results(
     states: tuple[str, ...],
     style: str,
 ) -> None:
-    """Show the results of jobs, with the parameters that they ran with.
+    """Show the results of jobs and the parameters they ran with.
 
     Without options, one row per job. With --rows, --cols and --value, a pivot table:
     dispatcher results --rows lang --cols method --value test_bpc --agg mean,std,best,n --best min

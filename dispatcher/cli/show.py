@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 @click.argument("job", shell_complete=complete_jobs)
 @json_option
 def show(job: str, as_json: bool) -> None:
-    """Show the record of JOB, its parameters, its attempts, and why it waits.
+    """Show everything about JOB.
 
-    If the manifest differs from what the job ran with, both are shown.
+    Its record, its parameters, its attempts, and why it waits. If the manifest differs from what the job ran with, both
+    are shown.
     """
     from dispatcher.report.overview import job_row
     from dispatcher.report.selection import select

@@ -71,7 +71,10 @@ def status(
     style: str,
     restore: bool,
 ) -> None:
-    """Show the state of all jobs: counts, running jobs with remaining time, failed jobs, and why the others wait."""
+    """Show the state of all jobs.
+
+    Counts, running jobs with remaining time, failed jobs, and why the others wait.
+    """
     workspace = open_workspace()
     if restore:
         _restore(workspace)

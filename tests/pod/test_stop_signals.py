@@ -18,7 +18,7 @@ def test_once_drains(fleet: Fleet, number: int) -> None:
     fleet.wait_running("a")
     pod.send(number)
     said = pod.says("draining")
-    assert "Again: stop them" in said
+    assert "Signal again to stop them" in said
     (fleet.root / "go").touch()
     assert pod.end() == 0
     assert fleet.states() == {"a": "done", "b": "queued"}
@@ -33,7 +33,7 @@ def test_twice_stops_and_puts_back(fleet: Fleet) -> None:
     pod.says("draining")
     pod.send(signal.SIGTERM)
     assert pod.end() == 0
-    assert "leave at once" in pod.said
+    assert "Signal again to exit at once" in pod.said
     assert fleet.output("a").endswith("saved\n")
     record = fleet.record("a")
     assert (record.state, record.reason, record.requeues, record.retries) == ("queued", "preempted", 0, 0)

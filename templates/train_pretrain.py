@@ -39,7 +39,7 @@ def config(params: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "training": {"steps": params["steps"], "batch_size": params["batch_rows"], "seed": params["seed"]},
         "optimization": {"optimizer": "muon", "lr": params["learning_rate"]},
-        "model": {"layers": 1, "width": 128, "feed_forward": 352, "context": 64, "dropout": params["dropout"]},
+        "model": {"num_layers": 1, "d_model": 128, "d_ff": 352, "max_seq_len": 64, "dropout": params["dropout"]},
     }
 
 

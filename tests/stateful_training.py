@@ -22,15 +22,15 @@ class Model(nnx.Module):
     CONFIG = TransformerConfig
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
-        self.embedding = nnx.Embed(config.vocabulary, config.width, rngs=rngs)
-        self.hidden = nnx.Linear(config.width, config.width, rngs=rngs)
-        self.norm = nnx.BatchNorm(config.width, momentum=0.8, rngs=rngs)
+        self.embedding = nnx.Embed(config.vocab_size, config.d_model, rngs=rngs)
+        self.hidden = nnx.Linear(config.d_model, config.d_model, rngs=rngs)
+        self.norm = nnx.BatchNorm(config.d_model, momentum=0.8, rngs=rngs)
         self.dropout = nnx.Dropout(0.3, rngs=rngs)
-        self.output = nnx.Linear(config.width, config.vocabulary, rngs=rngs)
+        self.output = nnx.Linear(config.d_model, config.vocab_size, rngs=rngs)
         self.seen = Seen(jnp.zeros((), jnp.int32))
-        self.scale = nnx.data(jnp.full(config.width, 2.0))
+        self.scale = nnx.data(jnp.full(config.d_model, 2.0))
 
-    def __call__(self, tokens: Any, *, segments: Any = None, key: Any = None) -> Any:
+    def __call__(self, tokens: Any, *, segment_ids: Any = None, key: Any = None) -> Any:
         if not self.dropout.deterministic:
             self.seen.set_value(self.seen.get_value() + len(tokens))
         hidden = self.norm(self.hidden(self.embedding(tokens)))
@@ -40,7 +40,7 @@ class Model(nnx.Module):
 class Remat(Model):
     """As `Model`, by one of Flax's transformations, which gives back every variable as a new array."""
 
-    def __call__(self, tokens: Any, *, segments: Any = None, key: Any = None) -> Any:
+    def __call__(self, tokens: Any, *, segment_ids: Any = None, key: Any = None) -> Any:
         def call(model: Model, tokens: Any) -> Any:
             return Model.__call__(model, tokens)
 

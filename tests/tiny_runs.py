@@ -49,7 +49,7 @@ def arrays_of_checkpoints(job: Any) -> list[dict[str, Any]]:
     trees = []
     with manager_at(str(job.spec.relative_path), job.spec) as checkpoints:
         for ref in (checkpoints.latest(), checkpoints.find("best")):
-            tree = checkpoints.restore(job.tree(job.programs.target), ref)
+            tree = checkpoints.restore(job.tree(job.compiled_steps.abstract_state), ref)
             leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
             trees.append({jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves})
     return trees

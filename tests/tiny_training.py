@@ -30,10 +30,10 @@ class Tiny(BaseTrainer[Text, Transformer]):
     MODEL = Transformer
     CONFIG = Text
 
-    def source(self) -> TokenWindows:
+    def train_source(self) -> TokenWindows:
         return TokenWindows(text(self.args.tokens, seed=1), LENGTH, seed=self.training.seed)
 
-    def held_out(self) -> TokenWindows:
+    def eval_source(self) -> TokenWindows:
         return TokenWindows(text(200, seed=2), LENGTH, seed=0)
 
 
@@ -50,22 +50,22 @@ def text(count: int, *, seed: int) -> np.ndarray[Any, Any]:
 
 CONFIG: dict[str, Any] = {
     "model": {
-        "vocabulary": 16,
-        "layers": 1,
-        "width": 16,
-        "heads": 4,
-        "kv_heads": 2,
-        "feed_forward": 24,
-        "context": LENGTH + 8,
+        "vocab_size": 16,
+        "num_layers": 1,
+        "d_model": 16,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "d_ff": 24,
+        "max_seq_len": LENGTH + 8,
         "dropout": 0.1,
     },
-    "training": {"steps": 40, "batch_size": 8, "per_device_batch_size": 4, "log_every": 1, "evaluate_every": 10},
+    "training": {"steps": 40, "batch_size": 8, "per_device_batch_size": 4, "log_every": 1, "eval_every": 10},
     "optimization": {"lr": 1e-2},
 }
 
 
 def config(**training: Any) -> dict[str, Any]:
-    """CONFIG with these words of `training`; those with a dot are other keys (`model.layers`)."""
+    """CONFIG with these words of `training`; those with a dot are other keys (`model.num_layers`)."""
     said = {key: dict(value) for key, value in CONFIG.items()}
     for key, value in training.items():
         group, _, word = key.rpartition(".")

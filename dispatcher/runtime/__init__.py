@@ -1,50 +1,49 @@
-"""What runs inside a job: the only code of the package that imports JAX. Of the rest it knows `contract`, `errors` and
-`values`.
+"""Jobs in JAX: the code that runs inside a job, and the only part of the package that imports JAX. It imports
+`contract`, `errors` and `base`, and nothing else of the package.
 
     from dispatcher.runtime import BaseTrainer, BasicJob, CheckpointedJob, InferenceJob, RestoreableJob, field, job
 
-A job is a class under a key (`registry`) that is made of a configuration and of a specification of its run, and then
-called, on all of its processes alike:
+A job is a class with a key (`registry`). It is made from a configuration and an ExecutionSpec, and then called, on all
+of its processes alike:
 
-    BasicJob            typed configuration; one run; a row of results
-      CheckpointedJob   pytrees saved and loaded by name
-        RestoreableJob  made again from a checkpoint, its own or another job's
+    BasicJob            a typed configuration, one run, a row of results
+      CheckpointedJob   saves and loads pytrees by name
+        RestoreableJob  restored from a checkpoint, its own or another job's
           BaseTrainer   the training loop
-          InferenceJob  a trained model at work, from a checkpoint or from a trainer while it trains
+          InferenceJob  runs a trained model, from a checkpoint or of a running trainer
 
-Whoever makes it does the same (`launching`): an attempt of a matrix entry that says `job`, `dispatcher job run` with a
-file (`command_line`, `job_file`), a notebook (`quick`). With `restore` the class, the configuration and the state come
-from a checkpoint, and what was said at the start is merged over that configuration.
+Jobs are made in three ways (`launching`): by an attempt of a matrix entry with `job`, by `dispatcher job run` from a
+file (`command_line`, `job_file`), and in a notebook (`quick`). With `restore` the class, the configuration and the
+state come from a checkpoint, and the given configuration is merged over the checkpoint's.
 
-Configuration. Dataclasses name the place of each field in one nested document (`places`); `value_types` says what a
-value may be, `configuration` merges, checks and reads documents, `config_tree` is the view of one with attributes,
-`base.yaml_text` reads and writes the files. A job asks for its dataclasses, and those of its model and its optimizer
-come on their own.
+Configuration. One nested document, from which dataclasses are built: `places` maps fields to keys, `value_types`
+converts values, `configuration` merges and checks documents, `config_tree` gives access by attribute, `base.yaml_text`
+reads and writes the files. The dataclasses of a job's model and optimizer are added to its own.
 
-Where it runs. `execution` has the devices, their mesh of data and tensor shards, and the directories: below `runs/` of
-the workspace are `data/`, `checkpoints/PROJECT/GROUP/NAME/` and `results/PROJECT/GROUP/NAME/`. The processes of one
-job find each other there (`distributed`); from then on all of them run the same code, and the first one writes. Of
-runs that somebody starts by hand one of a name goes on at a time (`run_lock`); of attempts the fence says which counts.
+Environment. `execution` has the devices, their mesh of data and tensor shards, and the directories. Below `runs/` of
+the workspace are `data/`, `checkpoints/PROJECT/GROUP/NAME/` and `results/PROJECT/GROUP/NAME/`. `distributed`
+initializes jobs of several processes: all of them run the same code, process 0 writes. Outside a dispatcher only one
+run of a name at a time is allowed (`run_lock`); between attempts of a dispatcher the fence of the checkpoints decides.
 
-Checkpoints. `checkpoint` is a package of its own, told on its own page: whole or not there, written in the background,
-fenced against attempts that have been replaced. Jobs add what made them: key, configuration, random state, position.
+Checkpoints. `checkpoint` describes its protocol: committed atomically, written in the background, fenced against
+superseded attempts. A job adds its key, configuration, random state and position in the data.
 
-Training. `stream` says which rows come next, as two numbers that a checkpoint keeps; `step` compiles one update and
-one look at held-out rows for a mesh (`sharding`) and a model taken apart into arrays by name (`parameters`); what a
-step changes of the model beside its weights is carried on or refused (`model_state`);
-`optimizers` and `schedules` are what the configuration chooses from. `jobs.trainer` is the loop around them: it saves,
-evaluates, logs, and when it is told to leave (`preemption`) saves and exits with 75. Whatever ended an attempt, the
-next one goes on from the last checkpoint, bit for bit as if nothing had happened. `metrics` keeps that promise for
-metrics.jsonl; `wandb_log` passes them on.
+Training. `stream` reads batches; its position is two numbers, which a checkpoint stores. `step` compiles the update and
+the evaluation for a mesh (`sharding`), on the model's arrays by name (`parameters`); `model_state` carries what a step
+changes of the model beside its weights, or raises an error. `optimizers` and `schedules` are chosen by the
+configuration. `jobs.training_setup` puts these together, and `jobs.trainer` is the loop: it saves, evaluates, logs, and
+on a preemption (`preemption`) saves and exits with 75. The next attempt resumes from the last checkpoint, bit for bit
+as if there had been no interruption. `metrics` promises the same for metrics.jsonl; `wandb_log` forwards metrics.
 
-Batch size. `batch_size` finds the largest that fits by halving, with one process for each try (`probe`), and remembers
-it; `jobs.fitting` asks when a configuration says -1. The rows of one update stay as many as were said.
+Batch size. With `per_device_batch_size: -1`, `jobs.batch_size_finder` uses the largest that fits into memory:
+`batch_size` searches by bisection, with one process per probe (`probe`), and caches the result. The batch of an update
+stays the same; only the number of accumulation steps changes.
 
-Inference. `transformer` is the model that comes along, with `attention` and its cache; `rollout` adds token after token
-to rows padded on the left. `adapters` puts low-rank matrices beside the weights.
+Inference. `transformer` is a small decoder-only model, with `attention` and its KV cache; `rollout` generates tokens
+for rows that are padded on the left. `adapters` adds low-rank adapters to a model.
 
 The package's own jobs are `gpt/train/pretrain` and `gpt/sample`; `examples/names/` is a project with jobs of its own.
-How to write one is in tutorials/, which the tests run as they are written.
+How to write one is in tutorials/, whose code the tests run.
 """
 
 from __future__ import annotations

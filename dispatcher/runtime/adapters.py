@@ -10,16 +10,16 @@ from dispatcher.runtime.parameters import Arrays
 
 
 def add_adapters(module: nnx.Module, rank: int, *, seed: int) -> None:
-    """Wrap every linear layer below `module`, in place: y = base(x) + x A B, where A has `rank` columns.
+    """Wrap every linear layer of `module`, in place: y = base(x) + x A B, where A has `rank` columns.
 
-    B starts at zero, so the wrapped model computes what the bare one did. The adapters are `nnx.LoRAParam`:
-    train with `trainable=nnx.LoRAParam` and nothing else changes.
+    B starts at zero, so at first the wrapped model computes what the base model does. The adapters are `nnx.LoRAParam`:
+    with `TRAINABLE = nnx.LoRAParam` a trainer updates only them.
     """
     _wrap_children(module, rank, nnx.Rngs(seed))
 
 
 def adapted(arrays: Arrays, names: Container[str]) -> Arrays:
-    """A bare model's `arrays` under their names in the model with adapters, whose variables are `names`."""
+    """The `arrays` of a base model, renamed as in the model with adapters, whose variables are `names`."""
     wrapped = {name: "/base_module/".join(name.rsplit("/", 1)) for name in arrays}
     return {wrapped[name] if wrapped[name] in names else name: array for name, array in arrays.items()}
 

@@ -1,7 +1,7 @@
-"""Attention with rotary positions, grouped heads and a cache of what was read before.
+"""Causal attention with rotary position embeddings, grouped-query heads and a KV cache.
 
-A row holds one or several texts. `segments` says which: 0 is padding, and a place sees the earlier places of its row
-that have its own number. So the same mask serves packed rows, left-padded batches and plain text.
+A row holds one or several texts. `segment_ids` number them, 0 being padding: a position attends to the earlier
+positions of its row with the same segment id. So one mask serves packed rows, left-padded batches and plain text.
 """
 
 from __future__ import annotations
@@ -14,62 +14,62 @@ import jax.numpy as jnp
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Cache:
-    """Keys and values of the places that were read so far, and how far that is.
+class KVCache:
+    """Keys and values of the positions that were read so far.
 
-    `keys` and `values` hold one float[rows, capacity, kv_heads, head_width] for each layer, `segments` is
-    int32[rows, capacity]. `used` is int32[], the columns that are taken; `next_position` is int32[rows], which is less
-    than that where a row begins with padding.
+    `keys` and `values` hold one float[batch, capacity, num_kv_heads, head_dim] for each layer, `segment_ids` is
+    int32[batch, capacity]. `index` is int32[], the number of columns in use; `next_position` is int32[batch], which is
+    less in rows that start with padding.
     """
 
     keys: tuple[jax.Array, ...]
     values: tuple[jax.Array, ...]
-    segments: jax.Array
+    segment_ids: jax.Array
     next_position: jax.Array
-    used: jax.Array
+    index: jax.Array
 
 
 @dataclass(frozen=True)
-class Visibility:
-    """Where the tokens of one call stand: `positions` int32[rows, length], `mask` bool[rows, 1, length, seen]."""
+class CausalMask:
+    """`positions` int32[batch, seq_len] for the rotary embedding, `mask` bool[batch, 1, seq_len, key_len]."""
 
     positions: jax.Array
     mask: jax.Array
 
 
-def plain_visibility(segments: jax.Array) -> Visibility:
-    """The places of a call without a cache; segments are int32[rows, length]."""
-    columns = jnp.arange(segments.shape[1])
-    return Visibility(positions=_count_places(segments), mask=_mask(columns, segments, columns, segments))
+def causal_mask(segment_ids: jax.Array) -> CausalMask:
+    """The mask of a call without a cache; segment_ids are int32[batch, seq_len]."""
+    columns = jnp.arange(segment_ids.shape[1])
+    return CausalMask(_positions(segment_ids), _mask(columns, segment_ids, columns, segment_ids))
 
 
-def cached_visibility(segments: jax.Array, cache: Cache) -> tuple[Visibility, Cache]:
-    """The places of tokens that follow what `cache` holds, and the cache that knows of them (not yet their keys)."""
-    known = jax.lax.dynamic_update_slice(cache.segments, segments, (0, cache.used))
-    columns = cache.used + jnp.arange(segments.shape[1])
-    visible = Visibility(
-        positions=cache.next_position[:, None] + _count_places(segments),
-        mask=_mask(columns, segments, jnp.arange(known.shape[1]), known),
+def cached_causal_mask(segment_ids: jax.Array, cache: KVCache) -> tuple[CausalMask, KVCache]:
+    """The mask of tokens that follow those in `cache`, and the cache extended by them, still without their keys."""
+    all_ids = jax.lax.dynamic_update_slice(cache.segment_ids, segment_ids, (0, cache.index))
+    columns = cache.index + jnp.arange(segment_ids.shape[1])
+    mask = CausalMask(
+        positions=cache.next_position[:, None] + _positions(segment_ids),
+        mask=_mask(columns, segment_ids, jnp.arange(all_ids.shape[1]), all_ids),
     )
-    grown = Cache(
+    extended = KVCache(
         keys=cache.keys,
         values=cache.values,
-        segments=known,
-        next_position=cache.next_position + jnp.sum(segments > 0, axis=1, dtype=jnp.int32),
-        used=cache.used + segments.shape[1],
+        segment_ids=all_ids,
+        next_position=cache.next_position + jnp.sum(segment_ids > 0, axis=1, dtype=jnp.int32),
+        index=cache.index + segment_ids.shape[1],
     )
-    return visible, grown
+    return mask, extended
 
 
-def rotate(heads: jax.Array, positions: jax.Array, base: float) -> jax.Array:
-    """Rotary positions, Su et al. 2021 (arXiv:2104.09864), with the two halves of a head as the pairs.
+def apply_rope(heads: jax.Array, positions: jax.Array, theta: float) -> jax.Array:
+    """Rotary position embedding, Su et al. 2021 (arXiv:2104.09864), with the two halves of a head as the pairs.
 
-    float[rows, length, heads, width], int32[rows, length] -> float[rows, length, heads, width]. The product of a
-    rotated query and a rotated key depends on how far apart they stand, and not on where.
+    float[batch, seq_len, heads, head_dim], int32[batch, seq_len] -> float[batch, seq_len, heads, head_dim]. The product
+    of a rotated query and a rotated key depends only on the distance of their positions.
     """
     half = heads.shape[-1] // 2
-    frequencies = base ** (-jnp.arange(half, dtype=jnp.float32) / half)
-    # In float32 whatever the heads are: in bfloat16 neighbouring positions beyond 256 would be the same.
+    frequencies = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    # Always in float32: in bfloat16 neighbouring positions beyond 256 would be equal.
     angles = positions[:, :, None, None].astype(jnp.float32) * frequencies
     sine, cosine = jnp.sin(angles), jnp.cos(angles)
     first, second = heads[..., :half].astype(jnp.float32), heads[..., half:].astype(jnp.float32)
@@ -78,23 +78,22 @@ def rotate(heads: jax.Array, positions: jax.Array, base: float) -> jax.Array:
 
 
 def attend(queries: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.Array) -> jax.Array:
-    """Softmax attention; each key head serves heads / kv_heads neighbouring query heads.
+    """Softmax attention; each key head serves num_heads / num_kv_heads neighbouring query heads.
 
-    float[rows, length, heads, width], twice float[rows, seen, kv_heads, width], bool[rows, 1, length, seen]
-    -> float[rows, length, heads, width]. A place that sees nothing (padding) gets some finite value.
+    float[batch, seq_len, num_heads, head_dim], twice float[batch, key_len, num_kv_heads, head_dim],
+    bool[batch, 1, seq_len, key_len] -> float[batch, seq_len, num_heads, head_dim]. The output of a position that
+    attends to nothing (padding) is finite, and meaningless.
     """
     return jax.nn.dot_product_attention(queries, keys, values, mask=mask)
 
 
-def _count_places(segments: jax.Array) -> jax.Array:
-    """How many places that are not padding stand before each; rotary positions need no new start at a segment."""
-    counted = (segments > 0).astype(jnp.int32)
+def _positions(segment_ids: jax.Array) -> jax.Array:
+    """The number of positions before each that are not padding; rotary embeddings need no restart at a segment."""
+    counted = (segment_ids > 0).astype(jnp.int32)
     return jnp.cumsum(counted, axis=1) - counted
 
 
-def _mask(
-    query_columns: jax.Array, query_segments: jax.Array, key_columns: jax.Array, key_segments: jax.Array
-) -> jax.Array:
+def _mask(query_columns: jax.Array, query_ids: jax.Array, key_columns: jax.Array, key_ids: jax.Array) -> jax.Array:
     earlier = key_columns[None, :] <= query_columns[:, None]
-    same = (query_segments[:, :, None] == key_segments[:, None, :]) & (key_segments[:, None, :] > 0)
+    same = (query_ids[:, :, None] == key_ids[:, None, :]) & (key_ids[:, None, :] > 0)
     return (earlier[None] & same)[:, None]

@@ -1,8 +1,8 @@
-"""The largest batch that fits on a device, found by trying, and remembered.
+"""Search for the largest batch that fits on a device, and the cache of what was found.
 
-From 1024 rows (or from as many as a device is ever given) down by halves until one fits; then between that one and the
-last that did not, by halves again. Each try is a process of its own: what runs out of memory may take its process
-with it, and what it leaves behind must not count against the next.
+The search starts at 1024 rows, or at a device's share of the batch if that is less, and halves until a size fits; then
+it bisects between that size and the last one that did not fit. Every probe is a process of its own: running out of
+memory may kill it, and memory that it leaves allocated must not affect the next one.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import Any, Final, Protocol
 from dispatcher.base import files
 from dispatcher.errors import BatchSizeError
 
-LARGEST: Final = 1024
-# Beyond the time that the slowest finished probe took, times this, a probe is taken to hang.
-PATIENCE: Final = 4.0
-FIRST_LIMIT_S: Final = 900.0
-LEAST_LIMIT_S: Final = 60.0
+MAX_ROWS: Final = 1024
+# A probe that takes longer than the slowest one so far, times this, is considered hung.
+TIMEOUT_FACTOR: Final = 4.0
+FIRST_TIMEOUT_S: Final = 900.0
+MIN_TIMEOUT_S: Final = 60.0
 
-# What configurations of siblings differ in, without any difference in memory.
-_FREE: Final = {
+# Settings that do not affect memory, so that jobs that differ only in these share a cache entry. None: the whole group.
+_IGNORED_SETTINGS: Final = {
     "training": None,
-    "data": {"train", "held_out"},
+    "data": {"train", "eval"},
     "optimization": {"lr", "schedule", "warmup", "decay", "final_lr", "b1", "b2", "eps", "momentum", "weight_decay"},
 }
 
@@ -35,8 +35,8 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """How a probe went: whether the batch fits, how long it took in seconds, and why it does not fit."""
+class ProbeResult:
+    """Whether the batch fits, how long the probe took in seconds, and why the batch does not fit."""
 
     fits: bool
     seconds: float
@@ -44,43 +44,44 @@ class Outcome:
 
 
 class Probe(Protocol):
-    """Tries one batch size; gives up after `limit_s` seconds, which means that it does not fit."""
+    """Tries one batch size; a probe that takes longer than `timeout_s` seconds counts as not fitting."""
 
-    def __call__(self, rows: int, limit_s: float) -> Outcome: ...
+    def __call__(self, rows: int, timeout_s: float) -> ProbeResult: ...
 
 
-def largest_that_fits(probe: Probe, most: int = LARGEST, usable: Callable[[int], bool] = lambda rows: True) -> int:
-    """The largest number of rows, at most `most` and at most 1024, that fits; BatchSizeError when not even one does.
+def largest_that_fits(probe: Probe, max_rows: int = MAX_ROWS, usable: Callable[[int], bool] = lambda rows: True) -> int:
+    """The largest number of rows that fits, at most `max_rows` and 1024; BatchSizeError when not even one row fits.
 
-    Where only some numbers are `usable`, the search ends as soon as it is known which of them is the largest.
+    With `usable` the search stops as soon as no usable number is left between the largest that fits and the limit.
     """
     slowest_s: float | None = None
 
     def fits(rows: int) -> bool:
         nonlocal slowest_s
-        limit_s = FIRST_LIMIT_S if slowest_s is None else max(LEAST_LIMIT_S, PATIENCE * slowest_s)
-        outcome = probe(rows, limit_s)
-        if outcome.seconds < limit_s:
-            slowest_s = max(slowest_s or 0.0, outcome.seconds)
-        verdict = "fits" if outcome.fits else f"does not fit: {outcome.why}"
-        _log.info("batch size %d %s (%.1f s)", rows, verdict, outcome.seconds)
-        return outcome.fits
+        timeout_s = FIRST_TIMEOUT_S if slowest_s is None else max(MIN_TIMEOUT_S, TIMEOUT_FACTOR * slowest_s)
+        result = probe(rows, timeout_s)
+        if result.seconds < timeout_s:
+            slowest_s = max(slowest_s or 0.0, result.seconds)
+        verdict = "fits" if result.fits else f"does not fit: {result.why}"
+        _log.info("batch size %d %s (%.1f s)", rows, verdict, result.seconds)
+        return result.fits
 
     failed: int | None = None
-    for rows in candidates(most):
+    for rows in candidates(max_rows):
         if fits(rows):
             return _between(rows, failed, fits, usable)
         failed = rows
     raise BatchSizeError("not even one row fits into the memory of the device: use a smaller model or shorter rows")
 
 
-def candidates(most: int) -> list[int]:
-    """The sizes to try, the largest first: `most`, unless it is beyond 1024, and the powers of two below it."""
-    top = min(most, LARGEST)
-    return [top, *(2**power for power in range(LARGEST.bit_length(), -1, -1) if 2**power < top)]
+def candidates(max_rows: int) -> list[int]:
+    """The sizes to try, largest first: the smaller of `max_rows` and 1024, and the powers of two below it."""
+    top = min(max_rows, MAX_ROWS)
+    return [top, *(2**power for power in range(MAX_ROWS.bit_length(), -1, -1) if 2**power < top)]
 
 
 def _between(works: int, fails: int | None, fits: Callable[[int], bool], usable: Callable[[int], bool]) -> int:
+    """Bisect between a size that fits and one that does not."""
     if fails is None:
         return works
     while any(map(usable, range(works + 1, fails))):
@@ -92,15 +93,15 @@ def _between(works: int, fails: int | None, fits: Callable[[int], bool], usable:
     return works
 
 
-def key_of(job: str, config: Mapping[str, Any], **circumstances: Any) -> str:
-    """The name under which a result is remembered: of the job, its configuration, the chip, and what else counts."""
-    counting = {group: _counting(group, said) for group, said in config.items()}
-    text = json.dumps([job, counting, circumstances], sort_keys=True, default=str)
+def cache_key(job: str, config: Mapping[str, Any], **environment: Any) -> str:
+    """The name of a cache entry, from the job, the settings that affect memory, the chip and other circumstances."""
+    relevant = {group: _relevant(group, settings) for group, settings in config.items()}
+    text = json.dumps([job, relevant, environment], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
-def remembered(path: Path) -> int | None:
-    """What an earlier search found; None when there was none, or when its file cannot be read."""
+def read_cache(path: Path) -> int | None:
+    """The rows that an earlier search found; None when there was none, or when its file cannot be read."""
     try:
         rows = int(json.loads(path.read_text(encoding="utf-8"))["rows"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -108,16 +109,16 @@ def remembered(path: Path) -> int | None:
     return rows if rows >= 1 else None
 
 
-def remember(path: Path, rows: int, **about: Any) -> None:
-    """Keep a result for siblings and for later attempts; `about` is for people who read the file."""
+def write_cache(path: Path, rows: int, **about: Any) -> None:
+    """Write a result for sibling jobs and later attempts; `about` is for people who read the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"rows": rows, **about}, default=str) + "\n"
     files.replace_file(path, text.encode(), durable=False)
 
 
-def _counting(group: str, said: Any) -> Any:
-    """The part of a group of the configuration that may change how much memory is needed."""
-    if group not in _FREE or not isinstance(said, Mapping):
-        return said
-    free = _FREE[group]
-    return {} if free is None else {name: value for name, value in said.items() if name not in free}
+def _relevant(group: str, settings: Any) -> Any:
+    """The settings of a group of the configuration that may affect memory."""
+    if group not in _IGNORED_SETTINGS or not isinstance(settings, Mapping):
+        return settings
+    ignored = _IGNORED_SETTINGS[group]
+    return {} if ignored is None else {name: value for name, value in settings.items() if name not in ignored}

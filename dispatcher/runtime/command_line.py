@@ -1,7 +1,7 @@
-"""What runs in the process of a job: `python -m dispatcher.runtime attempt`, and the commands of `dispatcher job`.
+"""The program that runs inside a job: `python -m dispatcher.runtime attempt`, and the commands of `dispatcher job`.
 
-Here errors become messages and exit codes, as in the CLI, which starts this program rather than importing it: the CLI
-never pays for JAX. Commands that need no device import it late for the same reason.
+It turns errors into messages and exit codes. The CLI starts it as a process, so that it never loads JAX itself;
+commands that need no device import JAX late for the same reason.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ def program() -> None:
 
 @program.command(hidden=True)
 def attempt() -> int:
-    """Run the job of the attempt in $DISPATCHER_ATTEMPT_DIR; exit status 0 is done, 75 preempted."""
+    """Run the job of the attempt in $DISPATCHER_ATTEMPT_DIR; exit status 0: done, 75: preempted."""
     directory = contract.attempt_dir()
     if directory is None:
-        raise UsageError(f"{contract.ATTEMPT_DIR} is not set: this is what a dispatcher runs; see `dispatcher job run`")
+        raise UsageError(f"{contract.ATTEMPT_DIR} is not set: by hand use `dispatcher job run`")
     return _call(launching.attempt_job(directory, launching.workspace_root()))
 
 
 @program.command(hidden=True)
 def check() -> None:
-    """Print the faults of the entries that stand on the standard input: job ids and faults, as JSON."""
+    """Read entries from the standard input and print their faults by job id, as JSON."""
     root = launching.workspace_root()
     entries = json.load(sys.stdin)
     faults = {entry["job_id"]: launching.entry_faults(entry, root) for entry in entries}
@@ -61,7 +61,7 @@ def check() -> None:
 @program.command("list")
 @import_option
 def list_jobs(imports: tuple[str, ...]) -> None:
-    """List the keys of all jobs, with the first line of what they say of themselves."""
+    """List the keys of all jobs with the first line of their descriptions."""
     import_jobs(launching.workspace_root(), imports)
     keys = job_keys()
     width = max(map(len, keys))
@@ -74,15 +74,15 @@ def list_jobs(imports: tuple[str, ...]) -> None:
 @click.argument("out", metavar="OUT.yaml", type=click.Path(dir_okay=False, path_type=Path))
 @overrides_argument
 @import_option
-@click.option("--force", is_flag=True, help="Replace OUT.yaml if it is there.")
+@click.option("--force", is_flag=True, help="Replace OUT.yaml if it exists.")
 def configure(key: str, out: Path, overrides: tuple[str, ...], imports: tuple[str, ...], force: bool) -> None:
     """Write the configuration of the job KEY: defaults, overrides, and `...` where a value is required."""
     import_jobs(launching.workspace_root(), imports)
     cls = find_job(key)
     if out.exists() and not force:
-        raise UsageError(f"{out}: is there already, and was left as it is; --force replaces it")
-    said = launching.with_overrides({}, overrides)
-    document = launching.file_config(cls, cls.checked_config(said, where="overrides", complete=False), said)
+        raise UsageError(f"{out}: already exists; --force replaces it")
+    values = launching.with_overrides({}, overrides)
+    document = launching.file_config(cls, cls.checked_config(values, where="overrides", complete=False), values)
     write_job_file(out, JobFile(job=key, config=document))
     click.echo(dump(document), nl=False)
     click.echo(f"written to {out}", err=True)
@@ -93,12 +93,12 @@ def configure(key: str, out: Path, overrides: tuple[str, ...], imports: tuple[st
 @click.argument("config", metavar="CONFIG.yaml", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(file_okay=False, path_type=Path))
 @overrides_argument
-@click.option("--restore", metavar="REL_PATH", help="Go on from this checkpoint, a path below the checkpoints.")
+@click.option("--restore", metavar="REL_PATH", help="Start from this checkpoint, a path below the checkpoints.")
 @click.option(
     "--from",
-    "back_to",
+    "rewind_to",
     metavar="CHECKPOINT",
-    help="Go back to this checkpoint of NAME, such as step-00000032; those saved after it are moved to set-aside/.",
+    help="Go back to this checkpoint of NAME, such as step-00000032; later ones are moved to set-aside/.",
 )
 @click.option("--project", help="The folder above the group's.  [default: default]")
 @click.option("--group", help="The folder above the run's.  [default: default]")
@@ -106,19 +106,19 @@ def configure(key: str, out: Path, overrides: tuple[str, ...], imports: tuple[st
 @import_option
 def run(name: str, config: Path, out: Path, overrides: tuple[str, ...], **given: Any) -> int:
     """Run the job that CONFIG.yaml describes as NAME, with its files below OUT."""
-    if given["restore"] is not None and given["back_to"] is not None:
-        raise UsageError("--from goes on with the run's own checkpoint, --restore with another's: choose one of them")
-    if given["back_to"] is not None and contract.attempt_dir() is not None:
-        # Each attempt after a preemption would go back again, and get no further.
+    if given["restore"] is not None and given["rewind_to"] is not None:
+        raise UsageError("--from takes a checkpoint of this run, --restore one of another run: choose one of them")
+    if given["rewind_to"] is not None and contract.attempt_dir() is not None:
+        # Every attempt after a preemption would go back again and make no progress.
         raise UsageError(
-            f"--from {given['back_to']}: inside an attempt of a dispatcher nothing goes back to an earlier checkpoint. "
-            "Run `dispatcher job run ... --from` by hand once, then requeue the job"
+            f"--from {given['rewind_to']}: not possible inside an attempt of a dispatcher. Run `dispatcher job run ... "
+            "--from` by hand once, then requeue the job"
         )
     file = read_job_file(config)
     launching.join_others()
     import_jobs(launching.workspace_root(), given["imports"])
     cls = find_job(file.job)
-    said = launching.with_overrides(file.config, overrides)
+    values = launching.with_overrides(file.config, overrides)
 
     from dispatcher.runtime.execution import local
 
@@ -130,14 +130,14 @@ def run(name: str, config: Path, out: Path, overrides: tuple[str, ...], **given:
         tensor_shards=file.request.tensor_shards or 1,
         checkpoints=given["checkpoints"],
     )
-    job = launching.make_job(cls, spec, said, restore=given["restore"], where=str(config))
-    if given["back_to"] is not None:
-        launching.go_back(job, given["back_to"])
+    job = launching.make_job(cls, spec, values, restore=given["restore"], where=str(config))
+    if given["rewind_to"] is not None:
+        launching.rewind(job, given["rewind_to"])
     return _call(job)
 
 
 def _call(job: BasicJob[Any]) -> int:
-    """Run the job and report its row of results, once for all its processes."""
+    """Run the job; process 0 reports its row of results."""
     row = job()
     if row is not None and job.main_process():
         with storing("the job is done, but its row of results cannot be reported"):
@@ -146,7 +146,7 @@ def _call(job: BasicJob[Any]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line `argv`; the exit code. What a job raises beside our own errors stays a traceback."""
+    """Run the command line `argv` and return the exit code; unexpected errors of a job keep their traceback."""
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("dispatcher").setLevel(logging.INFO)
     try:

@@ -1,4 +1,4 @@
-"""A configuration with attribute access: `config.training.lr = 1e-4` is checked where it is written."""
+"""A configuration with attribute access: `config.training.lr = 1e-4` is checked on assignment."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dispatcher.runtime.value_types import MismatchError, convert, plain
 
 
 class Config:
-    """A nested configuration, or a group of one, by attributes and by keys.
+    """A nested configuration, or a group of one, with access by attribute and by key.
 
-    With `places` an assignment is refused with a ConfigError when the path is unknown or the type is wrong, and only
-    values are assigned, never whole groups. Without them anything goes. Groups are views: what is set in one is set in
-    the whole. There are no methods, so that every name is free for a key; `to_dict` and `merge` take a Config.
+    With `places`, assigning an unknown path, a value of a wrong type or a whole group is a ConfigError; without them
+    every assignment is allowed. Groups are views of the whole. There are no public methods, so that every name can be a
+    key; `to_dict` and `merge` take a Config.
     """
 
     __slots__ = ("_assigned", "_document", "_path", "_places")
@@ -29,14 +29,14 @@ class Config:
         path = (*self._path, key)
         dotted = ".".join(path)
         if key not in self._document:
-            raise KeyError(f"{dotted}: there is no such key{nearest_path(dotted, _known(self))}")
+            raise KeyError(f"{dotted}: no such key{nearest_path(dotted, _known(self))}")
         value = self._document[key]
         if isinstance(value, dict) and (self._places is None or dotted not in self._places):
             group = Config.__new__(Config)
             _fill(group, value, self._places, path, self._assigned)
             return group
         if isinstance(value, str) and value == REQUIRED:
-            raise KeyError(f"{dotted}: has no value yet: it is required, and nobody has said it")
+            raise KeyError(f"{dotted}: required, but not set")
         return value
 
     def __setitem__(self, key: str, value: Any) -> None:
@@ -49,7 +49,7 @@ class Config:
 
     def __getattr__(self, key: str) -> Any:
         if key.startswith("__"):
-            # Copying and pickling ask for these before there is a document.
+            # copy and pickle look these up before the document is set.
             raise AttributeError(key)
         try:
             return self[key]
@@ -71,7 +71,7 @@ class Config:
     def __eq__(self, other: object) -> bool:
         return to_dict(self) == (to_dict(other) if isinstance(other, Config) else other)
 
-    __hash__ = None  # type: ignore[assignment]  # it changes
+    __hash__ = None  # type: ignore[assignment]  # mutable
 
     def __dir__(self) -> list[str]:
         return [key for key in self._document if isinstance(key, str)]
@@ -94,13 +94,13 @@ def to_dict(config: Config | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def live_document(config: Config) -> Mapping[str, Any]:
-    """The configuration itself, not a copy: to read from at once."""
+    """The document itself, not a copy: for immediate reading only."""
     document: Mapping[str, Any] = config._document
     return document
 
 
 def assigned(config: Config) -> dict[str, Any]:
-    """What was assigned since the Config was made, and nothing else, as nested dicts."""
+    """The values that were assigned since the Config was made, as nested dicts."""
     document: dict[str, Any] = {}
     for path, value in config._assigned.items():
         here = document
@@ -111,7 +111,7 @@ def assigned(config: Config) -> dict[str, Any]:
 
 
 def _fill(config: Config, document: Any, places: Any, path: tuple[str, ...], assigned: Any) -> None:
-    """Set what a Config is made of; a group shares the document and the assignments of its whole."""
+    """Set the slots of a Config; a group shares the document and the assignments of the whole."""
     for slot, value in (("_document", document), ("_places", places), ("_path", path), ("_assigned", assigned)):
         object.__setattr__(config, slot, value)
 

@@ -1,8 +1,7 @@
-"""A job's configuration: nested keys on one side, the typed dataclasses of jobs and models on the other.
+"""A job's configuration: one nested document, from which the typed dataclasses of jobs and models are built.
 
-A document (nested dicts, as YAML has them) is made by `defaults`, `merge` and `parse_overrides`, looked at by `check`,
-which knows all dataclasses and so finds unknown keys, and read by `configure`, which builds one dataclass from the
-configuration in force:
+A document (nested dicts, as in YAML) is made by `defaults`, `merge` and `parse_overrides`. `check` validates it against
+all dataclasses of a job, and `configure` builds one dataclass from the configuration in force:
 
     with configuration({"training": {"lr": 1e-4, "steps": 100}}):
         training = configure(Training)
@@ -52,7 +51,7 @@ _current: ContextVar[Config | None] = ContextVar("configuration", default=None)
 
 @contextmanager
 def configuration(config: Config | Document) -> Iterator[Config]:
-    """Let `configure` and `current_config` use `config` inside the block; what is assigned meanwhile counts."""
+    """Put `config` in force for `configure` and `current_config` inside the block; later assignments apply too."""
     tree = config if isinstance(config, Config) else Config(config)
     token = _current.set(tree)
     try:
@@ -62,18 +61,18 @@ def configuration(config: Config | Document) -> Iterator[Config]:
 
 
 def current_config() -> Config | None:
-    """The configuration in force; None outside of any `configuration` block."""
+    """The configuration in force; None outside a `configuration` block."""
     return _current.get()
 
 
 def configure(cls: type[T], config: Config | Document | None = None) -> T:
     """An instance of the dataclass `cls` from `config`, or from the configuration in force.
 
-    Keys of other dataclasses are left alone. ConfigError lists every value that is missing or has a wrong type.
+    Keys of other dataclasses are ignored. ConfigError lists every value that is missing or has a wrong type.
     """
     source = config if config is not None else _current.get()
     if source is None:
-        raise ConfigError(f"there is no configuration to make {cls.__qualname__} from: use `with configuration(...):`")
+        raise ConfigError(f"no configuration in force for {cls.__qualname__}: use `with configuration(...):`")
     faults: list[str] = []
     made = _build(cls, live_document(source) if isinstance(source, Config) else source, (), faults)
     if faults:
@@ -83,7 +82,7 @@ def configure(cls: type[T], config: Config | Document | None = None) -> T:
 
 
 def defaults(*classes: type) -> dict[str, Any]:
-    """The document that says every key of `classes` with its default; `...` stands where a value is required."""
+    """A document with every key of `classes` and its default; `...` marks required values."""
     document: dict[str, Any] = {}
     for place in layout(*classes).values():
         *groups, key = place.path.split(".")
@@ -104,20 +103,20 @@ def check(
     """Raise a ConfigError, headed by `where`, that lists unknown keys, wrong types and missing values.
 
     Unless `complete`, required values may be missing. The keys of `known` (a checkpoint's configuration, say) are
-    known as well, whatever their values.
+    accepted as well, with any values.
     """
     places = layout(*classes)
     faults: list[str] = []
-    said = dict(_leaves(to_dict(document), places, (), faults))
+    values = dict(_leaves(to_dict(document), places, (), faults))
     also = dict(_leaves(to_dict(known), places, (), [])) if known is not None else {}
-    for path, value in said.items():
+    for path, value in values.items():
         if path in places:
             faults += _value_faults(places[path], value)
         elif path not in also:
             faults.append(f"{path} = {shown(value)}: unknown key{nearest_path(path, [*places, *also])}")
     for path, place in places.items():
-        if complete and place.required and path not in said:
-            faults.append(f"{path}: not said, and it has no default: expected {place.expected}")
+        if complete and place.required and path not in values:
+            faults.append(f"{path}: required, but not set: expected {place.expected}")
     if faults:
         raise ConfigError.of(where, faults)
 
@@ -135,26 +134,26 @@ def checked(
 
 
 def merge(base: Config | Document, over: Config | Document) -> dict[str, Any]:
-    """A new document: `over` where it says something, else `base`; groups are merged key by key, lists are replaced."""
+    """A new document: the values of `over` replace those of `base`; groups are merged by key, lists are replaced."""
     merged = to_dict(base)
     _merge_into(merged, to_dict(over))
     return merged
 
 
 def with_new_names(document: Config | Document, *classes: type) -> dict[str, Any]:
-    """A copy of `document` in which values that stand where fields of `classes` stood earlier (`was`) have moved.
+    """A copy of `document` in which values at the former places of fields of `classes` (`renamed_from`) have moved.
 
-    ConfigError when a value stands at the old and at the new place.
+    ConfigError when there is a value at both the old and the new place.
     """
     moved = to_dict(document)
     faults = []
     for place in layout(*classes).values():
-        for old in place.was:
+        for old in place.renamed_from:
             value = _lookup(moved, tuple(old.split(".")))
             if value is MISSING:
                 continue
             if _lookup(moved, tuple(place.path.split("."))) is not MISSING:
-                faults.append(f"{old} = {shown(value)}: is now {place.path}, which is said as well")
+                faults.append(f"{old} = {shown(value)}: was renamed to {place.path}, which is set as well")
                 continue
             moved = _merge_at(_without(moved, old.split(".")), place.path.split("."), value)
     if faults:
@@ -163,15 +162,15 @@ def with_new_names(document: Config | Document, *classes: type) -> dict[str, Any
 
 
 def unknown_values(document: Config | Document, *classes: type) -> dict[str, Any]:
-    """The values of `document` that stand where no field of `classes` does, by dotted path."""
+    """The values of `document` that no field of `classes` reads, by dotted path."""
     places = layout(*classes)
     return {path: value for path, value in _leaves(to_dict(document), places, (), []) if path not in places}
 
 
 def parse_overrides(words: Iterable[str]) -> dict[str, Any]:
-    """The document that `training.lr=1e-4 model.layers=[1, 2]` says; values are read as YAML.
+    """The document of overrides such as `training.lr=1e-4 model.layers=[1, 2]`; values are YAML.
 
-    ConfigError lists every word that is no override, and every key that is said twice.
+    ConfigError lists every word that is not an override, and every key that is set twice.
     """
     document: dict[str, Any] = {}
     faults: list[str] = []
@@ -187,14 +186,14 @@ def parse_overrides(words: Iterable[str]) -> dict[str, Any]:
             faults.append(f"{path} = {text!r}: cannot be read as YAML: {error}")
             continue
         if not place_value(document, keys, value):
-            faults.append(f"{word!r}: another override says {path} or a part of it already")
+            faults.append(f"{word!r}: conflicts with another override of {path}")
     if faults:
         raise ConfigError.of("overrides", faults)
     return document
 
 
 def place_value(document: dict[str, Any], keys: list[str], value: Any) -> bool:
-    """Put `value` at the path `keys` of `document`; False when the path is taken."""
+    """Set `value` at the path `keys` of `document`; False if there is a value already."""
     here = document
     for key in keys[:-1]:
         here = here.setdefault(key, {})
@@ -214,7 +213,7 @@ def _merge_at(document: dict[str, Any], keys: list[str], value: Any) -> dict[str
 
 
 def _without(document: Mapping[str, Any], keys: list[str]) -> dict[str, Any]:
-    """`document` without the value at a path, and without the groups that are empty then."""
+    """`document` without the value at a path, and without groups that become empty."""
     key, *below = keys
     rest = {name: value for name, value in document.items() if name != key}
     if below and (group := _without(document[key], below)):
@@ -234,7 +233,7 @@ def _merge_into(base: dict[str, Any], over: Mapping[str, Any]) -> None:
 def _leaves(
     document: Mapping[Any, Any], places: Mapping[str, Place], above: tuple[str, ...], faults: list[str]
 ) -> Iterator[tuple[str, Any]]:
-    """The values of `document` that stand at known places or nowhere known, by path; placeholders are left out."""
+    """The values of `document` by path; below known places a value is not split, and placeholders are left out."""
     for key, value in document.items():
         path = ".".join((*above, str(key)))
         if not isinstance(key, str):
@@ -245,7 +244,7 @@ def _leaves(
         elif isinstance(value, Mapping) and value:
             yield from _leaves(value, places, (*above, key), faults)
         elif inside := [other for other in places if other.startswith(f"{path}.")]:
-            # `training:` with all its keys commented out says nothing.
+            # `training:` with all its keys commented out is an empty group.
             if value is not None and value != {}:
                 faults.append(f"{path} = {shown(value)}: expected a group of keys such as {inside[0]}")
         else:
@@ -262,7 +261,7 @@ def _value_faults(place: Place, value: Any) -> list[str]:
 
 
 def _build(cls: type[T], document: Document, above: tuple[str, ...], faults: list[str]) -> T | None:
-    """An instance of `cls`; None, and the faults in `faults`, when it cannot be made."""
+    """An instance of `cls`; None if it cannot be made, with the reasons added to `faults`."""
     before = len(faults)
     values: dict[str, Any] = {}
     for member, place, kind in places_of(cls):
@@ -273,7 +272,7 @@ def _build(cls: type[T], document: Document, above: tuple[str, ...], faults: lis
             found = _lookup(document, path)
             if found is MISSING:
                 if member.default is MISSING and member.default_factory is MISSING:
-                    faults.append(f"{'.'.join(path)}: not said, and it has no default")
+                    faults.append(f"{'.'.join(path)}: required, but not set")
                 continue
             try:
                 values[member.name] = convert(kind, copy.deepcopy(found))

@@ -1,4 +1,4 @@
-"""Where and as what a job runs: its name, its devices and their mesh, and where its files go."""
+"""The execution environment of a job: its name, its devices and their mesh, its directories."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from dispatcher.runtime.storing import storage_error
 DATA_AXIS: Final = "data"
 TENSOR_AXIS: Final = "tensor"
 
-# Where a job without a project or a group stands.
+# The folder of a job without a project or a group.
 DEFAULT_FOLDER: Final = "default"
 
-# Filesystems take 255; some files beside it carry the name and an ending.
+# Filesystems allow 255; the names of some files are this name and a suffix.
 _LONGEST_NAME_BYTES: Final = 200
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """The directories of one set of hosts that see the same files; `checkpoints` may be a URL (`s3://bucket/...`)."""
+    """The directories of hosts that share a filesystem; `checkpoints` may be a URL (`s3://bucket/...`)."""
 
     root: Path
     checkpoints: str
@@ -54,7 +54,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Hardware:
-    """What a job was given: `devices` over all `processes`, all of one `chip` (such as `NVIDIA H100` or `cpu`)."""
+    """The hardware of a job: `devices` over all `processes`, all of one `chip` (such as `NVIDIA H100` or `cpu`)."""
 
     platform: str
     chip: str
@@ -65,7 +65,7 @@ class Hardware:
 
     @classmethod
     def detect(cls, cluster: Cluster) -> Hardware:
-        """The devices that JAX sees now, in all processes of the job."""
+        """The devices that JAX sees, in all processes of the job."""
         first = jax.devices()[0]
         return cls(
             platform=first.platform,
@@ -79,9 +79,9 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Topology:
-    """Devices as a mesh of data shards by tensor shards: the batch is split along one, weights along the other.
+    """Devices as a mesh of data shards by tensor shards: batches are sharded along the first, weights along the second.
 
-    The devices of one tensor group are neighbours, so that it stays within one process wherever it fits.
+    The devices of one tensor group are adjacent, so that they belong to one process if it has enough.
     """
 
     devices: tuple[jax.Device, ...]
@@ -90,20 +90,19 @@ class Topology:
     def __post_init__(self) -> None:
         count = len(self.devices)
         if self.tensor_shards < 1 or count == 0 or count % self.tensor_shards:
-            fitting = ", ".join(str(n) for n in range(1, count + 1) if count % n == 0)
-            raise UsageError(
-                f"tensor_shards = {self.tensor_shards}: {count} devices can be split into {fitting} shards"
-            )
+            divisors = ", ".join(str(n) for n in range(1, count + 1) if count % n == 0)
+            expected = f"expected one of {divisors}" if count else "expected at least one device"
+            raise UsageError(f"tensor_shards = {self.tensor_shards}: {count} devices: {expected}")
 
     @classmethod
     def detect(cls, tensor_shards: int = 1) -> Topology:
-        """All devices that JAX sees now, in all processes of the job."""
+        """All devices that JAX sees, in all processes of the job."""
         devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
         return cls(tuple(devices), tensor_shards)
 
     @property
     def data_shards(self) -> int:
-        """Into how many parts a batch is split."""
+        """The number of shards of a batch."""
         return len(self.devices) // self.tensor_shards
 
     @cached_property
@@ -115,9 +114,9 @@ class Topology:
 
 @dataclass(frozen=True)
 class ExecutionSpec:
-    """One run of one job. `name`, `project` and `group` are folders' names; without a project or group: `default`.
+    """One run of one job. `name`, `project` and `group` are folder names; project and group default to `default`.
 
-    `topology` is None for a job that uses no devices. `distributed`: several processes run it together.
+    `topology` is None for a job that uses no devices. `distributed`: the job has several processes.
     """
 
     name: str
@@ -138,21 +137,21 @@ class ExecutionSpec:
         return PurePosixPath(self.project or DEFAULT_FOLDER, self.group or DEFAULT_FOLDER, self.name)
 
     def result_path(self, name: str) -> Path:
-        """Where the result file `name` (`table.json`, `plots/loss.pdf`) of this job stands."""
+        """The path of the result file `name` (`table.json`, `plots/loss.pdf`) of this job."""
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or not path.name:
-            raise UsageError(f"result {name!r}: expected a file's name, or a path below the job's results")
+            raise UsageError(f"result {name!r}: expected a file name, or a path below the job's results")
         return self.hardware.cluster.results / self.relative_path / path
 
     @contextlib.contextmanager
     def result(
         self, name: str, main_process_only: bool = True, *, mode: str = "w", encoding: str | None = None
     ) -> Iterator[IO[Any] | None]:
-        """The result file `name`, open for writing; it appears under its name, whole, when the block ends well.
+        """Open the result file `name` for writing; it is published atomically when the block ends without an error.
 
-        On all processes but the first the block gets None, unless `main_process_only` is false: then each of them
-        writes a file of its own, with the process's number in its name (`table.1.json`). StorageError when it cannot
-        be written.
+        Only process 0 writes, and the block gets None on the others, unless `main_process_only` is false: then each
+        other process writes its own file with its number in the name (`table.1.json`). StorageError when the file
+        cannot be written.
         """
         number = jax.process_index()
         if number and main_process_only:
@@ -171,7 +170,7 @@ class ExecutionSpec:
                 os.fsync(file.fileno())
             temporary.replace(path)
         except OSError as error:
-            # Writing names no file; what the block has opened besides is its own affair.
+            # Errors of writes carry no file name; those of other files that the block opens are not ours.
             if error.filename not in (None, str(path.parent), str(temporary)):
                 raise
             raise storage_error(error, f"{path}: cannot be written") from error
@@ -181,17 +180,17 @@ class ExecutionSpec:
 
 
 def _name_problem(value: str) -> str | None:
-    """What keeps `value` from being a folder's name, here and in what is written about it; None when nothing does."""
+    """Why `value` cannot be a folder name; None if it can."""
     try:
         length = len(value.encode())
     except UnicodeEncodeError:
-        return "expected a folder's name in UTF-8"
+        return "expected a folder name in UTF-8"
     if value in ("", ".", "..") or "/" in value:
-        return "expected a folder's name, without '/'"
+        return "expected a folder name, without '/'"
     if any(unicodedata.category(letter) == "Cc" for letter in value):
-        return "expected a folder's name, without line breaks and other control characters"
+        return "expected a folder name, without line breaks and other control characters"
     if length > _LONGEST_NAME_BYTES:
-        return f"expected a folder's name of at most {_LONGEST_NAME_BYTES} bytes; this one has {length}"
+        return f"expected a folder name of at most {_LONGEST_NAME_BYTES} bytes; this one has {length}"
     return None
 
 
@@ -204,9 +203,9 @@ def local(
     tensor_shards: int = 1,
     checkpoints: str | None = None,
 ) -> ExecutionSpec:
-    """The specification of a run on the devices that are there, with its files below `root`.
+    """The specification of a run on all devices of this job's processes, with its files below `root`.
 
-    In a job of several processes, which find each other here, these are the devices of all of them.
+    Initializes `jax.distributed` if the job has several processes.
     """
     distributed.initialize()
     return ExecutionSpec(

@@ -1,4 +1,4 @@
-"""A job as a YAML file: its key, what hardware it asks for, and its configuration.
+"""A job as a YAML file: its key, the hardware that it requests, and its configuration.
 
 job: gpt/train/pretrain
 request: {chip: h100, min_chips: 8}
@@ -24,7 +24,7 @@ _REQUEST: Final[Mapping[str, type]] = {"chip": str, "min_chips": int, "tensor_sh
 
 @dataclass(frozen=True)
 class Request:
-    """The hardware that a job asks for; None: not said. `tensor_shards` is over how many devices weights are split."""
+    """The hardware that a job requests; None: no preference. `tensor_shards` is the number of shards of the weights."""
 
     chip: str | None = None
     min_chips: int | None = None
@@ -33,7 +33,7 @@ class Request:
 
 @dataclass(frozen=True)
 class JobFile:
-    """What such a file says; `config` is a nested document that nobody has checked yet."""
+    """The contents of a job file; `config` is a nested document that is not checked yet."""
 
     job: str
     config: Mapping[str, Any]
@@ -41,7 +41,7 @@ class JobFile:
 
 
 def read_job_file(path: Path) -> JobFile:
-    """The job that `path` describes; ConfigError says what in the file is wrong."""
+    """Read the job file `path`; ConfigError lists its faults."""
     try:
         document = yaml_text.load_mapping(path.read_bytes(), "keys and values such as job: gpt/train/pretrain")
     except OSError as error:
@@ -59,27 +59,27 @@ def read_job_file(path: Path) -> JobFile:
 
 
 def write_job_file(path: Path, file: JobFile) -> None:
-    """Publish `file` as `path`, in place of what was there."""
-    said = {word: value for word in _REQUEST if (value := getattr(file.request, word)) is not None}
-    document = {"job": file.job, **({"request": said} if said else {}), **file.config}
+    """Write `file` to `path` atomically, replacing an older one."""
+    request = {key: value for key in _REQUEST if (value := getattr(file.request, key)) is not None}
+    document = {"job": file.job, **({"request": request} if request else {}), **file.config}
     with storing(f"{path}: cannot be written"):
         path.parent.mkdir(parents=True, exist_ok=True)
         files.replace_file(path, yaml_text.dump(document).encode(), durable=False)
 
 
-def _read_request(said: object, faults: list[str]) -> Request:
-    if said is None:
+def _read_request(request: object, faults: list[str]) -> Request:
+    if request is None:
         return Request()
-    if not isinstance(said, dict):
-        faults.append(f"request = {shown(said)}: expected keys such as chip: h100")
+    if not isinstance(request, dict):
+        faults.append(f"request = {shown(request)}: expected keys such as chip: h100")
         return Request()
-    words: dict[str, Any] = {}
-    for word, value in said.items():
-        if word not in _REQUEST:
-            faults.append(f"request.{word} = {shown(value)}: unknown key{nearest(str(word), _REQUEST)}")
+    fields: dict[str, Any] = {}
+    for key, value in request.items():
+        if key not in _REQUEST:
+            faults.append(f"request.{key} = {shown(value)}: unknown key{nearest(str(key), _REQUEST)}")
             continue
         try:
-            words[word] = convert(_REQUEST[word], value)
+            fields[key] = convert(_REQUEST[key], value)
         except MismatchError as error:
-            faults.append(error.at(f"request.{word}"))
-    return Request(**words)
+            faults.append(error.at(f"request.{key}"))
+    return Request(**fields)

@@ -1,4 +1,4 @@
-"""From a key, a configuration and a place to a job that is ready to be called."""
+"""Make jobs from an attempt's entry, or from a class and a configuration."""
 
 from __future__ import annotations
 
@@ -25,52 +25,52 @@ if TYPE_CHECKING:
     from dispatcher.runtime.execution import ExecutionSpec
     from dispatcher.runtime.jobs.basic import BasicJob
 
-# Where jobs of a matrix put their files when the entry says no `output_dir`, below the workspace's root.
+# Where jobs of a matrix put their files unless the entry has an `output_dir`, below the workspace's root.
 OUTPUT: Final = "runs"
 
 _NEEDS_CHECKPOINT: Final = (
-    "this job is made from a checkpoint: say which, a path such as default/default/NAME/best, with --restore or as "
-    "`restore` of the entry"
+    "this job starts from a checkpoint: set one with --restore or as `restore` of the entry, a path such as "
+    "default/default/NAME/best"
 )
 
 
 def make_job(
     cls: type[BasicJob[Any]],
     spec: ExecutionSpec,
-    said: Config | Mapping[str, Any],
+    config: Config | Mapping[str, Any],
     *,
     restore: str | None = None,
     where: str = "configuration",
 ) -> BasicJob[Any]:
-    """A job of class `cls`, fresh or from the checkpoint `restore` (a path below the checkpoints).
+    """A job of class `cls`, new or from the checkpoint `restore` (a path below the checkpoints).
 
-    `said` is what somebody has said, without defaults: a restored job takes all else from its checkpoint.
+    `config` holds no defaults: a restored job takes all other values from its checkpoint.
     """
     if restore is None:
         if cls.checkpoint_classes():
             raise UsageError(f"{where}: {_NEEDS_CHECKPOINT}")
-        with configuration(cls.checked_config(said, where=where)):
+        with configuration(cls.checked_config(config, where=where)):
             return cls(spec)
     maker = getattr(cls, "from_checkpoint_path", None)
     if maker is None:
-        raise UsageError(f"{cls.__qualname__} cannot go on from {restore!r}: it is no RestoreableJob")
-    made: BasicJob[Any] = maker(restore, spec, to_dict(said))
+        raise UsageError(f"{cls.__qualname__} cannot start from {restore!r}: it is not a RestoreableJob")
+    made: BasicJob[Any] = maker(restore, spec, to_dict(config))
     return made
 
 
-def go_back(job: BasicJob[Any], checkpoint: str) -> None:
-    """Have the job begin at this checkpoint of its own; UsageError for a job that saves none."""
-    back = getattr(job, "go_back", None)
-    if back is None:
-        raise UsageError(f"{type(job).__qualname__} cannot go back to {checkpoint!r}: it is no CheckpointedJob")
-    back(checkpoint)
+def rewind(job: BasicJob[Any], checkpoint: str) -> None:
+    """Let the job resume from this checkpoint of its own; UsageError for a job that saves none."""
+    rewind_job = getattr(job, "rewind", None)
+    if rewind_job is None:
+        raise UsageError(f"{type(job).__qualname__} cannot go back to {checkpoint!r}: it is not a CheckpointedJob")
+    rewind_job(checkpoint)
 
 
 def attempt_job(directory: Path, root: Path) -> BasicJob[Any]:
-    """The job of the attempt whose directory this is, as its entry says; `root` is the workspace's.
+    """The job of the attempt in `directory`; `root` is the workspace.
 
-    Of the entry's parameters, those with a dot in their key (`training.lr`) are overrides of `config`, and these are
-    read: `output_dir`, `checkpoints` (a directory or a URL), `project`, `group`, `restore`, `tensor_shards`. All
+    Of the entry's parameters, those with a dot in their key (`training.lr`) override values of its `config`; these are
+    read too: `output_dir`, `checkpoints` (a directory or a URL), `project`, `group`, `restore`, `tensor_shards`. All
     others are labels.
     """
     path = directory / contract.ENTRY_FILE
@@ -79,7 +79,7 @@ def attempt_job(directory: Path, root: Path) -> BasicJob[Any]:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
     if not entry.get("job"):
-        raise ConfigError(f'{path}: names no job: write one into the matrix, such as "job": "gpt/train/pretrain"')
+        raise ConfigError(f'{path}: has no job: add one to the matrix entry, such as "job": "gpt/train/pretrain"')
     join_others()
     cls = _entry_class(entry, root)
 
@@ -94,21 +94,21 @@ def attempt_job(directory: Path, root: Path) -> BasicJob[Any]:
         tensor_shards=_shards(entry, where),
         checkpoints=_text(entry, "checkpoints", where),
     )
-    said = entry_config(entry, where)
-    return make_job(cls, spec, said, restore=_text(entry, "restore", where), where=where)
+    config = entry_config(entry, where)
+    return make_job(cls, spec, config, restore=_text(entry, "restore", where), where=where)
 
 
 def join_others() -> None:
-    """Join the other processes of this job, if it has any: before the code of jobs is imported, which may use JAX."""
+    """Join the other processes of this job; call it before job files are imported, which may use JAX."""
     from dispatcher.runtime import distributed
 
     distributed.initialize()
 
 
 def entry_faults(entry: Mapping[str, Any], root: Path) -> list[str]:
-    """What would keep the entry's job from being made: its key, and every fault of its configuration.
+    """Every fault that would keep the entry's job from being made: an unknown key, faults of its configuration.
 
-    Of an entry that goes on from a checkpoint only the key is looked at: what it may say, the checkpoint knows.
+    With `restore` only the key is checked, because the configuration depends on the checkpoint.
     """
     try:
         cls = _entry_class(entry, root)
@@ -118,7 +118,7 @@ def entry_faults(entry: Mapping[str, Any], root: Path) -> list[str]:
             return [_NEEDS_CHECKPOINT]
         cls.checked_config(entry_config(entry, ""), where="")
     except ConfigError as error:
-        # Without the line that says whose faults these are and how many.
+        # Without the heading, which names the file and counts the faults.
         return [line.strip() for line in str(error).splitlines()[1:]]
     except UsageError as error:
         return [" ".join(str(error).splitlines())]
@@ -126,10 +126,10 @@ def entry_faults(entry: Mapping[str, Any], root: Path) -> list[str]:
 
 
 def entry_config(entry: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The configuration that an entry says: its `config`, and over it the parameters with a dot in their key."""
+    """The configuration of an entry: its `config`, overridden by the parameters with a dot in their key."""
     overrides: dict[str, Any] = {}
     faults = [
-        f"{key}: another parameter says a part of it"
+        f"{key}: conflicts with another parameter"
         for key, value in entry.items()
         if "." in key and not place_value(overrides, key.split("."), value)
     ]
@@ -139,15 +139,16 @@ def entry_config(entry: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def file_config(
-    cls: type[BasicJob[Any]], config: Config | Mapping[str, Any], said: Mapping[str, Any]
+    cls: type[BasicJob[Any]], config: Config | Mapping[str, Any], overrides: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What a file for the job `cls` says of `config`, its whole configuration: of what a checkpoint brings only `said`.
+    """The part of the full `config` that a file for the job `cls` holds, with `overrides`.
 
-    Else the defaults of, say, the model would take the place of what the checkpoint knows.
+    Values that come from a checkpoint are left out unless overridden: else the defaults of the model, say, would
+    replace the checkpoint's values.
     """
-    brought: tuple[type, ...] = cls.checkpoint_classes()
-    own: list[type] = [kind for kind in cls.config_classes() if kind not in brought]
-    return merge(_without(to_dict(config), layout(*brought).keys() - layout(*own).keys()), said)
+    restored: tuple[type, ...] = cls.checkpoint_classes()
+    own: list[type] = [kind for kind in cls.config_classes() if kind not in restored]
+    return merge(_without(to_dict(config), layout(*restored).keys() - layout(*own).keys()), overrides)
 
 
 def workspace_root() -> Path:
@@ -155,9 +156,9 @@ def workspace_root() -> Path:
     return Path(os.environ.get(contract.ROOT) or ".").absolute()
 
 
-def with_overrides(said: Config | Mapping[str, Any], words: tuple[str, ...]) -> dict[str, Any]:
-    """`said` with dotted overrides (`training.lr=1e-4`) over it."""
-    return merge(said, parse_overrides(words))
+def with_overrides(config: Config | Mapping[str, Any], overrides: tuple[str, ...]) -> dict[str, Any]:
+    """`config` with dotted overrides (`training.lr=1e-4`) merged over it."""
+    return merge(config, parse_overrides(overrides))
 
 
 def _entry_class(entry: Mapping[str, Any], root: Path) -> Any:
@@ -167,7 +168,7 @@ def _entry_class(entry: Mapping[str, Any], root: Path) -> Any:
 
 
 def _without(document: Mapping[str, Any], paths: Collection[str], above: tuple[str, ...] = ()) -> dict[str, Any]:
-    """`document` without the values at these dotted paths, and without groups that are empty then."""
+    """`document` without the values at these dotted paths, and without groups that become empty."""
     kept = {}
     for key, value in document.items():
         place = (*above, key)

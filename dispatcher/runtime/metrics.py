@@ -1,12 +1,12 @@
-"""What a training measures: `metrics.jsonl`, one line per step logged, and `progress.json` for the status table.
+"""Metrics of a training: `metrics.jsonl`, one line per logged step, and `progress.json` for the status table.
 
-A line is `{"step": 120, "wall_s": 34.5, "loss": 2.31}`: seconds of training so far, those of earlier attempts
-included, then names to numbers; `"NaN"`, `"Infinity"` and `"-Infinity"` are text, which JSON has no numbers for.
+A line is `{"step": 120, "wall_s": 34.5, "loss": 2.31}`: seconds of training so far, including earlier attempts, then
+the metrics. `"NaN"`, `"Infinity"` and `"-Infinity"` are text, because JSON has no such numbers.
 
-An attempt that goes on from step N begins with the lines up to N that the attempt before it wrote; what was logged
-beyond N is measured again. So, wall time aside, the file of the last attempt is that of a run that nobody disturbed,
-provided that a trainer logs what belongs to a step before it saves that step. Each line is written at once and
-survives the process; `sync` before a checkpoint is committed lets it survive the host.
+An attempt that resumes from step N starts with a copy of the previous attempt's lines up to N; later steps are logged
+again. So, wall time aside, the last attempt's file equals that of an uninterrupted run, provided that a trainer logs
+the metrics of a step before it saves the step. Each line is written at once and survives the process; `sync` before a
+checkpoint is committed makes it survive the host.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ PROGRESS_EVERY_S: Final = 1.0
 
 _log = logging.getLogger(__name__)
 
-# Takes a step and its metrics to somewhere else.
+# Receives each step and its metrics.
 Sink = Callable[[int, Mapping[str, float]], None]
 
 
 class MetricsLog:
-    """The metrics of one attempt in `directory`, from `resumed_step` on; also given to `sinks`.
+    """The metrics of one attempt in `directory`, after `resumed_step`; also passed to `sinks`.
 
-    `clock` counts seconds. A write that fails is a StorageError, and leaves no part of a line behind.
+    `clock` returns seconds. A write that fails is a StorageError and leaves no partial line.
     """
 
     def __init__(
@@ -66,15 +66,15 @@ class MetricsLog:
 
     @classmethod
     def of(cls, spec: ExecutionSpec, *, resumed_step: int = 0, sinks: tuple[Sink, ...] = ()) -> MetricsLog:
-        """The log in the attempt's directory; by hand, beside the job's results. For the first process only."""
+        """The log in the attempt's directory; without a dispatcher, beside the job's results. For process 0 only."""
         directory = contract.attempt_dir() or spec.result_path(METRICS_FILE).parent
         return cls(directory, resumed_step=resumed_step, sinks=sinks)
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Append one line; the values are numbers or scalar arrays."""
         numbers = {name: float(value) for name, value in metrics.items()}
-        if taken := numbers.keys() & {"step", "wall_s"}:
-            raise ValueError(f"a metric cannot be called {', '.join(sorted(taken))}: every line has its own")
+        if reserved := numbers.keys() & {"step", "wall_s"}:
+            raise ValueError(f"reserved names of metrics: {', '.join(sorted(reserved))}: choose others")
         wall_s = round(self._clock() - self._began_s, 3)
         self._append({"step": step, "wall_s": wall_s, **{name: json_number(value) for name, value in numbers.items()}})
         self._latest.update(numbers)
@@ -93,12 +93,12 @@ class MetricsLog:
             contract.write_json(path, {"step": step, "of": of, "metrics": shown})
 
     def sync(self) -> None:
-        """Wait until all lines are on the disk."""
+        """Sync all lines to the disk."""
         with storing(f"{self.path}: cannot be written"):
             os.fsync(self._file)
 
     def close(self) -> None:
-        """Nothing can be logged afterwards."""
+        """Close the file; nothing can be logged afterwards."""
         os.close(self._file)
 
     def __enter__(self) -> Self:
@@ -118,7 +118,7 @@ class MetricsLog:
                 while written < len(data):
                     written += os.write(self._file, data[written:])
             except OSError:
-                # Else the next line would be appended to a part of this one.
+                # Else the next line would be appended to a partial one.
                 os.ftruncate(self._file, length)
                 raise
 
@@ -127,7 +127,7 @@ class MetricsLog:
 
 
 def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The complete lines of a metrics file, numbers that JSON cannot write included."""
+    """The complete lines of a metrics file, with NaN and infinities as numbers."""
     return [
         {key: _number(value) for key, value in json.loads(line).items()}
         for line in _complete(Path(path).read_text(encoding="utf-8"))
@@ -135,14 +135,14 @@ def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def json_number(value: float) -> float | str:
-    """`value`, or the text that stands for it where JSON has no number."""
+    """`value`, or its name if it is NaN or infinite."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
 def _written_before(directory: Path, resumed_step: int) -> Path | None:
-    """The file that has the lines up to the resumed step: this attempt's own, else that of the latest before it."""
+    """The file with the lines up to the resumed step: this attempt's own, else that of the latest earlier attempt."""
     if resumed_step <= 0:
         return None
     own = directory / METRICS_FILE
@@ -154,21 +154,21 @@ def _written_before(directory: Path, resumed_step: int) -> Path | None:
 
 
 def _lines_up_to(path: Path | None, step: int) -> Iterator[str]:
-    """What is damaged is left out, and said: it must not keep the training from going on."""
+    """Lines up to `step`; damaged lines are skipped with a warning, and must not stop the training."""
     if path is None:
         return
     for number, line in enumerate(_complete(path.read_text(encoding="utf-8", errors="replace")), start=1):
         try:
-            wanted = json.loads(line)["step"] <= step
+            keep = json.loads(line)["step"] <= step
         except (ValueError, KeyError, TypeError):
-            _log.warning("%s: line %d is damaged, and left out: %.80r", path, number, line)
+            _log.warning("%s: line %d is damaged and is skipped: %.80r", path, number, line)
             continue
-        if wanted:
+        if keep:
             yield line
 
 
 def _complete(text: str) -> list[str]:
-    """The lines that end; one that does not was being written when its process was killed."""
+    """All complete lines; the last one may be partial if its process was killed."""
     return text.split("\n")[:-1]
 
 

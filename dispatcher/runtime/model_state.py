@@ -1,9 +1,9 @@
-"""What a forward pass changes of a model, and whether that can be carried to the next step.
+"""State that a forward pass changes, and whether it can be carried to the next step.
 
-Statistics of nnx.BatchNorm, counts of nnx.Dropout(rngs=...) and every nnx.Variable of one's own are carried: they are
-part of the state that is trained, saved and restored. All else that a pass changes would be lost without a word when
-the compiled step ends, so it is refused while the step is traced: attributes of Python, arrays outside of a Variable,
-variables that come and go, and trained variables, which are the optimizer's.
+The statistics of nnx.BatchNorm, the counts of nnx.Dropout(rngs=...) and every custom nnx.Variable are carried: they are
+part of the training state, and are saved and restored. Other changes would be lost when the compiled step returns, so
+they raise a ModelStateError while it is traced: Python attributes, arrays in no Variable, variables that are added or
+removed, and trainable variables, which only the optimizer may change.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from flax import nnx
 from dispatcher.errors import ModelStateError
 from dispatcher.runtime.parameters import Arrays, name_of, named_leaves, value_of
 
-# Attributes that Flax keeps for itself.
+# Attributes that belong to Flax.
 _INTERNAL: Final = "_pytree__"
 _CONTAINERS: Final = (list, dict, set, np.ndarray)
 
 
 class Watch:
-    """A model that is about to be used, as it is now: `changes` says afterwards what has become of its variables."""
+    """The state of a model before a forward pass; `changes` compares it with the state after the pass."""
 
     def __init__(self, model: nnx.Module) -> None:
         self._model = model
@@ -36,61 +36,61 @@ class Watch:
         self._values = {name: value_of(leaf) for name, leaf in self._leaves.items()}
 
     def changes(self) -> Arrays:
-        """The variables that hold something else than before, by name; ModelStateError for all other changes."""
-        # What a pass sows is for the loss to pop, and gone after it.
+        """The new values of the variables that were changed, by name; ModelStateError for all other changes."""
+        # Intermediates that a pass sows and the loss does not pop are dropped.
         nnx.pop(self._model, nnx.Intermediate)
-        # A loss may put layers into another mode for its pass: each begins in the same mode again.
-        self._model.train()  # type: ignore[no-untyped-call]  # Flax says no types here
+        # A loss may have changed the mode of some layers: every pass starts in training mode.
+        self._model.train()  # type: ignore[no-untyped-call]  # untyped in Flax
         after = named_leaves(self._model)
         faults = _different_attributes(self._attributes, _attributes(self._model))
-        faults += [f"{name}: a variable that was not there before the step" for name in after.keys() - self._leaves]
-        faults += [f"{name}: a variable that is gone after the step" for name in self._leaves.keys() - after.keys()]
+        faults += [f"{name}: a variable that a step adds" for name in after.keys() - self._leaves]
+        faults += [f"{name}: a variable that a step removes" for name in self._leaves.keys() - after.keys()]
         changed = {}
         for name in self._leaves.keys() & after.keys():
             before, now = self._values[name], value_of(after[name])
             if now is before:
                 continue
             changed[name] = now
-            faults += _misfit(name, before, now)
+            faults += _shape_faults(name, before, now)
         if faults:
             raise ModelStateError(sorted(faults))
         return changed
 
 
 def carried(
-    use: Callable[[Arrays, Arrays], Arrays],
-    suspects: Collection[str],
-    trained: Arrays,
-    rest: Arrays,
-    outside: Collection[str],
+    changes: Callable[[Arrays, Arrays], Arrays],
+    candidates: Collection[str],
+    trainable: Arrays,
+    non_trainable: Arrays,
+    bare_arrays: Collection[str],
 ) -> list[str]:
-    """Which of `suspects`, names that `use(trained, rest)` gives, have to be carried to the next step.
+    """Which of `candidates`, the names that `changes(trainable, non_trainable)` returns, have changed values.
 
-    Flax's transformations (nnx.remat, nnx.jit) give back every variable as a new array, most with the old value: where
-    they were at work, the program is traced once more and looked through. ModelStateError when a trained variable
-    changes, or one of the arrays `outside` of any variable.
+    Flax's transformations (nnx.remat, nnx.jit) return every variable as a new array, most of them unchanged. If they
+    were used, the step is traced once more, and its jaxpr shows which outputs are inputs. ModelStateError when a
+    trainable variable changes, or one of `bare_arrays`.
     """
-    if not (trained.keys() | set(outside)).intersection(suspects):
-        return sorted(suspects)
-    traced, shape = jax.make_jaxpr(use, return_shape=True)(trained, rest)
+    if not (trainable.keys() | set(bare_arrays)).intersection(candidates):
+        return sorted(candidates)
+    traced, shape = jax.make_jaxpr(changes, return_shape=True)(trainable, non_trainable)
     # Both are flattened in the order of their keys.
-    inputs = [*sorted(trained), *sorted(rest)]
+    inputs = [*sorted(trainable), *sorted(non_trainable)]
     changed = {
         name
         for name, source in zip(sorted(shape), _sources(traced.jaxpr), strict=True)
         if source is None or inputs[source] != name
     }
-    why = "is trained, so only the optimizer may change it: use an nnx.Variable that is not trained"
-    faults = [f"{name}: {why}" for name in changed & trained.keys()]
-    why = "an array outside of an nnx.Variable that a step changes: hold it in an nnx.Variable"
-    faults += [f"{name}: {why}" for name in changed.intersection(outside)]
+    why = "is trainable, so only the optimizer may change it: use an nnx.Variable that is not trainable"
+    faults = [f"{name}: {why}" for name in changed & trainable.keys()]
+    why = "an array in no nnx.Variable that a step changes: hold it in an nnx.Variable"
+    faults += [f"{name}: {why}" for name in changed.intersection(bare_arrays)]
     if faults:
         raise ModelStateError(sorted(faults))
     return sorted(changed)
 
 
 def _sources(jaxpr: Any) -> list[int | None]:
-    """For each output the number of the input that it is, unchanged; None when it is computed."""
+    """For each output the index of the input that it is, None if it is computed."""
     known: dict[Any, int | None] = {variable: number for number, variable in enumerate(jaxpr.invars)}
     for equation in jaxpr.eqns:
         inner = equation.params.get("jaxpr")
@@ -104,18 +104,18 @@ def _sources(jaxpr: Any) -> list[int | None]:
 
 
 def _source_of(variable: Any, known: Mapping[Any, int | None]) -> int | None:
-    # A literal is a constant, which cannot be looked up.
+    # A literal is a constant and not hashable.
     return None if isinstance(variable, jax.extend.core.Literal) else known.get(variable)
 
 
 def _attributes(model: nnx.Module) -> dict[str, Any]:
-    """All that a model holds beside its variables and arrays, by name."""
+    """The attributes of a model that are neither variables nor arrays, by name."""
     found = {}
     for path, value in nnx.iter_graph(model):
         internal = any(str(part).startswith(_INTERNAL) for part in path)
         if internal or isinstance(value, nnx.Variable | jax.Array | nnx.Object):
             continue
-        # What can be changed in place is compared with a copy.
+        # A copy of what can be changed in place.
         found[name_of(path)] = copy.deepcopy(value) if isinstance(value, _CONTAINERS) else value
     return found
 
@@ -138,12 +138,12 @@ def _same(before: Any, after: Any) -> bool:
         return type(before) is type(after) and np.array_equal(before, after)
     try:
         return bool(before == after)
-    except Exception:  # noqa: BLE001  # a comparison of somebody else's objects may raise anything
+    except Exception:  # noqa: BLE001  # the comparison of foreign objects may raise anything
         return False
 
 
-def _misfit(name: str, before: Any, now: Any) -> list[str]:
-    """Why a changed value cannot be carried."""
+def _shape_faults(name: str, before: Any, now: Any) -> list[str]:
+    """Why a changed value cannot be carried: its shape or dtype is different."""
     if not isinstance(now, jax.Array) or (now.shape, now.dtype) != (before.shape, before.dtype):
         shown = f"{now.dtype}{list(now.shape)}" if isinstance(now, jax.Array) else type(now).__qualname__
         return [f"{name}: {before.dtype}{list(before.shape)} before a step and {shown} after it: keep shape and type"]
@@ -151,5 +151,5 @@ def _misfit(name: str, before: Any, now: Any) -> list[str]:
 
 
 def strongly_typed(array: jax.Array) -> jax.Array:
-    """`array` as one that does not promote like a Python number: else the next step would be another program."""
+    """`array` without weak type: a weakly typed state would recompile the next step."""
     return jax.lax.convert_element_type(array, array.dtype) if getattr(array, "weak_type", False) else array

@@ -1,4 +1,4 @@
-"""Optimizers: AdamW, and Muon for a model's matrices with AdamW for the rest. Parameters are a dict by name."""
+"""Optimizers: AdamW, and Muon for a model's matrices with AdamW for all else. Parameters are a dict by name."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from optax.contrib import MuonDimensionNumbers, muon
 
 from dispatcher.runtime.configuration import field
 
-# What a matrix inside the model is called; embeddings are tables of vectors, and are not mixed by Muon.
+# The last part of the names of tables of vectors, for which Muon is not meant.
 _TABLES = ("embedding",)
 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """`clip` is the largest norm of all gradients together (null: any); `weight_decay` is times the learning rate.
+    """`clip` is the largest global gradient norm (null: no clipping); `weight_decay` is scaled by the learning rate.
 
-    `b1`, `b2` and `eps` are AdamW's, also where Muon leaves the rest to it. `momentum` is Muon's.
+    `b1`, `b2` and `eps` are AdamW's, also for the parameters that Muon leaves to it. `momentum` is Muon's.
     """
 
     kind: Literal["adamw", "muon"] = field("optimization/optimizer", default="adamw")
@@ -32,10 +32,10 @@ class OptimizerConfig:
 
 
 def make_optimizer(config: OptimizerConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
-    """The optimizer with this learning rate. Only matrices decay: a norm's scale has no reason to be near zero.
+    """The optimizer with this learning rate. Weight decay applies to matrices only, not to norm scales or biases.
 
-    Muon (Jordan 2024) makes the update of each matrix orthogonal; its size is scaled as in Liu et al. 2025
-    (arXiv:2502.16982) to that of AdamW's update, so that one learning rate serves both. Only what it updates decays.
+    Muon (Jordan 2024) orthogonalizes the update of each matrix and scales it as in Liu et al. 2025 (arXiv:2502.16982)
+    to the RMS of AdamW's update, so that one learning rate serves both. It decays only the matrices that it updates.
     """
     if config.kind == "muon":
         update = muon(
@@ -60,9 +60,9 @@ def _matrices(parameters: Mapping[str, Any]) -> dict[str, bool]:
 
 
 def _orthogonal(parameters: Mapping[str, Any]) -> dict[str, MuonDimensionNumbers | None]:
-    return {name: MuonDimensionNumbers() if _is_mixed(name, array) else None for name, array in parameters.items()}
+    return {name: MuonDimensionNumbers() if _uses_muon(name, array) else None for name, array in parameters.items()}
 
 
-def _is_mixed(name: str, array: Any) -> bool:
-    # Where Muon asks a second time, what it does not update has become a placeholder without a shape.
+def _uses_muon(name: str, array: Any) -> bool:
+    # Optax calls this again with placeholders, which have no shape, for parameters that Muon does not update.
     return getattr(array, "ndim", 0) == 2 and name.rsplit("/", 1)[-1] not in _TABLES

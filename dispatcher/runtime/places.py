@@ -1,4 +1,4 @@
-"""Where the fields of dataclasses stand in a job's configuration.
+"""The places of dataclass fields in a job's configuration.
 
     @dataclass(frozen=True)
     class Training:
@@ -6,8 +6,8 @@
         steps: int = field("training/steps")            # required
         clip: float | None = field("training/clip", default=None)
 
-Several dataclasses share one configuration; where two of them place a field alike they share the value, which must
-suit both. A field that is itself a dataclass contributes its own places, below its place if it has one.
+Several dataclasses share one configuration: two fields with the same place share a value, which must have both types.
+A field that is itself a dataclass contributes its own places, below its place if it has one.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from typing import Any, Final
 from dispatcher.errors import nearest
 from dispatcher.runtime.value_types import expected, plain
 
-# Stands in a written configuration where somebody has to say a value, as `...` does in a training template.
+# Marks a required value in a configuration file, as `...` does in a training template.
 REQUIRED: Final = "..."
 
-# What a configuration file says beside the configuration.
+# Keys of a job file that are not part of the configuration.
 RESERVED: Final = ("job", "request")
 
 _KEY: Final = "dispatcher place"
-_WAS: Final = "dispatcher places before"
+_RENAMED_FROM: Final = "dispatcher former places"
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
 @dataclass(frozen=True)
 class Place:
-    """One value of a configuration: its dotted path, the types that it must suit, and its default in YAML's terms.
+    """One value of a configuration: its dotted path, the types that it must have, and its default as in YAML.
 
-    `was` are dotted paths at which it stood earlier.
+    `renamed_from` are its former dotted paths.
     """
 
     path: str
     kinds: tuple[Any, ...]
     default: Any
-    was: tuple[str, ...] = ()
+    renamed_from: tuple[str, ...] = ()
 
     @property
     def required(self) -> bool:
@@ -53,7 +53,7 @@ class Place:
 
     @property
     def expected(self) -> str:
-        # A path and "a path or null" together are a path.
+        # "a path" and "a path or null" together mean a path.
         kinds = [kind for kind in self.kinds if not any(narrow in typing.get_args(kind) for narrow in self.kinds)]
         return " and ".join(dict.fromkeys(map(expected, kinds)))
 
@@ -63,57 +63,57 @@ def field(
     *,
     default: Any = MISSING,
     default_factory: Callable[[], Any] | Any = MISSING,
-    was: str | Sequence[str] = (),
+    renamed_from: str | Sequence[str] = (),
     **options: Any,
 ) -> Any:
-    """A dataclass field that stands at `place` (`training/lr`) in the configuration; without a default it is required.
+    """A dataclass field with the place `place` (`training/lr`) in the configuration; required without a default.
 
-    `was` is the place that it had earlier (or several): configurations that were written then are still read.
-    `options` are those of `dataclasses.field`. The constructor takes it by name only, unless `kw_only=False`.
+    `renamed_from` is its former place, or several: older configurations can still be read. `options` are those of
+    `dataclasses.field`. The field is keyword-only unless `kw_only=False`.
     """
     # So that required fields may follow those with a default, also in a subclass.
     options.setdefault("kw_only", True)
-    earlier = tuple(_words(each) for each in ((was,) if isinstance(was, str) else was))
-    metadata = {**options.pop("metadata", {}), _KEY: _words(place), _WAS: earlier}
+    earlier = tuple(_words(each) for each in ((renamed_from,) if isinstance(renamed_from, str) else renamed_from))
+    metadata = {**options.pop("metadata", {}), _KEY: _words(place), _RENAMED_FROM: earlier}
     return dataclasses.field(default=default, default_factory=default_factory, metadata=metadata, **options)
 
 
 @lru_cache(maxsize=256)
 def layout(*classes: type) -> Mapping[str, Place]:
-    """Every place that `classes` have, in their order; TypeError for dataclasses that cannot share a configuration.
+    """All places of `classes`, in order; TypeError for dataclasses that cannot share a configuration.
 
-    Where defaults differ nobody knows which is meant: then the value is required.
+    A place whose fields have different defaults is required.
     """
     found: dict[str, Place] = {}
     for cls in classes:
-        for path, kind, default, was in _fields(cls, ()):
+        for path, kind, default, former in _fields(cls, ()):
             dotted = ".".join(path)
             before = found.get(dotted)
             if path[0] in RESERVED:
                 raise TypeError(
-                    f"{cls.__qualname__}: no field can stand at {dotted!r}: {path[0]!r} is a word of the file"
+                    f"{cls.__qualname__}: {dotted!r} cannot be a place: {path[0]!r} is a reserved key of job files"
                 )
             if before is None:
-                found[dotted] = Place(dotted, (kind,), default, was)
+                found[dotted] = Place(dotted, (kind,), default, former)
             else:
                 kinds = before.kinds if kind in before.kinds else (*before.kinds, kind)
                 same = before.default == default and type(before.default) is type(default)
-                earlier = tuple(dict.fromkeys((*before.was, *was)))
+                earlier = tuple(dict.fromkeys((*before.renamed_from, *former)))
                 found[dotted] = Place(dotted, kinds, default if same else REQUIRED, earlier)
     for above in found:
         inside = next((other for other in found if other.startswith(f"{above}.")), None)
         if inside:
-            raise TypeError(f"{above!r} is the place of a value, so {inside!r} cannot stand below it")
+            raise TypeError(f"{above!r} is the place of a value, so {inside!r} cannot be below it")
     for place in found.values():
-        if taken := [each for each in place.was if each in found]:
-            raise TypeError(f"{place.path!r} says that it was {taken[0]!r}, which is the place of another field")
+        if taken := [each for each in place.renamed_from if each in found]:
+            raise TypeError(f"{place.path!r} is renamed from {taken[0]!r}, which is the place of another field")
     return found
 
 
 def places_of(cls: type) -> Iterator[tuple[dataclasses.Field[Any], tuple[str, ...] | None, Any]]:
-    """The fields of a dataclass that its constructor takes, each with its place, if it has one, and its type."""
+    """The constructor's fields of a dataclass, each with its place (or None) and its type."""
     if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
-        raise TypeError(f"{cls!r} is no dataclass: a job's config() returns dataclasses, not instances")
+        raise TypeError(f"{cls!r} is not a dataclass: config() of a job returns dataclasses, not instances")
     try:
         hints = typing.get_type_hints(cls)
     except NameError as error:
@@ -129,7 +129,7 @@ def is_group(kind: Any) -> bool:
 
 
 def nearest_path(path: str, known: Iterable[str]) -> str:
-    """As `errors.nearest`, for dotted paths: first a like key in the same group, then the same key elsewhere."""
+    """As `errors.nearest`, for dotted paths: a similar key of the same group, else the same key of another group."""
     group, _, key = path.rpartition(".")
     paths = list(known)
     beside = {other.rpartition(".")[2]: other for other in paths if other.rpartition(".")[0] == group}
@@ -137,7 +137,7 @@ def nearest_path(path: str, known: Iterable[str]) -> str:
     like = like or [other for other in paths if other.rpartition(".")[2] == key]
     if like:
         return f" (did you mean {like[0]!r}?)"
-    # Paths of one group are all alike: none is nearer than the others.
+    # All paths of a group resemble each other: list its keys instead.
     return nearest("", beside.values()) if beside else nearest(path, paths)
 
 
@@ -145,7 +145,7 @@ def _words(place: str) -> tuple[str, ...]:
     words = tuple(place.split("/"))
     for word in words:
         if not _WORD.fullmatch(word):
-            raise TypeError(f"field({place!r}): {word!r} is no name: letters, digits, '_' and '-', as in 'training/lr'")
+            raise TypeError(f"field({place!r}): {word!r}: expected letters, digits, '_' and '-', as in 'training/lr'")
     return words
 
 
@@ -158,8 +158,8 @@ def _fields(cls: type, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
                 expected(kind)
             except TypeError as error:
                 raise TypeError(f"{cls.__qualname__}.{member.name}: {error}") from None
-            was = tuple(".".join(above + each) for each in member.metadata[_WAS])
-            yield above + place, kind, _default(member), was
+            former = tuple(".".join(above + each) for each in member.metadata[_RENAMED_FROM])
+            yield above + place, kind, _default(member), former
         elif member.default is MISSING and member.default_factory is MISSING:
             where = f"field({'/'.join([*above, member.name])!r})"
             raise TypeError(f"{cls.__qualname__}.{member.name} has neither a place nor a default: write {where}")

@@ -1,14 +1,14 @@
-"""Told to leave: finish the step, save, and exit with 75 in time.
+"""Preemption: on a signal finish the step, save, and exit with 75 in time.
 
-SIGTERM says so, and so do the early warnings of schedulers, SIGUSR1 (SLURM's `--signal=USR1@60`, LSF) and SIGUSR2
-(Grid Engine, HTCondor), which come some time before a SIGTERM. A second SIGTERM means at once.
+The signals are SIGTERM and the early warnings of schedulers, which precede a SIGTERM: SIGUSR1 (SLURM's
+`--signal=USR1@60`, LSF) and SIGUSR2 (Grid Engine, HTCondor). A second SIGTERM exits at once.
 
-As long as there is nothing to save, a signal ends what is going on, as Ctrl-C does, but with 75. From `hold` on it is
-a request that the training loop looks at.
+As long as there is nothing to save, a signal interrupts the job as Ctrl-C does, but with exit status 75. After
+`defer_exit` it only sets `requested`, which the training loop checks.
 
-Signals are noticed by a thread of their own, through the file descriptor that the C handler writes to: Python's
-handlers wait until the main thread runs Python again, which it may never do while it waits for a device or for another
-process that is gone. A handler that somebody else has put in the place of ours counts instead of it.
+A thread receives the signals, through the file descriptor that the C handler writes to: Python's handlers wait until
+the main thread runs Python again, which may never happen while it waits for a device or for a process that is gone. If
+other code has replaced a handler, the signal is left to that handler.
 """
 
 from __future__ import annotations
@@ -28,62 +28,62 @@ from typing import Any, Final, Self
 from dispatcher import contract
 
 # SIGUSR1 and SIGUSR2 are early warnings.
-_HEARD: Final = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-BOUND_S: Final = 60.0
-# Who signals a process group that a wrapper also leads signals the job twice: that is one wish, not two.
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+SAVE_TIMEOUT_S: Final = 60.0
+# A signal to a process group whose leading wrapper passes it on arrives twice, and counts once.
 REPEAT_S: Final = 1.0
-# Of the time from TERM to KILL; what is killed by the wrapper counts as failed, not as preempted.
-_OF_GRACE: Final = 0.8
+# Fraction of the time from TERM to KILL: a job that the wrapper kills counts as failed, not as preempted.
+_GRACE_FRACTION: Final = 0.8
 
 _CLOSE: Final = 0
-_at_work: Final[list[Preemption]] = []
+_active: Final[list[Preemption]] = []
 _log = logging.getLogger(__name__)
 
 
 class Preemption:
-    """Whether this process was told to leave. Some seconds after that it leaves, whatever it is doing.
+    """Whether this process was preempted. Some seconds after a signal it exits, whatever it is doing.
 
         with Preemption() as preemption:
             prepare()
-            preemption.hold(bound_s=60)
+            preemption.defer_exit(timeout_s=60)
             while not preemption.requested:
                 ...
 
-    To be entered in the main thread; in another one, as under some notebooks, it notices nothing. `leave` is what ends
-    the process without further ado; it is given the exit status.
+    Enter it in the main thread; in another one, as under some notebooks, it ignores signals. `exit_process` ends the
+    process at once with an exit status.
     """
 
-    def __init__(self, *, leave: Callable[[int], Any] = os._exit) -> None:
-        self._bound_s = _within_grace(BOUND_S)
-        self._leave = leave
-        self._holding = False
+    def __init__(self, *, exit_process: Callable[[int], Any] = os._exit) -> None:
+        self._timeout_s = _within_grace(SAVE_TIMEOUT_S)
+        self._exit_process = exit_process
+        self._deferring = False
         self._interrupted = False
-        # Signals that came to our handler: it may be gone again before the watching thread hears of them.
+        # Signals that our handler got: it may be uninstalled before the thread reads them.
         self._handled: set[int] = set()
         self._requested = threading.Event()
         self._restore = contextlib.ExitStack()
 
     @property
     def requested(self) -> bool:
-        """Whether it is time to save and leave."""
+        """Whether it is time to save and exit."""
         return self._requested.is_set()
 
     @property
-    def holding(self) -> bool:
-        """Whether something is saved before leaving."""
-        return self._holding
+    def exit_deferred(self) -> bool:
+        """Whether a signal waits for the job to save."""
+        return self._deferring
 
-    def hold(self, bound_s: float) -> None:
-        """From now on go on when told to leave, for at most `bound_s` seconds: there is something to save first."""
-        # A timer cannot wait longer, and would end with an error instead.
-        bound_s = min(bound_s, threading.TIMEOUT_MAX)
-        self._bound_s = _within_grace(bound_s)
-        if self._bound_s < bound_s:
+    def defer_exit(self, timeout_s: float) -> None:
+        """From now on let the job run for at most `timeout_s` seconds after a signal, so that it can save."""
+        # A timer with a longer interval raises an error.
+        timeout_s = min(timeout_s, threading.TIMEOUT_MAX)
+        self._timeout_s = _within_grace(timeout_s)
+        if self._timeout_s < timeout_s:
             _log.warning(
                 "a preemption has %g s to save, not %g: kill_grace in dispatcher.yaml is %s s",
-                *(self._bound_s, bound_s, os.environ[contract.KILL_GRACE]),
+                *(self._timeout_s, timeout_s, os.environ[contract.KILL_GRACE]),
             )
-        self._holding = True
+        self._deferring = True
 
     def __enter__(self) -> Self:
         if threading.current_thread() is not threading.main_thread():
@@ -94,12 +94,12 @@ class Preemption:
         self._restore.callback(os.close, read)
         watcher = threading.Thread(target=self._watch, args=(read,), name="preemption", daemon=True)
         watcher.start()
-        # In this order at the end: signals as they were, then the thread, then the pipe.
+        # On exit, in reverse order: restore the signals, end the thread, close the pipe.
         self._restore.callback(watcher.join)
         self._restore.callback(os.close, write)
         self._restore.callback(os.write, write, bytes([_CLOSE]))
         self._restore.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(write, warn_on_full_buffer=False))
-        for number in _HEARD:
+        for number in _SIGNALS:
             self._restore.callback(signal.signal, number, signal.signal(number, self._handle))
         return self
 
@@ -109,48 +109,48 @@ class Preemption:
         self._restore.close()
         if self._interrupted and error is not None:
             if not isinstance(error, SystemExit):
-                # What came upon the signal on its way out, a wrapper of JAX around it for one.
+                # An error that replaced the SystemExit on its way out, such as a wrapper that JAX raises around it.
                 traceback.print_exception(error)
             for stream in (sys.stdout, sys.stderr):
                 with contextlib.suppress(OSError, ValueError, AttributeError):
                     stream.flush()
-            # Not by way of the interpreter's end: it would free the frames of JAX in which the signal came after the
-            # modules that they need, and that is a segmentation fault.
-            self._leave(contract.EXIT_PREEMPTED)
+            # Not through the interpreter's shutdown, which would free the interrupted frames of JAX after the modules
+            # that they need: a segmentation fault.
+            self._exit_process(contract.EXIT_PREEMPTED)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        """In the main thread, when it runs Python next."""
+        """The Python signal handler, in the main thread."""
         self._handled.add(number)
-        if not self._holding and not self._interrupted:
-            # Once: what tidies up on the way out is not interrupted again.
+        if not self._deferring and not self._interrupted:
+            # Only once: do not interrupt the cleanup on the way out.
             self._interrupted = True
             raise SystemExit(contract.EXIT_PREEMPTED)
 
     def _watch(self, pipe: int) -> None:
-        """In its own thread: note the first wish, end the process on the second or when time is over."""
+        """The thread: note the first signal, exit on the second SIGTERM or at the timeout."""
         last_term_s: float | None = None
         while (number := os.read(pipe, 1)[0]) != _CLOSE:
-            if number not in _HEARD or not (number in self._handled or signal.getsignal(number) == self._handle):
+            if number not in _SIGNALS or not (number in self._handled or signal.getsignal(number) == self._handle):
                 continue
             if number == signal.SIGTERM:
                 now_s = time.monotonic()
                 if last_term_s is not None and now_s - last_term_s > REPEAT_S:
-                    self._say("a second SIGTERM: leaving at once, without saving")
-                    self._leave(contract.EXIT_PREEMPTED)
+                    self._say("second SIGTERM: exiting at once, without saving")
+                    self._exit_process(contract.EXIT_PREEMPTED)
                 last_term_s = now_s if last_term_s is None else last_term_s
             if not self._requested.is_set():
                 name = signal.Signals(number).name
-                what = "finishing the step, saving, leaving" if self._holding else "nothing to save, leaving"
-                self._say(f"{name}: {what} within {self._bound_s:g} s")
+                what = "finishing the step, saving, exiting" if self._deferring else "nothing to save, exiting"
+                self._say(f"{name}: {what} within {self._timeout_s:g} s")
                 self._requested.set()
-                # Goes on when this watch has ended: what comes after the block has no more time than the block.
-                deadline = threading.Timer(self._bound_s, self._give_up)
+                # It also bounds what runs after the block, so __exit__ does not cancel it.
+                deadline = threading.Timer(self._timeout_s, self._give_up)
                 deadline.daemon = True
                 deadline.start()
 
     def _give_up(self) -> None:
-        self._say(f"not done within {self._bound_s:g} s: leaving; the last checkpoint that was committed counts")
-        self._leave(contract.EXIT_PREEMPTED)
+        self._say(f"not saved within {self._timeout_s:g} s: exiting; the last committed checkpoint counts")
+        self._exit_process(contract.EXIT_PREEMPTED)
 
     def _say(self, what: str) -> None:
         # Not through logging, whose locks the main thread may hold.
@@ -160,31 +160,31 @@ class Preemption:
 
 @contextlib.contextmanager
 def watch() -> Iterator[Preemption]:
-    """Notice signals in the block, with the Preemption that is at work where one job runs another."""
-    if _at_work:
-        # One of its own would end the process while the outer job has something to save.
-        yield _at_work[-1]
+    """Handle signals in the block; a job that runs inside another one shares its Preemption."""
+    if _active:
+        # Its own would end the process although the outer job has something to save.
+        yield _active[-1]
         return
     with Preemption() as preemption:
-        _at_work.append(preemption)
+        _active.append(preemption)
         try:
             yield preemption
         finally:
-            _at_work.remove(preemption)
+            _active.remove(preemption)
 
 
-def _within_grace(bound_s: float) -> float:
-    """`bound_s`, or less where the wrapper kills sooner."""
+def _within_grace(timeout_s: float) -> float:
+    """`timeout_s`, or less if the wrapper kills sooner."""
     grace = os.environ.get(contract.KILL_GRACE, "")
-    return min(bound_s, _OF_GRACE * int(grace)) if grace.isdigit() else bound_s
+    return min(timeout_s, _GRACE_FRACTION * int(grace)) if grace.isdigit() else timeout_s
 
 
-# A forked child writes into the same pipe: what ends a worker would be taken for a wish to this process. So whoever
-# forks has the signals wait until the child's are its own affair.
+# A forked child inherits the pipe, so a signal to a worker would look like one to this process. Signals are blocked
+# around a fork until the child has its own handlers.
 
 
 def _before_fork() -> None:
-    _masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
+    _masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
 
 def _in_parent() -> None:
@@ -192,7 +192,7 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
-    for number in _HEARD:
+    for number in _SIGNALS:
         if isinstance(getattr(signal.getsignal(number), "__self__", None), Preemption):
             signal.set_wakeup_fd(-1)
             signal.signal(number, signal.SIG_DFL)

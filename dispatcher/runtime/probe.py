@@ -1,4 +1,4 @@
-"""One try of a batch size in a process of its own: `python -m dispatcher.runtime.probe`, the job on its input."""
+"""Try a batch size in a process of its own: `python -m dispatcher.runtime.probe`, with the job as JSON on its input."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from dispatcher.errors import BatchSizeError
-from dispatcher.runtime.batch_size import Outcome
+from dispatcher.runtime.batch_size import ProbeResult
 
-# What a device, a compiler or a kernel says when it has no more memory. INTERNAL is how some drivers say so.
+# Errors of devices, compilers and the kernel that are out of memory. Some drivers report it as INTERNAL.
 TOO_LARGE: Final = re.compile(
     r"RESOURCE_EXHAUSTED|JaxRuntimeError: INTERNAL|[Oo]ut of memory|std::bad_alloc|MemoryError|Cannot allocate memory"
 )
-# The kernel's own answer to a process that has taken too much.
+# The kernel's out-of-memory killer.
 _KILLED: Final = (-signal.SIGKILL, 128 + signal.SIGKILL)
 _SHOWN_LINES: Final = 15
 
@@ -37,17 +37,18 @@ class JobProbe:
     cls: type[Any]
     config: Mapping[str, Any]
     tensor_shards: int
-    # Rows that a device is given for one update: fewer at once mean that gradients are summed up, which takes memory.
+    # A device's rows of one update. With fewer at once gradients are accumulated, which takes memory.
     share: int
-    # What the job reads: the directory of its data, and the directory or URL of the checkpoints.
+    # Where the job reads: the directory of its data, and the directory or URL of the checkpoints.
     data: str
     checkpoints: str
 
-    def __call__(self, rows: int, limit_s: float) -> Outcome:
-        """Run two updates with `rows` rows per device; BatchSizeError when they fail for another reason than size."""
+    def __call__(self, rows: int, timeout_s: float) -> ProbeResult:
+        """Make two updates with `rows` rows per device; BatchSizeError when they fail, but not for lack of memory."""
         began_s = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="probe-") as folder:
-            words = {**self._words(), "rows": rows, "parts": 1 if rows >= self.share else 2, "folder": folder}
+            steps = 1 if rows >= self.share else 2
+            request = {**self._request(), "rows": rows, "accumulation_steps": steps, "folder": folder}
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "dispatcher.runtime.probe"],
                 stdin=subprocess.PIPE,
@@ -58,16 +59,16 @@ class JobProbe:
                 errors="replace",
             )
             try:
-                _, said = process.communicate(json.dumps(words), timeout=limit_s)
+                _, stderr = process.communicate(json.dumps(request), timeout=timeout_s)
             except subprocess.TimeoutExpired:
-                return Outcome(False, time.monotonic() - began_s, f"not ready after {limit_s:.0f} s")
+                return ProbeResult(False, time.monotonic() - began_s, f"not finished after {timeout_s:.0f} s")
             finally:
-                # Also when this process is told to end meanwhile: nothing may go on using the device.
+                # Also when this process is interrupted: no probe may keep using the device.
                 process.kill()
                 process.wait()
-        return _outcome(process.returncode, said, time.monotonic() - began_s, rows)
+        return _result(process.returncode, stderr, time.monotonic() - began_s, rows)
 
-    def _words(self) -> dict[str, Any]:
+    def _request(self) -> dict[str, Any]:
         module = sys.modules[self.cls.__module__]
         return {
             "module": self.cls.__module__,
@@ -81,31 +82,33 @@ class JobProbe:
         }
 
 
-def _outcome(code: int, said: str, seconds: float, rows: int) -> Outcome:
+def _result(code: int, stderr: str, seconds: float, rows: int) -> ProbeResult:
     if code == 0:
-        return Outcome(True, seconds)
-    matching = next((line.strip() for line in said.splitlines() if TOO_LARGE.search(line)), None)
+        return ProbeResult(True, seconds)
+    matching = next((line.strip() for line in stderr.splitlines() if TOO_LARGE.search(line)), None)
     if matching is not None or code in _KILLED:
-        return Outcome(False, seconds, (matching or "killed by the kernel")[:200])
-    shown = "\n".join(said.rstrip().splitlines()[-_SHOWN_LINES:])
-    raise BatchSizeError(f"the probe of batch size {rows} failed with {code}, and not for its size:\n{shown}")
+        return ProbeResult(False, seconds, (matching or "killed by the kernel")[:200])
+    shown = "\n".join(stderr.rstrip().splitlines()[-_SHOWN_LINES:])
+    raise BatchSizeError(
+        f"the probe of batch size {rows} failed with exit status {code}, not for lack of memory:\n{shown}"
+    )
 
 
 def _environment() -> dict[str, str]:
-    """Without what makes a process part of the attempt or of a group of processes, and silent."""
+    """The environment without the variables that make a process part of an attempt or of a distributed job."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("DISPATCHER_", "SLURM_", "VC_"))}
     return {**kept, "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
-def _find_class(words: Mapping[str, Any]) -> Any:
-    sys.path[:] = words["path"]
-    name, file = words["module"], words["file"]
+def _find_class(request: Mapping[str, Any]) -> Any:
+    sys.path[:] = request["path"]
+    name, file = request["module"], request["file"]
     module = None
     if name != "__main__":
         with contextlib.suppress(ModuleNotFoundError):
             module = importlib.import_module(name)
     if module is None:
-        # A script, or a file that was imported under a name of its own. Not as __main__: it must not run.
+        # A script, or a file that is not on sys.path. Not as __main__: the script must not run.
         alias = "__probed__" if name == "__main__" else name
         spec = importlib.util.spec_from_file_location(alias, file)
         assert spec is not None and spec.loader is not None, f"{file}: cannot be imported"
@@ -113,25 +116,25 @@ def _find_class(words: Mapping[str, Any]) -> Any:
         sys.modules[alias] = module
         spec.loader.exec_module(module)
     found: Any = module
-    for part in words["class"].split("."):
+    for part in request["class"].split("."):
         found = getattr(found, part)
     return found
 
 
 def main() -> None:
-    """Try the batch size that the standard input says; the exit status is 0 when it fits."""
-    words = json.load(sys.stdin)
-    cls = _find_class(words)
+    """Try the batch size on the standard input; the exit status is 0 when it fits."""
+    request = json.load(sys.stdin)
+    cls = _find_class(request)
 
     from dispatcher.runtime.configuration import configuration
     from dispatcher.runtime.execution import local
 
-    spec = local(words["folder"], "probe", tensor_shards=words["tensor_shards"])
-    # Its files go nowhere, but what it reads is where the job has it.
-    cluster = replace(spec.hardware.cluster, data=Path(words["data"]), checkpoints=words["checkpoints"])
-    with configuration(words["config"]):
+    spec = local(request["folder"], "probe", tensor_shards=request["tensor_shards"])
+    # It writes to a temporary directory, but reads the job's own data and checkpoints.
+    cluster = replace(spec.hardware.cluster, data=Path(request["data"]), checkpoints=request["checkpoints"])
+    with configuration(request["config"]):
         job = cls(replace(spec, hardware=replace(spec.hardware, cluster=cluster)))
-    job.try_portions(words["rows"], words["parts"])
+    job.probe_batch_size(request["rows"], request["accumulation_steps"])
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 from dispatcher.runtime.quick import quick
 
 with quick("gpt/train/pretrain", "first-try", out_path="runs") as j:
-    j.config.training.lr = 1e-4                   # checked here and now
-    j.restore("default/default/base/best")        # optional: go on from a checkpoint
+    j.config.training.lr = 1e-4                   # checked on assignment
+    j.restore("default/default/base/best")        # optional: start from a checkpoint
     j()
     j.save("config.yaml", chip="h100", n_chips=8)
 """
@@ -27,9 +27,9 @@ from dispatcher.runtime.registry import find_job, import_jobs, key_of
 
 
 class QuickJob:
-    """A job that is being set up: assign to `config`, then call it.
+    """A job in a notebook: assign to `config`, then call it.
 
-    The job itself is made once, by `create` or by the first call; what is assigned afterwards no longer reaches it.
+    The job itself is made once, by `create` or by the first call; later assignments do not change it.
     """
 
     def __init__(
@@ -42,13 +42,13 @@ class QuickJob:
         self._job: BasicJob[Any] | None = None
 
     def restore(self, rel_path: str) -> None:
-        """Go on from this checkpoint, a path below the checkpoints; what was not assigned here is taken from it."""
+        """Start from this checkpoint, a path below the checkpoints; it also provides all settings not assigned here."""
         if self._job is not None:
-            raise UsageError(f"{rel_path}: the job is made already; restore before it is called")
+            raise UsageError(f"{rel_path}: the job already exists: call restore() before create() or the first call")
         self._restore = rel_path
 
     def create(self, *, tensor_shards: int = 1) -> BasicJob[Any]:
-        """The job, made once; ConfigError lists every value that is missing."""
+        """The job; made on the first call. ConfigError lists every missing value."""
         if self._job is None:
             spec = local(*self._where, tensor_shards=tensor_shards)
             self._job = make_job(self.cls, spec, assigned(self.config), restore=self._restore)
@@ -65,12 +65,10 @@ class QuickJob:
         n_chips: int | None = None,
         n_shards: int | None = None,
     ) -> Path:
-        """Write key, configuration and the hardware asked for to `path`, for `dispatcher job run`; the path."""
+        """Write key, configuration and requested hardware to `path`, for `dispatcher job run`; returns the path."""
         key = key_of(self.cls)
         if key is None:
-            raise UsageError(
-                f"{self.cls.__qualname__} has no key under which it could be found again: give it @job(key)"
-            )
+            raise UsageError(f"{self.cls.__qualname__} has no key: decorate it with @job(key)")
         check(self.config, *self.cls.config_classes(), complete=False)
         request = Request(chip=chip, min_chips=n_chips, tensor_shards=n_shards)
         target = Path(path)
@@ -87,9 +85,9 @@ def quick(
     project: str | None = None,
     group: str | None = None,
 ) -> Iterator[QuickJob]:
-    """A QuickJob of the class `job`, or of the class with that key, whose configuration is in force in the block.
+    """A QuickJob of the class `job` (or of the class with that key); its configuration is in force in the block.
 
-    Its files go below `out_path`, by default the `runs` of the workspace.
+    Its files are below `out_path`, by default `runs` in the workspace.
     """
     if isinstance(job, str):
         import_jobs(workspace_root())

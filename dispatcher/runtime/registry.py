@@ -1,13 +1,13 @@
-"""Jobs by their keys: `@job("gpt/train/pretrain")` names a class, `find_job` finds it again.
+"""Job classes by key: `@job("gpt/train/pretrain")` registers a class, `find_job` returns it.
 
-Where jobs come from, in this order:
+Jobs come from:
 
-- the package's own, each imported when its key is asked for (`_SHIPPED`);
-- every Python file in the workspace's `jobs/` folder, imported as `jobs.<name>` so that one may import another; files
-  that begin with `_` or `.` only when another imports them;
-- whatever `--import` on the command line, or `import` in a matrix entry, names: a module, or a file that ends in .py.
+- the package itself; a module is imported when its key is requested (`_SHIPPED`);
+- every Python file in the workspace's `jobs/` folder, imported as `jobs.<name>`, so that files can import each other;
+  files whose name begins with `_` or `.` are helpers, and only imported by others;
+- the modules and .py files that `--import` on the command line or `import` in a matrix entry names.
 
-A file that cannot be imported stops only those who ask for a job that nothing else has.
+A file that cannot be imported is an error only for jobs that are found nowhere else.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ _KEY: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9
 _log = logging.getLogger(__name__)
 
 _registered: dict[str, type] = {}
-# Imports that failed, as lines for whoever does not find a job.
+# Messages of failed imports, for the error about a missing job.
 _failures: dict[str, str] = {}
 
 
 def job(key: str) -> Callable[[J], J]:
-    """Register a class under `key`: words with `/` between, such as `gpt/train/pretrain`.
+    """Register a class under `key`: words separated by `/`, such as `gpt/train/pretrain`.
 
-    The same class again (a notebook's cell run twice, a module reloaded) takes the place of the old one; another class
-    under a key that is taken is a TypeError.
+    The same class again (a notebook cell run twice, a reloaded module) replaces the old one; another class with the
+    same key is a TypeError.
     """
     if not _KEY.fullmatch(key):
         raise TypeError(
@@ -58,10 +58,10 @@ def job(key: str) -> Callable[[J], J]:
 
     def register(cls: J) -> J:
         before = _registered.get(key)
-        taken = before is not None and name_of(before) != name_of(cls)
-        if taken or cls.__module__ != _SHIPPED.get(key, cls.__module__):
+        is_other = before is not None and name_of(before) != name_of(cls)
+        if is_other or cls.__module__ != _SHIPPED.get(key, cls.__module__):
             owner = name_of(before) if before is not None else f"a job in {_SHIPPED[key]}"
-            raise TypeError(f"@job({key!r}) on {name_of(cls)}: the key is that of {owner}; choose another")
+            raise TypeError(f"@job({key!r}) on {name_of(cls)}: the key belongs to {owner}: choose another")
         _registered[key] = cls
         return cls
 
@@ -69,7 +69,7 @@ def job(key: str) -> Callable[[J], J]:
 
 
 def find_job(key: str) -> Any:
-    """The class registered under `key`; UsageError lists the nearest key and the files that could not be imported."""
+    """The class registered under `key`; UsageError with the nearest key and the files that could not be imported."""
     if key not in _registered and key in _SHIPPED:
         importlib.import_module(_SHIPPED[key])
     if key in _registered:
@@ -81,12 +81,12 @@ def find_job(key: str) -> Any:
 
 
 def job_keys() -> list[str]:
-    """Every key that is known, in alphabetical order."""
+    """All known keys, in alphabetical order."""
     return sorted({*_registered, *_SHIPPED})
 
 
 def summary(key: str) -> str:
-    """The first line that the job says of itself. The package's own are read, not imported, which would take JAX."""
+    """The first line of a job's docstring. The package's own jobs are parsed, not imported: that would load JAX."""
     if key in _registered or key not in _SHIPPED:
         text = find_job(key).__doc__
     else:
@@ -102,18 +102,18 @@ def summary(key: str) -> str:
 
 
 def key_of(cls: type) -> str | None:
-    """The key under which `cls` is registered; None when it is not."""
+    """The key of `cls`; None if it is not registered."""
     return next((key for key, known in _registered.items() if known is cls), None)
 
 
 def import_jobs(root: Path, names: Iterable[str] = ()) -> list[str]:
-    """Import the workspace's `jobs/*.py` and the modules or files `names`; one line for each that cannot be imported.
+    """Import the workspace's `jobs/*.py` and the modules or files `names`; one message per failed import of a job file.
 
-    What `names` says must be there: an import of it that fails is a UsageError.
+    A failed import of one of `names` is a UsageError.
     """
     root = root.absolute()
     if str(root) not in sys.path:
-        # Last, so that nothing in a workspace stands in for a library.
+        # Last, so that no file of a workspace shadows a library.
         sys.path.append(str(root))
     for name in names:
         problem = _try(lambda name=name: _import_named(name), name)  # type: ignore[misc]
@@ -142,10 +142,10 @@ def _import_file(name: str, path: Path) -> None:
     if known is not None:
         place = getattr(known, "__file__", None)
         if place is None or Path(place).resolve() != path.resolve():
-            raise ImportError(f"a module {name} is there already ({place}); give the file another name")
+            raise ImportError(f"the module {name} already exists ({place}): rename the file")
         return
     if not path.is_file():
-        raise ImportError("there is no such file")
+        raise ImportError("no such file")
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -158,10 +158,10 @@ def _import_file(name: str, path: Path) -> None:
 
 
 def _try(load: Callable[[], None], what: str) -> str:
-    """Run an import; the line that says why it failed, or nothing."""
+    """Run an import; the message of its failure, empty if it succeeds."""
     try:
         load()
-    except Exception as error:  # noqa: BLE001  # the code is somebody else's and may raise anything; it is reported
+    except Exception as error:  # noqa: BLE001  # a user's module may raise anything; it is reported
         line = ""
         trace = error.__traceback__
         while trace is not None:
@@ -175,5 +175,5 @@ def _try(load: Callable[[], None], what: str) -> str:
 
 
 def name_of(cls: type) -> str:
-    """The module of a class and its name there."""
+    """The fully qualified name of a class."""
     return f"{cls.__module__}.{cls.__qualname__}"

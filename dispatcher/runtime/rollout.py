@@ -1,4 +1,4 @@
-"""Tokens that follow a prompt, one after another: rows padded on the left, a cache, one compiled program."""
+"""Autoregressive generation: rows padded on the left, a KV cache, one compiled loop."""
 
 from __future__ import annotations
 
@@ -12,74 +12,76 @@ from numpy.typing import NDArray
 
 
 class Prompts(NamedTuple):
-    """Rows padded on the left: tokens and segments are int32[rows, length], padding has segment 0."""
+    """Rows padded on the left: both int32[batch, seq_len]; the segment id of padding is 0."""
 
     tokens: NDArray[np.int32]
-    segments: NDArray[np.int32]
+    segment_ids: NDArray[np.int32]
 
 
 class Rollout(NamedTuple):
-    """`tokens` int32[rows, new] that follow the prompts; from `lengths` int32[rows] on they mean nothing."""
+    """The generated `tokens` int32[batch, max_new_tokens]; only the first `lengths` int32[batch] of a row are valid."""
 
     tokens: jax.Array
     lengths: jax.Array
 
 
-def pad_left(texts: Sequence[Sequence[int]], *, rows: int = 0, length: int = 0, blank: int = 0) -> Prompts:
-    """`texts` as rows that end together, at least so many rows and so long; ValueError for an empty text."""
+def pad_left(texts: Sequence[Sequence[int]], *, rows: int = 0, seq_len: int = 0, pad_token: int = 0) -> Prompts:
+    """Pad `texts` on the left to one length, to at least `rows` by `seq_len`; ValueError for an empty text."""
     empty = [number for number, text in enumerate(texts) if len(text) == 0]
     if empty:
-        raise ValueError(f"text {empty[0]} is empty: a model needs at least one token to go on from")
-    width = max([length, *map(len, texts)])
-    tokens = np.full((max(rows, len(texts)), width), blank, np.int32)
-    segments = np.zeros_like(tokens)
+        raise ValueError(f"text {empty[0]} is empty: a model needs at least one token")
+    seq_len = max([seq_len, *map(len, texts)])
+    tokens = np.full((max(rows, len(texts)), seq_len), pad_token, np.int32)
+    segment_ids = np.zeros_like(tokens)
     for number, text in enumerate(texts):
-        # A list, because NumPy takes bytes for text.
-        tokens[number, width - len(text) :] = list(text)
-        segments[number, width - len(text) :] = 1
-    return Prompts(tokens, segments)
+        # As a list, because NumPy treats bytes as one string.
+        tokens[number, seq_len - len(text) :] = list(text)
+        segment_ids[number, seq_len - len(text) :] = 1
+    return Prompts(tokens, segment_ids)
 
 
-def roll_out(
-    model: Any, prompts: Any, key: jax.Array, temperature: jax.Array, stop: jax.Array, *, new_tokens: int
+def rollout(
+    model: Any, prompts: Any, key: jax.Array, temperature: jax.Array, stop_token: jax.Array, *, max_new_tokens: int
 ) -> Rollout:
-    """Go on from `prompts` for at most `new_tokens` tokens, until every row has said `stop` (-1: nothing stops it).
+    """Generate after `prompts` until every row has `max_new_tokens` tokens or a `stop_token` (-1: none).
 
-    With `temperature` 0 each token is the likeliest, else it is drawn from softmax(logits / temperature). What is
-    drawn for a row depends on the key, the row's number and the row, not on its neighbours or its padding.
+    With `temperature` 0 greedily, else by sampling from softmax(logits / temperature). The samples of a row depend on
+    the key, the row's index and the row, not on the other rows or the padding.
     """
-    tokens, segments = prompts
-    rows, length = tokens.shape
+    tokens, segment_ids = prompts
+    rows, seq_len = tokens.shape
     keys = jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(rows))
 
-    def choose(logits: jax.Array, number: jax.Array) -> jax.Array:
-        drawn = jax.vmap(lambda key, row: jax.random.categorical(jax.random.fold_in(key, number), row))(
+    def sample(logits: jax.Array, index: jax.Array) -> jax.Array:
+        sampled = jax.vmap(lambda key, row: jax.random.categorical(jax.random.fold_in(key, index), row))(
             keys, logits / jnp.maximum(temperature, 1e-6)
         )
-        return jnp.where(temperature > 0, drawn, jnp.argmax(logits, axis=-1)).astype(jnp.int32)
+        return jnp.where(temperature > 0, sampled, jnp.argmax(logits, axis=-1)).astype(jnp.int32)
 
-    def goes_on(carried: Any) -> jax.Array:
-        number, _, _, _, lengths = carried
-        # A row of padding alone is nobody's.
-        unfinished: jax.Array = (number < new_tokens) & jnp.any((lengths == new_tokens) & (segments[:, -1] > 0))
-        return unfinished
+    def unfinished(carry: Any) -> jax.Array:
+        index, _, _, _, lengths = carry
+        # Rows that are padding alone do not count.
+        running = (lengths == max_new_tokens) & (segment_ids[:, -1] > 0)
+        answer: jax.Array = (index < max_new_tokens) & jnp.any(running)
+        return answer
 
-    def step(carried: Any) -> Any:
-        number, cache, logits, found, lengths = carried
-        token = choose(logits, number)
-        found = jax.lax.dynamic_update_slice(found, token[:, None], (0, number))
-        ended = (token == stop) & (lengths == new_tokens)
-        lengths = jnp.where(ended, number, lengths)
+    def step(carry: Any) -> Any:
+        index, cache, logits, generated, lengths = carry
+        token = sample(logits, index)
+        generated = jax.lax.dynamic_update_slice(generated, token[:, None], (0, index))
+        stopped = (token == stop_token) & (lengths == max_new_tokens)
+        lengths = jnp.where(stopped, index, lengths)
         logits, cache = model.extend(token[:, None], cache)
-        return number + 1, cache, logits[:, -1], found, lengths
+        return index + 1, cache, logits[:, -1], generated, lengths
 
-    logits, cache = model.extend(tokens, model.empty_cache(rows, length + new_tokens), segments=segments)
+    cache = model.init_cache(rows, seq_len + max_new_tokens)
+    logits, cache = model.extend(tokens, cache, segment_ids=segment_ids)
     start = (
         jnp.int32(0),
         cache,
         logits[:, -1],
-        jnp.zeros((rows, new_tokens), jnp.int32),
-        jnp.full(rows, new_tokens, jnp.int32),
+        jnp.zeros((rows, max_new_tokens), jnp.int32),
+        jnp.full(rows, max_new_tokens, jnp.int32),
     )
-    _, _, _, found, lengths = jax.lax.while_loop(goes_on, step, start)
-    return Rollout(found, lengths)
+    _, _, _, generated, lengths = jax.lax.while_loop(unfinished, step, start)
+    return Rollout(generated, lengths)

@@ -1,8 +1,8 @@
-"""One run of a name at a time, where nobody else sees to it: for jobs that are started by hand.
+"""One run per name at a time, for jobs that run outside a dispatcher.
 
-The lock is flock on a file beside the results, so that the kernel gives it back however the process ends. The file
-stays: to remove it would let two of those that come after hold a lock each. Attempts of a dispatcher take none: the
-fence before a commit decides between them, and one that hangs must not hold up the one that follows it.
+The lock is flock on a file beside the results, which the kernel releases however the process ends. The file is never
+removed: otherwise two later runs could each lock a different file. Attempts of a dispatcher take no lock: the fence
+before a commit decides between them, and a hanging attempt must not block the next one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dispatcher.runtime.execution import ExecutionSpec
 
 LOCK_FILE: Final = ".lock"
 
-# What this process holds: a job that runs inside of another of that name is no second run.
+# Locks of this process: a job that runs inside another one of the same name shares its lock.
 _held: dict[Path, int] = {}
 
 _log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def only_run(spec: ExecutionSpec) -> Iterator[None]:
-    """Keep others from running `spec` while the block lasts; UsageError, on all processes, when one does already."""
+    """Hold the lock of `spec` in the block; UsageError on all processes when another run holds it."""
     path = spec.result_path(LOCK_FILE)
     taken = collectives.broadcast_result(
         lambda: contract.attempt_dir() is None and path not in _held and _take(path, spec)
@@ -39,34 +39,34 @@ def only_run(spec: ExecutionSpec) -> Iterator[None]:
     try:
         yield
     finally:
-        # Not so in a forked child that comes here.
+        # A forked child has already closed it.
         if taken and path in _held:
             os.close(_held.pop(path))
 
 
 def _take(path: Path, spec: ExecutionSpec) -> bool:
-    """Whether the lock is held now; not where files cannot be written or locked, which is no reason to stop."""
+    """Take the lock; False where files cannot be written or locked, which must not stop the job."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        _log.debug("%s: a second run of this name would not be noticed: %s", path, error)
+        _log.debug("%s: a second run of this name cannot be detected: %s", path, error)
         return False
     try:
         is_free = try_flock(fd)
     except OSError as error:
         os.close(fd)
-        _log.warning("%s: cannot be locked, a second run of this name would not be noticed: %s", path, error)
+        _log.warning("%s: cannot be locked, a second run of this name cannot be detected: %s", path, error)
         return False
     if not is_free:
         holder = _holder(fd)
         os.close(fd)
         raise UsageError(
-            f"{spec.relative_path} is being run already, by {holder}, which holds {path}: two at once would "
+            f"{spec.relative_path} is already running: {holder} holds {path}: two at once would "
             f"replace each other's checkpoints and results in {path.parent}. Wait until it has ended, or choose "
             "another name"
         )
-    # On a full disk it says nothing, and locks all the same.
+    # On a full disk the file stays empty, but the lock holds.
     with contextlib.suppress(OSError):
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
@@ -76,13 +76,13 @@ def _take(path: Path, spec: ExecutionSpec) -> bool:
 
 def _holder(fd: int) -> str:
     with contextlib.suppress(OSError, ValueError):
-        if said := os.pread(fd, 300, 0).decode().strip():
-            return said
+        if holder := os.pread(fd, 300, 0).decode().strip():
+            return holder
     return "another process"
 
 
 def _forget() -> None:
-    """In a forked child: it shares the lock, and would keep it when its parent is gone."""
+    """In a forked child: close the shared lock, which would otherwise outlive the parent."""
     while _held:
         os.close(_held.popitem()[1])
 

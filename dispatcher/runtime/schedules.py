@@ -1,4 +1,4 @@
-"""Learning rates over the steps of a training. Each schedule is a function from steps done to a learning rate."""
+"""Learning rate schedules: functions from the number of steps done to a learning rate."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dispatcher.runtime.configuration import field
 
 @dataclass(frozen=True)
 class ScheduleConfig:
-    """The learning rate rises from 0 to `lr` over the first `warmup` of the steps, and then it
+    """Linear warmup from 0 to `lr`, followed by one of these:
 
-    - stays there (`constant`),
-    - falls along half a cosine to `final_lr` of `lr` (`cosine`),
-    - stays, and over the last `decay` of the steps falls in a straight line to `final_lr` of `lr` (`wsd`:
-      warm-up-stable-decay, Hu et al. 2024, arXiv:2404.06395).
+    - `constant`: `lr`;
+    - `cosine`: cosine decay to `final_lr * lr`;
+    - `wsd`: `lr`, with a linear decay to `final_lr * lr` at the end (warmup-stable-decay, Hu et al. 2024,
+      arXiv:2404.06395).
 
     `warmup` and `decay` are fractions of the steps, `final_lr` is a fraction of `lr`.
     """
@@ -34,13 +34,11 @@ class ScheduleConfig:
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"optimization.{name} = {getattr(self, name)}: expected a fraction, from 0 to 1")
         if self.kind == "wsd" and self.warmup + self.decay > 1:
-            raise ConfigError(
-                f"optimization: warmup {self.warmup} and decay {self.decay} are more than the whole training"
-            )
+            raise ConfigError(f"optimization: warmup {self.warmup} + decay {self.decay}: expected at most 1")
 
 
 def make_schedule(config: ScheduleConfig, steps: int) -> optax.Schedule:
-    """The schedule for a training of `steps` steps."""
+    """The schedule of a training of `steps` steps."""
     warmup = round(config.warmup * steps)
     after = max(1, steps - warmup)
     if config.kind == "constant":

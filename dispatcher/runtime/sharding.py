@@ -1,7 +1,7 @@
 """Where arrays live on a mesh of devices with the axes `data` and `tensor` (`Topology.mesh`).
 
-Every device along `data` computes other rows of a batch, and every device along `tensor` another part of each matrix.
-What a parameter says with `cut` is a wish: an axis that the shards do not divide stays whole.
+The devices along `data` compute different rows of a batch, those along `tensor` hold different shards of each matrix.
+The partition spec of a parameter is a preference: an array axis that the mesh axis does not divide is replicated.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from dispatcher.runtime.execution import DATA_AXIS
 
 
-def cut(*axes: str | None) -> dict[str, Any]:
-    """Metadata of a parameter: which of its axes is cut over which axis of the mesh."""
-    # Not placed when it is made: the trainer makes a model as one program, with the shards as its outputs.
+def partition_spec(*axes: str | None) -> dict[str, Any]:
+    """Metadata of an nnx.Variable: for each array axis the mesh axis over which it is sharded, or None."""
+    # Not sharded when it is made: the trainer makes a model in one compiled step, with the shards as its outputs.
     return {"out_sharding": axes, "eager_sharding": False}
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """On every device whole."""
+    """A full copy on every device."""
     return _sharding(mesh, ())
 
 
-def by_rows(mesh: Mesh, *, axis: int = 0) -> NamedSharding:
-    """Cut along `axis` over the data shards."""
+def batch_sharding(mesh: Mesh, *, axis: int = 0) -> NamedSharding:
+    """Sharded along the array axis `axis` over the data shards."""
     return _sharding(mesh, (*[None] * axis, DATA_AXIS))
 
 
 def variable_sharding(variable: Any, mesh: Mesh) -> NamedSharding:
-    """Where a model's variable lives, by what it says itself; an array outside of any is on every device whole."""
+    """The sharding of a model's variable, by its own partition spec; without one it is replicated."""
     metadata = variable.get_metadata() if isinstance(variable, nnx.Variable) else {}
-    return fitting(mesh, metadata.get("out_sharding") or (), variable.shape)
+    return best_effort_sharding(mesh, metadata.get("out_sharding") or (), variable.shape)
 
 
-def fitting(mesh: Mesh, axes: Iterable[Any], shape: Sequence[int]) -> NamedSharding:
-    """The sharding of an array of `shape`; axes of the array that the mesh's axis does not divide stay whole."""
+def best_effort_sharding(mesh: Mesh, spec: Iterable[Any], shape: Sequence[int]) -> NamedSharding:
+    """The sharding of an array of `shape`; array axes that their mesh axis does not divide are not sharded."""
     sizes = mesh.shape
-    pairs = zip(axes, shape, strict=False)
+    pairs = zip(spec, shape, strict=False)
     return _sharding(mesh, [name if name in sizes and size % sizes[name] == 0 else None for name, size in pairs])
 
 
-def like_parameters(tree: Any, shardings: Mapping[str, NamedSharding], mesh: Mesh) -> Any:
-    """Shardings for an optimizer's state: a leaf under a parameter's name and of its rank goes where it is.
+def optimizer_shardings(tree: Any, shardings: Mapping[str, NamedSharding], mesh: Mesh) -> Any:
+    """Shardings of an optimizer state `tree` (arrays or shapes): a leaf named like a parameter is sharded like it.
 
-    `tree` holds arrays or their shapes; a parameter is found by the last key of a leaf's path.
+    The name is the last dict key in a leaf's path. All other leaves, and those of a lower rank, are replicated.
     """
 
     def choose(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
@@ -57,14 +57,14 @@ def like_parameters(tree: Any, shardings: Mapping[str, NamedSharding], mesh: Mes
         found = shardings.get(name) if isinstance(name, str) else None
         if found is None or len(found.spec) > len(leaf.shape):
             return replicated(mesh)
-        return fitting(mesh, found.spec, leaf.shape)
+        return best_effort_sharding(mesh, found.spec, leaf.shape)
 
     return jax.tree_util.tree_map_with_path(choose, tree)
 
 
-def put_rows(batch: Any, mesh: Mesh, *, axis: int = 0) -> Any:
-    """The arrays of `batch`, which every process has whole, cut along `axis` over the data shards of all processes."""
-    sharding = by_rows(mesh, axis=axis)
+def shard_batch(batch: Any, mesh: Mesh, *, axis: int = 0) -> Any:
+    """Shard the arrays of `batch` along `axis` over the data shards; every process passes the full batch."""
+    sharding = batch_sharding(mesh, axis=axis)
     if sharding.is_fully_addressable:
         return jax.device_put(batch, sharding)
 
@@ -74,19 +74,19 @@ def put_rows(batch: Any, mesh: Mesh, *, axis: int = 0) -> Any:
     return jax.tree.map(put, batch)
 
 
-def for_each_device(value: int, mesh: Mesh) -> jax.Array:
-    """int32[devices] in which this process's devices have `value`, and those of others what these say."""
-    everywhere = _sharding(mesh, (mesh.axis_names,))
-    return jax.make_array_from_callback((mesh.size,), everywhere, lambda index: np.full(1, value, np.int32))
+def per_device_value(value: int, mesh: Mesh) -> jax.Array:
+    """int32[devices] that is `value` on this process's devices, and on the others what their processes pass."""
+    one_each = _sharding(mesh, (mesh.axis_names,))
+    return jax.make_array_from_callback((mesh.size,), one_each, lambda index: np.full(1, value, np.int32))
 
 
-def shape_at(shape: Any, place: NamedSharding) -> Any:
-    """The shape and type of `shape`, to live at `place`."""
-    return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=place)  # type: ignore[no-untyped-call]
+def abstract_array(shape: Any, placed: NamedSharding) -> Any:
+    """The shape and dtype of `shape`, with a sharding."""
+    return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=placed)  # type: ignore[no-untyped-call]
 
 
 def constrain(tree: Any, shardings: Any) -> Any:
-    """Inside of a compiled program: the arrays of `tree`, each living where `shardings` says."""
+    """Inside a compiled step: `tree` with these shardings."""
     return jax.lax.with_sharding_constraint(tree, shardings)  # type: ignore[no-untyped-call]
 
 

@@ -1,4 +1,4 @@
-"""The compiled programs of a training: one update, one look at a held-out batch, one look for what is not finite."""
+"""The compiled steps of a training: an update, the evaluation of a batch, a search for values that are not finite."""
 
 from __future__ import annotations
 
@@ -16,64 +16,65 @@ from jax.sharding import Mesh
 from dispatcher.runtime import sharding
 from dispatcher.runtime.checkpoint.tree import named_leaves
 from dispatcher.runtime.model_state import Watch, carried, strongly_typed
-from dispatcher.runtime.parameters import Arrays, Skeleton, abstract, arrays_of
-from dispatcher.runtime.stream import IGNORED
+from dispatcher.runtime.parameters import AbstractModel, Arrays, arrays_of, eval_shape
+from dispatcher.runtime.stream import IGNORE_INDEX
 
-# Of a model, a batch and a key for dropout (None: evaluation): the summed loss in nats, and of how many predictions.
+# (model, batch, dropout key or None in an evaluation) -> the loss summed over all targets, in nats, and their number.
 Loss = Callable[[Any, Any, jax.Array | None], tuple[jax.Array, jax.Array]]
 
-# What one part of a batch gives: its loss, the number of predictions, what it has changed of the model.
-_Part = tuple[jax.Array, tuple[jax.Array, Arrays]]
+# What one microbatch gives: its summed loss, the number of targets, the variables of the model that it has changed.
+_MicrobatchResult = tuple[jax.Array, tuple[jax.Array, Arrays]]
 
 LOSS: Final = "loss"
-GRADIENT_NORM: Final = "gradient_norm"
+GRAD_NORM: Final = "grad_norm"
 LEARNING_RATE: Final = "lr"
-REQUEST: Final = "request"
+ACTION: Final = "action"
 NOT_FINITE: Final = "not_finite"
 
 
-class Request(IntEnum):
-    """What the training should do next. Each process asks for something, and all do the greatest."""
+class Action(IntEnum):
+    """What the training does after a step. Each process requests one, and all take the greatest."""
 
-    GO_ON = 0
+    CONTINUE = 0
     SAVE = 1
-    LEAVE = 2
-    # What was computed is not finite: there is nothing to go on with.
-    STOP = 3
+    # Save and exit: the job is preempted.
+    EXIT = 2
+    # The loss or a gradient is not finite, so there is no state to continue from.
+    ABORT = 3
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class TrainState:
-    """What the optimizer changes (`trained`) and its own state, and the rest of the model.
+    """The variables that the optimizer updates (`trainable`), its own state, and the model's other variables.
 
-    Of the `rest` a step changes what the loss changes, such as the statistics of nnx.BatchNorm (`model_state`).
+    Of `non_trainable` a step changes what the loss changes, such as the statistics of nnx.BatchNorm (`model_state`).
     """
 
-    trained: Arrays
-    rest: Arrays
-    optimizer: Any
+    trainable: Arrays
+    non_trainable: Arrays
+    opt_state: Any
 
 
 def negative_log_likelihood(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Summed over all places that count, in nats, and the number of these places.
+    """The loss in nats, summed over all targets that are not IGNORE_INDEX, and the number of these targets.
 
-    float32[rows, length, vocabulary], int32[rows, length] -> float32[], int32[]
+    float32[batch, seq_len, vocab_size], int32[batch, seq_len] -> float32[], int32[]
     """
-    counted = targets != IGNORED
+    counted = targets != IGNORE_INDEX
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.where(counted, targets, 0))
     return jnp.sum(losses, where=counted), jnp.sum(counted)
 
 
-class Programs:
-    """The programs of one model on one mesh, each compiled when it is first used.
+class CompiledSteps:
+    """The compiled steps of one model on one mesh, each compiled when it is first called.
 
-    `trainable` is the kind of variables that the optimizer changes. `schedule` is the optimizer's, for the record.
+    `trainable` is the type of the variables that the optimizer updates. `schedule` is the optimizer's, for the metrics.
     """
 
     def __init__(
         self,
-        make: Callable[[], nnx.Module],
+        make_model: Callable[[], nnx.Module],
         loss: Loss,
         optimizer: optax.GradientTransformation,
         mesh: Mesh,
@@ -81,106 +82,111 @@ class Programs:
         schedule: optax.Schedule,
         trainable: type[nnx.Variable[Any]] = nnx.Param,
     ) -> None:
-        self._make = make
+        self._make_model = make_model
         self._loss = loss
         self._optimizer = optimizer
         self._schedule = schedule
         self.mesh = mesh
-        model = abstract(make)
-        self.skeleton = Skeleton.of(model)
-        self._trainable = frozenset(self.skeleton.names(trainable))
-        # Of `_fresh` as a whole one would trace the model a second time, which takes as long as to load the programs.
-        trained, rest = self.split(arrays_of(model))
-        shapes = TrainState(trained, rest, jax.eval_shape(optimizer.init, trained))
-        places = self.skeleton.shardings(mesh)
+        model = eval_shape(make_model)
+        self.abstract_model = AbstractModel.of(model)
+        self._trainable = frozenset(self.abstract_model.names(trainable))
+        # eval_shape of `_init` would trace the model a second time, which takes as long as loading the compiled steps.
+        params, others = self.split(arrays_of(model))
+        shapes = TrainState(params, others, jax.eval_shape(optimizer.init, params))
+        places = self.abstract_model.shardings(mesh)
         self.shardings: Any = TrainState(
-            trained={name: places[name] for name in shapes.trained},  # type: ignore[misc]  # where they live
-            rest={name: places[name] for name in shapes.rest},  # type: ignore[misc]
-            optimizer=sharding.like_parameters(shapes.optimizer, places, mesh),
+            trainable={name: places[name] for name in shapes.trainable},  # type: ignore[misc]  # shardings, not arrays
+            non_trainable={name: places[name] for name in shapes.non_trainable},  # type: ignore[misc]
+            opt_state=sharding.optimizer_shardings(shapes.opt_state, places, mesh),
         )
-        self.target: TrainState = jax.tree.map(sharding.shape_at, shapes, self.shardings)
-        # The old state's memory is used for the new one.
+        self.abstract_state: TrainState = jax.tree.map(sharding.abstract_array, shapes, self.shardings)
+        # The old state's memory is reused for the new one.
         self.update = jax.jit(self._update, donate_argnums=(0, 1))
         self.evaluate = jax.jit(self._evaluate)
-        self._broken = jax.jit(self._not_finite)
+        self._flag_arrays = jax.jit(self._flag_not_finite)
 
     def init(self) -> TrainState:
-        """A fresh state, made on the devices where it lives."""
-        state: TrainState = jax.jit(self._fresh, out_shardings=self.shardings)()
+        """A new state, computed on the devices that hold it."""
+        state: TrainState = jax.jit(self._init, out_shardings=self.shardings)()
         return state
 
     def split(self, arrays: Mapping[str, jax.Array]) -> tuple[Arrays, Arrays]:
-        """The arrays that are trained, and the others."""
-        trained = {name: array for name, array in arrays.items() if name in self._trainable}
-        return trained, {name: array for name, array in arrays.items() if name not in self._trainable}
+        """The trainable arrays, and the others."""
+        trainable = {name: array for name, array in arrays.items() if name in self._trainable}
+        return trainable, {name: array for name, array in arrays.items() if name not in self._trainable}
 
-    def _fresh(self) -> TrainState:
-        trained, rest = self.split(arrays_of(self._make()))
-        return TrainState(trained, rest, self._optimizer.init(trained))
+    def _init(self) -> TrainState:
+        trainable, non_trainable = self.split(arrays_of(self._make_model()))
+        return TrainState(trainable, non_trainable, self._optimizer.init(trainable))
 
-    def faults(self, state: TrainState) -> list[str]:
-        """The names of the arrays that a training cannot go on with: not finite where trained, NaN elsewhere."""
-        flags = self._broken(state)
+    def nonfinite_arrays(self, state: TrainState) -> list[str]:
+        """The names of arrays that a training cannot continue from: not finite if trainable, NaN in any other."""
+        flags = self._flag_arrays(state)
         # One transfer for all.
         return sorted(name for name, flag in jax.device_get(flags).items() if flag)
 
-    def faults_of(self, measured: Mapping[str, jax.Array]) -> list[str]:
-        """What was not finite in an update: the loss, and the names of arrays whose gradients were not."""
+    def nonfinite_gradients(self, metrics: Mapping[str, jax.Array]) -> list[str]:
+        """What was not finite in an update: LOSS, and the names of the arrays whose gradients were not."""
         names = [LOSS, *sorted(self._trainable)]
-        return [name for name, flag in zip(names, jax.device_get(measured[NOT_FINITE]), strict=True) if flag]
+        return [name for name, flag in zip(names, jax.device_get(metrics[NOT_FINITE]), strict=True) if flag]
 
     def _update(
         self,
-        trained: Arrays,
-        moments: Any,
-        rest: Arrays,
-        batches: Any,
+        trainable: Arrays,
+        opt_state: Any,
+        non_trainable: Arrays,
+        microbatches: Any,
         key: jax.Array,
         step: jax.Array,
-        request: jax.Array,
+        requested: jax.Array,
     ) -> tuple[Arrays, Any, Arrays, dict[str, jax.Array]]:
-        """The state after the update from `batches`, arrays [parts, rows, ...], and what was measured on the way.
+        """The state after one update, and its metrics; `microbatches` holds arrays [accumulation_steps, rows, ...].
 
-        Of the `rest` only what the loss has changed. `request` is int32[devices], what each process asks for; all are
-        told the greatest, with no transfer of its own.
+        Of `non_trainable` only what the loss has changed is returned. `requested` is int32[devices], the Action that
+        each process requests; the greatest is among the metrics, with no transfer of its own.
         """
         step_key = jax.random.fold_in(key, step)
 
-        def part_loss(trained: Arrays, rest: Arrays, batch: Any, number: jax.Array) -> _Part:
-            model = self.skeleton.rebuild(trained, rest, training=True)
+        def microbatch_loss(
+            trainable: Arrays, non_trainable: Arrays, batch: Any, number: jax.Array
+        ) -> _MicrobatchResult:
+            model = self.abstract_model.merge(trainable, non_trainable, training=True)
             watch = Watch(model)
-            nats, count = self._loss(model, batch, jax.random.fold_in(step_key, number))
-            return nats, (count, watch.changes())
+            loss_sum, targets = self._loss(model, batch, jax.random.fold_in(step_key, number))
+            return loss_sum, (targets, watch.changes())
 
-        nats, count, mean, changed = _differentiate(part_loss, trained, rest, batches, self.skeleton.outside)
-        change, moments = self._optimizer.update(mean, moments, trained)
-        loss = nats / count
-        squares = [_sum_of_squares(mean[name]) for name in sorted(mean)]
-        # The sums are there for the norm: whether all is finite costs one comparison for each array.
-        broken = ~jnp.isfinite(jnp.stack([loss.astype(jnp.float32), *squares]))
-        measured = {
+        loss_sum, targets, gradients, changed = _accumulate_gradients(
+            microbatch_loss, trainable, non_trainable, microbatches, self.abstract_model.bare_arrays
+        )
+        updates, opt_state = self._optimizer.update(gradients, opt_state, trainable)
+        loss = loss_sum / targets
+        squares = [_sum_of_squares(gradients[name]) for name in sorted(gradients)]
+        # The norm needs these sums anyway: checking them costs one comparison for each array.
+        not_finite = ~jnp.isfinite(jnp.stack([loss.astype(jnp.float32), *squares]))
+        metrics = {
             LOSS: loss,
-            GRADIENT_NORM: jnp.sqrt(sum(squares, jnp.float32(0))),
+            GRAD_NORM: jnp.sqrt(sum(squares, jnp.float32(0))),
             LEARNING_RATE: jnp.asarray(self._schedule(step)),
-            REQUEST: jnp.maximum(jnp.max(request), jnp.where(jnp.any(broken), Request.STOP, Request.GO_ON)),
-            NOT_FINITE: sharding.constrain(broken, sharding.replicated(self.mesh)),
+            ACTION: jnp.maximum(jnp.max(requested), jnp.where(jnp.any(not_finite), Action.ABORT, Action.CONTINUE)),
+            NOT_FINITE: sharding.constrain(not_finite, sharding.replicated(self.mesh)),
         }
-        trained = optax.apply_updates(trained, change)
+        trainable = optax.apply_updates(trainable, updates)
         return (
-            sharding.constrain(trained, self.shardings.trained),
-            sharding.constrain(moments, self.shardings.optimizer),
-            sharding.constrain(changed, {name: self.shardings.rest[name] for name in changed}),
-            measured,
+            sharding.constrain(trainable, self.shardings.trainable),
+            sharding.constrain(opt_state, self.shardings.opt_state),
+            sharding.constrain(changed, {name: self.shardings.non_trainable[name] for name in changed}),
+            metrics,
         )
 
-    def _evaluate(self, trained: Arrays, rest: Arrays, batch: Any) -> tuple[jax.Array, jax.Array]:
-        return self._loss(self.skeleton.rebuild(trained, rest), batch, None)
+    def _evaluate(self, trainable: Arrays, non_trainable: Arrays, batch: Any) -> tuple[jax.Array, jax.Array]:
+        return self._loss(self.abstract_model.merge(trainable, non_trainable), batch, None)
 
-    def _not_finite(self, state: TrainState) -> dict[str, jax.Array]:
-        """Masks may hold infinities, and so may an optimizer that has not seen anything yet."""
-        flags = {name: ~jnp.all(jnp.isfinite(array)) for name, array in _inexact(state.trained).items()}
-        others = {**state.rest, **{f"optimizer/{name}": leaf for name, leaf in named_leaves(state.optimizer).items()}}
-        flags |= {name: jnp.any(jnp.isnan(array)) for name, array in _inexact(others).items()}
+    def _flag_not_finite(self, state: TrainState) -> dict[str, jax.Array]:
+        """For each array whether it must not be saved; masks and a new optimizer state may hold infinities."""
+        flags = {name: ~jnp.all(jnp.isfinite(array)) for name, array in _inexact(state.trainable).items()}
+        opt_state = {f"optimizer/{name}": leaf for name, leaf in named_leaves(state.opt_state).items()}
+        others = _inexact({**state.non_trainable, **opt_state})
+        flags |= {name: jnp.any(jnp.isnan(array)) for name, array in others.items()}
         constrained: dict[str, jax.Array] = sharding.constrain(flags, sharding.replicated(self.mesh))
         return constrained
 
@@ -191,48 +197,56 @@ def _sum_of_squares(array: jax.Array) -> jax.Array:
 
 
 def _inexact(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that hold fractions: others are always finite."""
+    """The floating-point and complex arrays; all others are always finite."""
     return {name: array for name, array in arrays.items() if jnp.issubdtype(array.dtype, jnp.inexact)}
 
 
-def _differentiate(
-    part_loss: Callable[..., _Part], trained: Arrays, rest: Arrays, batches: Any, outside: frozenset[str]
+def _accumulate_gradients(
+    microbatch_loss: Callable[..., _MicrobatchResult],
+    trainable: Arrays,
+    non_trainable: Arrays,
+    microbatches: Any,
+    bare_arrays: frozenset[str],
 ) -> tuple[jax.Array, jax.Array, Arrays, Arrays]:
-    """The loss summed over `batches`, arrays [parts, rows, ...], the number of predictions, the mean's gradient.
+    """The loss summed over all `microbatches`, the number of targets, the gradients of the mean loss.
 
-    Last, what of the `rest` is changed, which is nothing of `outside`; each part begins with what the one before has
-    left. Sums are taken over the parts before anything is divided, so that parts of different weight count right.
+    Last, the variables of `non_trainable` that were changed, none of which may be in `bare_arrays`; each microbatch
+    starts with what the one before has left. Everything is summed before it is divided, so that microbatches with
+    different numbers of targets are weighted correctly.
     """
-    parts = jax.tree.leaves(batches)[0].shape[0]
-    first = jax.tree.map(lambda array: array[0], batches), jnp.int32(0)
+    accumulation_steps = jax.tree.leaves(microbatches)[0].shape[0]
+    first = jax.tree.map(lambda array: array[0], microbatches), jnp.int32(0)
 
-    def changes(trained: Arrays, rest: Arrays) -> Arrays:
-        return part_loss(trained, rest, *first)[1][1]
+    def changes(trainable: Arrays, non_trainable: Arrays) -> Arrays:
+        return microbatch_loss(trainable, non_trainable, *first)[1][1]
 
-    if parts == 1:
-        nats, backwards, (count, changed) = jax.vjp(lambda t: part_loss(t, rest, *first), trained, has_aux=True)
-        count = jnp.maximum(count, 1)
-        # One number is divided on its way back through the model, where each gradient would have to be afterwards.
-        (mean,) = backwards(jnp.ones_like(nats) / count)
-        names = carried(changes, changed.keys(), trained, rest, outside)
-        return nats, count, mean, {name: strongly_typed(changed[name]) for name in names}
+    if accumulation_steps == 1:
+        loss_sum, backward, (targets, changed) = jax.vjp(
+            lambda params: microbatch_loss(params, non_trainable, *first), trainable, has_aux=True
+        )
+        targets = jnp.maximum(targets, 1)
+        # Dividing the one cotangent is cheaper than dividing every gradient afterwards.
+        (gradients,) = backward(jnp.ones_like(loss_sum) / targets)
+        names = carried(changes, changed.keys(), trainable, non_trainable, bare_arrays)
+        return loss_sum, targets, gradients, {name: strongly_typed(changed[name]) for name in names}
 
-    nats_shape, (count_shape, changed_shapes) = jax.eval_shape(part_loss, trained, rest, *first)
-    names = carried(changes, changed_shapes.keys(), trained, rest, outside)
+    loss_shape, (targets_shape, changed_shapes) = jax.eval_shape(microbatch_loss, trainable, non_trainable, *first)
+    names = carried(changes, changed_shapes.keys(), trainable, non_trainable, bare_arrays)
 
-    def add(before: tuple[Any, Arrays], numbered: tuple[Any, jax.Array]) -> tuple[Any, None]:
-        sums, state = before
-        differentiate = jax.value_and_grad(part_loss, has_aux=True)
-        (nats, (count, changed)), gradient = differentiate(trained, rest | state, *numbered)
+    def accumulate(carry: tuple[Any, Arrays], microbatch: tuple[Any, jax.Array]) -> tuple[Any, None]:
+        sums, state = carry
+        value_and_grad = jax.value_and_grad(microbatch_loss, has_aux=True)
+        (loss_sum, (targets, changed)), gradients = value_and_grad(trainable, non_trainable | state, *microbatch)
         state = {name: strongly_typed(changed[name]) for name in names}
-        return (jax.tree.map(jnp.add, sums, (nats, count, gradient)), state), None
+        return (jax.tree.map(jnp.add, sums, (loss_sum, targets, gradients)), state), None
 
-    nothing = (
-        jnp.zeros(nats_shape.shape, nats_shape.dtype),
-        jnp.zeros(count_shape.shape, count_shape.dtype),
-        jax.tree.map(jnp.zeros_like, trained),
+    zeros = (
+        jnp.zeros(loss_shape.shape, loss_shape.dtype),
+        jnp.zeros(targets_shape.shape, targets_shape.dtype),
+        jax.tree.map(jnp.zeros_like, trainable),
     )
-    begin = nothing, {name: strongly_typed(rest[name]) for name in names}
-    ((nats, count, gradient), state), _ = jax.lax.scan(add, begin, (batches, jnp.arange(parts)))
-    count = jnp.maximum(count, 1)
-    return nats, count, jax.tree.map(lambda array: array / count, gradient), state
+    start = zeros, {name: strongly_typed(non_trainable[name]) for name in names}
+    numbered = microbatches, jnp.arange(accumulation_steps)
+    ((loss_sum, targets, gradients), state), _ = jax.lax.scan(accumulate, start, numbered)
+    targets = jnp.maximum(targets, 1)
+    return loss_sum, targets, jax.tree.map(lambda array: array / targets, gradients), state

@@ -1,9 +1,9 @@
-"""A small transformer language model: rotary positions, grouped-query attention, gated feed-forward layers, a cache.
+"""A small decoder-only transformer: rotary embeddings, grouped-query attention, gated feed-forward layers, a KV cache.
 
 Pre-norm blocks as in Llama (Touvron et al. 2023, arXiv:2302.13971); several query heads share one key head (Ainslie et
-al. 2023, arXiv:2305.13245). The output layer shares the embedding's weights. Every matrix says along which axis it is
-cut over the `tensor` axis of a mesh: a block then needs two sums over the shards, one after attention and one after
-the feed-forward layer.
+al. 2023, arXiv:2305.13245). The output layer shares the embedding's weights. Every matrix is sharded along one axis
+over the `tensor` axis of the mesh, so that a block needs two all-reduces: after attention and after the feed-forward
+layer.
 """
 
 from __future__ import annotations
@@ -16,33 +16,32 @@ import jax.numpy as jnp
 from flax import nnx
 
 from dispatcher.errors import ConfigError
-from dispatcher.runtime.attention import Cache, Visibility, attend, cached_visibility, plain_visibility, rotate
+from dispatcher.runtime.attention import CausalMask, KVCache, apply_rope, attend, cached_causal_mask, causal_mask
 from dispatcher.runtime.configuration import field
 from dispatcher.runtime.execution import TENSOR_AXIS
-from dispatcher.runtime.sharding import cut
+from dispatcher.runtime.sharding import partition_spec
 
-# Which axis of a matrix is cut: the outputs of the layers that open a block's two halves, the inputs of those that
-# close them.
-OUTPUTS: Final = (None, TENSOR_AXIS)
-INPUTS: Final = (TENSOR_AXIS, None)
+# Megatron-style: the first layer of each half of a block is sharded by its outputs, the last one by its inputs.
+SHARD_OUTPUTS: Final = (None, TENSOR_AXIS)
+SHARD_INPUTS: Final = (TENSOR_AXIS, None)
 
 
 @dataclass(frozen=True)
 class TransformerConfig:
     """Sizes of the model.
 
-    `kv_heads` divides `heads`; `feed_forward` is the width inside the gated layers. `context` is the most tokens that
-    one row may have. `dropout` is a fraction, and happens in training only.
+    `num_kv_heads` divides `num_heads`; `d_ff` is the hidden size of the feed-forward layers. `max_seq_len` is the
+    largest number of tokens in a row. `dropout` is a fraction, applied in training only.
     """
 
-    vocabulary: int = field("model/vocabulary")
-    layers: int = field("model/layers", default=2)
-    width: int = field("model/width", default=64)
-    heads: int = field("model/heads", default=4)
-    kv_heads: int = field("model/kv_heads", default=2)
-    feed_forward: int = field("model/feed_forward", default=176)
-    context: int = field("model/context", default=256)
-    rope_base: float = field("model/rope_base", default=10_000.0)
+    vocab_size: int = field("model/vocab_size")
+    num_layers: int = field("model/num_layers", default=2)
+    d_model: int = field("model/d_model", default=64)
+    num_heads: int = field("model/num_heads", default=4)
+    num_kv_heads: int = field("model/num_kv_heads", default=2)
+    d_ff: int = field("model/d_ff", default=176)
+    max_seq_len: int = field("model/max_seq_len", default=256)
+    rope_theta: float = field("model/rope_theta", default=10_000.0)
     dropout: float = field("model/dropout", default=0.0)
     dtype: Literal["float32", "bfloat16"] = field("model/dtype", default="float32")
 
@@ -52,60 +51,62 @@ class TransformerConfig:
             for name, value in vars(self).items()
             if isinstance(value, int) and value < 1
         ]
-        if not faults and self.width % (2 * self.heads):
-            faults.append(f"width is {self.width}: expected a multiple of twice the heads ({self.heads})")
-        if not faults and self.heads % self.kv_heads:
-            faults.append(f"heads is {self.heads}: expected a multiple of kv_heads ({self.kv_heads})")
+        if not faults and self.d_model % (2 * self.num_heads):
+            faults.append(f"d_model is {self.d_model}: expected a multiple of 2 * num_heads ({2 * self.num_heads})")
+        if not faults and self.num_heads % self.num_kv_heads:
+            faults.append(f"num_heads is {self.num_heads}: expected a multiple of num_kv_heads ({self.num_kv_heads})")
         if not 0 <= self.dropout < 1:
             faults.append(f"dropout is {self.dropout}: expected 0 or more and less than 1")
         if faults:
             raise ConfigError("model: " + "; ".join(faults))
 
     @property
-    def head_width(self) -> int:
-        return self.width // self.heads
+    def head_dim(self) -> int:
+        return self.d_model // self.num_heads
 
 
 class Attention(nnx.Module):
-    """Grouped-query attention: float[rows, length, width] -> float[rows, length, width]."""
+    """Grouped-query attention: float[batch, seq_len, d_model] -> float[batch, seq_len, d_model]."""
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
         self.config = config
-        kv_width = config.kv_heads * config.head_width
-        self.query = _linear(config, config.width, config.width, OUTPUTS, rngs)
-        self.key = _linear(config, config.width, kv_width, OUTPUTS, rngs)
-        self.value = _linear(config, config.width, kv_width, OUTPUTS, rngs)
-        self.output = _linear(config, config.width, config.width, INPUTS, rngs, scale=1 / (2 * config.layers))
+        kv_dim = config.num_kv_heads * config.head_dim
+        self.query = _linear(config, config.d_model, config.d_model, SHARD_OUTPUTS, rngs)
+        self.key = _linear(config, config.d_model, kv_dim, SHARD_OUTPUTS, rngs)
+        self.value = _linear(config, config.d_model, kv_dim, SHARD_OUTPUTS, rngs)
+        self.output = _linear(
+            config, config.d_model, config.d_model, SHARD_INPUTS, rngs, scale=1 / (2 * config.num_layers)
+        )
 
     def __call__(
-        self, inputs: jax.Array, visible: Visibility, before: tuple[jax.Array, jax.Array, jax.Array] | None = None
+        self, inputs: jax.Array, mask: CausalMask, cached: tuple[jax.Array, jax.Array, jax.Array] | None = None
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        """The output, and the keys and values that were seen.
+        """The output, and all keys and values.
 
-        `before` are cached keys and values, float[rows, capacity, kv_heads, head_width] each, and the column where
-        those of `inputs` go.
+        `cached` holds the cached keys and values, float[batch, capacity, num_kv_heads, head_dim] each, and the column
+        where those of `inputs` go.
         """
-        queries = rotate(self._heads(self.query(inputs)), visible.positions, self.config.rope_base)
-        keys = rotate(self._heads(self.key(inputs)), visible.positions, self.config.rope_base)
+        queries = apply_rope(self._heads(self.query(inputs)), mask.positions, self.config.rope_theta)
+        keys = apply_rope(self._heads(self.key(inputs)), mask.positions, self.config.rope_theta)
         values = self._heads(self.value(inputs))
-        if before is not None:
-            cached_keys, cached_values, column = before
+        if cached is not None:
+            cached_keys, cached_values, column = cached
             keys = jax.lax.dynamic_update_slice(cached_keys, keys, (0, column, 0, 0))
             values = jax.lax.dynamic_update_slice(cached_values, values, (0, column, 0, 0))
-        mixed = attend(queries, keys, values, visible.mask)
+        mixed = attend(queries, keys, values, mask.mask)
         return self.output(mixed.reshape(inputs.shape)), (keys, values)
 
     def _heads(self, flat: jax.Array) -> jax.Array:
-        return flat.reshape(*flat.shape[:2], -1, self.config.head_width)
+        return flat.reshape(*flat.shape[:2], -1, self.config.head_dim)
 
 
 class FeedForward(nnx.Module):
-    """SwiGLU, Shazeer 2020 (arXiv:2002.05202): float[rows, length, width] -> float[rows, length, width]."""
+    """SwiGLU, Shazeer 2020 (arXiv:2002.05202): float[batch, seq_len, d_model] -> float[batch, seq_len, d_model]."""
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
-        self.gate = _linear(config, config.width, config.feed_forward, OUTPUTS, rngs)
-        self.up = _linear(config, config.width, config.feed_forward, OUTPUTS, rngs)
-        self.down = _linear(config, config.feed_forward, config.width, INPUTS, rngs, scale=1 / (2 * config.layers))
+        self.gate = _linear(config, config.d_model, config.d_ff, SHARD_OUTPUTS, rngs)
+        self.up = _linear(config, config.d_model, config.d_ff, SHARD_OUTPUTS, rngs)
+        self.down = _linear(config, config.d_ff, config.d_model, SHARD_INPUTS, rngs, scale=1 / (2 * config.num_layers))
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
         output: jax.Array = self.down(nnx.silu(self.gate(inputs)) * self.up(inputs))
@@ -113,107 +114,109 @@ class FeedForward(nnx.Module):
 
 
 class Block(nnx.Module):
-    """One layer: attention and a feed-forward layer, each added to what came in."""
+    """Attention and a feed-forward layer, each with a residual connection."""
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
         self.dropout = config.dropout
-        self.attention_norm = nnx.RMSNorm(config.width, rngs=rngs)
+        self.attention_norm = nnx.RMSNorm(config.d_model, rngs=rngs)
         self.attention = Attention(config, rngs=rngs)
-        self.feed_forward_norm = nnx.RMSNorm(config.width, rngs=rngs)
+        self.feed_forward_norm = nnx.RMSNorm(config.d_model, rngs=rngs)
         self.feed_forward = FeedForward(config, rngs=rngs)
 
     def __call__(
         self,
         inputs: jax.Array,
-        visible: Visibility,
-        before: tuple[jax.Array, jax.Array, jax.Array] | None = None,
+        mask: CausalMask,
+        cached: tuple[jax.Array, jax.Array, jax.Array] | None = None,
         key: jax.Array | None = None,
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        """As `Attention`; with a `key`, what is added is dropped at the configured rate."""
+        """As `Attention`; dropout is applied to both branches if there is a `key`."""
         keys = (None, None) if key is None else tuple(jax.random.split(key))
-        mixed, seen = self.attention(self.attention_norm(inputs), visible, before)
-        inputs = inputs + drop(mixed, self.dropout, keys[0])
-        return inputs + drop(self.feed_forward(self.feed_forward_norm(inputs)), self.dropout, keys[1]), seen
+        mixed, keys_values = self.attention(self.attention_norm(inputs), mask, cached)
+        inputs = inputs + dropout(mixed, self.dropout, keys[0])
+        return inputs + dropout(self.feed_forward(self.feed_forward_norm(inputs)), self.dropout, keys[1]), keys_values
 
 
 class Transformer(nnx.Module):
-    """Predicts each next token from the tokens of its segment before it."""
+    """Predicts each next token from the earlier tokens of its segment."""
 
     CONFIG = TransformerConfig
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
         self.config = config
         self.embedding = nnx.Embed(
-            config.vocabulary,
-            config.width,
+            config.vocab_size,
+            config.d_model,
             dtype=jnp.dtype(config.dtype),
-            embedding_init=nnx.initializers.normal(config.width**-0.5),
-            embedding_metadata=cut(None, TENSOR_AXIS),
+            embedding_init=nnx.initializers.normal(config.d_model**-0.5),
+            embedding_metadata=partition_spec(None, TENSOR_AXIS),
             rngs=rngs,
         )
-        self.blocks = nnx.List([Block(config, rngs=rngs) for _ in range(config.layers)])
-        self.norm = nnx.RMSNorm(config.width, rngs=rngs)
+        self.blocks = nnx.List([Block(config, rngs=rngs) for _ in range(config.num_layers)])
+        self.norm = nnx.RMSNorm(config.d_model, rngs=rngs)
 
     def __call__(
-        self, tokens: jax.Array, *, segments: jax.Array | None = None, key: jax.Array | None = None
+        self, tokens: jax.Array, *, segment_ids: jax.Array | None = None, key: jax.Array | None = None
     ) -> jax.Array:
-        """Logits of each next token: int32[rows, length] -> float32[rows, length, vocabulary].
+        """Next-token logits: int32[batch, seq_len] -> float32[batch, seq_len, vocab_size].
 
-        `segments` int32[rows, length] says which tokens of a row belong together, 0 being padding; without it a row
-        is one text. With a `key` dropout happens.
+        `segment_ids` int32[batch, seq_len] number the texts that are packed into a row, 0 being padding; without them a
+        row is one text. Dropout is applied if there is a `key`.
         """
-        self._check_length(tokens.shape[1])
-        visible = plain_visibility(jnp.ones_like(tokens) if segments is None else segments)
+        self._check_seq_len(tokens.shape[1])
+        mask = causal_mask(jnp.ones_like(tokens) if segment_ids is None else segment_ids)
         hidden = self._embed(tokens, key)
         for number, block in enumerate(self.blocks):
-            hidden, _ = block(hidden, visible, key=None if key is None else jax.random.fold_in(key, number + 1))
+            hidden, _ = block(hidden, mask, key=None if key is None else jax.random.fold_in(key, number + 1))
         return self._logits(hidden)
 
-    def extend(self, tokens: jax.Array, cache: Cache, *, segments: jax.Array | None = None) -> tuple[jax.Array, Cache]:
-        """Logits of each next token after what `cache` holds and `tokens`, and the cache that holds both.
+    def extend(
+        self, tokens: jax.Array, cache: KVCache, *, segment_ids: jax.Array | None = None
+    ) -> tuple[jax.Array, KVCache]:
+        """Next-token logits of `tokens` after those in `cache`, and the cache with both.
 
-        int32[rows, length] -> float32[rows, length, vocabulary]. More columns than the cache's capacity are a mistake
-        of the caller that cannot be seen here: `used` is known on the device only.
+        int32[batch, seq_len] -> float32[batch, seq_len, vocab_size]. The caller has to stay
+        within the capacity of the cache: `index` is known on the device only, so it cannot be checked here.
         """
-        visible, grown = cached_visibility(jnp.ones_like(tokens) if segments is None else segments, cache)
+        mask, extended = cached_causal_mask(jnp.ones_like(tokens) if segment_ids is None else segment_ids, cache)
         hidden = self._embed(tokens, None)
         keys, values = [], []
         for number, block in enumerate(self.blocks):
-            hidden, seen = block(hidden, visible, (cache.keys[number], cache.values[number], cache.used))
-            keys.append(seen[0])
-            values.append(seen[1])
-        full = Cache(tuple(keys), tuple(values), grown.segments, grown.next_position, grown.used)
+            hidden, keys_values = block(hidden, mask, (cache.keys[number], cache.values[number], cache.index))
+            keys.append(keys_values[0])
+            values.append(keys_values[1])
+        full = KVCache(tuple(keys), tuple(values), extended.segment_ids, extended.next_position, extended.index)
         return self._logits(hidden), full
 
-    def empty_cache(self, rows: int, capacity: int) -> Cache:
-        """A cache for `rows` rows with room for `capacity` tokens each, padding included."""
-        self._check_length(capacity)
-        shape = (rows, capacity, self.config.kv_heads, self.config.head_width)
-        # One array for each: where a program may write into its arguments, two names of one buffer are a fault.
-        blank = [jnp.zeros(shape, jnp.dtype(self.config.dtype)) for _ in range(2 * self.config.layers)]
-        return Cache(
-            keys=tuple(blank[: self.config.layers]),
-            values=tuple(blank[self.config.layers :]),
-            segments=jnp.zeros((rows, capacity), jnp.int32),
+    def init_cache(self, rows: int, capacity: int) -> KVCache:
+        """An empty cache for `rows` rows of up to `capacity` tokens, padding included."""
+        self._check_seq_len(capacity)
+        shape = (rows, capacity, self.config.num_kv_heads, self.config.head_dim)
+        # A new array for each: donated arguments must not share a buffer.
+        blank = [jnp.zeros(shape, jnp.dtype(self.config.dtype)) for _ in range(2 * self.config.num_layers)]
+        return KVCache(
+            keys=tuple(blank[: self.config.num_layers]),
+            values=tuple(blank[self.config.num_layers :]),
+            segment_ids=jnp.zeros((rows, capacity), jnp.int32),
             next_position=jnp.zeros(rows, jnp.int32),
-            used=jnp.zeros((), jnp.int32),
+            index=jnp.zeros((), jnp.int32),
         )
 
     def _embed(self, tokens: jax.Array, key: jax.Array | None) -> jax.Array:
-        # The shared weights are small for the output layer's sake; what goes into the blocks has unit variance.
-        embedded = self.embedding(tokens) * jnp.asarray(self.config.width**0.5, jnp.dtype(self.config.dtype))
-        return drop(embedded, self.config.dropout, None if key is None else jax.random.fold_in(key, 0))
+        # The shared weights are scaled for the output layer; the input of the blocks needs unit variance.
+        embedded = self.embedding(tokens) * jnp.asarray(self.config.d_model**0.5, jnp.dtype(self.config.dtype))
+        return dropout(embedded, self.config.dropout, None if key is None else jax.random.fold_in(key, 0))
 
     def _logits(self, hidden: jax.Array) -> jax.Array:
         return self.embedding.attend(self.norm(hidden)).astype(jnp.float32)
 
-    def _check_length(self, length: int) -> None:
-        if length > self.config.context:
-            raise ValueError(f"a row of {length} tokens: the model's context is {self.config.context}")
+    def _check_seq_len(self, seq_len: int) -> None:
+        if seq_len > self.config.max_seq_len:
+            raise ValueError(f"a row of {seq_len} tokens: expected at most {self.config.max_seq_len} (max_seq_len)")
 
 
-def drop(values: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
-    """Set a fraction `rate` of `values` to zero and scale up the others; without a key all stay."""
+def dropout(values: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
+    """Set a random fraction `rate` of `values` to zero and scale up the others; does nothing without a key."""
     if key is None or rate == 0:
         return values
     keep = jax.random.bernoulli(key, 1.0 - rate, values.shape)
@@ -232,5 +235,5 @@ def _linear(
     initializer: Any = nnx.initializers.variance_scaling(scale, "fan_in", "normal")
     return nnx.Linear(
         inputs, outputs, use_bias=False, dtype=jnp.dtype(config.dtype), kernel_init=initializer,
-        kernel_metadata=cut(*axes), rngs=rngs,
+        kernel_metadata=partition_spec(*axes), rngs=rngs,
     )  # fmt: skip

@@ -1,6 +1,6 @@
-"""Metrics to Weights & Biases, for those who ask for it: only then is `wandb` imported.
+"""Metrics to Weights & Biases, if `training.wandb` is set; only then is `wandb` imported.
 
-A job that goes on in another attempt goes on in the same run there: its id is kept beside the job's results.
+All attempts of a job log to the same run: its id is kept in a file beside the job's results.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _ID_FILE: Final = "wandb_id"
 
 
 class WandbLog:
-    """The job's run on Weights & Biases; a sink of a MetricsLog. For the first process only.
+    """The job's run on Weights & Biases, as a sink of a MetricsLog. For process 0 only.
 
-    The account and the mode (`WANDB_API_KEY`, `WANDB_MODE`) are wandb's own affair.
+    wandb reads the account and the mode from the environment (`WANDB_API_KEY`, `WANDB_MODE`).
     """
 
     def __init__(self, spec: ExecutionSpec) -> None:
@@ -34,16 +34,14 @@ class WandbLog:
         except ModuleNotFoundError as error:
             if error.name != "wandb":
                 raise
-            raise UsageError(
-                "metrics are to go to Weights & Biases, but wandb is not installed: pip install wandb"
-            ) from None
+            raise UsageError("training.wandb is set, but wandb is not installed: pip install wandb") from None
         config = current_config()
         id_file = spec.result_path(_ID_FILE)
         self._run: Any = wandb.init(
             project=spec.project,
             group=spec.group,
             name=spec.name,
-            id=_kept_id(id_file),
+            id=_run_id(id_file),
             resume="allow",
             dir=str(id_file.parent),
             config=to_dict(config) if config is not None else {},
@@ -53,17 +51,17 @@ class WandbLog:
         self._run.log(dict(metrics), step=step)
 
     def close(self) -> None:
-        """Send what is not sent yet."""
+        """Send pending metrics and end the run."""
         self._run.finish()
 
 
-def _kept_id(path: Path) -> str:
-    """The id in `path`, or a new one that is kept there."""
+def _run_id(path: Path) -> str:
+    """The id in `path`, or a new one that is stored there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = files.temporary_name(path)
     temporary.write_text(uuid.uuid4().hex[:16], encoding="ascii")
     try:
-        # A link is there whole or not at all, and never replaces the id of somebody who was quicker.
+        # A link appears with its content, and does not replace the id of a faster process.
         os.link(temporary, path)
     except FileExistsError:
         pass

@@ -25,9 +25,9 @@ class Loop:
 
     def __init__(self, config: dict[str, Any]) -> None:
         training, sizes = config["training"], TransformerConfig(**config["model"])
-        self.rows, self.length = training["batch_size"], config["data"]["length"]
+        self.rows, self.seq_len = training["batch_size"], config["data"]["seq_len"]
         self.text = np.load(config["data"]["train"], mmap_mode="r")
-        self.order = np.random.default_rng([0, 0]).permutation((len(self.text) - 1) // self.length)
+        self.order = np.random.default_rng([0, 0]).permutation((len(self.text) - 1) // self.seq_len)
         self.step = 0
 
         graph = nnx.graphdef(nnx.eval_shape(lambda: Transformer(sizes, rngs=nnx.Rngs(0))))
@@ -69,7 +69,7 @@ class Loop:
     def _batch(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         windows = self.order[self.step * self.rows : (self.step + 1) * self.rows]
         self.step += 1
-        rows = self.text[windows[:, None] * self.length + np.arange(self.length + 1)]
+        rows = self.text[windows[:, None] * self.seq_len + np.arange(self.seq_len + 1)]
         return rows[:, :-1], rows[:, 1:]
 
 

@@ -9,16 +9,16 @@ import numpy as np
 
 # A step takes tens of milliseconds: on two cores, and on a GPU of 2023.
 _SMALL = {
-    "model": {"vocabulary": 512, "layers": 4, "width": 128, "heads": 4, "kv_heads": 2, "feed_forward": 352},
-    "data": {"length": 128},
+    "model": {"vocab_size": 512, "num_layers": 4, "d_model": 128, "num_heads": 4, "num_kv_heads": 2, "d_ff": 352},
+    "data": {"seq_len": 128},
     "training": {"batch_size": 4},
 }
 _LARGE = {
     "model": {
-        "vocabulary": 32_768, "layers": 12, "width": 1024, "heads": 16, "kv_heads": 4, "feed_forward": 2816,
+        "vocab_size": 32_768, "num_layers": 12, "d_model": 1024, "num_heads": 16, "num_kv_heads": 4, "d_ff": 2816,
         "dtype": "bfloat16",
     },
-    "data": {"length": 1024},
+    "data": {"seq_len": 1024},
     "training": {"batch_size": 8},
 }  # fmt: skip
 
@@ -30,12 +30,12 @@ def prepare(directory: Path, platform: str, steps: int, **training: Any) -> dict
     """
     usual = _SMALL if platform == "cpu" else _LARGE
     said = {"steps": steps, **usual["training"], **training}
-    length = usual["data"]["length"]
+    seq_len = usual["data"]["seq_len"]
     text = directory / "text.npy"
-    np.save(text, _tokens(steps * said["batch_size"] * length + 1, usual["model"]["vocabulary"]))
+    np.save(text, _tokens(steps * said["batch_size"] * seq_len + 1, usual["model"]["vocab_size"]))
     return {
-        "model": {**usual["model"], "context": length},
-        "data": {"train": str(text), "length": length},
+        "model": {**usual["model"], "max_seq_len": seq_len},
+        "data": {"train": str(text), "seq_len": seq_len},
         "training": said,
     }
 

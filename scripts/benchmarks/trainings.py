@@ -12,7 +12,7 @@ import jax
 from dispatcher.runtime.configuration import configuration
 from dispatcher.runtime.jobs.trainer import BaseTrainer
 from dispatcher.runtime.registry import job
-from dispatcher.runtime.stream import Batch, Source
+from dispatcher.runtime.stream import Batch, DataSource
 from dispatcher.runtime.transformer import Transformer
 
 # Stands before the seconds since 1970 at which the first step was done.
@@ -31,8 +31,8 @@ class Train(BaseTrainer[Plain, Transformer]):
     MODEL = Transformer
     CONFIG = Plain
 
-    def source(self) -> Source:
-        return _Watched(super().source(), self.before_batch)
+    def train_source(self) -> DataSource:
+        return _Watched(super().train_source(), self.before_batch)
 
     def before_batch(self, number: int) -> None:
         """Called before the batch `number`, from 0, is read; the update from the one before may still be going on."""
@@ -61,7 +61,7 @@ class InTurns(Train):
 
 
 class _Watched:
-    def __init__(self, inner: Source, before: Callable[[int], None]) -> None:
+    def __init__(self, inner: DataSource, before: Callable[[int], None]) -> None:
         self._inner = inner
         self._before = before
         self._read = 0

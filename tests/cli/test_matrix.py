@@ -167,7 +167,7 @@ def test_labels_are_no_fault(layout: Layout) -> None:
 
 
 def test_a_misspelt_key_of_a_job_is_a_fault_too(layout: Layout) -> None:
-    params = {"model.vocabulary": 256, "restor": "default/default/base/best", "label": 1}
+    params = {"model.vocab_size": 256, "restor": "default/default/base/best", "label": 1}
     entry = Entry(job_id="a", method="x", job="gpt/train/pretrain", params=params)
     findings = check_entries(load_config(layout), [entry])
     assert findings.misspelt == ("a: nothing reads restor (did you mean restore?)",)

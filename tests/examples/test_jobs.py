@@ -24,7 +24,15 @@ from dispatcher.runtime.launching import make_job
 pytestmark = pytest.mark.demo
 
 SMALL = {
-    "model": {"width": 16, "heads": 2, "kv_heads": 1, "layers": 1, "feed_forward": 24, "context": 64, "dropout": 0.1},
+    "model": {
+        "d_model": 16,
+        "num_heads": 2,
+        "num_kv_heads": 1,
+        "num_layers": 1,
+        "d_ff": 24,
+        "max_seq_len": 64,
+        "dropout": 0.1,
+    },
     "training": {"steps": 3, "batch_size": 2, "log_every": 1},
 }
 BASE = "names/pretrain/base/best"
@@ -67,7 +75,7 @@ def root(tmp_path_factory):
 def bits_of(job: Any, name: str) -> tuple[float, int]:
     """What one name alone costs, and in how many predictions."""
     encoded = Vocabulary(job.args.alphabet).encode(name)
-    model = job.programs.skeleton.rebuild(job.live_state.trained, job.live_state.rest)
+    model = job.compiled_steps.abstract_model.merge(job.live_state.trainable, job.live_state.non_trainable)
     # Operation by operation, every length of a name would be compiled a hundred times.
     logs = nnx.jit(lambda model, tokens: jax.nn.log_softmax(model(tokens)))(model, np.array([[BOUNDARY, *encoded]]))[0]
     targets = [*encoded, BOUNDARY]
@@ -76,10 +84,10 @@ def bits_of(job: Any, name: str) -> tuple[float, int]:
 
 def test_bits_per_character_are_those_of_every_name_alone(root, monkeypatch):
     job = made(FineTune, root, "few", names={"lang": "greek"})
-    few = text.Split(train=("Ελλάδα",), held_out=text.split("greek").held_out[:5])
+    few = text.Split(train=("Ελλάδα",), test=text.split("greek").test[:5])
     monkeypatch.setattr(job, "_names", lambda: few)
     job.begin()
-    bits, characters = (sum(column) for column in zip(*(bits_of(job, name) for name in few.held_out), strict=True))
+    bits, characters = (sum(column) for column in zip(*(bits_of(job, name) for name in few.test), strict=True))
     assert job.evaluate()["test_bpc"] == pytest.approx(bits / characters, rel=1e-5)
 
 
@@ -95,9 +103,11 @@ def test_a_fine_tune_begins_with_the_base_and_reports_a_row_that_fits_together(r
 def test_lora_trains_its_adapters_and_nothing_else(root):
     job = made(Lora, root, "hindi", names={"lang": "hindi"}, adapters={"rank": 2})
     job.begin()
-    before = {name: np.asarray(array) for name, array in (job.live_state.trained | job.live_state.rest).items()}
+    before = {
+        name: np.asarray(array) for name, array in (job.live_state.trainable | job.live_state.non_trainable).items()
+    }
     job()
-    after = job.live_state.trained | job.live_state.rest
+    after = job.live_state.trainable | job.live_state.non_trainable
     changed = {name for name in before if not np.array_equal(before[name], after[name])}
     assert changed == {name for name in before if name.rsplit("/", 1)[-1] in ("lora_a", "lora_b")}
 
@@ -117,7 +127,7 @@ def test_the_alphabet_is_the_checkpoints(root):
     assert job.args.alphabet == made(Pretrain, root, "base").args.alphabet
     small = Vocabulary.of(text.split("greek").train)
     with pytest.raises(ValueError, match=r"the vocabulary of \d+ characters lacks"):
-        made(Pretrain, root, "small", names={"alphabet": small.alphabet}, model={"vocabulary": small.size})()
+        made(Pretrain, root, "small", names={"alphabet": small.alphabet}, model={"vocab_size": small.size})()
 
 
 def test_a_language_that_is_not_there_is_named(root):

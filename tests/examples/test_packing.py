@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from jobs._packing import ROW_LENGTH, PackedNames, pack
+from jobs._packing import SEQ_LEN, PackedNames, pack
 from jobs._vocabulary import BOUNDARY
 
-from dispatcher.runtime.stream import IGNORED, Batch, Stream
+from dispatcher.runtime.stream import IGNORE_INDEX, Batch, Stream
 
 
 def some_names(count, seed=0):
@@ -17,7 +17,7 @@ def unpack(batch: Batch):
     """The names of a batch, read from the targets alone."""
     names = []
     for row in batch.targets:
-        counted = row[row != IGNORED]
+        counted = row[row != IGNORE_INDEX]
         ends = np.flatnonzero(counted == BOUNDARY)
         names += [tuple(part[part != BOUNDARY].tolist()) for part in np.split(counted, ends + 1)[:-1]]
     return names
@@ -30,7 +30,7 @@ def test_packing_keeps_every_name_whole_and_in_order():
 
 def test_inputs_are_the_targets_one_step_earlier():
     batch = pack(some_names(100))
-    counted = batch.targets[:, :-1] != IGNORED
+    counted = batch.targets[:, :-1] != IGNORE_INDEX
     goes_on = counted & (batch.targets[:, :-1] != BOUNDARY)
     assert np.array_equal(batch.inputs[:, 1:][goes_on], batch.targets[:, :-1][goes_on])
     assert (batch.inputs[:, 1:][counted & ~goes_on] == BOUNDARY).all()
@@ -38,15 +38,15 @@ def test_inputs_are_the_targets_one_step_earlier():
 
 
 def test_the_longest_name_fills_a_row_and_a_longer_one_is_refused():
-    assert pack([np.ones(ROW_LENGTH - 1, np.int32)]).targets[0, -1] == BOUNDARY
+    assert pack([np.ones(SEQ_LEN - 1, np.int32)]).targets[0, -1] == BOUNDARY
     with pytest.raises(ValueError, match="does not fit"):
-        pack([np.ones(ROW_LENGTH, np.int32)])
+        pack([np.ones(SEQ_LEN, np.int32)])
 
 
 def test_a_name_is_a_segment_of_its_row_and_padding_is_none():
     batch = pack(some_names(100))
-    assert np.array_equal(batch.segments == 0, batch.targets == IGNORED)
-    for inputs, segments in zip(batch.inputs, batch.segments, strict=True):
+    assert np.array_equal(batch.segment_ids == 0, batch.targets == IGNORE_INDEX)
+    for inputs, segments in zip(batch.inputs, batch.segment_ids, strict=True):
         starts = (inputs == BOUNDARY) & (segments > 0)
         assert np.array_equal(np.cumsum(starts)[segments > 0], segments[segments > 0])
 

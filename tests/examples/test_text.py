@@ -4,7 +4,7 @@ import unicodedata
 
 import pytest
 from jobs import _text as text
-from jobs._packing import ROW_LENGTH
+from jobs._packing import SEQ_LEN
 
 from dispatcher.errors import UsageError
 
@@ -27,7 +27,7 @@ def test_a_language_has_text_enough_to_learn_from(language):
     names = text.names(language)
     assert len(names) == len(set(names)) > 900
     assert all(unicodedata.is_normalized("NFC", name) for name in names)
-    assert max(map(len, names)) < ROW_LENGTH
+    assert max(map(len, names)) < SEQ_LEN
 
 
 def test_an_unknown_language_is_refused_with_the_nearest_one():
@@ -38,29 +38,29 @@ def test_an_unknown_language_is_refused_with_the_nearest_one():
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_split_loses_and_doubles_nothing(language):
     split = text.split(language)
-    assert sorted(split.train + split.held_out) == sorted(text.names(language))
-    assert 0.15 < len(split.held_out) / len(text.names(language)) < 0.25
+    assert sorted(split.train + split.test) == sorted(text.names(language))
+    assert 0.15 < len(split.test) / len(text.names(language)) < 0.25
 
 
-def test_no_held_out_name_of_any_language_is_trained_on_in_any_other():
+def test_no_test_name_of_any_language_is_trained_on_in_any_other():
     trained = {name.casefold() for language in LANGUAGES for name in text.split(language).train}
-    held_out = {name.casefold() for language in LANGUAGES for name in text.split(language).held_out}
-    assert trained.isdisjoint(held_out)
+    tested = {name.casefold() for language in LANGUAGES for name in text.split(language).test}
+    assert trained.isdisjoint(tested)
 
 
 def test_all_languages_together_are_split_as_each_alone():
     together = text.split(*LANGUAGES)
     assert set(together.train) == {name for language in LANGUAGES for name in text.split(language).train}
-    assert set(together.held_out) == {name for language in LANGUAGES for name in text.split(language).held_out}
+    assert set(together.test) == {name for language in LANGUAGES for name in text.split(language).test}
     assert len(together.train) == len(set(together.train))
 
 
 def test_spellings_that_differ_only_in_case_or_composition_stay_together():
     for name in text.names("czech")[:200]:
-        assert text.is_held_out(name) == text.is_held_out(name.upper().lower())
-        assert text.is_held_out(name) == text.is_held_out(unicodedata.normalize("NFD", name))
+        assert text.is_test(name) == text.is_test(name.upper().lower())
+        assert text.is_test(name) == text.is_test(unicodedata.normalize("NFD", name))
 
 
 def test_the_split_is_the_same_in_every_version():
     # Weights pretrained yesterday must not have seen what is held out today.
-    assert [name for name in ("Guam", "Malta", "Brunei", "Kenya", "Nepal") if text.is_held_out(name)] == ["Brunei"]
+    assert [name for name in ("Guam", "Malta", "Brunei", "Kenya", "Nepal") if text.is_test(name)] == ["Brunei"]

@@ -6,10 +6,12 @@ import pytest
 from flax import nnx
 
 from dispatcher.runtime.adapters import adapted, add_adapters
-from dispatcher.runtime.parameters import Skeleton, arrays_of, count
+from dispatcher.runtime.parameters import AbstractModel, arrays_of, parameter_count
 from dispatcher.runtime.transformer import Transformer, TransformerConfig
 
-CONFIG = TransformerConfig(vocabulary=11, layers=1, width=16, heads=2, kv_heads=1, feed_forward=24, context=16)
+CONFIG = TransformerConfig(
+    vocab_size=11, num_layers=1, d_model=16, num_heads=2, num_kv_heads=1, d_ff=24, max_seq_len=16
+)
 LAYERS = {
     "attention/query": (16, 16),
     "attention/key": (16, 8),
@@ -43,14 +45,14 @@ def test_every_linear_layer_gets_one_of_the_given_rank(model):
         for layer, (inputs, outputs) in LAYERS.items()
         for letter, shape in (("a", (inputs, 2)), ("b", (2, outputs)))
     }
-    assert count(adapters) == sum(2 * (inputs + outputs) for inputs, outputs in LAYERS.values())
+    assert parameter_count(adapters) == sum(2 * (inputs + outputs) for inputs, outputs in LAYERS.values())
     assert all((adapters[f"blocks/0/{layer}/lora_b"] == 0).all() for layer in LAYERS)
 
 
 def test_a_bare_models_arrays_are_found_under_their_new_names(model):
     bare = arrays_of(model)
     add_adapters(model, 2, seed=3)
-    found = adapted(bare, Skeleton.of(model).variables)
+    found = adapted(bare, AbstractModel.of(model).variables)
     known = arrays_of(model)
     assert found.keys() == known.keys() - arrays_of(model, nnx.LoRAParam).keys()
     assert all(found[name] is known[name] for name in found)

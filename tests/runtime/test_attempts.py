@@ -60,14 +60,14 @@ class CompiledSlowly(Tiny):
 
 @job("tests/probed-slowly")
 class ProbedSlowly(Tiny):
-    def source(self):
+    def train_source(self):
         reached("probe")
         time.sleep(600)
 
 @job("tests/evaluated-slowly")
 class EvaluatedSlowly(Tiny):
-    def held_out(self):
-        source = super().held_out()
+    def eval_source(self):
+        source = super().eval_source()
         read = source.read
 
         def slowly(*where):
@@ -152,16 +152,16 @@ def test_before_there_is_something_to_save_it_leaves_at_once(
     attempt.send(number)
     assert attempt.end() == 75
     assert time.monotonic() - began_s < 30
-    assert f"{signal.Signals(number).name}: nothing to save, leaving" in attempt.said
+    assert f"{signal.Signals(number).name}: nothing to save, exiting" in attempt.said
     assert "Traceback" not in attempt.said
 
 
 def test_a_compiler_that_takes_longer_than_the_bound_is_cut_off(moments: Moments) -> None:
-    attempt = moments.start("compiled-slowly", preemption_s=1.0)
+    attempt = moments.start("compiled-slowly", preemption_timeout_s=1.0)
     moments.reached(attempt, "compile")
     attempt.send(signal.SIGTERM)
     assert attempt.end() == 75
-    assert "not done within 1 s: leaving" in attempt.said
+    assert "not saved within 1 s: exiting" in attempt.said
 
 
 @pytest.mark.parametrize("whole_group", [False, True])
@@ -180,7 +180,7 @@ def test_a_search_for_the_batch_size_ends_with_its_probe(moments: Moments, whole
 
 
 def test_an_evaluation_is_cut_off_and_done_by_the_next_attempt(moments: Moments, jax_cache: Path) -> None:
-    words = {"steps": 40, "evaluate_every": 20, "batch_size": 4}
+    words = {"steps": 40, "eval_every": 20, "batch_size": 4}
     first = moments.start("evaluated-slowly", **words)
     moments.reached(first, "evaluation")
     first.send(signal.SIGTERM)
@@ -191,13 +191,13 @@ def test_an_evaluation_is_cut_off_and_done_by_the_next_attempt(moments: Moments,
 
     second = moments.start("evaluated-slowly", 2, **words)
     assert second.end() == 0
-    assert "going on from step 20 of 40" in second.said
+    assert "resuming from step 20 of 40" in second.said
     same_as_undisturbed(moments.root, second, jax_cache, **words)
 
 
 @pytest.mark.slow
 def test_an_evaluation_of_two_processes_is_cut_off_when_one_is_told(moments: Moments) -> None:
-    words = {"steps": 40, "evaluate_every": 20, "batch_size": 4, "per_device_batch_size": 2}
+    words = {"steps": 40, "eval_every": 20, "batch_size": 4, "per_device_batch_size": 2}
     address = f"127.0.0.1:{free_port()}"
     pair = [moments.start("evaluated-slowly", env=one_of_two(address, number), **words) for number in range(2)]
     moments.reached(pair[0], "evaluation")
@@ -212,7 +212,7 @@ def test_an_evaluation_of_two_processes_is_cut_off_when_one_is_told(moments: Mom
 
 
 def test_a_signal_during_a_save_loses_neither_it_nor_the_steps_since(moments: Moments, jax_cache: Path) -> None:
-    words = {"steps": 4000, "save_every": 10, "evaluate_every": None, "keep": 1000, "log_every": 10}
+    words = {"steps": 4000, "save_every": 10, "eval_every": None, "keep": 1000, "log_every": 10}
     attempt = moments.start("committed-slowly", env={"SLOW_COMMIT": "step-00000020"}, **words)
     moments.reached(attempt, "commit")
     attempt.send(signal.SIGTERM)
@@ -223,7 +223,7 @@ def test_a_signal_during_a_save_loses_neither_it_nor_the_steps_since(moments: Mo
 
 
 def test_a_signal_after_the_last_step_does_not_cost_its_checkpoint(moments: Moments) -> None:
-    attempt = moments.start("committed-slowly", env={"SLOW_COMMIT": "best"}, steps=5, evaluate_every=None)
+    attempt = moments.start("committed-slowly", env={"SLOW_COMMIT": "best"}, steps=5, eval_every=None)
     moments.reached(attempt, "commit")
     # Its last step is done and evaluated, and no row is there yet.
     assert not (moments.root / "row").exists()
@@ -234,7 +234,7 @@ def test_a_signal_after_the_last_step_does_not_cost_its_checkpoint(moments: Mome
 
 
 def test_a_superseded_attempt_stops_and_commits_nothing(tmp_path: Path, jax_cache: Path) -> None:
-    words = {"steps": 4000, "save_every": 20, "evaluate_every": None, "log_every": 5}
+    words = {"steps": 4000, "save_every": 20, "eval_every": None, "log_every": 5}
     entry = tiny_entry(**words)
     old = Attempt(tmp_path, jax_cache, 1, entry)
     old.wait_for(lambda: old.last_step() >= 45, "step 45")
@@ -252,7 +252,7 @@ def test_a_superseded_attempt_stops_and_commits_nothing(tmp_path: Path, jax_cach
 @pytest.mark.slow
 def test_an_attempt_that_was_cut_off_finds_that_it_has_been_replaced(tmp_path: Path, jax_cache: Path) -> None:
     """Its host sees no sign in its directory; the checkpoints say it."""
-    words = {"steps": 300, "save_every": 20, "evaluate_every": 100}
+    words = {"steps": 300, "save_every": 20, "eval_every": 100}
     old = Attempt(tmp_path, jax_cache, 1, tiny_entry(**words))
     old.wait_for(lambda: old.last_step() >= 50, "step 50")
     old.send(signal.SIGSTOP)

@@ -86,7 +86,7 @@ def test_a_row_is_what_json_can_say(tmp_path: Path) -> None:
 
 
 def test_a_job_that_lacks_a_value_is_not_made(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"count\.text: not said"):
+    with pytest.raises(ConfigError, match=r"count\.text: required"):
         made(tmp_path)
     with pytest.raises(ConfigError, match="no configuration"):
         Count.local(tmp_path)

@@ -14,15 +14,15 @@ from tiny_runs import environment
 from dispatcher.errors import BatchSizeError
 from dispatcher.runtime import probe
 from dispatcher.runtime.batch_size import (
-    FIRST_LIMIT_S,
-    LEAST_LIMIT_S,
-    PATIENCE,
-    Outcome,
+    FIRST_TIMEOUT_S,
+    MIN_TIMEOUT_S,
+    TIMEOUT_FACTOR,
+    ProbeResult,
+    cache_key,
     candidates,
-    key_of,
     largest_that_fits,
-    remember,
-    remembered,
+    read_cache,
+    write_cache,
 )
 
 
@@ -35,10 +35,10 @@ class Device:
         self.tried: list[int] = []
         self.limits_s: list[float] = []
 
-    def __call__(self, rows: int, limit_s: float) -> Outcome:
+    def __call__(self, rows: int, timeout_s: float) -> ProbeResult:
         self.tried.append(rows)
-        self.limits_s.append(limit_s)
-        return Outcome(rows <= self.room, self.seconds, "RESOURCE_EXHAUSTED")
+        self.limits_s.append(timeout_s)
+        return ProbeResult(rows <= self.room, self.seconds, "RESOURCE_EXHAUSTED")
 
 
 @pytest.mark.parametrize("room", [1, 2, 3, 5, 64, 100, 511, 512, 513, 1000, 1023, 1024, 5000])
@@ -85,21 +85,21 @@ def test_nothing_fits() -> None:
 def test_time_limits_follow_what_probes_have_taken() -> None:
     device = Device(1, seconds=100.0)
     largest_that_fits(device, 4)
-    assert device.limits_s == [FIRST_LIMIT_S, PATIENCE * 100, PATIENCE * 100]
+    assert device.limits_s == [FIRST_TIMEOUT_S, TIMEOUT_FACTOR * 100, TIMEOUT_FACTOR * 100]
     quick = Device(1, seconds=0.5)
     largest_that_fits(quick, 4)
-    assert quick.limits_s == [FIRST_LIMIT_S, LEAST_LIMIT_S, LEAST_LIMIT_S]
+    assert quick.limits_s == [FIRST_TIMEOUT_S, MIN_TIMEOUT_S, MIN_TIMEOUT_S]
 
 
 def test_a_probe_that_hangs_says_nothing_about_how_long_others_take() -> None:
     limits_s: list[float] = []
 
-    def hangs_at_first(rows: int, limit_s: float) -> Outcome:
-        limits_s.append(limit_s)
-        return Outcome(False, limit_s, "not ready") if rows > 2 else Outcome(True, 30.0)
+    def hangs_at_first(rows: int, timeout_s: float) -> ProbeResult:
+        limits_s.append(timeout_s)
+        return ProbeResult(False, timeout_s, "not ready") if rows > 2 else ProbeResult(True, 30.0)
 
     assert largest_that_fits(hangs_at_first, 4) == 2
-    assert limits_s == [FIRST_LIMIT_S, FIRST_LIMIT_S, PATIENCE * 30]
+    assert limits_s == [FIRST_TIMEOUT_S, FIRST_TIMEOUT_S, TIMEOUT_FACTOR * 30]
 
 
 @pytest.mark.parametrize(
@@ -113,32 +113,33 @@ def test_a_probe_that_hangs_says_nothing_about_how_long_others_take() -> None:
     ],
 )
 def test_what_is_taken_as_too_large(said: str) -> None:
-    outcome = probe._outcome(1, f"Traceback:\n{said}\n", 2.0, 8)
-    assert outcome == Outcome(False, 2.0, said)
+    result = probe._result(1, f"Traceback:\n{said}\n", 2.0, 8)
+    assert result == ProbeResult(False, 2.0, said)
 
 
 def test_a_process_that_the_kernel_killed_was_too_large() -> None:
-    assert probe._outcome(-9, "", 2.0, 8) == Outcome(False, 2.0, "killed by the kernel")
+    assert probe._result(-9, "", 2.0, 8) == ProbeResult(False, 2.0, "killed by the kernel")
 
 
 def test_another_failure_is_no_question_of_size() -> None:
-    with pytest.raises(BatchSizeError, match=r"(?s)batch size 8 failed with 1, and not for its size:.*no such file"):
-        probe._outcome(1, "Traceback:\nFileNotFoundError: no such file\n", 2.0, 8)
+    expected = r"(?s)batch size 8 failed with exit status 1, not for lack of memory:.*no such file"
+    with pytest.raises(BatchSizeError, match=expected):
+        probe._result(1, "Traceback:\nFileNotFoundError: no such file\n", 2.0, 8)
 
 
 def test_a_result_is_remembered_for_siblings_and_for_nobody_else(tmp_path: Path) -> None:
-    config: dict[str, Any] = {"model": {"width": 64}, "training": {"seed": 1}, "optimization": {"lr": 1e-3}}
-    key = key_of("Job", config, chip="h100", share=32)
+    config: dict[str, Any] = {"model": {"d_model": 64}, "training": {"seed": 1}, "optimization": {"lr": 1e-3}}
+    key = cache_key("Job", config, chip="h100", share=32)
     path = tmp_path / "batch_sizes" / f"{key}.json"
-    remember(path, 12, chip="h100")
+    write_cache(path, 12, chip="h100")
     sibling = {**config, "training": {"seed": 2, "steps": 9}, "optimization": {"lr": 1e-4}}
-    assert remembered(path) == 12
-    assert key_of("Job", sibling, chip="h100", share=32) == key
+    assert read_cache(path) == 12
+    assert cache_key("Job", sibling, chip="h100", share=32) == key
     others = [
-        key_of("Other", config, chip="h100", share=32),
-        key_of("Job", {**config, "model": {"width": 65}}, chip="h100", share=32),
-        key_of("Job", {**config, "optimization": {"optimizer": "muon"}}, chip="h100", share=32),
-        key_of("Job", config, chip="a100", share=32),
+        cache_key("Other", config, chip="h100", share=32),
+        cache_key("Job", {**config, "model": {"d_model": 65}}, chip="h100", share=32),
+        cache_key("Job", {**config, "optimization": {"optimizer": "muon"}}, chip="h100", share=32),
+        cache_key("Job", config, chip="a100", share=32),
     ]
     assert len({key, *others}) == 5
 
@@ -146,9 +147,9 @@ def test_a_result_is_remembered_for_siblings_and_for_nobody_else(tmp_path: Path)
 @pytest.mark.parametrize("content", ["", "{", "[3]", "{}", '{"rows": null}', '{"rows": 0}', '{"rows": -4}'])
 def test_a_file_that_is_damaged_says_nothing(tmp_path: Path, content: str) -> None:
     path = tmp_path / "x.json"
-    assert remembered(path) is None
+    assert read_cache(path) is None
     path.write_text(content)
-    assert remembered(path) is None
+    assert read_cache(path) is None
 
 
 SCRIPT = """
@@ -159,16 +160,16 @@ from dispatcher.runtime.stream import TokenWindows
 from tiny_training import Tiny, made
 
 class Wide(Tiny):
-    def source(self):
+    def train_source(self):
         # To be seen by whoever reads what a probe says: nobody.
         print("noise")
         return TokenWindows(np.arange(60_000), 512, seed=self.training.seed)
 
-def portions(seed):
-    words = {"model.vocabulary": 60_000, "model.context": 512, "evaluate_every": None, "seed": seed}
+def microbatching(seed):
+    words = {"model.vocab_size": 60_000, "model.max_seq_len": 512, "eval_every": None, "seed": seed}
     job = made(sys.argv[1], "wide", Wide, steps=1, batch_size=4, per_device_batch_size=-1, **words)
     job.prepare()
-    return [job.portions.parts, job.portions.rows]
+    return [job.microbatching.accumulation_steps, job.microbatching.microbatch_size]
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(message)s")
@@ -178,7 +179,7 @@ if __name__ == "__main__":
     status = dict(line.split(":", 1) for line in open("/proc/self/status"))
     limit = int(status["VmPeak"].split()[0]) * 1024 + int(float(sys.argv[2]) * 2**30)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    print(json.dumps([portions(1), portions(2)]))
+    print(json.dumps([microbatching(1), microbatching(2)]))
 """
 
 
@@ -205,5 +206,5 @@ def test_a_search_in_too_little_memory(tmp_path: Path, jax_cache: Path) -> None:
     # Nothing between these two divides the batch.
     assert f"batch size {2 * found} does not fit" in said
     # The second, with another seed, has not searched.
-    assert f"wide: batch size {found} per device, as found before" in said
+    assert f"wide: batch size {found} per device, from the cache" in said
     assert json.loads(done.stdout.splitlines()[-1]) == [[4 // found, found]] * 2

@@ -135,7 +135,7 @@ trainig: {steps: 3}
         "model.layers = 2.0: expected a whole number, written 2",
         "model.blok_size = 3: unknown key (did you mean 'model.block_size'?)",
         "trainig.steps = 3: unknown key (did you mean 'training.steps'?)",
-        "training.steps: not said, and it has no default: expected a whole number",
+        "training.steps: required, but not set: expected a whole number",
     ]
 
 
@@ -176,7 +176,7 @@ def test_values_that_a_job_does_not_know_may_be_those_of_its_checkpoint() -> Non
 
 def test_the_configuration_in_force() -> None:
     assert current_config() is None
-    with pytest.raises(ConfigError, match="no configuration to make Model from"):
+    with pytest.raises(ConfigError, match="no configuration in force for Model"):
         configure(Model)
     with configuration({"model": {"layers": 2}}) as outer:
         with configuration({"model": {"layers": 3}}):
@@ -203,7 +203,7 @@ def test_assignments_are_checked_where_they_are_written() -> None:
         config.model = {"layers": 8}
     with pytest.raises(AttributeError, match=r"did you mean 'model\.layers'"):
         _ = config.model.layer
-    with pytest.raises(AttributeError, match=r"training\.steps: has no value yet"):
+    with pytest.raises(AttributeError, match=r"training\.steps: required, but not set"):
         _ = config.training.steps
     assert config.model.layers == 8
 
@@ -259,10 +259,10 @@ def test_a_shared_place_suits_both_and_has_a_default_only_if_they_agree() -> Non
     ("classes", "problem"),
     [
         ([Unplaced], r"Unplaced\.layers has neither a place nor a default: write field\('layers'\)"),
-        ([Model, Below], r"'model\.layers' is the place of a value, so 'model\.layers\.deep' cannot stand below it"),
-        ([Reserved], "'job' is a word of the file"),
+        ([Model, Below], r"'model\.layers' is the place of a value, so 'model\.layers\.deep' cannot be below it"),
+        ([Reserved], "'job' is a reserved key of job files"),
         ([Strange], r"Strange\.thing: set\[int\] is not a type for a configuration's value"),
-        ([Model()], "is no dataclass"),
+        ([Model()], "is not a dataclass"),
     ],
 )
 def test_dataclasses_that_cannot_be_used(classes: list[Any], problem: str) -> None:
@@ -271,7 +271,7 @@ def test_dataclasses_that_cannot_be_used(classes: list[Any], problem: str) -> No
 
 
 def test_a_place_is_made_of_names() -> None:
-    with pytest.raises(TypeError, match="'training lr' is no name"):
+    with pytest.raises(TypeError, match="'training lr': expected letters"):
         field("training lr/x", default=1)
 
 

@@ -23,7 +23,7 @@ from tiny_runs import (
 from tiny_training import made
 
 from dispatcher.errors import ConfigError
-from dispatcher.runtime.distributed import PORT, Processes, detect, first_host, initialize
+from dispatcher.runtime.distributed import PORT, ProcessGroup, detect, first_host, initialize
 
 SLURM = {
     "SLURM_JOB_ID": "1012345",
@@ -43,19 +43,19 @@ VOLCANO = {"VC_WORKER_HOSTS": "run-worker-0.run,run-worker-1.run", "VC_WORKER_NU
         ({"TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}, None),
         (
             {"DISPATCHER_COORDINATOR": "a:1", "DISPATCHER_NUM_PROCESSES": "2", "DISPATCHER_PROCESS_ID": "1", **SLURM},
-            Processes("a:1", 2, 1),
+            ProcessGroup("a:1", 2, 1),
         ),
-        (SLURM, Processes("gpu013:22345", 4, 3)),
-        ({**SLURM, "SLURM_STEP_ID": "2"}, Processes("gpu013:24363", 4, 3)),
-        ({**VOLCANO, "VC_TASK_INDEX": "1"}, Processes(f"run-worker-0.run:{PORT}", 2, 1)),
-        ({**VOLCANO, "VK_TASK_INDEX": "0"}, Processes(f"run-worker-0.run:{PORT}", 2, 0)),
+        (SLURM, ProcessGroup("gpu013:22345", 4, 3)),
+        ({**SLURM, "SLURM_STEP_ID": "2"}, ProcessGroup("gpu013:24363", 4, 3)),
+        ({**VOLCANO, "VC_TASK_INDEX": "1"}, ProcessGroup(f"run-worker-0.run:{PORT}", 2, 1)),
+        ({**VOLCANO, "VK_TASK_INDEX": "0"}, ProcessGroup(f"run-worker-0.run:{PORT}", 2, 0)),
         (
             {"TPU_WORKER_HOSTNAMES": "10.0.0.2,10.0.0.3", "TPU_WORKER_ID": "1"},
-            Processes(f"10.0.0.2:{PORT}", 2, 1),
+            ProcessGroup(f"10.0.0.2:{PORT}", 2, 1),
         ),
     ],
 )
-def test_what_launchers_say(said: dict[str, str], expected: Processes | None) -> None:
+def test_what_launchers_say(said: dict[str, str], expected: ProcessGroup | None) -> None:
     assert detect(said, "elsewhere") == expected
 
 
@@ -82,12 +82,12 @@ def test_what_launchers_say(said: dict[str, str], expected: Processes | None) ->
 def test_which_devices_a_task_of_slurm_takes(said: dict[str, str], devices: tuple[int, ...] | None) -> None:
     found = detect({**SLURM, **said}, "elsewhere")
     assert found is not None
-    assert found.devices == devices
+    assert found.local_device_ids == devices
 
 
 def test_a_pod_of_several_tasks_finds_itself_by_its_name() -> None:
     said = {**VOLCANO, "VC_MASTER_HOSTS": "run-master-0.run", "VC_TASK_INDEX": "1"}
-    assert detect(said, "run-worker-1") == Processes(f"run-master-0.run:{PORT}", 3, 2)
+    assert detect(said, "run-worker-1") == ProcessGroup(f"run-master-0.run:{PORT}", 3, 2)
     with pytest.raises(ConfigError, match="'elsewhere' is not one of them"):
         detect(said, "elsewhere")
 
@@ -102,7 +102,7 @@ def test_a_pod_of_several_tasks_finds_itself_by_its_name() -> None:
         ),
         (
             {"DISPATCHER_COORDINATOR": "a:1", "DISPATCHER_NUM_PROCESSES": "2", "DISPATCHER_PROCESS_ID": "2"},
-            "this is process 2 of 2: expected 0 to 1",
+            "process id 2: expected 0 to 1",
         ),
         ({**SLURM, "SLURM_PROCID": "x"}, "SLURM_PROCID = 'x': expected a whole number"),
         (VOLCANO, "VK_TASK_INDEX: not set"),
@@ -159,7 +159,7 @@ class Two:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_two_processes_are_preempted_and_killed_and_end_with_the_same_bits(tmp_path: Path, jax_cache: Path) -> None:
-    words = {"steps": 400, "save_every": 20, "evaluate_every": 100}
+    words = {"steps": 400, "save_every": 20, "eval_every": 100}
     undisturbed = Two(tmp_path / "undisturbed", jax_cache, 1, **words)
     assert undisturbed.end() == [0, 0]
 
@@ -240,8 +240,8 @@ def test_one_of_them_reports_the_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "message"),
     [
-        ("distributed.WAIT_S = 2", "process 0 of 2 cannot join the others at {address}: not all of them have come"),
-        ("import jax; jax.devices()", "process 0 of 2 cannot join the others at {address}: JAX was used before"),
+        ("distributed.WAIT_S = 2", "process 0 of 2 cannot join the others at {address}: not all processes have joined"),
+        ("import jax; jax.devices()", "process 0 of 2 cannot join the others at {address}: JAX was initialized before"),
         (
             "taken = socket.create_server(('', {port}), family=socket.AF_INET6, dualstack_ipv6=True)",
             "process 0 of 2 cannot join the others at {address}: this host's port cannot be used: Address already",

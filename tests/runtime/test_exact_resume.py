@@ -42,7 +42,7 @@ def outcome(job: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     ("module", "words"),
     [
         ("tiny_training", {"steps": 160, "save_every": 4}),
-        ("demo_training", {"steps": 240, "save_every": 6, "log_every": 1, "evaluate_every": 40}),
+        ("demo_training", {"steps": 240, "save_every": 6, "log_every": 1, "eval_every": 40}),
     ],
     ids=["tiny", "demo"],
 )
@@ -89,7 +89,7 @@ def test_a_preemption_through_the_dispatcher_leaves_no_trace(fleet: Fleet, jax_c
     assert 20 <= stopped < 600
     # Where an evaluation was cut off, the step is logged by the next attempt.
     assert read_metrics(first)[-1]["step"] in (stopped - 1, stopped)
-    assert f"going on from step {stopped} of 600" in fleet.output("preempted", 2)
+    assert f"resuming from step {stopped} of 600" in fleet.output("preempted", 2)
 
     trees = {}
     lines = {}

@@ -35,7 +35,7 @@ class Use(InferenceJob[Text, Transformer]):
 
 @pytest.fixture(scope="module")
 def trainer(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    job = made(tmp_path_factory.mktemp("trained"), steps=60, evaluate_every=None)
+    job = made(tmp_path_factory.mktemp("trained"), steps=60, eval_every=None)
     job()
     return job
 
@@ -49,13 +49,13 @@ def alone(job: Any, prompt: list[int], count: int) -> list[int]:
     """The likeliest tokens after one prompt, each from a pass over everything before it."""
     text = list(prompt)
     for _ in range(count):
-        logits = job.forward(pad_left([text], length=16))
+        logits = job.forward(pad_left([text], seq_len=16))
         text.append(int(np.argmax(logits[0, -1])))
     return text[len(prompt) :]
 
 
 def test_rows_end_together() -> None:
-    tokens, segments = pad_left(PROMPTS, rows=6, blank=8)
+    tokens, segments = pad_left(PROMPTS, rows=6, pad_token=8)
     assert tokens.tolist()[:2] == [[8, 8, 1, 4, 7], [8, 8, 8, 8, 2]]
     assert segments.tolist() == [[0, 0, 1, 1, 1], [0] * 4 + [1], [1] * 5, [0, 0, 0, 1, 1], [0] * 5, [0] * 5]
     assert pad_left([b"ab", [7]]).tokens.tolist() == [[97, 98], [0, 7]]
@@ -95,24 +95,24 @@ def test_rows_end_at_the_stop_token(live: Use) -> None:
     whole = live.rollout(PROMPTS, 6)
     stop = whole[0][2]
     expected = [row[: row.index(stop)] if stop in row else row for row in whole]
-    assert live.rollout(PROMPTS, 6, stop=stop) == expected
+    assert live.rollout(PROMPTS, 6, stop_token=stop) == expected
     assert min(map(len, expected)) < 6
 
 
 def test_no_prompts_and_too_many_tokens(live: Use) -> None:
     assert live.rollout([], 4) == []
-    with pytest.raises(ValueError, match="a row of 21 tokens: the model's context is 20"):
+    with pytest.raises(ValueError, match=r"a row of 21 tokens: expected at most 20 \(max_seq_len\)"):
         live.rollout([[1]], 20)
 
 
 def test_the_state_is_shared_with_the_trainer(tmp_path: Any) -> None:
-    job = made(tmp_path, steps=1, evaluate_every=None)
+    job = made(tmp_path, steps=1, eval_every=None)
     view = Use.from_trainer(job)
     before = np.asarray(view.forward(view.pad(PROMPTS)))
     job()
     after = np.asarray(view.forward(view.pad(PROMPTS)))
     assert not np.array_equal(before, after)
-    assert view.arrays["norm/scale"] is job.live_state.trained["norm/scale"]
+    assert view.arrays["norm/scale"] is job.live_state.trainable["norm/scale"]
 
 
 def test_a_checkpoint_gives_the_trainers_model(trainer: Any, live: Use) -> None:
@@ -126,7 +126,7 @@ def test_a_checkpoint_gives_the_trainers_model(trainer: Any, live: Use) -> None:
 
 
 def test_a_checkpoint_of_another_model_is_refused(trainer: Any) -> None:
-    with configuration(Use.checked_config({"model": {**CONFIG["model"], "layers": 2}})):
+    with configuration(Use.checked_config({"model": {**CONFIG["model"], "num_layers": 2}})):
         job = Use.local(trainer.spec.hardware.cluster.root, "use")
     with pytest.raises(DispatcherError, match=r"model/blocks/1/.*missing"):
         job.restore_from_path(trainer.path_of("step-00000060"))

@@ -99,13 +99,13 @@ def test_a_configuration_leaves_to_the_checkpoint_what_it_brings(workspace: Flee
     done = dispatcher_job(workspace, "configure", "gpt/sample", "c.yaml", "sample.prompts=[row]", "model.dropout=0.1")
     assert done.returncode == 0, done.stderr
     written = (workspace.root / "c.yaml").read_text()
-    assert written.startswith("job: gpt/sample\nsample:\n  prompts:\n  - row\n  tokens: 64\n")
-    # What was said stays; the rest of the model's configuration would take the place of the checkpoint's.
+    assert written.startswith("job: gpt/sample\nsample:\n  prompts:\n  - row\n  max_new_tokens: 64\n")
+    # Overrides stay; other values of the model would replace the checkpoint's.
     assert written.endswith("\nmodel:\n  dropout: 0.1\n")
 
     run = dispatcher_job(workspace, "run", "x", "c.yaml", "out")
     assert run.returncode == 2
-    assert "c.yaml: this job is made from a checkpoint: say which" in run.stderr
+    assert "c.yaml: this job starts from a checkpoint: set one" in run.stderr
 
 
 def test_a_configuration_is_written_filled_in_and_run(workspace: Fleet) -> None:
@@ -121,7 +121,7 @@ def test_a_configuration_is_written_filled_in_and_run(workspace: Fleet) -> None:
     assert empty.returncode == 1
     assert empty.stderr.splitlines() == [
         "dispatcher: c.yaml: 1 problem",
-        "  count.text: not said, and it has no default: expected text",
+        "  count.text: required, but not set: expected text",
     ]
 
     run = dispatcher_job(workspace, "run", "first", "c.yaml", "out", "count.text=hello", "--project", "p")
@@ -138,8 +138,8 @@ def test_what_a_job_cannot_do_is_said(workspace: Fleet) -> None:
     for words, code, problem in (
         (("configure", "count/leters", "d.yaml"), 2, "there is no job 'count/leters' (did you mean 'count/letters'?)"),
         (("configure", "count/letters", "d.yaml", "count.tims=1"), 1, "count.tims = 1: unknown key (did you mean"),
-        (("run", "x", "c.yaml", "out", "--restore", "a/b"), 2, "CountLetters cannot go on from 'a/b'"),
-        (("run", "x/y", "c.yaml", "out"), 2, "name = 'x/y': expected a folder's name"),
+        (("run", "x", "c.yaml", "out", "--restore", "a/b"), 2, "CountLetters cannot start from 'a/b'"),
+        (("run", "x/y", "c.yaml", "out"), 2, "name = 'x/y': expected a folder name"),
         (("run", "x"), 2, "Missing argument 'CONFIG.yaml'"),
         (("rum", "x"), 2, "No such command 'rum'"),
         (("list", "--import", "nowhere"), 2, "nowhere: cannot be imported"),
@@ -235,7 +235,13 @@ def test_checking_a_matrix_asks_the_jobs(workspace: Fleet) -> None:
     good = [
         {**entry, "job_id": "a"},
         {**entry, "job_id": "b", "command": ["echo", "{job}", "{config}"], "config": {"x": 1}},
-        {**entry, "job_id": "c", "job": "count/restored", "restore": "p/g/base", "config": {"model": {"layers": 2}}},
+        {
+            **entry,
+            "job_id": "c",
+            "job": "count/restored",
+            "restore": "p/g/base",
+            "config": {"model": {"num_layers": 2}},
+        },
     ]
     workspace.write_manifest(good)
     done = workspace.try_("matrix", "check")
@@ -256,8 +262,8 @@ def test_checking_a_matrix_asks_the_jobs(workspace: Fleet) -> None:
         "d: count.tims = 2: unknown key (did you mean 'count.times'?)",
         "e: there is no job 'count/leters' (did you mean 'count/letters'?)",
         'f: count.text = {"more": 1}: expected text',
-        "g: this job is made from a checkpoint: say which, a path such as default/default/NAME/best, with --restore "
-        "or as `restore` of the entry",
+        "g: this job starts from a checkpoint: set one with --restore or as `restore` of the entry, a path such as "
+        "default/default/NAME/best",
     ]
 
 
@@ -266,10 +272,10 @@ def test_going_back_needs_checkpoints_of_ones_own(workspace: Fleet) -> None:
     run = ("run", "x", "c.yaml", "out", "--from", "step-00000001")
     done = dispatcher_job(workspace, *run)
     assert done.returncode == 2
-    assert "CountLetters cannot go back to 'step-00000001': it is no CheckpointedJob" in done.stderr
+    assert "CountLetters cannot go back to 'step-00000001': it is not a CheckpointedJob" in done.stderr
     done = dispatcher_job(workspace, *run, "--restore", "p/g/base")
     assert done.returncode == 2
-    assert "--from goes on with the run's own checkpoint, --restore with another's: choose one of them" in done.stderr
+    assert "--from takes a checkpoint of this run, --restore one of another run: choose one of them" in done.stderr
 
 
 def test_an_attempt_does_not_go_back(workspace: Fleet) -> None:
@@ -279,7 +285,7 @@ def test_an_attempt_does_not_go_back(workspace: Fleet) -> None:
     workspace.write_manifest([{"job_id": "a", "method": "m", "command": command}])
     assert workspace.run_all().end() == 1
     assert workspace.record("a").reason == "exit 2"
-    assert "inside an attempt of a dispatcher nothing goes back" in workspace.output("a")
+    assert "not possible inside an attempt of a dispatcher" in workspace.output("a")
 
 
 def test_jobs_that_cannot_be_asked_are_a_warning(workspace: Fleet) -> None:

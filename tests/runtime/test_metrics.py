@@ -51,7 +51,7 @@ def test_a_line_is_there_as_soon_as_it_is_logged(tmp_path: Path) -> None:
     assert json.loads(log.path.read_text().splitlines()[1])["loss"] == "NaN"
     last = read_metrics(log.path)[1]
     assert math.isnan(last["loss"]) and last["norm"] == math.inf and last["low"] == -math.inf
-    with pytest.raises(ValueError, match="cannot be called step"):
+    with pytest.raises(ValueError, match="reserved names of metrics: step"):
         log.log(3, {"step": 1.0})
 
 
@@ -102,7 +102,7 @@ def test_a_damaged_line_does_not_keep_a_training_from_going_on(
     train(tmp_path / "2", begin=3, end=6)
     train(tmp_path / "undisturbed", begin=0, end=6)
     assert without_time(tmp_path / "2" / "metrics.jsonl") == without_time(tmp_path / "undisturbed" / "metrics.jsonl")
-    assert f"{path}: line 2 is damaged, and left out" in caplog.text
+    assert f"{path}: line 2 is damaged and is skipped" in caplog.text
 
 
 def test_lines_survive_a_killed_process(tmp_path: Path) -> None:

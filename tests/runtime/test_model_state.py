@@ -20,12 +20,12 @@ from dispatcher.runtime.configuration import configuration
 from dispatcher.runtime.execution import local
 from dispatcher.runtime.jobs.inference import InferenceJob
 from dispatcher.runtime.step import negative_log_likelihood
-from dispatcher.runtime.stream import Stream, whole_epoch
+from dispatcher.runtime.stream import Stream, epoch_batches
 
 pytestmark = pytest.mark.demo
 
 STEPS = 12
-CONSTANT = {"optimization.schedule": "constant", "optimization.warmup": 0.0, "evaluate_every": 6, "steps": STEPS}
+CONSTANT = {"optimization.schedule": "constant", "optimization.warmup": 0.0, "eval_every": 6, "steps": STEPS}
 
 
 def by_hand(job: Any, parts: int) -> tuple[Model, float]:
@@ -45,13 +45,13 @@ def by_hand(job: Any, parts: int) -> tuple[Model, float]:
             gradient = part if gradient is None else jax.tree.map(jnp.add, gradient, part)
         optimizer.update(model, jax.tree.map(lambda array: array / count, gradient))
 
-    stream, rows = Stream(job.source()), job.training.batch_size
+    stream, rows = Stream(job.train_source()), job.training.batch_size
     model.train()
     for _ in range(job.training.steps):
         batch = stream.take(rows)
         step(model, optimizer, [batch.slice(n * rows // parts, (n + 1) * rows // parts) for n in range(parts)])
     model.eval()
-    found = [loss(model, batch) for batch in whole_epoch(job.held_out(), rows)]
+    found = [loss(model, batch) for batch in epoch_batches(job.eval_source(), rows)]
     return model, float(sum(nats for nats, _ in found)) / int(sum(count for _, count in found))
 
 
@@ -60,7 +60,7 @@ def as_numpy(value: Any) -> Any:
 
 
 def state_of(job: Any) -> dict[str, Any]:
-    return {name: as_numpy(array) for name, array in (job.live_state.trained | job.live_state.rest).items()}
+    return {name: as_numpy(array) for name, array in (job.live_state.trainable | job.live_state.non_trainable).items()}
 
 
 @pytest.mark.parametrize("cls", [Stateful, Rematerialized])
@@ -68,17 +68,17 @@ def state_of(job: Any) -> dict[str, Any]:
 def test_a_training_is_what_plain_flax_makes_of_it(tmp_path: Path, cls: Any, per_device: int | None) -> None:
     job = made(tmp_path, cls=cls, per_device_batch_size=per_device, **CONSTANT)
     job()
-    model, held_out = by_hand(job, job.portions.parts)
+    model, eval_loss = by_hand(job, job.microbatching.accumulation_steps)
     found = state_of(job)
     expected = {"/".join(map(str, path)): leaf for path, leaf in nnx.to_flat_state(nnx.state(model))}
     assert found.keys() == expected.keys()
     for name, leaf in expected.items():
         array = as_numpy(leaf.get_value() if isinstance(leaf, nnx.Variable) else leaf)
         np.testing.assert_allclose(found[name], array, rtol=2e-4, atol=2e-5, err_msg=name)
-    assert job.measured["held_out_loss"] == pytest.approx(held_out, rel=1e-4)
+    assert job.measured["eval_loss"] == pytest.approx(eval_loss, rel=1e-4)
     # The state has moved, and an evaluation has not moved it.
     assert found["seen"] == STEPS * 8
-    assert found["dropout/rngs/count"] == STEPS * job.portions.parts
+    assert found["dropout/rngs/count"] == STEPS * job.microbatching.accumulation_steps
     assert abs(found["norm/mean"]).max() > 0.01
 
 
@@ -86,7 +86,7 @@ def test_a_resumed_training_has_the_bits_of_one_that_was_not_disturbed(tmp_path:
     whole = made(tmp_path, "whole", Stateful, **CONSTANT)
     whole()
     for steps in (5, STEPS):
-        apart = made(tmp_path, "apart", Stateful, **{**CONSTANT, "steps": steps, "evaluate_every": None})
+        apart = made(tmp_path, "apart", Stateful, **{**CONSTANT, "steps": steps, "eval_every": None})
         apart()
     expected, found = state_of(whole), state_of(apart)
     assert expected.keys() == found.keys()
@@ -111,14 +111,14 @@ def test_inference_uses_what_the_training_has_counted(tmp_path: Path) -> None:
     restored = Use.from_checkpoint_path(job.path_of(f"step-{STEPS:08d}"), local(tmp_path, "use"))
     with configuration(job.configuration_in_force):
         live = Use.from_trainer(job)
-    batch = next(whole_epoch(job.held_out(), 8))
+    batch = next(epoch_batches(job.eval_source(), 8))
     for use in (restored, live):
         assert use.model.norm.use_running_average
         nats, count = negative_log_likelihood(use.model(batch.inputs), batch.targets)
         again, _ = negative_log_likelihood(use.model(batch.inputs), batch.targets)
         # Nothing is drawn.
         assert nats == again
-    one, _ = job.programs.evaluate(job.live_state.trained, job.live_state.rest, batch)
+    one, _ = job.compiled_steps.evaluate(job.live_state.trainable, job.live_state.non_trainable, batch)
     assert float(nats) == pytest.approx(float(one), rel=1e-5)
     assert int(count) == 8 * LENGTH
 
@@ -178,12 +178,12 @@ class Decays(Model):
     ("model", "message"),
     [
         (Counts, r"calls: an attribute that a step changes \(0 to 1\): hold it in an nnx.Variable"),
-        (Averages, r"scale: an array outside of an nnx.Variable that a step changes: hold it in an nnx.Variable"),
-        (Plain, r"hidden/average: an array outside of an nnx.Variable: hold it in one, or in nnx.data"),
+        (Averages, r"scale: an array in no nnx.Variable that a step changes: hold it in an nnx.Variable"),
+        (Plain, r"hidden/average: an array in no nnx.Variable: hold it in one, or in nnx.data"),
         (Nested, r"hidden/history: an attribute that a step changes \(\[\] to \[1\]\)"),
-        (Grows, r"last: a variable that was not there before the step"),
+        (Grows, r"last: a variable that a step adds"),
         (Widens, r"seen: int32\[\] before a step and float32\[2\] after it: keep shape and type"),
-        (Decays, r"output/kernel: is trained, so only the optimizer may change it"),
+        (Decays, r"output/kernel: is trainable, so only the optimizer may change it"),
     ],
 )
 def test_what_cannot_be_carried_is_refused_by_name(tmp_path: Path, model: Any, message: str) -> None:
@@ -225,7 +225,7 @@ def target_network() -> type[nnx.Module]:
 
         def __init__(self, config: Any, *, rngs: nnx.Rngs) -> None:
             super().__init__(config, rngs=rngs)
-            self.online = Online(jnp.zeros(config.vocabulary))
+            self.online = Online(jnp.zeros(config.vocab_size))
 
         def __call__(self, tokens: Any, **words: Any) -> Any:
             target = self.output.bias

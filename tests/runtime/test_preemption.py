@@ -35,20 +35,20 @@ def left(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
-def test_the_first_signal_is_a_wish(number: int, left: list[int]) -> None:
-    with Preemption(leave=left.append) as told:
-        told.hold(LONG_S)
-        assert not told.requested
+def test_the_first_signal_is_a_request(number: int, left: list[int]) -> None:
+    with Preemption(exit_process=left.append) as preempted:
+        preempted.defer_exit(LONG_S)
+        assert not preempted.requested
         os.kill(os.getpid(), number)
-        wait_until(lambda: told.requested, "the signal was not noticed")
+        wait_until(lambda: preempted.requested, "the signal was not noticed")
     assert left == []
 
 
 def test_a_second_sigterm_leaves_at_once(left: list[int]) -> None:
-    with Preemption(leave=left.append) as told:
-        told.hold(LONG_S)
+    with Preemption(exit_process=left.append) as preempted:
+        preempted.defer_exit(LONG_S)
         os.kill(os.getpid(), signal.SIGTERM)
-        wait_until(lambda: told.requested, "the first was not noticed")
+        wait_until(lambda: preempted.requested, "the first was not noticed")
         time.sleep(2 * preemption.REPEAT_S)
         assert left == []
         os.kill(os.getpid(), signal.SIGTERM)
@@ -56,22 +56,22 @@ def test_a_second_sigterm_leaves_at_once(left: list[int]) -> None:
     assert left == [75]
 
 
-def test_one_wish_that_arrives_twice_is_one(left: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_that_arrives_twice_counts_once(left: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preemption, "REPEAT_S", PATIENCE_S)
-    with Preemption(leave=left.append) as told:
-        told.hold(LONG_S)
+    with Preemption(exit_process=left.append) as preempted:
+        preempted.defer_exit(LONG_S)
         os.kill(os.getpid(), signal.SIGTERM)
-        wait_until(lambda: told.requested, "the first was not noticed")
+        wait_until(lambda: preempted.requested, "the first was not noticed")
         os.kill(os.getpid(), signal.SIGTERM)
     # The watching thread has read everything by now.
     assert left == []
 
 
 def test_the_sigterm_after_a_warning_is_the_first(left: list[int]) -> None:
-    with Preemption(leave=left.append) as told:
-        told.hold(LONG_S)
+    with Preemption(exit_process=left.append) as preempted:
+        preempted.defer_exit(LONG_S)
         os.kill(os.getpid(), signal.SIGUSR1)
-        wait_until(lambda: told.requested, "the warning was not noticed")
+        wait_until(lambda: preempted.requested, "the warning was not noticed")
         time.sleep(2 * preemption.REPEAT_S)
         os.kill(os.getpid(), signal.SIGTERM)
     assert left == []
@@ -79,7 +79,7 @@ def test_the_sigterm_after_a_warning_is_the_first(left: list[int]) -> None:
 
 def test_as_long_as_there_is_nothing_to_save_it_leaves_at_once(left: list[int]) -> None:
     tidied: list[str] = []
-    with pytest.raises(SystemExit) as caught, Preemption(leave=left.append):
+    with pytest.raises(SystemExit) as caught, Preemption(exit_process=left.append):
         try:
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(PATIENCE_S)
@@ -91,10 +91,10 @@ def test_as_long_as_there_is_nothing_to_save_it_leaves_at_once(left: list[int]) 
 
 
 def test_the_bound_holds_for_what_comes_after_the_block(left: list[int]) -> None:
-    with Preemption(leave=left.append) as told:
-        told.hold(0.2)
+    with Preemption(exit_process=left.append) as preempted:
+        preempted.defer_exit(0.2)
         os.kill(os.getpid(), signal.SIGTERM)
-        wait_until(lambda: told.requested, "the signal was not noticed")
+        wait_until(lambda: preempted.requested, "the signal was not noticed")
     assert left == []
     wait_until(lambda: left, "it stayed")
 
@@ -104,8 +104,8 @@ def test_the_wrapper_does_not_kill_sooner(
 ) -> None:
     monkeypatch.setenv("DISPATCHER_KILL_GRACE_S", "1")
     began_s = time.monotonic()
-    with Preemption(leave=left.append) as told:
-        told.hold(LONG_S)
+    with Preemption(exit_process=left.append) as preempted:
+        preempted.defer_exit(LONG_S)
         os.kill(os.getpid(), signal.SIGTERM)
         wait_until(lambda: left, "it stayed")
     assert time.monotonic() - began_s < PATIENCE_S / 2
@@ -115,42 +115,43 @@ def test_the_wrapper_does_not_kill_sooner(
 def test_a_bound_that_no_timer_can_wait_for_is_the_longest_that_one_can(
     left: list[int], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with Preemption(leave=left.append) as told:
-        told.hold(1e30)
+    with Preemption(exit_process=left.append) as preempted:
+        preempted.defer_exit(1e30)
         os.kill(os.getpid(), signal.SIGTERM)
-        wait_until(lambda: told.requested, "the signal was not noticed")
+        wait_until(lambda: preempted.requested, "the signal was not noticed")
     assert f"within {threading.TIMEOUT_MAX:g} s" in capfd.readouterr().err
 
 
 def test_somebody_elses_handler_counts(left: list[int]) -> None:
     heard: list[int] = []
-    with Preemption(leave=left.append) as told:
+    with Preemption(exit_process=left.append) as preempted:
         signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
         os.kill(os.getpid(), signal.SIGTERM)
         wait_until(lambda: heard, "the handler was not called")
         # The watching thread reads one signal after the other.
-        told.hold(LONG_S)
+        preempted.defer_exit(LONG_S)
         os.kill(os.getpid(), signal.SIGUSR1)
-        wait_until(lambda: told.requested, "the warning was not noticed")
+        wait_until(lambda: preempted.requested, "the warning was not noticed")
     assert left == []
 
 
 def test_when_time_is_over_it_leaves(left: list[int], capfd: pytest.CaptureFixture[str]) -> None:
-    with Preemption(leave=left.append) as told:
-        told.hold(0.05)
+    with Preemption(exit_process=left.append) as preempted:
+        preempted.defer_exit(0.05)
         os.kill(os.getpid(), signal.SIGTERM)
         wait_until(lambda: left, "it stayed")
     assert left == [75]
     said = capfd.readouterr().err
-    assert "SIGTERM: finishing the step, saving, leaving within 0.05 s" in said
-    assert "not done within 0.05 s: leaving; the last checkpoint that was committed counts" in said
+    assert "SIGTERM: finishing the step, saving, exiting within 0.05 s" in said
+    assert "not saved within 0.05 s: exiting; the last committed checkpoint counts" in said
 
 
 def test_a_main_thread_that_hangs_in_c_code_does_not_keep_it_from_leaving() -> None:
     code = (
         "import ctypes; from dispatcher.runtime.preemption import Preemption\n"
-        "with Preemption() as told:\n"
-        "  told.hold(0.2); print('ready', flush=True); libc = ctypes.CDLL(None); [libc.sleep(60) for _ in range(9)]"
+        "with Preemption() as preempted:\n"
+        "  preempted.defer_exit(0.2); print('ready', flush=True)\n"
+        "  libc = ctypes.CDLL(None); [libc.sleep(60) for _ in range(9)]"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -165,17 +166,17 @@ FORKING = """
 import multiprocessing, os, signal, sys, time
 from dispatcher.runtime.preemption import Preemption
 
-with Preemption() as told:
+with Preemption() as preempted:
     if sys.argv[1] == "held":
-        told.hold(3600)
+        preempted.defer_exit(3600)
     child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(30,))
     child.start()
     child.terminate()
     child.join()
-    print(child.exitcode, told.requested)
-    told.hold(3600)
+    print(child.exitcode, preempted.requested)
+    preempted.defer_exit(3600)
     os.kill(os.getpid(), signal.SIGUSR1)
-    while not told.requested:
+    while not preempted.requested:
         time.sleep(0.01)
 """
 
@@ -212,8 +213,8 @@ def test_in_another_thread_it_does_nothing() -> None:
     found: list[bool] = []
 
     def enter() -> None:
-        with Preemption() as told:
-            found.append(told.requested)
+        with Preemption() as preempted:
+            found.append(preempted.requested)
 
     thread = threading.Thread(target=enter)
     thread.start()

@@ -57,7 +57,7 @@ def test_a_job_is_set_up_and_run(tmp_path: Path) -> None:
     with quick("demo/train", "first", out_path=tmp_path / "out", project="p") as j:
         with pytest.raises(ConfigError, match=r'training\.lr = "fast"'):
             j.config.training.lr = "fast"
-        with pytest.raises(ConfigError, match=r"training\.steps: not said"):
+        with pytest.raises(ConfigError, match=r"training\.steps: required"):
             j()
         j.config.training.lr = 1e-4
         j.config.training.steps = 3
@@ -78,7 +78,7 @@ def test_a_restored_job_takes_from_its_checkpoint_what_was_not_assigned(tmp_path
         j.restore("default/default/first/best")
         job = j.create()
         assert j() == {"lr": 1e-3, "steps": 7}
-        with pytest.raises(UsageError, match="the job is made already"):
+        with pytest.raises(UsageError, match="the job already exists"):
             j.restore("other")
     assert isinstance(job, Resumed)
     # The default was assigned on purpose, and so it is said.
@@ -88,7 +88,7 @@ def test_a_restored_job_takes_from_its_checkpoint_what_was_not_assigned(tmp_path
 def test_a_job_that_cannot_be_restored_says_so(tmp_path: Path) -> None:
     with quick("demo/train", "next", out_path=tmp_path) as j:
         j.restore("x")
-        with pytest.raises(UsageError, match="Train cannot go on from 'x': it is no RestoreableJob"):
+        with pytest.raises(UsageError, match="Train cannot start from 'x': it is not a RestoreableJob"):
             j()
 
 

@@ -61,13 +61,13 @@ def test_a_key_has_one_class() -> None:
     cell()
     again = cell()
     assert find_job("a") is again
-    with pytest.raises(TypeError, match=r"on .*Second: the key is that of .*First"):
+    with pytest.raises(TypeError, match=r"on .*Second: the key belongs to .*First"):
 
         @job("a")
         class Second:
             pass
 
-    with pytest.raises(TypeError, match=r"the key is that of a job in dispatcher\.runtime\.jobs\.pretrain; choose"):
+    with pytest.raises(TypeError, match=r"the key belongs to a job in dispatcher\.runtime\.jobs\.pretrain: choose"):
 
         @job("gpt/train/pretrain")
         class Third:
@@ -119,11 +119,11 @@ def test_modules_and_files_may_be_named(tmp_path: Path, monkeypatch: pytest.Monk
     assert {"mine", "theirs"} < set(job_keys())
     with pytest.raises(UsageError, match=r"nowhere: cannot be imported: ModuleNotFoundError"):
         import_jobs(tmp_path, ["nowhere"])
-    with pytest.raises(UsageError, match=r"nowhere\.py: cannot be imported: ImportError: there is no such file"):
+    with pytest.raises(UsageError, match=r"nowhere\.py: cannot be imported: ImportError: no such file"):
         import_jobs(tmp_path, ["nowhere.py"])
 
 
 def test_a_file_never_passes_for_another_module(tmp_path: Path) -> None:
     write(tmp_path / "json.py", "")
-    with pytest.raises(UsageError, match="a module json is there already"):
+    with pytest.raises(UsageError, match="the module json already exists"):
         import_jobs(tmp_path, [str(tmp_path / "json.py")])

@@ -24,37 +24,37 @@ pytestmark = pytest.mark.demo
 
 @dataclass(frozen=True)
 class Before:
-    vocabulary: int = field("model/vocabulary")
+    vocab_size: int = field("model/vocab_size")
     gain: float = field("model/gain", default=3.0)
 
 
 @dataclass(frozen=True)
 class Renamed:
-    vocabulary: int = field("model/vocabulary")
+    vocab_size: int = field("model/vocab_size")
     scale: float = field("model/scale", default=1.0)
 
 
 @dataclass(frozen=True)
 class Declared:
-    vocabulary: int = field("model/vocabulary")
-    scale: float = field("model/scale", default=1.0, was="model/gain")
+    vocab_size: int = field("model/vocab_size")
+    scale: float = field("model/scale", default=1.0, renamed_from="model/gain")
 
 
 @dataclass(frozen=True)
 class Extended:
-    vocabulary: int = field("model/vocabulary")
+    vocab_size: int = field("model/vocab_size")
     gain: float = field("model/gain", default=3.0)
     bias: bool = field("model/bias", default=False)
 
 
 @dataclass(frozen=True)
 class Removed:
-    vocabulary: int = field("model/vocabulary")
+    vocab_size: int = field("model/vocab_size")
 
 
 @dataclass(frozen=True)
 class Moved:
-    vocabulary: int = field("arch/vocabulary", was="model/vocabulary")
+    vocab_size: int = field("arch/vocabulary", renamed_from="model/vocab_size")
     gain: float = field("arch/gain", default=1.0)
 
 
@@ -65,9 +65,9 @@ class Table(nnx.Module):
 
     def __init__(self, config: Any, *, rngs: nnx.Rngs) -> None:
         self.factor = getattr(config, "gain", getattr(config, "scale", 1.0))
-        self.table = nnx.Embed(config.vocabulary, config.vocabulary, rngs=rngs)
+        self.table = nnx.Embed(config.vocab_size, config.vocab_size, rngs=rngs)
 
-    def __call__(self, tokens: Any, *, segments: Any = None, key: Any = None) -> Any:
+    def __call__(self, tokens: Any, *, segment_ids: Any = None, key: Any = None) -> Any:
         return self.table(tokens) * self.factor
 
 
@@ -89,7 +89,7 @@ WORDS = {"training": {"steps": 4, "batch_size": 8, "log_every": 1}, "optimizatio
 
 def trainer(root: Path, config: type[Any], name: str = "table") -> Any:
     cls = job_on(config)
-    with configuration(cls.checked_config({**WORDS, "model": {"vocabulary": 16}})):
+    with configuration(cls.checked_config({**WORDS, "model": {"vocab_size": 16}})):
         return cls.local(root, name)
 
 
@@ -109,8 +109,8 @@ def test_a_renamed_field_is_an_error_that_says_how_to_declare_it(saved: Any) -> 
     with pytest.raises(ConfigError) as caught:
         restored(saved, job_on(Renamed))
     assert str(caught.value).partition("best/config.yaml: 1 problem\n")[2] == (
-        "  model.gain = 3.0: no field reads it any more (did you mean 'model.scale'?): where it was renamed, declare "
-        "it with field('model/scale', was='model/gain'); where it was removed, restore with the code that saved it"
+        "  model.gain = 3.0: no field reads it any more (did you mean 'model.scale'?): if it was renamed, declare "
+        "it with field('model/scale', renamed_from='model/gain'); if it was removed, use the code that saved it"
     )
 
 
@@ -122,7 +122,7 @@ def test_a_field_that_is_gone_is_an_error_for_everybody(saved: Any, config: type
         restored(saved, inference_on(config))
     # Also where the configuration does not come from the checkpoint.
     cls = inference_on(config)
-    with configuration(cls.checked_config({"model": {"vocabulary": 16}})):
+    with configuration(cls.checked_config({"model": {"vocab_size": 16}})):
         use = cls.local(saved.spec.hardware.cluster.root, "use")
     with pytest.raises(ConfigError, match=r"model.gain = 3.0: no field reads it any more"):
         use.restore_from_path(saved.path_of("best"))
@@ -148,25 +148,25 @@ def test_what_is_said_over_a_checkpoint_may_use_the_old_name(saved: Any) -> None
 def test_a_field_says_where_it_stood_before(saved: Any) -> None:
     for cls in (job_on(Declared), inference_on(Declared)):
         job = restored(saved, cls)
-        assert to_dict(job._config)["model"] == {"vocabulary": 16, "scale": 3.0}
+        assert to_dict(job._config)["model"] == {"vocab_size": 16, "scale": 3.0}
         assert job.make_model().factor == 3.0
     # A file of that time is read, too.
-    assert to_dict(checked([Declared], {"model": {"vocabulary": 1, "gain": 2.0}})) == {
-        "model": {"vocabulary": 1, "scale": 2.0}
+    assert to_dict(checked([Declared], {"model": {"vocab_size": 1, "gain": 2.0}})) == {
+        "model": {"vocab_size": 1, "scale": 2.0}
     }
-    with pytest.raises(ConfigError, match=r"model.gain = 2.0: is now model.scale, which is said as well"):
-        checked([Declared], {"model": {"vocabulary": 1, "gain": 2.0, "scale": 1.0}})
+    with pytest.raises(ConfigError, match=r"model.gain = 2.0: was renamed to model.scale, which is set as well"):
+        checked([Declared], {"model": {"vocab_size": 1, "gain": 2.0, "scale": 1.0}})
 
 
 def test_a_new_field_takes_its_default_and_that_is_said(saved: Any, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="dispatcher"):
         restored(saved, inference_on(Extended))
-    assert "was saved before there was a field model.bias: taking false" in caplog.text
+    assert "has no value of the newer field model.bias: using false" in caplog.text
 
 
 def test_another_value_on_the_way_is_reported(saved: Any, caplog: pytest.LogCaptureFixture) -> None:
     cls = inference_on(Before)
-    with configuration(cls.checked_config({"model": {"vocabulary": 16, "gain": 2.0}})):
+    with configuration(cls.checked_config({"model": {"vocab_size": 16, "gain": 2.0}})):
         use = cls.local(saved.spec.hardware.cluster.root, "use")
     use.restore_from_path(saved.path_of("best"))
     assert "model.gain = 2.0, but " in caplog.text
@@ -177,7 +177,7 @@ def test_places_that_contradict_each_other() -> None:
     @dataclass(frozen=True)
     class Twice:
         one: int = field("a/one", default=1)
-        two: int = field("a/two", default=1, was="a/one")
+        two: int = field("a/two", default=1, renamed_from="a/one")
 
-    with pytest.raises(TypeError, match=r"'a.two' says that it was 'a.one', which is the place of another field"):
+    with pytest.raises(TypeError, match=r"'a.two' is renamed from 'a.one', which is the place of another field"):
         checked([Twice])

@@ -118,7 +118,7 @@ def test_a_second_run_of_a_name_is_refused_until_the_first_is_gone(tmp_path: Pat
     with pytest.raises(UsageError) as caught:
         run(Inner, tmp_path, "run")
     assert str(caught.value) == (
-        f"default/default/run is being run already, by process {first.pid} on {socket.gethostname()}, which holds "
+        f"default/default/run is already running: process {first.pid} on {socket.gethostname()} holds "
         f"{folder}/.lock: two at once would replace each other's checkpoints and results in {folder}. Wait until it "
         "has ended, or choose another name"
     )
@@ -135,7 +135,7 @@ def test_all_processes_of_a_job_hear_that_it_is_refused(started: Any) -> None:
     assert said(first) == "runs"
     address = f"127.0.0.1:{free_port()}"
     two = [started("run", address, str(number)) for number in range(2)]
-    refused = f"default/default/run is being run already, by process {first.pid} on "
+    refused = f"default/default/run is already running: process {first.pid} on "
     assert said(two[0]).startswith(f"UsageError {refused}")
     assert said(two[1]).startswith(f"UsageError process 0 of this job: {refused}")
 
@@ -163,4 +163,4 @@ def test_a_filesystem_that_cannot_lock_is_no_reason_to_stop(
 
     monkeypatch.setattr(FlockLocker, "_locker", staticmethod(flock))
     assert run(Inner, tmp_path, "run") == {"x": 1.0}
-    assert "a second run of this name would not be noticed" in caplog.text
+    assert "a second run of this name cannot be detected" in caplog.text

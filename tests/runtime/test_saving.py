@@ -27,7 +27,7 @@ CONSTANT = {"optimization.schedule": "constant", "optimization.warmup": 0.0}
 class Silent(Tiny):
     """Has nothing to evaluate on."""
 
-    def held_out(self) -> None:
+    def eval_source(self) -> None:
         return None
 
 
@@ -40,7 +40,7 @@ def names(job: Any) -> list[str]:
 
 
 def arrays(job: Any) -> dict[str, np.ndarray[Any, Any]]:
-    return {name: np.asarray(array) for name, array in job.live_state.trained.items()}
+    return {name: np.asarray(array) for name, array in job.live_state.trainable.items()}
 
 
 def lines(job: Any) -> list[dict[str, Any]]:
@@ -64,7 +64,7 @@ def test_by_default_a_checkpoint_is_saved_when_ten_minutes_have_passed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = with_steps_of(100.0, monkeypatch)
-    job = made(tmp_path, cls=slow, steps=20, keep=100, evaluate_every=None)
+    job = made(tmp_path, cls=slow, steps=20, keep=100, eval_every=None)
     assert job.training.save_every is None
     job()
     # Asked for with the update after 600 s, and heard of one step later.
@@ -75,7 +75,7 @@ def test_a_save_that_something_else_has_made_puts_the_next_one_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = with_steps_of(1.0, monkeypatch)
-    words = {"steps": 16, "keep": 100, "save_every": 6, "save_interval": "5s", "evaluate_every": None}
+    words = {"steps": 16, "keep": 100, "save_every": 6, "save_interval": "5s", "eval_every": None}
     job = made(tmp_path, cls=slow, **words)
     job()
     # At 6 and 12 for both reasons; what was asked for meanwhile is not heard as a second time.
@@ -84,7 +84,7 @@ def test_a_save_that_something_else_has_made_puts_the_next_one_off(
 
 @pytest.mark.slow
 def test_processes_save_at_the_same_step_when_the_time_of_one_has_come(tmp_path: Path, jax_cache: Path) -> None:
-    words = {"steps": 600, "save_interval": 0.3, "evaluate_every": None, "keep": 1000, "per_device_batch_size": 2}
+    words = {"steps": 600, "save_interval": 0.3, "eval_every": None, "keep": 1000, "per_device_batch_size": 2}
     address = f"127.0.0.1:{free_port()}"
     pair = [Attempt(tmp_path, jax_cache, 1, tiny_entry(**words), **one_of_two(address, number)) for number in range(2)]
     assert [attempt.end() for attempt in pair] == [0, 0]
@@ -100,7 +100,7 @@ def test_an_interval_that_is_no_time_is_refused(tmp_path: Path, value: Any) -> N
 
 
 def test_an_evaluation_that_fails_loses_nothing(tmp_path: Path) -> None:
-    words = {"steps": 8, "evaluate_every": 4, "keep": 5, **CONSTANT}
+    words = {"steps": 8, "eval_every": 4, "keep": 5, **CONSTANT}
 
     class Fails(Tiny):
         broken = True
@@ -127,7 +127,7 @@ def test_an_evaluation_that_fails_loses_nothing(tmp_path: Path) -> None:
 
 def test_a_step_that_is_evaluated_again_stands_once_in_the_log(tmp_path: Path) -> None:
     """Killed after an evaluation and before the next checkpoint."""
-    words = {"steps": 8, "evaluate_every": 4, **CONSTANT}
+    words = {"steps": 8, "eval_every": 4, **CONSTANT}
 
     class Dies(Tiny):
         def _update(self, *given: Any) -> Any:
@@ -146,7 +146,7 @@ def test_a_step_that_is_evaluated_again_stands_once_in_the_log(tmp_path: Path) -
 
 
 def test_the_best_checkpoint_alone_is_enough_to_go_on(tmp_path: Path) -> None:
-    words = {"steps": 8, "evaluate_every": 4, **CONSTANT}
+    words = {"steps": 8, "eval_every": 4, **CONSTANT}
 
     class Dies(Tiny):
         def _update(self, *given: Any) -> Any:
@@ -221,7 +221,7 @@ def test_a_gradient_that_is_not_finite_stops_before_the_save(tmp_path: Path) -> 
 
 
 def test_parameters_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
-    words = {"steps": 20, "save_every": 3, "log_every": 100, "evaluate_every": None, **CONSTANT}
+    words = {"steps": 20, "save_every": 3, "log_every": 100, "eval_every": None, **CONSTANT}
     job = made(tmp_path, cls=BadWeights, **words)
     with pytest.raises(FloatingPointError) as caught:
         job()
@@ -233,7 +233,7 @@ def test_parameters_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
 
 
 def test_going_back_to_a_checkpoint(tmp_path: Path) -> None:
-    words = {"steps": 12, "save_every": 3, "keep": 10, "evaluate_every": 6, **CONSTANT}
+    words = {"steps": 12, "save_every": 3, "keep": 10, "eval_every": 6, **CONSTANT}
     first = made(tmp_path, **words)
     first()
     assert names(first)[-2:] == ["step-00000012", "best"]
@@ -241,8 +241,8 @@ def test_going_back_to_a_checkpoint(tmp_path: Path) -> None:
 
     back = made(tmp_path, **words)
     with pytest.raises(CheckpointError, match=r"no such checkpoint \(known: .*step-00000003"):
-        back.go_back("step-00000004")
-    back.go_back("step-00000003")
+        back.rewind("step-00000004")
+    back.rewind("step-00000003")
     # Until it runs nothing has changed.
     assert names(first)[-2:] == ["step-00000012", "best"]
 
@@ -253,7 +253,7 @@ def test_going_back_to_a_checkpoint(tmp_path: Path) -> None:
             return super()._update(*given)
 
     dies = made(tmp_path, cls=Dies, **words)
-    dies.go_back("step-00000003")
+    dies.rewind("step-00000003")
     with pytest.raises(Killed):
         dies()
     assert names(dies) == ["step-00000003"]
@@ -281,27 +281,27 @@ def test_going_back_to_the_end_of_a_training_that_is_done(tmp_path: Path, checkp
     first = made(tmp_path, **words)
     expected = first()
     again = made(tmp_path, **words)
-    again.go_back(checkpoint)
+    again.rewind(checkpoint)
     assert again() == expected
     assert "best" in names(again)
-    assert again.kept_row() == expected
+    assert again.saved_row() == expected
 
 
 def test_a_shorter_training_that_goes_back_has_a_row_of_its_own(tmp_path: Path) -> None:
-    words = {"save_every": 3, "keep": 10, "evaluate_every": 3, **CONSTANT}
+    words = {"save_every": 3, "keep": 10, "eval_every": 3, **CONSTANT}
     made(tmp_path, steps=6, **words)()
     shorter = made(tmp_path, steps=3, **words)
-    shorter.go_back("step-00000003")
+    shorter.rewind("step-00000003")
     row = shorter()
     assert row is not None
     assert (row["steps"], row["best_step"]) == (3, 3)
 
 
 def test_a_second_run_does_not_go_back_again(tmp_path: Path) -> None:
-    words = {"steps": 6, "save_every": 3, "keep": 10, "evaluate_every": None, **CONSTANT}
+    words = {"steps": 6, "save_every": 3, "keep": 10, "eval_every": None, **CONSTANT}
     made(tmp_path, cls=Silent, **words)()
     job = made(tmp_path, cls=Silent, **words)
-    job.go_back("step-00000003")
+    job.rewind("step-00000003")
     job()
     before = type(job).checkpoints(job.spec)
     job()
@@ -325,12 +325,12 @@ def test_a_gradient_of_half_precision_is_finite_when_its_square_is_not(tmp_path:
     job = made(tmp_path, cls=Half, steps=2, per_device_batch_size=None, **CONSTANT)
     job()
     assert job.step == 2
-    assert 1000 < job.measured["gradient_norm"] < 1100
+    assert 1000 < job.measured["grad_norm"] < 1100
 
 
 def test_going_back_holds_when_it_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest is still there, or was the only one that was set aside: what is saved next counts all the same."""
-    words = {"steps": 12, "save_every": 3, "keep": 10, "evaluate_every": None, **CONSTANT}
+    words = {"steps": 12, "save_every": 3, "keep": 10, "eval_every": None, **CONSTANT}
     made(tmp_path, cls=Silent, **words)()
     for calls in (0, 1):
         job = made(tmp_path, cls=Silent, **words)
@@ -345,7 +345,7 @@ def test_going_back_holds_when_it_was_interrupted(tmp_path: Path, monkeypatch: p
             return plain(name, folder)
 
         monkeypatch.setattr(storage, "set_aside", dies)
-        job.go_back("step-00000003")
+        job.rewind("step-00000003")
         with pytest.raises(Killed):
             job()
         latest = Silent.latest(job.spec)

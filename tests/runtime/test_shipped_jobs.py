@@ -31,9 +31,9 @@ def pretrained(root: Path, tokens: np.ndarray[Any, Any], **model: Any) -> str:
     """Where the checkpoint of a training on `tokens` stands."""
     (root / "data").mkdir()
     np.save(root / "data" / "train.npy", tokens)
-    np.save(root / "data" / "held_out.npy", tokens[:100])
+    np.save(root / "data" / "eval.npy", tokens[:100])
     said = {
-        "data": {"train": "train.npy", "held_out": "held_out.npy", "length": 12},
+        "data": {"train": "train.npy", "eval": "eval.npy", "seq_len": 12},
         "model": {**CONFIG["model"], **model},
         "training": {"steps": 40, "batch_size": 8},
         "optimization": {"lr": 1e-2},
@@ -41,14 +41,14 @@ def pretrained(root: Path, tokens: np.ndarray[Any, Any], **model: Any) -> str:
     job = make_job(Pretrain, local(root, "base"), said)
     row = job()
     assert row is not None
-    assert row["held_out_loss"] < row["loss"] + 1
+    assert row["eval_loss"] < row["loss"] + 1
     return "default/default/base/best"
 
 
 @pytest.fixture(scope="module")
 def bytes_model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     root = tmp_path_factory.mktemp("bytes")
-    return root, pretrained(root, np.frombuffer(SONG.encode(), np.uint8), vocabulary=256, context=40)
+    return root, pretrained(root, np.frombuffer(SONG.encode(), np.uint8), vocab_size=256, max_seq_len=40)
 
 
 def samples(root: Path, checkpoint: str, **said: Any) -> list[dict[str, Any]]:
@@ -61,7 +61,7 @@ def samples(root: Path, checkpoint: str, **said: Any) -> list[dict[str, Any]]:
 
 
 def test_text_is_followed_by_text(bytes_model: tuple[Path, str]) -> None:
-    found = samples(*bytes_model, prompts=["row, ", "é"], tokens=12, count=2, temperature=0.0)
+    found = samples(*bytes_model, prompts=["row, ", "é"], max_new_tokens=12, num_samples=2, temperature=0.0)
     assert [line["prompt"] for line in found] == ["row, ", "row, ", "é", "é"]
     # At temperature 0 nothing is drawn, and the model has learned its letters.
     assert found[0] == found[1]
@@ -72,7 +72,7 @@ def test_text_is_followed_by_text(bytes_model: tuple[Path, str]) -> None:
 def test_tokens_are_followed_by_tokens(bytes_model: tuple[Path, str]) -> None:
     root, checkpoint = bytes_model
     prompt = list(b"row, ")
-    of_text, of_tokens = samples(root, checkpoint, prompts=["row, ", prompt], tokens=6, temperature=0.0)
+    of_text, of_tokens = samples(root, checkpoint, prompts=["row, ", prompt], max_new_tokens=6, temperature=0.0)
     assert of_tokens == {"prompt": prompt, "tokens": list(of_text["text"].encode())}
     job = make_job(Sample, local(root, "one"), {"sample": {"prompts": [prompt]}}, restore=checkpoint)
     assert isinstance(job, Sample)
@@ -81,16 +81,17 @@ def test_tokens_are_followed_by_tokens(bytes_model: tuple[Path, str]) -> None:
 
 
 def test_drawn_samples_differ_and_follow_the_seed(bytes_model: tuple[Path, str]) -> None:
-    first, again, other = (samples(*bytes_model, prompts=["row"], count=4, tokens=8, seed=seed) for seed in (1, 1, 2))
+    words = {"prompts": ["row"], "num_samples": 4, "max_new_tokens": 8}
+    first, again, other = (samples(*bytes_model, **words, seed=seed) for seed in (1, 1, 2))
     assert first == again != other
     assert len({line["text"] for line in first}) > 1
 
 
 def test_what_the_model_cannot_read_is_refused(tmp_path: Path) -> None:
     checkpoint = pretrained(tmp_path, text(400, seed=1))
-    assert samples(tmp_path, checkpoint, prompts=[[1, 4]], tokens=3)
+    assert samples(tmp_path, checkpoint, prompts=[[1, 4]], max_new_tokens=3)
     for prompt, message in (
-        ("row", r"'row' is text, and the model, with a vocabulary of 16, does not read bytes"),
+        ("row", r"'row' is text, but a model with a vocabulary of 16 is not byte-level"),
         ([3, 16], r"the model has no token 16: expected 0 to 15"),
         ([], r"sample.prompts\[0\] is empty"),
     ):
@@ -99,12 +100,12 @@ def test_what_the_model_cannot_read_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_model_is_the_checkpoints_affair(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"made from a checkpoint: say which, a path such as .*, with --restore or as"):
+    with pytest.raises(UsageError, match="starts from a checkpoint: set one with --restore or as `restore` of"):
         make_job(Sample, local(tmp_path, "sample"), {"sample": {"prompts": ["a"]}})
 
 
 def test_a_pretraining_says_what_it_trains_on(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"data\.train: not said, and it has no default: expected a path\n"):
+    with pytest.raises(ConfigError, match=r"data\.train: required, but not set: expected a path\n"):
         make_job(Pretrain, local(tmp_path, "base"), {"training": {"steps": 1}})
 
 
@@ -113,7 +114,7 @@ def test_a_trainer_that_adds_nothing_to_be_told_has_no_configuration_of_its_own(
         MODEL = Transformer
 
     assert len(Plain.config()) == len(set(Plain.config()))
-    job = make_job(Plain, local(tmp_path, "plain"), {"training": {"steps": 3}, "model": {"vocabulary": 16}})
+    job = make_job(Plain, local(tmp_path, "plain"), {"training": {"steps": 3}, "model": {"vocab_size": 16}})
     assert isinstance(job, Plain)
     assert job.args == job.training == TrainingConfig(steps=3)
 

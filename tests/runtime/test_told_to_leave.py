@@ -49,16 +49,16 @@ class Asks(CheckpointedJob[Counting]):
         state, step = self.begin()
         while step < self.args.steps:
             state, step = {"sum": state["sum"] + step}, step + 1
-            leaving = self.preempted
+            preempted = self.preempted
             if step == 7:
                 # As an update that takes long; the next one is not begun.
                 print("at step 7", flush=True)
-                while not leaving:
+                while not preempted:
                     time.sleep(0.01)
-                    leaving = self.preempted
-            if leaving:
+                    preempted = self.preempted
+            if preempted:
                 self.save(f"step-{step}", state, step=step, resumable=True)
-                self.leave()
+                self.exit_preempted()
         return {"sum": state["sum"], "steps": step}
 
 
@@ -94,7 +94,7 @@ def run_and_tell(fleet: Fleet, cache: Path, job: str, moment: str) -> None:
 
 def test_a_job_that_asks_saves_and_leaves(fleet: Fleet, jax_cache: Path) -> None:
     run_and_tell(fleet, jax_cache, "tests/asks", "at step 7")
-    assert "SIGTERM: finishing the step, saving, leaving within" in fleet.output("a", 1)
+    assert "SIGTERM: finishing the step, saving, exiting within" in fleet.output("a", 1)
     # Nothing was saved but what it saved when it was told.
     assert "begins at 7" in fleet.output("a", 2)
     # The dispatcher knows it too: only a newer one will start the pauses over.
@@ -105,5 +105,5 @@ def test_a_job_that_asks_saves_and_leaves(fleet: Fleet, jax_cache: Path) -> None
 
 def test_a_job_that_never_asks_leaves_at_once_with_what_it_has_saved(fleet: Fleet, jax_cache: Path) -> None:
     run_and_tell(fleet, jax_cache, "tests/never-asks", "saved")
-    assert "SIGTERM: nothing to save, leaving" in fleet.output("a", 1)
+    assert "SIGTERM: nothing to save, exiting" in fleet.output("a", 1)
     assert "begins at 3" in fleet.output("a", 2)

@@ -18,10 +18,10 @@ from tiny_training import Tiny, made, text
 from dispatcher.errors import BatchSizeError, CheckpointError, ConfigError, DispatcherError
 from dispatcher.runtime.configuration import to_dict
 from dispatcher.runtime.execution import local
-from dispatcher.runtime.jobs import fitting
+from dispatcher.runtime.jobs import batch_size_finder
 from dispatcher.runtime.jobs.checkpointed import manager_at
 from dispatcher.runtime.jobs.trainer import BEST
-from dispatcher.runtime.jobs.training_config import Portions, TrainingConfig
+from dispatcher.runtime.jobs.training_config import Microbatching, TrainingConfig
 from dispatcher.runtime.metrics import read_metrics
 from dispatcher.runtime.probe import JobProbe
 from dispatcher.runtime.stream import TokenWindows
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.demo
 class Silent(Tiny):
     """Has nothing to evaluate on."""
 
-    def held_out(self) -> None:
+    def eval_source(self) -> None:
         return None
 
 
@@ -43,7 +43,7 @@ def trained(root: Path, name: str = "tiny", cls: Any = Tiny, **words: Any) -> An
 
 
 def arrays(job: Any) -> dict[str, np.ndarray[Any, Any]]:
-    return {name: np.asarray(array) for name, array in job.live_state.trained.items()}
+    return {name: np.asarray(array) for name, array in job.live_state.trainable.items()}
 
 
 def lines(job: Any) -> list[dict[str, Any]]:
@@ -61,7 +61,7 @@ def test_it_learns(forty: Any) -> None:
     # The uniform guess of 16 tokens is ln 16 = 2.77.
     assert losses[0] > 2.6
     assert losses[-1] < 2.0
-    assert lines(forty)[-1]["held_out_loss"] < 2.0
+    assert lines(forty)[-1]["eval_loss"] < 2.0
 
 
 def test_what_is_kept_is_the_last_ones_and_the_best(forty: Any) -> None:
@@ -72,7 +72,7 @@ def test_what_is_kept_is_the_last_ones_and_the_best(forty: Any) -> None:
     assert names == {"step-00000030", "step-00000040", BEST}
     assert latest is not None
     assert latest.step == 40
-    evaluated = {line["step"]: line["held_out_loss"] for line in lines(forty) if "held_out_loss" in line}
+    evaluated = {line["step"]: line["eval_loss"] for line in lines(forty) if "eval_loss" in line}
     assert list(evaluated) == [10, 20, 30, 40]
     assert best.step == min(evaluated, key=evaluated.__getitem__)
     assert forty.best == (best.step, evaluated[best.step])
@@ -81,8 +81,8 @@ def test_what_is_kept_is_the_last_ones_and_the_best(forty: Any) -> None:
 def test_the_row_of_results(forty: Any) -> None:
     row = forty.result()
     assert row["steps"] == 40
-    assert row["best_held_out_loss"] == forty.best[1]
-    assert {"loss", "held_out_loss", "gradient_norm", "lr"} < row.keys()
+    assert row["best_eval_loss"] == forty.best[1]
+    assert {"loss", "eval_loss", "grad_norm", "lr"} < row.keys()
 
 
 def test_what_is_done_is_not_done_again(forty: Any) -> None:
@@ -103,7 +103,7 @@ def test_more_steps_go_on_from_the_last(tmp_path: Path) -> None:
     constant = {"optimization.schedule": "constant", "optimization.warmup": 0.0}
     trained(tmp_path, "apart", steps=5, **constant)
     apart = trained(tmp_path, "apart", steps=9, **constant)
-    at_once = trained(tmp_path, "at-once", steps=9, evaluate_every=5, **constant)
+    at_once = trained(tmp_path, "at-once", steps=9, eval_every=5, **constant)
     for name, array in arrays(at_once).items():
         assert array.tobytes() == arrays(apart)[name].tobytes(), name
 
@@ -113,14 +113,14 @@ def test_parts_of_a_batch_add_up_to_it(tmp_path: Path, optimizer: str) -> None:
     words = {"steps": 3, "model.dropout": 0.0, "optimization.optimizer": optimizer}
     whole = trained(tmp_path, "whole", per_device_batch_size=None, **words)
     parts = trained(tmp_path, "parts", per_device_batch_size=2, **words)
-    assert parts.portions == Portions(parts=4, rows=2)
+    assert parts.microbatching == Microbatching(accumulation_steps=4, microbatch_size=2)
     assert [line["loss"] for line in lines(whole)] == pytest.approx([line["loss"] for line in lines(parts)], rel=1e-4)
     for name, array in arrays(whole).items():
         np.testing.assert_allclose(array, arrays(parts)[name], rtol=1e-3, atol=2e-4, err_msg=name)
 
 
 def test_the_seed_decides(tmp_path: Path) -> None:
-    words = {"steps": 2, "evaluate_every": None}
+    words = {"steps": 2, "eval_every": None}
     one, same, other = (
         arrays(trained(tmp_path, name, seed=seed, **words)) for name, seed in (("a", 1), ("b", 1), ("c", 2))
     )
@@ -143,12 +143,14 @@ def test_only_what_is_trainable_changes_and_it_starts_from_what_it_is_given(tmp_
 
     job = made(tmp_path, cls=OnlyScales, steps=2)
     job.begin()
-    frozen = {name: np.asarray(array) for name, array in job.live_state.rest.items()}
-    assert set(job.live_state.trained) == {"norm/scale"}
+    frozen = {name: np.asarray(array) for name, array in job.live_state.non_trainable.items()}
+    assert set(job.live_state.trainable) == {"norm/scale"}
     assert (frozen["embedding/embedding"] == 0).all()
-    np.testing.assert_array_equal(job.live_state.trained["norm/scale"], 3.0)
+    np.testing.assert_array_equal(job.live_state.trainable["norm/scale"], 3.0)
     job()
-    assert all(np.asarray(array).tobytes() == frozen[name].tobytes() for name, array in job.live_state.rest.items())
+    assert all(
+        np.asarray(array).tobytes() == frozen[name].tobytes() for name, array in job.live_state.non_trainable.items()
+    )
 
 
 def test_arrays_that_the_model_lacks_are_named(tmp_path: Path) -> None:
@@ -178,32 +180,32 @@ def test_a_training_that_diverges_ends_with_the_step_and_the_learning_rate(tmp_p
 def test_a_checkpoint_of_another_model_is_refused_by_name(tmp_path: Path) -> None:
     trained(tmp_path, cls=Silent, steps=2)
     with pytest.raises(DispatcherError, match=r"model/blocks/0/feed_forward/up/kernel.*\[16, 24\].*\[16, 20\]"):
-        trained(tmp_path, cls=Silent, steps=3, **{"model.feed_forward": 20})
+        trained(tmp_path, cls=Silent, steps=3, **{"model.d_ff": 20})
 
 
 def test_tokens_from_files(tmp_path: Path) -> None:
     class FromFiles(Tiny):
-        source = Tiny.__mro__[1].source  # type: ignore[attr-defined]  # those of BaseTrainer
-        held_out = Tiny.__mro__[1].held_out  # type: ignore[attr-defined]
+        train_source = Tiny.__mro__[1].train_source  # type: ignore[attr-defined]  # those of BaseTrainer
+        eval_source = Tiny.__mro__[1].eval_source  # type: ignore[attr-defined]
 
     (tmp_path / "data").mkdir()
     np.save(tmp_path / "data" / "train.npy", text(1500, seed=1).astype(np.uint16))
-    np.save(tmp_path / "data" / "held_out.npy", text(200, seed=2).astype(np.uint16))
-    files = {"data.train": "train.npy", "data.held_out": "held_out.npy", "data.length": 12}
+    np.save(tmp_path / "data" / "eval.npy", text(200, seed=2).astype(np.uint16))
+    files = {"data.train": "train.npy", "data.eval": "eval.npy", "data.seq_len": 12}
     from_files = trained(tmp_path, "files", FromFiles, steps=3, **files)
     from_memory = trained(tmp_path, "memory", steps=3)
     assert from_files.result()["loss"] == from_memory.result()["loss"]
 
-    with pytest.raises(ConfigError, match=r"data\.train: not said"):
+    with pytest.raises(ConfigError, match=r"data\.train: required, but not set"):
         trained(tmp_path, "none", FromFiles, steps=3)
     with pytest.raises(ConfigError, match=r"none\.npy: cannot be read"):
         trained(tmp_path, "none", FromFiles, steps=3, **{**files, "data.train": "none.npy"})
-    with pytest.raises(ConfigError, match=r"data\.length = 0: expected at least 1"):
-        trained(tmp_path, "none", FromFiles, steps=3, **{**files, "data.length": 0})
-    with pytest.raises(ConfigError, match=r"data\.length = 21: the model reads 20 tokens \(model\.context\)"):
-        trained(tmp_path, "long", FromFiles, steps=3, **{**files, "data.length": 21})
-    with pytest.raises(ConfigError, match=r"train\.npy: holds the token 15: expected 0 to \d+ \(model\.vocabulary\)"):
-        trained(tmp_path, "few", FromFiles, steps=3, **{**files, "model.vocabulary": 15})
+    with pytest.raises(ConfigError, match=r"data\.seq_len = 0: expected at least 1"):
+        trained(tmp_path, "none", FromFiles, steps=3, **{**files, "data.seq_len": 0})
+    with pytest.raises(ConfigError, match=r"data\.seq_len = 21: expected at most 20, the model's model\.max_seq_len"):
+        trained(tmp_path, "long", FromFiles, steps=3, **{**files, "data.seq_len": 21})
+    with pytest.raises(ConfigError, match=r"train\.npy: holds the token 15: expected 0 to \d+ \(model\.vocab_size\)"):
+        trained(tmp_path, "few", FromFiles, steps=3, **{**files, "model.vocab_size": 15})
 
 
 @pytest.mark.parametrize(
@@ -212,7 +214,7 @@ def test_tokens_from_files(tmp_path: Path) -> None:
         ({"steps": 0}, "training.steps = 0: expected at least 1"),
         ({"save_every": 0}, "training.save_every = 0"),
         ({"per_device_batch_size": -2}, "training.per_device_batch_size = -2: expected 1 or more, or -1"),
-        ({"preemption_s": 0.0}, "training.preemption_s = 0.0"),
+        ({"preemption_timeout_s": 0.0}, "training.preemption_timeout_s = 0.0"),
         ({"seed": -1}, "training.seed = -1: expected 0 to 4294967295"),
     ],
 )
@@ -222,16 +224,16 @@ def test_settings_that_make_no_sense_are_refused(words: dict[str, Any], message:
 
 
 def test_portions() -> None:
-    assert Portions.of(32, None, 4) == Portions(1, 32)
-    assert Portions.of(32, 2, 4) == Portions(4, 8)
-    assert Portions.fitting(32, 1000, 4) == Portions(1, 32)
+    assert Microbatching.of(32, None, 4) == Microbatching(1, 32)
+    assert Microbatching.of(32, 2, 4) == Microbatching(4, 8)
+    assert Microbatching.within(32, 1000, 4) == Microbatching(1, 32)
     # Five would fit on each device, but four divide its eight rows.
-    assert Portions.fitting(32, 5, 4) == Portions(2, 16)
-    assert Portions.fitting(24, 5, 1) == Portions(6, 4)
+    assert Microbatching.within(32, 5, 4) == Microbatching(2, 16)
+    assert Microbatching.within(24, 5, 1) == Microbatching(6, 4)
     with pytest.raises(ConfigError, match="batch_size = 30: expected a multiple of 4 data shards"):
-        Portions.of(30, None, 4)
+        Microbatching.of(30, None, 4)
     with pytest.raises(ConfigError, match="batch_size = 32: expected a multiple of 12"):
-        Portions.of(32, 3, 4)
+        Microbatching.of(32, 3, 4)
 
 
 def test_the_key_is_part_of_a_checkpoint(forty: Any) -> None:
@@ -245,16 +247,16 @@ def test_the_key_is_part_of_a_checkpoint(forty: Any) -> None:
 
 
 def test_windows_too_short_for_one_row_are_refused() -> None:
-    with pytest.raises(ConfigError, match="12 tokens are too few for one row of 12"):
+    with pytest.raises(ConfigError, match="holds 12 tokens: expected at least 13"):
         TokenWindows(np.zeros(12, np.int32), 12, seed=0)
 
 
 def test_a_nan_is_never_the_best(tmp_path: Path) -> None:
     class Unlucky(Tiny):
         def evaluate(self) -> dict[str, float]:
-            return {"held_out_loss": math.nan} if self.step == 2 else super().evaluate()
+            return {"eval_loss": math.nan} if self.step == 2 else super().evaluate()
 
-    made = trained(tmp_path, "unlucky", Unlucky, steps=4, evaluate_every=2)
+    made = trained(tmp_path, "unlucky", Unlucky, steps=4, eval_every=2)
     assert made.best is not None
     assert made.best[0] == 4
     with manager_at(str(made.spec.relative_path), made.spec) as checkpoints:
@@ -279,14 +281,14 @@ def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(tmp_path: Pat
     blob = max((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
     blob.write_bytes(bytes(blob.stat().st_size))
     again = trained(tmp_path, **{**words, "steps": 7})
-    calm = trained(tmp_path, "calm", **{**words, "steps": 7, "evaluate_every": 6})
+    calm = trained(tmp_path, "calm", **{**words, "steps": 7, "eval_every": 6})
     assert again.step == 7
     for name, array in arrays(calm).items():
         assert array.tobytes() == arrays(again)[name].tobytes(), name
 
 
 def test_when_every_checkpoint_is_damaged_it_does_not_begin_anew(tmp_path: Path) -> None:
-    words = {"steps": 4, "save_every": 2, "evaluate_every": None}
+    words = {"steps": 4, "save_every": 2, "eval_every": None}
     whole = trained(tmp_path, cls=Silent, **words)
     for tree in (tmp_path / "checkpoints" / str(whole.spec.relative_path)).glob("*/tree.json"):
         tree.unlink()
@@ -305,7 +307,7 @@ def test_a_row_that_is_damaged_is_made_again(tmp_path: Path, content: str) -> No
 
 def test_the_row_of_a_shorter_training_does_not_stand_for_a_longer_one(tmp_path: Path) -> None:
     """Whose process ends when its last checkpoint is committed and no row is written yet."""
-    constant = {"optimization.schedule": "constant", "evaluate_every": None}
+    constant = {"optimization.schedule": "constant", "eval_every": None}
     trained(tmp_path, cls=Silent, steps=4, **constant)
 
     class Dies(Silent):
@@ -320,7 +322,7 @@ def test_the_row_of_a_shorter_training_does_not_stand_for_a_longer_one(tmp_path:
 
 def test_a_state_that_is_broken_is_not_saved(tmp_path: Path) -> None:
     diverging = {"optimization.schedule": "constant", "optimization.warmup": 0.0, "optimization.lr": float("inf")}
-    words = {"save_every": 3, "log_every": 100, "evaluate_every": None, **diverging}
+    words = {"save_every": 3, "log_every": 100, "eval_every": None, **diverging}
     job = made(tmp_path, cls=Silent, **words)
     # Nobody reads what this step has measured, but the next step is told.
     with pytest.raises(FloatingPointError, match="the loss is nan at step 2 of 40"):
@@ -359,8 +361,8 @@ def test_a_batch_size_that_no_longer_fits_is_forgotten(tmp_path: Path, monkeypat
         searched.append(most)
         return 4
 
-    monkeypatch.setattr(fitting, "largest_that_fits", search)
-    words = {"steps": 2, "per_device_batch_size": -1, "evaluate_every": None}
+    monkeypatch.setattr(batch_size_finder, "largest_that_fits", search)
+    words = {"steps": 2, "per_device_batch_size": -1, "eval_every": None}
     job = made(tmp_path, "first", cls=Hungry, **words)
     with pytest.raises(BatchSizeError) as caught:
         job()
@@ -368,7 +370,7 @@ def test_a_batch_size_that_no_longer_fits_is_forgotten(tmp_path: Path, monkeypat
     # What the dispatcher knows a lack of memory by, without the list of buffers.
     assert "4 rows per device were found to fit, and now they do not: RESOURCE_EXHAUSTED: Out of memory" in said
     assert "Buffers" not in said
-    assert "is removed: the next attempt searches again" in said
+    assert "was deleted: the next attempt searches again" in said
     with pytest.raises(BatchSizeError):
         made(tmp_path, "second", cls=Hungry, **words)()
     assert searched == [8, 8]
@@ -381,8 +383,8 @@ def test_a_batch_size_that_no_longer_fits_is_forgotten(tmp_path: Path, monkeypat
 
 
 def test_a_batch_size_that_cannot_be_remembered_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fitting, "largest_that_fits", lambda probe, most, usable: 4)
+    monkeypatch.setattr(batch_size_finder, "largest_that_fits", lambda probe, most, usable: 4)
     (tmp_path / "batch_sizes").write_text("in the way")
     job = made(tmp_path, per_device_batch_size=-1)
     job.prepare()
-    assert job.portions == Portions(parts=2, rows=4)
+    assert job.microbatching == Microbatching(accumulation_steps=2, microbatch_size=4)

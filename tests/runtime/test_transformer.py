@@ -10,32 +10,32 @@ from flax import nnx
 
 from dispatcher.errors import ConfigError
 from dispatcher.runtime import attention
-from dispatcher.runtime.parameters import Skeleton, abstract, arrays_of
+from dispatcher.runtime.parameters import AbstractModel, arrays_of, eval_shape
 from dispatcher.runtime.transformer import Transformer, TransformerConfig
 
 CONFIG = TransformerConfig(
-    vocabulary=31, layers=2, width=16, heads=4, kv_heads=2, feed_forward=24, context=32, dropout=0.3
+    vocab_size=31, num_layers=2, d_model=16, num_heads=4, num_kv_heads=2, d_ff=24, max_seq_len=32, dropout=0.3
 )
 
 
 def compiled(config):
     """`Transformer(config)` in compiled programs: one operation at a time takes minutes to compile."""
-    skeleton = Skeleton.of(abstract(lambda: Transformer(config, rngs=nnx.Rngs(0))))
+    abstract_model = AbstractModel.of(eval_shape(lambda: Transformer(config, rngs=nnx.Rngs(0))))
 
     @jax.jit
-    def forward(arrays, tokens, segments=None, key=None):
-        return skeleton.rebuild(arrays)(tokens, segments=segments, key=key)
+    def forward(arrays, tokens, segment_ids=None, key=None):
+        return abstract_model.merge(arrays)(tokens, segment_ids=segment_ids, key=key)
 
     @jax.jit
-    def extend(arrays, tokens, cache, segments=None):
-        return skeleton.rebuild(arrays).extend(tokens, cache, segments=segments)
+    def extend(arrays, tokens, cache, segment_ids=None):
+        return abstract_model.merge(arrays).extend(tokens, cache, segment_ids=segment_ids)
 
     return forward, extend
 
 
 forward, extend = compiled(CONFIG)
 attend = jax.jit(attention.attend)
-rotate = jax.jit(attention.rotate)
+apply_rope = jax.jit(attention.apply_rope)
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +43,13 @@ def arrays():
     return jax.jit(lambda: arrays_of(Transformer(CONFIG, rngs=nnx.Rngs(0))))()
 
 
-def empty_cache(rows, capacity):
-    return Transformer.empty_cache(abstract(lambda: Transformer(CONFIG, rngs=nnx.Rngs(0))), rows, capacity)
+def init_cache(rows, capacity):
+    return Transformer.init_cache(eval_shape(lambda: Transformer(CONFIG, rngs=nnx.Rngs(0))), rows, capacity)
 
 
 @pytest.fixture
 def tokens():
-    return jax.random.randint(jax.random.key(1), (3, 12), 0, CONFIG.vocabulary)
+    return jax.random.randint(jax.random.key(1), (3, 12), 0, CONFIG.vocab_size)
 
 
 def close(one, other):
@@ -66,17 +66,17 @@ def test_logits_have_one_row_per_place(arrays, tokens):
 
 @pytest.mark.parametrize("parts", [[12], [1] * 12, [5, 1, 1, 5]])
 def test_reading_in_parts_gives_the_logits_of_reading_at_once(arrays, tokens, parts):
-    cache = empty_cache(3, 20)
+    cache = init_cache(3, 20)
     found = []
     for part in np.split(tokens, np.cumsum(parts)[:-1], axis=1):
         logits, cache = extend(arrays, part, cache)
         found.append(logits)
     close(jnp.concatenate(found, axis=1), forward(arrays, tokens))
-    assert int(cache.used) == 12
+    assert int(cache.index) == 12
 
 
 def test_a_prediction_never_sees_what_comes_later(arrays, tokens):
-    changed = tokens.at[:, 5:].set((tokens[:, 5:] + 1) % CONFIG.vocabulary)
+    changed = tokens.at[:, 5:].set((tokens[:, 5:] + 1) % CONFIG.vocab_size)
     before, after = forward(arrays, tokens), forward(arrays, changed)
     np.testing.assert_array_equal(before[:, :5], after[:, :5])
     assert not np.any(np.all(before[:, 5:] == after[:, 5:], axis=-1))
@@ -84,17 +84,17 @@ def test_a_prediction_never_sees_what_comes_later(arrays, tokens):
 
 def test_left_padding_changes_nothing(arrays, tokens):
     padded = jnp.pad(tokens, ((0, 0), (4, 0)), constant_values=7)
-    segments = jnp.pad(jnp.ones_like(tokens), ((0, 0), (4, 0)))
-    close(forward(arrays, padded, segments=segments)[:, 4:], forward(arrays, tokens))
+    segment_ids = jnp.pad(jnp.ones_like(tokens), ((0, 0), (4, 0)))
+    close(forward(arrays, padded, segment_ids=segment_ids)[:, 4:], forward(arrays, tokens))
 
 
 def test_left_padded_rows_of_different_lengths_are_read_on_with_the_cache(arrays, tokens):
     lengths = np.array([3, 7, 5])
     columns = np.arange(7)
-    segments = np.asarray(columns[None] >= 7 - lengths[:, None], dtype=np.int32)
+    segment_ids = np.asarray(columns[None] >= 7 - lengths[:, None], dtype=np.int32)
     tokens = np.asarray(tokens)
     prompts = np.stack([np.pad(row[:n], (7 - n, 0)) for row, n in zip(tokens, lengths, strict=True)])
-    _, cache = extend(arrays, prompts, empty_cache(3, 16), segments=segments)
+    _, cache = extend(arrays, prompts, init_cache(3, 16), segment_ids=segment_ids)
     np.testing.assert_array_equal(cache.next_position, lengths)
     new = np.stack([row[n : n + 1] for row, n in zip(tokens, lengths, strict=True)])
     logits, _ = extend(arrays, new, cache)
@@ -106,8 +106,8 @@ def test_left_padded_rows_of_different_lengths_are_read_on_with_the_cache(arrays
 def test_a_text_is_read_the_same_whatever_shares_its_row(arrays, tokens):
     one, other = tokens[:1, :5], tokens[1:2, :7]
     packed = jnp.concatenate([one, other], axis=1)
-    segments = jnp.asarray([[1] * 5 + [2] * 7])
-    logits = forward(arrays, packed, segments=segments)
+    segment_ids = jnp.asarray([[1] * 5 + [2] * 7])
+    logits = forward(arrays, packed, segment_ids=segment_ids)
     close(logits[:, :5], forward(arrays, one))
     close(logits[:, 5:], forward(arrays, other))
 
@@ -136,14 +136,14 @@ def test_with_as_many_key_heads_as_heads_it_is_plain_attention(arrays, tokens):
         else array
         for name, array in arrays.items()
     }
-    plain, _ = compiled(dataclasses.replace(CONFIG, kv_heads=4))
+    plain, _ = compiled(dataclasses.replace(CONFIG, num_kv_heads=4))
     close(plain(copied, tokens), forward(arrays, tokens))
 
 
 def test_rotation_keeps_lengths_and_leaves_the_first_place_alone():
     heads = jax.random.normal(jax.random.key(0), (2, 5, 3, 8))
     positions = jnp.broadcast_to(jnp.arange(5), (2, 5))
-    rotated = rotate(heads, positions, 10_000.0)
+    rotated = apply_rope(heads, positions, 10_000.0)
     np.testing.assert_array_equal(rotated[:, 0], heads[:, 0])
     close(jnp.linalg.norm(rotated, axis=-1), jnp.linalg.norm(heads, axis=-1))
 
@@ -153,7 +153,7 @@ def test_rotated_products_depend_on_the_distance_alone():
 
     def product(query_position, key_position):
         at = [jnp.array([[position]]) for position in (query_position, key_position)]
-        return float(jnp.sum(rotate(query, at[0], 100.0) * rotate(key, at[1], 100.0)))
+        return float(jnp.sum(apply_rope(query, at[0], 100.0) * apply_rope(key, at[1], 100.0)))
 
     assert product(3, 1) == pytest.approx(product(40, 38), rel=1e-4)
     assert product(3, 1) != pytest.approx(product(3, 2), rel=1e-2)
@@ -167,7 +167,7 @@ def test_dropout_happens_only_with_a_key(arrays, tokens):
 
 def test_bfloat16_computes_nearly_the_same_and_keeps_float32_weights(arrays, tokens):
     config = dataclasses.replace(CONFIG, dtype="bfloat16")
-    made = abstract(lambda: Transformer(config, rngs=nnx.Rngs(0)))
+    made = eval_shape(lambda: Transformer(config, rngs=nnx.Rngs(0)))
     assert {array.dtype for array in arrays_of(made).values()} == {jnp.dtype("float32")}
     half, _ = compiled(config)
     logits = half(arrays, tokens)
@@ -178,9 +178,9 @@ def test_bfloat16_computes_nearly_the_same_and_keeps_float32_weights(arrays, tok
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"kv_heads": 3}, r"heads is 4: expected a multiple of kv_heads \(3\)"),
-        ({"width": 20}, r"width is 20: expected a multiple of twice the heads \(4\)"),
-        ({"layers": 0}, "layers is 0: expected at least 1"),
+        ({"num_kv_heads": 3}, r"num_heads is 4: expected a multiple of num_kv_heads \(3\)"),
+        ({"d_model": 20}, r"d_model is 20: expected a multiple of 2 \* num_heads \(8\)"),
+        ({"num_layers": 0}, "num_layers is 0: expected at least 1"),
         ({"dropout": 1.0}, "dropout is 1.0"),
     ],
 )
@@ -189,6 +189,6 @@ def test_sizes_that_do_not_fit_together_are_refused(change, message):
         dataclasses.replace(CONFIG, **change)
 
 
-def test_a_row_longer_than_the_context_is_refused(arrays):
-    with pytest.raises(ValueError, match="a row of 33 tokens: the model's context is 32"):
+def test_a_row_longer_than_max_seq_len_is_refused(arrays):
+    with pytest.raises(ValueError, match=r"a row of 33 tokens: expected at most 32 \(max_seq_len\)"):
         forward(arrays, jnp.zeros((1, 33), jnp.int32))

@@ -121,8 +121,8 @@ class Reader:
         done = self._run([sys.executable, "-c", _SESSION, str(session), _ENDED.strip()], stderr=subprocess.PIPE)
         assert done.returncode == 0, f"{where}:\n{done.stdout}{done.stderr}"
         for example, got in zip(examples, done.stdout.split(_ENDED)[:-1], strict=True):
-            assert _alike(example.desired, got), (
-                f"{where}: {example.source}--- it says\n{example.desired}--- it printed\n{got}"
+            assert _alike(example.want, got), (
+                f"{where}: {example.source}--- it says\n{example.want}--- it printed\n{got}"
             )
 
     def _run(self, command: list[str], stderr: int = subprocess.STDOUT) -> subprocess.CompletedProcess[str]:

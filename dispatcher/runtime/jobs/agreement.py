@@ -1,4 +1,4 @@
-"""What all processes of a training do after a step. Each asks for something, and all do the greatest."""
+"""What all processes of a training do after a step: each requests an Action, and all take the greatest."""
 
 from __future__ import annotations
 
@@ -11,56 +11,56 @@ from jax.sharding import Mesh
 from dispatcher.runtime import sharding
 from dispatcher.runtime.jobs.save_timer import SaveTimer
 from dispatcher.runtime.preemption import Preemption
-from dispatcher.runtime.step import REQUEST, Request
+from dispatcher.runtime.step import ACTION, Action
 
 _greatest = jax.jit(jnp.max)
 
 
 class Agreement:
-    """Go on, save, leave or stop: what this process asks for travels with an update, and the answer comes with it.
+    """Requests travel with an update, and its metrics carry the answer: there is no transfer of its own.
 
-    `preemption` says whether this process was told to leave; `timer` is only one process's, since clocks differ.
+    `preemption` reports whether this process was preempted. `timer` is set on one process only, since clocks differ.
     """
 
     def __init__(self, mesh: Mesh, preemption: Preemption | None = None, timer: SaveTimer | None = None) -> None:
         self._preemption = preemption
         self._timer = timer or SaveTimer(None)
-        self._arrays = {each: sharding.for_each_device(each, mesh) for each in Request}
-        self._alone = jax.process_count() == 1
-        # The step of the last checkpoint that a restart goes on from, as far as this process has saved any.
+        self._arrays = {action: sharding.per_device_value(action, mesh) for action in Action}
+        self._single_process = jax.process_count() == 1
+        # The step of the last resumable checkpoint that this process has saved.
         self._saved_step = 0
 
     @property
-    def asked(self) -> jax.Array:
-        """What this process asks for, as an update takes it."""
-        return self._arrays[self._asked()]
+    def requested(self) -> jax.Array:
+        """What this process requests, int32[devices], as an update takes it."""
+        return self._arrays[self._request()]
 
-    def answer(self, step: int, before: Mapping[str, jax.Array] | None) -> Request:
-        """What all processes do after `step`: what one of them has asked for in the step `before`, by its measures."""
-        found = Request.GO_ON if before is None else Request(int(before[REQUEST]))
-        if found is Request.STOP:
-            return found
-        if self._alone and self._is_told():
-            return Request.LEAVE
-        # Asked for before the last checkpoint was saved.
-        answered = found is Request.SAVE and self._saved_step >= step - 1
-        return Request.GO_ON if answered else found
+    def action_after(self, step: int, previous_metrics: Mapping[str, jax.Array] | None) -> Action:
+        """What all processes do after `step`: the greatest request among the metrics of the step before it."""
+        agreed = Action.CONTINUE if previous_metrics is None else Action(int(previous_metrics[ACTION]))
+        if agreed is Action.ABORT:
+            return agreed
+        if self._single_process and self._is_preempted():
+            return Action.EXIT
+        # Requested before the last checkpoint was saved.
+        fulfilled = agreed is Action.SAVE and self._saved_step >= step - 1
+        return Action.CONTINUE if fulfilled else agreed
 
-    def is_leaving(self) -> bool:
-        """Whether one of the processes was told to leave: all hear the same, and all have to ask."""
-        if self._alone:
-            return self._is_told()
-        return bool(_greatest(self.asked) >= Request.LEAVE)
+    def is_exiting(self) -> bool:
+        """Whether any process was preempted. Collective: all processes call it and get the same answer."""
+        if self._single_process:
+            return self._is_preempted()
+        return bool(_greatest(self.requested) >= Action.EXIT)
 
     def saved(self, step: int) -> None:
-        """A checkpoint of `step` was saved that a restart goes on from."""
+        """Note that a resumable checkpoint of `step` was saved."""
         self._saved_step = step
         self._timer.restart()
 
-    def _asked(self) -> Request:
-        if self._is_told():
-            return Request.LEAVE
-        return Request.SAVE if self._timer.due else Request.GO_ON
+    def _request(self) -> Action:
+        if self._is_preempted():
+            return Action.EXIT
+        return Action.SAVE if self._timer.due else Action.CONTINUE
 
-    def _is_told(self) -> bool:
+    def _is_preempted(self) -> bool:
         return self._preemption is not None and self._preemption.requested

@@ -1,4 +1,4 @@
-"""BasicJob: typed configuration, and one run of it on every process at once."""
+"""BasicJob: a typed configuration, and a run on all processes."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class BasicJob(ABC, Generic[C]):
             def run(self):
                 return {"vowels": sum(letter in self.args.vowels for letter in self.args.text)}
 
-    It is made inside of a `configuration` block and then called, on all processes of the job alike; a call has that
-    configuration in force again. `args` is its instance of C (of several dataclasses, the first), `spec` says where
-    and as what the job runs.
+    It is made inside a `configuration` block and then called, on all processes of the job; during the call that
+    configuration is in force again. `args` is its instance of C (of several dataclasses, the first), `spec` holds its
+    name, devices and directories.
     """
 
     def __init__(self, spec: ExecutionSpec) -> None:
@@ -52,54 +52,54 @@ class BasicJob(ABC, Generic[C]):
     @classmethod
     @abstractmethod
     def config(cls) -> type[Any] | Sequence[type[Any]]:
-        """The dataclass of the job's configuration, or several: the first is that of `args`."""
+        """The dataclass of the job's configuration, or several, the first of which is that of `args`."""
 
     @abstractmethod
     def run(self) -> Row | None:
-        """Do the work, on every process; what the first one returns is the job's row of the results table.
+        """Do the work, on every process; process 0 returns the job's row of the results table.
 
-        Names to text and numbers, also scalar arrays; `"NaN"` and `"Infinity"` are text there.
+        A row maps names to text, numbers or scalar arrays; NaN and infinities are reported as text.
         """
 
     @property
     def done(self) -> bool:
-        """Whether there is nothing left to do; then the job is skipped. Asked on the first process, for all."""
+        """Whether the job is complete, so that a call skips `run`. Evaluated on process 0, for all."""
         return False
 
     def finish(self) -> None:
-        """Called on every process when all of them have run; nothing by default."""
+        """Called on every process after all of them have run; does nothing by default."""
 
     def wait(self) -> None:
-        """Wait for what the job does in the background; nothing by default."""
+        """Wait for background work; does nothing by default."""
 
     def __call__(self) -> Row | None:
-        """Skip if done, else: wait for all, run, wait for all, finish. The row of results, also of a job skipped.
+        """Run the job on all processes unless it is `done`; the row of results in both cases.
 
-        UsageError when another process that was started by hand runs this name here.
+        UsageError when a job of the same name is already running outside a dispatcher.
         """
         with configuration(self._config or {}), only_run(self.spec):
             return self._run_once()
 
-    def sync(self, moment: str) -> None:
-        """Wait until what this process gave its devices is done, and until all processes are at this `moment`."""
-        for array in jax.live_arrays():  # type: ignore[no-untyped-call]  # JAX says no types here
+    def sync(self, name: str) -> None:
+        """Barrier `name`: wait for this process's devices and for all processes."""
+        for array in jax.live_arrays():  # type: ignore[no-untyped-call]  # untyped in JAX
             if not array.is_deleted():
                 array.block_until_ready()
-        multihost_utils.sync_global_devices(f"{self.spec.name}:{moment}")
+        multihost_utils.sync_global_devices(f"{self.spec.name}:{name}")
 
     def main_process(self) -> bool:
-        """Whether this is the first process, the one that writes files."""
+        """Whether this is process 0, which writes files."""
         return jax.process_index() == 0
 
     @classmethod
     def config_classes(cls) -> tuple[type[Any], ...]:
-        """The dataclasses that `config` names."""
-        said = cls.config()
-        return tuple(said) if isinstance(said, Sequence) else (said,)
+        """The dataclasses that `config` returns."""
+        classes = cls.config()
+        return tuple(classes) if isinstance(classes, Sequence) else (classes,)
 
     @classmethod
     def checkpoint_classes(cls) -> tuple[type[Any], ...]:
-        """Those of `config_classes` that a checkpoint has to say; a job that has any is always made from one."""
+        """Those of `config_classes` whose values come from a checkpoint; with any, the job needs one to start from."""
         return ()
 
     @classmethod
@@ -117,11 +117,11 @@ class BasicJob(ABC, Generic[C]):
         project: str | None = None,
         group: str | None = None,
     ) -> Self:
-        """The job on the devices that are there, with its files below `root`; inside of a `configuration` block."""
+        """The job on the local devices, with its files below `root`; call it inside a `configuration` block."""
         return cls(local(root, name, project, group))
 
-    def kept_row(self) -> Row | None:
-        """The row that an earlier run of this job has left; None when there is none, or when it cannot be read."""
+    def saved_row(self) -> Row | None:
+        """The row that an earlier run of this job has saved; None when there is none or it cannot be read."""
         path = self.spec.result_path(RESULT)
         try:
             row = json.loads(path.read_text(encoding="utf-8"))
@@ -133,16 +133,16 @@ class BasicJob(ABC, Generic[C]):
         return row if isinstance(row, dict) else None
 
     def _run_once(self) -> Row | None:
-        # What the first process says counts: files show late on other hosts, and one that skips alone hangs the rest.
+        # Process 0 decides for all: other hosts may see files late, and a process that skips alone hangs the others.
         if collectives.broadcast_result(lambda: bool(self.done)):
-            _log.info("%s: done already, skipped", self.spec.name)
-            kept: Row | None = collectives.broadcast_result(self.kept_row)
-            return kept
+            _log.info("%s: already done, skipped", self.spec.name)
+            saved: Row | None = collectives.broadcast_result(self.saved_row)
+            return saved
         self.sync("start")
-        said = self.run()
-        # A row says that all is there.
+        result = self.run()
+        # A row means that every checkpoint is committed.
         self.wait()
-        row = None if said is None else {name: _cell(value) for name, value in said.items()}
+        row = None if result is None else {name: _cell(value) for name, value in result.items()}
         if row is not None:
             collectives.broadcast_result(lambda: self._write(row))
         self.sync("end")
@@ -151,7 +151,7 @@ class BasicJob(ABC, Generic[C]):
 
     def _write(self, row: Row) -> None:
         with self.spec.result(RESULT) as file:
-            assert file is not None, "for the first process"
+            assert file is not None, "called on process 0"
             json.dump(row, file, ensure_ascii=False)
 
 

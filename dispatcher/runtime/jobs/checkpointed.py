@@ -1,4 +1,4 @@
-"""CheckpointedJob: pytrees saved and loaded by name, each with the job and the configuration that made it."""
+"""CheckpointedJob: saves and loads pytrees by name, each with the job and the configuration that made it."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from dispatcher.runtime.configuration import to_dict
 from dispatcher.runtime.execution import ExecutionSpec
 from dispatcher.runtime.jobs.basic import RESULT, BasicJob, Row
 from dispatcher.runtime.places import layout
-from dispatcher.runtime.preemption import BOUND_S, Preemption, watch
+from dispatcher.runtime.preemption import SAVE_TIMEOUT_S, Preemption, watch
 from dispatcher.runtime.registry import key_of, name_of
 
 C = TypeVar("C")
 
 
 class CheckpointedJob(BasicJob[C], Generic[C]):
-    """A job that saves and loads pytrees. The user writes what a BasicJob asks for.
+    """A job that saves and loads pytrees. The user writes the methods of a BasicJob.
 
     Every operation has two forms: by `suffix`, for this job's own checkpoints (`project/group/name/suffix`), and
-    `..._from_path`, for any below the checkpoints. All processes of a job call them together. Saving goes on in the
-    background, one at a time; a call of the job ends when everything is committed. What goes on where it was:
+    `..._from_path`, for any checkpoint. All processes of a job call them together. Saving happens in the background,
+    one checkpoint at a time; a call of the job returns when everything is committed. A job that resumes:
 
         def run(self):
             state, step = self.begin(), 0
@@ -38,78 +38,78 @@ class CheckpointedJob(BasicJob[C], Generic[C]):
                 state, step = resumed.tree, resumed.ref.step
             while step < self.args.steps:
                 state, step = self.update(state), step + 1
-                leaving = self.preempted
-                if leaving or step % 100 == 0 or step == self.args.steps:
+                preempted = self.preempted
+                if preempted or step % 100 == 0 or step == self.args.steps:
                     self.save(f"step-{step:08d}", state, step=step, resumable=True)
-                if leaving:
-                    self.leave()
+                if preempted:
+                    self.exit_preempted()
 
-    A job that never asks whether it is `preempted` ends at once when it is told to leave, with what was saved last.
+    A job that never reads `preempted` exits at once on a SIGTERM, with what it saved last.
     """
 
-    # How many seconds a job that asks `preempted` may take to save and leave; four fifths of kill_grace bound it too.
-    PREEMPTION_S: float = BOUND_S
+    # Seconds in which a job that reads `preempted` has to save and exit; four fifths of kill_grace if that is less.
+    PREEMPTION_TIMEOUT_S: float = SAVE_TIMEOUT_S
 
     def __init__(self, spec: ExecutionSpec) -> None:
         super().__init__(spec)
         self._managers: dict[str, CheckpointManager] = {}
         self._preemption: Preemption | None = None
-        self._back_to: str | None = None
+        self._rewind_to: str | None = None
 
     @classmethod
     def model_classes(cls) -> tuple[type[Any], ...]:
-        """Those of `config_classes` that say what a model computes, so that a checkpoint needs the same ones."""
+        """Those of `config_classes` that describe the model; a checkpoint has to have the same fields of them."""
         return ()
 
     def _run_once(self) -> Row | None:
         with watch() as preemption:
             self._preemption = preemption
             try:
-                # Inside: what is being saved is committed before a signal ends the process.
+                # Inside `watch`: a save in progress is committed before a signal ends the process.
                 with self._committed():
-                    if self._back_to is not None:
-                        self._manager(self.path_of(self._back_to))[0].go_back(self._back_to)
+                    if self._rewind_to is not None:
+                        self._manager(self.path_of(self._rewind_to))[0].go_back(self._rewind_to)
                         if self.main_process():
-                            # It tells of what came after, and a job with a row may count as done.
+                            # The row belongs to the later steps, and with one the job may count as done.
                             self.spec.result_path(RESULT).unlink(missing_ok=True)
-                        # A later run of this object goes on from what this one saves.
-                        self._back_to = None
+                        # A second call of this object resumes from what this one saves.
+                        self._rewind_to = None
                     return super()._run_once()
             finally:
                 self._preemption = None
 
-    def go_back(self, suffix: str) -> None:
-        """Begin the next run at this job's own checkpoint `suffix`; what was saved after it is set aside then.
+    def rewind(self, suffix: str) -> None:
+        """Resume the next run from this job's own checkpoint `suffix`; then later ones are moved to `set-aside/`.
 
-        Not before: only when it runs nobody else does under this name.
+        They are moved when it runs and no earlier: only then does it hold the lock of its name.
         """
         manager, name = self._manager(self.path_of(suffix))
-        self._back_to = manager.find(name).name
+        self._rewind_to = manager.find(name).name
 
     @property
     def preempted(self) -> bool:
-        """Whether this job was told to leave (SIGTERM, or a scheduler's early warning): then save, and `leave`.
+        """Whether this job was preempted (SIGTERM, or a scheduler's early warning): save, then `exit_preempted`.
 
-        From the first time that a job asks, a signal no longer ends it at once: it has PREEMPTION_S seconds. Of
-        several processes all ask together, and all hear it when one of them was told.
+        After the first read a signal no longer ends the job at once: it has PREEMPTION_TIMEOUT_S seconds. Collective:
+        true on all processes when any of them got a signal.
         """
         if self._preemption is None:
             return False
-        if not self._preemption.holding:
-            self._preemption.hold(self.PREEMPTION_S)
+        if not self._preemption.exit_deferred:
+            self._preemption.defer_exit(self.PREEMPTION_TIMEOUT_S)
         return any(collectives.all_gather(self._preemption.requested))
 
-    def leave(self) -> NoReturn:
-        """Wait until what was saved is committed, and exit with 75: the job goes back to the queue."""
+    def exit_preempted(self) -> NoReturn:
+        """Wait until every save is committed, then exit with 75: the job is requeued."""
         self.wait()
         raise SystemExit(contract.EXIT_PREEMPTED)
 
     def retention(self) -> Retention | None:
-        """Which of the job's resumable checkpoints stay; by default the last three. What was not resumable stays."""
+        """Which of the job's resumable checkpoints are kept, by default the last three; all others are always kept."""
         return Retention()
 
     def save(self, suffix: str, pytree: Any, **how: Any) -> CheckpointRef:
-        """Begin to save `pytree` as this job's `suffix`, in the place of an older one. See `save_from_path`."""
+        """Begin to save `pytree` as this job's `suffix`; it replaces an older one. See `save_from_path`."""
         return self.save_from_path(self.path_of(suffix), pytree, **how)
 
     def save_from_path(
@@ -123,9 +123,9 @@ class CheckpointedJob(BasicJob[C], Generic[C]):
         beside: Contents | None = None,
         resumable: bool = False,
     ) -> CheckpointRef:
-        """Begin to save `pytree`, with the job and its configuration beside it.
+        """Begin to save `pytree` with the job and its configuration; `resume` and `latest` find it if `resumable`.
 
-        With `resumable` it becomes what `resume` and `latest` find. The rest is as CheckpointManager.save has it.
+        For the other parameters see CheckpointManager.save.
         """
         manager, name = self._manager(rel_path)
         return manager.save(
@@ -139,49 +139,49 @@ class CheckpointedJob(BasicJob[C], Generic[C]):
         )
 
     def resume(self, target: Any, *, partial: bool = False) -> Restored | None:
-        """This job's latest checkpoint, as `load`; None when nothing was ever saved. See CheckpointManager.resume."""
+        """Load this job's latest checkpoint; None when there is none. See CheckpointManager.resume."""
         manager, _ = self._manager(self.path_of("latest"))
         return manager.resume(target, partial=partial)
 
     def load(self, suffix: str, target: Any, *, partial: bool = False) -> Restored:
-        """This job's `suffix`, with `target`'s structure and on its devices. See CheckpointManager.load."""
+        """Load this job's `suffix` with the structure and shardings of `target`. See CheckpointManager.load."""
         return self.load_from_path(self.path_of(suffix), target, partial=partial)
 
     def load_from_path(self, rel_path: str, target: Any, *, partial: bool = False) -> Restored:
-        """As `load`, from any place below the checkpoints."""
+        """As `load`, for any checkpoint."""
         manager, name = self._manager(rel_path)
         manager.wait()
         return manager.load(target, manager.find(name), partial=partial)
 
     def contents(self, suffix: str) -> Contents:
-        """What lies beside the arrays of this job's `suffix`: metadata, configuration, random state, position."""
+        """The contents of this job's `suffix` beside its arrays: metadata, configuration, random state, position."""
         return self.contents_from_path(self.path_of(suffix))
 
     def contents_from_path(self, rel_path: str) -> Contents:
-        """As `contents`, of any checkpoint below the checkpoints."""
+        """As `contents`, for any checkpoint."""
         manager, name = self._manager(rel_path)
         manager.wait()
         return manager.contents(manager.find(name))
 
     def metadata(self, suffix: str) -> Mapping[str, Any]:
-        """The metadata that this job's `suffix` was saved with."""
+        """The metadata of this job's `suffix`."""
         return self.contents(suffix).metadata
 
     def metadata_from_path(self, rel_path: str) -> Mapping[str, Any]:
-        """As `metadata`, of any checkpoint below the checkpoints."""
+        """As `metadata`, for any checkpoint."""
         return self.contents_from_path(rel_path).metadata
 
     def wait(self) -> None:
-        """Wait until everything that was saved is committed; raises what went wrong with it."""
+        """Wait until every save is committed; raises the errors of background saves."""
         for manager in self._managers.values():
             manager.wait()
 
     def path_of(self, suffix: str) -> str:
-        """Where this job's `suffix` stands below the checkpoints: `project/group/name/suffix`."""
+        """The path of this job's `suffix` below the checkpoints: `project/group/name/suffix`."""
         return f"{self.spec.relative_path}/{suffix}"
 
     def described(self, beside: Contents | None = None) -> Contents:
-        """`beside` with this job's key, place and configuration in it."""
+        """`beside` with this job's key, names, hardware and configuration."""
         key = key_of(type(self))
         hardware = self.spec.hardware
         model: tuple[type, ...] = self.model_classes()
@@ -195,12 +195,12 @@ class CheckpointedJob(BasicJob[C], Generic[C]):
             "hardware": {"chip": hardware.chip, "devices": hardware.devices, "processes": hardware.processes},
         }
         config = {} if self._config is None else to_dict(self._config)
-        # With the key on top `dispatcher job run` takes the file as it is.
+        # With the key on top, the file works with `dispatcher job run` unchanged.
         text = yaml_text.dump({**({"job": key} if key else {}), **config})
         return replace(beside or Contents(), job=job, config=text)
 
     def _manager(self, rel_path: str) -> tuple[CheckpointManager, str]:
-        """Who keeps the checkpoint at `rel_path`, and its name there."""
+        """The manager of the series that has the checkpoint `rel_path`, and the checkpoint's name in it."""
         series, name = place_of(rel_path, self.spec)
         if series not in self._managers:
             own = series == str(self.spec.relative_path)
@@ -209,7 +209,7 @@ class CheckpointedJob(BasicJob[C], Generic[C]):
 
     @contextmanager
     def _committed(self) -> Iterator[None]:
-        """Commit what the block saves, also when it ends with an error; such an error is not covered by another."""
+        """Commit what the block saves, also when it raises; its error is never replaced by one of the commit."""
         try:
             yield
         except BaseException as error:
@@ -221,7 +221,7 @@ class CheckpointedJob(BasicJob[C], Generic[C]):
 
 
 def place_of(rel_path: str, spec: ExecutionSpec) -> tuple[str, str]:
-    """The series in which a checkpoint stands, as a path below the checkpoints, and its name in it."""
+    """The series of a checkpoint, as a path below the checkpoints, and its name in the series."""
     path = PurePosixPath(rel_path)
     if path.is_absolute() or ".." in path.parts or len(path.parts) < 2:
         raise UsageError(
@@ -235,8 +235,8 @@ def place_of(rel_path: str, spec: ExecutionSpec) -> tuple[str, str]:
 
 
 def manager_at(series: str, spec: ExecutionSpec, retention: Retention | None = None) -> CheckpointManager:
-    """The checkpoints in the folder `series` below those of the cluster."""
+    """The manager of the checkpoints in `series`, a folder below the cluster's checkpoints."""
     cluster = spec.hardware.cluster
-    # All processes of a job see its own directory; what is on its way to an object store is put together there.
+    # Several processes assemble an upload to an object store in a directory that all of them see.
     scratch = cluster.root / SCRATCH if spec.distributed else None
     return CheckpointManager(f"{cluster.checkpoints.rstrip('/')}/{series}", retention=retention, scratch=scratch)

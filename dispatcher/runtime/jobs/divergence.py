@@ -1,4 +1,4 @@
-"""What a training says that has come upon numbers that are not finite."""
+"""The errors of a training whose loss, gradients or state are not finite."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dispatcher.runtime.step import LOSS
 def step_error(
     faults: Sequence[str], step: int, steps: int, loss: float, lr: float, saved: str | None
 ) -> FloatingPointError:
-    """For an update to `step`; `faults` as Programs.faults_of has them, `saved` is where the last checkpoint is."""
+    """The error of the update to `step`; `faults` from nonfinite_gradients, `saved` is the last checkpoint."""
     what = f"the loss is {loss}" if LOSS in faults else "a gradient is not finite"
     gradients = [name for name in faults if name != LOSS]
     which = f" Gradients that are not finite: {_some(gradients)}." if gradients else ""
@@ -20,14 +20,14 @@ def step_error(
 
 
 def state_error(faults: Sequence[str], step: int, steps: int, saved: str | None) -> FloatingPointError:
-    """For the state after `step`; `faults` as Programs.faults has them."""
+    """The error of the state after `step`; `faults` from CompiledSteps.nonfinite_arrays."""
     return FloatingPointError(f"not finite after step {step} of {steps}: {_some(faults)}. {_last_good(saved)}")
 
 
 def _last_good(saved: str | None) -> str:
-    return "Nothing was saved yet" if saved is None else f"The last checkpoint, which is finite: {saved}"
+    return "No checkpoint was saved yet" if saved is None else f"The last checkpoint, which is finite: {saved}"
 
 
 def _some(names: Sequence[str]) -> str:
-    """The first of `names`, and how many more there are."""
+    """The first three of `names`, and how many more there are."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

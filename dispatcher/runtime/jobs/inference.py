@@ -1,4 +1,4 @@
-"""InferenceJob: a trained model at work."""
+"""InferenceJob: runs a trained model."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from dispatcher.runtime import sharding
 from dispatcher.runtime.configuration import configuration, configure, current_config
 from dispatcher.runtime.execution import Topology
 from dispatcher.runtime.jobs.restoreable import RestoreableJob
-from dispatcher.runtime.jobs.trainer import MODEL, BaseTrainer
-from dispatcher.runtime.parameters import Arrays, Skeleton, abstract
-from dispatcher.runtime.rollout import Prompts, pad_left, roll_out
+from dispatcher.runtime.jobs.trainer import BaseTrainer
+from dispatcher.runtime.jobs.training_setup import MODEL
+from dispatcher.runtime.parameters import AbstractModel, Arrays, eval_shape
+from dispatcher.runtime.rollout import Prompts, pad_left, rollout
 
 C = TypeVar("C")
 M = TypeVar("M", bound=nnx.Module)
@@ -38,9 +39,9 @@ class InferenceJob(RestoreableJob[C], Generic[C, M]):
             def run(self):
                 logits = self.gather(self.forward(self.pad([[1, 2, 3], [4, 5]])))
 
-    The model's arrays come from a checkpoint that a trainer of the same model saved, with the model's configuration
-    (`from_checkpoint_path`), or from a trainer at work (`from_trainer`). All processes of a job call `forward` and
-    `rollout` together, with the same rows; the mesh says who computes which.
+    The model's arrays and configuration come from a checkpoint that a trainer of the same model saved
+    (`from_checkpoint_path`), or from a running trainer (`from_trainer`). All processes of a job call `forward` and
+    `rollout` together, with the same rows; the mesh determines which device computes which rows.
     """
 
     MODEL: type[Any]
@@ -49,10 +50,10 @@ class InferenceJob(RestoreableJob[C], Generic[C, M]):
         super().__init__(spec)
         self.topology: Topology = spec.topology or Topology.detect()
         self.model_config: Any = configure(self.MODEL.CONFIG)
-        self._skeleton: Skeleton | None = None
+        self._abstract_model: AbstractModel | None = None
         self._arrays: Callable[[], Arrays] | None = None
-        self._forward = jax.jit(lambda arrays, rows: self.skeleton.rebuild(arrays)(rows[0], segments=rows[1]))
-        self._roll_out = jax.jit(self._rolled_out, static_argnames="new_tokens")
+        self._forward = jax.jit(lambda arrays, rows: self.abstract_model.merge(arrays)(rows[0], segment_ids=rows[1]))
+        self._rollout = jax.jit(self._rollout_with, static_argnames="max_new_tokens")
 
     @classmethod
     def config_classes(cls) -> tuple[type[Any], ...]:
@@ -67,95 +68,95 @@ class InferenceJob(RestoreableJob[C], Generic[C, M]):
         return (cls.MODEL.CONFIG,)
 
     def make_model(self) -> M:
-        """The model whose arrays are read; a job on a model that a trainer has changed makes it in the same way."""
+        """The model whose arrays are restored; replace it where the trainer replaced it."""
         model: M = self.MODEL(self.model_config, rngs=nnx.Rngs(0))
         return model
 
     @classmethod
     def from_trainer(cls, trainer: BaseTrainer[Any, M]) -> Self:
-        """The job on the trainer's live state: what it computes is always the model as it is then trained."""
+        """The job on the trainer's live state: it always computes with the current arrays."""
         with configuration(current_config() or trainer.configuration_in_force):
             made = cls(trainer.spec)
         trainer.begin()
         made.topology = trainer.topology
-        made._skeleton = trainer.programs.skeleton
+        made._abstract_model = trainer.compiled_steps.abstract_model
 
         def live() -> Arrays:
-            return trainer.live_state.trained | trainer.live_state.rest
+            return trainer.live_state.trainable | trainer.live_state.non_trainable
 
         made._arrays = live
         return made
 
     @property
-    def skeleton(self) -> Skeleton:
+    def abstract_model(self) -> AbstractModel:
         """The model without its arrays."""
-        if self._skeleton is None:
-            self._skeleton = Skeleton.of(abstract(self.make_model))
-        return self._skeleton
+        if self._abstract_model is None:
+            self._abstract_model = AbstractModel.of(eval_shape(self.make_model))
+        return self._abstract_model
 
     @property
     def arrays(self) -> Arrays:
-        """The model's arrays by name; UsageError before anything was restored."""
+        """The model's arrays by name; UsageError before a checkpoint was restored."""
         if self._arrays is None:
             raise UsageError(f"{self.spec.name}: there is no model yet: restore a checkpoint first")
         return self._arrays()
 
     @property
     def model(self) -> M:
-        """The model itself, to be used inside of a compiled program or out of it."""
-        model: M = self.skeleton.rebuild(self.arrays)
+        """The model itself, for use inside or outside jit."""
+        model: M = self.abstract_model.merge(self.arrays)
         return model
 
     def restore_from_path(self, rel_path: str) -> None:
-        """Take the model's arrays from a checkpoint of its trainer, onto this job's mesh."""
-        target = self.skeleton.target(self.topology.mesh)
+        """Load the model's arrays from a checkpoint of its trainer onto this job's mesh."""
+        target = self.abstract_model.abstract_arrays(self.topology.mesh)
         restored = self.load_from_path(rel_path, {MODEL: target}, partial=True)
         self.check_model(restored)
         arrays = restored.tree[MODEL]
         self._arrays = lambda: arrays
 
-    def pad(self, texts: Sequence[Sequence[int]], *, length: int = 0) -> Prompts:
-        """`texts` as rows padded on the left, with rows of padding alone until the data shards divide them."""
+    def pad(self, texts: Sequence[Sequence[int]], *, seq_len: int = 0) -> Prompts:
+        """`texts` as rows padded on the left to at least `seq_len` tokens, and to a multiple of the data shards."""
         shards = self.topology.data_shards
-        return pad_left(texts, rows=-(-len(texts) // shards) * shards, length=length)
+        return pad_left(texts, rows=-(-len(texts) // shards) * shards, seq_len=seq_len)
 
     def forward(self, rows: Prompts) -> jax.Array:
-        """Logits of each next token: float32[rows, length, vocabulary], cut over the data shards."""
-        logits: jax.Array = self._forward(self.arrays, sharding.put_rows(tuple(rows), self.topology.mesh))
+        """Next-token logits: float32[batch, seq_len, vocab_size], sharded over the data shards."""
+        logits: jax.Array = self._forward(self.arrays, sharding.shard_batch(tuple(rows), self.topology.mesh))
         return logits
 
     def rollout(
         self,
         prompts: Sequence[Sequence[int]],
-        new_tokens: int,
+        max_new_tokens: int,
         *,
         temperature: float = 0.0,
-        stop: int | None = None,
+        stop_token: int | None = None,
         seed: int = 0,
     ) -> list[list[int]]:
-        """What the model says after each of the prompts: at most `new_tokens` tokens, and none from `stop` on.
+        """Generate at most `max_new_tokens` tokens after each prompt, up to the first `stop_token` (exclusive).
 
-        At `temperature` 0 the likeliest tokens, else drawn ones, which follow from the `seed`, the prompt and its
-        place among the prompts. Every process gets all of them.
+        Greedy at `temperature` 0, else sampled: the samples depend only on the `seed`, the prompt and its index. Every
+        process returns all of them.
         """
         if not prompts:
             return []
-        found = self._roll_out(
+        generated = self._rollout(
             self.arrays,
-            sharding.put_rows(tuple(self.pad(prompts)), self.topology.mesh),
+            sharding.shard_batch(tuple(self.pad(prompts)), self.topology.mesh),
             jax.random.key(seed),
             jnp.float32(temperature),
-            jnp.int32(-1 if stop is None else stop),
-            new_tokens=new_tokens,
+            jnp.int32(-1 if stop_token is None else stop_token),
+            max_new_tokens=max_new_tokens,
         )
-        tokens, lengths = (self.gather(array) for array in found)
+        tokens, lengths = (self.gather(array) for array in generated)
         return [row[:length].tolist() for row, length in zip(tokens, lengths, strict=True)][: len(prompts)]
 
     def gather(self, array: jax.Array) -> np.ndarray[Any, Any]:
-        """The whole of an array that is cut over the devices of all processes, on every process."""
+        """The full value of an array that is sharded over the devices of all processes, on every process."""
         if array.is_fully_addressable:
             return np.asarray(array)
         return np.asarray(multihost_utils.process_allgather(array, tiled=True))
 
-    def _rolled_out(self, arrays: Arrays, *words: Any, new_tokens: int) -> Any:
-        return roll_out(self.skeleton.rebuild(arrays), *words, new_tokens=new_tokens)
+    def _rollout_with(self, arrays: Arrays, *arguments: Any, max_new_tokens: int) -> Any:
+        return rollout(self.abstract_model.merge(arrays), *arguments, max_new_tokens=max_new_tokens)

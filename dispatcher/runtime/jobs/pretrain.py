@@ -1,4 +1,4 @@
-"""The package's own pretraining."""
+"""`gpt/train/pretrain`: pretraining of a transformer on token files."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dispatcher.runtime.transformer import Transformer
 
 @dataclass(frozen=True)
 class TokensConfig:
-    """What DataConfig leaves open: there is nothing to train on but a file."""
+    """Makes `data.train` a required setting; in DataConfig it is optional."""
 
     train: Path = field("data/train")
 
 
 @job("gpt/train/pretrain")
 class Pretrain(BaseTrainer[TokensConfig, Transformer]):
-    """Train a transformer on the tokens of .npy files: data.train, and data.held_out to evaluate on."""
+    """Train a transformer on the tokens of .npy files: data.train, and data.eval to evaluate on."""
 
     MODEL = Transformer
     CONFIG = TokensConfig

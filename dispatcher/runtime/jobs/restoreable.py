@@ -1,4 +1,4 @@
-"""RestoreableJob: a job that can be made again from what it saved."""
+"""RestoreableJob: a job that can be restored from a checkpoint."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ C = TypeVar("C")
 
 
 class RestoreableJob(CheckpointedJob[C], Generic[C]):
-    """A job that goes on from a checkpoint. The user writes `restore_from_path` besides what a BasicJob asks for:
+    """A job that starts from a checkpoint. The user writes `restore_from_path` beside the methods of a BasicJob:
 
     def restore_from_path(self, rel_path):
         self.state = self.load_from_path(rel_path, self.state).tree
@@ -30,26 +30,26 @@ class RestoreableJob(CheckpointedJob[C], Generic[C]):
 
     @abstractmethod
     def restore_from_path(self, rel_path: str) -> None:
-        """Take up what stands at `rel_path` below the checkpoints; all processes together."""
+        """Restore the checkpoint at `rel_path`, a path below the checkpoints. Collective."""
 
     def restore(self, suffix: str) -> None:
-        """Take up this job's own checkpoint `suffix`."""
+        """Restore this job's own checkpoint `suffix`."""
         self.restore_from_path(self.path_of(suffix))
 
     def register(self, suffix: str) -> CheckpointRef:
-        """Name this job's `suffix` its latest checkpoint, in one moment; all processes together."""
+        """Make this job's `suffix` its latest checkpoint, atomically. Collective."""
         manager, name = self._manager(self.path_of(suffix))
         return manager.register(name)
 
     @classmethod
     def latest(cls, spec: ExecutionSpec) -> CheckpointRef | None:
-        """What a job with this `spec` would go on from; its `name` is the suffix. None when there is nothing."""
+        """The checkpoint from which a job with this `spec` would resume; its `name` is the suffix. None without one."""
         with manager_at(str(spec.relative_path), spec) as manager:
             return manager.latest()
 
     @classmethod
     def checkpoints(cls, spec: ExecutionSpec) -> list[CheckpointRef]:
-        """Everything that a job with this `spec` has committed, the oldest first."""
+        """All committed checkpoints of a job with this `spec`, oldest first."""
         with manager_at(str(spec.relative_path), spec) as manager:
             return manager.checkpoints()
 
@@ -57,60 +57,60 @@ class RestoreableJob(CheckpointedJob[C], Generic[C]):
     def from_checkpoint(
         cls, suffix: str, spec: ExecutionSpec, runtime_cfg: Config | Mapping[str, Any] | None = None
     ) -> Self:
-        """As `from_checkpoint_path`, from the `suffix` of the job with this `spec`."""
+        """As `from_checkpoint_path`, for the `suffix` of the job with this `spec`."""
         return cls.from_checkpoint_path(f"{spec.relative_path}/{suffix}", spec, runtime_cfg)
 
     @classmethod
     def from_checkpoint_path(
         cls, rel_path: str, spec: ExecutionSpec, runtime_cfg: Config | Mapping[str, Any] | None = None
     ) -> Self:
-        """A job with the configuration of the checkpoint at `rel_path`, `runtime_cfg` over it, restored from it.
+        """A job restored from the checkpoint at `rel_path`, with its configuration and `runtime_cfg` merged over it.
 
-        Its class is the one that saved the checkpoint where that is `cls` or inherits from it, else `cls` itself: a
-        job may go on from another job's checkpoint. ConfigError when the checkpoint says values of the model (or, when
-        that class has saved it itself, of the job) that no field reads any more: see `was` of `field`.
+        Its class is the one that saved the checkpoint if that is `cls` or a subclass, else `cls`: a job may start from
+        another job's checkpoint. ConfigError when the checkpoint's configuration has values of the model (or of the
+        job, if the same class saved it) that no field reads any more: see `renamed_from` of `field`.
         """
         saved, where = _contents_at(rel_path, spec)
         made_by = cls._class_for(saved, where)
         if saved.config is None:
             raise CheckpointError(f"{where}: there is no config.yaml in it, so no job can be made from it")
-        said = check_fields(made_by, saved, where)
+        config = check_fields(made_by, saved, where)
         kinds = made_by.config_classes()
-        document = merge(merge(defaults(*kinds), said), with_new_names(runtime_cfg or {}, *kinds))
-        # What only the job that saved it knows is no fault of this one.
-        check(document, *kinds, where=f"{where}/config.yaml and what was said over it", known=said)
+        document = merge(merge(defaults(*kinds), config), with_new_names(runtime_cfg or {}, *kinds))
+        # Keys that only the job that saved it knows are not faults.
+        check(document, *kinds, where=f"{where}/config.yaml and the overrides", known=config)
         with configuration(document):
             made = made_by(spec)
             made.restore_from_path(rel_path)
         return made
 
     def check_model(self, restored: Restored) -> None:
-        """Raise a ConfigError when what was restored is of a model with other fields; other values are reported."""
-        said = check_fields(type(self), restored.contents, restored.ref.url, model_only=True)
-        warn_of_differences(type(self), self._config or {}, said, restored.ref.url)
+        """Raise a ConfigError when the restored model has other configuration fields; other values are logged."""
+        config = check_fields(type(self), restored.contents, restored.ref.url, model_only=True)
+        warn_of_differences(type(self), self._config or {}, config, restored.ref.url)
 
     @classmethod
     def _class_for(cls, saved: Contents, where: str) -> type[Self]:
-        """The class that saved a checkpoint, if it is one of `cls`."""
+        """The class that saved a checkpoint if it is `cls` or a subclass, else `cls`."""
         key = (saved.job or {}).get("job")
         abstract = inspect.isabstract(cls)
         if key is None:
             if abstract:
-                raise UsageError(f"{where}/job.json names no job: call this on the class of the job that is to go on")
+                raise UsageError(f"{where}/job.json names no job: call this on a concrete job class")
             return cls
         if not isinstance(key, str):
             raise CheckpointError(f"{where}/job.json: job = {shown(key)}: expected the key of a job, or null")
         try:
             found = find_job(key)
         except UsageError:
-            # A job that goes on from another's checkpoint need not have that one's code.
+            # The code of the job that saved the checkpoint may be absent.
             if abstract:
                 raise
             return cls
         if isinstance(found, type) and issubclass(found, cls):
             return found
         if abstract:
-            raise UsageError(f"{where} was saved by the job {key!r}, which is no {cls.__qualname__}")
+            raise UsageError(f"{where} was saved by the job {key!r}, which is not a {cls.__qualname__}")
         return cls
 
 
@@ -118,9 +118,9 @@ def _contents_at(rel_path: str, spec: ExecutionSpec) -> tuple[Contents, str]:
     series, name = place_of(rel_path, spec)
     folder = Path(normal(spec.hardware.cluster.checkpoints)) / series
     if not is_url(spec.hardware.cluster.checkpoints) and folder.parent.is_dir() and not folder.is_dir():
-        # Most likely the name of the run is misspelt, and what is there helps.
+        # Most likely the run's name is misspelt: suggest a similar one.
         beside = sorted(path.name for path in folder.parent.iterdir() if path.is_dir())
-        raise CheckpointError(f"{folder}: nobody has saved anything there{nearest(folder.name, beside)}")
+        raise CheckpointError(f"{folder}: no checkpoints there{nearest(folder.name, beside)}")
     with manager_at(series, spec) as manager:
         ref = manager.find(name)
         return manager.contents(ref), ref.url

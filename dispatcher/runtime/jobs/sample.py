@@ -1,4 +1,4 @@
-"""The package's own sampling."""
+"""`gpt/sample`: samples from a trained transformer."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from dispatcher.runtime.registry import job
 from dispatcher.runtime.transformer import Transformer
 
 SAMPLES_FILE = "samples.jsonl"
-# The tokens of a model that reads bytes; it may have more of them.
+# The first tokens of a byte-level vocabulary; it may have more.
 BYTES = 256
 
 
 @dataclass(frozen=True)
 class SampleConfig:
-    """Each of the `prompts` is a list of tokens, or text, of which the model reads the UTF-8 bytes.
+    """Each of the `prompts` is a list of tokens, or text, which is encoded as UTF-8 bytes.
 
-    `count` times the model goes on from each of them with at most `tokens` tokens, and with none from `stop` on.
+    Each prompt gets `num_samples` samples of at most `max_new_tokens` tokens, up to the first `stop_token` (exclusive).
     """
 
     prompts: list[str | list[int]] = field("sample/prompts")
-    tokens: int = field("sample/tokens", default=64)
-    count: int = field("sample/count", default=1)
+    max_new_tokens: int = field("sample/max_new_tokens", default=64)
+    num_samples: int = field("sample/num_samples", default=1)
     temperature: float = field("sample/temperature", default=1.0)
-    stop: int | None = field("sample/stop", default=None)
+    stop_token: int | None = field("sample/stop_token", default=None)
     seed: int = field("sample/seed", default=0)
 
     def __post_init__(self) -> None:
-        counts = {"tokens": self.tokens, "count": self.count}
+        counts = {"max_new_tokens": self.max_new_tokens, "num_samples": self.num_samples}
         faults = [f"sample.{name} = {value}: expected at least 1" for name, value in counts.items() if value < 1]
         empty = [number for number, prompt in enumerate(self.prompts) if not prompt]
         faults += [f"sample.prompts[{number}] is empty: expected at least one token" for number in empty]
         if self.temperature < 0:
-            faults.append(f"sample.temperature = {self.temperature}: expected 0 (the likeliest tokens) or more")
+            faults.append(f"sample.temperature = {self.temperature}: expected 0 (greedy) or more")
         if faults:
             raise ConfigError("\n".join(faults))
 
 
 @job("gpt/sample")
 class Sample(InferenceJob[SampleConfig, Transformer]):
-    """Let a trained transformer go on from prompts; writes samples.jsonl, a line for each sample."""
+    """Sample from a trained transformer after each prompt; writes samples.jsonl, one line per sample."""
 
     MODEL = Transformer
 
@@ -54,34 +54,39 @@ class Sample(InferenceJob[SampleConfig, Transformer]):
         return SampleConfig
 
     def run(self) -> Row:
-        said = self.args
-        prompts = [prompt for prompt in said.prompts for _ in range(said.count)]
-        tokens = [self._read(prompt) for prompt in prompts]
-        found = self.rollout(tokens, said.tokens, temperature=said.temperature, stop=said.stop, seed=said.seed)
+        args = self.args
+        prompts = [prompt for prompt in args.prompts for _ in range(args.num_samples)]
+        found = self.rollout(
+            [self._encode(prompt) for prompt in prompts],
+            args.max_new_tokens,
+            temperature=args.temperature,
+            stop_token=args.stop_token,
+            seed=args.seed,
+        )
         with self.spec.result(SAMPLES_FILE) as file:
             if file is not None:
                 lines = (json.dumps(_line(*pair), ensure_ascii=False) for pair in zip(prompts, found, strict=True))
                 file.writelines(f"{line}\n" for line in lines)
         return {"samples": len(found), "tokens": sum(map(len, found))}
 
-    def _read(self, prompt: str | list[int]) -> list[int]:
-        """The prompt's tokens; ConfigError when the model does not know them."""
-        known = self.model_config.vocabulary
+    def _encode(self, prompt: str | list[int]) -> list[int]:
+        """The prompt's tokens; ConfigError when the vocabulary lacks them."""
+        vocab_size = self.model_config.vocab_size
         if isinstance(prompt, str):
-            if known < BYTES:
+            if vocab_size < BYTES:
                 raise ConfigError(
-                    f"sample.prompts: {prompt!r} is text, and the model, with a vocabulary of {known}, does not read "
-                    "bytes: give lists of tokens"
+                    f"sample.prompts: {prompt!r} is text, but a model with a vocabulary of {vocab_size} is not "
+                    "byte-level: expected lists of tokens"
                 )
             return list(prompt.encode())
-        unknown = [token for token in prompt if not 0 <= token < known]
+        unknown = [token for token in prompt if not 0 <= token < vocab_size]
         if unknown:
-            raise ConfigError(f"sample.prompts: the model has no token {unknown[0]}: expected 0 to {known - 1}")
+            raise ConfigError(f"sample.prompts: the model has no token {unknown[0]}: expected 0 to {vocab_size - 1}")
         return prompt
 
 
 def _line(prompt: str | list[int], tokens: list[int]) -> dict[str, Any]:
-    """What follows text is text."""
+    """A line of samples.jsonl; the sample after a text prompt is decoded to text."""
     if isinstance(prompt, str):
         return {"prompt": prompt, "text": bytes(t for t in tokens if t < BYTES).decode(errors="replace")}
     return {"prompt": prompt, "tokens": tokens}

@@ -1,4 +1,4 @@
-"""When the time has come to save."""
+"""When a checkpoint is due by time."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 
 class SaveTimer:
-    """Says when `interval_s` seconds have passed since the last checkpoint; never when it is None.
+    """Due when `interval_s` seconds have passed since the last checkpoint; never if it is None.
 
-    Clocks of several processes differ: one of them asks its timer, and the others hear of it with the next update.
+    The clocks of processes differ, so only one process has a timer with an interval, and requests the save for all.
     """
 
     def __init__(self, interval_s: float | None, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -22,5 +22,5 @@ class SaveTimer:
         return self._interval_s is not None and self._clock() - self._began_s >= self._interval_s
 
     def restart(self) -> None:
-        """Something was saved now."""
+        """Start a new interval: a checkpoint was saved."""
         self._began_s = self._clock()

@@ -1,4 +1,4 @@
-"""Whether a checkpoint's configuration still says what the code of today reads: nothing falls back to a default."""
+"""Check that today's code reads every value in a checkpoint's configuration: none silently falls back to a default."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 def saved_config(saved: Contents, where: str) -> dict[str, Any]:
-    """The configuration in a checkpoint, as a document; ConfigError when it is none."""
+    """The configuration in a checkpoint, as a document; ConfigError when it cannot be read."""
     try:
         document = yaml_text.load_mapping(saved.config or "", "the configuration's keys and values", aliases=False)
     except ValueError as error:
@@ -29,57 +29,55 @@ def saved_config(saved: Contents, where: str) -> dict[str, Any]:
 
 
 def check_fields(cls: Any, saved: Contents, where: str, *, model_only: bool = False) -> dict[str, Any]:
-    """The configuration in a checkpoint with the names of today, for the job class `cls`.
+    """The configuration in a checkpoint with the current names of its fields, for the job class `cls`.
 
-    ConfigError when it has values that no field reads any more: of the model, or, where `cls` has saved it itself and
-    unless `model_only`, any. Fields that are newer than the checkpoint are reported with their defaults.
+    ConfigError when it has values that no field reads any more: values of the model, or any values if `cls` saved it,
+    unless `model_only`. Fields that are newer than the checkpoint are logged with their defaults.
     """
-    said = with_new_names(saved_config(saved, where), *cls.config_classes())
+    config = with_new_names(saved_config(saved, where), *cls.config_classes())
     job = saved.job or {}
     model = tuple(job.get("model_fields") or ())
     groups = {_group(path) for path in layout(*cls.model_classes())}
     own = not model_only and (job.get("class") == name_of(cls) or (key_of(cls) or _MISSING) == job.get("job"))
-    unknown = unknown_values(said, *cls.config_classes())
+    unknown = unknown_values(config, *cls.config_classes())
     lost = {
         path: value
         for path, value in unknown.items()
-        # A job that does not take up the model itself may know nothing of it.
-        if own or (_is_one(path, model) and (model_only or _group(path) in groups))
+        # A job that does not restore the model itself need not know its fields.
+        if own or (_is_field(path, model) and (model_only or _group(path) in groups))
     }
-    new = [path for path in layout(*cls.model_classes()) if _value_at(said, path) is _MISSING]
+    new = [path for path in layout(*cls.model_classes()) if _value_at(config, path) is _MISSING]
     if lost:
         places = list(layout(*cls.config_classes()))
         raise ConfigError.of(f"{where}/config.yaml", [_lost(path, lost[path], new, places) for path in lost])
     if model and new:
         values = defaults(*cls.model_classes())
         for path in new:
-            _log.info(
-                "%s was saved before there was a field %s: taking %s", where, path, shown(_value_at(values, path))
-            )
-    return said
+            _log.info("%s has no value of the newer field %s: using %s", where, path, shown(_value_at(values, path)))
+    return config
 
 
-def warn_of_differences(cls: Any, config: Config | Mapping[str, Any], said: Mapping[str, Any], where: str) -> None:
-    """Report where the model is configured otherwise now than the one in the checkpoint was."""
+def warn_of_differences(cls: Any, config: Config | Mapping[str, Any], saved: Mapping[str, Any], where: str) -> None:
+    """Log a warning for each value of the model's configuration that differs from the checkpoint's."""
     for path in layout(*cls.model_classes()):
-        now, then = _value_at(config, path), _value_at(said, path)
+        now, then = _value_at(config, path), _value_at(saved, path)
         if _MISSING not in (now, then) and now != then:
             _log.warning("%s = %s, but %s was saved with %s", path, shown(now), where, shown(then))
 
 
 def _lost(path: str, value: Any, new: list[str], places: list[str]) -> str:
     beside = [each for each in new if _group(each) == _group(path)]
-    # Of two names of one thing neither need look like the other.
+    # A renamed field need not resemble its old name.
     near = f" (did you mean {beside[0]!r}?)" if len(beside) == 1 else nearest_path(path, beside or places)
     to = (beside or ["..."])[0].replace(".", "/")
     return (
-        f"{path} = {shown(value)}: no field reads it any more{near}: where it was renamed, declare it with "
-        f"field({to!r}, was={path.replace('.', '/')!r}); where it was removed, restore with the code that saved it"
+        f"{path} = {shown(value)}: no field reads it any more{near}: if it was renamed, declare it with "
+        f"field({to!r}, renamed_from={path.replace('.', '/')!r}); if it was removed, use the code that saved it"
     )
 
 
-def _is_one(path: str, fields: tuple[str, ...]) -> bool:
-    """Whether `path` is one of `fields`, or below one that holds names and values."""
+def _is_field(path: str, fields: tuple[str, ...]) -> bool:
+    """Whether `path` is one of `fields`, or a key of one whose value is a mapping."""
     return any(path == each or path.startswith(f"{each}.") for each in fields)
 
 

@@ -1,7 +1,7 @@
-"""Names of different lengths packed into rows of one length, so that little computing is spent on padding.
+"""Names of different lengths packed into rows of one length, so that little is computed on padding.
 
 A row holds whole names, each as `BOUNDARY c1 c2 ... cn` in the inputs and `c1 c2 ... cn BOUNDARY` in the targets, and
-as a segment of its own: the model sees nothing of a name's neighbours.
+as a segment of its own: the model does not see a name's neighbours.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import numpy as np
 from jobs._vocabulary import BOUNDARY
 from numpy.typing import NDArray
 
-from dispatcher.runtime.stream import IGNORED, Batch
+from dispatcher.runtime.stream import IGNORE_INDEX, Batch
 
-ROW_LENGTH: Final = 64
+SEQ_LEN: Final = 64
 
 
 class PackedNames:
-    """Encoded names as a source of rows: every epoch packs them in another order, or in the given one without `seed`.
+    """Encoded names as a data source: each epoch packs them in another order, or in the given one without `seed`.
 
     Each name is int32[characters].
     """
@@ -55,22 +55,22 @@ def pack(names: Sequence[NDArray[np.int32]]) -> Batch:
     row, column, segment = 0, 0, 0
     for name in names:
         needed = len(name) + 1
-        if needed > ROW_LENGTH:
-            raise ValueError(f"a name of {len(name)} characters does not fit into a row of {ROW_LENGTH} with its mark")
-        if column + needed > ROW_LENGTH:
+        if needed > SEQ_LEN:
+            raise ValueError(f"a name of {len(name)} characters does not fit into a row of {SEQ_LEN} with its mark")
+        if column + needed > SEQ_LEN:
             row, column, segment = row + 1, 0, 0
         segment += 1
         places.append((row, column, segment))
         column += needed
 
     rows = places[-1][0] + 1 if places else 0
-    inputs = np.full((rows, ROW_LENGTH), BOUNDARY, dtype=np.int32)
-    targets = np.full((rows, ROW_LENGTH), IGNORED, dtype=np.int32)
-    segments = np.zeros((rows, ROW_LENGTH), dtype=np.int32)
+    inputs = np.full((rows, SEQ_LEN), BOUNDARY, dtype=np.int32)
+    targets = np.full((rows, SEQ_LEN), IGNORE_INDEX, dtype=np.int32)
+    segment_ids = np.zeros((rows, SEQ_LEN), dtype=np.int32)
     for name, (row, column, segment) in zip(names, places, strict=True):
         end = column + len(name)
         inputs[row, column + 1 : end + 1] = name
         targets[row, column:end] = name
         targets[row, end] = BOUNDARY
-        segments[row, column : end + 1] = segment
-    return Batch(inputs, targets, segments)
+        segment_ids[row, column : end + 1] = segment
+    return Batch(inputs, targets, segment_ids)

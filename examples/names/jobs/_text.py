@@ -1,8 +1,8 @@
 """Text of the demo: what CLDR calls languages, territories, scripts and currencies, in each language itself.
 
-The text comes with Babel, so that a demo on real text in many scripts needs no download. A name belongs to the
-training part or to the held-out part by a hash of the name alone. So the split is the same in every process and for
-every language, and a name that several languages share (`Guam`) never stands on both sides.
+The text comes with Babel, so that a demo on real text in many scripts needs no download. A hash of the name decides
+whether it is in the training set or in the test set: the split is the same in every process and for every language, and
+a name that several languages share (`Guam`) is never in both.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ LOCALES: Final = {
     "vietnamese": "vi",
 }
 
-HELD_OUT_FRACTION: Final = 0.2
+TEST_FRACTION: Final = 0.2
 
 
 @dataclass(frozen=True)
 class Split:
-    """The names of one language or of several; `held_out` is never trained on."""
+    """The names of one language or of several; `test` is never trained on."""
 
     train: tuple[str, ...]
-    held_out: tuple[str, ...]
+    test: tuple[str, ...]
 
 
 def names(language: str) -> tuple[str, ...]:
-    """All distinct names of `language`, NFC-normalised and sorted; a UsageError for a language we have no locale of."""
+    """All distinct names of `language`, NFC-normalised and sorted; UsageError for a language without a locale."""
     if language not in LOCALES:
         raise UsageError(f"no text in language {language!r}{nearest(str(language), LOCALES)}")
     locale = Locale.parse(LOCALES[language])
@@ -46,16 +46,16 @@ def names(language: str) -> tuple[str, ...]:
     return tuple(sorted({unicodedata.normalize("NFC", name) for table in tables for name in table.values()}))
 
 
-def is_held_out(name: str) -> bool:
-    """Whether `name` belongs to the held-out part; spellings that differ only in case belong together."""
+def is_test(name: str) -> bool:
+    """Whether `name` is in the test set; spellings that differ only in case stay together."""
     digest = hashlib.sha256(unicodedata.normalize("NFC", name.casefold()).encode()).digest()
-    return int.from_bytes(digest[:8], "big") < HELD_OUT_FRACTION * 2**64
+    return int.from_bytes(digest[:8], "big") < TEST_FRACTION * 2**64
 
 
 def split(*languages: str) -> Split:
-    """The names of `languages` in both parts; a name that several of them share counts once."""
+    """The names of `languages`, split; a name that several of them share counts once."""
     everything = sorted({name for language in languages for name in names(language)})
     return Split(
-        train=tuple(name for name in everything if not is_held_out(name)),
-        held_out=tuple(name for name in everything if is_held_out(name)),
+        train=tuple(name for name in everything if not is_test(name)),
+        test=tuple(name for name in everything if is_test(name)),
     )

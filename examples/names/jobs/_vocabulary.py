@@ -1,4 +1,4 @@
-"""Characters to the numbers that the model reads, and back."""
+"""Characters to token ids and back."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-# Stands before every name as its start and after it as its end: one mark serves for both.
+# The mark before and after every name.
 BOUNDARY: Final = 0
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """An alphabet; the character at position i has the number i + 1, and 0 is the boundary mark.
+    """An alphabet; the character at position i has the id i + 1, and 0 is the boundary mark.
 
-    There is no number for unknown characters: it would make the rarest characters of a held-out text the cheapest.
+    Unknown characters have no id: with one, the rarest characters of a test text would be the cheapest.
     """
 
     alphabet: str
@@ -30,7 +30,7 @@ class Vocabulary:
 
     @property
     def size(self) -> int:
-        """How many numbers there are, the boundary mark included."""
+        """The number of token ids, the boundary mark included."""
         return len(self.alphabet) + 1
 
     @cached_property
@@ -38,7 +38,7 @@ class Vocabulary:
         return {character: number for number, character in enumerate(self.alphabet, start=1)}
 
     def encode(self, name: str) -> NDArray[np.int32]:
-        """The numbers of the characters of `name`, without marks: int32[len(name)]."""
+        """The ids of the characters of `name`, without marks: int32[len(name)]."""
         try:
             return np.array([self._numbers[character] for character in name], dtype=np.int32)
         except KeyError as missing:
@@ -48,5 +48,5 @@ class Vocabulary:
             ) from None
 
     def decode(self, numbers: Iterable[int]) -> str:
-        """The characters of `numbers`; boundary marks are left out."""
+        """The characters with the ids `numbers`, without boundary marks."""
         return "".join(self.alphabet[number - 1] for number in numbers if number != BOUNDARY)

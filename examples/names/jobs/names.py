@@ -16,21 +16,22 @@ from jobs._vocabulary import Vocabulary
 from dispatcher.runtime.adapters import adapted, add_adapters
 from dispatcher.runtime.configuration import Config, field
 from dispatcher.runtime.jobs.basic import Row
-from dispatcher.runtime.jobs.trainer import HELD_OUT_LOSS, BaseTrainer
-from dispatcher.runtime.parameters import Arrays, count
+from dispatcher.runtime.jobs.trainer import BaseTrainer
+from dispatcher.runtime.jobs.training_setup import EVAL_LOSS
+from dispatcher.runtime.parameters import Arrays, parameter_count
 from dispatcher.runtime.registry import job
 from dispatcher.runtime.step import LOSS, TrainState
 from dispatcher.runtime.transformer import Transformer
 
 ALL: Final = "all"
-# Bits per character on held-out names: now, and before the fine-tuning.
+# Bits per character on the test names: now, and before the fine-tuning.
 TEST_BPC: Final = "test_bpc"
 BASE_BPC: Final = "base_bpc"
 
 
 @dataclass(frozen=True)
 class NamesConfig:
-    """`lang` is one of `text.LOCALES`, or `all`. The `alphabet` is what the model can read."""
+    """`lang` is a language of `_text.LOCALES`, or `all`. `alphabet` holds the characters of the vocabulary."""
 
     lang: str = field("names/lang", default=ALL)
     alphabet: str = field("names/alphabet")
@@ -54,32 +55,31 @@ class Pretrain(BaseTrainer[NamesConfig, Transformer]):
     def checked_config(
         cls, *layers: Config | Mapping[str, Any], where: str = "configuration", complete: bool = True
     ) -> Config:
-        """As every job's, with the alphabet of all languages where none is said."""
-        everything = _everything()
-        ours = {"names": {"alphabet": everything.alphabet}, "model": {"vocabulary": everything.size}}
-        return super().checked_config(ours, *layers, where=where, complete=complete)
+        """As for every job; the default alphabet is that of all languages."""
+        vocabulary = _full_vocabulary()
+        defaults = {"names": {"alphabet": vocabulary.alphabet}, "model": {"vocab_size": vocabulary.size}}
+        return super().checked_config(defaults, *layers, where=where, complete=complete)
 
-    def source(self) -> PackedNames:
+    def train_source(self) -> PackedNames:
         return PackedNames(self._encoded(self._names().train), seed=self.training.seed)
 
-    def held_out(self) -> PackedNames:
-        return PackedNames(self._encoded(self._names().held_out), seed=None)
+    def eval_source(self) -> PackedNames:
+        return PackedNames(self._encoded(self._names().test), seed=None)
 
     def evaluate(self) -> dict[str, float]:
-        """Also in bits per character.
+        """The loss, also in bits per character.
 
-        For a name c1 ... cn it counts n + 1 predictions: every character and the mark that ends the name, each given
-        the characters before it in that name and nothing else. Lower is better; a uniform guess costs log2 of the
-        vocabulary's size.
+        A name c1 ... cn has n + 1 predictions: each character and the mark that ends the name, given the characters
+        before it in that name. Lower is better; a uniform guess costs log2 of the vocabulary's size.
         """
-        found = super().evaluate()
-        return {**found, TEST_BPC: found[HELD_OUT_LOSS] / math.log(2)}
+        metrics = super().evaluate()
+        return {**metrics, TEST_BPC: metrics[EVAL_LOSS] / math.log(2)}
 
     def result(self) -> Row:
         return {
             TEST_BPC: round(self.measured[TEST_BPC], 4),
             "train_bpc": round(self.measured[LOSS] / math.log(2), 4),
-            "n_trained": count(self.live_state.trained),
+            "n_trained": parameter_count(self.live_state.trainable),
         }
 
     def _names(self) -> text.Split:
@@ -101,7 +101,7 @@ class FineTune(Pretrain):
         return (cls.MODEL.CONFIG,)
 
     def restore_from_path(self, rel_path: str) -> None:
-        """Begin with the weights of the pretrained model at `rel_path`, and with nothing else of its training."""
+        """Start from the weights of the pretrained model at `rel_path`, with a new optimizer state."""
         self._base = rel_path
 
     def start_from(self) -> Arrays:
@@ -109,7 +109,7 @@ class FineTune(Pretrain):
 
     def fresh_state(self) -> TrainState:
         self.state = super().fresh_state()
-        # Kept in every checkpoint, so that it is there at the end, whatever happens on the way.
+        # Every checkpoint has it, so that a later attempt can report the gain.
         self.measured[BASE_BPC] = self.evaluate()[TEST_BPC]
         return self.state
 
@@ -120,7 +120,7 @@ class FineTune(Pretrain):
 
 @job("names/lora")
 class Lora(FineTune):
-    """Train low-rank adapters beside the weights of a pretrained model, which stay, on the names of one language."""
+    """Train low-rank adapters of a pretrained model, whose weights are frozen, on the names of one language."""
 
     CONFIG = AdapterConfig
     TRAINABLE = nnx.LoRAParam
@@ -132,11 +132,11 @@ class Lora(FineTune):
         return model
 
     def start_from(self) -> Arrays:
-        return adapted(self.load_model(self._base, super().make_model), self.programs.skeleton.variables)
+        return adapted(self.load_model(self._base, super().make_model), self.compiled_steps.abstract_model.variables)
 
 
 @cache
-def _everything() -> Vocabulary:
-    """The alphabet is given, as the bytes are to a byte-level model; no held-out name is seen in training."""
+def _full_vocabulary() -> Vocabulary:
+    """All characters, those of the test names too: as with bytes, the alphabet is given and not learned."""
     names = text.split(*text.LOCALES)
-    return Vocabulary.of(names.train + names.held_out)
+    return Vocabulary.of(names.train + names.test)

@@ -63,7 +63,7 @@ def _in_turns(directory: str, platform: str) -> Callable[[int], dict[str, Any]]:
         return {
             "trainer": _by_rounds(seconds["trainer"][1:]),
             "loop": _by_rounds(seconds["loop"][1:]),
-            "parameters": sum(array.size for array in trainer.live_state.trained.values()),
+            "parameters": sum(array.size for array in trainer.live_state.trainable.values()),
             "loss": trainer.measured["loss"],
         }
 

@@ -1,4 +1,4 @@
-"""CheckpointedJob and RestoreableJob: both forms of every operation, and a job made again from what it saved."""
+"""CheckpointedJob and RestoreableJob: both forms of every operation, and a job restored from a checkpoint."""
 
 from __future__ import annotations
 
@@ -322,7 +322,7 @@ def test_a_file_that_is_odd_but_sealed_is_named(tmp_path, name, data, problem):
 def test_a_misspelt_run_is_told_from_a_missing_checkpoint(tmp_path):
     make(Adding, tmp_path)()
     spec = local(tmp_path, "shift")
-    with pytest.raises(CheckpointError, match=r"lab/night/rum: nobody has saved anything there \(did you mean 'run'"):
+    with pytest.raises(CheckpointError, match=r"lab/night/rum: no checkpoints there \(did you mean 'run'"):
         Shifting.from_checkpoint_path("lab/night/rum/at-0", spec)
     with pytest.raises(CheckpointError, match=r"no such checkpoint \(known: at-0, at-1, at-2\)"):
         Shifting.from_checkpoint_path("lab/night/run/at-9", spec)

@@ -410,7 +410,7 @@ def test_no_secret_is_written_down(open_manager, server, bucket, state, caplog, 
 @pytest.mark.slow
 def test_two_processes_of_a_job_save_to_a_bucket(server, bucket, tmp_path: Path, jax_cache):
     """By hand: nobody has given them a directory for what is on its way."""
-    (tmp_path / "c.yaml").write_text(dump({"job": "tests/tiny", **config(steps=4, evaluate_every=None)}))
+    (tmp_path / "c.yaml").write_text(dump({"job": "tests/tiny", **config(steps=4, eval_every=None)}))
     words = ["run", "tiny", "c.yaml", "out", "--import", str(TESTS / "tiny_training.py")]
     command = [sys.executable, "-P", "-m", "dispatcher.runtime", *words, "--checkpoints", f"s3://{bucket}/lab"]
     address = f"127.0.0.1:{free_port()}"

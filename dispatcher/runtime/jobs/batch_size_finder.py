@@ -1,4 +1,4 @@
-"""The batch size of a job whose configuration leaves it open: remembered, or searched for now."""
+"""The per-device batch size of a job that does not set one: from the cache, or by a search."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import jax
 from dispatcher import contract
 from dispatcher.errors import BatchSizeError
 from dispatcher.runtime import collectives
-from dispatcher.runtime.batch_size import key_of, largest_that_fits, remember, remembered
+from dispatcher.runtime.batch_size import cache_key, largest_that_fits, read_cache, write_cache
 from dispatcher.runtime.configuration import Config, to_dict
 from dispatcher.runtime.execution import ExecutionSpec, Topology
 from dispatcher.runtime.launching import OUTPUT
@@ -29,18 +29,17 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Fit:
-    """The most rows that fit on each device, and the file that says so for siblings and later attempts."""
+class FoundBatchSize:
+    """The largest number of `rows` that fits on each device, and the cache file that has it for other attempts."""
 
     rows: int
     path: Path
 
     @contextmanager
-    def trusted(self) -> Iterator[None]:
-        """Run the training in the block; when it runs out of memory all the same, forget the size, and say so.
+    def forget_on_oom(self) -> Iterator[None]:
+        """Delete the cache file and raise a BatchSizeError when the block runs out of device memory.
 
-        Somebody else may use the device too, now or when it was found. Without this every further attempt would fail
-        alike.
+        Another program may use the device, now or during the search; without this every attempt would fail alike.
         """
         try:
             yield
@@ -50,33 +49,32 @@ class Fit:
             self.path.unlink(missing_ok=True)
             raise BatchSizeError(
                 f"training.per_device_batch_size = -1: {self.rows} rows per device were found to fit, and now they do "
-                f"not: {str(error).splitlines()[0][:200]}\nDoes something else use the device? {self.path} is removed: "
-                "the next attempt searches again"
+                f"not: {str(error).splitlines()[0][:200]}\nDoes another program use the device? {self.path} was "
+                "deleted: the next attempt searches again"
             ) from error
 
 
 def find_batch_size(
     cls: type[Any], config: Config | Mapping[str, Any], spec: ExecutionSpec, topology: Topology, batch_size: int
-) -> Fit:
-    """The most rows that fit on each device, for the job `cls` with `config`; searched for once by all siblings.
+) -> FoundBatchSize:
+    """The most rows that fit on each device for the job `cls` with `config`; sibling jobs share one search.
 
-    Of several processes nobody searches: they hold the devices together. They take what one process has found on such
-    a device; BatchSizeError when there is nothing to take.
+    Jobs of several processes do not search, because a probe cannot use the devices of other processes. They use what a
+    single process has found on such a device, or raise a BatchSizeError.
     """
     document = to_dict(config)
     share = max(1, batch_size // topology.data_shards)
     job = f"{cls.__module__}.{cls.__qualname__}"
     chip = topology.devices[0].device_kind
     about = {"chip": chip, "tensor_shards": topology.tensor_shards, "share": share, "jax": jax.__version__}
-    key, directory = key_of(job, document, **about), _directory(spec)
-    path = directory / f"{key}.json"
-    known: int | None = collectives.broadcast_result(lambda: remembered(path))
-    if known is not None:
-        _log.info("%s: batch size %d per device, as found before (%s)", spec.name, known, path)
-        return Fit(known, path)
+    path = _directory(spec) / f"{cache_key(job, document, **about)}.json"
+    cached: int | None = collectives.broadcast_result(lambda: read_cache(path))
+    if cached is not None:
+        _log.info("%s: batch size %d per device, from the cache (%s)", spec.name, cached, path)
+        return FoundBatchSize(cached, path)
     if jax.process_count() > 1:
         raise BatchSizeError(
-            "training.per_device_batch_size = -1: the processes of one job cannot search together; say a number, or "
+            "training.per_device_batch_size = -1: the processes of one job cannot search together; set a number, or "
             f"run it once with one process whose devices have {share} rows each"
         )
     cluster = spec.hardware.cluster
@@ -84,13 +82,13 @@ def find_batch_size(
     found = largest_that_fits(probe, share, lambda rows: share % rows == 0)
     _log.info("%s: batch size %d per device on %s", spec.name, found, chip)
     try:
-        remember(path, found, job=job, **about)
+        write_cache(path, found, job=job, **about)
     except OSError as error:
         _log.warning("%s: cannot be written: %s; the next attempt searches again", path, error.strerror)
-    return Fit(found, path)
+    return FoundBatchSize(found, path)
 
 
 def _directory(spec: ExecutionSpec) -> Path:
-    """One folder for all jobs of a workspace; by hand, beside the job's own files."""
+    """One folder for all jobs of a workspace; without a dispatcher, a folder beside the job's own files."""
     root = os.environ.get(contract.ROOT)
     return Path(root) / OUTPUT / FOLDER if root else spec.hardware.cluster.root / FOLDER

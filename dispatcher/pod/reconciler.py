@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from dispatcher.base.messages import counted
 from dispatcher.config import Config
-from dispatcher.outlets.base import PREEMPTED, Outlet
+from dispatcher.outlets.base import CANNOT_START, PREEMPTED, Outlet
 from dispatcher.pod.backlog import Backlog
 from dispatcher.pod.claiming import Claimer
 from dispatcher.pod.fence import Fence
@@ -171,6 +171,8 @@ class Reconciler:
 
     def due_in_s(self, *, claiming: bool) -> float | None:
         """Seconds until `reconcile` is due although nothing has happened; None when never."""
+        if any(attempt.ended is not None for attempt in self._attempts):
+            return 0.0
         waits = [self._status_problem.due_in_s(), self._attempts.due_in_s()]
         if self._attempts.unrecorded():
             waits.append(_PLACEMENT_DELAY_S)
@@ -179,8 +181,13 @@ class Reconciler:
         return min((max(0.0, wait_s) for wait_s in waits if wait_s is not None), default=None)
 
     def has_more_to_do(self) -> bool:
-        """Whether another `reconcile` at once would do more (an attempt could not be started, for example)."""
-        return self._claimer.came_short or any(attempt.ended is not None for attempt in self._attempts)
+        """Whether `reconcile` is to be called again before anything else: slots are free that it could not fill.
+
+        An attempt that has ended by itself meanwhile does not count: short jobs would keep the status file from being
+        written for as long as there are any.
+        """
+        unstarted = (one.ended is not None and one.ended.exit_reason == CANNOT_START for one in self._attempts)
+        return self._claimer.came_short or any(unstarted)
 
     def is_idle(self) -> bool:
         """Whether no attempt is in flight."""

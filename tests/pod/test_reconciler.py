@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import pytest
-from fleet import PATIENCE_S, Fleet, shell
+from fleet import PATIENCE_S, Fleet, shell, wait_until
 
 from dispatcher.base.host import host_name
 from dispatcher.config import load_config
 from dispatcher.errors import StorageError
+from dispatcher.outlets.base import Bundle
 from dispatcher.outlets.kinds import make_outlets
 from dispatcher.outlets.local.gpu_monitor import GpuMonitor
+from dispatcher.outlets.local.outlet import LocalOutlet
 from dispatcher.pod.claiming import blocked_again_s
 from dispatcher.pod.current_manifest import CurrentManifest
 from dispatcher.pod.options import PodOptions, outlet_context
 from dispatcher.pod.reconciler import Reconciler
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
+from dispatcher.run_state.liveness import is_held
 from dispatcher.run_state.observer import Observer
 from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
@@ -71,6 +75,26 @@ def test_many_blocked_jobs_do_not_keep_the_loop_busy(fleet: Fleet) -> None:
     pause_s = made.due_in_s(claiming=True)
     assert pause_s is not None and 0 < pause_s <= 5
     assert [blocked_again_s(blocked) for blocked in (1, 100, 1_000, 10_000)] == [5.0, 5.0, 50.0, 300.0]
+
+
+def test_jobs_that_end_at_once_do_not_keep_the_status_file_from_being_written(
+    fleet: Fleet, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop does its other work after a pass that has left nothing unfilled, and comes back without a wait."""
+    submit = LocalOutlet.submit
+
+    def submit_and_wait(outlet: LocalOutlet, bundles: Sequence[Bundle]) -> None:
+        submit(outlet, bundles)
+        for bundle in bundles:
+            paths = fleet.layout.attempt(bundle.key.job_id, bundle.key.number)
+            wait_until(lambda paths=paths: is_held(paths.alive) is False, "the attempt has ended")
+
+    monkeypatch.setattr(LocalOutlet, "submit", submit_and_wait)
+    assert reconciler.reconcile(claiming=True, look_around=True) == 1
+    assert not reconciler.has_more_to_do()
+    assert reconciler.due_in_s(claiming=True) == 0
+    assert reconciler.reconcile(claiming=True, look_around=False) == 1
+    assert fleet.states() == {"a": "done", "b": "running"}
 
 
 def test_what_others_claim_while_new_entries_are_queued_is_looked_after(

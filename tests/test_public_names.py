@@ -115,39 +115,12 @@ report_progress(step: int, of: int, **metrics: float) -> None
 report_result(**values: float | str) -> None
 """,
     "dispatcher.runtime": """
-class BaseTrainer(RestoreableJob)
+class BaseTrainer(TrainingSetup)
 BaseTrainer.__init__(self, spec: Any) -> None
-BaseTrainer.agreement
-BaseTrainer.begin(self) -> None
-BaseTrainer.config(cls) -> list[type[Any]]
-BaseTrainer.configuration_in_force
 BaseTrainer.done
-BaseTrainer.evaluate(self) -> dict[str, float]
-BaseTrainer.fresh_state(self) -> TrainState
-BaseTrainer.held_out(self) -> Source | None
-BaseTrainer.live_state
-BaseTrainer.load_model(self, rel_path: str, make: Callable[[], nnx.Module] | None = None) -> Arrays
-BaseTrainer.loss(self, model: M, batch: Any, key: jax.Array | None) -> tuple[jax.Array, jax.Array]
-BaseTrainer.make_model(self) -> M
-BaseTrainer.model_classes(cls) -> tuple[type[Any], ...]
-BaseTrainer.model_config
-BaseTrainer.optimizer(self) -> optax.GradientTransformation
-BaseTrainer.portions
-BaseTrainer.prepare(self) -> None
-BaseTrainer.programs
 BaseTrainer.restore_from_path(self, rel_path: str) -> None
 BaseTrainer.result(self) -> Row | None
-BaseTrainer.retention(self) -> Retention
 BaseTrainer.run(self) -> Row | None
-BaseTrainer.schedule(self) -> optax.Schedule
-BaseTrainer.source(self) -> Source
-BaseTrainer.start_from(self) -> Mapping[str, Any]
-BaseTrainer.total_loss(self, source: Source) -> tuple[float, int]
-BaseTrainer.tree(self, state: TrainState) -> dict[str, Any]
-BaseTrainer.try_portions(self, per_device: int, parts: int) -> None
-BaseTrainer.MODEL: type[Any]
-BaseTrainer.CONFIG: type[Any]
-BaseTrainer.TRAINABLE: type[nnx.Variable[Any]]
 class BasicJob
 BasicJob.__init__(self, spec: ExecutionSpec) -> None
 BasicJob.checked_config(cls, *layers: Config | Mapping[str, Any], where: str = 'configuration', complete: bool = True) -> Config
@@ -156,19 +129,18 @@ BasicJob.config(cls) -> type[Any] | Sequence[type[Any]]
 BasicJob.config_classes(cls) -> tuple[type[Any], ...]
 BasicJob.done
 BasicJob.finish(self) -> None
-BasicJob.kept_row(self) -> Row | None
 BasicJob.local(cls, root: str | os.PathLike[str], name: str = 'local', project: str | None = None, group: str | None = None) -> Self
 BasicJob.main_process(self) -> bool
 BasicJob.run(self) -> Row | None
-BasicJob.sync(self, moment: str) -> None
+BasicJob.saved_row(self) -> Row | None
+BasicJob.sync(self, name: str) -> None
 BasicJob.wait(self) -> None
 class CheckpointedJob(BasicJob)
 CheckpointedJob.__init__(self, spec: ExecutionSpec) -> None
 CheckpointedJob.contents(self, suffix: str) -> Contents
 CheckpointedJob.contents_from_path(self, rel_path: str) -> Contents
 CheckpointedJob.described(self, beside: Contents | None = None) -> Contents
-CheckpointedJob.go_back(self, suffix: str) -> None
-CheckpointedJob.leave(self) -> NoReturn
+CheckpointedJob.exit_preempted(self) -> NoReturn
 CheckpointedJob.load(self, suffix: str, target: Any, *, partial: bool = False) -> Restored
 CheckpointedJob.load_from_path(self, rel_path: str, target: Any, *, partial: bool = False) -> Restored
 CheckpointedJob.metadata(self, suffix: str) -> Mapping[str, Any]
@@ -178,12 +150,14 @@ CheckpointedJob.path_of(self, suffix: str) -> str
 CheckpointedJob.preempted
 CheckpointedJob.resume(self, target: Any, *, partial: bool = False) -> Restored | None
 CheckpointedJob.retention(self) -> Retention | None
+CheckpointedJob.rewind(self, suffix: str) -> None
 CheckpointedJob.save(self, suffix: str, pytree: Any, **how: Any) -> CheckpointRef
 CheckpointedJob.save_from_path(self, rel_path: str, pytree: Any, *, step: int = 0, metadata: Mapping[str, Any] | None = None, metrics: Mapping[str, float] | None = None, beside: Contents | None = None, resumable: bool = False) -> CheckpointRef
 CheckpointedJob.wait(self) -> None
-CheckpointedJob.PREEMPTION_S: float
+CheckpointedJob.PREEMPTION_TIMEOUT_S: float
 class InferenceJob(RestoreableJob)
 InferenceJob.__init__(self, spec: Any) -> None
+InferenceJob.abstract_model
 InferenceJob.arrays
 InferenceJob.checkpoint_classes(cls) -> tuple[type[Any], ...]
 InferenceJob.config_classes(cls) -> tuple[type[Any], ...]
@@ -193,10 +167,9 @@ InferenceJob.gather(self, array: jax.Array) -> np.ndarray[Any, Any]
 InferenceJob.make_model(self) -> M
 InferenceJob.model
 InferenceJob.model_classes(cls) -> tuple[type[Any], ...]
-InferenceJob.pad(self, texts: Sequence[Sequence[int]], *, length: int = 0) -> Prompts
+InferenceJob.pad(self, texts: Sequence[Sequence[int]], *, seq_len: int = 0) -> Prompts
 InferenceJob.restore_from_path(self, rel_path: str) -> None
-InferenceJob.rollout(self, prompts: Sequence[Sequence[int]], new_tokens: int, *, temperature: float = 0.0, stop: int | None = None, seed: int = 0) -> list[list[int]]
-InferenceJob.skeleton
+InferenceJob.rollout(self, prompts: Sequence[Sequence[int]], max_new_tokens: int, *, temperature: float = 0.0, stop_token: int | None = None, seed: int = 0) -> list[list[int]]
 InferenceJob.MODEL: type[Any]
 class RestoreableJob(CheckpointedJob)
 RestoreableJob.check_model(self, restored: Restored) -> None
@@ -207,7 +180,7 @@ RestoreableJob.latest(cls, spec: ExecutionSpec) -> CheckpointRef | None
 RestoreableJob.register(self, suffix: str) -> CheckpointRef
 RestoreableJob.restore(self, suffix: str) -> None
 RestoreableJob.restore_from_path(self, rel_path: str) -> None
-field(place: str, *, default: Any = MISSING, default_factory: Callable[[], Any] | Any = MISSING, was: str | Sequence[str] = (), **options: Any) -> Any
+field(place: str, *, default: Any = MISSING, default_factory: Callable[[], Any] | Any = MISSING, renamed_from: str | Sequence[str] = (), **options: Any) -> Any
 job(key: str) -> Callable[[J], J]
 """,
     "dispatcher.errors": """
@@ -242,8 +215,39 @@ local(root: str | os.PathLike[str], name: str = 'local', project: str | None = N
     "dispatcher.runtime.jobs.pretrain": """
 class Pretrain(BaseTrainer)
 """,
+    "dispatcher.runtime.jobs.training_setup": """
+class TrainingSetup(RestoreableJob)
+TrainingSetup.__init__(self, spec: Any) -> None
+TrainingSetup.agreement
+TrainingSetup.begin(self) -> None
+TrainingSetup.compiled_steps
+TrainingSetup.config(cls) -> list[type[Any]]
+TrainingSetup.configuration_in_force
+TrainingSetup.eval_source(self) -> DataSource | None
+TrainingSetup.evaluate(self) -> dict[str, float]
+TrainingSetup.fresh_state(self) -> TrainState
+TrainingSetup.live_state
+TrainingSetup.load_model(self, rel_path: str, make_model: Callable[[], nnx.Module] | None = None) -> Arrays
+TrainingSetup.loss(self, model: M, batch: Any, key: jax.Array | None) -> tuple[jax.Array, jax.Array]
+TrainingSetup.make_model(self) -> M
+TrainingSetup.microbatching
+TrainingSetup.model_classes(cls) -> tuple[type[Any], ...]
+TrainingSetup.model_config
+TrainingSetup.optimizer(self) -> optax.GradientTransformation
+TrainingSetup.prepare(self) -> None
+TrainingSetup.probe_batch_size(self, per_device: int, accumulation_steps: int) -> None
+TrainingSetup.retention(self) -> Retention
+TrainingSetup.schedule(self) -> optax.Schedule
+TrainingSetup.start_from(self) -> Mapping[str, Any]
+TrainingSetup.total_loss(self, source: DataSource) -> tuple[float, int]
+TrainingSetup.train_source(self) -> DataSource
+TrainingSetup.tree(self, state: TrainState) -> dict[str, Any]
+TrainingSetup.MODEL: type[Any]
+TrainingSetup.CONFIG: type[Any]
+TrainingSetup.TRAINABLE: type[nnx.Variable[Any]]
+""",
     "dispatcher.runtime.launching": """
-make_job(cls: type[BasicJob[Any]], spec: ExecutionSpec, said: Config | Mapping[str, Any], *, restore: str | None = None, where: str = 'configuration') -> BasicJob[Any]
+make_job(cls: type[BasicJob[Any]], spec: ExecutionSpec, config: Config | Mapping[str, Any], *, restore: str | None = None, where: str = 'configuration') -> BasicJob[Any]
 """,
     "dispatcher.runtime.registry": """
 find_job(key: str) -> Any
@@ -252,8 +256,8 @@ import_jobs(root: Path, names: Iterable[str] = ()) -> list[str]
     "dispatcher.runtime.transformer": """
 class Transformer
 Transformer.__init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None
-Transformer.empty_cache(self, rows: int, capacity: int) -> Cache
-Transformer.extend(self, tokens: jax.Array, cache: Cache, *, segments: jax.Array | None = None) -> tuple[jax.Array, Cache]
+Transformer.extend(self, tokens: jax.Array, cache: KVCache, *, segment_ids: jax.Array | None = None) -> tuple[jax.Array, KVCache]
+Transformer.init_cache(self, rows: int, capacity: int) -> KVCache
 """,
 }
 # Modules that import JAX.

@@ -285,7 +285,7 @@ def write_unique(path: Path, data: bytes) -> Path:
 
 
 def temporary_name(path: Path) -> Path:
-    """A name beside `path` that is never used twice; it names its process, which tells leftovers."""
+    """A name beside `path` that is never used twice; it contains the process, so that `leftovers` finds it."""
     # Random, not counted: a process that was killed may have left the name of a later one with the same pid.
     return path.with_name(f".{path.name}.{host.process_name()}.{os.urandom(4).hex()}.tmp")
 

@@ -155,7 +155,7 @@ def _request(
         names = first_names(plan.left_alone)
         note(
             f"{counted(len(plan.left_alone), 'job')} matched and left alone ({names}): name them exactly, "
-            "or say --state"
+            "or use --state"
         )
     return 1 if outcome is not None and outcome.refused else 0
 

@@ -14,8 +14,7 @@ def test_a_paused_method_is_not_claimed_until_it_is_unpaused(fleet: Fleet) -> No
     fleet.wait_for("b", "done")
     assert fleet.states() == {"a": "queued", "b": "done"}
     status = fleet.try_("status").stdout
-    assert "method m is paused: by " in status
-    assert "the tokenizer is broken" in status
+    assert "method m is paused: the tokenizer is broken (by " in status
     fleet.run("unpause", "m")
     fleet.wait_for("a", "done")
     assert pod.stop() == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -97,16 +97,17 @@ def _report(workspace: Workspace, file: Path) -> None:
 
 
 def _rows(outcomes: Iterable[Outcome], refused: Collection[str]) -> list[tuple[str, list[str]]]:
-    """The jobs of each resulting state."""
+    """The jobs of each resulting state, in the order of the states; refused ones last."""
     from dispatcher.run_state.events import Event
+    from dispatcher.run_state.states import IN_FLIGHT, State
 
-    kinds: dict[str, list[str]] = {}
+    words = {state: _EXTERNAL if state in IN_FLIGHT else state.value for state in State}
+    jobs: dict[str, list[str]] = {word: [] for word in (*words.values(), _REFUSED)}
     for outcome in outcomes:
         if outcome.event is Event.ADOPTED:
-            state: Any = _REFUSED if outcome.job in refused else outcome.change.state
-            kinds.setdefault(_EXTERNAL if state in ("running", "submitted") else str(state), []).append(outcome.job)
-    order = ["done", "failed", "queued", _EXTERNAL, "held", "abandoned", _REFUSED]
-    return sorted(kinds.items(), key=lambda kind: order.index(kind[0]))
+            word = _REFUSED if outcome.job in refused else words[State(str(outcome.change.state))]
+            jobs[word].append(outcome.job)
+    return [(word, names) for word, names in jobs.items() if names]
 
 
 def _unknown(workspace: Workspace, jobs: Iterable[str]) -> list[str]:

@@ -23,9 +23,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[PodOptions]:
 
     found: list[PodOptions] = []
 
-    def run_pod(_layout: Any, _config: Any, options: PodOptions, say: Any) -> int:
+    def run_pod(_layout: Any, _config: Any, options: PodOptions, log: Any) -> int:
         found.append(options)
-        say("a line")
+        log("a line")
         return 7
 
     monkeypatch.setattr(dispatcher.pod.run, "run_pod", run_pod)

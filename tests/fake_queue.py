@@ -4,7 +4,7 @@ $FAKE_QUEUE is the queue's directory. Each job is a file there, `<id>.json`, and
 program unless the file `hold` exists. With the file `away` every program fails; with `lossy`, `qsubmit` fails after
 its work is done. `calls` has one line for each call. What is not written as below is refused with exit status 2.
 
-    qsubmit <lines      one `{"name": ..., "script": ..., "environment": {...}}` per job; prints `<id> <name>` for each.
+    qsubmit <lines      one `{"name": .., "gpus": 0, "script": .., "environment": {..}}` per job; prints `<id> <name>`.
                         A name that is known already is the same submission.
     qstat               prints `<id> <state> <host> <pid> <name>` for every job: PENDING, RUNNING, COMPLETED, CANCELLED.
     qcancel [-9] ID...  TERM, with -9 KILL; a pending job is cancelled at once.
@@ -79,7 +79,7 @@ class Queue:
         known = {job["name"]: number for number, job in self.jobs().items()}
         for line in lines:
             job = json.loads(line)
-            if set(job) != {"name", "script", "environment"} or not os.path.isfile(job["script"]):
+            if set(job) != {"name", "gpus", "script", "environment"} or not os.path.isfile(job["script"]):
                 refuse(f"no job: {line!r}")
             if job["name"] not in known:
                 known[job["name"]] = len(known) + 1

@@ -231,8 +231,16 @@ class QueueOutlet:
         return max(0.0, self._asked_s + ASK_EVERY_S - time.monotonic())
 
     def close(self) -> None:
+        if self._asking is not None:
+            self._asking.child.kill()
         for call in self._calls():
             call.child.stdout.close()  # type: ignore[union-attr]
+            # What was submitted or cancelled at the end is still carried out, and no program is left behind.
+            try:
+                call.child.wait(PROGRAM_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                call.child.kill()
+                call.child.wait()
 
     def _paths(self, key: Key) -> AttemptPaths:
         return self._layout.attempt(key.job_id, key.number)
@@ -264,6 +272,7 @@ class QueueOutlet:
             json.dumps(
                 {
                     "name": self._name(key),
+                    "gpus": bundle.request.gpus or 0,
                     "script": os.fspath(self._paths(key).wrapper),
                     "environment": {n: v for n, v in bundle.environment.items() if v is not None},
                 }

@@ -340,6 +340,7 @@ class Reconciler:
             self._backlog.startable.note,
             self._status_problem.reported,
             *self._fence.notes(),
+            *self._attempts.notes(),
         )
         return [note for note in notes if note]
 

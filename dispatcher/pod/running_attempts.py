@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from dispatcher.outlets.base import Ended, Key, Outlet, Placement, Report, Running, Slot
+from dispatcher.base.messages import first_names
+from dispatcher.outlets.base import Ended, Key, Outlet, Placement, Report, Running, Slot, Unknown
 from dispatcher.outlets.kinds import DEFAULT
 from dispatcher.pod import outcome
 from dispatcher.run_state.liveness import SlotInfo
@@ -24,6 +25,8 @@ class RunningAttempt:
         self.placement: Placement | None = None
         self.has_begun = False
         self.ended: Ended | None = None
+        # Why its outlet cannot tell how it is; empty when it can.
+        self.unknown = ""
         # Whether it was asked to stop or killed.
         self.is_stopping = False
         self.released = False
@@ -42,6 +45,7 @@ class RunningAttempt:
         """What its outlet knows by now."""
         if report.placement is not None:
             self.placement = report.placement
+        self.unknown = report.status.why if isinstance(report.status, Unknown) else ""
         self.has_begun |= isinstance(report.status, Running)
         self.has_begun |= self.placement is not None and self.placement.host is not None
         if isinstance(report.status, Ended):
@@ -123,6 +127,14 @@ class RunningAttempts:
     def unrecorded(self) -> list[RunningAttempt]:
         """Those of which the journal does not have yet where they run."""
         return [attempt for attempt in self if not attempt.is_recorded]
+
+    def notes(self) -> list[str]:
+        """Which attempts are in a state that their outlets cannot tell, and why: one line for each reason."""
+        unknown: dict[tuple[str, str], list[str]] = {}
+        for attempt in self:
+            if attempt.unknown:
+                unknown.setdefault((attempt.outlet, attempt.unknown), []).append(attempt.key.job_id)
+        return [f"outlet {name}: {first_names(jobs)} unknown: {why}" for (name, why), jobs in unknown.items()]
 
     def wait_fds(self) -> list[int]:
         """Descriptors that become readable when `collect` has news."""

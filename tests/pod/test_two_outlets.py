@@ -13,6 +13,7 @@ import queue_outlet
 from fleet import COMMAND, MAIN, PATIENCE_S, Dispatcher, Fleet, shell, wait_until
 
 from dispatcher.base.host import host_name
+from dispatcher.run_state.liveness import read_pod
 
 TESTS = Path(queue_outlet.__file__).parent
 WITH_QUEUE = (
@@ -33,6 +34,11 @@ def queue(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 def begun(fleet: Fleet) -> int:
     path = fleet.root / "begun"
     return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def noted(fleet: Fleet) -> bool:
+    info = read_pod(fleet.layout, "pod")
+    return info is not None and any("outlet queue: there unknown: q" in note for note in info.notes)
 
 
 def start(fleet: Fleet, pod: str = "pod", *words: str) -> Dispatcher:
@@ -91,6 +97,7 @@ def test_a_queue_that_is_away_does_not_hold_up_the_own_slots(fleet: Fleet, queue
     for number in range(5):
         fleet.wait_for(f"own{number}", "done")
     assert fleet.record("there").state == "submitted"
+    wait_until(lambda: noted(fleet), "the pod's file tells that the queue does not answer")
     (queue / "away").unlink()
     assert pod.end() == 0
     assert fleet.record("there").state == "done"

@@ -51,12 +51,15 @@ def checkout(tmp_path: Path) -> Path:
     """A checkout with this script, this configuration of pytest, nothing to install, and a virtual environment."""
     for name in ("scripts", "tests/beds", "tests/runtime", ".venv/bin"):
         (tmp_path / name).mkdir(parents=True)
-    for name in ("conftest.py", "fleet.py", "groups.py", "beds/needs.py"):
-        shutil.copy(TESTS / name, tmp_path / "tests" / name)
+    # The conftest.py, and whatever it imports.
+    for helper in (*TESTS.glob("[!t]*.py"), TESTS / "beds" / "needs.py"):
+        shutil.copy(helper, tmp_path / helper.relative_to(TESTS.parent))
     shutil.copy(SCRIPT, tmp_path / "scripts" / "test")
     for name in ("install", "install-beds"):
         executable(tmp_path / "scripts" / name, "true")
     executable(tmp_path / ".venv/bin/python", f'exec {sys.executable} "$@"')
+    # Two workers are enough here.
+    executable(tmp_path / ".venv/bin/nproc", "echo 0")
     shutil.copy(TESTS.parent / "pyproject.toml", tmp_path)
     return tmp_path
 
@@ -68,13 +71,15 @@ def executable(path: Path, words: str) -> None:
 
 def run(checkout: Path, *words: str) -> tuple[int, list[str]]:
     """The exit status and the last two lines."""
+    environment = {**os.environ, "CI": "true", "PATH": f"{checkout}/.venv/bin:{os.environ['PATH']}"}
     done = subprocess.run(
-        [checkout / "scripts" / "test", *words], env={**os.environ, "CI": "true"}, capture_output=True, text=True,
+        [checkout / "scripts" / "test", *words], env=environment, capture_output=True, text=True,
         timeout=120, check=False,
     )  # fmt: skip
     return done.returncode, done.stdout.splitlines()[-2:]
 
 
+@pytest.mark.slow
 def test_what_passes_on_the_second_try_is_named_last(checkout: Path) -> None:
     (checkout / "tests" / "test_flaky.py").write_text(FLAKY)
     status, (result, last) = run(checkout)
@@ -85,6 +90,7 @@ def test_what_passes_on_the_second_try_is_named_last(checkout: Path) -> None:
     assert "3 passed in" in run(checkout)[1][-1], "pytest's own line is the last one otherwise"
 
 
+@pytest.mark.slow
 def test_what_fails_twice_fails(checkout: Path) -> None:
     (checkout / "tests" / "test_bad.py").write_text(BAD)
     status, lines = run(checkout)
@@ -98,6 +104,7 @@ def test_what_fails_twice_fails(checkout: Path) -> None:
     assert last.count("test_flaky[") == 2
 
 
+@pytest.mark.slow
 def test_the_fast_tests_need_neither_beds_nor_jax(checkout: Path) -> None:
     (checkout / "tests" / "test_some.py").write_text(SLOW)
     (checkout / "tests" / "runtime" / "test_training.py").write_text("raise ImportError('no JAX here')")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from dispatcher.config import Config
-from dispatcher.run_state.external import external_gpus, is_unwatched
+from dispatcher.run_state.external import external_gpus, runs_externally
 from dispatcher.run_state.states import Record
 
 
@@ -29,12 +29,12 @@ class ExternalJobs:
                 self.update(job, record)
             return
         self._has_begun = True
-        self.jobs = {job for job, record in records.items() if is_unwatched(record)}
+        self.jobs = {job for job, record in records.items() if runs_externally(record)}
         self._known = {job for job, record in records.items() if record.external}
 
     def update(self, job: str, record: Record | None) -> None:
         """Update for a record that has changed."""
-        if record is not None and is_unwatched(record):
+        if record is not None and runs_externally(record):
             self.jobs.add(job)
         else:
             self.jobs.discard(job)

@@ -15,7 +15,7 @@ import msgspec
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import Request
 from dispatcher.pod.offers import BLOCKED, DRAINING, HOST, STOPPED, Offer, Refusal, refused_by_all
-from dispatcher.run_state.external import is_unwatched
+from dispatcher.run_state.external import runs_externally
 from dispatcher.run_state.fold import Pause, host_scope
 from dispatcher.run_state.journal import normalized_time
 from dispatcher.run_state.states import Record, State
@@ -24,7 +24,7 @@ SLOT: Final = "waits for a free slot"
 NO_POD: Final = "no pod is running"
 UNKNOWN_JOB: Final = "no manifest lists it, so it is not claimed; its record is kept"
 _SHOWN: Final = 3
-_UNWATCHED: Final = "runs externally: no dispatcher watches it"
+_EXTERNAL: Final = "runs externally: no dispatcher watches it"
 _WILL_NOT_BE_DONE: Final = {State.FAILED: "{} failed", State.ABANDONED: "{} was abandoned", State.HELD: "{} is held"}
 
 
@@ -111,9 +111,9 @@ class Waiting:
             return Reason("not queued yet")
         if record.state is State.HELD:
             return Reason("held: not claimed until it is requeued", needs_person=True, root=f"{job} is held")
-        if is_unwatched(record):
+        if runs_externally(record):
             # A desired state is carried out when it has ended.
-            return Reason(_UNWATCHED, needs_person=record.desired is None)
+            return Reason(_EXTERNAL, needs_person=record.desired is None)
         if record.state is not State.QUEUED:
             return Reason(f"it is {record.state}")
         if entry is None:
@@ -145,8 +145,8 @@ class Waiting:
             return Reason(f"needs {need} (unknown job)", needs_person=True, root=f"there is no job {need}")
         if record.state is not State.QUEUED:
             why = f": {record.reason}" if record.state is State.FAILED and record.reason else ""
-            is_left = is_unwatched(record) and record.desired is not State.QUEUED
-            root = f"{need} {_UNWATCHED}" if is_left else _WILL_NOT_BE_DONE.get(record.state, "").format(need)
+            is_left = runs_externally(record) and record.desired is not State.QUEUED
+            root = f"{need} {_EXTERNAL}" if is_left else _WILL_NOT_BE_DONE.get(record.state, "").format(need)
             return Reason(f"needs {need} ({record.state}{why})", bool(root), root and root + why)
         reason = self._known.get(need)
         if reason is None or not reason.root:

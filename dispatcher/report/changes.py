@@ -14,7 +14,7 @@ from dispatcher.report.snapshot import Snapshot
 from dispatcher.run_state.change import NOTHING, Change, Decision
 from dispatcher.run_state.edits import decide_at_rest, decide_state
 from dispatcher.run_state.events import Event
-from dispatcher.run_state.external import Presence, is_unwatched, presence
+from dispatcher.run_state.external import Presence, presence, runs_externally
 from dispatcher.run_state.states import BY_HAND, MARKABLE, REQUESTABLE, Record, State
 
 # The states that a glob or a lone --where selects. `requeue '*'` must not run finished jobs again or stop running
@@ -86,7 +86,7 @@ def decide(desired: State, seen: Record, now: Record | None) -> Decision:
 
     `seen` is the record that the person saw, `now` the current one (None: no dispatcher has queued the job yet).
     """
-    if now is not None and is_unwatched(now) and desired in REQUESTABLE and presence(now) is not Presence.HERE:
+    if now is not None and runs_externally(now) and desired in REQUESTABLE and presence(now) is not Presence.HERE:
         # As far as this host can tell, it has ended.
         return decide_at_rest(desired)
     if now is None and desired in MARKABLE:

@@ -20,7 +20,7 @@ from dispatcher.report.ran import RanWith
 from dispatcher.report.snapshot import PodStatus, Snapshot
 from dispatcher.run_state import editors, liveness
 from dispatcher.run_state.adoption import adopt_hint, find_unadopted, ignored_file_text
-from dispatcher.run_state.external import is_unwatched, presence
+from dispatcher.run_state.external import presence, runs_externally
 from dispatcher.run_state.head import peek_head
 from dispatcher.run_state.preview import preview
 from dispatcher.run_state.states import BY_HAND, IN_FLIGHT, Record, State
@@ -69,7 +69,7 @@ class SnapshotReader:
             edited=frozenset(seen.edited),
             unqueued=frozenset(unqueued),
             progress=self._progress(records),
-            external={job: presence(record) for job, record in records.items() if is_unwatched(record)},
+            external={job: presence(record) for job, record in records.items() if runs_externally(record)},
             pauses=dict(store.fold.pauses),
             refusals=(*store.fold.refusals.values(), *seen.refused),
             pods=tuple(pods),

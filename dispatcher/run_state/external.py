@@ -34,8 +34,8 @@ _CLOCK_SLACK_S: Final = 60.0
 
 def decide(line: Mapping[str, Any], changed: Mapping[str, Any], base: Record, record: Record) -> Decision | None:
     """What a line about an external run does to `record`, which was `base` before; None when it is no such line."""
-    if is_unwatched(record):
-        return _decide_unwatched(line, changed, base, record)
+    if runs_externally(record):
+        return _decide_external(line, changed, base, record)
     begins = "pid" in changed or (base.external and "state" in changed)
     if not _has_pid(line) or not begins or base.state in IN_FLIGHT:
         return None
@@ -45,10 +45,10 @@ def decide(line: Mapping[str, Any], changed: Mapping[str, Any], base: Record, re
     return _claim_and_end(str(state), line, changed, base, record) if state in MARKABLE and "pid" in changed else None
 
 
-def _decide_unwatched(
+def _decide_external(
     line: Mapping[str, Any], changed: Mapping[str, Any], base: Record, record: Record
 ) -> Decision | None:
-    is_same = is_unwatched(base) and base.attempt == record.attempt
+    is_same = runs_externally(base) and base.attempt == record.attempt
     if is_same or line.get("pid") == record.pid:
         return _go_on(line.get("state", base.state), changed, record)
     if is_claim(line):
@@ -56,7 +56,7 @@ def _decide_unwatched(
     return None
 
 
-def is_unwatched(record: Record) -> bool:
+def runs_externally(record: Record) -> bool:
     """Whether the record says that the job runs and no dispatcher watches it."""
     return record.external and record.state in IN_FLIGHT
 
@@ -171,7 +171,7 @@ def external_gpus(records: Iterable[tuple[str, Record]]) -> dict[str, str]:
     """The GPUs of this host that external jobs use, by their scopes (`gpu:HOST:3`), and why no other job may."""
     used: dict[str, str] = {}
     for job, record in records:
-        if is_unwatched(record) and record.gpu is not None and presence(record) is Presence.HERE:
+        if runs_externally(record) and record.gpu is not None and presence(record) is Presence.HERE:
             why = f"{job} of {record.pod or 'an unknown pod'} runs there, pid {record.pid}, which no dispatcher watches"
             used.update((gpu_scope(host_name(), index), why) for index in record.gpu_indices)
     return used

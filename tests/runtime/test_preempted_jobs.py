@@ -1,4 +1,4 @@
-"""A CheckpointedJob that is told to leave, by a real SIGTERM to what a dispatcher runs."""
+"""A CheckpointedJob that is preempted by a real SIGTERM to the attempt of a dispatcher."""
 
 from __future__ import annotations
 

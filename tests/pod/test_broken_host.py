@@ -104,7 +104,7 @@ def test_what_is_known_of_a_lost_attempt() -> None:
     log = "loading\nValueError: bad shape\nstep 3/10 loss 2.1\n"
     text = classify(Ended(None, error="signal 9 killed its wrapper", oom_killed=True, ran_s=3700.0), log).error
     assert text == (
-        "no exit status after 1:01:40, signal 9 killed its wrapper, the kernel killed a process of this host for want "
+        "no exit status after 1:01:40, signal 9 killed its wrapper, the kernel killed a process of this host for lack "
         "of memory meanwhile, its log ends: ValueError: bad shape"
     )
     assert classify(Ended(None), "step 3/10 loss 2.1\n").error == "no exit status, its log ends: step 3/10 loss 2.1"

@@ -24,6 +24,7 @@ from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 
+pytestmark = pytest.mark.slow
 NOON = 1_781_700_000.0
 LAB = {
     "fft_spanish_cfgB_s42_main": {"state": "done", "pod": "shivam-0_tokfix", "finished_at": "2026-06-17T26:12:00Z"},

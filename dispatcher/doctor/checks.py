@@ -59,7 +59,8 @@ def examine(layout: Layout, peer_wait_s: float | None, log: Callable[[str], None
         mount = mount_of(layout.root)
         peer_wait_s = 0.0 if not mount.is_network else _FUSE_WAIT_S if "fuse" in mount.fstype else _WAIT_S
     try:
-        with meeting_place(layout) as place:
+        # Also a full disk is a finding: it must not hide those of this host.
+        with files.storing("testing locks in", layout.run_state), meeting_place(layout) as place:
             found += check_locks(layout, place, wanted)
             meeting = meet(place, peer_wait_s, log)
             found += prove_together(meeting, layout, wanted) if meeting else not_proved(layout, peer_wait_s)

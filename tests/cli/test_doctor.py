@@ -10,8 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_disks import small_disk_at
 
 from dispatcher.cli.main import main
+from dispatcher.doctor.checks import examine
+from dispatcher.doctor.findings import WRONG
+from dispatcher.workspace import Layout
 
 
 def diagnose(lab: Any, *args: str) -> tuple[int, dict[str, dict[str, Any]]]:
@@ -45,6 +49,18 @@ def test_people_get_a_table_and_the_cures_below_it(lab: Any) -> None:
     assert lines[0].split() == ["check", "verdict", "what"]
     assert any(line.split()[:3] == ["status", "file", "wrong"] for line in lines)
     assert "status file: correct it, or `dispatcher status --restore`" in lines
+
+
+def test_a_full_disk_is_named_with_all_other_findings(tmp_path: Path) -> None:
+    with small_disk_at(tmp_path / "full", "size=256k") as root:
+        (root / "matrix").mkdir()
+        with pytest.raises(OSError, match="No space left"):
+            (root / "ballast").write_bytes(bytes(1 << 20))
+        found = {finding.check: finding for finding in examine(Layout(root), 0.0, lambda _: None)}
+    assert found["disk space"].verdict == WRONG
+    assert found["locks"].verdict == WRONG
+    assert "No space left on device" in found["locks"].what
+    assert "python" in found
 
 
 def test_a_workspace_in_which_nothing_has_run_is_left_empty(lab: Any) -> None:

@@ -213,9 +213,7 @@ class Workspace:
         jobs = select(self.snapshot(), names)
         with self.transaction() as tx:
             known = [job for job in jobs if tx.record(job) is not None]
-            busy = [job for job in known if (record := tx.record(job)) and record.state in IN_FLIGHT]
-            if busy:
-                raise StateError(f"{', '.join(busy[:3])}: running; cancel it first (`dispatcher cancel {busy[0]}`)")
+            refuse_in_flight({job: record for job in known if (record := tx.record(job))})
             for job in known:
                 tx.delete(job)
         return known
@@ -329,6 +327,13 @@ def user_at_host() -> str:
         # In a container the user may have no name.
         name = str(os.getuid())
     return f"{name}@{host_name()}"
+
+
+def refuse_in_flight(records: Mapping[str, Record]) -> None:
+    """Raise StateError if one of the jobs is submitted or running: its record cannot be deleted."""
+    busy = [job for job, record in records.items() if record.state in IN_FLIGHT]
+    if busy:
+        raise StateError(f"{', '.join(busy[:3])}: running; cancel it first (`dispatcher cancel {busy[0]}`)")
 
 
 def _parsed(where: Where) -> condition.Where:

@@ -99,6 +99,7 @@ def delete(jobs: tuple[str, ...], yes: bool) -> None:
 
     A job that is still in a manifest is queued and run again. To stop a job from running, use cancel.
     """
+    from dispatcher.api import refuse_in_flight
     from dispatcher.report.selection import select
 
     workspace = open_workspace()
@@ -107,6 +108,7 @@ def delete(jobs: tuple[str, ...], yes: bool) -> None:
     if not selected:
         click.echo("nothing to delete: no dispatcher has queued these jobs yet")
         return
+    refuse_in_flight({job: snapshot.records[job] for job in selected})
     listed = tuple(job for job in selected if job in snapshot.entries)
     if listed:
         still = "is still in a manifest" if len(listed) == 1 else "are still in a manifest"

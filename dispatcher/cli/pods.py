@@ -128,8 +128,10 @@ def drain(pod: str) -> None:
 @click.argument("pod", shell_complete=complete_pods)
 def undrain(pod: str) -> None:
     """Let POD claim again after `drain`."""
-    open_workspace().undrain(pod)
-    click.echo(f"{pod} may claim again")
+    workspace = open_workspace()
+    was_asked = workspace.layout.pod_drain(pod).exists()
+    workspace.undrain(pod)
+    click.echo(f"{pod} may claim again" if was_asked else f"{pod} was not asked to drain: there is nothing to undo")
 
 
 @click.command()

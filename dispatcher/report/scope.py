@@ -19,8 +19,9 @@ def check_scope(scope: str, snapshot: Snapshot, config: Config) -> None:
         _check_known("host", rest, _hosts(snapshot))
     elif kind == "gpu":
         host, _, index = rest.rpartition(":")
-        if not (index.isascii() and index.isdigit()):
-            raise UsageError(f"{scope}: a GPU is named gpu:HOST:N, for example gpu:{rest or 'node1'}:0")
+        if not (host and index.isascii() and index.isdigit()):
+            node = "node1" if not rest or rest.isdigit() else host or rest
+            raise UsageError(f"{scope}: a GPU is named gpu:HOST:N, for example gpu:{node}:0")
         _check_known("host", host, _hosts(snapshot))
     else:
         raise UsageError(f"{scope}: expected {_FORMS}")

@@ -165,7 +165,7 @@ def test_delete(lab):
     assert "base is still in a manifest and will be queued and run again" in outcome.err
     outcome = lab.run("delete", "fft_german_s1", "--yes")
     assert outcome.code == 1
-    assert "running; cancel it first (`dispatcher cancel fft_german_s1`)" in outcome.err
+    assert outcome.err == "dispatcher: fft_german_s1: running; cancel it first (`dispatcher cancel fft_german_s1`)\n"
     assert list(json.loads(lab.layout.status_file.read_text())) == ["fft_german_s1"]
     assert [event for event, _ in journal_of(lab, "stranger")][-1] == "deleted"
 
@@ -298,6 +298,7 @@ def test_pause_a_method(lab):
         ("host:nowhere", "unknown host 'nowhere'"),
         ("gpu:nowhere", "gpu:nowhere:0"),
         ("gpu:nowhere:x", "gpu:HOST:N"),
+        ("gpu:0", "gpu:HOST:N, for example gpu:node1:0"),
         ("pod:a", "a method, gpu:HOST:N or host:HOST"),
     ],
 )

@@ -113,8 +113,9 @@ def test_a_drain_that_is_taken_back(fleet: Fleet) -> None:
     fleet.wait_running("a")
     fleet.run("drain", "pod")
     pod.says("draining")
-    fleet.run("undrain", "pod")
+    assert fleet.run("undrain", "pod").strip() == "pod may claim again"
     pod.says("claiming jobs again")
+    assert "there is nothing to undo" in fleet.run("undrain", "pod")
     (fleet.root / "go").touch()
     assert pod.end() == 0
     assert fleet.states() == {"a": "done", "b": "done"}

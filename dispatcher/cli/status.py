@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from dispatcher.report.snapshot import Snapshot
     from dispatcher.report.tables import Rows
 
-_RUNNING: Final = ("job", "state", "pod", "gpu", "attempt", "progress", "elapsed", "remaining")
-_FAILED: Final = ("job", "attempt", "reason", "error")
-_CHOSEN: Final = (*_RUNNING, "reason", "error", "why")
-_ALWAYS: Final = ("job", "state")
 _FAILED_SHOWN: Final = 10
 _HOME, _TO_LINE_END, _TO_END = "\x1b[H", "\x1b[K", "\x1b[J"
 _CLEAR: Final = "\x1b[2J"
@@ -177,20 +173,26 @@ def _json(snapshot: Snapshot, unfiltered: Snapshot) -> str:
 
 
 def _plain_text(snapshot: Snapshot, unfiltered: Snapshot, request: Request) -> str:
-    from dispatcher.report.overview import job_row, job_rows, shown_job
+    from dispatcher.report.overview import (
+        ALWAYS_SHOWN,
+        CHOSEN_COLUMNS,
+        RUNNING_COLUMNS,
+        job_row,
+        job_rows,
+        shown_job,
+    )
     from dispatcher.run_state.states import IN_FLIGHT
 
     parts = [_counts(snapshot)]
     if request.is_filtered:
         rows = [shown_job(snapshot, row) for row in job_rows(snapshot, unfiltered)]
-        used = [name for name in _CHOSEN if name in _ALWAYS or any(row[name] for row in rows)]
+        used = [name for name in CHOSEN_COLUMNS if name in ALWAYS_SHOWN or any(row[name] for row in rows)]
         parts += [_table(rows, request.style, used)] if rows else []
     else:
         running = [job for job, record in snapshot.records.items() if record.state in IN_FLIGHT]
         if running:
-            parts.append(
-                _table([shown_job(snapshot, job_row(snapshot, job)) for job in running], request.style, _RUNNING)
-            )
+            rows = [shown_job(snapshot, job_row(snapshot, job)) for job in running]
+            parts.append(_table(rows, request.style, RUNNING_COLUMNS))
         parts += [*_waiting(snapshot, request), *_failed(snapshot, request)]
     return "\n\n".join(parts)
 
@@ -219,7 +221,7 @@ def _waiting(snapshot: Snapshot, request: Request) -> list[str]:
 
 
 def _failed(snapshot: Snapshot, request: Request) -> list[str]:
-    from dispatcher.report.overview import job_row, shown_job
+    from dispatcher.report.overview import FAILED_COLUMNS, job_row, shown_job
     from dispatcher.run_state.states import State
 
     jobs = [job for job, record in snapshot.records.items() if record.state is State.FAILED]
@@ -230,7 +232,7 @@ def _failed(snapshot: Snapshot, request: Request) -> list[str]:
     rows = [shown_job(snapshot, job_row(snapshot, job)) for job in recent]
     for row in rows:
         row["failed"] = row["job"]
-    table = _table(rows, request.style, ("failed", *_FAILED[1:]))
+    table = _table(rows, request.style, ("failed", *FAILED_COLUMNS[1:]))
     more = len(jobs) - len(recent)
     return [table + (f"\n... and {more} more: dispatcher status --state failed" if more else "")]
 

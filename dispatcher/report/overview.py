@@ -1,9 +1,13 @@
-"""What `dispatcher status` shows: counts, running and failed jobs, why the others wait, and notices."""
+"""What `dispatcher status` shows: counts, running and failed jobs, why the others wait, and notices.
+
+To add a column, add a key to `job_row` (JSON and CSV; also `show --json` and Python), and for the tables a text to
+`shown_job` and its name to RUNNING_COLUMNS, FAILED_COLUMNS or CHOSEN_COLUMNS.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -17,6 +21,13 @@ from dispatcher.report.waiting import Wait, reasons, waits
 from dispatcher.run_state.states import IN_FLIGHT, State
 
 Row = dict[str, Any]
+
+# The columns of the tables of `dispatcher status`: keys of `shown_job`. A table of chosen jobs has those of
+# CHOSEN_COLUMNS that are not empty, and always those of ALWAYS_SHOWN.
+RUNNING_COLUMNS: Final = ("job", "state", "pod", "gpu", "attempt", "progress", "elapsed", "remaining")
+FAILED_COLUMNS: Final = ("job", "attempt", "reason", "error")
+CHOSEN_COLUMNS: Final = (*RUNNING_COLUMNS, "reason", "error", "why")
+ALWAYS_SHOWN: Final = ("job", "state")
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,9 +63,8 @@ def overview(snapshot: Snapshot, unfiltered: Snapshot | None = None) -> Overview
 def job_row(snapshot: Snapshot, job: str) -> Row:
     """One job as plain data, durations in seconds; None for values that are unknown or do not apply.
 
-    Keys: job, method, state, desired, pod, host, gpu, attempt, started_at, finished_at, elapsed_s, remaining_s, step,
-    of, metrics, exit_code, reason, error, priority, edited (by hand, not applied yet), changed (it ran with other
-    parameters than the manifest has now), rev.
+    `step`, `of` and `metrics` are what the job has reported. `edited`: by hand, not applied yet. `changed`: it ran with
+    other parameters than the manifest has now.
     """
     record = snapshot.records[job]
     progress = snapshot.progress.get(job)

@@ -1,4 +1,9 @@
-"""The entry of one job in a manifest: its id, its method, its parameters, and the keys that the dispatcher reads."""
+"""The entry of one job in a manifest: its id, its method, its parameters, and the keys that the dispatcher reads.
+
+To add such a key, add a line to READERS and a field to Entry, and its name to SCHEDULING if it only says when and where
+the job runs. A key that asks for hardware also becomes a field of outlets.base.Request, set by pod.offers.request_of.
+One that a method may set for all its jobs is added to config.Method and config._METHOD_KEYS.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +58,7 @@ READERS: Final[Mapping[str, tuple[str, values.Reader]]] = {
     "config": ("config", _parse_config),
     "import": ("imports", values.parse_words),
 }
-# The reserved keys that determine when and where a job runs, not what it does.
+# The reserved keys that determine when and where a job runs, not what it does; the others count in its digest.
 SCHEDULING: Final = frozenset({"needs", "priority", "retries", "retry_on", "time_limit", "outlet", "resources"})
 RESERVED: Final = frozenset(READERS) | {"job_id", "method"}
 
@@ -104,11 +109,15 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self._words().get(key)
 
     def digest(self) -> str:
-        """Equal for entries that are the same to a job: the keys in SCHEDULING do not count."""
-        seen = (
-            self.method, dict(self.params), self.command, self.gpus, dict(self.env), self.job, dict(self.config),
-            self.imports,
-        )  # fmt: skip
+        """Equal for entries that are the same to a job: the keys in SCHEDULING do not count.
+
+        Nor do fields that are unset, so that a new reserved key does not change the digests of entries without it.
+        """
+        seen: dict[str, Any] = {"method": self.method, "params": dict(self.params)}
+        for field in _DIGESTED:
+            value = getattr(self, field)
+            if value != _DEFAULTS[field]:
+                seen[field] = dict(value) if isinstance(value, Mapping) else value
         try:
             text = msgspec.json.encode(seen, order="sorted")
         except (ValueError, OverflowError):
@@ -138,6 +147,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 _DEFAULTS: Final = {field.name: field.default for field in msgspec.structs.fields(Entry)}
+_DIGESTED: Final = tuple(field for word, (field, _) in READERS.items() if word not in SCHEDULING)
 
 
 def read_entry(document: dict[str, Any], order: int) -> tuple[Entry | None, list[str]]:

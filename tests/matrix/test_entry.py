@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from dispatcher.matrix import Entry, parse_time_limit
+from dispatcher.matrix.entry import READERS, SCHEDULING
 
 
 @pytest.mark.parametrize(
@@ -63,3 +65,10 @@ def test_an_entry_made_in_code_says_only_what_was_given() -> None:
     entry = Entry(job_id="a", method="m", needs=("b",), env={"A": "1"}, time_limit_s=60.0)
     assert entry.document() == {"job_id": "a", "method": "m", "needs": ["b"], "time_limit": 60.0, "env": {"A": "1"}}
     assert entry.value("needs") == ["b"] and entry.value("gpus") is None
+
+
+@pytest.mark.parametrize("word", READERS)
+def test_every_reserved_key_counts_in_the_digest_unless_it_is_for_scheduling(word: str) -> None:
+    plain = Entry(job_id="a", method="m")
+    field, _ = READERS[word]
+    assert (msgspec.structs.replace(plain, **{field: "x"}).digest() == plain.digest()) is (word in SCHEDULING)

@@ -41,6 +41,8 @@ FRESH_START: Final = Change(
     outlet=None, handle=None, external=None, desired=None, retries=None, requeues=None, retry_at=None, backoff=None,
     furthest_step=None, furthest_checkpoint=None,
 )  # fmt: skip
+# What is recorded when a person sets a job that does not run to a state, apart from queued.
+_EVENT_AT_REST: Final = {State.HELD: Event.HELD, State.ABANDONED: Event.ABANDONED}
 
 
 class Fault(enum.Enum):
@@ -326,8 +328,7 @@ def decide_at_rest(state: State) -> Decision:
     """What becomes of a job that does not run when a person asks for `state`, one of REQUESTABLE."""
     if state is State.QUEUED:
         return Decision(Event.REQUEUED, FRESH_START | Change(state=state))
-    event = Event.HELD if state is State.HELD else Event.ABANDONED
-    return Decision(event, Change(state=state, retry_at=None, desired=None))
+    return Decision(_EVENT_AT_REST[state], Change(state=state, retry_at=None, desired=None))
 
 
 def _decide_in_flight(state: State, base: Record, record: Record) -> Decision:

@@ -377,3 +377,8 @@ def test_a_line_that_makes_no_record_is_refused_and_its_job_held() -> None:
     assert (adopted.fields(), held.fields()) == ({"state": "done"}, {"state": "held"})
     assert (refused.job, refused.event) == ("b", "refused")
     assert "pid" in refused.why
+
+
+@pytest.mark.parametrize("state", [state for state in REQUESTABLE if state is not State.QUEUED])
+def test_a_requested_state_is_recorded_by_an_event_of_its_own(state: State) -> None:
+    assert edits.decide_at_rest(state).event == state.value

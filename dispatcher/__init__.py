@@ -57,26 +57,31 @@ Packages, from the bottom up; each may import those above it, tests/test_imports
 
 examples/names/ is a project of its own that uses the package from outside; scripts/demo runs it.
 
-To make a change, begin here. The docstring at the top of the file or package says what else belongs to it:
+To make a change, begin here. The docstring at the top of the file or package says what else belongs to it; `tests/`
+mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes, with their tests.
 
     an outlet                       a package in outlets/ with a class like outlets/base.py: Outlet, and a line in
-                                    outlets/kinds.py: OUTLET_KINDS; pod/ stays as it is
-    a state of a job                run_state/states.py: State and TRANSITIONS; what people may request:
-                                    run_state/edits.py and report/changes.py
+                                    outlets/kinds.py: OUTLET_KINDS; its options: outlets/context.py, pod/options.py and
+                                    cli/main.py; nothing else in pod/ changes
+    a state of a job                run_state/states.py: State and TRANSITIONS; why such jobs wait: pod/waiting.py; if
+                                    people may request it: run_state/edits.py, report/changes.py and cli/change.py
     a field of a record             run_state/states.py: Record, and run_state/change.py: Change
-    a field of a manifest's entry   matrix/entry.py: READERS and Entry
+    a field of a manifest's entry   matrix/entry.py: READERS, Entry and SCHEDULING; what an attempt asks of an outlet:
+                                    outlets/base.py: Request, and pod/offers.py: request_of
     an event of the journal         run_state/events.py: Event; what it does: run_state/fold.py
-    a setting of dispatcher.yaml    config.py
+    a setting of dispatcher.yaml    config.py: Config and _SETTINGS; of a method: Method and _METHOD_KEYS
     a lock kind                     config.py: LOCK_KINDS, and run_state/lock.py: ClaimsLock, whose page lists the rest
-    a reason why a job waits        pod/waiting.py; what a pod takes: pod/offers.py; what an outlet takes: its offer
-    a column of `status`            report/overview.py: job_row and shown_job, and the columns in cli/status.py
+    a reason why a job waits        pod/claim.py: ClaimQueue passes the job over, and pod/waiting.py says why; what a
+                                    pod takes: pod/offers.py serves both; what an outlet takes: its offer
+    a column of `status`            report/overview.py: job_row (JSON, CSV), shown_job and the columns of the tables
     a notice of `status`            report/overview.py: notices
-    a notification (mail, chat)     a module in pod/, called by pod/reconciler.py after the transaction: each event is
-                                    written by one pod, so it is sent once; its settings: config.py
-    a sweep keyword                 matrix/sweep.py: _SWEEP_KEYS; a distribution of random draws: matrix/draw.py
-    a job class                     runtime/jobs/, and its key in runtime/registry.py; a lab's own class: jobs/ of its
-                                    workspace, with @job
-    a check of `doctor`             doctor/checks.py: CHECKS; with two hosts: doctor/two_hosts.py: PROOFS
+    a notification (mail, chat)     a module in pod/, called at the end of pod/reconciler.py: _transact with `tx.lines`,
+                                    the events that this pod has just written; it must not block, and sends at most once
+    a sweep keyword                 matrix/sweep.py: _SWEEP_KEYS and _sweep; a distribution of draws: matrix/draw.py
+    a job class                     a module in runtime/jobs/, and its key in runtime/registry.py: _SHIPPED; a lab's own
+                                    class: jobs/ of its workspace, with @job
+    a check of `doctor`             a function in doctor/host_checks.py or workspace_checks.py, and its line in
+                                    doctor/checks.py: CHECKS; with two hosts: doctor/two_hosts.py: PROOFS
     a command                       a module in cli/, listed in cli/main.py: _COMMANDS; what it does: api.py and report/
     a public name                   tests/test_public_names.py lists them all
 """

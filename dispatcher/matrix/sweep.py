@@ -18,6 +18,9 @@ point gets the same random draws; `{draw}` is the number of the draw in patterns
 one of its conditions, `exclude` drops those that meet one; a condition is a value, a glob, a list or bounds
 (`{lr: {above: 1e-4}}`). `needs` are ids, or globs over all ids of the file, with fields filled from the entry. A sweep
 may have its own `job_id` and `derive`.
+
+To add a keyword of a sweep, add it to _SWEEP_KEYS and apply it in `_sweep` (the points and their entries) or `_axes`
+(what is combined); one of the whole file, to _TOP_KEYS and `_expand`.
 """
 
 from __future__ import annotations

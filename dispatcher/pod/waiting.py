@@ -1,7 +1,11 @@
-"""Why a job is not claimed: one answer for claims, `status`, `show`, `--dry-run` and a pod's last line. Pure.
+"""Why a job is not claimed: one answer for `status`, `show`, `--dry-run` and a pod's last line. Pure.
 
 `Facts` has everything that the answer depends on. To add a reason, add it to `Waiting._own_reason` (about the job
 itself), to `Waiting._pod_refusal` (about one pod at this moment), or to `Offer.refusal` (about what a pod takes).
+
+This explains, and claim.ClaimQueue decides: what makes a job wait is added there too, to `_is_ready` (its record and
+its needs) or `_set_aside` (its entry, its method). tests/pod/test_claim_queue.py compares the two. Facts that are new
+are filled in by ClaimQueue.waiting, report/waiting.py and dry_run.py.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def plan(
 
 
 def decide(desired: State, seen: Record, now: Record | None) -> Decision:
-    """The change that brings a job to the desired state, as `edits.desire` decides it.
+    """The change that brings a job to the desired state, as `edits.decide_state` decides it.
 
     `seen` is the record that the person saw, `now` the current one (None: no dispatcher has queued the job yet).
     """

@@ -2,8 +2,10 @@
 
 There are three kinds, and all dispatchers of a workspace use the same one: `flock` (the default), `lockf` (byte ranges,
 for file servers that support only these) and `hardlink` (where kernel locks do not exclude). flock and lockf exclude
-each other on NFS, so they are never mixed. A new kind is added to config.LOCK_KINDS, to ClaimsLock._try and release
-here, and to doctor/lock_test.py.
+each other on NFS, so they are never mixed. A new kind of kernel lock is added to config.LOCK_KINDS, to
+base/kernel_locks.py, to ClaimsLock._try_kernel_lock and _release_kernel_lock, and to doctor/lock_test.py: held. A kind
+that is no kernel lock also needs its case wherever HARDLINK or "hardlink" is compared: pod/trusted_locks.py,
+doctor/prove_locks.py, run_state/liveness.py.
 
 The lock is taken by non-blocking tries on a descriptor that stays open: blocking calls starve or sleep for seconds on
 some NFS servers. The head is in the locked file because that is the one content that every NFS version keeps current

@@ -21,7 +21,7 @@ from dispatcher.runtime.transformer import Transformer, TransformerConfig
 
 
 class Loop:
-    """The defaults of the trainer, said directly. `config` is that that `training_sizes.prepare` gives."""
+    """The defaults of the trainer, written out. `config` is that that `training_sizes.prepare` gives."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         training, sizes = config["training"], TransformerConfig(**config["model"])

@@ -72,7 +72,7 @@ class HoldUp:
         return [held_s]
 
     def copy(self) -> list[float]:
-        # Arrays that nobody has looked at yet: JAX keeps what it once copied to the host.
+        # New arrays, not yet copied: JAX keeps what it once copied to the host.
         self._step()
         begun = time.perf_counter()
         copied = copy_to_host(self._tree)
@@ -128,7 +128,7 @@ class RoundTrip:
 
     def _timed(self, name: str, arm: Callable[[Path], tuple[float, Any]]) -> list[float]:
         folder = self._directory / name
-        # Arrays that nobody has looked at yet: JAX keeps what it once copied to the host.
+        # New arrays, not yet copied: JAX keeps what it once copied to the host.
         self._tree = jax.block_until_ready(jax.jit(lambda tree: jax.tree.map(lambda x: x + 0, tree))(self._tree))
         begun = time.perf_counter()
         saved_s, restored = arm(folder)

@@ -26,17 +26,17 @@ _LARGE = {
 def prepare(directory: Path, platform: str, steps: int, **training: Any) -> dict[str, Any]:
     """The configuration of a training of `steps` steps, its text written into `directory`; no row comes twice.
 
-    `training` is said over the usual.
+    `training` overrides the usual settings.
     """
     usual = _SMALL if platform == "cpu" else _LARGE
-    said = {"steps": steps, **usual["training"], **training}
+    settings = {"steps": steps, **usual["training"], **training}
     seq_len = usual["data"]["seq_len"]
     text = directory / "text.npy"
-    np.save(text, _tokens(steps * said["batch_size"] * seq_len + 1, usual["model"]["vocab_size"]))
+    np.save(text, _tokens(steps * settings["batch_size"] * seq_len + 1, usual["model"]["vocab_size"]))
     return {
         "model": {**usual["model"], "max_seq_len": seq_len},
         "data": {"train": str(text), "seq_len": seq_len},
-        "training": said,
+        "training": settings,
     }
 
 

@@ -15,7 +15,7 @@ from dispatcher.runtime.registry import job
 from dispatcher.runtime.stream import Batch, DataSource
 from dispatcher.runtime.transformer import Transformer
 
-# Stands before the seconds since 1970 at which the first step was done.
+# Precedes the seconds since 1970 at which the first step was done.
 FIRST_STEP = "first step done at "
 
 

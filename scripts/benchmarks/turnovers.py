@@ -37,5 +37,5 @@ def spawns(count: int) -> list[float]:
 
 def _spawn() -> float:
     begun = time.time()
-    said = subprocess.run(_BASH, capture_output=True, check=True, env={"PATH": os.defpath, "LANG": "C"}).stdout
-    return float(said) - begun
+    printed = subprocess.run(_BASH, capture_output=True, check=True, env={"PATH": os.defpath, "LANG": "C"}).stdout
+    return float(printed) - begun

@@ -69,7 +69,8 @@ def is_claim(line: Mapping[str, Any]) -> bool:
 def adopted_fields(line: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a line of a file that no dispatcher wrote: jobs that run are external."""
     fields = {key: value for key, value in line.items() if key != "rev"}
-    return {**fields, "external": True} if fields.get("state") in IN_FLIGHT else fields
+    state = fields.get("state")
+    return {**fields, "external": True} if isinstance(state, str) and state in IN_FLIGHT else fields
 
 
 def _go_on(state: object, changed: Mapping[str, Any], record: Record) -> Decision | None:

@@ -24,6 +24,7 @@ LAB = {
     "b": {"state": "queued"},
     "c": {"state": "runing", "pid": 7},
     "d": {"state": "running", "pid": "many"},
+    "e": {"state": ["done"]},
 }
 
 
@@ -62,7 +63,7 @@ def test_lines_that_make_no_record_are_held_and_said(layout: Layout) -> None:
         pass
     assert store.began_with == path
     assert {job: record.state for job, record in store.records.items()} == {
-        "a": State.DONE, "b": State.QUEUED, "c": State.HELD, "d": State.HELD,
+        "a": State.DONE, "b": State.QUEUED, "c": State.HELD, "d": State.HELD, "e": State.HELD,
     }  # fmt: skip
     assert "did you mean 'running'?" in store.fold.refusals["c"].why
     assert "pid" in store.fold.refusals["d"].why
@@ -77,7 +78,7 @@ def test_lines_that_make_no_record_are_held_and_said(layout: Layout) -> None:
     with store.transaction():
         pass
     assert store.records["c"].state is State.DONE
-    assert set(store.fold.refusals) == {"d"}
+    assert set(store.fold.refusals) == {"d", "e"}
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,8 @@ class _Stat(NamedTuple):
 def _read_stat(pid: int) -> _Stat | None:
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        # Nothing else is caught: without a free descriptor a process must not count as ended.
         return None
     # The second field is the command in parentheses and may contain anything, so fields are counted behind it.
     fields = stat[stat.rindex(b")") + 2 :].split()

@@ -14,7 +14,7 @@ from dispatcher.doctor.lock_checks import not_excluding
 from dispatcher.doctor.lock_test import LOCK_NAMES, can_lock, held, reason
 from dispatcher.doctor.meeting import PeerGoneError
 from dispatcher.doctor.pair import Pair
-from dispatcher.errors import DispatcherError, LockError
+from dispatcher.errors import DispatcherError
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.states import State
@@ -69,7 +69,7 @@ def _lock_problem(pair: Pair, kind: str, act: Callable[[], object]) -> str:
         act()
     except _GrantedError as error:
         return str(error)
-    except (OSError, LockError) as error:
+    except (OSError, DispatcherError) as error:
         return f"{LOCK_NAMES[kind]} fails with {reason(error)} on {pair.here}"
     return ""
 

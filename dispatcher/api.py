@@ -210,6 +210,8 @@ class Workspace:
         A job that is still in a manifest is queued and run again. Raises StateError when one of the jobs is submitted
         or running; nothing is deleted then.
         """
+        if not names:
+            raise UsageError("name the jobs to delete: ids, or globs such as 'fft_*'")
         jobs = select(self.snapshot(), names)
         with self.transaction() as tx:
             known = [job for job in jobs if tx.record(job) is not None]

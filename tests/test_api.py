@@ -103,6 +103,13 @@ def test_forget_refuses_what_is_in_flight(workspace):
     assert set(workspace.store.records) == {"base", "fft_2"}
 
 
+def test_delete_without_names_deletes_nothing(workspace):
+    workspace.hold("base")
+    with pytest.raises(UsageError, match="name the jobs"):
+        workspace.delete()
+    assert set(workspace.store.records) == {"base"}
+
+
 def test_add(workspace):
     workspace.hold("base")
     added = workspace.add([{"job_id": "fft_3", "method": "fft", "needs": ["fft_2"], "time_limit": "8h"}])

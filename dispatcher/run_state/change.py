@@ -48,7 +48,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
     def fields(self) -> dict[str, Any]:
         """The fields that change, as JSON values."""
-        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
+        values: dict[str, Any] = msgspec.to_builtins(self)
+        return values
 
     def __or__(self, other: Change) -> Change:
         """Both changes; where both name a field, `other` counts."""

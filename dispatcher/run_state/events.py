@@ -71,7 +71,8 @@ class Data(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a line carries in `data`. Keys that a newer version has added are ignored."""
 
     def as_json(self) -> dict[str, Any]:
-        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
+        values: dict[str, Any] = msgspec.to_builtins(self)
+        return values
 
 
 class Note(Data, frozen=True, kw_only=True, omit_defaults=True):

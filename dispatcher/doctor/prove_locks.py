@@ -24,8 +24,6 @@ from dispatcher.workspace import Layout
 
 # How long a live dispatcher may take to change to another kind of lock.
 _FOLLOW_S: Final = 90.0
-# A pod that misses so many heartbeats is dead.
-_MISSED_HEARTBEATS: Final = 3
 _LOOK_S: Final = 0.1
 _LOOK_AT_ALL_S: Final = 0.2
 
@@ -66,7 +64,10 @@ def prove_locks(layout: Layout, own_pod: str, beat: Callable[[], None], log: Cal
             verdict = _is_alive_without_lock(layout, pod, watch)
             if verdict:
                 unprotected.append(pod)
-            elif verdict is False or time.monotonic() - start_s > _MISSED_HEARTBEATS * first.heartbeat_s + delay_s:
+            elif (
+                verdict is False
+                or time.monotonic() - start_s > liveness.MISSED_HEARTBEATS * first.heartbeat_s + delay_s
+            ):
                 del watching[pod]
         beat()
         time.sleep(_LOOK_S)
@@ -134,7 +135,7 @@ def wait_until_all_follow(layout: Layout, own_pod: str, beat: Callable[[], None]
             info
             for info in others
             if watch.observe(info.pod, info.heartbeat).rose
-            or waited_s < _MISSED_HEARTBEATS * info.heartbeat_s + delay_s
+            or waited_s < liveness.MISSED_HEARTBEATS * info.heartbeat_s + delay_s
         ]
         if not alive:
             return

@@ -8,8 +8,6 @@ from dispatcher.base.mounts import Mount, mount_of
 from dispatcher.run_state import liveness
 from dispatcher.workspace import Layout
 
-# A dispatcher that misses so many heartbeats is dead.
-_STILL_HEARTBEATS = 3
 # For how long a network filesystem may show old file content (sshfs: 20 s).
 _NETWORK_DELAY_S = 25.0
 _NFS_DELAY_S = 4.0
@@ -26,7 +24,7 @@ def heartbeat_rises(layout: Layout, info: liveness.PodInfo, longest_s: float) ->
     """Wait, at most `longest_s`, for a heartbeat of that pod; whether one was seen."""
     watch = liveness.Watch()
     delay_s = heartbeat_delay_s(mount_of(layout.pods_dir))
-    end_s = time.monotonic() + min(longest_s, _STILL_HEARTBEATS * info.heartbeat_s + delay_s)
+    end_s = time.monotonic() + min(longest_s, liveness.MISSED_HEARTBEATS * info.heartbeat_s + delay_s)
     while time.monotonic() < end_s:
         now = liveness.read_pod(layout, info.pod)
         if now is not None and watch.observe("pod", (now.pid, now.heartbeat)).rose:

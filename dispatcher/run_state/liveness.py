@@ -24,8 +24,9 @@ from dispatcher.base.kernel_locks import CANNOT_LOCK, is_flocked, try_flock
 from dispatcher.errors import StorageError
 from dispatcher.workspace import Layout
 
-# Where a file server may have taken a lock away: so many heartbeats are awaited, and as long as NFS shows old ones.
-_STILL_HEARTBEATS: Final = 3
+# A dispatcher that misses so many heartbeats is dead.
+MISSED_HEARTBEATS: Final = 3
+# How late NFS may show a heartbeat.
 _NETWORK_DELAY_S: Final = 4.0
 _TRIES: Final = 20
 _TRY_AGAIN_S: Final = 0.05
@@ -226,6 +227,6 @@ def pod_is_alive(layout: Layout, info: PodInfo, watch: Watch, lost_after_s: floa
     if held is False and info.lock != "hardlink":
         if not patient:
             return False
-        lost_after_s = min(lost_after_s, _STILL_HEARTBEATS * info.heartbeat_s + _NETWORK_DELAY_S)
+        lost_after_s = min(lost_after_s, MISSED_HEARTBEATS * info.heartbeat_s + _NETWORK_DELAY_S)
     # Else the lock is held, maybe only by a file server that still waits for a dead host, or does not work.
     return watch.unchanged_s(f"pod:{info.pod}", (info.pid, info.heartbeat)) < lost_after_s

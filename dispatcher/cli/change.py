@@ -133,7 +133,6 @@ def _request(
     yes: bool,
     as_json: bool,
 ) -> int:
-
     workspace = open_workspace()
     plan = workspace.plan(state, jobs, states=states, where=where, changed=changed)
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()

@@ -107,6 +107,11 @@ def json_option(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
 
 
-def jobs_argument(function: F, *, required: bool = False) -> F:
-    argument = click.argument("jobs", nargs=-1, required=required, metavar="[JOB]...", shell_complete=complete_jobs)
-    return argument(function)
+def jobs_argument(function: F) -> F:
+    return click.argument("jobs", nargs=-1, metavar="[JOB]...", shell_complete=complete_jobs)(function)
+
+
+def interval_option(function: F) -> F:
+    """`--interval`, for commands with `--watch`."""
+    option = click.option("--interval", type=click.FloatRange(0.1), default=2.0, metavar="SECONDS", help="[default: 2]")
+    return option(function)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dispatcher.cli.common import json_option, open_workspace
+from dispatcher.cli.common import interval_option, json_option, open_workspace
 from dispatcher.cli.complete import complete_paused, complete_pods, complete_scopes
 from dispatcher.cli.printing import print_json, print_rows
 
@@ -22,13 +22,7 @@ _CLEAR: Final = "\x1b[H\x1b[2J"
 
 @click.command()
 @click.option("--watch", is_flag=True, help="Repeat until Ctrl-C; also shows how long heartbeats have not changed.")
-@click.option(
-    "--interval",
-    type=click.FloatRange(0.1),
-    default=2.0,
-    metavar="SECONDS",
-    help="[default: 2]",
-)
+@interval_option
 @json_option
 def pods(watch: bool, interval: float, as_json: bool) -> None:
     """List the pods, their slots, and the jobs on them."""

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dispatcher.base.messages import counted, first_names
-from dispatcher.cli.common import format_option, open_workspace, read_list, state_option, where_option
+from dispatcher.cli.common import (
+    format_option,
+    interval_option,
+    open_workspace,
+    read_list,
+    state_option,
+    where_option,
+)
 from dispatcher.cli.printing import coloured, note, wants_colour
 from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import Where
@@ -45,13 +52,7 @@ class Request:
 @click.command()
 @click.option("--by", callback=read_list, metavar="KEYS", help="Count states by these keys, e.g. lang,method.")
 @click.option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
-@click.option(
-    "--interval",
-    type=click.FloatRange(0.1),
-    default=2.0,
-    metavar="SECONDS",
-    help="[default: 2]",
-)
+@interval_option
 @where_option
 @state_option
 @format_option

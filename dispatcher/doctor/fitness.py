@@ -52,14 +52,14 @@ def check_bash() -> str | Fault:
 
 
 def check_processes() -> Fault | None:
-    """Whether a dispatcher can find its jobs in /proc."""
+    """What keeps a dispatcher from finding its jobs in /proc; None when nothing does."""
     what = host.proc_fault()
     cure = "mount /proc in this PID namespace (mount -t proc proc /proc, unshare --mount-proc)"
     return Fault(what, cure) if what else None
 
 
 def check_directories(layout: Layout) -> Fault | None:
-    """Whether this user can read and write the run state."""
+    """What of the run state this user cannot read and write; None when all is accessible."""
     denied = [path for path in state_paths(layout) if not os.access(path, os.R_OK | os.W_OK)]
     if not denied:
         return None

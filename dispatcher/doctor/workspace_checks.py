@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from typing import Final
 
+from dispatcher.base.messages import counted
 from dispatcher.base.mounts import mount_of
 from dispatcher.config import Config
 from dispatcher.doctor.context import Context
@@ -46,13 +47,13 @@ def manifest(context: Context) -> Findings:
         # Jobs that entries need may be in another manifest.
         found = parse_manifest(path.read_bytes(), str(path), None)
     except FileNotFoundError:
-        cure = "write it, or make it with `dispatcher matrix make SPEC`"
+        cure = "write it, or make it with `dispatcher matrix make SWEEP`"
         yield Finding("manifest", WARNING, f"there is no {path}", cure)
         return
     except ManifestError as error:
         yield Finding("manifest", WRONG, str(error), "correct it; `dispatcher matrix check` tells more")
         return
-    yield Finding("manifest", OK, f"{path}: {len(found)} jobs")
+    yield Finding("manifest", OK, f"{path}: {counted(len(found), 'job')}")
 
 
 def permissions(context: Context) -> Findings:
@@ -138,9 +139,13 @@ def _readable_status_file(context: Context, store: Store) -> Finding:
         return Finding("status file", WRONG, store.problem, "correct it, or `dispatcher status --restore`")
     refused = len(store.fold.refusals)
     waiting = sum(outcome.event is not Event.REFUSED for outcome in outcomes)
-    what = f"{context.layout.status_file}: readable" + (f"; {waiting} hand edits not taken in yet" if waiting else "")
+    what = f"{context.layout.status_file}: readable" + (
+        f"; {counted(waiting, 'hand edit')} not applied yet" if waiting else ""
+    )
     if refused:
-        return Finding("status file", WARNING, f"{what}; {refused} hand edits were refused", "see `dispatcher status`")
+        return Finding(
+            "status file", WARNING, f"{what}; refused: {counted(refused, 'hand edit')}", "see `dispatcher status`"
+        )
     return Finding("status file", OK, what)
 
 

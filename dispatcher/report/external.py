@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from dispatcher.base.messages import first_names
 from dispatcher.report.snapshot import Snapshot
 from dispatcher.run_state.external import Presence
 from dispatcher.run_state.states import Record
@@ -38,8 +39,8 @@ def external_notices(snapshot: Snapshot) -> list[str]:
     found, records = snapshot.external, snapshot.records
     if len(found) <= _SHOWN:
         return [f"{job}: {external_text(job, records[job], found[job])}" for job in found if job in records]
-    names = ", ".join(list(found)[:_SHOWN])
     return [
-        f"{len(found)} running jobs are external and not monitored by any dispatcher ({names}, ...): "
+        f"{len(found)} running jobs are external and not monitored by any dispatcher "
+        f"({first_names(list(found), _SHOWN)}): "
         "`dispatcher show JOB` shows the commands to use"
     ]

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dispatcher.base.messages import first_names
+from dispatcher.base.messages import counted, first_names
 from dispatcher.report.external import EXTERNAL, external_notices
 from dispatcher.report.pivot import count_states
 from dispatcher.report.progress import duration_text, elapsed_s, progress_text, remaining_s
@@ -138,9 +138,8 @@ def notices(snapshot: Snapshot) -> list[str]:
     if snapshot.problem:
         found.append(snapshot.problem)
     if snapshot.edited:
-        count = len(snapshot.edited)
         found.append(
-            f"{count} hand edit{'s' if count > 1 else ''} not applied yet (shown as if applied): a dispatcher or the "
+            f"{counted(len(snapshot.edited), 'hand edit')} not applied yet (shown as if applied): a dispatcher or the "
             "next command that changes something applies them"
         )
     found += [_refusal_text(refusal.job, refusal.why, refusal.line) for refusal in snapshot.refusals]

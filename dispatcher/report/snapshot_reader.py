@@ -135,8 +135,8 @@ class SnapshotReader:
         unadopted = find_unadopted(self._layout, manifests)
         if unadopted is not None:
             return [adopt_hint(self._layout, unadopted)]
-        neglected = ignored_file_text(self._layout, manifests)
-        return [neglected] if neglected else []
+        ignored = ignored_file_text(self._layout, manifests)
+        return [ignored] if ignored else []
 
     def _outdated_status_file(self) -> list[str]:
         """A warning when the status file is older than the journal because an editor has it open."""

@@ -1,4 +1,4 @@
-"""Why queued entries wait."""
+"""Why queued and held jobs wait."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dispatcher.run_state.states import State
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """A reason and the queued jobs that wait for it."""
+    """A reason and the queued or held jobs that wait because of it."""
 
     why: str
     jobs: tuple[str, ...]
@@ -34,7 +34,7 @@ def reasons(snapshot: Snapshot) -> Waiting:
 
 
 def waits(snapshot: Snapshot, unfiltered: Snapshot | None = None) -> list[Wait]:
-    """The queued jobs of the snapshot by what they wait for, the most frequent reason first."""
+    """The queued and held jobs of the snapshot by the reason why they wait, the most frequent first."""
     waiting = reasons(unfiltered or snapshot)
     found: dict[str, list[str]] = {}
     for job, record in snapshot.records.items():

@@ -32,6 +32,7 @@ __all__ = [
     "SETUP_FILE",
     "STOP_FILE",
     "SUPERSEDED_FILE",
+    "TAKEN_FILE",
     "WRAPPER_FILE",
     "attempt_dir",
     "report_checkpoint",
@@ -61,6 +62,8 @@ RESULT_FILE: Final = "result.json"
 EXIT_FILE: Final = "exit.json"
 ALIVE_FILE: Final = "alive"
 SUPERSEDED_FILE: Final = "superseded"
+# The host and the pid of the wrapper that runs the attempt: any other wrapper of it is a twin and runs nothing.
+TAKEN_FILE: Final = "taken"
 STOP_FILE: Final = "stop"
 
 # Parameters of a job with the key `job` that control its launch; parameters with a dot are parts of its `config`.

@@ -61,6 +61,11 @@ class AttemptPaths:
         return self.directory / contract.SUPERSEDED_FILE
 
     @property
+    def taken(self) -> Path:
+        """The host and the pid of the wrapper that has begun to run the attempt."""
+        return self.directory / contract.TAKEN_FILE
+
+    @property
     def stop(self) -> Path:
         """Why the attempt is being stopped; the wrapper copies it into `exit.json`."""
         return self.directory / contract.STOP_FILE

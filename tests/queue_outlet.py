@@ -42,7 +42,7 @@ from dispatcher.outlets.base import (
 from dispatcher.outlets.bundle import deliver
 from dispatcher.outlets.context import PodContext
 from dispatcher.outlets.wrapper import read_exit
-from dispatcher.run_state.liveness import SlotInfo
+from dispatcher.run_state.liveness import SlotInfo, is_held
 from dispatcher.run_state.states import State
 from dispatcher.workspace import AttemptPaths
 
@@ -335,6 +335,9 @@ class QueueOutlet:
         if state == "CANCELLED":
             return self._end(key, Report(Ended(None, error="cancelled before it began"), handle))
         ended = read_exit(self._paths(key).directory)
+        if ended == Ended(None) and is_held(self._paths(key).alive):
+            # What has ended is a second run of it, which found it taken.
+            return Report(Running(), placement)
         return self._end(key, Report(ended, placement)) if isinstance(ended, Ended) else Report(ended, placement)
 
     def _is_missing(self, key: Key) -> bool:

@@ -108,6 +108,7 @@ ROOT = 'DISPATCHER_ROOT'
 SETUP_FILE = 'setup.sh'
 STOP_FILE = 'stop'
 SUPERSEDED_FILE = 'superseded'
+TAKEN_FILE = 'taken'
 WRAPPER_FILE = 'job.sh'
 attempt_dir() -> Path | None
 report_checkpoint(step: int) -> None

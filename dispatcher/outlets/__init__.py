@@ -15,7 +15,11 @@ What an outlet promises:
    has news. A host or a scheduler that hangs changes nothing for the other outlets of the pod.
 2. An attempt is identified by its Key. A handle (a scheduler's job id, a pid) is a hint that may be missing: a
    dispatcher that dies between a submission and its record finds the attempt by what is derived from the key (its
-   directory, its name in the scheduler). So the same bundle submitted twice is one submission.
+   directory, its name in the scheduler). So the same bundle submitted twice is one submission. Should an attempt be
+   started twice all the same (a scheduler's own requeue, a submission whose answer was lost), only the first wrapper
+   runs: it creates the file `taken` before anything else. The other one is a twin; it exits with status 1 and writes no
+   exit status. An outlet that is told the end of a run looks for `exit.json`, and where there is none, whether another
+   run of the attempt is alive, before it reports an end.
 3. A failure to start is no exception but the end of the attempt: `Ended` with `cannot start`, and `blames_host` when
    the entry is not the cause. What the outlet cannot tell is `Unknown`, which is never treated as an end.
 4. The claim is journalled, with the outlet's name and `first_state`, before `submit` is called; the placement after.

@@ -85,13 +85,16 @@ def entry_bundle(assigned: Assignment) -> Bundle:
     return Bundle(key=assigned.key, request=assigned.request, slot=assigned.slot, files=contents)
 
 
-def deliver(bundle: Bundle, layout: Layout) -> None:
+def deliver(bundle: Bundle, layout: Layout) -> bool:
     """Write the files of a bundle into the workspace of `layout`; raises StorageError.
 
-    The attempt's directory exists since it was claimed.
+    The attempt's directory exists since it was claimed. False when a wrapper has taken the attempt already: then its
+    files stay as they are, because bash reads a script while it runs it.
     """
     paths = layout.attempt(bundle.key.job_id, bundle.key.number)
     with files.storing("preparing", paths.directory), files.shared_umask(layout.root):
+        if paths.taken.exists():
+            return False
         for name, content in bundle.files.items():
             mode = 0o777 if name == contract.WRAPPER_FILE else 0o666
             files.write_new(paths.directory / name, content, mode)
@@ -100,6 +103,7 @@ def deliver(bundle: Bundle, layout: Layout) -> None:
         with files.storing("writing the script", path), files.shared_umask(layout.root):
             path.parent.mkdir(parents=True, exist_ok=True)
             files.replace_file(path, content, durable=False)
+    return True
 
 
 def _environment(config: Config, assigned: Assignment, method: Method, site: Site) -> dict[str, str | None]:

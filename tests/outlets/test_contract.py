@@ -7,6 +7,7 @@ import ctypes
 import os
 import select
 import signal
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -272,13 +273,49 @@ def test_the_same_bundle_twice_is_one_submission(place: Place) -> None:
     place.outlet.submit([bundle])
     place.wait_begun(bundle.key)
     # A dispatcher that died before it could record the submission.
-    place.restarted().submit([bundle])
+    later = place.restarted()
+    later.submit([bundle])
+    place.wait([bundle.key], Running, later)
     place.wait([bundle.key], Running)
     (place.root / "go").touch()
+    assert place.end(bundle.key, later).exit_code == 3
     assert place.end(bundle.key).exit_code == 3
     place.outlet.submit([bundle])
     assert place.end(bundle.key).exit_code == 3
     assert place.begun() == ["begun"]
+
+
+def test_a_second_wrapper_runs_nothing_and_is_not_the_end(place: Place) -> None:
+    """However it came about, and whatever becomes of it."""
+    bundle = place.claim("a", GATED)
+    place.outlet.submit([bundle])
+    place.wait_begun(bundle.key)
+    wrapper = ["bash", os.fspath(place.paths(bundle.key).wrapper), "none"]
+    twin = subprocess.run(wrapper, env={**os.environ, **bundle.environment}, stderr=subprocess.PIPE, check=False)
+    assert twin.returncode == 1
+    assert b"not started again" in twin.stderr
+    assert isinstance(place.outlet.poll([bundle.key])[bundle.key].status, Running)
+    (place.root / "go").touch()
+    assert place.end(bundle.key).exit_code == 3
+    assert place.begun() == ["begun"]
+
+
+@only_queue
+def test_a_queue_that_starts_a_job_again_by_itself(place: Place) -> None:
+    """What it tells of the second run is not told of the attempt."""
+    key = place.submit("a", GATED)
+    place.wait_begun(key)
+    (file,) = place.queue.glob("[0-9]*.json")
+    file.write_text(file.read_text().replace("STARTED", "PENDING"))
+    wait_until(lambda: "COMPLETED" in qstat(), "the queue says that it has ended")
+    place.wait([key], Running)
+    (place.root / "go").touch()
+    assert place.end(key).exit_code == 3
+    assert place.begun() == ["begun"]
+
+
+def qstat() -> str:
+    return subprocess.check_output(["qstat"], text=True, timeout=PATIENCE_S)
 
 
 def test_many_in_flight_with_one_poll(place: Place) -> None:

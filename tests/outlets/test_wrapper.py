@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from fleet import wait_until
+from trials import Trial
 
 from dispatcher.outlets.base import Ended
 from dispatcher.run_state import liveness
@@ -296,3 +298,67 @@ def test_the_job_gets_no_descriptor_of_the_wrapper_but_the_life_sign(trial):
     one.end()
     others = [path for path in one.output.split("\n") if path and path != os.devnull]
     assert sorted(others) == sorted([os.fspath(one.paths.log), os.fspath(one.paths.log), os.fspath(one.paths.alive)])
+
+
+def start_wrapper(one: Trial) -> subprocess.Popen[str]:
+    """As an outlet does where kernel locks do not work."""
+    words, environment = ["bash", os.fspath(one.paths.wrapper), "none"], {**os.environ, **one.bundle.environment}
+    return subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def test_of_two_wrappers_that_start_at_once_one_runs(trial, tmp_path):
+    for number in range(20):
+        one = trial("echo ran; exit 3", root=tmp_path / f"{number}'; echo foo")
+        wrappers = [start_wrapper(one), start_wrapper(one)]
+        errors = [wrapper.communicate(timeout=60)[1] for wrapper in wrappers]
+        assert sorted(wrapper.returncode for wrapper in wrappers) == [1, 3]
+        assert one.output == "ran\n"
+        assert one.exit["exit_code"] == 3
+        winner = next(wrapper for wrapper in wrappers if wrapper.returncode == 3)
+        (line,) = "".join(errors).splitlines()
+        assert line.endswith(
+            f"not started again, as it was taken before (host, pid): {os.uname().nodename} {winner.pid}"
+        )
+
+
+def test_a_twin_that_starts_later_runs_nothing(trial):
+    one = trial("echo ready; until [ -e go ]; do sleep 0.02; done; exit 5")
+    first = start_wrapper(one)
+    one.says("ready")
+    assert start_wrapper(one).wait(60) == 1
+    assert not one.paths.exit.exists()
+    (one.root / "go").touch()
+    assert first.wait(60) == 5
+    written = one.paths.exit.read_text()
+    assert start_wrapper(one).wait(60) == 1
+    assert (one.paths.exit.read_text(), one.output) == (written, "ready\n")
+
+
+def test_a_full_disk_makes_no_twin(trial, small_disk):
+    """The file is created and stays empty: the attempt is taken all the same."""
+    one = trial("exit 7", root=small_disk)
+    filler = small_disk / "filler"
+    with contextlib.suppress(OSError), open(filler, "wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    wrapper = start_wrapper(one)
+    wait_until(lambda: one.running("sleep"), "the job has ended, the wrapper waits for room")
+    assert one.paths.taken.read_text() == ""
+    filler.unlink()
+    assert wrapper.wait(60) == 7
+    assert one.exit["exit_code"] == 7
+
+
+def test_an_attempt_that_cannot_be_taken_runs(trial):
+    one = trial("exit 4")
+    one.paths.taken.symlink_to("/absent/taken")
+    assert start_wrapper(one).wait(60) == 4
+    assert one.exit["exit_code"] == 4
+
+
+def test_what_a_person_has_run_by_hand_is_not_started_again(trial):
+    one = trial("echo ran; exit 3")
+    assert one.by_hand().returncode == 3
+    assert start_wrapper(one).wait(60) == 1
+    assert one.by_hand().returncode == 3
+    assert one.output == "ran\nran\n"

@@ -165,14 +165,19 @@ class LocalOutlet:
         return self._layout.attempt(key.job_id, key.number)
 
     def _start(self, bundle: Bundle) -> None:
+        child, pid = None, 0
         try:
-            deliver(bundle, self._layout)
-            child = spawn(bundle, self._layout)
+            if deliver(bundle, self._layout):
+                child = spawn(bundle, self._layout)
+                pid = child.pid
+            else:
+                # A second wrapper would end as a twin, and the first one would count as a stray of it.
+                pid = processes.first_of(self._paths(bundle.key).directory)
         except (StorageError, OutletError) as error:
             ended = Ended(None, CANNOT_START, error=str(error), blames_host=True)
             self._ended[bundle.key] = Report(ended)
             return
-        self._watch(Tree(bundle.key, self._paths(bundle.key), child.pid, bundle.slot, child))
+        self._watch(Tree(bundle.key, self._paths(bundle.key), pid, bundle.slot, child))
 
     def _watch(self, tree: Tree) -> Tree:
         tree.limits = read_limits(tree.paths, Limits(grace_s=self._config.kill_grace_s))

@@ -321,10 +321,7 @@ class QueueOutlet:
     def _report(self, key: Key) -> Report:
         known = self._known.get(self._name(key))
         if known is None:
-            if key not in self._unsent and self._is_missing(key):
-                error = "its dispatcher died before it was submitted"
-                return self._end(key, Report(Ended(None, CANNOT_START, error=error, blames_host=True)))
-            return Report(Unknown(self._problem) if self._problem else Pending("not in the queue yet"))
+            return self._report_absent(key)
         number, state, host, pid = known
         handle = Placement(handle=number)
         if state == "PENDING":
@@ -333,7 +330,18 @@ class QueueOutlet:
         if state == "RUNNING":
             return Report(Unknown(self._problem) if self._problem else Running(), placement)
         if state == "CANCELLED":
-            return self._end(key, Report(Ended(None, error="cancelled before it began"), handle))
+            why = (files.read_fresh(self._paths(key).stop) or b"").decode().strip()
+            return self._end(key, Report(Ended(None, why, error="cancelled before it began"), handle))
+        return self._report_completed(key, placement)
+
+    def _report_absent(self, key: Key) -> Report:
+        """Of an attempt that the queue has not named yet."""
+        if key not in self._unsent and self._is_missing(key):
+            error = "its dispatcher died before it was submitted"
+            return self._end(key, Report(Ended(None, CANNOT_START, error=error, blames_host=True)))
+        return Report(Unknown(self._problem) if self._problem else Pending("not in the queue yet"))
+
+    def _report_completed(self, key: Key, placement: Placement) -> Report:
         ended = read_exit(self._paths(key).directory)
         if ended == Ended(None) and is_held(self._paths(key).alive):
             # What has ended is a second run of it, which found it taken.

@@ -212,7 +212,8 @@ class Outlet(Protocol):
     def cancel(self, keys: Sequence[Key], *, reason: str = "", force: bool = False) -> None:
         """Stop these attempts: TERM, and KILL after the grace period; `force` kills at once.
 
-        `reason` is what the exit status is to tell (`preempted`), empty when a person has asked for it.
+        `reason` is the `exit_reason` of their ends (`preempted`), also of those that have not begun; empty when a
+        person has asked for it. An attempt is named once: the outlet tries again what fails.
         """
 
     def fence(self, keys: Sequence[Key]) -> None:

@@ -226,12 +226,14 @@ def test_cancel_while_it_runs(place: Place, reason: str) -> None:
 
 
 @only_queue
-def test_cancel_before_it_runs(place: Place) -> None:
+@pytest.mark.parametrize("reason", ["", "preempted"])
+def test_cancel_before_it_runs(place: Place, reason: str) -> None:
     (place.queue / "hold").touch()
     key = place.submit("a", LONG)
     place.wait([key], Pending)
-    place.outlet.cancel([key])
-    assert place.end(key).exit_code is None
+    place.outlet.cancel([key], reason=reason)
+    ended = place.end(key)
+    assert (ended.exit_code, ended.exit_reason) == (None, reason)
     (place.queue / "hold").unlink()
     place.outlet.submit([])
     assert place.begun() == []

@@ -25,10 +25,11 @@ FIRST_TIMEOUT_S: Final = 900.0
 MIN_TIMEOUT_S: Final = 60.0
 
 # Settings that do not affect memory, so that jobs that differ only in these share a cache entry. None: the whole group.
+_IGNORED_SCHEDULE: Final = {"lr", "schedule", "warmup", "decay", "min_lr_ratio"}
 _IGNORED_SETTINGS: Final = {
     "training": None,
     "data": {"train", "eval"},
-    "optimization": {"lr", "schedule", "warmup", "decay", "final_lr", "b1", "b2", "eps", "momentum", "weight_decay"},
+    "optimization": {*_IGNORED_SCHEDULE, "b1", "b2", "eps", "momentum", "weight_decay"},
 }
 
 _log = logging.getLogger(__name__)

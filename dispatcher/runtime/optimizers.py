@@ -17,9 +17,10 @@ _TABLES = ("embedding",)
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """`clip` is the largest global gradient norm (null: no clipping); `weight_decay` is scaled by the learning rate.
+    """Gradients are clipped to the global norm `max_grad_norm`, null: not clipped.
 
     `b1`, `b2` and `eps` are AdamW's, also for the parameters that Muon leaves to it. `momentum` is Muon's.
+    `weight_decay` is scaled by the learning rate.
     """
 
     kind: Literal["adamw", "muon"] = field("optimization/optimizer", default="adamw")
@@ -27,7 +28,7 @@ class OptimizerConfig:
     b2: float = field("optimization/b2", default=0.95)
     eps: float = field("optimization/eps", default=1e-8)
     weight_decay: float = field("optimization/weight_decay", default=0.01)
-    clip: float | None = field("optimization/clip", default=1.0)
+    max_grad_norm: float | None = field("optimization/max_grad_norm", default=1.0)
     momentum: float = field("optimization/momentum", default=0.95)
 
 
@@ -52,7 +53,9 @@ def make_optimizer(config: OptimizerConfig, schedule: optax.Schedule) -> optax.G
         update = optax.adamw(
             schedule, b1=config.b1, b2=config.b2, eps=config.eps, weight_decay=config.weight_decay, mask=_matrices
         )
-    return update if config.clip is None else optax.chain(optax.clip_by_global_norm(config.clip), update)
+    if config.max_grad_norm is None:
+        return update
+    return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), update)
 
 
 def _matrices(parameters: Mapping[str, Any]) -> dict[str, bool]:

@@ -4,7 +4,7 @@
     class Training:
         lr: float = field("training/lr", default=1e-3)
         steps: int = field("training/steps")            # required
-        clip: float | None = field("training/clip", default=None)
+        max_grad_norm: float | None = field("training/max_grad_norm", default=None)
 
 Several dataclasses share one configuration: two fields with the same place share a value, which must have both types.
 A field that is itself a dataclass contributes its own places, below its place if it has one.

@@ -16,21 +16,21 @@ class ScheduleConfig:
     """Linear warmup from 0 to `lr`, followed by one of these:
 
     - `constant`: `lr`;
-    - `cosine`: cosine decay to `final_lr * lr`;
-    - `wsd`: `lr`, with a linear decay to `final_lr * lr` at the end (warmup-stable-decay, Hu et al. 2024,
+    - `cosine`: cosine decay to `min_lr_ratio * lr`;
+    - `wsd`: `lr`, with a linear decay to `min_lr_ratio * lr` at the end (warmup-stable-decay, Hu et al. 2024,
       arXiv:2404.06395).
 
-    `warmup` and `decay` are fractions of the steps, `final_lr` is a fraction of `lr`.
+    `warmup` and `decay` are fractions of the steps, `min_lr_ratio` is a fraction of `lr`.
     """
 
     kind: Literal["constant", "cosine", "wsd"] = field("optimization/schedule", default="cosine")
     lr: float = field("optimization/lr", default=1e-3)
     warmup: float = field("optimization/warmup", default=0.05)
     decay: float = field("optimization/decay", default=0.2)
-    final_lr: float = field("optimization/final_lr", default=0.0)
+    min_lr_ratio: float = field("optimization/min_lr_ratio", default=0.0)
 
     def __post_init__(self) -> None:
-        for name in ("warmup", "decay", "final_lr"):
+        for name in ("warmup", "decay", "min_lr_ratio"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"optimization.{name} = {getattr(self, name)}: expected a fraction, from 0 to 1")
         if self.kind == "wsd" and self.warmup + self.decay > 1:
@@ -44,13 +44,13 @@ def make_schedule(config: ScheduleConfig, steps: int) -> optax.Schedule:
     if config.kind == "constant":
         rest = optax.constant_schedule(config.lr)
     elif config.kind == "cosine":
-        rest = optax.cosine_decay_schedule(config.lr, after, alpha=config.final_lr)
+        rest = optax.cosine_decay_schedule(config.lr, after, alpha=config.min_lr_ratio)
     else:
         decay = round(config.decay * steps)
         rest = optax.join_schedules(
             [
                 optax.constant_schedule(config.lr),
-                optax.linear_schedule(config.lr, config.final_lr * config.lr, max(1, decay)),
+                optax.linear_schedule(config.lr, config.min_lr_ratio * config.lr, max(1, decay)),
             ],
             [steps - warmup - decay],
         )

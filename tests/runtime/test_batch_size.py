@@ -24,6 +24,10 @@ from dispatcher.runtime.batch_size import (
     read_cache,
     write_cache,
 )
+from dispatcher.runtime.configuration import defaults
+from dispatcher.runtime.optimizers import OptimizerConfig
+from dispatcher.runtime.places import layout
+from dispatcher.runtime.schedules import ScheduleConfig
 
 
 class Device:
@@ -142,6 +146,14 @@ def test_a_result_is_remembered_for_siblings_and_for_nobody_else(tmp_path: Path)
         cache_key("Job", config, chip="a100", share=32),
     ]
     assert len({key, *others}) == 5
+
+
+def test_trainings_that_differ_in_their_schedule_share_a_result() -> None:
+    config = defaults(ScheduleConfig, OptimizerConfig)
+    for place in layout(ScheduleConfig):
+        group, _, name = place.partition(".")
+        other = {**config, group: {**config[group], name: "another"}}
+        assert cache_key("Job", other) == cache_key("Job", config), place
 
 
 @pytest.mark.parametrize("content", ["", "{", "[3]", "{}", '{"rows": null}', '{"rows": 0}', '{"rows": -4}'])

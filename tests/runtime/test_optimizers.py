@@ -35,7 +35,7 @@ def constant(value):
 
 
 def test_two_steps_of_adamw_by_hand():
-    config = OptimizerConfig(b1=0.8, b2=0.9, eps=0.0, weight_decay=0.5, clip=None)
+    config = OptimizerConfig(b1=0.8, b2=0.9, eps=0.0, weight_decay=0.5, max_grad_norm=None)
     found = steps(config, [constant(1.0), constant(3.0)])
 
     value, first, second = 2.0, 0.0, 0.0
@@ -49,7 +49,7 @@ def test_two_steps_of_adamw_by_hand():
 
 
 def test_a_norms_scale_does_not_decay():
-    config = OptimizerConfig(eps=0.0, weight_decay=0.5, clip=None)
+    config = OptimizerConfig(eps=0.0, weight_decay=0.5, max_grad_norm=None)
     np.testing.assert_allclose(steps(config, [constant(1.0)])["norm/scale"], 2.0 - 0.1, rtol=1e-5)
 
 
@@ -57,9 +57,9 @@ def test_gradients_are_clipped_by_their_norm_together():
     # Adam is blind to the scale of all gradients together, but not when the next ones are not clipped.
     numbers = sum(array.size for array in PARAMETERS.values())
     small = 1 / np.sqrt(numbers)
-    config = OptimizerConfig(clip=1.0, weight_decay=0.0)
+    config = OptimizerConfig(max_grad_norm=1.0, weight_decay=0.0)
     clipped = steps(config, [constant(100.0), constant(small / 2)])
-    by_hand = steps(OptimizerConfig(clip=None, weight_decay=0.0), [constant(small), constant(small / 2)])
+    by_hand = steps(OptimizerConfig(max_grad_norm=None, weight_decay=0.0), [constant(small), constant(small / 2)])
     for name in PARAMETERS:
         np.testing.assert_allclose(clipped[name], by_hand[name], rtol=1e-4)
 
@@ -67,7 +67,7 @@ def test_gradients_are_clipped_by_their_norm_together():
 def test_muon_makes_the_update_of_a_matrix_orthogonal_and_of_adams_size():
     gradient = {name: np.zeros_like(array) for name, array in PARAMETERS.items()}
     gradient["layer/kernel"] = np.asarray(jax.random.normal(jax.random.key(0), (4, 4)))
-    config = OptimizerConfig(kind="muon", weight_decay=0.0, clip=None)
+    config = OptimizerConfig(kind="muon", weight_decay=0.0, max_grad_norm=None)
     update = (2.0 - steps(config, [gradient])["layer/kernel"]) / 0.1
     singular = jnp.linalg.svd(update, compute_uv=False) / (0.2 * np.sqrt(4))
     # Five Newton-Schulz rounds with Jordan's coefficients bring singular values near one, not to it.
@@ -75,7 +75,7 @@ def test_muon_makes_the_update_of_a_matrix_orthogonal_and_of_adams_size():
 
 
 def test_muon_leaves_tables_and_vectors_to_adam_without_decay():
-    config = OptimizerConfig(kind="muon", b1=0.8, b2=0.9, eps=1e-12, weight_decay=0.5, clip=None)
+    config = OptimizerConfig(kind="muon", b1=0.8, b2=0.9, eps=1e-12, weight_decay=0.5, max_grad_norm=None)
     found = steps(config, [constant(3.0)])
     # With Nesterov's look ahead: the first moment as it will be when the same gradient comes once more.
     first = 0.8 * (0.2 * 3.0) / (1 - 0.8**2) + 0.2 * 3.0 / (1 - 0.8)
@@ -85,5 +85,5 @@ def test_muon_leaves_tables_and_vectors_to_adam_without_decay():
 
 def test_muons_matrices_decay():
     still = {name: np.zeros_like(array) for name, array in PARAMETERS.items()}
-    found = steps(OptimizerConfig(kind="muon", weight_decay=0.5, clip=None), [still])
+    found = steps(OptimizerConfig(kind="muon", weight_decay=0.5, max_grad_norm=None), [still])
     assert found["layer/kernel"] == pytest.approx(2.0 * (1 - 0.1 * 0.5))

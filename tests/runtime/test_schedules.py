@@ -18,13 +18,15 @@ def test_constant_rises_in_a_straight_line_and_stays():
 
 
 def test_cosine_falls_along_half_a_cosine_to_its_end():
-    found = rates(110, [10, 35, 60, 85, 110, 200], kind="cosine", lr=2.0, warmup=10 / 110, final_lr=0.1)
+    found = rates(110, [10, 35, 60, 85, 110, 200], kind="cosine", lr=2.0, warmup=10 / 110, min_lr_ratio=0.1)
     by_hand = [0.2 + 1.8 * (1 + np.cos(np.pi * part)) / 2 for part in (0, 0.25, 0.5, 0.75, 1, 1)]
     np.testing.assert_allclose(found, by_hand, rtol=1e-6)
 
 
 def test_wsd_rises_stays_and_falls():
-    found = rates(100, [0, 5, 10, 40, 79, 80, 90, 100, 101], kind="wsd", lr=1.0, warmup=0.1, decay=0.2, final_lr=0.5)
+    found = rates(
+        100, [0, 5, 10, 40, 79, 80, 90, 100, 101], kind="wsd", lr=1.0, warmup=0.1, decay=0.2, min_lr_ratio=0.5
+    )
     np.testing.assert_allclose(found, [0, 0.5, 1, 1, 1, 1, 0.75, 0.5, 0.5], rtol=1e-6)
 
 

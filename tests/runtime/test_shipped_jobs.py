@@ -100,7 +100,8 @@ def test_what_the_model_cannot_read_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_model_is_the_checkpoints_affair(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="starts from a checkpoint: set one with --restore or as `restore` of"):
+    expected = r"starts from a checkpoint: set one with --restore or as `restore` of the entry, a path such as .*/best"
+    with pytest.raises(UsageError, match=expected):
         make_job(Sample, local(tmp_path, "sample"), {"sample": {"prompts": ["a"]}})
 
 

@@ -223,7 +223,7 @@ def test_settings_that_make_no_sense_are_refused(words: dict[str, Any], message:
         dataclasses.replace(TrainingConfig(steps=1), **words)
 
 
-def test_portions() -> None:
+def test_microbatching() -> None:
     assert Microbatching.of(32, None, 4) == Microbatching(1, 32)
     assert Microbatching.of(32, 2, 4) == Microbatching(4, 8)
     assert Microbatching.within(32, 1000, 4) == Microbatching(1, 32)

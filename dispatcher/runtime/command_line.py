@@ -98,7 +98,7 @@ def configure(key: str, out: Path, overrides: tuple[str, ...], imports: tuple[st
     "--from",
     "rewind_to",
     metavar="CHECKPOINT",
-    help="Go back to this checkpoint of NAME, such as step-00000032; later ones are moved to set-aside/.",
+    help="Rewind NAME to this checkpoint, such as step-00000032; later ones are moved to set-aside/.",
 )
 @click.option("--project", help="The folder above the group's.  [default: default]")
 @click.option("--group", help="The folder above the run's.  [default: default]")
@@ -109,7 +109,7 @@ def run(name: str, config: Path, out: Path, overrides: tuple[str, ...], **given:
     if given["restore"] is not None and given["rewind_to"] is not None:
         raise UsageError("--from takes a checkpoint of this run, --restore one of another run: choose one of them")
     if given["rewind_to"] is not None and contract.attempt_dir() is not None:
-        # Every attempt after a preemption would go back again and make no progress.
+        # Every attempt after a preemption would rewind again and make no progress.
         raise UsageError(
             f"--from {given['rewind_to']}: not possible inside an attempt of a dispatcher. Run `dispatcher job run ... "
             "--from` by hand once, then requeue the job"

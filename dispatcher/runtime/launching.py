@@ -62,7 +62,7 @@ def rewind(job: BasicJob[Any], checkpoint: str) -> None:
     """Let the job resume from this checkpoint of its own; UsageError for a job that saves none."""
     rewind_job = getattr(job, "rewind", None)
     if rewind_job is None:
-        raise UsageError(f"{type(job).__qualname__} cannot go back to {checkpoint!r}: it is not a CheckpointedJob")
+        raise UsageError(f"{type(job).__qualname__} cannot rewind to {checkpoint!r}: it is not a CheckpointedJob")
     rewind_job(checkpoint)
 
 

@@ -267,18 +267,18 @@ def test_checking_a_matrix_asks_the_jobs(workspace: Fleet) -> None:
     ]
 
 
-def test_going_back_needs_checkpoints_of_ones_own(workspace: Fleet) -> None:
+def test_a_rewind_needs_checkpoints_of_its_own(workspace: Fleet) -> None:
     (workspace.root / "c.yaml").write_text("job: count/letters\ncount: {text: abc}\n")
     run = ("run", "x", "c.yaml", "out", "--from", "step-00000001")
     done = dispatcher_job(workspace, *run)
     assert done.returncode == 2
-    assert "CountLetters cannot go back to 'step-00000001': it is not a CheckpointedJob" in done.stderr
+    assert "CountLetters cannot rewind to 'step-00000001': it is not a CheckpointedJob" in done.stderr
     done = dispatcher_job(workspace, *run, "--restore", "p/g/base")
     assert done.returncode == 2
     assert "--from takes a checkpoint of this run, --restore one of another run: choose one of them" in done.stderr
 
 
-def test_an_attempt_does_not_go_back(workspace: Fleet) -> None:
+def test_an_attempt_does_not_rewind(workspace: Fleet) -> None:
     """It would do so again after each preemption, and get no further."""
     (workspace.root / "c.yaml").write_text("job: count/letters\ncount: {text: abc}\n")
     command = [sys.executable, "-P", "-m", "dispatcher", "job", "run", "x", "c.yaml", "out", "--from", "step-00000001"]

@@ -1,4 +1,4 @@
-"""When a training saves, what it never saves, and how one goes back to an earlier checkpoint."""
+"""When a training saves, what it never saves, and how it is rewound to an earlier checkpoint."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def test_parameters_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
     assert names(job) == ["step-00000003"]
 
 
-def test_going_back_to_a_checkpoint(tmp_path: Path) -> None:
+def test_rewinding_to_a_checkpoint(tmp_path: Path) -> None:
     words = {"steps": 12, "save_every": 3, "keep": 10, "eval_every": 6, **CONSTANT}
     first = made(tmp_path, **words)
     first()
@@ -275,7 +275,7 @@ def test_going_back_to_a_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("checkpoint", ["best", "step-00000006"])
-def test_going_back_to_the_end_of_a_training_that_is_done(tmp_path: Path, checkpoint: str) -> None:
+def test_rewinding_to_the_end_of_a_training_that_is_done(tmp_path: Path, checkpoint: str) -> None:
     """Its best checkpoint was saved after its last one, and is found again."""
     words = {"steps": 6, "save_every": 3, "keep": 10, **CONSTANT}
     first = made(tmp_path, **words)
@@ -287,7 +287,7 @@ def test_going_back_to_the_end_of_a_training_that_is_done(tmp_path: Path, checkp
     assert again.saved_row() == expected
 
 
-def test_a_shorter_training_that_goes_back_has_a_row_of_its_own(tmp_path: Path) -> None:
+def test_a_shorter_training_that_is_rewound_has_a_row_of_its_own(tmp_path: Path) -> None:
     words = {"save_every": 3, "keep": 10, "eval_every": 3, **CONSTANT}
     made(tmp_path, steps=6, **words)()
     shorter = made(tmp_path, steps=3, **words)
@@ -297,7 +297,7 @@ def test_a_shorter_training_that_goes_back_has_a_row_of_its_own(tmp_path: Path) 
     assert (row["steps"], row["best_step"]) == (3, 3)
 
 
-def test_a_second_run_does_not_go_back_again(tmp_path: Path) -> None:
+def test_a_second_run_does_not_rewind_again(tmp_path: Path) -> None:
     words = {"steps": 6, "save_every": 3, "keep": 10, "eval_every": None, **CONSTANT}
     made(tmp_path, cls=Silent, **words)()
     job = made(tmp_path, cls=Silent, **words)
@@ -328,7 +328,7 @@ def test_a_gradient_of_half_precision_is_finite_when_its_square_is_not(tmp_path:
     assert 1000 < job.measured["grad_norm"] < 1100
 
 
-def test_going_back_holds_when_it_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rewind_holds_when_it_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest is still there, or was the only one that was set aside: what is saved next counts all the same."""
     words = {"steps": 12, "save_every": 3, "keep": 10, "eval_every": None, **CONSTANT}
     made(tmp_path, cls=Silent, **words)()

@@ -18,7 +18,7 @@ A process that dies in between leaves no checkpoint, and the next one removes it
 
 Order. The checkpoints of one series are ordered by (term, attempt, sequence), never by a clock: a run begins the term
 after the newest one that it finds, so a late commit of an older attempt is still older. The file `latest` names the
-latest checkpoint, unless a newer one was committed since; without that file the order alone decides. To go back to an
+latest checkpoint, unless a newer one was committed since; without that file the order alone decides. To rewind to an
 earlier checkpoint, that one is written to `latest`, and then all newer ones are moved to `set-aside/`.
 
 Fence. Right before the commit the attempt's directory is opened and checked: if it contains `superseded`, or the series

@@ -57,7 +57,7 @@ class CheckpointManager:
             ...
             checkpoints.save(state, step, metrics={"loss": loss})
 
-    `save`, `wait`, `close`, `resume`, `restore`, `load`, `register` and `go_back` are collective: all processes of a
+    `save`, `wait`, `close`, `resume`, `restore`, `load`, `register` and `rewind` are collective: all processes of a
     job call them, and process 0 commits. Any process may call the others. `scratch` is the directory in which
     checkpoints for an object store are assembled; several processes must share it. A request to an object store is
     repeated for `patience_s`.
@@ -185,13 +185,13 @@ class CheckpointManager:
         self.wait()
         return self.find(collectives.broadcast_result(lambda: self._series.register(name).name))
 
-    def go_back(self, name: str) -> CheckpointRef:
+    def rewind(self, name: str) -> CheckpointRef:
         """Make a committed checkpoint the latest, and set aside all that were saved after it, even the best one.
 
         They are moved to `set-aside/` (in an object store their manifests are renamed) and are never removed.
         """
         self.wait()
-        for place in collectives.broadcast_result(lambda: self._series.go_back(name)):
+        for place in collectives.broadcast_result(lambda: self._series.rewind(name)):
             _log.info("saved after %s, now in %s", name, place)
         self._parent = name
         return self.find(name)

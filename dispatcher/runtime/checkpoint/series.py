@@ -87,9 +87,9 @@ class Series:
         self._point(ref.name, newest)
         return ref
 
-    def go_back(self, name: str) -> list[str]:
+    def rewind(self, name: str) -> list[str]:
         """Make a checkpoint the latest and set aside all newer ones; returns the new places of those."""
-        # First, so that a process that dies halfway has gone back all the same.
+        # First, so that a process that dies halfway has rewound all the same.
         ref = self.register(name)
         newer = [each for each in reversed(self.checkpoints()) if each.order > ref.order]
         places = [self.storage.set_aside(each.name, SET_ASIDE) for each in newer]

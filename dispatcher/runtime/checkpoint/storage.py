@@ -15,7 +15,7 @@ from dispatcher.runtime.checkpoint.manifest import Manifest
 
 SCRATCH: Final = "ckpt.tmp"
 LATEST: Final = "latest"
-# Where checkpoints are moved that are not resumed from: damaged ones, and those newer than one gone back to.
+# Where checkpoints are moved that are not resumed from: damaged ones, and those that a rewind left behind.
 DAMAGED: Final = "damaged"
 SET_ASIDE: Final = "set-aside"
 # The suffix of a checkpoint that is being replaced, until the new one has its name.

@@ -68,7 +68,7 @@ class CheckpointedJob(BasicJob[C], Generic[C]):
                 # Inside `watch`: a save in progress is committed before a signal ends the process.
                 with self._committed():
                     if self._rewind_to is not None:
-                        self._manager(self.path_of(self._rewind_to))[0].go_back(self._rewind_to)
+                        self._manager(self.path_of(self._rewind_to))[0].rewind(self._rewind_to)
                         if self.main_process():
                             # The row belongs to the later steps, and with one the job may count as done.
                             self.spec.result_path(RESULT).unlink(missing_ok=True)

@@ -183,12 +183,12 @@ def test_damage_is_set_aside(server, bucket, open_manager, state, same, caplog, 
         assert [each.step for each in checkpoints.checkpoints()] == [1]
 
 
-def test_who_goes_back_sets_aside_what_came_after(server, bucket, open_manager, state, same):
+def test_a_rewind_sets_aside_what_was_saved_later(server, bucket, open_manager, state, same):
     with open_manager(retention=Retention(last=9)) as checkpoints:
         for step in (1, 2, 3):
             checkpoints.save(state(step), step)
         checkpoints.save(state(3), 3, name="best", resumable=False)
-        assert checkpoints.go_back("step-00000001").step == 1
+        assert checkpoints.rewind("step-00000001").step == 1
         assert {f"lab/run/{name}/manifest.set-aside.json" for name in ("step-00000002", "step-00000003", "best")} <= {
             *keys(server, bucket)
         }

@@ -13,7 +13,7 @@ from typing import Any
 from dispatcher.matrix import write_manifest
 
 LANGUAGES = ("czech", "greek", "hindi", "russian", "turkish", "vietnamese")
-# Adapters start from nothing and want larger steps than weights that are already good.
+# Adapters start from zero and need larger steps than pretrained weights.
 LEARNING_RATES = {
     "A": {"fft": 3e-3, "lora": 1e-2},
     "B": {"fft": 1e-3, "lora": 2e-2},
@@ -43,7 +43,7 @@ def entries() -> list[dict[str, Any]]:
 
 
 def fine_tune(method: str, lang: str, config_id: str, seed: int) -> dict[str, Any]:
-    """One fine-tune of the pretrained model; its files stand below the workspace's runs/."""
+    """One fine-tune of the pretrained model; its files are below the workspace's runs/."""
     job_id = f"{method}_{lang}_cfg{config_id}_s{seed}_main"
     return {
         "job_id": job_id,

@@ -61,7 +61,7 @@ def check() -> None:
 @program.command("list")
 @import_option
 def list_jobs(imports: tuple[str, ...]) -> None:
-    """List the keys of all jobs with the first line of their descriptions."""
+    """List all jobs with the first line of their descriptions."""
     import_jobs(launching.workspace_root(), imports)
     keys = job_keys()
     width = max(map(len, keys))
@@ -76,7 +76,10 @@ def list_jobs(imports: tuple[str, ...]) -> None:
 @import_option
 @click.option("--force", is_flag=True, help="Replace OUT.yaml if it exists.")
 def configure(key: str, out: Path, overrides: tuple[str, ...], imports: tuple[str, ...], force: bool) -> None:
-    """Write the configuration of the job KEY: defaults, overrides, and `...` where a value is required."""
+    """Write the configuration of the job KEY to OUT.yaml.
+
+    It has the defaults, the overrides, and `...` where a value is required.
+    """
     import_jobs(launching.workspace_root(), imports)
     cls = find_job(key)
     if out.exists() and not force:
@@ -105,7 +108,7 @@ def configure(key: str, out: Path, overrides: tuple[str, ...], imports: tuple[st
 @click.option("--checkpoints", metavar="URL", help="Where checkpoints are kept.  [default: OUT/checkpoints]")
 @import_option
 def run(name: str, config: Path, out: Path, overrides: tuple[str, ...], **given: Any) -> int:
-    """Run the job that CONFIG.yaml describes as NAME, with its files below OUT."""
+    """Run the job in CONFIG.yaml as NAME, with its files below OUT."""
     if given["restore"] is not None and given["rewind_to"] is not None:
         raise UsageError("--from takes a checkpoint of this run, --restore one of another run: choose one of them")
     if given["rewind_to"] is not None and contract.attempt_dir() is not None:

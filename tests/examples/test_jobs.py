@@ -37,7 +37,7 @@ SMALL = {
 }
 BASE = "names/pretrain/base/best"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "names"
-# In a process of its own: it is told to leave in its third step.
+# In a process of its own: it is preempted in its third step.
 CUT = """
 import json, os, signal, sys
 from pathlib import Path

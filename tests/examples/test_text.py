@@ -62,5 +62,5 @@ def test_spellings_that_differ_only_in_case_or_composition_stay_together():
 
 
 def test_the_split_is_the_same_in_every_version():
-    # Weights pretrained yesterday must not have seen what is held out today.
+    # Weights pretrained yesterday must not have seen what is in the test set today.
     assert [name for name in ("Guam", "Malta", "Brunei", "Kenya", "Nepal") if text.is_test(name)] == ["Brunei"]

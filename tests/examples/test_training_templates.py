@@ -39,7 +39,7 @@ def run(method, **params):
 
 @pytest.fixture(autouse=True)
 def by_hand(tmp_path, monkeypatch):
-    """As run by hand in an empty workspace, even if the tests themselves are somebody's job."""
+    """As run by hand in an empty workspace, even if the tests themselves run in an attempt."""
     monkeypatch.delenv(contract.ATTEMPT_DIR, raising=False)
     monkeypatch.chdir(tmp_path)
 

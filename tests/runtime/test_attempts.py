@@ -1,4 +1,4 @@
-"""Attempts of a trainer in processes of their own, which are told to leave or outlive their time at every moment."""
+"""Attempts of a trainer in processes of their own, preempted or superseded at every moment."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def moments(tmp_path: Path, jax_cache: Path) -> Moments:
 
 
 def same_as_undisturbed(root: Path, last: Attempt, cache: Path, **training: Any) -> None:
-    """The checkpoints and the metrics of `last` are those of a training that nobody disturbed."""
+    """The checkpoints and the metrics of `last` are those of an uninterrupted training."""
     undisturbed = Attempt(root / "undisturbed", cache, 1, tiny_entry(**training))
     assert undisturbed.end() == 0
     expected, found = (

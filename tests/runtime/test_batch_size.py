@@ -173,7 +173,7 @@ from tiny_training import Tiny, made
 
 class Wide(Tiny):
     def train_source(self):
-        # To be seen by whoever reads what a probe says: nobody.
+        # Must not be mistaken for the probe's answer.
         print("noise")
         return TokenWindows(np.arange(60_000), 512, seed=self.training.seed)
 

@@ -29,7 +29,7 @@ CONSTANT = {"optimization.schedule": "constant", "optimization.warmup": 0.0, "ev
 
 
 def by_hand(job: Any, parts: int) -> tuple[Model, float]:
-    """The same training as one writes it with Flax alone: the model, and the loss on what is held out."""
+    """The same training as one writes it with Flax alone: the model, and the evaluation loss."""
     model = Model(job.model_config, rngs=nnx.Rngs(job.training.seed))
     optimizer = nnx.Optimizer(model, job.optimizer(), wrt=nnx.Param)
 

@@ -31,7 +31,7 @@ class Counting:
 
 @job("tests/asks")
 class Asks(CheckpointedJob[Counting]):
-    """Saves only when it is told to leave."""
+    """Saves only when it is preempted."""
 
     @classmethod
     def config(cls):

@@ -138,7 +138,7 @@ def test_runs_follow_one_another(tmp_path, attempt, state):
         if become:
             attempt(become[1], become[0])
         with CheckpointManager(tmp_path / "run") as checkpoints:
-            # Going back to a smaller step is a wish as well.
+            # A smaller step is allowed, too.
             checkpoints.save(state(9 - step), 9 - step)
             checkpoints.wait()
             assert checkpoints.latest().step == 9 - step

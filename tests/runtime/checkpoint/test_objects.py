@@ -409,7 +409,7 @@ def test_no_secret_is_written_down(open_manager, server, bucket, state, caplog, 
 @pytest.mark.demo
 @pytest.mark.slow
 def test_two_processes_of_a_job_save_to_a_bucket(server, bucket, tmp_path: Path, jax_cache):
-    """By hand: nobody has given them a directory for what is on its way."""
+    """By hand, without a shared scratch directory."""
     (tmp_path / "c.yaml").write_text(dump({"job": "tests/tiny", **config(steps=4, eval_every=None)}))
     words = ["run", "tiny", "c.yaml", "out", "--import", str(TESTS / "tiny_training.py")]
     command = [sys.executable, "-P", "-m", "dispatcher.runtime", *words, "--checkpoints", f"s3://{bucket}/lab"]

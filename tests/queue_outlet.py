@@ -127,6 +127,7 @@ class QueueOutlet:
         self._pod = context.pod
         self.capacity = Submissions(LIMIT)
         self._watched: set[Key] = set()
+        self._orphans: set[Key] = set()
         self._ended: dict[Key, Report] = {}
         # Delivered and not known to be in the queue; what the queue knows, by name: id, state, host, pid.
         self._unsent: dict[Key, Bundle] = {}
@@ -193,8 +194,14 @@ class QueueOutlet:
         return dict.fromkeys(attempts, Slot())
 
     def recover(self, orphans: Sequence[Orphan]) -> Mapping[Key, Report]:
+        keys = {orphan.key for orphan in orphans}
+        for key in self._orphans - keys:
+            self._watched.discard(key)
+            self._ended.pop(key, None)
+            self._unwanted.pop(key, None)
+        self._orphans = keys
         for orphan in orphans:
-            if orphan.key not in self._watched and orphan.key not in self._ended:
+            if orphan.key not in self._ended:
                 self._watched.add(orphan.key)
             if orphan.is_unwanted:
                 self._unwanted[orphan.key] = False

@@ -100,7 +100,7 @@ def _follow(workspace: Workspace, file: BinaryIO, out: BinaryIO, job: str, numbe
 
 def _has_ended(workspace: Workspace, job: str, number: int) -> bool:
     from dispatcher.run_state import liveness
-    from dispatcher.run_state.states import IN_FLIGHT
+    from dispatcher.run_state.states import IN_FLIGHT, State
 
     paths = workspace.layout.attempt(job, number)
     if os.path.exists(paths.exit):
@@ -109,8 +109,8 @@ def _has_ended(workspace: Workspace, job: str, number: int) -> bool:
     record = workspace.store.records.get(job)
     if record is None or record.attempt != number or record.state not in IN_FLIGHT:
         return True
-    # Killed, and not recorded yet.
-    return os.path.exists(paths.alive) and liveness.is_held(paths.alive) is False
+    # Killed, and not recorded yet. One that was only submitted holds no lock before it begins.
+    return record.state is State.RUNNING and os.path.exists(paths.alive) and liveness.is_held(paths.alive) is False
 
 
 def _tail_start(file: BinaryIO, lines: int) -> int:

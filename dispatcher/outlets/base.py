@@ -207,7 +207,10 @@ class Outlet(Protocol):
         """
 
     def poll(self, keys: Sequence[Key]) -> Mapping[Key, Report]:
-        """What is known by now of attempts that were submitted or adopted; the same end until `forget`."""
+        """What is known by now of attempts that were submitted or adopted; the same end until `forget`.
+
+        Called in every pass of the loop, also without keys: what child processes have answered is taken in here.
+        """
 
     def cancel(self, keys: Sequence[Key], *, reason: str = "", force: bool = False) -> None:
         """Stop these attempts: TERM, and KILL after the grace period; `force` kills at once.
@@ -225,12 +228,14 @@ class Outlet(Protocol):
     def adopt(self, attempts: Mapping[Key, Placement]) -> Mapping[Key, Slot]:
         """Watch attempts that an earlier dispatcher of this pod's name had claimed, and take their slots.
 
-        Those that this outlet cannot watch from here are left out: they are recovered like other pods'.
+        Those that this outlet cannot watch from here are left out: they are recovered like other pods'. `--dry-run`
+        calls it too, so it does not change anything but what this object watches.
         """
 
     def recover(self, orphans: Sequence[Orphan]) -> Mapping[Key, Report]:
-        """What is known by now of attempts of dead dispatchers; called at every poll interval while they are in flight.
+        """What is known by now of attempts of dead dispatchers; called at every poll interval with all that there are.
 
+        One that is no longer named was recorded by another pod or has a dispatcher again: it is not watched any more.
         Stops those that are unwanted, and what a job has left behind. One that counts as lost is superseded first.
         """
 

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from dispatcher import contract
+from dispatcher.base import files
 from dispatcher.config import Config
 from dispatcher.outlets.base import Ended, Unknown
 from dispatcher.workspace import AttemptPaths
@@ -49,7 +50,12 @@ def read_exit(directory: Path) -> Ended | Unknown:
     path = directory / contract.EXIT_FILE
     try:
         # Without O_NONBLOCK, opening a named pipe in its place would block.
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        except FileNotFoundError:
+            # Written on another host, it may be missing here until the names are fetched.
+            files.refresh_names(directory)
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 # It stays so, however often one looks.

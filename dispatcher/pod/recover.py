@@ -41,7 +41,7 @@ class Recovery:
     def look(self, running: Iterable[tuple[str, Record]]) -> list[Found]:
         """Those of these attempts in flight, none this dispatcher's own, whose end is to be recorded."""
         found: list[Found] = []
-        orphans: dict[str, list[Orphan]] = {}
+        orphans: dict[str, list[Orphan]] = {name: [] for name in self._outlets}
         alive: dict[str, bool] = {}
         # Asked at every look, so that a restart of the file server is noticed before a free lock is believed.
         self._observer.free_locks_prove_nothing()
@@ -59,7 +59,8 @@ class Recovery:
             if record.desired is not None and presence(record) is not Presence.HERE:
                 found.append(Found(key, Ended(None)))
         for name, group in orphans.items():
-            # Attempts of an outlet that this pod does not have are left to pods that have it.
+            # Attempts of an outlet that this pod does not have are left to pods that have it. Those that it has are
+            # also told when there are no orphans left to watch.
             if name in self._outlets:
                 reports = self._outlets[name].recover(group)
                 found += [Found(key, one.status) for key, one in reports.items() if isinstance(one.status, Ended)]

@@ -6,9 +6,21 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from dispatcher.base.messages import first_names
-from dispatcher.outlets.base import Ended, Key, Outlet, Placement, Report, Running, Slot, Unknown
+from dispatcher.outlets.base import (
+    CANNOT_START,
+    Ended,
+    Key,
+    Outlet,
+    Placement,
+    Report,
+    Running,
+    Slot,
+    Status,
+    Unknown,
+)
 from dispatcher.outlets.kinds import DEFAULT
 from dispatcher.pod import outcome
+from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.liveness import SlotInfo
 from dispatcher.run_state.states import Record
 from dispatcher.workspace import AttemptPaths, Layout
@@ -25,8 +37,9 @@ class RunningAttempt:
         self.placement: Placement | None = None
         self.has_begun = False
         self.ended: Ended | None = None
-        # Why its outlet cannot tell how it is; empty when it can.
+        # Why its outlet cannot tell how it is, empty when it can; and since when, as a journal time.
         self.unknown = ""
+        self.unknown_since = ""
         # Whether it was asked to stop or killed.
         self.is_stopping = False
         self.released = False
@@ -45,11 +58,19 @@ class RunningAttempt:
         """What its outlet knows by now."""
         if report.placement is not None:
             self.placement = report.placement
-        self.unknown = report.status.why if isinstance(report.status, Unknown) else ""
+        self._note_unknown(report.status)
         self.has_begun |= isinstance(report.status, Running)
-        self.has_begun |= self.placement is not None and self.placement.host is not None
         if isinstance(report.status, Ended):
+            # Short attempts end between two polls. The host alone proves nothing: ssh knows it before a start.
+            has_run = report.status.exit_reason != CANNOT_START
+            self.has_begun |= has_run and self.placement is not None and self.placement.host is not None
             self.ended = outcome.judge(report.status, self.paths)
+
+    def _note_unknown(self, status: Status) -> None:
+        why = (status.why or "no reason given") if isinstance(status, Unknown) else ""
+        if why and not self.unknown:
+            self.unknown_since = now_text(time.time())
+        self.unknown = why
 
 
 class RunningAttempts:
@@ -85,13 +106,19 @@ class RunningAttempts:
         return found
 
     def collect(self) -> list[RunningAttempt]:
-        """Those that have ended and are not recorded yet."""
-        self.poll(attempt for attempt in self if attempt.ended is None)
+        """Those that have ended and are not recorded yet.
+
+        Every outlet is polled: one that has none of these may wait for a program that it runs for orphans.
+        """
+        self._poll({**dict.fromkeys(self._outlets, ()), **_by_outlet(one for one in self if one.ended is None)})
         return [attempt for attempt in self if attempt.ended is not None]
 
     def poll(self, attempts: Iterable[RunningAttempt]) -> None:
         """Take in what the outlets know by now of these attempts: one query for each outlet."""
-        for name, keys in _by_outlet(attempts):
+        self._poll(_by_outlet(attempts))
+
+    def _poll(self, by_outlet: Mapping[str, Sequence[Key]]) -> None:
+        for name, keys in by_outlet.items():
             for key, report in self._outlets[name].poll(keys).items():
                 self.by_job[key.job_id].take_in(report)
 
@@ -99,9 +126,9 @@ class RunningAttempts:
         """Forget attempts whose ends are recorded; one without an exit status is superseded wherever it may live."""
         for attempt in attempts:
             del self.by_job[attempt.key.job_id]
-        for name, keys in _by_outlet(attempt for attempt in attempts if not attempt.paths.exit.exists()):
+        for name, keys in _by_outlet(one for one in attempts if not one.paths.exit.exists()).items():
             self._outlets[name].fence(keys)
-        for name, keys in _by_outlet(attempts):
+        for name, keys in _by_outlet(attempts).items():
             self._outlets[name].forget(keys)
 
     def stop(self, attempts: Iterable[RunningAttempt], reason: str = "") -> None:
@@ -109,7 +136,7 @@ class RunningAttempts:
         asked = [attempt for attempt in attempts if not attempt.is_stopping and attempt.ended is None]
         for attempt in asked:
             attempt.is_stopping = True
-        for name, keys in _by_outlet(asked):
+        for name, keys in _by_outlet(asked).items():
             self._outlets[name].cancel(keys, reason=reason)
 
     def kill(self, attempt: RunningAttempt) -> None:
@@ -130,11 +157,15 @@ class RunningAttempts:
 
     def notes(self) -> list[str]:
         """Which attempts are in a state that their outlets cannot tell, and why: one line for each reason."""
-        unknown: dict[tuple[str, str], list[str]] = {}
+        unknown: dict[tuple[str, str], list[RunningAttempt]] = {}
         for attempt in self:
             if attempt.unknown:
-                unknown.setdefault((attempt.outlet, attempt.unknown), []).append(attempt.key.job_id)
-        return [f"outlet {name}: {first_names(jobs)} unknown: {why}" for (name, why), jobs in unknown.items()]
+                unknown.setdefault((attempt.outlet, attempt.unknown), []).append(attempt)
+        return [
+            f"outlet {name}: {first_names([one.key.job_id for one in ones])} unknown: {why} "
+            f"(since {min(one.unknown_since for one in ones)})"
+            for (name, why), ones in unknown.items()
+        ]
 
     def wait_fds(self) -> list[int]:
         """Descriptors that become readable when `collect` has news."""
@@ -155,8 +186,8 @@ def placement_of(record: Record) -> Placement:
     return Placement(handle=record.handle, host=record.host, pid=record.pid, gpus=record.gpu_indices)
 
 
-def _by_outlet(attempts: Iterable[RunningAttempt]) -> list[tuple[str, list[Key]]]:
+def _by_outlet(attempts: Iterable[RunningAttempt]) -> dict[str, list[Key]]:
     keys: dict[str, list[Key]] = {}
     for attempt in attempts:
         keys.setdefault(attempt.outlet, []).append(attempt.key)
-    return list(keys.items())
+    return keys

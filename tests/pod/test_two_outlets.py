@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,26 @@ from pathlib import Path
 import pytest
 import queue_outlet
 from fleet import COMMAND, MAIN, PATIENCE_S, Dispatcher, Fleet, shell, wait_until
+from queue_outlet import QueueOutlet
 
 from dispatcher.base.host import host_name
+from dispatcher.config import load_config
+from dispatcher.outlets.base import (
+    CANNOT_START,
+    Ended,
+    Key,
+    Orphan,
+    Pending,
+    Placement,
+    Report,
+    Slot,
+    Unknown,
+)
+from dispatcher.outlets.context import PodContext
+from dispatcher.pod.recover import Recovery
+from dispatcher.pod.running_attempts import RunningAttempts
 from dispatcher.run_state.liveness import read_pod
+from dispatcher.run_state.observer import Observer
 
 TESTS = Path(queue_outlet.__file__).parent
 WITH_QUEUE = (
@@ -38,7 +56,8 @@ def begun(fleet: Fleet) -> int:
 
 def noted(fleet: Fleet) -> bool:
     info = read_pod(fleet.layout, "pod")
-    return info is not None and any("outlet queue: there unknown: q" in note for note in info.notes)
+    pattern = r"outlet queue: there unknown: q(submit|stat) has failed \(since 20\S+Z\)"
+    return info is not None and any(re.fullmatch(pattern, note) for note in info.notes)
 
 
 def start(fleet: Fleet, pod: str = "pod", *words: str) -> Dispatcher:
@@ -141,6 +160,94 @@ def test_only_a_pod_with_the_outlet_recovers_an_attempt(fleet: Fleet, queue: Pat
     assert (record.pod, record.attempt) == ("first", 1)
     third.says("of pod first, which is gone")
     assert without.is_running()
+
+
+def queue_of_another_pod(fleet: Fleet) -> tuple[QueueOutlet, Observer, Orphan]:
+    """The queue of a pod without attempts, and an attempt of a dead pod there."""
+    config = load_config(fleet.layout)
+    observer = Observer(fleet.layout, config.lost_after_s, lambda: True)
+    outlet = QueueOutlet(PodContext(pod="other", config=config, observer=observer, log=print))
+    return outlet, observer, Orphan(key=Key("there", 1), pod="dead", placement=Placement())
+
+
+def test_what_an_outlet_asks_for_orphans_is_taken_in_at_once(fleet: Fleet, queue: Path) -> None:
+    """Its descriptor would stay readable, and the loop would not rest."""
+    outlet, _, orphan = queue_of_another_pod(fleet)
+    attempts = RunningAttempts(fleet.layout, {"queue": outlet})
+    outlet.recover([orphan])
+    assert attempts.wait_fds(), "it asks its queue"
+    wait_until(lambda: not attempts.collect() and not attempts.wait_fds(), "the answer is taken in")
+    outlet.close()
+
+
+def test_an_outlet_is_told_when_orphans_need_it_no_longer(fleet: Fleet, queue: Path) -> None:
+    """Another pod has recorded the end: it would ask its queue for ever."""
+    outlet, observer, orphan = queue_of_another_pod(fleet)
+    outlet.recover([orphan])
+    assert Recovery(fleet.layout, "other", {"queue": outlet}, observer).look([]) == []
+    wait_until(lambda: not outlet.poll([]) and not outlet.wait_fds(), "the last answer is taken in")
+    assert outlet.due_in_s() is None
+    outlet.close()
+
+
+def test_a_host_that_is_known_before_the_start_is_not_a_start(fleet: Fleet) -> None:
+    """Over ssh the host is chosen first, and the start takes its time or fails."""
+    attempt = RunningAttempts(fleet.layout, {}).add(Key("there", 1), "ssh", Slot())
+    placement = Placement(host="far")
+    for status in (Pending(), Unknown("no answer"), Ended(None, CANNOT_START, blames_host=True)):
+        attempt.take_in(Report(status, placement))
+        assert not attempt.has_begun
+    attempt.take_in(Report(Ended(0), placement))
+    assert attempt.has_begun, "it has ended between two polls"
+
+
+def test_the_log_of_what_is_submitted_is_followed_until_it_ends(fleet: Fleet, queue: Path) -> None:
+    (queue / "hold").touch()
+    fleet.write_manifest([shell("there", "echo said", outlet="queue")])
+    pod = start(fleet, "pod", "--until-empty")
+    fleet.wait_for("there", "submitted")
+    words = [*COMMAND, "logs", "-f", "there"]
+    with subprocess.Popen(
+        words, cwd=fleet.root, env=fleet.environment(), stdout=subprocess.PIPE, text=True
+    ) as follower:
+        with pytest.raises(subprocess.TimeoutExpired):
+            follower.wait(3)
+        (queue / "hold").unlink()
+        assert follower.communicate(timeout=PATIENCE_S)[0] == "said\n"
+    assert pod.end() == 0
+
+
+@pytest.mark.parametrize(("command", "state"), [("requeue", "queued"), ("hold", "held"), ("cancel", "abandoned")])
+def test_what_people_ask_of_an_attempt_that_cannot_be_told(fleet: Fleet, queue: Path, command: str, state: str) -> None:
+    """It is carried out when the queue answers again, also by a dispatcher that was restarted meanwhile."""
+    fleet.write_manifest([shell("there", GATED, outlet="queue")])
+    first = start(fleet)
+    fleet.wait_for("there", "running")
+    wait_until(lambda: begun(fleet) == 1, "it has begun")
+    (queue / "away").touch()
+    wait_until(lambda: noted(fleet), "the pod's file tells that the queue does not answer")
+    fleet.run(command, "there")
+    wait_until(lambda: fleet.record("there").desired == state, "it is recorded")
+    first.kill()
+    second = start(fleet, "pod", "--until-empty")
+    second.says("found there (attempt 1) again")
+    assert (fleet.record("there").state, fleet.record("there").attempt) == ("running", 1)
+    (fleet.root / "go").touch() if command == "requeue" else None
+    (queue / "away").unlink()
+    wait_until(lambda: "stopped" in fleet.events("there"), "the attempt is stopped")
+    assert second.end() == 0
+    assert fleet.record("there").state == ("done" if command == "requeue" else state)
+
+
+def test_a_pending_submission_goes_back_as_if_it_had_not_been(fleet: Fleet, queue: Path) -> None:
+    (queue / "hold").touch()
+    fleet.write_manifest([shell("there", GATED, outlet="queue")])
+    pod = start(fleet, "pod", "--on-exit", "stop")
+    fleet.wait_for("there", "submitted")
+    wait_until(lambda: fleet.record("there").handle == "1", "the handle is recorded")
+    assert pod.stop() == 0
+    record = fleet.record("there")
+    assert (record.state, record.reason, record.requeues, record.retry_at) == ("queued", "preempted", 0, None)
 
 
 def test_a_person_cancels_what_is_pending(fleet: Fleet, queue: Path) -> None:

@@ -118,6 +118,7 @@ class LocalOutlet:
         return slots
 
     def recover(self, orphans: Sequence[Orphan]) -> Mapping[Key, Report]:
+        self._recovery.keep({orphan.key for orphan in orphans})
         return {orphan.key: Report(self._recovery.recover(orphan), orphan.placement) for orphan in orphans}
 
     def inspect(self, orphans: Sequence[Orphan]) -> Mapping[Key, Status]:

@@ -8,6 +8,8 @@ must have been still for `lost_after`. An attempt that may still live is marked 
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from dispatcher.base import files, host
 from dispatcher.config import Config
 from dispatcher.outlets.base import Ended, Key, Orphan, Running, Slot, Status, Unknown
@@ -40,6 +42,11 @@ class LocalRecovery:
         self._superseded: set[Key] = set()
         # What dead dispatchers have left running on this host.
         self._trees: dict[Key, Tree] = {}
+
+    def keep(self, keys: Set[Key]) -> None:
+        """Stop watching all attempts but these."""
+        for key in self._trees.keys() - keys:
+            self._trees.pop(key).close()
 
     def recover(self, orphan: Orphan) -> Status:
         """How it is by now. Unknown: it may still live, or it was superseded and its wrapper may not have noticed."""

@@ -21,10 +21,10 @@ PARAMS = {
     # A path below the checkpoints of `output_dir`.
     "base": "names/pretrain/pretrain/best",
     "steps": 200,
-    "batch_rows": 8,
+    "batch_size": 8,
     "learning_rate": 3e-3,
     "dropout": 0.1,
-    # Labels, not read below: with them a rendered script says which run it is.
+    # Labels, not read below: they identify the run in a rendered script.
     "config_id": "",
     "run_kind": "main",
 }
@@ -40,7 +40,7 @@ def main(params: Mapping[str, Any]) -> Mapping[str, float | str]:
 def config(params: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "names": {"lang": params["lang"]},
-        "training": {"steps": params["steps"], "batch_size": params["batch_rows"], "seed": params["seed"]},
+        "training": {"steps": params["steps"], "batch_size": params["batch_size"], "seed": params["seed"]},
         "optimization": {"optimizer": "adamw", "lr": params["learning_rate"]},
         "model": {"dropout": params["dropout"]},
     }

@@ -1,4 +1,4 @@
-"""LoRA: train low-rank adapters beside the pretrained weights on one language; the weights themselves stay."""
+"""LoRA: train low-rank adapters of the pretrained model, whose weights are frozen, on one language."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ PARAMS = {
     "base": "names/pretrain/pretrain/best",
     "rank": 8,
     "steps": 200,
-    "batch_rows": 8,
+    "batch_size": 8,
     "learning_rate": 1e-2,
     "dropout": 0.1,
-    # Labels, not read below: with them a rendered script says which run it is.
+    # Labels, not read below: they identify the run in a rendered script.
     "config_id": "",
     "run_kind": "main",
 }
@@ -41,7 +41,7 @@ def main(params: Mapping[str, Any]) -> Mapping[str, float | str]:
 def config(params: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "names": {"lang": params["lang"]},
-        "training": {"steps": params["steps"], "batch_size": params["batch_rows"], "seed": params["seed"]},
+        "training": {"steps": params["steps"], "batch_size": params["batch_size"], "seed": params["seed"]},
         "optimization": {"optimizer": "adamw", "lr": params["learning_rate"]},
         "model": {"dropout": params["dropout"]},
         "adapters": {"rank": params["rank"]},

@@ -18,10 +18,10 @@ PARAMS = {
     "example": "examples/names",
     "seed": 0,
     "steps": 600,
-    "batch_rows": 16,
+    "batch_size": 16,
     "learning_rate": 2e-2,
     "dropout": 0.05,
-    # Labels, not read below: with them a rendered script says which run it is.
+    # Labels, not read below: they identify the run in a rendered script.
     "lang": "all",
     "config_id": "",
     "run_kind": "main",
@@ -37,7 +37,7 @@ def main(params: Mapping[str, Any]) -> Mapping[str, float | str]:
 
 def config(params: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "training": {"steps": params["steps"], "batch_size": params["batch_rows"], "seed": params["seed"]},
+        "training": {"steps": params["steps"], "batch_size": params["batch_size"], "seed": params["seed"]},
         "optimization": {"optimizer": "muon", "lr": params["learning_rate"]},
         "model": {"num_layers": 1, "d_model": 128, "d_ff": 352, "max_seq_len": 64, "dropout": params["dropout"]},
     }

@@ -135,13 +135,13 @@ class Preemption:
             if number == signal.SIGTERM:
                 now_s = time.monotonic()
                 if last_term_s is not None and now_s - last_term_s > REPEAT_S:
-                    self._say("second SIGTERM: exiting at once, without saving")
+                    self._report("second SIGTERM: exiting at once, without saving")
                     self._exit_process(contract.EXIT_PREEMPTED)
                 last_term_s = now_s if last_term_s is None else last_term_s
             if not self._requested.is_set():
                 name = signal.Signals(number).name
                 what = "finishing the step, saving, exiting" if self._deferring else "nothing to save, exiting"
-                self._say(f"{name}: {what} within {self._timeout_s:g} s")
+                self._report(f"{name}: {what} within {self._timeout_s:g} s")
                 self._requested.set()
                 # It also bounds what runs after the block, so __exit__ does not cancel it.
                 deadline = threading.Timer(self._timeout_s, self._give_up)
@@ -149,10 +149,10 @@ class Preemption:
                 deadline.start()
 
     def _give_up(self) -> None:
-        self._say(f"not saved within {self._timeout_s:g} s: exiting; the last committed checkpoint counts")
+        self._report(f"not saved within {self._timeout_s:g} s: exiting; the last committed checkpoint counts")
         self._exit_process(contract.EXIT_PREEMPTED)
 
-    def _say(self, what: str) -> None:
+    def _report(self, what: str) -> None:
         # Not through logging, whose locks the main thread may hold.
         with contextlib.suppress(OSError):
             os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, f"preempted: {what}\n".encode())

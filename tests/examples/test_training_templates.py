@@ -21,7 +21,7 @@ TEMPLATES = ROOT / "templates"
 # By hand a template runs in the checkout; these tests run it elsewhere.
 EXAMPLE = str(ROOT / "examples" / "names")
 METHODS = ("pretrain", "fft", "lora")
-FEW_STEPS = {"steps": 3, "batch_rows": 2}
+FEW_STEPS = {"steps": 3, "batch_size": 2}
 
 
 def template(method):

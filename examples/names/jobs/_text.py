@@ -1,4 +1,4 @@
-"""Text of the demo: what CLDR calls languages, territories, scripts and currencies, in each language itself.
+"""The demo's text: what CLDR calls languages, territories, scripts and currencies, in each language itself.
 
 The text comes with Babel, so that a demo on real text in many scripts needs no download. A hash of the name decides
 whether it is in the training set or in the test set: the split is the same in every process and for every language, and

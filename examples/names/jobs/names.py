@@ -1,4 +1,4 @@
-"""The demo's jobs: pretraining on all languages, then fine-tuning on one, of all weights or of adapters beside them."""
+"""The demo's jobs: pretraining on all languages, then fine-tuning on one, of all weights or of low-rank adapters."""
 
 from __future__ import annotations
 

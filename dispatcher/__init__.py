@@ -61,26 +61,29 @@ examples/names/ is a project of its own that uses the package from outside; scri
 To make a change, begin here. The docstring at the top of the file or package says what else belongs to it; `tests/`
 mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes, with their tests.
 
-    an outlet                       a package in outlets/ with a class like outlets/base.py: Outlet, and a line in
+    an outlet                       a package in outlets/ with an Outlet, its Capacity and its OutletOffer; a line in
                                     outlets/kinds.py: OUTLET_KINDS; its options: outlets/context.py, pod/options.py and
-                                    cli/main.py; nothing else in pod/ changes
-    a state of a job                run_state/states.py: State and TRANSITIONS; why such jobs wait: pod/waiting.py; if
-                                    people may request it: run_state/edits.py, report/changes.py and cli/change.py
+                                    cli/main.py: _options; the loop does not change. What a job asks for: Request, below
+    a state of a job                run_state/states.py: State and TRANSITIONS; its docstring lists the other places
+                                    (events, edits, reasons, colours, commands, API)
     a field of a record             run_state/states.py: Record, and run_state/change.py: Change
-    a field of a manifest's entry   matrix/entry.py: READERS, Entry and SCHEDULING; what an attempt asks of an outlet:
-                                    outlets/base.py: Request, and pod/offers.py: request_of
+    a field of a manifest's entry   matrix/entry.py: READERS and Entry; SCHEDULING only if it does not change what a job
+                                    computes; if a method may set it too: config.py: Method and _METHOD_KEYS; hardware:
+                                    outlets/base.py: Request, pod/offers.py: request_of, and each outlet's offer
     an event of the journal         run_state/events.py: Event; what it does: run_state/fold.py
     a setting of dispatcher.yaml    config.py: Config and _SETTINGS; of a method: Method and _METHOD_KEYS
-    a lock kind                     config.py: LOCK_KINDS, and run_state/lock.py: ClaimsLock, whose page lists the rest
-    a reason why a job waits        pod/claim.py: ClaimQueue passes the job over, and pod/waiting.py says why; what a
-                                    pod takes: pod/offers.py serves both; what an outlet takes: its offer
+    a lock kind                     config.py: LockKind; the docstring of run_state/lock.py lists the other places
+    a reason why a job waits        pod/claim.py: ClaimQueue passes the job over (a time: _due), and pod/waiting.py:
+                                    _own_reason says why; its docstring lists the rest. What never changes while a pod
+                                    runs: pod/offers.py: Offer.excludes, for both; what an outlet takes: its offer
     a column of `status`            report/overview.py: job_row (JSON, CSV), shown_job and the columns of the tables
     a notice of `status`            report/overview.py: notices
     a notification (mail, chat)     a module in pod/, called at the end of pod/reconciler.py: _transact with `tx.lines`,
-                                    the events that this pod has just written; it must not block, and sends at most once
+                                    every end of an attempt that this pod has recorded; it must not block, and sends at
+                                    most once
     a sweep keyword                 matrix/sweep.py: _SWEEP_KEYS and _sweep; a distribution of draws: matrix/draw.py
-    a job class                     a module in runtime/jobs/, and its key in runtime/registry.py: _SHIPPED; a lab's own
-                                    class: jobs/ of its workspace, with @job
+    a job class                     a class with @job in a module of runtime/jobs/, and its key and module in
+                                    runtime/registry.py: _SHIPPED; a lab's own class: jobs/ of its workspace
     a check of `doctor`             a function in doctor/host_checks.py or workspace_checks.py, and its line in
                                     doctor/checks.py: CHECKS; with two hosts: doctor/two_hosts.py: PROOFS
     a command                       a module in cli/, listed in cli/main.py: _COMMANDS; what it does: api.py and report/

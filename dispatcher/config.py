@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -15,7 +16,16 @@ from dispatcher.base.values import BadValueError, shown
 from dispatcher.errors import ConfigError, nearest
 from dispatcher.workspace import STATUS_FILE, Layout
 
-LOCK_KINDS: Final = ("auto", "flock", "lockf", "hardlink")
+
+class LockKind(enum.StrEnum):
+    """The kinds of claims lock. Whatever depends on the kind names a member: a new one has to be decided there."""
+
+    FLOCK = "flock"
+    LOCKF = "lockf"
+    HARDLINK = "hardlink"
+
+
+LOCK_KINDS: Final = ("auto", *(kind.value for kind in LockKind))
 
 _NOTHING: Final[Mapping[str, Any]] = {}
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from dispatcher.base.mounts import Mount, mount_of
+from dispatcher.config import LockKind
 from dispatcher.doctor.findings import OK, WARNING, WRONG, Finding, measured
 from dispatcher.doctor.lock_test import LOCK_NAMES, LockTest
-from dispatcher.run_state.lock_choice import HARDLINK, hardlink_is_in_force
+from dispatcher.run_state.lock_choice import hardlink_is_in_force
 from dispatcher.workspace import Layout
 
 _TIMED: Final = 30
@@ -27,7 +28,7 @@ def check_locks(layout: Layout, directory: Path, wanted: str) -> list[Finding]:
             found.append(Finding(f"{name} here", OK, "a second one is refused while the first is held"))
         else:
             found.append(not_excluding(f"{name} here", f"{failure} on {mount}", kind, layout, mount, wanted))
-    if test.failure("flock") is None:
+    if test.failure(LockKind.FLOCK) is None:
         found.append(_measure("lock latency", test.lock_and_unlock, "to lock and unlock"))
     found.append(_measure("sync latency", test.append_and_sync, "to append a line and sync it"))
     return found
@@ -36,7 +37,7 @@ def check_locks(layout: Layout, directory: Path, wanted: str) -> list[Finding]:
 def not_excluding(check: str, what: str, kind: str, layout: Layout, mount: Mount, wanted: str) -> Finding:
     """The finding about a kind of lock that does not exclude: only a warning for one that dispatchers do not use."""
     # They use flock unless they are told otherwise.
-    if kind not in ("flock", wanted):
+    if kind not in (LockKind.FLOCK, wanted):
         return Finding(check, WARNING, what)
     verdict = severity(layout, mount, wanted)
     return Finding(check, verdict, what, lock_cure(mount, verdict))
@@ -44,7 +45,7 @@ def not_excluding(check: str, what: str, kind: str, layout: Layout, mount: Mount
 
 def severity(layout: Layout, mount: Mount, wanted: str) -> str:
     """How bad it is that kernel locks do not exclude: only a warning where the hard-link lock is used instead."""
-    uses_hardlink = wanted == HARDLINK or hardlink_is_in_force(layout)
+    uses_hardlink = wanted == LockKind.HARDLINK or hardlink_is_in_force(layout)
     return WARNING if uses_hardlink and mount.fstype != "fuse.sshfs" else WRONG
 
 

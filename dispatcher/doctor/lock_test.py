@@ -11,12 +11,13 @@ from typing import Final
 
 from dispatcher.base import files, host
 from dispatcher.base.kernel_locks import try_flock, try_range
+from dispatcher.config import LockKind
 from dispatcher.errors import DispatcherError
 from dispatcher.run_state import hardlink_lock
 from dispatcher.run_state.hardlink_lock import HardLinkLock
 from dispatcher.run_state.lock import KINDS
 
-LOCK_NAMES: Final = {kind: "hard-link lock" if kind == "hardlink" else kind for kind in KINDS}
+LOCK_NAMES: Final = {kind: "hard-link lock" if kind == LockKind.HARDLINK else kind for kind in KINDS}
 
 
 class LockTest:
@@ -35,7 +36,7 @@ class LockTest:
                 return f"{LOCK_NAMES[kind]} fails with {reason(error)}"
 
     def lock_and_unlock(self) -> None:
-        with self._clean_up(), held("flock", self._path):
+        with self._clean_up(), held(LockKind.FLOCK, self._path):
             pass
 
     def append_and_sync(self) -> None:
@@ -58,7 +59,7 @@ class LockTest:
 @contextlib.contextmanager
 def held(kind: str, path: Path) -> Iterator[None]:
     """Hold a lock. Raises BlockingIOError when it is not free, OSError or LockError when it fails."""
-    if kind == "hardlink":
+    if kind == LockKind.HARDLINK:
         lock = HardLinkLock(path)
         is_taken = lock.try_acquire()
         try:
@@ -70,7 +71,7 @@ def held(kind: str, path: Path) -> Iterator[None]:
         return
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        _refuse_unless(try_flock(fd) if kind == "flock" else try_range(fd))
+        _refuse_unless(try_flock(fd) if kind == LockKind.FLOCK else try_range(fd))
         yield
     finally:
         os.close(fd)

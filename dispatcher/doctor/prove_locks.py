@@ -15,10 +15,11 @@ from typing import Final
 import msgspec
 
 from dispatcher.base.mounts import Mount, mount_of
+from dispatcher.config import LockKind
 from dispatcher.errors import LockUnsupportedError
 from dispatcher.run_state import liveness
 from dispatcher.run_state.heartbeat import heartbeat_delay_s
-from dispatcher.run_state.lock_choice import AUTO, HARDLINK, locks_refused
+from dispatcher.run_state.lock_choice import AUTO, locks_refused
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 
@@ -127,7 +128,10 @@ def wait_until_all_follow(layout: Layout, own_pod: str, beat: Callable[[], None]
         others = [
             info
             for info in liveness.read_pods(layout)
-            if info.pod != own_pod and info.phase != "ended" and not info.process_is_gone() and info.lock != "hardlink"
+            if info.pod != own_pod
+            and info.phase != "ended"
+            and not info.process_is_gone()
+            and info.lock != LockKind.HARDLINK
         ]
         waited_s = time.monotonic() - start_s
         # A pod that shows no heartbeat for longer was killed.
@@ -157,7 +161,7 @@ def prove_for_command(store: Store, layout: Layout, wanted: str) -> None:
     """
     if not mount_of(layout.run_state).is_network or not os.path.isdir(layout.pods_dir):
         return
-    if store.lock_kind == HARDLINK:
+    if store.lock_kind == LockKind.HARDLINK:
         wait_until_all_follow(layout, "", _nothing, "the hard-link lock is in use")
         return
     proof = prove_locks(layout, "", _nothing, _nothing)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from dispatcher.config import LockKind
 from dispatcher.doctor.findings import OK, WRONG, Finding, Findings, measured
 from dispatcher.doctor.lock_checks import not_excluding
 from dispatcher.doctor.lock_test import LOCK_NAMES, can_lock, held, reason
@@ -76,20 +77,20 @@ def _lock_problem(pair: Pair, kind: str, act: Callable[[], object]) -> str:
 
 def hand_over(pair: Pair) -> Findings:
     """From a release to the grant on the other host: there by one lock and back by another, by one clock."""
-    if "flock" not in pair.excluding:
+    if LockKind.FLOCK not in pair.excluding:
         return
     times_s = []
     for number in range(_ROUNDS):
         there, back = pair.directory / f"there-{number}", pair.directory / f"back-{number}"
-        lock = _lock_when_free("flock", there if pair.leads else back)
+        lock = _lock_when_free(LockKind.FLOCK, there if pair.leads else back)
         pair.sync()
         start_s = time.perf_counter()
         if pair.leads:
             lock.close()
-            _lock_when_free("flock", back).close()
+            _lock_when_free(LockKind.FLOCK, back).close()
             times_s.append((time.perf_counter() - start_s) / 2)
         else:
-            taken = _lock_when_free("flock", there)
+            taken = _lock_when_free(LockKind.FLOCK, there)
             lock.close()
             taken.close()
     yield measured("hand-over", pair.times_of_leader(times_s), "from a release to the lock on the other host")
@@ -112,7 +113,7 @@ def _lock_when_free(kind: str, path: Path) -> contextlib.ExitStack:
 
 def transactions(pair: Pair) -> Findings:
     """The real thing: both hosts change the run state of a new workspace in turn, as fast as they can."""
-    kinds = [kind for kind in (pair.wanted, "flock", "hardlink") if kind in pair.excluding]
+    kinds = [kind for kind in (pair.wanted, LockKind.FLOCK, LockKind.HARDLINK) if kind in pair.excluding]
     if not kinds or pair.mount.fstype == "fuse.sshfs":
         return
     layout = Layout(pair.directory / "workspace")

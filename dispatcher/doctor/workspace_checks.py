@@ -8,7 +8,7 @@ from typing import Final
 
 from dispatcher.base.messages import counted
 from dispatcher.base.mounts import mount_of
-from dispatcher.config import Config
+from dispatcher.config import Config, LockKind
 from dispatcher.doctor.context import Context
 from dispatcher.doctor.findings import OK, WARNING, WRONG, Finding, Findings
 from dispatcher.doctor.fitness import check_directories, state_paths
@@ -21,7 +21,7 @@ from dispatcher.run_state.adoption import adopt_hint, find_unadopted
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.head import peek_head
 from dispatcher.run_state.known_jobs import ManifestJobs
-from dispatcher.run_state.lock_choice import AUTO, HARDLINK, check_wanted, hardlink_is_in_force
+from dispatcher.run_state.lock_choice import AUTO, check_wanted, hardlink_is_in_force
 from dispatcher.run_state.store import Store
 
 _MIB: Final = 1 << 20
@@ -102,7 +102,7 @@ def journal(context: Context) -> Findings:
     else:
         yield Finding("journal", OK, f"{path}: {len(store.records)} records, line {store.seq}")
     if isinstance(context.config, Config) and store.fold.lock_kind is not None:
-        used = HARDLINK if hardlink_is_in_force(layout) else store.fold.lock_kind
+        used = LockKind.HARDLINK if hardlink_is_in_force(layout) else store.fold.lock_kind
         check_wanted(layout, context.config.lock, used)
         yield Finding("kind of lock", OK, f"{used} (dispatcher.yaml: {context.config.lock})")
 

@@ -10,7 +10,7 @@ from functools import partial
 import msgspec
 
 from dispatcher.base.messages import counted, first_names
-from dispatcher.config import Config
+from dispatcher.config import Config, LockKind
 from dispatcher.doctor.fitness import refuse_unfit_host
 from dispatcher.errors import PodError, StateError
 from dispatcher.matrix.entry import Entry
@@ -67,7 +67,7 @@ def dry_run(layout: Layout, config: Config, options: PodOptions) -> DryRun:
     if store.problem is not None and store.generation is None:
         raise StateError(store.problem)
     entries = load_manifest(path, seen.records.keys()).entries
-    observer = Observer(layout, config.lost_after_s, lambda: store.lock_kind == "flock")
+    observer = Observer(layout, config.lost_after_s, lambda: store.lock_kind == LockKind.FLOCK)
     outlets = make_outlets(outlet_context(config, options, observer, lambda _: None))
     try:
         return _Start(config, options, store, outlets).plan(entries, seen)

@@ -14,6 +14,7 @@ import msgspec
 from dispatcher.base import files, host
 from dispatcher.base.kernel_locks import CANNOT_LOCK
 from dispatcher.base.mounts import mount_of
+from dispatcher.config import LockKind
 from dispatcher.errors import PodError
 from dispatcher.outlets.kinds import OUTLET_KINDS
 from dispatcher.run_state import journal, liveness
@@ -45,7 +46,7 @@ class Registration:
             started_at=journal.now_text(time.time()),
             heartbeat=(old.heartbeat if old else 0) + 1,
             heartbeat_s=heartbeat_s,
-            lock="flock",
+            lock=LockKind.FLOCK,
         )
         self._next_s = 0.0
         # Whether this dispatcher has written the pod's file, and whether another one has taken it over since.

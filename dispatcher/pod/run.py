@@ -11,7 +11,7 @@ from typing import Final
 
 from dispatcher.base import files
 from dispatcher.base.values import is_name
-from dispatcher.config import Config
+from dispatcher.config import Config, LockKind
 from dispatcher.doctor.fitness import refuse_unfit_host
 from dispatcher.doctor.prove_view import prove_view
 from dispatcher.errors import DispatcherError, LockError, PodError, StaleViewError, StorageError, UsageError
@@ -69,7 +69,7 @@ def run_pod(layout: Layout, config: Config, options: PodOptions, log: Log) -> in
     observer = Observer(
         layout,
         config.lost_after_s,
-        lambda: store.lock_kind == "flock",
+        lambda: store.lock_kind == LockKind.FLOCK,
         liveness.Watch(longest_gap_s=interval_s + _SLOW_LOOK_S),
     )
     outlets = make_outlets(outlet_context(config, options, observer, log))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dispatcher.base.mounts import mount_of
-from dispatcher.config import Config
+from dispatcher.config import Config, LockKind
 from dispatcher.doctor.prove_locks import (
     prove_locks,
     refuse_other_hosts_on_sshfs,
@@ -29,14 +29,15 @@ def register_with_trusted_locks(
     layout = config.layout
     store.prepare()
     useless = registration.take()
-    registration.refuse_if_alive(config.lost_after_s, locks_work=useless is None and store.lock_kind != "hardlink")
+    uses_kernel_locks = store.lock_kind != LockKind.HARDLINK
+    registration.refuse_if_alive(config.lost_after_s, locks_work=useless is None and uses_kernel_locks)
     refuse_shared_slots(layout, registration.info, slots, config.lost_after_s)
 
     def beat() -> None:
         registration.beat(lock=store.lock_kind)
 
     registration.beat(force=True, slots=slots, lock=store.lock_kind)
-    if store.lock_kind == "hardlink":
+    if not uses_kernel_locks:
         if useless is not None and config.lock == "auto":
             log(_instead(useless, layout))
         refuse_other_hosts_on_sshfs(layout, registration.info.pod, config.lost_after_s)
@@ -46,7 +47,7 @@ def register_with_trusted_locks(
     if useless is None:
         proof = prove_locks(layout, registration.info.pod, beat, log)
         useless = proof.message if proof.unprotected else None
-    elif store.lock_kind == "lockf":
+    elif store.lock_kind == LockKind.LOCKF:
         log(f"warning: {useless}, so nothing proves that lockf excludes here: run `dispatcher doctor` on two hosts")
         return
     if useless is None:

@@ -24,6 +24,7 @@ import msgspec
 
 from dispatcher.base import files
 from dispatcher.base.mounts import mount_of
+from dispatcher.config import LockKind
 from dispatcher.errors import DamagedJournalError, FormatError
 from dispatcher.run_state.events import Continued, Data, Event
 from dispatcher.workspace import Layout
@@ -45,7 +46,7 @@ class Header(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
     generation: int = 1
     base_seq: int = 0
     records: int = 0
-    lock: str = "flock"
+    lock: str = LockKind.FLOCK
     at: str = ""
     # The generation that this one continues; 0 when there was none.
     after: int = 0

@@ -21,6 +21,7 @@ import msgspec
 from dispatcher.base import files, host
 from dispatcher.base.host import boot_id, host_name
 from dispatcher.base.kernel_locks import CANNOT_LOCK, is_flocked, try_flock
+from dispatcher.config import LockKind
 from dispatcher.errors import StorageError
 from dispatcher.workspace import Layout
 
@@ -224,7 +225,7 @@ def pod_is_alive(layout: Layout, info: PodInfo, watch: Watch, lost_after_s: floa
         held = is_held(layout.pod_lock(info.pod))
     except StorageError:
         held = None
-    if held is False and info.lock != "hardlink":
+    if held is False and info.lock != LockKind.HARDLINK:
         if not patient:
             return False
         lost_after_s = min(lost_after_s, MISSED_HEARTBEATS * info.heartbeat_s + _NETWORK_DELAY_S)

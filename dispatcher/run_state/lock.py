@@ -2,10 +2,11 @@
 
 There are three kinds, and all dispatchers of a workspace use the same one: `flock` (the default), `lockf` (byte ranges,
 for file servers that support only these) and `hardlink` (where kernel locks do not exclude). flock and lockf exclude
-each other on NFS, so they are never mixed. A new kind of kernel lock is added to config.LOCK_KINDS, to
-base/kernel_locks.py, to ClaimsLock._try_kernel_lock and _release_kernel_lock, and to doctor/lock_test.py: held. A kind
-that is no kernel lock also needs its case wherever HARDLINK or "hardlink" is compared: pod/trusted_locks.py,
-doctor/prove_locks.py, run_state/liveness.py.
+each other on NFS, so they are never mixed. To add a kind, add it to
+config.LockKind; its calls to base/kernel_locks.py if it is a kernel lock; to ClaimsLock._try_kernel_lock and
+_release_kernel_lock; to doctor/lock_test.py: held. Then decide about it wherever a member of LockKind is compared
+(grep LockKind): pod/trusted_locks.py and doctor/prove_locks.py prove that it excludes, run_state/liveness.py and
+pod/run.py say whether liveness locks can be trusted beside it.
 
 The lock is taken by non-blocking tries on a descriptor that stays open: blocking calls starve or sleep for seconds on
 some NFS servers. The head is in the locked file because that is the one content that every NFS version keeps current
@@ -28,7 +29,7 @@ import msgspec
 from dispatcher.base import files
 from dispatcher.base.kernel_locks import CANNOT_LOCK, flock_holder, release_flock, release_range, try_flock, try_range
 from dispatcher.base.mounts import mount_of
-from dispatcher.config import LOCK_KINDS
+from dispatcher.config import LOCK_KINDS, LockKind
 from dispatcher.errors import LockError, LockLostError, LockTimeoutError, LockUnsupportedError, nearest
 from dispatcher.run_state.end_mark import EndMark
 from dispatcher.run_state.hardlink_lock import LOST_AFTER_S, HardLinkLock
@@ -76,7 +77,8 @@ class ClaimsLock:
         self.network = mount.is_network
         self._mark = EndMark(path.with_name("journal_end")) if mount.shows_old_content else None
         self._fd = -1
-        self._hardlink = HardLinkLock(path.with_suffix(".hardlink"), lost_after_s) if kind == "hardlink" else None
+        is_hardlink = kind == LockKind.HARDLINK
+        self._hardlink = HardLinkLock(path.with_suffix(".hardlink"), lost_after_s) if is_hardlink else None
         self._has_turn = False
         self._tokens = 0
 
@@ -268,10 +270,10 @@ class ClaimsLock:
 
     def _try_kernel_lock(self, fd: int, length: int) -> bool:
         """`length` is how many bytes to lock where ranges are used (0: all); flock locks the whole file."""
-        return try_range(fd, 0, length) if self.kind == "lockf" else try_flock(fd)
+        return try_range(fd, 0, length) if self.kind == LockKind.LOCKF else try_flock(fd)
 
     def _release_kernel_lock(self, fd: int, length: int) -> None:
-        if self.kind == "lockf":
+        if self.kind == LockKind.LOCKF:
             release_range(fd, 0, length)
         else:
             release_flock(fd)

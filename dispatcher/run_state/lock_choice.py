@@ -13,6 +13,7 @@ from typing import Final
 
 from dispatcher.base import files
 from dispatcher.base.mounts import mount_of
+from dispatcher.config import LockKind
 from dispatcher.errors import LockError, LockTimeoutError, LockUnsupportedError
 from dispatcher.run_state import journal
 from dispatcher.run_state.hardlink_lock import LOST_AFTER_S
@@ -21,7 +22,6 @@ from dispatcher.run_state.lock import ClaimsLock
 from dispatcher.workspace import Layout
 
 AUTO: Final = "auto"
-HARDLINK: Final = "hardlink"
 
 
 def choose_lock(layout: Layout, wanted: str, by: str, lost_after_s: float = LOST_AFTER_S) -> ClaimsLock:
@@ -58,7 +58,7 @@ def switch_lock_to_hardlink(layout: Layout, old: ClaimsLock, timeout_s: float) -
 
     The old lock is held meanwhile: if it does exclude, no other process is in a transaction.
     """
-    hardlink = ClaimsLock(layout.lock_file, HARDLINK, old.by, old.lost_after_s)
+    hardlink = ClaimsLock(layout.lock_file, LockKind.HARDLINK, old.by, old.lost_after_s)
     with files.shared_umask(layout.root):
         # A kind of lock that cannot be taken at all excludes no one.
         with contextlib.suppress(LockUnsupportedError):
@@ -75,7 +75,7 @@ def switch_lock_to_hardlink(layout: Layout, old: ClaimsLock, timeout_s: float) -
 
 def _in_use(layout: Layout) -> str | None:
     if hardlink_is_in_force(layout):
-        return HARDLINK
+        return LockKind.HARDLINK
     with files.storing("reading the journal", layout.journal_dir):
         head = peek_head(layout.lock_file)
         numbers = journal.generations(layout)
@@ -88,19 +88,19 @@ def _in_use(layout: Layout) -> str | None:
 
 def _first_kind(layout: Layout, by: str) -> str:
     """flock if it works, else the hard-link lock."""
-    probe = ClaimsLock(layout.lock_file, "flock", by)
+    probe = ClaimsLock(layout.lock_file, LockKind.FLOCK, by)
     try:
         with files.shared_umask(layout.root):
             probe.acquire(5.0)
             probe.release()
     except LockUnsupportedError:
-        return HARDLINK
+        return LockKind.HARDLINK
     except LockTimeoutError:
         # It works: another process holds it, or a file server that has just started grants no locks yet.
         pass
     finally:
         probe.close()
-    return "flock"
+    return LockKind.FLOCK
 
 
 def locks_refused(why: str, path: Path, wanted: str) -> LockUnsupportedError:

@@ -10,6 +10,7 @@ from typing import Final
 
 from dispatcher.base import files
 from dispatcher.base.mounts import mount_of
+from dispatcher.config import LockKind
 from dispatcher.errors import DamagedJournalError, LockError, LockLostError, StorageError
 from dispatcher.run_state.checksum import RunningChecksum
 from dispatcher.run_state.first_journal import FirstJournal
@@ -19,7 +20,6 @@ from dispatcher.run_state.head import Head, peek_head
 from dispatcher.run_state.journal import Line
 from dispatcher.run_state.lock import ClaimsLock
 from dispatcher.run_state.lock_choice import (
-    HARDLINK,
     check_wanted,
     choose_lock,
     hardlink_is_in_force,
@@ -200,15 +200,15 @@ class LockedJournal:
     def use_hardlink_lock(self) -> None:
         """Change to the hard-link lock; all other processes follow at their next transaction."""
         lock = self.lock()
-        if lock.kind != HARDLINK:
-            check_wanted(self.layout, self._wanted_lock, HARDLINK)
+        if lock.kind != LockKind.HARDLINK:
+            check_wanted(self.layout, self._wanted_lock, LockKind.HARDLINK)
             self._lock = switch_lock_to_hardlink(self.layout, lock, 60.0)
 
     def follow_lock_kind(self) -> None:
         """Outside a transaction: change to the hard-link lock when another process has found that it is needed."""
         lock = self.lock()
-        if lock.kind != HARDLINK and hardlink_is_in_force(self.layout, network=lock.network):
-            check_wanted(self.layout, self._wanted_lock, HARDLINK)
+        if lock.kind != LockKind.HARDLINK and hardlink_is_in_force(self.layout, network=lock.network):
+            check_wanted(self.layout, self._wanted_lock, LockKind.HARDLINK)
             self.close()
 
     def _acquire(self, timeout_s: float) -> tuple[int, ClaimsLock]:
@@ -234,14 +234,15 @@ class LockedJournal:
 
     def _become_current(self, lock: ClaimsLock) -> int | None:
         """The journal's descriptor; None when this is not the lock that the others use."""
-        used = HARDLINK if lock.kind != HARDLINK and hardlink_is_in_force(self.layout, network=lock.network) else None
+        is_outdated = lock.kind != LockKind.HARDLINK and hardlink_is_in_force(self.layout, network=lock.network)
+        used: str | None = LockKind.HARDLINK if is_outdated else None
         if used is None:
             self._head = lock.read_head()
             self._head_changed = False
             fd = self._catch_up(lock)
             # Two first starts with different settings may both have found nothing.
             used = self.fold.lock_kind
-            if used in (lock.kind, None) or lock.kind == HARDLINK:
+            if used in (lock.kind, None) or lock.kind == LockKind.HARDLINK:
                 return fd
             os.close(fd)
         check_wanted(self.layout, self._wanted_lock, used)

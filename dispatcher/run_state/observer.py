@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher.base.mounts import Mount, mount_of
+from dispatcher.config import LockKind
 from dispatcher.run_state import liveness, nfs
 from dispatcher.workspace import Layout
 
@@ -86,5 +87,5 @@ class Observer:
 
     def _is_alive(self, info: liveness.PodInfo, *, locks: bool = True) -> bool:
         if not (locks and self.trusts_locks):
-            info = msgspec.structs.replace(info, lock="hardlink")
+            info = msgspec.structs.replace(info, lock=LockKind.HARDLINK)
         return liveness.pod_is_alive(self._layout, info, self._watch, self._lost_after_s, patient=self.is_network)

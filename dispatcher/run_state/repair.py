@@ -14,6 +14,7 @@ import msgspec
 
 from dispatcher.base import files
 from dispatcher.base.messages import first_names
+from dispatcher.config import LockKind
 from dispatcher.errors import DamagedJournalError, FormatError, StaleViewError, StatusFileError
 from dispatcher.run_state import journal, status_file
 from dispatcher.run_state.checksum import RunningChecksum
@@ -23,7 +24,7 @@ from dispatcher.run_state.generations import encode_generation
 from dispatcher.run_state.head import Head
 from dispatcher.run_state.journal import Line
 from dispatcher.run_state.lock import ClaimsLock
-from dispatcher.run_state.lock_choice import HARDLINK, choose_lock, hardlink_is_in_force
+from dispatcher.run_state.lock_choice import choose_lock, hardlink_is_in_force
 from dispatcher.run_state.rotation import continue_with
 from dispatcher.run_state.states import make_record
 from dispatcher.run_state.store import Store
@@ -61,7 +62,8 @@ def _lock(store: Store) -> ClaimsLock:
         return choose_lock(store.layout, "auto", store.by)
     except DamagedJournalError:
         # The header, which names the kind of lock, cannot be read.
-        return ClaimsLock(store.layout.lock_file, HARDLINK if hardlink_is_in_force(store.layout) else "flock", store.by)
+        kind = LockKind.HARDLINK if hardlink_is_in_force(store.layout) else LockKind.FLOCK
+        return ClaimsLock(store.layout.lock_file, kind, store.by)
 
 
 @dataclass

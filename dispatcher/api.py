@@ -334,6 +334,12 @@ def user_at_host() -> str:
 def refuse_in_flight(records: Mapping[str, Record]) -> None:
     """Raise StateError if one of the jobs is submitted or running: its record cannot be deleted."""
     busy = [job for job, record in records.items() if record.state in IN_FLIGHT]
+    external = [job for job in busy if records[job].external]
+    if external:
+        raise StateError(
+            f"{', '.join(external[:3])}: running externally; when it has ended, record how first "
+            f"(`dispatcher mark failed {external[0]}`)"
+        )
     if busy:
         raise StateError(f"{', '.join(busy[:3])}: running; cancel it first (`dispatcher cancel {busy[0]}`)")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 from dispatcher.base.host import host_name
 from dispatcher.config import Config
@@ -19,6 +20,9 @@ from dispatcher.run_state.events import Blame, Event, Paused
 from dispatcher.run_state.fold import gpu_scope, host_scope, pause_reason
 from dispatcher.run_state.states import IN_FLIGHT, Record, State
 from dispatcher.run_state.store import Store, Transaction
+
+# Events that a pod's log shows with other words than the journal.
+_LOGGED: Final[Mapping[Event, str]] = {Event.AUTO_REQUEUED: "requeued", Event.RETRIED: "failed and requeued"}
 
 
 def is_current(record: Record | None, number: int) -> bool:
@@ -66,7 +70,8 @@ class Recorder:
         detail = f": {ended.exit_reason}" if ended.exit_reason else ""
         if ended.error and ended.exit_code != EXIT_DONE:
             detail += f": {ended.error}"
-        return f"{event if event == state else f'{event} ({state})'} {job} (attempt {number}){detail}"
+        what = _LOGGED.get(event) or (event if event == state else f"{event} ({state})")
+        return f"{what} {job} (attempt {number}){detail}"
 
     def found(self, tx: Transaction, found: Found) -> str:
         """Record how an attempt of a dead dispatcher ended; a line for people, empty when another was quicker."""

@@ -213,9 +213,9 @@ class Storm:
     def workspace(self) -> Workspace:
         return Workspace(self.fleet.root, by="storm")
 
-    def _ask(self, wish: str, *jobs: str) -> None:
+    def _ask(self, desired: str, *jobs: str) -> None:
         for job in jobs:
-            self.asked[job].add(wish)
+            self.asked[job].add(desired)
 
     def _edit(self, found: dict[str, dict[str, Any]]) -> None:
         """What people do to one line or two: mostly requeue."""
@@ -223,9 +223,9 @@ class Storm:
             line = found[job]
             what = self.random.random()
             if what < 0.75:
-                wish = "queued" if what < 0.6 else self.random.choice(["held", "abandoned", "quued"])
-                line["state"] = wish
-                self._ask(wish, job)
+                desired = "queued" if what < 0.6 else self.random.choice(["held", "abandoned", "quued"])
+                line["state"] = desired
+                self._ask(desired, job)
             elif what < 0.9:
                 line["note"] = f"seen {self.random.random()}"
                 self._ask("edit", job)

@@ -152,10 +152,10 @@ def check_journal(fleet: Fleet) -> None:
 
 def check_edits(fleet: Fleet, storm: Storm) -> None:
     """Nothing was done to an entry in the name of a person who had not asked for it, and no old line was an edit."""
-    wishes = {"requeued": "queued", "held": "held", "abandoned": "abandoned", "edited": "edit", "adopted": "nobody's"}
+    requests = {"requeued": "queued", "held": "held", "abandoned": "abandoned", "edited": "edit", "adopted": "nobody's"}
     for line in fleet.history():
-        if line.event in wishes or line.event == "requested":
-            wish = wishes.get(line.event) or str(line.set["desired"])
-            assert wish in storm.asked[str(line.job)], f"nobody asked for {line}"
+        if line.event in requests or line.event == "requested":
+            desired = requests.get(line.event) or str(line.set["desired"])
+            assert desired in storm.asked[str(line.job)], f"not asked for {line}"
         elif line.event == "refused":
-            assert storm.asked[str(line.job)] - {"edit"}, f"refused what nobody asked for: {line}"
+            assert storm.asked[str(line.job)] - {"edit"}, f"refused what not asked for: {line}"

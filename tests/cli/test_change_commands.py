@@ -166,7 +166,9 @@ def test_delete(lab):
     outcome = lab.run("delete", "fft_german_s1", "--yes")
     assert outcome.code == 1
     assert outcome.err == "dispatcher: fft_german_s1: running; cancel it first (`dispatcher cancel fft_german_s1`)\n"
-    assert list(json.loads(lab.layout.status_file.read_text())) == ["fft_german_s1"]
+    lab.put("external", "running", external=True)
+    assert "record how first (`dispatcher mark failed external`)" in lab.run("delete", "external", "--yes").err
+    assert list(json.loads(lab.layout.status_file.read_text())) == ["fft_german_s1", "external"]
     assert [event for event, _ in journal_of(lab, "stranger")][-1] == "deleted"
 
 

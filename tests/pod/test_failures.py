@@ -98,7 +98,7 @@ def test_what_is_retried(reason: str, retry_on: tuple[str, ...], expected: bool)
 
 
 @pytest.mark.parametrize("desired", [State.ABANDONED, State.HELD, State.QUEUED])
-def test_a_wish_wins_over_policy(desired: State) -> None:
+def test_a_desired_state_wins_over_policy(desired: State) -> None:
     record = Record(state=State.RUNNING, desired=desired)
     for ending in (Ended(143, exit_reason="signal 15"), Ended(None, exit_reason="lost")):
         event, change = after(ending, record, Policy(retries=5), 0.0)

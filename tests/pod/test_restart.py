@@ -90,7 +90,7 @@ def test_an_attempt_that_was_killed_with_its_dispatcher_is_lost(fleet: Fleet) ->
     pid = fleet.wait_running("a")
     first.kill()
     os.killpg(pid, signal.SIGKILL)
-    fleet.run_all()
+    fleet.run_all().says("requeued a (attempt 1): lost")
     record = fleet.record("a")
     assert (record.state, record.attempt) == ("done", 2)
     assert "auto_requeued" in fleet.events("a")

@@ -102,7 +102,7 @@ def test_drain_by_command(fleet: Fleet) -> None:
     (fleet.root / "go").touch()
     assert pod.end() == 0
     assert fleet.states() == {"a": "done", "b": "queued"}
-    # The wish was for that dispatcher, not for the next of its name.
+    # The request was for that dispatcher, not for the next of its name.
     assert fleet.run_all().end() == 0
     assert fleet.states() == {"a": "done", "b": "done"}
 

@@ -106,25 +106,25 @@ def test_one_changed_line_of_an_old_copy_changes_one_line(data: st.DataObject) -
     assert after == before
 
 
-def expected_after(wish: State, base: Record, now: Record) -> State | str:
-    """What must become of `wish`: the state it leads to, "desired", "refused", or "nothing"."""
-    if wish in MARKABLE and now.state is not wish:
+def expected_after(desired: State, base: Record, now: Record) -> State | str:
+    """What must become of `desired`: the state it leads to, "desired", "refused", or "nothing"."""
+    if desired in MARKABLE and now.state is not desired:
         unseen = base.state is not now.state and (base.state in IN_FLIGHT or now.state is State.DONE)
-        return "refused" if unseen or now.state in IN_FLIGHT else wish
+        return "refused" if unseen or now.state in IN_FLIGHT else desired
     same_run = base.state in IN_FLIGHT and base.attempt == now.attempt
     if now.state in IN_FLIGHT:
-        if same_run or wish is State.ABANDONED:
+        if same_run or desired is State.ABANDONED:
             return "desired"
-        return "nothing" if wish is State.QUEUED else "refused"
-    if now.state is wish:
+        return "nothing" if desired is State.QUEUED else "refused"
+    if now.state is desired:
         return "nothing"
     if now.state is State.DONE:
-        return State.QUEUED if wish is State.QUEUED and base.state is State.DONE else "refused"
-    return wish
+        return State.QUEUED if desired is State.QUEUED and base.state is State.DONE else "refused"
+    return desired
 
 
 @given(st.data())
-def test_every_wish_is_carried_out_asked_for_or_refused(data: st.DataObject) -> None:
+def test_every_request_is_carried_out_asked_for_or_refused(data: st.DataObject) -> None:
     world = World()
     world.go_on(data)
     copy = world.copy()
@@ -134,14 +134,14 @@ def test_every_wish_is_carried_out_asked_for_or_refused(data: st.DataObject) -> 
         return
     job = data.draw(st.sampled_from(sorted(copy)))
     base, now = bases[job], world.records[job]
-    wish = data.draw(st.sampled_from([*REQUESTABLE, *MARKABLE]))
-    copy[job]["state"] = wish
-    if wish is base.state:
+    desired = data.draw(st.sampled_from([*REQUESTABLE, *MARKABLE]))
+    copy[job]["state"] = desired
+    if desired is base.state:
         assert world.merge(copy) == []
         return
     said = world.take_in(copy)
     record = world.records[job]
-    expected = expected_after(wish, base, now)
+    expected = expected_after(desired, base, now)
     if expected == "refused":
         assert [outcome.event for outcome in said] == ["refused"]
         assert record == now
@@ -149,7 +149,7 @@ def test_every_wish_is_carried_out_asked_for_or_refused(data: st.DataObject) -> 
         assert said == []
         assert record == now
     elif expected == "desired":
-        assert (record.state, record.desired) == (now.state, wish)
+        assert (record.state, record.desired) == (now.state, desired)
     else:
         assert record.state is expected
         assert record.desired is None
@@ -189,19 +189,19 @@ def test_any_interleaving_loses_no_change_and_no_note(data: st.DataObject) -> No
             assert world.records[job].priority == ranked[job]
 
 
-@pytest.mark.parametrize("wish", [*REQUESTABLE, *MARKABLE])
+@pytest.mark.parametrize("desired", [*REQUESTABLE, *MARKABLE])
 @pytest.mark.parametrize("base", State)
 @pytest.mark.parametrize("now", State)
 @pytest.mark.parametrize("attempt", [1, 2], ids=["same attempt", "later attempt"])
-def test_what_a_wish_does_in_every_case(wish: State, base: State, now: State, attempt: int) -> None:
+def test_what_a_request_does_in_every_case(desired: State, base: State, now: State, attempt: int) -> None:
     old, record = Record(state=base, attempt=1), Record(state=now, attempt=attempt)
-    decision = edits.decide_state(wish, old, record)
-    expected = expected_after(wish, old, record)
+    decision = edits.decide_state(desired, old, record)
+    expected = expected_after(desired, old, record)
     assert bool(decision.refused) == (expected == "refused")
     if expected in ("refused", "nothing"):
         assert (decision.event, decision.change) == (None, Change())
     elif expected == "desired":
-        assert decision.change == Change(desired=wish)
+        assert decision.change == Change(desired=desired)
     else:
         assert decision.change.state is expected
         assert expected in TRANSITIONS[now]
@@ -272,7 +272,7 @@ def test_what_cannot_be_used_is_refused_with_the_line(edit: dict[str, Any], word
     assert json.loads("{" + said[0].line + "}") == {"a": copy["a"]}
 
 
-def test_null_takes_a_wish_a_priority_and_a_retry_back() -> None:
+def test_null_takes_a_request_a_priority_and_a_retry_back() -> None:
     world = world_with(State.RUNNING)
     world.tx.change("a", Event.REQUESTED, Change(desired=State.ABANDONED, priority=4, retry_at=AT))
     copy = world.copy()

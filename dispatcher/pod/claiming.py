@@ -30,10 +30,10 @@ _MOST_BLOCKED: Final = 20
 
 
 class Claimer:
-    """Claims entries of the backlog for free slots. `came_short`: blocked jobs kept it from reaching the others."""
+    """Claims entries of the backlog for free slots. `is_incomplete`: blocked jobs kept it from reaching the others."""
 
     def __init__(self, options: PodOptions, outlets: Mapping[str, Outlet], backlog: Backlog, fence: Fence) -> None:
-        self.came_short = False
+        self.is_incomplete = False
         self._options = options
         self._outlets = outlets
         self._backlog = backlog
@@ -48,7 +48,7 @@ class Claimer:
         return self._options.max_jobs is not None and self._claims >= self._options.max_jobs
 
     def claim(self, tx: Transaction) -> list[Claimed]:
-        """Choose and claim until no slot is free or nothing is ready; `commit` or `give_back` must follow."""
+        """Choose and claim until no slot is free or nothing is ready; `commit` or `roll_back` must follow."""
         claims: list[Claimed] = []
         blocked = 0
         while blocked < _MOST_BLOCKED:
@@ -63,7 +63,7 @@ class Claimer:
                     self._postpone(choice)
                 else:
                     claims.append(claimed)
-        self.came_short = True
+        self.is_incomplete = True
         return claims
 
     def commit(self) -> None:
@@ -71,7 +71,7 @@ class Claimer:
         self._claims += len(self._taken)
         self._taken = []
 
-    def give_back(self) -> None:
+    def roll_back(self) -> None:
         """The transaction has failed: what was chosen is still queued, and its slots are free."""
         taken, self._taken = self._taken, []
         for choice in taken:

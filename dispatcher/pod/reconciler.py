@@ -54,7 +54,6 @@ class Reconciler:
         self._config = config
         self._options = options
         self._outlets = outlets
-        self._observer = observer
         self._log = log
         self._show_claims = show_claims
         self._attempts = RunningAttempts(config.layout, outlets)
@@ -79,27 +78,27 @@ class Reconciler:
         self._backlog.follow_manifest()
         self._backlog.adopt()
 
-    def reconcile(self, *, claiming: bool, look_around: bool) -> int:
+    def reconcile(self, *, claiming: bool, poll_is_due: bool) -> int:
         """Record endings and, when `claiming`, take new entries; how many were started.
 
-        `look_around`: the poll interval is over; look for a new manifest, and after attempts of dead dispatchers.
+        `poll_is_due`: the poll interval is over, so the manifest and the attempts of dead dispatchers are checked too.
         """
         backlog = self._backlog
-        self._claimer.came_short = False
+        self._claimer.is_incomplete = False
         ended = self._attempts.collect()
         found: list[Found] = []
-        changed = look_around or self._something_changed
+        changed = poll_is_due or self._something_changed
         if changed:
             self._something_changed = False
             self._store.refresh()
             backlog.sync()
             backlog.follow_manifest()
-        if look_around:
-            found = self._recovery.look(backlog.in_flight_elsewhere())
+        if poll_is_due:
+            found = self._recovery.find_ended(backlog.in_flight_elsewhere())
         self._carry_out_desired()
         self._attempts.release(ended)
         # What has ended may be what others wait for, so only the transaction itself can tell what is ready then.
-        claiming = claiming and not (self.has_enough() or backlog.external.problem or self._script_waits())
+        claiming = claiming and not (self._claimer.has_enough or backlog.external.problem or self._script_waits())
         claiming = claiming and self._has_free_slots()
         if changed or (claiming and backlog.has_ready()):
             backlog.follow_templates()
@@ -116,7 +115,7 @@ class Reconciler:
             if claims:
                 self._claimed_at = self._store.seq
                 self._script_lock.keep()
-        self._claimer.came_short |= not is_held
+        self._claimer.is_incomplete |= not is_held
         self.show_claims_to_script()
         return claims
 
@@ -124,18 +123,14 @@ class Reconciler:
         """Stop every attempt and put its entry back."""
         self._attempts.stop(self._attempts, PREEMPTED)
 
-    def record_the_last(self, *, leaving: bool) -> None:
+    def record_rest(self, *, leaving: bool) -> None:
         """Record what is not recorded yet; `leaving`: attempts run on without this dispatcher."""
         if not leaving:
-            self.reconcile(claiming=False, look_around=False)
+            self.reconcile(claiming=False, poll_is_due=False)
         elif self._attempts.unrecorded():
             with self._store.transaction() as tx:
                 for attempt in self._attempts:
                     self._recorder.placement(tx, attempt)
-
-    def start_over(self) -> None:
-        """After a failure: this dispatcher could not see what the others did meanwhile."""
-        self._observer.start_over()
 
     def note_change(self) -> None:
         """A watched file has changed: the next `reconcile` looks at all of them."""
@@ -146,14 +141,14 @@ class Reconciler:
         if self._script_lock is not None and self._script_waits():
             self._show_claims()
             if self._store.projected >= self._claimed_at:
-                self._script_lock.give_back()
+                self._script_lock.release()
 
     def release_script_lock(self) -> None:
         """Before the end: the script cannot wait for a process that is gone."""
         if self._script_lock is not None:
-            self._script_lock.give_back()
+            self._script_lock.release()
 
-    def complain(self, *, at_once: bool = False) -> None:
+    def report_problems(self, *, at_once: bool = False) -> None:
         """Report what is wrong with the status file, when that is due."""
         self._status_problem.report_when_due(at_once=at_once)
 
@@ -187,26 +182,24 @@ class Reconciler:
         written for as long as there are any.
         """
         unstarted = (one.ended is not None and one.ended.exit_reason == CANNOT_START for one in self._attempts)
-        return self._claimer.came_short or any(unstarted)
+        return self._claimer.is_incomplete or any(unstarted)
 
     def is_idle(self) -> bool:
         """Whether no attempt is in flight."""
         return not self._attempts
 
-    def has_enough(self) -> bool:
-        """Whether `--max-jobs` have been claimed."""
-        return self._claimer.has_enough
-
     def is_finished(self) -> bool:
-        """Whether nothing is left that this pod could ever take."""
-        is_finished = bool(self._backlog.external.problem) or self._backlog.queue.is_finished(_now())
-        return is_finished and not self._attempts.unrecorded()
+        """Whether the pod ends by itself: `--max-jobs` are claimed, or with `--until-empty` nothing is left for it."""
+        if self._claimer.has_enough:
+            return True
+        is_empty = bool(self._backlog.external.problem) or self._backlog.queue.is_finished(_now())
+        return self._options.until_empty and is_empty and not self._attempts.unrecorded()
 
     def exit_code(self) -> int:
         """1 when an entry that this pod could run has failed for good or cannot go on, else 0."""
         return int(self._recorder.failures > 0 or bool(self._stuck() or self._stopped_early()))
 
-    def greeting(self) -> list[str]:
+    def opening_lines(self) -> list[str]:
         """The slots and the entries of a pod that begins, then what looks wrong with its options."""
         manifest = self._backlog.manifest
         slots = " and ".join(filter(None, (outlet.describe() for outlet in self._outlets.values())))
@@ -219,10 +212,10 @@ class Reconciler:
             lines.append(f"warning: --methods: {manifest.path.name} has no jobs of {unknown}")
         return lines
 
-    def last_words(self) -> list[str]:
+    def closing_lines(self) -> list[str]:
         """What a pod that ends by itself leaves behind, and why."""
         lines = []
-        if self.has_enough():
+        if self._claimer.has_enough:
             lines.append(f"ended after --max-jobs {self._options.max_jobs}; others may take the rest")
         queue, stuck = self._backlog.queue, self._stuck()
         waiting = queue.waiting(_now())
@@ -265,7 +258,7 @@ class Reconciler:
                     claims = self._claimer.claim(tx)
         except BaseException:
             # Nothing has happened: what has ended stays to be recorded, what was chosen is still queued.
-            self._claimer.give_back()
+            self._claimer.roll_back()
             self._backlog.sync()
             raise
         self._claimer.commit()

@@ -38,7 +38,7 @@ class Recovery:
         self._outlets = outlets
         self._observer = observer
 
-    def look(self, running: Iterable[tuple[str, Record]]) -> list[Found]:
+    def find_ended(self, running: Iterable[tuple[str, Record]]) -> list[Found]:
         """Those of these attempts in flight, none this dispatcher's own, whose end is to be recorded."""
         found: list[Found] = []
         orphans: dict[str, list[Orphan]] = {name: [] for name in self._outlets}

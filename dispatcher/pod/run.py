@@ -112,6 +112,7 @@ class Pod:
         show_claims = functools.partial(self.projector.write, over_editors=True)
         self.reconciler = Reconciler(store, config, options, outlets, observer, log, show_claims)
         store.while_waiting = registration.beat
+        self._observer = observer
         self._next_poll_s = 0.0
         self._next_show_s = 0.0
         self._signals = Signals()
@@ -138,7 +139,7 @@ class Pod:
                 watch.close()
                 self._finish()
         if self.phase == RUNNING:
-            for line in self.reconciler.last_words():
+            for line in self.reconciler.closing_lines():
                 self.log(line)
         return self.reconciler.exit_code()
 
@@ -151,7 +152,7 @@ class Pod:
             self._failed_before = None
         except (StorageError, LockError, PodError, StaleViewError) as error:
             self._say_once(error)
-            self.reconciler.start_over()
+            self._observer.start_over()
             # Whatever is wrong, others must see that this dispatcher lives.
             with contextlib.suppress(StorageError, LockError, OSError):
                 self._beat()
@@ -170,7 +171,7 @@ class Pod:
         due = time.monotonic() >= self._next_poll_s
         if due:
             self._next_poll_s = time.monotonic() + self.poll_interval_s
-        self.reconciler.reconcile(claiming=self.phase == RUNNING, look_around=due)
+        self.reconciler.reconcile(claiming=self.phase == RUNNING, poll_is_due=due)
         if self.phase == STOPPING:
             self.reconciler.stop_all()
         self._beat()
@@ -181,7 +182,7 @@ class Pod:
         self.projector.check_replaced()
         self.projector.write_when_due()
         self._note_projection()
-        self.reconciler.complain()
+        self.reconciler.report_problems()
         if due:
             self.store.rotate_if_worthwhile()
         return self._pause_s()
@@ -231,21 +232,19 @@ class Pod:
             return True
         if not self.reconciler.is_idle():
             return False
-        if self.phase in (DRAINING, STOPPING) or self.reconciler.has_enough():
-            return True
-        return self.options.until_empty and self.reconciler.is_finished()
+        return self.phase in (DRAINING, STOPPING) or self.reconciler.is_finished()
 
     def _finish(self) -> None:
         """Record and report what is not yet: placements, ends, complaints, and a status file that is current."""
         # Other pods may end at the same moment, so no other writer may be left.
         last_projection = functools.partial(self.projector.write, over_editors=True)
-        last_words = functools.partial(self.reconciler.complain, at_once=True)
+        last_problems = functools.partial(self.reconciler.report_problems, at_once=True)
         steps = (
-            functools.partial(self.reconciler.record_the_last, leaving=self.phase == LEAVING),
+            functools.partial(self.reconciler.record_rest, leaving=self.phase == LEAVING),
             last_projection,
             self.reconciler.release_script_lock,
             self.projector.close,
-            last_words,
+            last_problems,
         )
         for step in steps:
             try:
@@ -259,7 +258,7 @@ class Pod:
         self.log(f"{phase}{f' ({why})' if why else ''}: {_AFTER[phase]}")
 
     def _greet(self) -> None:
-        slots_and_jobs, *warnings = self.reconciler.greeting()
+        slots_and_jobs, *warnings = self.reconciler.opening_lines()
         self.log(
             f"pod {self.options.pod} on {self.registration.info.host}, pid {os.getpid()}: "
             f"{slots_and_jobs}; poll interval {self.poll_interval_s:g} s"

@@ -39,7 +39,7 @@ class ScriptLock:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the lock is held until `give_back`."""
+        """Whether the lock is held until `release`."""
         return self._kept is not None
 
     @contextlib.contextmanager
@@ -59,10 +59,10 @@ class ScriptLock:
                 os.close(fd)
 
     def keep(self) -> None:
-        """Within `held`: hold the lock until `give_back`."""
+        """Within `held`: hold the lock until `release`."""
         self._kept = self._held
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Release the lock if it was kept."""
         if self._kept is not None:
             os.close(self._kept)

@@ -69,7 +69,7 @@ def test_many_blocked_jobs_do_not_keep_the_loop_busy(fleet: Fleet) -> None:
         fleet.layout.job_dir(job).touch()
     made = begun(fleet)
     rounds = 0
-    while made.reconcile(claiming=True, look_around=False) or made.has_more_to_do():
+    while made.reconcile(claiming=True, poll_is_due=False) or made.has_more_to_do():
         rounds += 1
         assert rounds < 20, "the 300 take 15 rounds of 20"
     pause_s = made.due_in_s(claiming=True)
@@ -90,10 +90,10 @@ def test_jobs_that_end_at_once_do_not_keep_the_status_file_from_being_written(
             wait_until(lambda paths=paths: is_held(paths.alive) is False, "the attempt has ended")
 
     monkeypatch.setattr(LocalOutlet, "submit", submit_and_wait)
-    assert reconciler.reconcile(claiming=True, look_around=True) == 1
+    assert reconciler.reconcile(claiming=True, poll_is_due=True) == 1
     assert not reconciler.has_more_to_do()
     assert reconciler.due_in_s(claiming=True) == 0
-    assert reconciler.reconcile(claiming=True, look_around=False) == 1
+    assert reconciler.reconcile(claiming=True, poll_is_due=False) == 1
     assert fleet.states() == {"a": "done", "b": "running"}
 
 
@@ -111,8 +111,8 @@ def test_what_others_claim_while_new_entries_are_queued_is_looked_after(
 
     monkeypatch.setattr(CurrentManifest, "queue_new", queue_while_a_ghost_claims)
     fleet.write_manifest([shell("a", "true"), shell("b", "true"), shell("c", "true")])
-    reconciler.reconcile(claiming=False, look_around=True)
-    reconciler.reconcile(claiming=False, look_around=True)
+    reconciler.reconcile(claiming=False, poll_is_due=True)
+    reconciler.reconcile(claiming=False, poll_is_due=True)
     record = fleet.record("a")
     assert (record.state, record.reason) == ("queued", "lost"), "nobody records how the job of a dead pod ended"
 
@@ -126,8 +126,8 @@ def test_new_entries_are_queued_although_the_first_try_failed(
     fleet.write_manifest([shell("a", "true"), shell("b", "true"), shell("c", "true")])
     with monkeypatch.context() as full, pytest.raises(StorageError):
         full.setattr(CurrentManifest, "queue_new", fail)
-        reconciler.reconcile(claiming=False, look_around=True)
-    reconciler.reconcile(claiming=False, look_around=True)
+        reconciler.reconcile(claiming=False, poll_is_due=True)
+    reconciler.reconcile(claiming=False, poll_is_due=True)
     assert fleet.states() == {"a": "queued", "b": "queued", "c": "queued"}
 
 

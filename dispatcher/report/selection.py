@@ -9,7 +9,7 @@ from dispatcher.base.values import text_of
 from dispatcher.errors import UsageError, nearest
 from dispatcher.matrix.condition import Where
 from dispatcher.report.snapshot import Snapshot
-from dispatcher.run_state.states import State
+from dispatcher.run_state.states import State, parse_state
 
 EVERYTHING = Where()
 _MAGIC = frozenset("*?[")
@@ -31,13 +31,10 @@ def matches(snapshot: Snapshot, job: str, where: Where) -> bool:
 
 def parse_states(words: Iterable[str]) -> frozenset[State]:
     """The states named by `words`, which may be comma-separated lists. Raises UsageError for an unknown word."""
-    known = [state.value for state in State]
-    states = set()
-    for word in (part.strip() for words_ in words for part in words_.split(",")):
-        if word not in known:
-            raise UsageError(f"unknown state {word!r}{nearest(word, known)}")
-        states.add(State(word))
-    return frozenset(states)
+    try:
+        return frozenset(parse_state(part.strip()) for word in words for part in word.split(","))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def select(

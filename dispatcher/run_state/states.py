@@ -54,6 +54,8 @@ REQUESTABLE = (State.QUEUED, State.HELD, State.ABANDONED)
 # The states to which a person may set a job that does not run, and the reason that its record has then.
 MARKABLE = (State.DONE, State.FAILED)
 BY_HAND = "set by hand"
+# Words of the commands (cancel, pause) that people also write as a state.
+_MEANT = {"cancel": State.ABANDONED, "canceled": State.ABANDONED, "cancelled": State.ABANDONED, "paused": State.HELD}
 
 
 def check_transition(job_id: str, old: State, new: State) -> None:
@@ -70,7 +72,8 @@ def parse_state(word: object) -> State:
     try:
         return State(str(word))
     except ValueError:
-        raise ValueError(f"unknown state {word!r}{nearest(str(word), [state.value for state in State])}") from None
+        near = _MEANT.get(str(word), str(word))
+        raise ValueError(f"unknown state {word!r}{nearest(near, [state.value for state in State])}") from None
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

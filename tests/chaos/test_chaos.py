@@ -158,4 +158,4 @@ def check_edits(fleet: Fleet, storm: Storm) -> None:
             desired = requests.get(line.event) or str(line.set["desired"])
             assert desired in storm.asked[str(line.job)], f"not asked for {line}"
         elif line.event == "refused":
-            assert storm.asked[str(line.job)] - {"edit"}, f"refused what not asked for: {line}"
+            assert storm.asked[str(line.job)] - {"edit"}, f"refused, but nothing was asked for: {line}"

@@ -244,6 +244,8 @@ def world_with(state: State, **fields: Any) -> World:
         ({"state": "done"}, "it is running (pod None on an unknown host, pid 4711): set it to abandoned to stop it"),
         ({"state": "running"}, None),
         ({"state": None}, "unknown state None"),
+        ({"state": "cancelled"}, "unknown state 'cancelled' (did you mean 'abandoned'?)"),
+        ({"state": "paused"}, "unknown state 'paused' (did you mean 'held'?)"),
         ({"state": ["queued"]}, "unknown state"),
         ({"pid": 7}, "pid was changed to 7"),
         ({"attempt": 4}, "attempt was changed"),

@@ -36,7 +36,7 @@ class Background:
                 if not self._waited_for.wait(_LOG_AFTER_S):
                     _log.error("%s", error)
 
-        _outlast_the_interpreter()
+        _wait_at_exit()
         self._waited_for.clear()
         self._thread = threading.Thread(target=run, name="checkpoint")
         self._thread.start()
@@ -58,7 +58,7 @@ class Background:
 
 
 @cache
-def _outlast_the_interpreter() -> None:
+def _wait_at_exit() -> None:
     """Make an interpreter that exits wait for commits while Orbax can still start threads.
 
     `atexit` handlers and the join of non-daemon threads come too late for that.

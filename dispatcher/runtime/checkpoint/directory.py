@@ -61,7 +61,7 @@ class DirectoryStorage:
             else:
                 raise CheckpointError(f"{target}: other processes keep changing it; do several jobs save here?")
             files.sync_directory(target.parent)
-            self._forget_replaced(target)
+            self._remove_replaced(target)
         return manifest
 
     def manifests(self) -> Iterator[tuple[str, bytes]]:
@@ -156,7 +156,7 @@ class DirectoryStorage:
                     f"{self._root / name}: {parent} is a checkpoint itself, and nothing can be saved inside it"
                 )
 
-    def _forget_replaced(self, target: Path) -> None:
+    def _remove_replaced(self, target: Path) -> None:
         for entry in os.listdir(target.parent):
             if entry.startswith(f"{target.name}{OLD}"):
                 self._discard(target.with_name(entry))

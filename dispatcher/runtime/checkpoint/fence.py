@@ -61,7 +61,7 @@ class Run:
         with storing(f"{path}: cannot report to the dispatcher that step {step} is saved"):
             contract.write_json(path, {"step": step})
 
-    def outrun_by(self, job: str, attempt: int) -> bool:
+    def is_superseded_by(self, job: str, attempt: int) -> bool:
         """Whether `attempt` of `job` is a newer attempt of this run's job."""
         return bool(self.job) and job == self.job and attempt > self.attempt
 

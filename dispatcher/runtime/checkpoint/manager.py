@@ -33,7 +33,7 @@ from dispatcher.runtime.checkpoint.rng import RandomState
 from dispatcher.runtime.checkpoint.series import Series
 from dispatcher.runtime.checkpoint.storage import SCRATCH, Storage, check_name, is_url, normal
 
-PATIENCE_S: Final = 120.0
+RETRY_TIMEOUT_S: Final = 120.0
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class CheckpointManager:
     `save`, `wait`, `close`, `resume`, `restore`, `load`, `register` and `rewind` are collective: all processes of a
     job call them, and process 0 commits. Any process may call the others. `scratch` is the directory in which
     checkpoints for an object store are assembled; several processes must share it. A request to an object store is
-    repeated for `patience_s`.
+    repeated for `retry_timeout_s`.
     """
 
     def __init__(
@@ -70,10 +70,10 @@ class CheckpointManager:
         retention: Retention | None = None,
         scratch: Path | None = None,
         compress: bool = False,
-        patience_s: float = PATIENCE_S,
+        retry_timeout_s: float = RETRY_TIMEOUT_S,
     ) -> None:
         self._run = Run.current()
-        self._storage = _open(normal(place), scratch, self._run, patience_s)
+        self._storage = _open(normal(place), scratch, self._run, retry_timeout_s)
         self._series = Series(self._storage, self._run)
         self._retention = retention
         self._compress = compress
@@ -386,7 +386,7 @@ def _together() -> Iterator[None]:
     collectives.raise_on_all(raised)
 
 
-def _open(place: str, scratch: Path | None, run: Run, patience_s: float) -> Storage:
+def _open(place: str, scratch: Path | None, run: Run, retry_timeout_s: float) -> Storage:
     if not is_url(place):
         return DirectoryStorage(Path(place))
     from dispatcher.runtime.checkpoint.objects import ObjectStorage, default_scratch
@@ -397,4 +397,4 @@ def _open(place: str, scratch: Path | None, run: Run, patience_s: float) -> Stor
                 f"{place}: several processes need a shared directory to assemble a checkpoint: pass scratch=..."
             )
         scratch = run.directory / SCRATCH
-    return ObjectStorage(place, scratch or default_scratch(), run, patience_s)
+    return ObjectStorage(place, scratch or default_scratch(), run, retry_timeout_s)

@@ -4,7 +4,8 @@
     <series>/<name>/<blobs>/checkpoint/...  its files, under a prefix of their own: writers of one name never mix
     <series>/latest                         names the latest checkpoint
 
-Failed requests are repeated for `patience_s`; a manifest that was stored although its response was lost is recognised.
+Failed requests are repeated for `retry_timeout_s`. A manifest that was stored although its response was lost is
+recognised.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _LONGEST_PAUSE_S: Final = 5.0
 _TRIES: Final = 5
 
 # Errors that a retry does not change; 408 and 429 come from an overloaded server.
-_OUR_FAULT: Final = re.compile(r"status code: 4(?!08|29)\d\d")
+_CLIENT_ERROR: Final = re.compile(r"status code: 4(?!08|29)\d\d")
 _REFUSED: Final = re.compile(r"status code: 40[13]|<Code>(?:ExpiredToken|InvalidToken|InvalidAccessKeyId)</Code>")
 # The body of a response may contain the key's id, a session token or data signed with them.
 _BODY: Final = re.compile(r"(status code: \d+[^:<]*)(?::?\s*)<.*", re.DOTALL)
@@ -59,10 +60,10 @@ _log = logging.getLogger(__name__)
 class ObjectStorage:
     """A series of checkpoints under the prefix `url`; `scratch` is a local directory."""
 
-    def __init__(self, url: str, scratch: Path, run: Run, patience_s: float) -> None:
+    def __init__(self, url: str, scratch: Path, run: Run, retry_timeout_s: float) -> None:
         self.url = url
         self._run = run
-        self._patience_s = patience_s
+        self._retry_timeout_s = retry_timeout_s
         self._scratch = Scratch(scratch)
         self._store = _open_store(url)
         # Manifests by key, with their ETags: read again only when the ETag changes.
@@ -82,7 +83,7 @@ class ObjectStorage:
         replaced = self._commit(f"{name}/{MANIFEST}", encode(manifest), guard)
         if replaced is not None:
             self._remove_blobs(name, replaced.blobs)
-        self._forget_unfinished(name, blobs)
+        self._remove_uncommitted(name, blobs)
         return manifest
 
     def manifests(self) -> Iterator[tuple[str, bytes]]:
@@ -223,7 +224,7 @@ class ObjectStorage:
     def _remove_blobs(self, name: str, blobs: str) -> None:
         self._delete([key for key, _ in self._list(f"{name}/{blobs}/")])
 
-    def _forget_unfinished(self, name: str, current: str) -> None:
+    def _remove_uncommitted(self, name: str, current: str) -> None:
         """Remove uncommitted files that older attempts of this job uploaded under this name."""
         older = re.compile(rf"{re.escape(name)}/{re.escape(self._run.job)}\.(\d+)\.[0-9a-f]+/.+")
         keys = []
@@ -279,7 +280,7 @@ class ObjectStorage:
         from obstore import exceptions
 
         passed_on = (exceptions.AlreadyExistsError, exceptions.PreconditionError, FileNotFoundError)
-        deadline_s = time.monotonic() + self._patience_s
+        deadline_s = time.monotonic() + self._retry_timeout_s
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
@@ -293,8 +294,8 @@ class ObjectStorage:
                     raise StorageError(f"{doing}: {_first_line(error)}; {advice}") from None
                 if time.monotonic() + pause_s > deadline_s:
                     raise StorageError(
-                        f"{doing}: {_first_line(error)}; tried for {self._patience_s:.0f} s. Earlier checkpoints are "
-                        "unaffected; check the server and the network"
+                        f"{doing}: {_first_line(error)}; tried for {self._retry_timeout_s:.0f} s. Earlier checkpoints "
+                        "are unaffected; check the server and the network"
                     ) from None
                 _log.warning("%s, trying again: %s", doing, _first_line(error))
             time.sleep(pause_s)
@@ -343,7 +344,7 @@ def _permanent_advice(error: Exception) -> str | None:
         )
     if isinstance(error, exceptions.InvalidPathError):
         return "choose other names"
-    return "is there such a bucket?" if _OUR_FAULT.search(text) else None
+    return "is there such a bucket?" if _CLIENT_ERROR.search(text) else None
 
 
 def _open_store(url: str) -> ObjectStore:

@@ -93,7 +93,7 @@ def _key_to_json(key: jax.Array) -> dict[str, Any]:
     data = np.asarray(jax.random.key_data(key) if typed else key)
     return {
         "typed": bool(typed),
-        "impl": str(jax.random.key_impl(key)) if typed else _default_kind(),
+        "impl": str(jax.random.key_impl(key)) if typed else _default_impl(),
         "shape": list(data.shape),
         "words": [int(word) for word in data.reshape(-1)],
     }
@@ -104,16 +104,16 @@ def _key_from_json(saved: Mapping[str, Any]) -> jax.Array:
     if saved["typed"]:
         typed: jax.Array = jax.random.wrap_key_data(data, impl=saved["impl"])
         return typed
-    # Old keys do not carry their kind: JAX uses the current default for them.
-    if saved["impl"] != _default_kind():
+    # Keys without a type do not have their implementation: JAX uses the current default for them.
+    if saved["impl"] != _default_impl():
         raise CheckpointError(
-            f"the JAX key in the checkpoint is of the kind {saved['impl']!r}, and this process is set to "
-            f"{_default_kind()!r}: set jax_default_prng_impl to the first, or use jax.random.key"
+            f"the JAX key in the checkpoint has the PRNG implementation {saved['impl']!r}, but this process uses "
+            f"{_default_impl()!r}: set jax_default_prng_impl to the first, or use jax.random.key"
         )
     return data
 
 
-def _default_kind() -> str:
+def _default_impl() -> str:
     settings: Any = jax.config
     return str(settings.jax_default_prng_impl)
 

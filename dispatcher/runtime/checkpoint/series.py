@@ -124,7 +124,7 @@ class Series:
         order = term, self._run.attempt, newest.sequence + 1
         pointer = self._pointer()
         if pointer is not None and pointer.order >= order:
-            # A process died while it went back: the next checkpoint is newer than all that existed before.
+            # A process died during a rewind: the next checkpoint is newer than all that existed before.
             return pointer.order[0] + 1, self._run.attempt, newest.sequence + 1
         return order
 
@@ -132,12 +132,12 @@ class Series:
         """Raise a SupersededError when a newer attempt of this run's job has saved, or marked this one."""
         self._run.check(doing)
         for each in self.checkpoints():
-            self._check_outrun(each.job, each.attempt, each.url, doing)
+            self._check_not_superseded(each.job, each.attempt, each.url, doing)
 
     def check_replaceable(self, present: Manifest, name: str, ours: Manifest, doing: str) -> None:
         """Raise unless `ours` is newer than `present`, which it would replace."""
         where = f"{self.storage.url}/{name}"
-        self._check_outrun(present.job, present.attempt, where, doing)
+        self._check_not_superseded(present.job, present.attempt, where, doing)
         if present.order >= ours.order:
             raise CheckpointError(
                 f"{doing}: {where} was saved meanwhile by {present.run} (step {present.step}); do two runs save here?"
@@ -200,8 +200,8 @@ class Series:
                 return msgspec.json.decode(data, type=Pointer)
         return None
 
-    def _check_outrun(self, job: str, attempt: int, where: str, doing: str) -> None:
-        if self._run.outrun_by(job, attempt):
+    def _check_not_superseded(self, job: str, attempt: int, where: str, doing: str) -> None:
+        if self._run.is_superseded_by(job, attempt):
             raise SupersededError(
                 f"{doing}: attempt {attempt} of {job} has saved {where} already, so attempt {self._run.attempt} is no "
                 "longer the current one. Nothing was committed; this attempt must stop"

@@ -264,7 +264,7 @@ def test_a_server_that_is_away_for_ten_seconds(server, open_manager, state, same
 
 
 def test_a_server_that_stays_away_is_an_error_and_costs_nothing(server, open_manager, state, same):
-    with open_manager(patience_s=2) as checkpoints:
+    with open_manager(retry_timeout_s=2) as checkpoints:
         checkpoints.save(state(1), 1)
         checkpoints.wait()
         server.before = lambda number, method, path: method == "PUT"
@@ -392,7 +392,7 @@ def test_scratch_of_a_killed_process_is_removed(open_manager, state, tmp_path: P
 def test_no_secret_is_written_down(open_manager, server, bucket, state, caplog, monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush-hush")
     monkeypatch.setenv("WANDB_API_KEY", "hush-hush")
-    with caplog.at_level("DEBUG", "dispatcher"), open_manager(patience_s=1.0) as checkpoints:
+    with caplog.at_level("DEBUG", "dispatcher"), open_manager(retry_timeout_s=1.0) as checkpoints:
         checkpoints.save(state(1), 1, beside=Contents(job={"job": "x"}, config="x: 1\n"))
         checkpoints.wait()
         server.before = lambda number, method, path: method == "PUT"

@@ -1,4 +1,4 @@
-"""This process's copy of what the journal says, and how it keeps up with the files."""
+"""The records of the journal in the memory of one process, and how they are kept up to date."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from dispatcher.run_state.loaded_generation import LoadedGeneration
 from dispatcher.workspace import Layout
 
 STALE_PAUSES_S: Final = (0.0, 0.02, 0.05, 0.1, 0.2, 0.2, 0.2, 0.5, 1.0, 2.0)
+# How many generations in a row may be replaced while one is opened.
+_FOLLOW_TRIES: Final = 5
 # How often the journal is compared with what was read from it where no cut-off host can write late: on a local disk.
 LOCAL_CHECK_S: Final = 1.0
 # What a write gets whose lock a file server has taken away.
@@ -68,7 +70,7 @@ class Replica:
         return self._loaded.offset
 
     def shows(self, generation: int, length: int, checksum: int) -> bool:
-        """Whether what was read goes as far as another host has read, and says the same up to there."""
+        """Whether this process has read as far as another host has, with the same content up to there."""
         if self.generation is None or generation != self.generation:
             return self.generation is not None and generation < self.generation
         if length >= self.offset:
@@ -84,14 +86,19 @@ class Replica:
     def follow(self, head: Head | None, *, to_the_end: bool) -> None:
         """Read what is certain to stay, or also what follows beyond the head.
 
-        Raises DamagedJournalError, and reads nothing, when the journal does not say what it must.
+        Raises DamagedJournalError, and reads nothing, when the journal is not what the head or an earlier read showed.
         """
-        try:
-            self._follow(head, to_the_end=to_the_end)
-        except FileNotFoundError:
-            if self._newest_instead(head) is not None:
-                self.generation = None
-                self._follow(None, to_the_end=to_the_end)
+        for is_last in (*[False] * (_FOLLOW_TRIES - 1), True):
+            try:
+                self._follow(head, to_the_end=to_the_end)
+                return
+            except FileNotFoundError:
+                # Another process has begun a new generation, and compressed the one that was to be opened.
+                if is_last:
+                    raise
+                if self._newest_instead(head) is None:
+                    return
+                head = self.generation = None
 
     def _follow(self, head: Head | None, *, to_the_end: bool) -> None:
         newest = head.generation if head is not None else journal.newest_generation(self.layout)
@@ -181,13 +188,13 @@ class Replica:
         self.in_doubt = False
 
     def move_to(self, generation: int, header: bytes, base_seq: int, checksum: RunningChecksum) -> None:
-        """This process has begun a new generation, which says what the fold says."""
+        """Continue with a generation that this process has begun, with the content of the fold."""
         self.generation = generation
         self._loaded = LoadedGeneration(self.layout.journal(generation), header, base_seq, self.fold)
         self._loaded.checksum = checksum
 
     def _newest_instead(self, head: Head | None) -> int | None:
-        """The generation to go on with when the expected file is missing; None without any."""
+        """The generation to continue with when the expected file is missing; None without any."""
         newest = journal.newest_generation(self.layout)
         if newest is not None and head is not None and newest < head.generation:
             raise DamagedJournalError(
@@ -251,7 +258,7 @@ class Replica:
         return None
 
     def _mismatch(self, fd: int, head: Head | None, data: bytes) -> DamagedJournalError | None:
-        """What is wrong when the file no longer says what was read from it, or not what the head was written for.
+        """What is wrong when the file is no longer what was read from it, or not what the head was written for.
 
         `data` is what follows on what was read. A host that was cut off may write late, over the lines of others.
         """
@@ -295,7 +302,7 @@ class Replica:
         return files.open_existing(self._loaded.path, flags)
 
     def _size(self, fd: int) -> int:
-        # A client that shows old sizes is told by what can be read that it does.
+        # Where old sizes may be shown, only reading tells how long the file is.
         return self.offset if self.shows_old_content else os.fstat(fd).st_size
 
     @contextlib.contextmanager

@@ -6,10 +6,12 @@ import os
 import shutil
 from collections.abc import Callable
 from multiprocessing.synchronize import Barrier
+from pathlib import Path
 
 import forks
 import pytest
 
+from dispatcher.base import files
 from dispatcher.run_state import journal
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Blame, Event, Paused, Refused
@@ -138,6 +140,27 @@ def test_a_generation_that_is_removed_while_others_look_for_the_newest_counts_fo
     monkeypatch.setattr(journal, "generations", lambda _: [1, 2])
     assert journal.newest_generation(layout) == 1
     assert journal.generations_in_force(layout) == [1]
+
+
+def test_a_reader_follows_generations_that_are_replaced_while_it_opens_them(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, reader = busy(layout), Store(layout, by="reader")
+    reader.refresh()
+    opened, left, rotating = files.open_existing, [3], [False]
+
+    def open_late(path: Path | str, flags: int = os.O_RDONLY) -> int:
+        if left[0] and not rotating[0]:
+            left[0] -= 1
+            rotating[0] = True
+            assert store.rotate()
+            rotating[0] = False
+        return opened(path, flags)
+
+    monkeypatch.setattr(files, "open_existing", open_late)
+    reader.refresh()
+    assert left == [0]
+    assert said(reader)[1:] == said(store)[1:]
 
 
 def rotate_often(layout: Layout, by: str, together: Barrier) -> None:

@@ -94,10 +94,10 @@ def journal(context: Context) -> Findings:
     size = os.stat(path).st_size if path.exists() else 0
     if head is not None and head.generation == store.generation and size < head.length:
         what = f"{path}: {size} bytes, but according to the lock file {head.length} were written"
-        cure = f"`dispatcher doctor --repair` goes on without them; if other hosts see more: {mount_of(path).cure}"
+        cure = f"`dispatcher doctor --repair` continues without them; if other hosts see more: {mount_of(path).cure}"
         yield Finding("journal", WRONG, what, cure)
     elif size > store.offset:
-        what = f"{path}: the last {size - store.offset} bytes are no complete lines"
+        what = f"{path}: the last {size - store.offset} bytes are not complete lines"
         yield Finding("journal", WARNING, what, "the next change removes them: their transaction never finished")
     else:
         yield Finding("journal", OK, f"{path}: {len(store.records)} records, line {store.seq}")

@@ -23,7 +23,7 @@ from dispatcher.base.mounts import mount_of
 # for one in all.
 IDLE_S: Final = 180.0
 TOTAL_S: Final = 600.0
-# A swap file of vim or nano begins with `b0`; pid and host name of its editor stand at these bytes.
+# A swap file of vim or nano begins with `b0`; pid and host name of its editor are at these bytes.
 _SWAP_HEADER: Final = struct.Struct("<24xI40x40s")
 
 _Version = tuple[int, int, int]

@@ -39,7 +39,7 @@ class Event(enum.StrEnum):
     MARKED = "marked"  # the job was set to done or failed by hand
     EDITED = "edited"  # the priority or a field of a person's own was changed
     DELETED = "deleted"  # the record was removed; its history stays
-    UNPAUSED = "unpaused"  # claiming within a scope goes on
+    UNPAUSED = "unpaused"  # claiming within a scope continues
     CLEARED = "cleared"  # a refused edit was dismissed
 
     # What becomes of the status file.

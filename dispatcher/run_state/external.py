@@ -57,7 +57,7 @@ def _decide_external(
 
 
 def runs_externally(record: Record) -> bool:
-    """Whether the record says that the job runs and no dispatcher watches it."""
+    """Whether, according to its record, the job runs and no dispatcher watches it."""
     return record.external and record.state in IN_FLIGHT
 
 

@@ -36,7 +36,7 @@ class Generation:
         start = data.find(b"\n") + 1
         if start == 0:
             raise DamagedJournalError(
-                f"{path}: the header is not whole; `dispatcher doctor --repair` goes on without it"
+                f"{path}: the header is incomplete; `dispatcher doctor --repair` continues without it"
             )
         return cls(number, path, journal.parse_header(data[:start], path), data, start)
 
@@ -46,7 +46,7 @@ class Generation:
         for _ in range(self.header.records):
             end = self.data.find(b"\n", end) + 1
             if end == 0:
-                raise DamagedJournalError(f"{self.path}: its snapshot is not whole")
+                raise DamagedJournalError(f"{self.path}: its snapshot is incomplete")
         return journal.parse_lines(self.data[self.start : end], self.path, self.start), end
 
 

@@ -132,7 +132,7 @@ def parse_header(line: bytes, path: Path) -> Header:
     except _UNREADABLE as error:
         raise DamagedJournalError(
             f"{path}: line 1 is not a journal header ({error}); nothing was touched. Restore the file from a backup, "
-            "or let `dispatcher doctor --repair` go on from matrix_status.json"
+            "or let `dispatcher doctor --repair` rebuild it from matrix_status.json"
         ) from None
     if header.format != FORMAT:
         raise FormatError(f"{path}: format {header.format!r}, expected {FORMAT!r}; nothing was touched")
@@ -308,8 +308,8 @@ def newest_generation(layout: Layout) -> int | None:
             return number
     if numbers:
         raise DamagedJournalError(
-            f"{layout.journal(numbers[-1])}: the first line is not whole; nothing was changed. "
-            "Restore the file from a backup, or let `dispatcher doctor --repair` go on from matrix_status.json"
+            f"{layout.journal(numbers[-1])}: the first line is incomplete; nothing was changed. "
+            "Restore the file from a backup, or let `dispatcher doctor --repair` rebuild it from matrix_status.json"
         )
     return None
 

@@ -1,4 +1,4 @@
-"""What one generation of the journal says, as far as it was read."""
+"""One generation of the journal, as far as it was read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class LoadedGeneration:
 
     @classmethod
     def load(cls, generation: Generation, head: Head | None, *, to_the_end: bool) -> LoadedGeneration:
-        """What a generation says that was read as a whole: as far as `head` goes, or to the end.
+        """The fold of a generation that was read as a whole: as far as `head` goes, or to the end.
 
         Raises DamagedJournalError when it cannot be read or is not what the head was written for.
         """
@@ -75,7 +75,7 @@ class LoadedGeneration:
         self.checksum.add(memoryview(data)[:length])
 
     def differs(self, fd: int) -> DamagedJournalError | None:
-        """What is wrong when the open file no longer says what was read from it; examines two blocks of it."""
+        """What is wrong when the open file is no longer what was read from it; examines two blocks of it."""
         found = self.checksum.differs_at(fd)
         return None if found is None else self.overwritten(*found, "what they were when they were read")
 
@@ -96,12 +96,12 @@ class LoadedGeneration:
         later = journal.readable_lines(rest)
         if later and later[0].seq == self.fold.seq + 1 and later[0].batch > 1:
             later = [line for line in later if line.seq >= later[0].seq + later[0].batch]
-        # All lines of one transaction have one time. Without a head nothing says that these were not finished.
+        # All lines of one transaction have one time. Without a head nothing shows that these were not finished.
         if later and (head is None or len({line.at for line in later}) > 1):
             raise DamagedJournalError(
-                f"{self.path}: cannot be read from byte {self.offset} on, but whole lines follow (up to "
+                f"{self.path}: cannot be read from byte {self.offset} on, but complete lines follow (up to "
                 f"{later[-1].seq}); nothing was changed. Restore the file from a backup, or let "
-                "`dispatcher doctor --repair` go on from what is whole"
+                "`dispatcher doctor --repair` continue with the lines that can be read"
             )
 
     def overwritten(self, start: int, end: int, expected: str) -> DamagedJournalError:
@@ -110,7 +110,7 @@ class LoadedGeneration:
         shown = f"; if other hosts are shown something else: {mount.cure}" if mount.is_network else ""
         return DamagedJournalError(
             f"{self.path}: bytes {start} to {end} are not {expected}: another process has overwritten them; nothing "
-            f"was changed. Let `dispatcher doctor --repair` go on from what is whole{shown}"
+            f"was changed. Let `dispatcher doctor --repair` continue with the lines that can be read{shown}"
         )
 
     def _consecutive(self, parts: Iterable[list[Line]]) -> Iterator[Line]:
@@ -120,8 +120,8 @@ class LoadedGeneration:
             if lines and (lines[0].seq != seq + 1 or lines[-1].seq != seq + len(lines)):
                 raise DamagedJournalError(
                     f"{self.path}: after line {seq} come {len(lines)} lines, {lines[0].seq} to {lines[-1].seq}; "
-                    "nothing was changed. Restore the file from a backup, or let `dispatcher doctor --repair` go on "
-                    "from what is whole"
+                    "nothing was changed. Restore the file from a backup, or let `dispatcher doctor --repair` "
+                    "continue with the lines that can be read"
                 )
             seq += len(lines)
             if lines and lines[-1].event is Event.CONTINUED:

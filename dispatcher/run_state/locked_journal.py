@@ -75,10 +75,10 @@ class LockedJournal:
     # Without the lock.
 
     def refresh(self, *, to_the_end: bool = False) -> None:
-        """Read what the journal has that is certain to stay; `to_the_end` for a reader that looks only once.
+        """Read the part of the journal that is certain to stay; `to_the_end`: all of it, to be read only once.
 
-        What is beyond the head may still be cut off again (a full disk), so a process that goes on must not believe it
-        before the next transaction says so.
+        What is beyond the head may still be cut off again (a full disk), so a process that continues to run must not
+        use it before the next transaction has confirmed it.
         """
         replica = self.replica
         # Without the lock, a head and a journal that do not belong together may be seen.
@@ -128,15 +128,15 @@ class LockedJournal:
         self.replica.append(fd, lines)
 
     def finish_append(self) -> None:
-        """Say where the journal ends, to those who cannot rely on what they are shown."""
+        """Publish where the journal ends, for hosts that may be shown old content."""
         replica = self.replica
         in_doubt, replica.in_doubt = replica.in_doubt, True
-        with files.storing("saying where the journal ends, in", self.layout.run_state):
+        with files.storing("publishing where the journal ends, in", self.layout.run_state):
             self.lock().finish_append(replica.generation or 1, replica.offset, replica.checksum.value)
         replica.in_doubt = in_doubt
 
     def write_head(self) -> None:
-        """Say how far the journal goes, if that has changed."""
+        """Write down how far the journal goes, if that has changed."""
         head, replica = self._head, self.replica
         generation = replica.generation or 1
         current = head is not None and (head.generation, head.length) == (generation, replica.offset)
@@ -163,7 +163,7 @@ class LockedJournal:
                 self.finish_append()
 
     def begin_generation(self, generation: int, header: bytes, base_seq: int, checksum: RunningChecksum) -> None:
-        """A new generation that says what this one says is in force from now on."""
+        """Continue with a new generation, which has the content of this one and is in force from now on."""
         self.replica.move_to(generation, header, base_seq, checksum)
         self.finish_append()
         self.write_head()
@@ -175,7 +175,7 @@ class LockedJournal:
         self._lock.took_over = False
         return True
 
-    # What the head says of the status file.
+    # The status file, according to the head.
 
     @property
     def projection(self) -> Identity | None:
@@ -188,7 +188,7 @@ class LockedJournal:
         return self._head.projected if self._head is not None else 0
 
     def accept_projection(self, identity: Identity | None, projected: int) -> None:
-        """`identity` holds nothing that the journal does not; it shows the records at `projected`."""
+        """The status file `identity` has no edits that the journal lacks; it shows the records at `projected`."""
         if self._head is None:
             self._head = Head(generation=self.replica.generation or 1, length=0, seq=self.fold.seq)
         self._head.projection = identity

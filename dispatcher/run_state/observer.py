@@ -23,7 +23,7 @@ _MISSING_S: Final = 60.0
 class Observer:
     """Watches the other dispatchers of a workspace.
 
-    `locks_are_trusted` is asked at every look: the kind of lock may change while dispatchers run.
+    `locks_are_trusted` is called each time: the kind of lock may change while dispatchers run.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Observer:
         self._locks_are_trusted = locks_are_trusted
         self._watch = watch or liveness.Watch()
         self._mount = mount or mount_of(layout.run_state)
-        # The server as it was when this dispatcher first looked.
+        # The server as it was when this dispatcher first asked.
         self._first_server: nfs.Server | None = None
 
     @property
@@ -57,7 +57,7 @@ class Observer:
         self._watch.start_over()
 
     def unchanged_s(self, name: str, value: Any) -> float:
-        """For how many seconds `value`, observed under this name at every look, has been the same."""
+        """For how many seconds `value`, observed under this name at every call, has been the same."""
         return self._watch.unchanged_s(name, value)
 
     def pod_is_alive(self, pod: str | None) -> bool:

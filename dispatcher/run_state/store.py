@@ -110,7 +110,7 @@ class Store:
     def refresh(self, *, to_the_end: bool = False) -> None:
         """Read what the journal has that is certain to stay, without the lock.
 
-        `to_the_end`: also what its writer may still take back; for a reader that looks only once.
+        `to_the_end`: also what its writer may still cut off; for a process that reads only once.
         """
         self._journal.refresh(to_the_end=to_the_end)
 
@@ -143,7 +143,7 @@ class Store:
         return rotation.rotate(self._journal)
 
     def rotate_if_worthwhile(self) -> bool:
-        """Begin a new generation of the journal when the old one says little with many lines; whether it was done."""
+        """Begin a new generation of the journal when the old one has many lines per record; whether it was done."""
         if not rotation.is_worthwhile(self.seq - self._replica.base_seq, len(self.records)):
             return False
         return self.rotate()
@@ -248,7 +248,7 @@ class Store:
         self.status_is_stale = True
 
     def accept_projection(self, identity: Identity | None, projected: int) -> None:
-        """Under the lock: `identity` holds nothing that the journal does not; it shows the records at `projected`."""
+        """Under the lock: the file `identity` has no unrecorded edits, and shows the records at `projected`."""
         self._journal.accept_projection(identity, projected)
 
     @property

@@ -68,19 +68,20 @@ mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes
                                     (events, edits, reasons, colours, commands, API)
     a field of a record             run_state/states.py: Record, and run_state/change.py: Change
     a field of a manifest's entry   matrix/entry.py: READERS and Entry; SCHEDULING only if it does not change what a job
-                                    computes; if a method may set it too: config.py: Method and _METHOD_KEYS; hardware:
-                                    outlets/base.py: Request, pod/offers.py: request_of, and each outlet's offer
+                                    computes; if a method may set it too: config.py: Method and
+                                    _METHOD_KEYS, and templates/training.py: _method_words; hardware: outlets/base.py:
+                                    Request, pod/offers.py: request_of, report/snapshot.py, and each outlet's offer
     an event of the journal         run_state/events.py: Event; what it does: run_state/fold.py
     a setting of dispatcher.yaml    config.py: Config and _SETTINGS; of a method: Method and _METHOD_KEYS
     a lock kind                     config.py: LockKind; the docstring of run_state/lock.py lists the other places
-    a reason why a job waits        pod/claim.py: ClaimQueue passes the job over (a time: _due), and pod/waiting.py:
-                                    _own_reason says why; its docstring lists the rest. What never changes while a pod
-                                    runs: pod/offers.py: Offer.excludes, for both; what an outlet takes: its offer
+    a reason why a job waits        pod/claim.py: ClaimQueue.choose passes the job over (until a time: postpone), and
+                                    pod/waiting.py: _own_reason says why; its docstring lists the rest. What never
+                                    changes while a pod runs: pod/offers.py: Offer.excludes, for both
     a column of `status`            report/overview.py: job_row (JSON, CSV), shown_job and the columns of the tables
     a notice of `status`            report/overview.py: notices
     a notification (mail, chat)     a module in pod/, called at the end of pod/reconciler.py: _transact with `tx.lines`,
-                                    every end of an attempt that this pod has recorded; it must not block, and sends at
-                                    most once
+                                    which have every end that this pod records (FAILED is for good); it must neither
+                                    block nor raise, sends at most once, and starts programs in the pod's own session
     a sweep keyword                 matrix/sweep.py: _SWEEP_KEYS and _sweep; a distribution of draws: matrix/draw.py
     a job class                     a class with @job in a module of runtime/jobs/, and its key and module in
                                     runtime/registry.py: _SHIPPED; a lab's own class: jobs/ of its workspace

@@ -2,7 +2,8 @@
 
 To add such a key, add a line to READERS and a field to Entry, and its name to SCHEDULING if it only says when and where
 the job runs. A key that asks for hardware also becomes a field of outlets.base.Request, set by pod.offers.request_of.
-One that a method may set for all its jobs is added to config.Method and config._METHOD_KEYS.
+One that a method may set for all its jobs is added to config.Method, config._METHOD_KEYS and, for templates, to
+templates.training._method_words.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@
 itself), to `Waiting._pod_refusal` (about one pod at this moment), or to `Offer.refusal` (about what a pod takes).
 
 This explains, and claim.ClaimQueue decides: what makes a job wait is added there too, to `_is_ready` (its record and
-its needs), `_due` (a time, which also wakes the pod) or `_set_aside` (its entry, its method). The queue asks an Offer
-only `excludes`, once, so that is for what never changes while a pod runs. tests/pod/test_claim_queue.py compares
-the two. New facts are filled in by ClaimQueue.waiting, report/waiting.py and dry_run.py; pod/backlog.py gives the queue
-its settings.
+its needs), `_set_aside` (its entry, its method), or to `choose` with `postpone` (a time until which it is passed over).
+The queue asks an Offer only `excludes`, once, so that is for what never changes while a pod runs.
+tests/pod/test_claim_queue.py compares the two. New facts are filled in by ClaimQueue.waiting, report/waiting.py and
+dry_run.py; pod/backlog.py gives the queue its settings.
 """
 
 from __future__ import annotations

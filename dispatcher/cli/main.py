@@ -192,8 +192,6 @@ def _options(where: Layout, given: dict[str, Any]) -> PodOptions:
         parse_name(pod)
     except BadValueError as error:
         raise UsageError(f"--pod {pod!r}: {error}") from None
-    if not given["gpus"].strip() and not given["slots"]:
-        raise UsageError("a pod needs slots: --gpus 0,1,2,3 for GPUs, --slots N for CPU slots, or both")
     return PodOptions(
         pod=pod,
         gpus=given["gpus"],

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from dispatcher.errors import UsageError
 from dispatcher.outlets.base import Outlet, OutletOffer, Request
 from dispatcher.outlets.context import PodContext
 from dispatcher.outlets.local import NAME as LOCAL
@@ -21,7 +22,7 @@ DEFAULT: Final = LOCAL
 
 
 class OutletKind(msgspec.Struct, frozen=True):
-    """`make` makes the outlet of a pod; it raises UsageError for options that cannot be used.
+    """`make` makes the outlet of a pod, or None for options that ask for none; UsageError for unusable options.
 
     `read_offer` decodes what a pod has published of such an outlet (msgspec.ValidationError for what is none).
     `refused_by_all` is why several of these offers all refuse a request for ever. `shared_hardware` names what the
@@ -29,13 +30,15 @@ class OutletKind(msgspec.Struct, frozen=True):
     their own, in which case the last argument is False.
     """
 
-    make: Callable[[PodContext], Outlet]
+    make: Callable[[PodContext], Outlet | None]
     read_offer: Callable[[Mapping[str, Any]], OutletOffer]
     refused_by_all: Callable[[Request, Sequence[Any]], str]
     shared_hardware: Callable[[Sequence[SlotInfo], Sequence[SlotInfo], bool], str]
 
 
-def _make_local(context: PodContext) -> Outlet:
+def _make_local(context: PodContext) -> Outlet | None:
+    if not context.gpus.strip() and not context.cpu_slots:
+        return None
     # Readers of offers do not load what starts processes.
     from dispatcher.outlets.local.outlet import LocalOutlet
 
@@ -52,9 +55,13 @@ def make_outlets(context: PodContext) -> dict[str, Outlet]:
     made: dict[str, Outlet] = {}
     try:
         for name, kind in OUTLET_KINDS.items():
-            made[name] = kind.make(context)
+            outlet = kind.make(context)
+            if outlet is not None:
+                made[name] = outlet
     except BaseException:
-        for outlet in made.values():
-            outlet.close()
+        for each in made.values():
+            each.close()
         raise
+    if not made:
+        raise UsageError("a pod needs slots: --gpus 0,1,2,3 for GPUs, --slots N for CPU slots, or both")
     return made

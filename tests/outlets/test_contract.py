@@ -77,8 +77,10 @@ class Place:
         observer = Observer(self.config.layout, self.config.lost_after_s, lambda: True)
         context = PodContext(pod=pod, config=self.config, observer=observer, log=print, cpu_slots=MANY)
         make = queue_outlet.QueueOutlet if self.kind == QUEUE else OUTLET_KINDS[self.kind].make
-        self._made.append(make(context))
-        return self._made[-1]
+        made = make(context)
+        assert made is not None
+        self._made.append(made)
+        return made
 
     def paths(self, key: Key) -> AttemptPaths:
         return self.config.layout.attempt(key.job_id, key.number)

@@ -89,6 +89,19 @@ def test_each_entry_runs_where_it_asks_to(fleet: Fleet, queue: Path) -> None:
     assert "start here (attempt 1) on cpu, pid " in pod.said
 
 
+def test_a_pod_without_slots_of_its_own(fleet: Fleet, queue: Path) -> None:
+    """What it needs is an outlet, not a GPU or a CPU slot."""
+    fleet.write_manifest([shell("there", "true", outlet="queue"), shell("here", "true", outlet="local")])
+    pod = start(fleet, "pod", "--until-empty", "--slots", "0")
+    assert pod.end() == 0
+    assert {job: record.state for job, record in fleet.records().items()} == {"there": "done", "here": "queued"}
+    assert "200 submissions to the queue; " in pod.said
+    fleet.command = COMMAND
+    refused = start(fleet, "other", "--slots", "0")
+    assert refused.end() == 2
+    assert "a pod needs slots: --gpus 0,1,2,3 for GPUs" in refused.said
+
+
 def test_a_submitted_entry_is_pending_before_it_runs(fleet: Fleet, queue: Path) -> None:
     (queue / "hold").touch()
     fleet.write_manifest([shell("there", GATED, outlet="queue"), shell("here", "true", outlet="local")])

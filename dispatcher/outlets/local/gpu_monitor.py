@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from dispatcher.errors import UsageError
 from dispatcher.outlets.local import NAME
 from dispatcher.outlets.local.capacity import LocalCapacity
 from dispatcher.outlets.local.gpu_users import foreign_use
@@ -34,8 +33,6 @@ class GpuMonitor:
             self._reading = self._reader.read(indices)
             if self._reading.warning:
                 log(f"warning: {self._reading.warning}")
-        if not indices and not cpu_slots:
-            raise UsageError("a pod needs slots: --gpus 0,1,2,3 for GPUs, --slots N for CPU slots, or both")
         self.capacity = LocalCapacity(indices, cpu_slots, jobs_per_gpu)
 
     def refresh(self, is_ours: Callable[[int], bool]) -> None:

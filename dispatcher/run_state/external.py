@@ -12,13 +12,14 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+import msgspec
+
 from dispatcher.base.host import host_name, is_gone, start_ticks
-from dispatcher.errors import FormatError
 from dispatcher.run_state.change import NOTHING, Change, Decision, split
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.fold import gpu_scope
 from dispatcher.run_state.journal import parse_time
-from dispatcher.run_state.states import IN_FLIGHT, MARKABLE, Record, State, make_record
+from dispatcher.run_state.states import IN_FLIGHT, MARKABLE, Record, State
 
 # What describes one run of a job, and goes when another begins.
 _RUN: Final = Change(
@@ -26,6 +27,7 @@ _RUN: Final = Change(
     outlet=None, handle=None,
 )  # fmt: skip
 _RUN_FIELDS: Final = _RUN.fields().keys()
+_UNCHANGED: Final = Change()
 # Nothing here knows what an external run runs with.
 _CLEARED: Final = _RUN | Change(external=None, ran_with=None)
 # A script writes the start time down a moment before or after it starts the process.
@@ -50,7 +52,7 @@ def _decide_external(
 ) -> Decision | None:
     is_same = runs_externally(base) and base.attempt == record.attempt
     if is_same or line.get("pid") == record.pid:
-        return _go_on(line.get("state", base.state), changed, record)
+        return _go_on(line.get("state", base.state), changed)
     if is_claim(line):
         return Decision(refused=f"pod {record.pod}, pid {record.pid}, runs it already; stop the second one")
     return None
@@ -73,13 +75,12 @@ def adopted_fields(line: Mapping[str, Any]) -> dict[str, Any]:
     return {**fields, "external": True} if isinstance(state, str) and state in IN_FLIGHT else fields
 
 
-def _go_on(state: object, changed: Mapping[str, Any], record: Record) -> Decision | None:
+def _go_on(state: object, changed: Mapping[str, Any]) -> Decision | None:
     """The external run has ended, or something about it has changed."""
-    described = {key: value for key, value in changed.items() if key in _RUN_FIELDS}
-    if not described and "state" not in changed:
+    if "state" not in changed and _RUN_FIELDS.isdisjoint(changed):
         return None
     if state in MARKABLE or state == State.RUNNING:
-        return _checked(record, {"state": State(str(state)), **described, "desired": None})
+        return _adopt(changed, Change(state=State(str(state)), desired=None))
     if state == State.QUEUED and "pid" in changed and changed["pid"] is None:
         # A line without its pid says that nothing runs any more.
         return Decision(Event.REQUEUED, _CLEARED | Change(state=State.QUEUED, desired=None))
@@ -93,7 +94,7 @@ def _claim(line: Mapping[str, Any], changed: Mapping[str, Any], base: Record, re
         return Decision(
             refused=f"it has become {record.state} meanwhile and must not be claimed; if it runs all the same, stop it"
         )
-    return _checked(record, {**_run_of(line, changed, record), "state": State.RUNNING})
+    return _adopt_run(State.RUNNING, line, changed, record)
 
 
 def _claim_and_end(
@@ -104,29 +105,23 @@ def _claim_and_end(
         return NOTHING
     if record.state in IN_FLIGHT or record.rev != base.rev:
         return None
-    return _checked(record, {**_run_of(line, changed, record), "state": State(state)})
+    return _adopt_run(State(state), line, changed, record)
 
 
-def _run_of(line: Mapping[str, Any], changed: Mapping[str, Any], record: Record) -> dict[str, Any]:
-    described = {key: value for key, value in changed.items() if key in _RUN_FIELDS}
-    return {
-        **_CLEARED.fields(),
-        **described,
-        "pid": line["pid"],
-        "desired": None,
-        "retry_at": None,
-        # A number of its own shows a running attempt of ours that it is not the current one any more.
-        "attempt": record.attempt + 1,
-        "external": True,
-    }
+def _adopt_run(state: State, line: Mapping[str, Any], changed: Mapping[str, Any], record: Record) -> Decision:
+    # A number of its own shows a running attempt of ours that it is not the current one any more.
+    attempt = record.attempt + 1
+    run = Change(state=state, pid=line["pid"], desired=None, retry_at=None, attempt=attempt, external=True)
+    return _adopt(changed, run, _CLEARED)
 
 
-def _checked(record: Record, fields: dict[str, Any]) -> Decision:
+def _adopt(changed: Mapping[str, Any], change: Change, cleared: Change = _UNCHANGED) -> Decision:
+    """`cleared`, then what `changed` says about the run, then `change`; refused for a value of a wrong type."""
     try:
-        make_record({**record.fields(), **fields})
-    except FormatError as error:
+        described, _ = split({key: value for key, value in changed.items() if key in _RUN_FIELDS})
+    except msgspec.ValidationError as error:
         return Decision(refused=str(error))
-    return Decision(Event.ADOPTED, split(fields)[0])
+    return Decision(Event.ADOPTED, cleared | described | change)
 
 
 def _has_pid(line: Mapping[str, Any]) -> bool:

@@ -14,6 +14,7 @@ Attempts
   recording         Placements, ends, and what follows from a failure, in a transaction.
   outcome           Why an attempt ended, and what becomes of its job; error_line: the telling line of its log (pure).
   recover           Attempts of dead dispatchers.
+  unknown           Which attempts their outlets cannot tell about, why, and since when.
 
 Claims
   backlog           The manifest in force and the queue of its entries, kept in step with the records.

@@ -334,6 +334,7 @@ class Reconciler:
             self._status_problem.reported,
             *self._fence.notes(),
             *self._attempts.notes(),
+            *self._recovery.notes(),
         )
         return [note for note in notes if note]
 

@@ -16,6 +16,7 @@ from dispatcher.base import files
 from dispatcher.outlets.base import Ended, Key, Orphan, Outlet
 from dispatcher.outlets.kinds import DEFAULT
 from dispatcher.pod.running_attempts import placement_of
+from dispatcher.pod.unknown import UnknownAttempts
 from dispatcher.run_state.external import Presence, presence
 from dispatcher.run_state.observer import Observer
 from dispatcher.run_state.states import Record
@@ -37,6 +38,7 @@ class Recovery:
         self._me = me
         self._outlets = outlets
         self._observer = observer
+        self._unknown = UnknownAttempts()
 
     def find_ended(self, running: Iterable[tuple[str, Record]]) -> list[Found]:
         """Those of these attempts in flight, none this dispatcher's own, whose end is to be recorded."""
@@ -63,8 +65,14 @@ class Recovery:
             # also told when there are no orphans left to watch.
             if name in self._outlets:
                 reports = self._outlets[name].recover(group)
+                self._unknown.take_in(name, reports)
                 found += [Found(key, one.status) for key, one in reports.items() if isinstance(one.status, Ended)]
+        self._unknown.keep({orphan.key for group in orphans.values() for orphan in group})
         return found
+
+    def notes(self) -> list[str]:
+        """Which attempts of dead dispatchers are in a state that their outlets cannot tell, and why."""
+        return self._unknown.notes()
 
     def _is_there(self, key: Key) -> bool:
         """Whether the attempt has a directory: a record that a person or a script wrote has none."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from dispatcher.base.messages import first_names
 from dispatcher.outlets.base import (
     CANNOT_START,
     Ended,
@@ -15,12 +14,10 @@ from dispatcher.outlets.base import (
     Report,
     Running,
     Slot,
-    Status,
-    Unknown,
 )
 from dispatcher.outlets.kinds import DEFAULT
 from dispatcher.pod import outcome
-from dispatcher.run_state.journal import now_text
+from dispatcher.pod.unknown import UnknownAttempts
 from dispatcher.run_state.liveness import SlotInfo
 from dispatcher.run_state.states import Record
 from dispatcher.workspace import AttemptPaths, Layout
@@ -37,9 +34,6 @@ class RunningAttempt:
         self.placement: Placement | None = None
         self.has_begun = False
         self.ended: Ended | None = None
-        # Why its outlet cannot tell how it is, empty when it can; and since when, as a journal time.
-        self.unknown = ""
-        self.unknown_since = ""
         # Whether it was asked to stop or killed.
         self.is_stopping = False
         self.released = False
@@ -58,19 +52,12 @@ class RunningAttempt:
         """What its outlet knows by now."""
         if report.placement is not None:
             self.placement = report.placement
-        self._note_unknown(report.status)
         self.has_begun |= isinstance(report.status, Running)
         if isinstance(report.status, Ended):
             # Short attempts end between two polls. The host alone proves nothing: ssh knows it before a start.
             has_run = report.status.exit_reason != CANNOT_START
             self.has_begun |= has_run and self.placement is not None and self.placement.host is not None
             self.ended = outcome.judge(report.status, self.paths)
-
-    def _note_unknown(self, status: Status) -> None:
-        why = (status.why or "no reason given") if isinstance(status, Unknown) else ""
-        if why and not self.unknown:
-            self.unknown_since = now_text(time.time())
-        self.unknown = why
 
 
 class RunningAttempts:
@@ -80,6 +67,7 @@ class RunningAttempts:
         self._layout = layout
         self._outlets = outlets
         self.by_job: dict[str, RunningAttempt] = {}
+        self._unknown = UnknownAttempts()
 
     def __len__(self) -> int:
         return len(self.by_job)
@@ -119,7 +107,9 @@ class RunningAttempts:
 
     def _poll(self, by_outlet: Mapping[str, Sequence[Key]]) -> None:
         for name, keys in by_outlet.items():
-            for key, report in self._outlets[name].poll(keys).items():
+            reports = self._outlets[name].poll(keys)
+            self._unknown.take_in(name, reports)
+            for key, report in reports.items():
                 self.by_job[key.job_id].take_in(report)
 
     def drop(self, attempts: Sequence[RunningAttempt]) -> None:
@@ -156,16 +146,8 @@ class RunningAttempts:
         return [attempt for attempt in self if not attempt.is_recorded]
 
     def notes(self) -> list[str]:
-        """Which attempts are in a state that their outlets cannot tell, and why: one line for each reason."""
-        unknown: dict[tuple[str, str], list[RunningAttempt]] = {}
-        for attempt in self:
-            if attempt.unknown:
-                unknown.setdefault((attempt.outlet, attempt.unknown), []).append(attempt)
-        return [
-            f"outlet {name}: {first_names([one.key.job_id for one in ones])} unknown: {why} "
-            f"(since {min(one.unknown_since for one in ones)})"
-            for (name, why), ones in unknown.items()
-        ]
+        """Which attempts are in a state that their outlets cannot tell, and why."""
+        return self._unknown.notes()
 
     def wait_fds(self) -> list[int]:
         """Descriptors that become readable when `collect` has news."""

@@ -54,8 +54,8 @@ def begun(fleet: Fleet) -> int:
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
-def noted(fleet: Fleet) -> bool:
-    info = read_pod(fleet.layout, "pod")
+def noted(fleet: Fleet, pod: str = "pod") -> bool:
+    info = read_pod(fleet.layout, pod)
     pattern = r"outlet queue: there unknown: q(submit|stat) has failed \(since 20\S+Z\)"
     return info is not None and any(re.fullmatch(pattern, note) for note in info.notes)
 
@@ -168,7 +168,10 @@ def test_only_a_pod_with_the_outlet_recovers_an_attempt(fleet: Fleet, queue: Pat
     fleet.wait_for("other", "done")
     assert fleet.record("there").state == "running", "a pod without the queue has recorded its end"
     fleet.command = with_queue
+    (queue / "away").touch()
     third = start(fleet, "third")
+    wait_until(lambda: noted(fleet, "third"), "the pod's file tells that the queue does not answer")
+    (queue / "away").unlink()
     record = fleet.wait_for("there", "done")
     assert (record.pod, record.attempt) == ("first", 1)
     third.says("of pod first, which is gone")

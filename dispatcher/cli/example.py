@@ -7,7 +7,8 @@ from typing import Final
 
 # In this repository, the README files of matrix/ and run_state/ are links to these.
 _READMES: Final = Path(__file__).parent / "readmes"
-GITIGNORE: Final = "/run_state/*\n!/run_state/README.md\n__pycache__/\n"
+# runs/ has the checkpoints and results of jobs in JAX.
+GITIGNORE: Final = "/run_state/*\n!/run_state/README.md\n/runs/\n__pycache__/\n"
 
 SWEEP: Final = """\
 # What to run: `dispatcher matrix make matrix/sweep.yaml` writes matrix/matrix.json.

@@ -9,6 +9,7 @@ import pytest
 
 from dispatcher.cli import example
 from dispatcher.cli.main import main
+from dispatcher.runtime.launching import OUTPUT
 
 REPOSITORY = Path(__file__).parents[2]
 FOLDERS = ("matrix", "run_state")
@@ -47,3 +48,15 @@ def test_git_sees_nothing_of_what_a_dispatcher_writes(lab, tmp_path: Path) -> No
     assert main(["--root", str(clone), "status"]) == 0
     assert (clone / "run_state" / "matrix_status.json").exists()
     assert git(clone, "status", "--porcelain") == ""
+
+
+def test_git_sees_nothing_of_what_jobs_in_jax_write(tmp_path: Path) -> None:
+    root = tmp_path / "project"
+    assert main(["init", str(root)]) == 0
+    git(root, "init", "--quiet")
+    for folder in (OUTPUT, "jobs"):
+        (root / folder).mkdir()
+        (root / folder / "file").touch()
+    git(root, "add", "--all")
+    tracked = git(root, "ls-files").splitlines()
+    assert "jobs/file" in tracked and f"{OUTPUT}/file" not in tracked

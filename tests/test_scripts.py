@@ -44,6 +44,15 @@ BAD = """
 def test_bad():
     assert False
 """
+# More than one worker takes at once, so that tests without a group are spread.
+GROUPED = """
+import os, pathlib, pytest
+
+@pytest.mark.quiet
+@pytest.mark.parametrize("number", range(20))
+def test_quiet(number):
+    pathlib.Path("workers").open("a").write(os.environ["PYTEST_XDIST_WORKER"] + "\\n")
+"""
 
 
 @pytest.fixture
@@ -113,6 +122,17 @@ def test_the_fast_tests_need_neither_beds_nor_jax(checkout: Path) -> None:
     assert status == 0
     assert "1 passed in" in lines[-1]
     assert run(checkout)[0] != 0
+
+
+@pytest.mark.slow
+def test_the_tests_of_a_group_share_a_worker(checkout: Path) -> None:
+    (checkout / "tests" / "test_grouped.py").write_text(GROUPED)
+    status, lines = run(checkout)
+    assert status == 0
+    assert "20 passed in" in lines[-1]
+    workers = (checkout / "workers").read_text().splitlines()
+    assert len(workers) == 20
+    assert len(set(workers)) == 1
 
 
 def bench(*words: str) -> str:

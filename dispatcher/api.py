@@ -230,8 +230,8 @@ class Workspace:
         with self.transaction() as tx:
             paused = self.store.fold.pauses.get(scope)
             if paused is not None:
-                raise UsageError(f"{scope} is paused already, since {paused.at}: {paused.why}")
-            tx.note(Paused(scope=scope, why=f"{why} (by {self.store.by})" if why else f"by {self.store.by}"))
+                raise UsageError(f"{scope} is already paused, since {paused.at}: {paused.why}")
+            tx.note(Paused(scope=scope, why=f"{why or 'no reason given'} (by {self.store.by})"))
 
     def unpause(self, scope: str) -> None:
         """Continue claiming within a paused scope. Raises UsageError when it is not paused."""

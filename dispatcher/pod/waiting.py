@@ -121,7 +121,7 @@ class Waiting:
             # A desired state is carried out when it has ended.
             return Reason(_EXTERNAL, needs_person=record.desired is None)
         if record.state is not State.QUEUED:
-            return Reason(f"it is {record.state}")
+            return Reason("it has failed" if record.state is State.FAILED else f"it is {record.state}")
         if entry is None:
             return Reason(facts.unknown_job)
         return self._own_reason(job, entry, record) or self._no_slot(job, entry)

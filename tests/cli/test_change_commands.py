@@ -288,9 +288,11 @@ def test_pause_a_method(lab):
     assert "dispatcher unpause lora" in notice
     assert f"by {user_at_host()}" in notice
     again = lab.run("pause", "lora")
-    assert (again.code, "paused already" in again.err) == (2, True)
+    assert (again.code, "lora is already paused" in again.err) == (2, True)
     assert lab.run("unpause", "lora").code == 0
     assert lab.run("status").err == ""
+    lab.run("pause", "lora")
+    assert f": no reason given (by {user_at_host()})" in lab.run("status").err
 
 
 @pytest.mark.parametrize(

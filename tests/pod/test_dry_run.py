@@ -66,7 +66,7 @@ def test_a_status_file_is_adopted(fleet: Fleet) -> None:
     fleet.layout.status_file.write_text('{"a": {"state": "done"}, "b": {"state": "failed", "exit_code": 1}}')
     dry = Dry(fleet, "--slots", "3")
     assert dry.claims == ["c"]
-    assert dry.why == {"a": "it is done", "b": "it is failed"}
+    assert dry.why == {"a": "it is done", "b": "it has failed"}
     assert "a start would adopt the records of run_state/matrix_status.json: 2 jobs (a, b)" in dry.notes
     fleet.run_all()
     assert fleet.claimed() == dry.claims

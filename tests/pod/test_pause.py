@@ -45,7 +45,9 @@ def test_no_pod_on_a_paused_host_claims(fleet: Fleet) -> None:
     fleet.run("pause", f"host:{host_name()}")
     pod.says("no claims")
     fleet.run("requeue", "a", "--state", "done")
-    wait_until(lambda: "is paused: no reason given (by " in fleet.try_("status").stdout, "`status` says why the job waits")
+    wait_until(
+        lambda: "is paused: no reason given (by " in fleet.try_("status").stdout, "`status` says why the job waits"
+    )
     assert fleet.states() == {"a": "queued"}
     fleet.run("unpause", f"host:{host_name()}")
     pod.says("may claim again")

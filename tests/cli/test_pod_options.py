@@ -96,7 +96,6 @@ def test_help_without_options(lab, started):
     ("words", "part"),
     [
         (["--gpus", "0"], "--pod NAME"),
-        (["--pod", "p"], "--slots N"),
         (["--pod", "a/b", "--slots", "1"], "letters, digits"),
         (["--pod", "p", "--slots", "1", "--poll-interval", "soon"], "90m"),
         (["--pod", "p", "--slots", "1", "--where", "lang"], "expected key=value"),
@@ -112,6 +111,14 @@ def test_mistakes_are_named(lab, started, words, part):
     assert outcome.err.startswith("dispatcher: ")
     assert part in outcome.err
     assert started == []
+
+
+def test_a_pod_without_slots_is_refused(lab):
+    """By the real pod: only the outlets know whether it has any."""
+    outcome = lab.run("--pod", "p")
+    assert outcome.code == 2
+    assert outcome.err == "dispatcher: a pod needs slots: --gpus 0,1,2,3 for GPUs, --slots N for CPU slots, or both\n"
+    assert not list(lab.layout.pods_dir.glob("*"))
 
 
 def test_an_error_of_ours_has_its_exit_code(lab):

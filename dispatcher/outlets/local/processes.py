@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import signal
 import time
@@ -24,9 +25,15 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 _PIDFD_OPEN: Final = 434
 
 
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    """Loaded once: that takes longer than the calls, which belong to every start of an attempt."""
+    return ctypes.CDLL(None)
+
+
 def adopt_orphans() -> None:
     """Make this process the parent of descendants that lose theirs, so that strays are noticed and reaped."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def children() -> set[int]:
@@ -51,7 +58,7 @@ def open_pidfd(pid: int) -> int:
     except OSError:
         return -1
     # A Python that was built on an older Linux than it runs on, such as conda's.
-    return int(ctypes.CDLL(None).syscall(_PIDFD_OPEN, pid, 0))
+    return int(_libc().syscall(_PIDFD_OPEN, pid, 0))
 
 
 def is_of_attempt(pid: int, directory: Path) -> bool:

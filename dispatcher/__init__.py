@@ -45,7 +45,7 @@ from an attempt that may still be running, `superseded` is written into the atte
 Packages, from the bottom up; each may import those above it, tests/test_imports.py checks it:
 
     errors contract base/   exceptions; what crosses into a job; files, YAML, values, host facts
-    workspace config        all paths of a workspace; dispatcher.yaml
+    workspace hosts/ config all paths of a workspace; hosts and clusters; dispatcher.yaml
     matrix/                 entries, manifests, sweep files, needs
     run_state/              journal, records, transactions, locks, liveness, hand edits
     templates/              rendering of training scripts and wrappers
@@ -73,6 +73,7 @@ mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes
                                     Request, pod/offers.py: request_of, report/snapshot.py, and each outlet's offer
     an event of the journal         run_state/events.py: Event; what it does: run_state/fold.py
     a setting of dispatcher.yaml    config.py: Config and _SETTINGS; of a method: Method and _METHOD_KEYS
+    a kind of host, a key of one    hosts/types.py and hosts/read.py; hosts/__init__.py says where
     a lock kind                     config.py: LockKind; the docstring of run_state/lock.py lists the other places
     a reason why a job waits        pod/claim.py: ClaimQueue.choose passes the job over (until a time: postpone), and
                                     pod/waiting.py: _own_reason says why; its docstring lists the rest. What never

@@ -21,7 +21,7 @@ PACKAGE = Path(dispatcher.__file__).parent
 # As the architecture page has them, lowest first: a module imports from its own layer and from those below.
 LAYERS = (
     ("errors", "contract", "base"),
-    ("workspace", "config"),
+    ("workspace", "hosts", "config"),
     ("matrix", "run_state", "templates"),
     ("outlets",),
     ("pod", "doctor"),
@@ -37,6 +37,7 @@ FORBIDDEN = (
     ("contract", "base"),
     ("errors", "base.files"),
     ("workspace", "config"),
+    ("hosts", "config"),
     ("matrix", "run_state"),
     ("matrix", "templates"),
     ("run_state", "templates"),

@@ -1,0 +1,182 @@
+"""Clusters and hosts as frozen types. Paths are those of the host, never of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, Literal
+
+import msgspec
+
+# What a host must not be called: the outlet of this machine, and the word for "choose a host".
+RESERVED_NAMES: Final = ("local", "auto")
+
+Runtime = Literal["apptainer", "singularity", "podman", "enroot"]
+SlotType = Literal["cuda", "rocm", "cpu"]
+
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+class Container(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job runs in: an image of `runtime`.
+
+    `mounts` are as the runtime takes them (`/data`, `/data:/mnt/data:ro`), `options` further arguments of it.
+    """
+
+    runtime: Runtime
+    image: str
+    mounts: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+
+
+class Cluster(msgspec.Struct, frozen=True, kw_only=True):
+    """Directories that the hosts of a cluster have in common, as those hosts see them. None: not configured.
+
+    `root`: where data, checkpoints, results and status of jobs are kept; a JuiceFS is mounted there when `mount` names
+    its metadata engine. `mount` may hold a password: it must not appear in a log, a script or a message. `work` is
+    scratch space for extracted code. `share` is a directory that login and compute nodes both see. `cache_size` and
+    `all_squash` (`UID:GID`) are as `juicefs mount` takes them. `uv_dir` becomes UV_CACHE_DIR.
+    """
+
+    name: str
+    root: str | None = None
+    work: str | None = None
+    log: str | None = None
+    share: str | None = None
+    data: str | None = None
+    checkpoints: str | None = None
+    results: str | None = None
+    status: str | None = None
+    mount: str | None = None
+    cache_size: str | None = None
+    cache_dir: str | None = None
+    all_squash: str | None = None
+    uv_dir: str | None = None
+    env: Mapping[str, str] = _NOTHING
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """What every kind of host has. `name` is also the name of its outlet.
+
+    `cluster` names the host's cluster; one that is not configured has no settings. `chips` are GPUs by chip; for a
+    scheduler, the most that jobs may use of each (empty: whatever it has). `modules` are environment modules to load,
+    `uv_groups` dependency groups for `uv sync`. `max_in_flight` and `submits_per_minute` None: no limit.
+    """
+
+    type: ClassVar[str] = ""
+
+    name: str
+    cluster: str
+    chips: Mapping[str, int] = _NOTHING
+    uv_groups: tuple[str, ...] = ()
+    env: Mapping[str, str] = _NOTHING
+    modules: tuple[str, ...] = ()
+    container: Container | None = None
+    max_in_flight: int | None = None
+    submits_per_minute: int | None = None
+
+
+class PlainHost(Host, frozen=True, kw_only=True):
+    """A machine without a scheduler, reached with `ssh`: a name that the ssh client knows, or user@host."""
+
+    type: ClassVar[str] = "plain"
+
+    ssh: str
+
+
+class Partition(msgspec.Struct, frozen=True):
+    """A partition of SLURM; jobs that no rule sends elsewhere go to the default one. `constraint`: node features."""
+
+    name: str
+    default: bool = False
+    constraint: str | None = None
+
+
+class SlurmHost(Host, frozen=True, kw_only=True):
+    """A machine with the commands of SLURM. `ssh` None: the machine on which the dispatcher runs.
+
+    `partitions` empty: the one that SLURM itself takes. `cpu_partitions` are for jobs without GPUs, in order of
+    preference. `mem` is the memory of a job that asks for none, as sbatch takes it (`64G`). `exclude` are nodes that
+    are not used. `sbatch_args` are added to every submission. `slot_type` says what a slot is, `tres_supported` and
+    `gres_supported` which of SLURM's ways to ask for GPUs the site has configured, `gpu_type` the GRES type to ask for
+    instead of the one that `gres_mapping` tells, `slots_per_node` how many slots a node has (None: ask SLURM).
+    """
+
+    type: ClassVar[str] = "slurm"
+
+    ssh: str | None = None
+    partitions: tuple[Partition, ...] = ()
+    cpu_partitions: tuple[str, ...] = ()
+    account: str | None = None
+    qos: str | None = None
+    mem: str | None = None
+    exclude: tuple[str, ...] = ()
+    wckey: str | None = None
+    sbatch_args: tuple[str, ...] = ()
+    slot_type: SlotType = "cuda"
+    tres_supported: bool = True
+    gres_supported: bool = True
+    gpu_type: str | None = None
+    slots_per_node: int | None = None
+
+
+class PbsHost(Host, frozen=True, kw_only=True):
+    """A machine with the commands of PBS. `ssh` None: the machine on which the dispatcher runs.
+
+    `queues` in order of preference; empty: the one that PBS itself takes. The other fields are as those of SlurmHost.
+    """
+
+    type: ClassVar[str] = "pbs"
+
+    ssh: str | None = None
+    queues: tuple[str, ...] = ()
+    account: str | None = None
+    project: str | None = None
+    pbsbatch_args: tuple[str, ...] = ()
+    slot_type: SlotType = "cuda"
+    gres_supported: bool = True
+    slots_per_node: int | None = None
+
+
+class TpuHost(Host, frozen=True, kw_only=True):
+    """A Cloud TPU VM. No outlet uses it yet: `settings` are its own keys, checked and kept as they are given."""
+
+    type: ClassVar[str] = "tpu"
+
+    settings: Mapping[str, Any] = _NOTHING
+
+
+class VolcanoHost(Host, frozen=True, kw_only=True):
+    """A queue of Volcano. No outlet uses it yet: `settings` are its own keys, checked and kept as they are given."""
+
+    type: ClassVar[str] = "volcano"
+
+    settings: Mapping[str, Any] = _NOTHING
+
+
+AnyHost = PlainHost | SlurmHost | PbsHost | TpuHost | VolcanoHost
+
+
+class Hosts(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that is configured of hosts, by name. `priority` names those to prefer, the best first.
+
+    `gres_mapping` has the GRES types that SLURM may know a chip by; a chip that it lacks is called there as here.
+    """
+
+    clusters: Mapping[str, Cluster] = _NOTHING
+    hosts: Mapping[str, AnyHost] = _NOTHING
+    priority: tuple[str, ...] = ()
+    gres_mapping: Mapping[str, tuple[str, ...]] = _NOTHING
+
+    def cluster_of(self, host: Host) -> Cluster:
+        """The cluster of a host."""
+        return self.clusters.get(host.cluster) or Cluster(name=host.cluster)
+
+    def in_order(self) -> tuple[AnyHost, ...]:
+        """All hosts, those that `priority` names first."""
+        names = dict.fromkeys((*self.priority, *self.hosts))
+        return tuple(self.hosts[name] for name in names)
+
+    def gres_types(self, chip: str) -> tuple[str, ...]:
+        """The GRES types that stand for `chip` in SLURM."""
+        return self.gres_mapping.get(chip, (chip,))

@@ -132,7 +132,9 @@ class Ended(msgspec.Struct, frozen=True):
     the scheduler tells beyond the status (`time limit`, `preempted`, `superseded`, `cannot start`), empty when the
     status is all. `ended_at` is a journal time. `error` is the last error line, or what else is known of the end.
     `ran_s` is for how long it ran. `oom_killed`: the kernel killed a process of its host for lack of memory meanwhile.
-    `blames_host`: it could not be started, and not because of the entry.
+    `blames_host`: it could not be started, and not because of the entry. `told_by_signal`: the signal (`TERM`, `INT`)
+    with which somebody else, such as a scheduler that preempts, told its wrapper to stop; empty when nobody did, or
+    the dispatcher.
 
     `pod.outcome.classify` completes the reason and the error from the end of the log, adds `pod_stopped` (its
     dispatcher was told to stop), `step` and `checkpoint` (the last ones that it reported).
@@ -145,6 +147,7 @@ class Ended(msgspec.Struct, frozen=True):
     ran_s: float | None = None
     oom_killed: bool = False
     blames_host: bool = False
+    told_by_signal: str = ""
     pod_stopped: bool = False
     step: float | None = None
     checkpoint: float | None = None

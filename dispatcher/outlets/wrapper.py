@@ -72,6 +72,7 @@ def read_exit(directory: Path) -> Ended | Unknown:
         return Ended(None)
     try:
         status = json.loads(text)
-        return Ended(int(status["exit_code"]), str(status.get("reason", "")), str(status["ended_at"]))
+        reason, told_by = str(status.get("reason", "")), str(status.get("signal", ""))
+        return Ended(int(status["exit_code"]), reason, str(status["ended_at"]), told_by_signal=told_by)
     except (ValueError, KeyError, TypeError):
         return Ended(None, "unreadable exit status")

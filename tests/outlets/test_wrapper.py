@@ -126,6 +126,48 @@ def test_what_the_stop_file_says_is_the_reason(trial):
     assert (ended.exit_code, ended.exit_reason) == (143, "preempted")
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_of_somebody_else_is_told_in_the_exit_status(trial, number):
+    """As a scheduler that preempts sends it: the job saves and ends well, which is no success."""
+    one = trial("trap 'exit 0' TERM INT; echo ready; while :; do sleep 0.05; done").start().says("ready")
+    one.send(number)
+    ended = one.end()
+    name = number.name.removeprefix("SIG")
+    assert (ended.exit_code, ended.exit_reason, ended.told_by_signal) == (0, "", name)
+    assert one.exit == {"exit_code": 0, "reason": "", "ended_at": ended.ended_at, "signal": name}
+
+
+@pytest.mark.parametrize(("file", "content", "reason"), [("stop", "", ""), ("stop", "preempted\n", "preempted")])
+def test_a_signal_of_the_dispatcher_is_not_somebody_elses(trial, file, content, reason):
+    one = trial("echo ready; sleep 60").start().says("ready")
+    (one.paths.directory / file).write_text(content)
+    one.send(signal.SIGTERM)
+    ended = one.end()
+    assert (ended.exit_reason, ended.told_by_signal) == (reason, "")
+    assert "signal" not in one.exit
+
+
+def test_a_signal_to_a_superseded_attempt_is_not_somebody_elses(trial):
+    one = trial("echo ready; sleep 60").start().says("ready")
+    one.paths.superseded.write_text("other\n")
+    one.send(signal.SIGTERM)
+    assert one.end().told_by_signal == ""
+
+
+def test_a_signal_after_the_time_limit_is_not_what_stopped_it(trial):
+    one = trial("trap 'echo saving' TERM; until [ -e go ]; do sleep 0.02; done; exit 3", time_limit_s=1.0)
+    one.start().says("saving")
+    one.send(signal.SIGTERM)
+    (one.root / "go").touch()
+    ended = one.end()
+    assert (ended.exit_code, ended.exit_reason, ended.told_by_signal) == (3, "time limit", "")
+
+
+def test_a_signal_that_only_the_job_gets_is_its_own_affair(trial):
+    ended = trial("kill -TERM $$; sleep 60").start().end()
+    assert (ended.exit_code, ended.told_by_signal) == (143, "")
+
+
 def test_the_last_line_of_the_log_is_the_jobs(trial):
     one = trial("echo last words; kill -9 $$").start()
     one.end()

@@ -31,6 +31,7 @@ __all__ = [
     "ROOT",
     "SETUP_FILE",
     "STOP_FILE",
+    "SUBMISSION_FILE",
     "SUPERSEDED_FILE",
     "TAKEN_FILE",
     "WRAPPER_FILE",
@@ -65,6 +66,8 @@ SUPERSEDED_FILE: Final = "superseded"
 # The host and the pid of the wrapper that runs the attempt: any other wrapper of it is a twin and runs nothing.
 TAKEN_FILE: Final = "taken"
 STOP_FILE: Final = "stop"
+# The name under which the attempt's outlet submits it, and where it runs.
+SUBMISSION_FILE: Final = "submission.json"
 
 # Parameters of a job with the key `job` that control its launch; parameters with a dot are parts of its `config`.
 JOB_WORDS: Final = ("output_dir", "checkpoints", "project", "group", "restore", "tensor_shards")

@@ -71,6 +71,11 @@ class AttemptPaths:
         return self.directory / contract.STOP_FILE
 
     @property
+    def submission(self) -> Path:
+        """Under which name an outlet submits the attempt, written before it does."""
+        return self.directory / contract.SUBMISSION_FILE
+
+    @property
     def claimant(self) -> Path:
         """The pod that created the directory, its host, boot and PID namespace. The same file is the liveness lock."""
         return self.alive
@@ -94,6 +99,10 @@ class Layout:
         self.pods_dir = self.run_state / "pods"
         self.jobs_dir = self.run_state / "jobs"
         self.rejected_dir = self.run_state / "rejected"
+        # Twelve hexadecimal digits by which schedulers tell this workspace's jobs from others.
+        self.id_file = self.run_state / "workspace.id"
+        # What is submitted to schedulers, by the submission's name.
+        self.submissions_dir = self.run_state / "submissions"
         # Where `dispatcher doctor` on several hosts meet.
         self.doctor_dir = self.run_state / "doctor"
 
@@ -120,6 +129,10 @@ class Layout:
 
     def attempt(self, job_id: str, attempt: int) -> AttemptPaths:
         return AttemptPaths(self.jobs_dir / job_id / str(attempt))
+
+    def submission_script(self, name: str) -> Path:
+        """The batch script of a submission; what its own shell prints stands beside it."""
+        return self.submissions_dir / name / "submit.sh"
 
     def method_scripts(self, method: str) -> Path:
         """The directory of the rendered training scripts of a method, e.g. `run_state/fft_scripts/`."""

@@ -146,12 +146,8 @@ class QueueOutlet:
         # Since when the queue has answered without naming an attempt that was submitted by another dispatcher.
         self._missing_since_s: dict[Key, float] = {}
 
-    @property
-    def site(self) -> Site:
-        return Site(self._layout, files.group_may_write(self._layout.root))
-
-    def environment(self, slot: Slot) -> Mapping[str, str | None]:
-        return {}
+    def site(self, slot: Slot) -> Site:
+        return Site(layout=self._layout, group_may_write=files.group_may_write(self._layout.root))
 
     def submit(self, bundles: Sequence[Bundle]) -> None:
         for bundle in bundles:

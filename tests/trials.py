@@ -70,9 +70,8 @@ class Trial:
             pod="pod",
             request=Request(),
             slot=Slot(),
-            slot_environment=self.outlet.environment(Slot()),
         )
-        self.bundle: Bundle = render(self.config, assigned, self.outlet.site)
+        self.bundle: Bundle = render(self.config, assigned, self.outlet.site(Slot()))
         deliver(self.bundle, self.config.layout)
         self.is_started = False
 

@@ -203,6 +203,12 @@ def parse_on_end(value: object) -> str:
     return str(value)
 
 
+def memory_mib(text: str) -> int:
+    """An amount of memory such as `64G` in MiB, rounded up; units are powers of 1024, as schedulers have them."""
+    number, unit = re.fullmatch(r"([0-9.]+)\s?([KMGT])(?:i?B)?", text).groups()  # type: ignore[union-attr]
+    return math.ceil(float(number) * 1024.0 ** ("KMGT".index(unit) - 1))
+
+
 def parse_resources(value: object) -> Mapping[str, Any]:
     """The resources that an attempt requests: `chip` and `memory` are text, `min_chips` and `cpus` whole numbers."""
     if not isinstance(value, Mapping):

@@ -34,9 +34,17 @@ class Key(msgspec.Struct, frozen=True, order=True):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What an attempt asks for. `gpus` 0: a CPU slot; None: a CPU slot or one GPU, whichever is free."""
+    """What an attempt asks for. `gpus` 0: a CPU slot; None: a CPU slot or one GPU, whichever is free.
+
+    `chip` is the kind of GPU (`h100`), empty for any. `gpus` is the number over all `nodes`. `cpus` and `memory_mib`
+    are for each node; None: what the outlet gives by default. The local outlet goes by `gpus` alone.
+    """
 
     gpus: int | None = None
+    chip: str = ""
+    cpus: int | None = None
+    memory_mib: int | None = None
+    nodes: int = 1
 
 
 class Slot(msgspec.Struct, frozen=True):
@@ -81,11 +89,21 @@ class Capacity(OutletOffer, Protocol):
         """A slot as messages name it: `gpu 0,1`, `cpu`."""
 
 
-class Site(msgspec.Struct, frozen=True):
-    """The workspace as attempts see it: its paths, and whether its group may write what they create."""
+class Site(msgspec.Struct, frozen=True, kw_only=True):
+    """The workspace as an attempt in one slot sees it, and how its command is started there.
+
+    `layout` has its paths, `group_may_write` says whether its group may write what attempts create. `environment` are
+    the variables that show the attempt its slot (None removes one). `launcher` is the name of a file in the attempt's
+    directory: a bash script that is given the command and runs it; empty where the wrapper runs the command itself.
+    `is_shared`: the attempt sees this very workspace; if not, the command's interpreter is the `python` that it finds
+    on PATH there, and the launcher reads the method's setup.
+    """
 
     layout: Layout
     group_may_write: bool
+    environment: Mapping[str, str | None] = {}
+    launcher: str = ""
+    is_shared: bool = True
 
 
 class Bundle(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +111,8 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True):
 
     `files` are those of its directory by name; the wrapper is `contract.WRAPPER_FILE`. `shared_files` are further ones
     by their path below the workspace's root; an earlier attempt may be reading the old content. `environment` are
-    changes to the environment in which the wrapper is started (None removes a variable).
+    changes to the environment in which the wrapper is started (None removes a variable). `time_limit_s` None: none.
+    `labels` name the attempt for people: `project`, `group` and `name`.
     """
 
     key: Key
@@ -102,6 +121,8 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True):
     files: Mapping[str, bytes]
     shared_files: Mapping[str, bytes] = {}
     environment: Mapping[str, str | None] = {}
+    time_limit_s: float | None = None
+    labels: Mapping[str, str] = {}
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,12 +217,11 @@ class Outlet(Protocol):
     def first_state(self) -> State:
         """The state of an attempt that was claimed: running where it starts at once, else submitted."""
 
-    @property
-    def site(self) -> Site:
-        """What bundles are rendered for; raises StorageError or OutletError when that cannot be found out."""
+    def site(self, slot: Slot) -> Site:
+        """What the bundle of an attempt in this slot is rendered for.
 
-    def environment(self, slot: Slot) -> Mapping[str, str | None]:
-        """The variables that show an attempt its slot (None removes one)."""
+        Raises StorageError or OutletError when that cannot be found out.
+        """
 
     def submit(self, bundles: Sequence[Bundle]) -> None:
         """Begin to start these attempts. Whatever fails is reported by `poll`: never raises.

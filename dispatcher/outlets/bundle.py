@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
 
 import msgspec
 
@@ -18,21 +17,17 @@ from dispatcher.outlets.wrapper import watch_interval_s
 from dispatcher.templates.command import command_line, uses_script
 from dispatcher.templates.launcher import render_launcher
 from dispatcher.templates.training import encode_script, render_training
-from dispatcher.workspace import Layout
+from dispatcher.workspace import AttemptPaths, Layout
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """A claimed entry: what runs as which attempt of which pod, and in which slot.
-
-    `slot_environment` are the variables that show the attempt its slot (None removes one).
-    """
+    """A claimed entry: what runs as which attempt of which pod, and in which slot."""
 
     entry: Entry
     key: Key
     pod: str
     request: Request
     slot: Slot
-    slot_environment: Mapping[str, str | None] = {}
 
 
 def render(config: Config, assigned: Assignment, site: Site) -> Bundle:
@@ -55,8 +50,9 @@ def render(config: Config, assigned: Assignment, site: Site) -> Bundle:
         {
             "root": os.fspath(site.layout.root),
             "directory": os.fspath(paths.directory),
-            "command": command_line(method, entry, script),
-            "setup": bool(method.setup),
+            "command": [*_launcher(paths, site), *command_line(method, entry, script, _python(config, method, site))],
+            # Where the workspace is not seen, the code that a setup needs is only there when the launcher has run.
+            "setup": bool(method.setup) and site.is_shared,
             # What the command's interpreter is, unless the setup puts another one on PATH.
             "python": "" if method.python else os.fspath(interpreter(None)),
             "exports": [f"{name}={value}" for name, value in environment.items() if value is not None],
@@ -75,6 +71,8 @@ def render(config: Config, assigned: Assignment, site: Site) -> Bundle:
         shared_files=shared,
         # The marker by which strays are found must be in the environment of the very first process.
         environment={contract.ATTEMPT_DIR: os.fspath(paths.directory)},
+        time_limit_s=_time_limit_s(entry, method) or None,
+        labels=_labels(config, entry),
     )
 
 
@@ -111,7 +109,7 @@ def _environment(config: Config, assigned: Assignment, method: Method, site: Sit
     return {
         **method.env,
         **assigned.entry.env,
-        **assigned.slot_environment,
+        **site.environment,
         contract.JOB_ID: assigned.key.job_id,
         contract.ATTEMPT: str(assigned.key.number),
         contract.POD: assigned.pod,
@@ -119,6 +117,27 @@ def _environment(config: Config, assigned: Assignment, method: Method, site: Sit
         contract.ROOT: os.fspath(site.layout.root),
         contract.KILL_GRACE: str(math.ceil(config.kill_grace_s)),
     }
+
+
+def _launcher(paths: AttemptPaths, site: Site) -> list[str]:
+    return ["bash", os.fspath(paths.directory / site.launcher)] if site.launcher else []
+
+
+def _python(config: Config, method: Method, site: Site) -> str:
+    """The interpreter as the attempt finds it: an environment of the workspace is part of the code that is shipped."""
+    path = interpreter(method.python)
+    if site.is_shared:
+        return os.fspath(path)
+    if method.python is None:
+        return "python"
+    return os.path.relpath(path, config.layout.root) if path.is_relative_to(config.layout.root) else os.fspath(path)
+
+
+def _labels(config: Config, entry: Entry) -> dict[str, str]:
+    """What people call the attempt: by its own words where it is a job of a class, else by workspace and method."""
+    given = {"project": config.layout.root.name, "group": entry.method}
+    given |= {word: str(entry.params[word]) for word in given if entry.params.get(word)}
+    return {**given, "name": entry.job_id}
 
 
 def _encode(text: str) -> bytes:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from dispatcher.base.host import host_name
+from dispatcher.base.values import memory_mib
 from dispatcher.matrix.condition import Where
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import Capacity, OutletOffer, Request
@@ -211,5 +212,20 @@ def _by_outlet(reasons: Mapping[str, str]) -> str:
 
 
 def request_of(config: Config, entry: Entry) -> Request:
-    """What an attempt of the entry asks for: as the entry says, else as its method says."""
-    return Request(gpus=entry.gpus if entry.gpus is not None else config.method(entry.method).gpus)
+    """What an attempt of the entry asks for: as the entry says, else as its method says.
+
+    `min_chips` of `resources` is another word for `gpus`, which counts where both are given.
+    """
+    method = config.method(entry.method)
+    resources = {**method.resources, **entry.resources}
+    gpus = next((n for n in (entry.gpus, entry.resources.get("min_chips"), method.gpus) if n is not None), None)
+    if not resources:
+        return Request(gpus=gpus)
+    memory = resources.get("memory")
+    return Request(
+        gpus=resources.get("min_chips") if gpus is None else gpus,
+        chip=resources.get("chip", ""),
+        cpus=resources.get("cpus"),
+        memory_mib=None if memory is None else memory_mib(memory),
+        nodes=resources.get("nodes", 1),
+    )

@@ -69,10 +69,9 @@ class Starter:
             pod=self._pod,
             request=request_of(self._config, choice.entry),
             slot=choice.slot,
-            slot_environment=outlet.environment(choice.slot),
         )
         try:
-            return render(self._config, assigned, outlet.site)
+            return render(self._config, assigned, outlet.site(choice.slot))
         except DispatcherError as error:
             # What cannot be rendered is the entry's fault; a workspace that cannot be read is not.
             blames_host = isinstance(error, (StorageError, OutletError))

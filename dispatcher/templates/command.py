@@ -34,13 +34,14 @@ _RUN_JOB: Final = ("{python}", "-P", "-m", "dispatcher.runtime", "attempt")
 _WAYS: Final = 'use `setup` or `python` under the method in dispatcher.yaml, or a list: ["bash", "-c", "..."]'
 
 
-def command_line(method: Method, entry: Entry, script: Path) -> list[str]:
+def command_line(method: Method, entry: Entry, script: Path, python: str = "") -> list[str]:
     """The arguments that start `entry`; TemplateError names the entry and the word that cannot be filled.
 
-    Text values are passed unchanged, all others as JSON (`true`, `0.5`, `[1, 2]`, `null`).
+    Text values are passed unchanged, all others as JSON (`true`, `0.5`, `[1, 2]`, `null`). `python` is the interpreter
+    where it is not the method's on this host.
     """
     check_command(method, entry)
-    python = os.fspath(interpreter(method.python))
+    python = python or os.fspath(interpreter(method.python))
     known = {**entry.document(), "python": python, "script": os.fspath(script)}
     line = [_filled(word, known, entry) for word in _words(_command(method, entry))]
     if method.python is not None and line[0] in ("python", "python3"):

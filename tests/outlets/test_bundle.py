@@ -24,9 +24,9 @@ DIRECTORY = ROOT / "run_state" / "jobs" / "a" / "2"
 WORDS = ("bash", "-c", "echo {lr}")
 
 
-def assigned(entry: Entry, **words: Any) -> Assignment:
+def assigned(entry: Entry) -> Assignment:
     slot = Slot((3,))
-    return Assignment(entry=entry, key=Key("a", 2), pod="pod-0", request=Request(1), slot=slot, **words)
+    return Assignment(entry=entry, key=Key("a", 2), pod="pod-0", request=Request(1), slot=slot)
 
 
 def rendered(method: Method | None = None, command: Any = WORDS, layout: Layout | None = None, **words: Any) -> Bundle:
@@ -35,7 +35,8 @@ def rendered(method: Method | None = None, command: Any = WORDS, layout: Layout 
     config = Config(layout=layout, matrix=ROOT / "m.json", methods={"m": method}, kill_grace_s=2.5, lost_after_s=60.0)
     entry = Entry(job_id="a", method="m", command=command, params={"lr": 0.5}, time_limit_s=90.0, **words)
     slot_environment = {"CUDA_VISIBLE_DEVICES": "3", "CUDA_DEVICE_ORDER": None}
-    return render(config, assigned(entry, slot_environment=slot_environment), Site(layout, group_may_write=False))
+    site = Site(layout=layout, group_may_write=False, environment=slot_environment)
+    return render(config, assigned(entry), site)
 
 
 def lines(bundle: Bundle) -> list[str]:

@@ -99,9 +99,8 @@ class Place:
             pod="pod",
             request=Request(0),
             slot=slot,
-            slot_environment=self.outlet.environment(slot),
         )
-        return render(self.config, assigned, self.outlet.site)
+        return render(self.config, assigned, self.outlet.site(slot))
 
     def submit(self, job: str, script: str, **words: Any) -> Key:
         bundle = self.claim(job, script, **words)

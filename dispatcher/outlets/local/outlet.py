@@ -64,12 +64,12 @@ class LocalOutlet:
         self._trees: dict[Key, Tree] = {}
         self._ended: dict[Key, Report] = {}
 
-    @property
-    def site(self) -> Site:
-        return Site(self._layout, files.group_may_write(self._layout.root))
-
-    def environment(self, slot: Slot) -> Mapping[str, str | None]:
-        return visible_devices(slot.gpus)
+    def site(self, slot: Slot) -> Site:
+        return Site(
+            layout=self._layout,
+            group_may_write=files.group_may_write(self._layout.root),
+            environment=visible_devices(slot.gpus),
+        )
 
     def submit(self, bundles: Sequence[Bundle]) -> None:
         # Strays must become children of this process, or they are not noticed.

@@ -1,0 +1,158 @@
+"""What differs between the kinds of hosts: how attempts are given to a scheduler, and what its words mean.
+
+A Scheduler is pure: it turns attempts into operations for the agent and answers into states. It runs nothing, keeps no
+state of attempts and knows no clock. The engine (outlet.py) calls it.
+
+A scheduler knows an attempt by the name of its submission and by its index in it: an array of jobs has one name. Names
+derive from the attempts, so a name is never used twice; a job id of the scheduler is only a hint, because ids are used
+again after some time.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from dispatcher.outlets.base import Bundle, Key, Request
+from dispatcher.outlets.remote.operations import Operation
+from dispatcher.workspace import Layout
+
+
+class Phase(enum.Enum):
+    """How far a scheduler says that a job is."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    ENDED = "ended"
+    # A state whose word this version does not know, or one that says nothing, such as a node that does not answer.
+    UNKNOWN = "unknown"
+
+
+class JobState(msgspec.Struct, frozen=True, kw_only=True):
+    """What a scheduler tells of one attempt.
+
+    `why` is for people: the reason why it waits, or the scheduler's own words of how it ended. `host` is where it runs.
+    Of one that has ended: `exit_code` is that of the batch script, None when unknown; `reason` is PREEMPTED,
+    TIME_LIMIT, CANNOT_START or empty; `was_preempted`: the scheduler has told it to make room, however it ended.
+    `pid`: of the wrapper, where the scheduler knows it. `gpus`: by index, likewise.
+    """
+
+    phase: Phase
+    handle: str = ""
+    why: str = ""
+    host: str | None = None
+    pid: int | None = None
+    gpus: tuple[int, ...] = ()
+    exit_code: int | None = None
+    reason: str = ""
+    was_preempted: bool = False
+
+
+class Submitted(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt as the scheduler knows it. `directory` is the attempt's directory on the host."""
+
+    key: Key
+    name: str
+    index: int
+    directory: str
+    handle: str | None = None
+
+
+class Submission(msgspec.Struct, frozen=True, kw_only=True):
+    """Attempts that are submitted with one call, equal in what they ask for; several are an array of jobs.
+
+    `directories` are those of the attempts on the host, in the order of `bundles`. `layout` is that of the host, below
+    which the script is written to `layout.submission_script(name)`. Each member of `groups` is the indices of the
+    bundles that one job runs one after the other; without packing each group has one.
+    """
+
+    name: str
+    bundles: tuple[Bundle, ...]
+    directories: tuple[str, ...]
+    layout: Layout
+    request: Request
+    time_limit_s: float | None = None
+    groups: tuple[tuple[int, ...], ...] = ()
+
+
+class Accepted(msgspec.Struct, frozen=True, kw_only=True):
+    """The scheduler's id of the submission; of an array, that of the whole."""
+
+    handle: str
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True):
+    """It was not accepted, surely. `is_transient`: the same may be accepted later (the controller is busy)."""
+
+    why: str
+    is_transient: bool = False
+
+
+class Doubtful(msgspec.Struct, frozen=True, kw_only=True):
+    """It may have been accepted: its name is searched before it is submitted again."""
+
+    why: str
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of the site; None: none. `array_size` is the most jobs of one array, `in_flight` those of the user."""
+
+    array_size: int | None = None
+    in_flight: int | None = None
+
+
+class Scheduler(Protocol):
+    """One kind of scheduler. Raises OutletError, with the program's own words, for an answer that is none."""
+
+    @property
+    def programs(self) -> Sequence[str]:
+        """What must be on PATH of the host; the engine finds out and `doctor` checks."""
+
+    @property
+    def makes_arrays(self) -> bool:
+        """Whether equal requests go as one submission."""
+
+    def refuses(self, request: Request) -> str:
+        """Why the configured host can never run it; empty when it may."""
+
+    def scripts(self, submission: Submission) -> Mapping[str, bytes]:
+        """What to deliver before the submission: files by absolute path on the host. Raises TemplateError."""
+
+    def launcher(self, request: Request) -> Sequence[str]:
+        """The words that start `node.sh` on every node of the request, such as srun; none where there is one node."""
+
+    def submit(self, submission: Submission) -> Operation:
+        """The call that submits it."""
+
+    def accepted(self, submission: Submission, answer: Any) -> Accepted | Refused | Doubtful:
+        """What the answer to `submit` means."""
+
+    def query(self, attempts: Sequence[Submitted]) -> Sequence[Operation]:
+        """The calls that tell the states of all of these: few, whatever their number."""
+
+    def states(self, attempts: Sequence[Submitted], answers: Sequence[Any]) -> Mapping[Key, JobState]:
+        """The states of those that the scheduler knows. Raises OutletError when it did not answer: no absence then."""
+
+    def detail(self, attempts: Sequence[Submitted]) -> Sequence[Operation]:
+        """Further calls about attempts that `query` no longer shows, or whose end has to be explained."""
+
+    def details(self, attempts: Sequence[Submitted], answers: Sequence[Any]) -> Mapping[Key, JobState]:
+        """The states of those of which something is known."""
+
+    def cancel(self, attempts: Sequence[Submitted], *, force: bool) -> Sequence[Operation]:
+        """The calls that stop these: TERM, and KILL after the scheduler's own time; `force` kills at once."""
+
+    def cancelled(self, answer: Any) -> str:
+        """Why that call has to be repeated; empty when it has worked or there was nothing to cancel."""
+
+    def error_log(self, attempt: Submitted) -> str:
+        """The file on the host with what the batch script itself printed for the attempt; empty for none."""
+
+    def limits_query(self) -> Sequence[Operation]:
+        """The calls that tell the site's limits."""
+
+    def limits(self, answers: Sequence[Any]) -> Limits:
+        """The site's limits, as far as they are known."""

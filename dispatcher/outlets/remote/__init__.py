@@ -1,0 +1,7 @@
+"""Running things on a host without ever waiting for it.
+
+operations   What a host is asked to do, and what it answers: plain data.
+agent        The program that carries operations out on the host. It is sent there with every call.
+connection   One host: this machine, or another one over ssh.
+programs     Child processes whose pipes join the loop's wait.
+"""

@@ -14,6 +14,8 @@ import msgspec
 from dispatcher.base import values
 from dispatcher.base.values import BadValueError, shown
 from dispatcher.errors import ConfigError, nearest
+from dispatcher.hosts.container import parse_container
+from dispatcher.hosts.types import Container, Hosts
 from dispatcher.workspace import STATUS_FILE, Layout
 
 
@@ -38,6 +40,11 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     interpreter, or the directory of a virtual or conda environment; None: the one that runs the dispatcher, or the one
     that `setup` puts first on PATH. `gpus` None: unset. `backoff_s` is the pause before the first retry; it doubles
     with each further one. `on_lost` and `on_preempted`: `requeue`, or `fail` like any other failure.
+
+    `container` is what the command runs in, None: the host's, if it has one. `queue_limit_s` is for how long an attempt
+    may wait in an outlet's queue before another outlet is tried; None: for ever. `pack`: up to so many jobs run in one
+    submission, one after the other. `on_move`: a job whose checkpoint the next outlet cannot see waits for one that can
+    (`stay`), or starts anew (`restart`).
     """
 
     name: str
@@ -54,10 +61,17 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     on_lost: str = "requeue"
     on_preempted: str = "requeue"
     resources: Mapping[str, Any] = _NOTHING
+    container: Container | None = None
+    queue_limit_s: float | None = None
+    pack: int = 1
+    on_move: str = "stay"
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a workspace. `max_requeues`: how often a job is requeued automatically."""
+    """The settings of a workspace. `max_requeues`: how often a job is requeued automatically.
+
+    `hosts` are those of dispatcher.yaml and of the file that was given with --hosts.
+    """
 
     layout: Layout
     matrix: Path
@@ -71,6 +85,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     # Longer than the minute that a job has by default for a last checkpoint.
     kill_grace_s: float = 75.0
     max_requeues: int = 20
+    hosts: Hosts = Hosts()
 
     def method(self, name: str) -> Method:
         """The configured method, or the default one: `templates/train_<name>.py` run by this interpreter."""
@@ -84,6 +99,12 @@ def _parse_lock(value: object) -> str:
     if value not in LOCK_KINDS:
         raise BadValueError(f"expected one of {', '.join(LOCK_KINDS)}")
     return str(value)
+
+
+def _parse_pack(value: object) -> int:
+    if type(value) is not int or value < 1:
+        raise BadValueError("expected a whole number, 1 or more")
+    return value
 
 
 _Fields = Mapping[str, tuple[str, values.Reader]]
@@ -113,21 +134,52 @@ _METHOD_KEYS: Final[_Fields] = {
     "on_lost": ("on_lost", values.parse_on_end),
     "on_preempted": ("on_preempted", values.parse_on_end),
     "resources": ("resources", values.parse_resources),
+    "container": ("container", parse_container),
+    "queue_limit": ("queue_limit_s", values.parse_duration),
+    "pack": ("pack", _parse_pack),
+    "on_move": ("on_move", values.parse_on_move),
 }
+# Hosts and clusters: dispatcher/hosts/read.py reads them, and is loaded when there are any.
+_HOSTS_KEYS: Final = ("clusters", "hosts", "priority", "gres_mapping")
 
 
-def load_config(layout: Layout) -> Config:
-    """The configuration of the workspace; ConfigError lists every fault of dispatcher.yaml at once."""
-    try:
-        with open(layout.config_file, "rb") as file:
-            data = file.read()
-    except FileNotFoundError:
+def load_config(layout: Layout, hosts_file: Path | None = None) -> Config:
+    """The configuration of the workspace; ConfigError lists every fault of dispatcher.yaml at once.
+
+    `hosts_file` has further clusters and hosts, in the same keys. Where both describe one of the same name, that file's
+    description is used as a whole; so is its `priority`, and its line of `gres_mapping` for a chip.
+    """
+    document = _load(layout.config_file)
+    if document is None and hosts_file is None:
         return Config(layout=layout, matrix=layout.default_matrix)
-    except OSError as error:
-        raise ConfigError(f"{layout.config_file}: cannot be read: {error.strerror}") from None
-    document = _load(layout.config_file, data)
+    config, faults = _read_settings(layout, document or {})
+    others: list[str] = []
+    config = msgspec.structs.replace(config, hosts=_hosts(document or {}, faults, hosts_file, others))
+    wrong = [(layout.config_file, faults), (hosts_file, others)]
+    texts = [str(ConfigError.of(path, listed)) for path, listed in wrong if listed]
+    if texts:
+        raise ConfigError("\n".join(texts))
+    return config
+
+
+def _hosts(document: Mapping[Any, Any], faults: list[str], hosts_file: Path | None, others: list[str]) -> Hosts:
+    if hosts_file is None and not any(key in document for key in _HOSTS_KEYS):
+        return Hosts()
+    from dispatcher.hosts.read import Source, read_hosts
+
+    sources = [Source(document, faults)]
+    if hosts_file is not None:
+        loaded = _load(hosts_file, "keys such as clusters and hosts")
+        if loaded is None:
+            raise ConfigError(f"{hosts_file}: there is no such file")
+        sources.append(Source(loaded, others, is_own_file=True))
+    return read_hosts(sources)
+
+
+def _read_settings(layout: Layout, document: Mapping[Any, Any]) -> tuple[Config, list[str]]:
+    """The settings but for the hosts, and the faults in them."""
     faults: list[str] = []
-    fields = _read(document, _SETTINGS, "", [*_SETTINGS, "methods"], faults)
+    fields = _read(document, _SETTINGS, "", [*_SETTINGS, "methods", *_HOSTS_KEYS], faults)
     fields["matrix"] = layout.root / fields["matrix"] if "matrix" in fields else layout.default_matrix
     layout = _with_status_file(layout, fields.pop("status_file", None), fields["matrix"], faults)
     fields["script_lock"] = _script_lock(layout, fields.get("script_lock"), faults)
@@ -137,9 +189,7 @@ def load_config(layout: Layout) -> Config:
             f"lost_after ({config.lost_after_s:g} s): expected at least five heartbeats of {config.heartbeat_s:g} s, "
             "else live jobs are taken for lost"
         )
-    if faults:
-        raise ConfigError.of(layout.config_file, faults)
-    return config
+    return config, faults
 
 
 def _with_status_file(layout: Layout, name: str | None, matrix: Path, faults: list[str]) -> Layout:
@@ -174,11 +224,19 @@ def _script_lock(layout: Layout, name: str | None, faults: list[str]) -> Path | 
     return path
 
 
-def _load(path: Path, data: bytes) -> Mapping[Any, Any]:
+def _load(path: Path, expected: str = "keys and values such as matrix: matrix/matrix.json") -> Mapping[Any, Any] | None:
+    """The keys of a file; None when there is none."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     from dispatcher.base import yaml_text
 
     try:
-        return yaml_text.load_mapping(data, "keys and values such as matrix: matrix/matrix.json")
+        return yaml_text.load_mapping(data, expected)
     except ValueError as error:
         raise ConfigError.of(path, [str(error)]) from None
 

@@ -10,6 +10,7 @@ import pytest
 
 from dispatcher.config import load_config
 from dispatcher.errors import ConfigError
+from dispatcher.hosts.types import Container
 from dispatcher.workspace import Layout
 
 
@@ -59,7 +60,11 @@ methods:
     retry_on: out of memory
     backoff: 5m
     on_lost: fail
-    resources: {chip: h100, min_chips: 8}
+    resources: {chip: h100, min_chips: 8, nodes: 2}
+    container: {runtime: apptainer, image: a.sif}
+    queue_limit: 30m
+    pack: 8
+    on_move: restart
     setup: |
       module load cuda/12.4
       source "it's here"/activate
@@ -78,6 +83,10 @@ methods:
     assert fft.setup == 'module load cuda/12.4\nsource "it\'s here"/activate\n'
     assert fft.python == tmp_path / "envs" / "asr" and config.method("lora").python == Path.home() / "env"
     assert (fft.on_lost, fft.on_preempted) == ("fail", "requeue")
+    assert fft.resources["nodes"] == 2 and fft.container == Container(runtime="apptainer", image="a.sif")
+    assert (fft.queue_limit_s, fft.pack, fft.on_move) == (1800, 8, "restart")
+    lora = config.method("lora")
+    assert (lora.container, lora.queue_limit_s, lora.pack, lora.on_move) == (None, None, 1, "stay")
     assert config.method("lora").command == ("run", "{lang}") and config.method("lora").template == tmp_path / "t.py"
     assert config.method("plain").template == tmp_path / "templates" / "train_plain.py"
 
@@ -90,13 +99,18 @@ poll_intervall: 3
 lock: no
 kill_grace: soon
 max_requeues: -1
-clusters: {}
+clusterz: {}
 methods:
   fft:
     time_limt: 8h
     env: {A: false}
     on_lost: requeu
     on_preempted: true
+    on_move: start
+    pack: 0
+    queue_limit: soon
+    container: {runtime: docker}
+    resources: {nodes: 0}
     command: python 'a
   "a/b": {}
   7: {}
@@ -104,17 +118,22 @@ methods:
 """,
     )
     for expected in (
-        "13 problems",
+        "18 problems",
         "poll_intervall: unknown key (did you mean 'poll_interval'?)",
         'lock = "no": expected one of auto, flock, lockf, hardlink',
         'kill_grace = "soon": expected a time such as 90m',
         "max_requeues = -1: expected a whole number, 0 or more",
-        "clusters: unknown key",
+        "clusterz: unknown key (did you mean 'clusters'?)",
         "methods.fft.time_limt: unknown key (did you mean 'time_limit'?)",
         "methods.fft.env = ",
         "methods.fft.command = ",
         "methods.fft.on_lost = \"requeu\": expected requeue or fail (did you mean 'requeue'?)",
         "methods.fft.on_preempted = true: expected requeue or fail",
+        "methods.fft.on_move = \"start\": expected stay or restart (did you mean 'restart'?)",
+        'methods.fft.queue_limit = "soon": expected a time such as 90m',
+        "methods.fft.pack = 0: expected a whole number, 1 or more",
+        'methods.fft.container = {"runtime": "docker"}: image: is missing; runtime = "docker": expected one of',
+        'methods.fft.resources = {"nodes": 0}: nodes is 0: expected a whole number, 1 or more',
         "methods.a/b: the name cannot be used",
         "methods.7: the name cannot be used; quote a number",
         "methods.lora = [1]: expected keys",

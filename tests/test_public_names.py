@@ -75,6 +75,8 @@ Entry.time_limit_s: float | None
 Entry.env: Mapping[str, str]
 Entry.outlet: tuple[str, ...]
 Entry.resources: Mapping[str, Any]
+Entry.container: Container | None
+Entry.queue_limit_s: float | None
 Entry.job: str | None
 Entry.config: Mapping[str, Any]
 Entry.imports: tuple[str, ...]

@@ -22,12 +22,15 @@ FAILURE_REASONS: Final = ("exit", "signal", "out of memory", "time limit", "setu
 # What to do with a job whose attempt was lost or preempted.
 ON_END: Final = ("requeue", "fail")
 
-RESOURCE_WORDS: Final = ("chip", "min_chips", "cpus", "memory")
+RESOURCE_WORDS: Final = ("chip", "min_chips", "cpus", "memory", "nodes")
+# What becomes of a job whose checkpoint the next outlet cannot see: it waits for an outlet that can, or starts anew.
+ON_MOVE: Final = ("stay", "restart")
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 _NUMBERED_REASON = re.compile(r"(exit|signal) [0-9]{1,3}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_MEMORY = re.compile(r"[0-9]+(\.[0-9]+)?\s?[KMGT](i?B)?")
+_MEMORY = re.compile(r"(?P<amount>[0-9]{1,12}(\.[0-9]+)?)\s?(?P<unit>[KMGT])(i?B)?", re.ASCII)
+_MEMORY_KIB: Final = {"K": 1, "M": 2**10, "G": 2**20, "T": 2**30}
 _CLOCK = re.compile(r"(?:(?P<d>\d{1,4})-)?(?P<h>\d{1,4}):(?P<m>[0-5]?\d):(?P<s>[0-5]?\d)", re.ASCII)
 _DAYS_CLOCK = re.compile(r"(?P<d>\d{1,4})-(?P<h>\d{1,2})(?::(?P<m>[0-5]?\d))?", re.ASCII)
 _UNITS = re.compile(r"(?:\d{1,9}(?:\.\d{1,9})?\s*[dhms]\s*)+", re.ASCII)
@@ -203,22 +206,35 @@ def parse_on_end(value: object) -> str:
     return str(value)
 
 
-def memory_mib(text: str) -> int:
-    """An amount of memory such as `64G` in MiB, rounded up; units are powers of 1024, as schedulers have them."""
-    number, unit = re.fullmatch(r"([0-9.]+)\s?([KMGT])(?:i?B)?", text).groups()  # type: ignore[union-attr]
-    return math.ceil(float(number) * 1024.0 ** ("KMGT".index(unit) - 1))
+def parse_on_move(value: object) -> str:
+    """What becomes of a job whose checkpoint the next outlet cannot see: `stay` or `restart`."""
+    if value not in ON_MOVE:
+        raise BadValueError(f"expected {' or '.join(ON_MOVE)}{nearest(str(value), ON_MOVE)}")
+    return str(value)
+
+
+def memory_mib(value: object) -> int:
+    """MiB from `64G`, `512MB` or `1.5TiB`, rounded up; units are powers of 1024, as in SLURM."""
+    amount = _MEMORY.fullmatch(value) if isinstance(value, str) else None
+    if amount is None:
+        raise BadValueError('expected an amount with its unit, such as "64G"')
+    return math.ceil(float(amount["amount"]) * _MEMORY_KIB[amount["unit"]] / 2**10)
 
 
 def parse_resources(value: object) -> Mapping[str, Any]:
-    """The resources that an attempt requests: `chip` and `memory` are text, `min_chips` and `cpus` whole numbers."""
+    """The resources that an attempt requests: `chip` and `memory` are text, the others whole numbers.
+
+    `min_chips` 0 asks for no GPU. `memory` is that of one node, and `memory_mib` reads it.
+    """
     if not isinstance(value, Mapping):
         raise BadValueError('expected a mapping such as {"chip": "h100", "min_chips": 4}')
     for word, amount in value.items():
         if word not in RESOURCE_WORDS:
             raise BadValueError(f"unknown resource {shown(word)}{nearest(str(word), RESOURCE_WORDS)}")
-        if word in ("min_chips", "cpus"):
-            if type(amount) is not int or amount < 1:
-                raise BadValueError(f"{word} is {shown(amount)}: expected a whole number, 1 or more")
+        if word in ("min_chips", "cpus", "nodes"):
+            least = 0 if word == "min_chips" else 1
+            if type(amount) is not int or amount < least:
+                raise BadValueError(f"{word} is {shown(amount)}: expected a whole number, {least} or more")
         elif word == "memory":
             if not isinstance(amount, str) or not _MEMORY.fullmatch(amount):
                 raise BadValueError(f'memory is {shown(amount)}: expected an amount with its unit, such as "64G"')

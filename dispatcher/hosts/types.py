@@ -17,7 +17,7 @@ SlotType = Literal["cuda", "rocm", "cpu"]
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
-class Container(msgspec.Struct, frozen=True, kw_only=True):
+class Container(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a job runs in: an image of `runtime`.
 
     `mounts` are as the runtime takes them (`/data`, `/data:/mnt/data:ro`), `options` further arguments of it.
@@ -31,6 +31,8 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     """Directories that the hosts of a cluster have in common, as those hosts see them. None: not configured.
+
+    They may begin with `~` and have `$VARIABLES`, which `remote.operations.Hello` expands on the host.
 
     `root`: where data, checkpoints, results and status of jobs are kept; a JuiceFS is mounted there when `mount` names
     its metadata engine. `mount` may hold a password: it must not appear in a log, a script or a message. `work` is
@@ -96,10 +98,11 @@ class SlurmHost(Host, frozen=True, kw_only=True):
     """A machine with the commands of SLURM. `ssh` None: the machine on which the dispatcher runs.
 
     `partitions` empty: the one that SLURM itself takes. `cpu_partitions` are for jobs without GPUs, in order of
-    preference. `mem` is the memory of a job that asks for none, as sbatch takes it (`64G`). `exclude` are nodes that
-    are not used. `sbatch_args` are added to every submission. `slot_type` says what a slot is, `tres_supported` and
-    `gres_supported` which of SLURM's ways to ask for GPUs the site has configured, `gpu_type` the GRES type to ask for
-    instead of the one that `gres_mapping` tells, `slots_per_node` how many slots a node has (None: ask SLURM).
+    preference. `mem` is the memory of a job that asks for none, as sbatch takes it (`65536M`; `0`: all of a node).
+    `exclude` are nodes that are not used. `sbatch_args` are added to every submission. `slot_type` says what a slot is,
+    `tres_supported` and `gres_supported` which of SLURM's ways to ask for GPUs the site has configured, `gpu_type` the
+    GRES type to ask for instead of the one that `gres_mapping` tells, `slots_per_node` how many slots a node has (None:
+    ask SLURM).
     """
 
     type: ClassVar[str] = "slurm"
@@ -161,12 +164,14 @@ class Hosts(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that is configured of hosts, by name. `priority` names those to prefer, the best first.
 
     `gres_mapping` has the GRES types that SLURM may know a chip by; a chip that it lacks is called there as here.
+    `unused` has a line for each key that was given but means nothing to this tool, such as a password in plain text.
     """
 
     clusters: Mapping[str, Cluster] = _NOTHING
     hosts: Mapping[str, AnyHost] = _NOTHING
     priority: tuple[str, ...] = ()
     gres_mapping: Mapping[str, tuple[str, ...]] = _NOTHING
+    unused: tuple[str, ...] = ()
 
     def cluster_of(self, host: Host) -> Cluster:
         """The cluster of a host."""

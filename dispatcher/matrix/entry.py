@@ -18,6 +18,8 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher.base import values
+from dispatcher.hosts.container import parse_container
+from dispatcher.hosts.types import Container
 
 parse_time_limit = values.parse_duration
 
@@ -55,12 +57,16 @@ READERS: Final[Mapping[str, tuple[str, values.Reader]]] = {
     "env": ("env", values.parse_env),
     "outlet": ("outlet", values.parse_words),
     "resources": ("resources", values.parse_resources),
+    "container": ("container", parse_container),
+    "queue_limit": ("queue_limit_s", values.parse_duration),
     "job": ("job", _parse_job),
     "config": ("config", _parse_config),
     "import": ("imports", values.parse_words),
 }
 # The reserved keys that determine when and where a job runs, not what it does; the others count in its digest.
-SCHEDULING: Final = frozenset({"needs", "priority", "retries", "retry_on", "time_limit", "outlet", "resources"})
+SCHEDULING: Final = frozenset(
+    {"needs", "priority", "retries", "retry_on", "time_limit", "outlet", "resources", "queue_limit"}
+)
 RESERVED: Final = frozenset(READERS) | {"job_id", "method"}
 
 # Shared by all entries: msgspec would give each of them an empty dict of its own.
@@ -91,6 +97,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     env: Mapping[str, str] = _NOTHING
     outlet: tuple[str, ...] = ()
     resources: Mapping[str, Any] = _NOTHING
+    container: Container | None = None
+    queue_limit_s: float | None = None
     job: str | None = None
     config: Mapping[str, Any] = _NOTHING
     imports: tuple[str, ...] = ()
@@ -118,7 +126,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         for field in _DIGESTED:
             value = getattr(self, field)
             if value != _DEFAULTS[field]:
-                seen[field] = dict(value) if isinstance(value, Mapping) else value
+                seen[field] = _plain(value)
         try:
             text = msgspec.json.encode(seen, order="sorted")
         except (ValueError, OverflowError):
@@ -143,8 +151,15 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         for word, (field, _) in READERS.items():
             value = getattr(self, field)
             if value != _DEFAULTS[field]:
-                words[word] = list(value) if isinstance(value, tuple) else value
+                words[word] = list(value) if isinstance(value, tuple) else _plain(value)
         return words
+
+
+def _plain(value: Any) -> Any:
+    """A field's value as JSON has it; fields of a struct that are unset are left out."""
+    if isinstance(value, msgspec.Struct):
+        return msgspec.to_builtins(value)
+    return dict(value) if isinstance(value, Mapping) else value
 
 
 _DEFAULTS: Final = {field.name: field.default for field in msgspec.structs.fields(Entry)}

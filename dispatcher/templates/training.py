@@ -21,6 +21,8 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import msgspec
+
 from dispatcher.base.values import shown
 from dispatcher.config import Method
 from dispatcher.errors import TemplateError
@@ -92,9 +94,12 @@ def encode_script(script: str) -> bytes:
 
 def _method_words(method: Method) -> dict[str, Any]:
     words: dict[str, Any] = {"gpus": method.gpus, "time_limit": method.time_limit_s, "retries": method.retries or None}
+    words["queue_limit"] = method.queue_limit_s
     given = {key: value for key, value in words.items() if value is not None}
     if method.resources:
         given["resources"] = dict(method.resources)
+    if method.container is not None:
+        given["container"] = msgspec.to_builtins(method.container)
     return given
 
 

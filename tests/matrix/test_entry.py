@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from dispatcher.hosts.types import Container
 from dispatcher.matrix import Entry, parse_time_limit
-from dispatcher.matrix.entry import READERS, SCHEDULING
+from dispatcher.matrix.entry import READERS, SCHEDULING, read_entry
 
 
 @pytest.mark.parametrize(
@@ -72,3 +73,24 @@ def test_every_reserved_key_counts_in_the_digest_unless_it_is_for_scheduling(wor
     plain = Entry(job_id="a", method="m")
     field, _ = READERS[word]
     assert (msgspec.structs.replace(plain, **{field: "x"}).digest() == plain.digest()) is (word in SCHEDULING)
+
+
+def test_the_container_of_an_entry() -> None:
+    document = {"job_id": "a", "method": "m", "container": {"runtime": "podman", "image": "b:1"}, "queue_limit": "1h"}
+    entry, faults = read_entry(dict(document), 0)
+    assert entry is not None and not faults
+    assert (entry.container, entry.queue_limit_s) == (Container(runtime="podman", image="b:1"), 3600)
+    assert entry.document() == document
+
+    made = Entry(job_id="a", method="m", container=Container(runtime="podman", image="b:1"))
+    assert made.document() == {"job_id": "a", "method": "m", "container": {"runtime": "podman", "image": "b:1"}}
+    assert made.digest() == entry.digest() != Entry(job_id="a", method="m").digest()
+    huge = {"job_id": "a", "method": "m", "n": 2**70, "container": {"runtime": "podman", "image": "b:1"}}
+    read, _ = read_entry(huge, 0)
+    assert read is not None and read.digest() != made.digest()
+
+    _, faults = read_entry({"job_id": "a", "method": "m", "container": {"runtime": "podmn"}, "queue_limit": "90"}, 0)
+    assert faults[0].startswith(
+        'container = {"runtime": "podmn"}: image: is missing; runtime = "podmn": expected one of'
+    )
+    assert faults[1].startswith('queue_limit = "90": expected a time')

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from dispatcher.config import Method
 from dispatcher.errors import TemplateError
+from dispatcher.hosts.types import Container
 from dispatcher.matrix import Entry
 from dispatcher.templates.render import encode_script, render_training
 
@@ -108,8 +109,12 @@ def test_a_mark_at_the_beginning_stays(tmp_path: Path) -> None:
 
 def test_words_of_the_method_are_known_by_name(tmp_path: Path) -> None:
     path = tmp_path / "t.py"
-    path.write_text("PARAMS = {'gpus': 1, 'env': {}, 'method': '', 'time_limit': None, 'retries': 7}\n")
-    described = method(gpus=4, env={"A": "1", "B": "1"}, time_limit_s=60.0)
+    path.write_text(
+        "PARAMS = {'gpus': 1, 'env': {}, 'method': '', 'time_limit': None, 'retries': 7, 'container': None,"
+        " 'queue_limit': 0}\n"
+    )
+    container = Container(runtime="podman", image="a:1")
+    described = method(gpus=4, env={"A": "1", "B": "1"}, time_limit_s=60.0, container=container, queue_limit_s=5.0)
     one = Entry(job_id="j", method="m", env={"B": "2"})
     assert params_of(render_training(path, one, described)) == {
         "gpus": 4,
@@ -117,6 +122,8 @@ def test_words_of_the_method_are_known_by_name(tmp_path: Path) -> None:
         "method": "m",
         "time_limit": 60.0,
         "retries": 7,
+        "container": {"runtime": "podman", "image": "a:1"},
+        "queue_limit": 5.0,
     }
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import groups
 import pytest
+from beds.fixtures import mark_beds, slurm, ssh, start_slurm, start_ssh  # noqa: F401 - fixtures of all tests
 from fleet import Fleet, fleet_at
 from small_disks import small_disk_at
 
@@ -31,6 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    mark_beds(items)
     if config.getoption("--fast"):
         groups.keep_fast(config, items)
     groups.assign(items)

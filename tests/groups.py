@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 # Tests that measure how long something takes, or that keep all cores busy for it, would slow each other down.
 QUIET = "quiet"
 # A bed is booted once, and its tests share its hosts. The groups that take longest begin first.
-MARKERS = ("nfs", *sorted(name for name, needs in NEEDS.items() if needs.is_mounted and name != "nfs"), QUIET)
+MARKERS = ("nfs", *sorted(name for name, needs in NEEDS.items() if needs.is_shared and name != "nfs"), QUIET)
 # Folders whose tests share by file what takes long to make: trained models, compiled programs.
 BY_FILE = ("runtime", "examples")
 

@@ -20,13 +20,21 @@ class Needs:
 
     packages: dict[str, str]
     devices: tuple[str, ...] = ()
-    # Whether it mounts filesystems, in namespaces of its own.
-    is_mounted: bool = True
+    # Whether it runs in namespaces of its own.
+    is_root_needed: bool = True
+    # Whether it takes seconds to boot: one bed then serves all its tests, which run one after the other.
+    is_shared: bool = True
 
     def missing(self) -> dict[str, str]:
         return {name: package for name, package in self.packages.items() if not _is_there(name)}
 
 
+SLURM = {
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    "sbatch": "slurm-client",
+    "munged": "munge",
+}
 NEEDS = {
     "nfs": Needs(
         {
@@ -73,22 +81,27 @@ NEEDS = {
         },
         ("/dev/fuse",),
     ),
-    "editors": Needs({"vim": "vim", "nano": "nano", "tmux": "tmux"}, is_mounted=False),
+    "editors": Needs({"vim": "vim", "nano": "nano", "tmux": "tmux"}, is_root_needed=False, is_shared=False),
+    "slurm": Needs(SLURM, is_shared=False),
+    "slurm-accounting": Needs({**SLURM, "slurmdbd": "slurmdbd", "mariadbd": "mariadb-server-core"}, is_shared=False),
+    "sshd": Needs({"sshd": "openssh-server", "ssh": "openssh-client", "ssh-keygen": "openssh-client"}, is_shared=False),
+    "rsync": Needs({"rsync": "rsync"}, is_root_needed=False, is_shared=False),
+    "podman": Needs({"podman": "podman"}, is_shared=False),
 }
 
 
 def why_not(bed: str) -> str | None:
     """Why this machine cannot have the bed, in words for a skip; None where it can."""
     needs = NEEDS[bed]
-    if needs.is_mounted and os.geteuid() != 0:
-        return f"the {bed} bed needs root: it mounts filesystems in namespaces of its own"
+    if needs.is_root_needed and os.geteuid() != 0:
+        return f"the {bed} bed needs root: it runs in namespaces of its own"
     if missing := needs.missing():
         packages = " ".join(sorted(set(missing.values())))
         return f"the {bed} bed needs {', '.join(missing)}: run scripts/install-beds, or apt-get install {packages}"
     for device in needs.devices:
         if not os.path.exists(device):
             return f"the {bed} bed needs {device}, which this machine or container does not have"
-    if not needs.is_mounted:
+    if not needs.is_root_needed:
         return None
     probe = subprocess.run(
         ["unshare", "--mount", "--pid", "--net", "--uts", "--fork", "--mount-proc", "true"],

@@ -29,6 +29,15 @@ class LockKind(enum.StrEnum):
 
 LOCK_KINDS: Final = ("auto", *(kind.value for kind in LockKind))
 
+
+class CodeMode(enum.StrEnum):
+    """Which code the attempts on a host run: HEAD, the tracked files as they are now, or what the host has."""
+
+    SHIP = "ship"
+    DIRTY = "dirty"
+    NONE = "none"
+
+
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 
@@ -71,6 +80,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a workspace. `max_requeues`: how often a job is requeued automatically.
 
     `hosts` are those of dispatcher.yaml and of the file that was given with --hosts.
+    `code` None: HEAD is shipped to hosts that do not see the workspace, and nothing to the others.
     """
 
     layout: Layout
@@ -86,6 +96,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     kill_grace_s: float = 75.0
     max_requeues: int = 20
     hosts: Hosts = Hosts()
+    code: CodeMode | None = None
 
     def method(self, name: str) -> Method:
         """The configured method, or the default one: `templates/train_<name>.py` run by this interpreter."""
@@ -107,6 +118,13 @@ def _parse_pack(value: object) -> int:
     return value
 
 
+def _parse_code(value: object) -> CodeMode:
+    try:
+        return CodeMode(str(value))
+    except ValueError:
+        raise BadValueError(f"expected one of {', '.join(CodeMode)}") from None
+
+
 _Fields = Mapping[str, tuple[str, values.Reader]]
 
 _SETTINGS: Final[_Fields] = {
@@ -119,6 +137,7 @@ _SETTINGS: Final[_Fields] = {
     "lost_after": ("lost_after_s", values.parse_duration),
     "kill_grace": ("kill_grace_s", values.parse_duration),
     "max_requeues": ("max_requeues", values.parse_count),
+    "code": ("code", _parse_code),
 }
 _METHOD_KEYS: Final[_Fields] = {
     "template": ("template", values.parse_text),

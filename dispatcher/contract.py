@@ -17,6 +17,8 @@ __all__ = [
     "ATTEMPT",
     "ATTEMPT_DIR",
     "CHECKPOINT_FILE",
+    "CODE_COMMIT",
+    "CODE_DIGEST",
     "ENTRY_FILE",
     "EXIT_DONE",
     "EXIT_FILE",
@@ -48,6 +50,10 @@ ATTEMPT_DIR: Final = "DISPATCHER_ATTEMPT_DIR"
 ROOT: Final = "DISPATCHER_ROOT"
 # From TERM to KILL, in whole seconds.
 KILL_GRACE: Final = "DISPATCHER_KILL_GRACE_S"
+# The commit that an attempt runs, with `+dirty` if its files differ from it, and the SHA-256 of the archive: only where
+# the code was shipped.
+CODE_COMMIT: Final = "DISPATCHER_CODE_COMMIT"
+CODE_DIGEST: Final = "DISPATCHER_CODE_DIGEST"
 
 EXIT_DONE: Final = 0
 EXIT_PREEMPTED: Final = 75

@@ -22,6 +22,7 @@
     │   └── SupersededError             a newer attempt of the job exists, so this one may not commit
     ├── ModelStateError                 a model has state that cannot be carried from step to step
     ├── BatchSizeError                  no batch size fits, or none could be determined
+    ├── CodeError                       the project's code cannot be archived or copied (no commit, a missing file)
     ├── PodError                        a pod cannot start (its name is taken, its GPUs are used by another pod ...)
     └── OutletError                     a place where attempts run could not be reached or refused
 
@@ -159,6 +160,10 @@ class ModelStateError(DispatcherError):
 
 class BatchSizeError(DispatcherError):
     """No batch size fits into the memory of the device, or none could be determined."""
+
+
+class CodeError(DispatcherError):
+    """The project's code cannot be archived or copied."""
 
 
 class PodError(DispatcherError):

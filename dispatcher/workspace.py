@@ -103,6 +103,8 @@ class Layout:
         self.id_file = self.run_state / "workspace.id"
         # What is submitted to schedulers, by the submission's name.
         self.submissions_dir = self.run_state / "submissions"
+        # Archives of the code, by the digest of their content, and what they were made from.
+        self.code_dir = self.run_state / "code"
         # Where `dispatcher doctor` on several hosts meet.
         self.doctor_dir = self.run_state / "doctor"
 
@@ -133,6 +135,14 @@ class Layout:
     def submission_script(self, name: str) -> Path:
         """The batch script of a submission; what its own shell prints stands beside it."""
         return self.submissions_dir / name / "submit.sh"
+
+    def code_archive(self, digest: str) -> Path:
+        """The archive of a snapshot of the code."""
+        return self.code_dir / f"{digest}.tar"
+
+    def code_key(self, key: str) -> Path:
+        """Which archive was made of what this key stands for."""
+        return self.code_dir / f"{key}.json"
 
     def method_scripts(self, method: str) -> Path:
         """The directory of the rendered training scripts of a method, e.g. `run_state/fft_scripts/`."""

@@ -326,10 +326,10 @@ class QueueOutlet:
         if known is None:
             return self._report_absent(key)
         number, state, host, pid = known
-        handle = Placement(handle=number)
+        handle = Placement(handle=number, code="0123456789ab+dirty 0123456789ab")
         if state == "PENDING":
             return Report(Pending("the queue has not started it"), handle)
-        placement = Placement(handle=number, host=host, pid=pid or None)
+        placement = msgspec.structs.replace(handle, host=host, pid=pid or None)
         if state == "RUNNING":
             return Report(Unknown(self._problem) if self._problem else Running(), placement)
         if state == "CANCELLED":

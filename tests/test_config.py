@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.config import load_config
+from dispatcher.config import CodeMode, load_config
 from dispatcher.errors import ConfigError
 from dispatcher.hosts.types import Container
 from dispatcher.workspace import Layout
@@ -31,7 +31,7 @@ def test_without_settings_the_defaults_hold(tmp_path: Path, text: str | None) ->
     config = load_config(Layout(tmp_path) if text is None else written(tmp_path, text))
     assert config.matrix == tmp_path / "matrix" / "matrix.json" and config.lock == "auto"
     assert (config.poll_interval_s, config.heartbeat_s, config.lost_after_s) == (30, 2, 600)
-    assert (config.kill_grace_s, config.max_requeues) == (75, 20)
+    assert (config.kill_grace_s, config.max_requeues, config.code) == (75, 20, None)
     method = config.method("fft")
     assert method.template == tmp_path / "templates" / "train_fft.py"
     assert method.command == ("{python}", "{script}")
@@ -49,6 +49,7 @@ heartbeat: 1s
 lost_after: 120
 kill_grace: 1m30s
 max_requeues: 3
+code: dirty
 methods:
   fft:
     template: /abs/train.py
@@ -76,6 +77,7 @@ methods:
     )
     assert config.matrix == tmp_path / "other.json" and config.lock == "hardlink"
     assert (config.poll_interval_s, config.lost_after_s, config.kill_grace_s) == (600, 120, 90)
+    assert config.code is CodeMode.DIRTY
     fft = config.method("fft")
     assert fft.template == Path("/abs/train.py") and fft.time_limit_s == 5400 and fft.backoff_s == 300
     assert fft.env == {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "2"}
@@ -100,6 +102,7 @@ lock: no
 kill_grace: soon
 max_requeues: -1
 clusterz: {}
+code: shipp
 methods:
   fft:
     time_limt: 8h
@@ -118,12 +121,13 @@ methods:
 """,
     )
     for expected in (
-        "18 problems",
+        "19 problems",
         "poll_intervall: unknown key (did you mean 'poll_interval'?)",
         'lock = "no": expected one of auto, flock, lockf, hardlink',
         'kill_grace = "soon": expected a time such as 90m',
         "max_requeues = -1: expected a whole number, 0 or more",
         "clusterz: unknown key (did you mean 'clusters'?)",
+        'code = "shipp": expected one of ship, dirty, none',
         "methods.fft.time_limt: unknown key (did you mean 'time_limit'?)",
         "methods.fft.env = ",
         "methods.fft.command = ",

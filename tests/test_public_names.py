@@ -95,6 +95,8 @@ ALIVE_FILE = 'alive'
 ATTEMPT = 'DISPATCHER_ATTEMPT'
 ATTEMPT_DIR = 'DISPATCHER_ATTEMPT_DIR'
 CHECKPOINT_FILE = 'checkpoint.json'
+CODE_COMMIT = 'DISPATCHER_CODE_COMMIT'
+CODE_DIGEST = 'DISPATCHER_CODE_DIGEST'
 ENTRY_FILE = 'entry.json'
 EXIT_DONE = 0
 EXIT_FILE = 'exit.json'
@@ -191,6 +193,7 @@ job(key: str) -> Callable[[J], J]
 class BatchSizeError(DispatcherError)
 class CheckpointError(DispatcherError)
 class CheckpointMismatchError(CheckpointError)
+class CodeError(DispatcherError)
 class ConfigError(DispatcherError)
 class DamagedCheckpointError(CheckpointError)
 class DamagedJournalError(StateError)

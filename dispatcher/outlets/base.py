@@ -126,12 +126,16 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an attempt runs, as it is recorded when it starts. `pid` is the wrapper's, `handle` the scheduler's id."""
+    """Where an attempt runs, as it is recorded when it starts. `pid` is the wrapper's, `handle` the scheduler's id.
+
+    `code` is the label of the snapshot that it runs, None where it runs in the workspace itself.
+    """
 
     handle: str | None = None
     host: str | None = None
     pid: int | None = None
     gpus: tuple[int, ...] = ()
+    code: str | None = None
 
 
 class Pending(msgspec.Struct, frozen=True):

@@ -97,6 +97,7 @@ class Claimer:
             host=host_name() if first_state is State.RUNNING else None,
             outlet=choice.outlet,
             handle=None,
+            code=None,
             finished_at=None,
             exit_code=None,
             reason=None,

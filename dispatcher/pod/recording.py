@@ -141,6 +141,8 @@ def _placement_change(placement: Placement, record: Record) -> Change:
         change |= Change(host=placement.host)
     if placement.handle not in (None, record.handle):
         change |= Change(handle=placement.handle)
+    if placement.code not in (None, record.code):
+        change |= Change(code=placement.code)
     if placement.gpus not in ((), record.gpu_indices):
         change |= Change(gpu=gpu_field(placement.gpus))
     return change

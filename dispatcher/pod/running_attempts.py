@@ -165,7 +165,7 @@ class RunningAttempts:
 
 def placement_of(record: Record) -> Placement:
     """Where the attempt in flight of a record was placed."""
-    return Placement(handle=record.handle, host=record.host, pid=record.pid, gpus=record.gpu_indices)
+    return Placement(handle=record.handle, host=record.host, pid=record.pid, gpus=record.gpu_indices, code=record.code)
 
 
 def _by_outlet(attempts: Iterable[RunningAttempt]) -> dict[str, list[Key]]:

@@ -35,6 +35,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     error: _Field[str] = UNSET
     outlet: _Field[str] = UNSET
     handle: _Field[str] = UNSET
+    code: _Field[str] = UNSET
     external: _Field[bool] = UNSET
     priority: _Field[int] = UNSET
     desired: _Field[State] = UNSET

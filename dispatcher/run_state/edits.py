@@ -38,8 +38,8 @@ _EDITABLE = frozenset({"state", "priority", "desired", "retry_at"})
 # The fields that a requeued job begins without.
 FRESH_START: Final = Change(
     pod=None, pid=None, gpu=None, started_at=None, host=None, finished_at=None, exit_code=None, reason=None, error=None,
-    outlet=None, handle=None, external=None, desired=None, retries=None, requeues=None, retry_at=None, backoff=None,
-    furthest_step=None, furthest_checkpoint=None,
+    outlet=None, handle=None, code=None, external=None, desired=None, retries=None, requeues=None, retry_at=None,
+    backoff=None, furthest_step=None, furthest_checkpoint=None,
 )  # fmt: skip
 # What is recorded when a person sets a job that does not run to a state, apart from queued.
 _EVENT_AT_REST: Final = {State.HELD: Event.HELD, State.ABANDONED: Event.ABANDONED}

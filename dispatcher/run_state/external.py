@@ -24,7 +24,7 @@ from dispatcher.run_state.states import IN_FLIGHT, MARKABLE, Record, State
 # What describes one run of a job, and goes when another begins.
 _RUN: Final = Change(
     pod=None, pid=None, gpu=None, started_at=None, host=None, finished_at=None, exit_code=None, reason=None, error=None,
-    outlet=None, handle=None,
+    outlet=None, handle=None, code=None,
 )  # fmt: skip
 _RUN_FIELDS: Final = _RUN.fields().keys()
 _UNCHANGED: Final = Change()

@@ -87,8 +87,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     greatest steps that attempts have saved and reported; they are never compared with each other. `error` is the last
     error line of the last failed attempt. `external`: a process that no dispatcher started runs or ran the job.
     `desired` is the state that a person asked for while the job runs. `priority` replaces the one of the manifest's
-    entry. `ran_with` is the digest of the entry with which attempt `attempt` was claimed: it tells, without opening a
-    file, whether the manifest has changed since.
+    entry. `code` is the shipped code that the attempt runs: its commit, `+dirty` if the files differ from it, and the
+    digest of the archive, both shortened; None where an attempt runs in the workspace itself.
+    `ran_with` is the digest of the entry with which attempt `attempt` was claimed: it tells, without opening a file,
+    whether the manifest has changed since.
     """
 
     state: State
@@ -104,6 +106,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     error: str | None = None
     outlet: str | None = None
     handle: str | None = None
+    code: str | None = None
     external: bool = False
     priority: int | None = None
     desired: State | None = None

@@ -83,7 +83,8 @@ def test_each_entry_runs_where_it_asks_to(fleet: Fleet, queue: Path) -> None:
     assert (records["here"].outlet, records["there"].outlet) == ("local", "queue")
     there = records["there"]
     assert (there.exit_code, there.reason, there.host) == (3, "exit 3", host_name())
-    assert there.handle == "1"
+    assert (there.handle, there.code) == ("1", "0123456789ab+dirty 0123456789ab")
+    assert records["here"].code is None
     assert fleet.output("there") == "said\n"
     assert "submit there (attempt 1) to queue" in pod.said
     assert "start here (attempt 1) on cpu, pid " in pod.said

@@ -1,0 +1,38 @@
+"""The makers as a program, for a loop that must not wait for git: its words, and what its output means."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+
+import msgspec
+
+from dispatcher.config import CodeMode
+from dispatcher.errors import CodeError
+from dispatcher.outlets.code.snapshot import Snapshot
+from dispatcher.workspace import Layout
+
+
+def snapshot_words(layout: Layout, mode: CodeMode, in_use: Iterable[str] = ()) -> list[str]:
+    """The command that makes a snapshot and prints it; `mode` is SHIP or DIRTY.
+
+    It removes old archives, but none whose digest begins with one of `in_use`.
+    """
+    words = [sys.executable, "-P", "-m", "dispatcher.outlets.code", os.fspath(layout.root), mode.value]
+    return [*words, *in_use]
+
+
+def read_snapshot(exit_code: int | None, out: bytes, err: bytes = b"") -> Snapshot:
+    """The snapshot that the command has printed; raises CodeError with its message when it failed.
+
+    `exit_code` None: it was killed because it took too long.
+    """
+    if exit_code == 0:
+        try:
+            return msgspec.json.decode(out, type=Snapshot)
+        except msgspec.DecodeError as error:
+            raise CodeError(f"the program that archives the code printed no snapshot: {error}") from None
+    message = err.decode("utf-8", "replace").strip()
+    how = "took too long" if exit_code is None else f"ended with status {exit_code}"
+    raise CodeError(message or f"the program that archives the code {how}")

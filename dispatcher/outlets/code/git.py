@@ -1,0 +1,109 @@
+"""Running git in a directory: without prompts, without the caller's GIT_* variables, and with errors that help."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Final
+
+from dispatcher.base.host import host_name
+from dispatcher.errors import CodeError
+
+# What a hook or a user's shell may have set for another repository.
+_SCRUBBED: Final = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX", "GIT_NAMESPACE")
+# The result depends on the repository alone, not on the settings of the user who archives it.
+_SETTINGS: Final = ("core.autocrlf=false", "core.attributesFile=/dev/null")
+# The identity is not used for anything; git refuses to make a commit without one.
+_IDENTITY: Final = {
+    "GIT_AUTHOR_NAME": "dispatcher",
+    "GIT_AUTHOR_EMAIL": "dispatcher@localhost",
+    "GIT_COMMITTER_NAME": "dispatcher",
+    "GIT_COMMITTER_EMAIL": "dispatcher@localhost",
+}
+_BLOCK: Final = 1 << 16
+_OTHERWISE: Final = "or set `code: none` in dispatcher.yaml if the hosts have the code already"
+
+
+class Git:
+    """git in `directory`, with further variables in its environment."""
+
+    def __init__(self, directory: Path, environment: Mapping[str, str] | None = None) -> None:
+        self.directory = directory
+        self._environment = {
+            **{name: value for name, value in os.environ.items() if name not in _SCRUBBED},
+            **_IDENTITY,
+            "LC_ALL": "C",
+            "GIT_TERMINAL_PROMPT": "0",
+            "GIT_OPTIONAL_LOCKS": "0",
+            **(environment or {}),
+        }
+
+    def output(self, *words: str) -> bytes:
+        """What git prints; raises CodeError with its message when it fails."""
+        with self.stream(*words) as out:
+            return out.read()
+
+    def text(self, *words: str) -> str:
+        """The line that git prints; bytes that are no UTF-8 are kept as surrogates."""
+        return self.output(*words).decode("utf-8", "surrogateescape").rstrip("\n")
+
+    def succeeds(self, *words: str) -> bool:
+        """Whether git exits with status 0."""
+        with tempfile.TemporaryFile() as errors, self._started(words, errors) as process:
+            process.communicate()
+            return process.returncode == 0
+
+    @contextlib.contextmanager
+    def stream(self, *words: str) -> Iterator[IO[bytes]]:
+        """The output of git while it runs; CodeError at the end of the block when it has failed."""
+        with (
+            tempfile.TemporaryFile() as errors,
+            self._started(words, errors) as process,
+            contextlib.ExitStack() as stack,
+        ):
+            assert process.stdout is not None
+            stack.callback(process.kill)
+            try:
+                yield process.stdout
+            except (tarfile.TarError, EOFError) as error:
+                # An archive that ends too early is git's failure, if it has failed.
+                self._finish(process, errors, words)
+                raise CodeError(f"{self.directory}: the archive that git made cannot be read: {error}") from error
+            self._finish(process, errors, words)
+
+    def _started(self, words: Sequence[str], errors: IO[bytes]) -> subprocess.Popen[bytes]:
+        settings = [word for setting in _SETTINGS for word in ("-c", setting)]
+        try:
+            return subprocess.Popen(
+                ["git", *settings, *words],
+                cwd=self.directory,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+            )
+        except FileNotFoundError:
+            if not self.directory.is_dir():
+                raise CodeError(f"{self.directory}: there is no such directory") from None
+            raise CodeError(f"git is not installed on {host_name()}: install it, {_OTHERWISE}") from None
+        except OSError as error:
+            raise CodeError(f"{self.directory}: git cannot be run: {error.strerror}") from None
+
+    def _finish(self, process: subprocess.Popen[bytes], errors: IO[bytes], words: Sequence[str]) -> None:
+        assert process.stdout is not None
+        while process.stdout.read(_BLOCK):
+            pass
+        if process.wait() == 0:
+            return
+        errors.seek(0)
+        message = errors.read().decode("utf-8", "replace").strip()
+        if process.returncode < 0 and not message:
+            message = f"ended by signal {-process.returncode}"
+        if "not a git repository" in message:
+            raise CodeError(f"{self.directory}: not in a git repository: `git init` and commit the code, {_OTHERWISE}")
+        raise CodeError(f"{self.directory}: `git {words[0]}` failed: {message or f'status {process.returncode}'}")

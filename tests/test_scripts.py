@@ -61,7 +61,7 @@ def checkout(tmp_path: Path) -> Path:
     for name in ("scripts", "tests/beds", "tests/runtime", ".venv/bin"):
         (tmp_path / name).mkdir(parents=True)
     # The conftest.py, and whatever it imports.
-    for helper in (*TESTS.glob("[!t]*.py"), TESTS / "beds" / "needs.py"):
+    for helper in (*TESTS.glob("[!t]*.py"), *(TESTS / "beds").glob("[!ct]*.py")):
         shutil.copy(helper, tmp_path / helper.relative_to(TESTS.parent))
     shutil.copy(SCRIPT, tmp_path / "scripts" / "test")
     for name in ("install", "install-beds"):

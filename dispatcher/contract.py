@@ -16,6 +16,8 @@ __all__ = [
     "ALIVE_FILE",
     "ATTEMPT",
     "ATTEMPT_DIR",
+    "BATCH_SIZE",
+    "BOOTSTRAP_FILE",
     "CHECKPOINT_FILE",
     "CODE_COMMIT",
     "CODE_DIGEST",
@@ -31,6 +33,11 @@ __all__ = [
     "PROGRESS_FILE",
     "RESULT_FILE",
     "ROOT",
+    "RUN_COMPLETED",
+    "RUN_FAILED",
+    "RUN_FILE",
+    "RUN_PREEMPTED",
+    "RUN_RUNNING",
     "SETUP_FILE",
     "STOP_FILE",
     "SUBMISSION_FILE",
@@ -54,6 +61,8 @@ KILL_GRACE: Final = "DISPATCHER_KILL_GRACE_S"
 # the code was shipped.
 CODE_COMMIT: Final = "DISPATCHER_CODE_COMMIT"
 CODE_DIGEST: Final = "DISPATCHER_CODE_DIGEST"
+# Replaces training.per_device_batch_size of a job class: what fits depends on the host.
+BATCH_SIZE: Final = "DISPATCHER_BATCH_SIZE"
 
 EXIT_DONE: Final = 0
 EXIT_PREEMPTED: Final = 75
@@ -74,6 +83,15 @@ TAKEN_FILE: Final = "taken"
 STOP_FILE: Final = "stop"
 # The name under which the attempt's outlet submits it, and where it runs.
 SUBMISSION_FILE: Final = "submission.json"
+# What runs a job class on a host that does not see the workspace, and what that run says of itself.
+BOOTSTRAP_FILE: Final = "bootstrap.py"
+RUN_FILE: Final = "run.json"
+
+# `status` in run.json.
+RUN_RUNNING: Final = "running"
+RUN_COMPLETED: Final = "completed"
+RUN_FAILED: Final = "failed"
+RUN_PREEMPTED: Final = "preempted"
 
 # Parameters of a job with the key `job` that control its launch; parameters with a dot are parts of its `config`.
 JOB_WORDS: Final = ("output_dir", "checkpoints", "project", "group", "restore", "tensor_shards")

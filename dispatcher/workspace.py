@@ -49,6 +49,11 @@ class AttemptPaths:
         return self.directory / contract.RESULT_FILE
 
     @property
+    def run(self) -> Path:
+        """What the bootstrap of a job class says of its run: an id, the devices, a heartbeat."""
+        return self.directory / contract.RUN_FILE
+
+    @property
     def exit(self) -> Path:
         return self.directory / contract.EXIT_FILE
 

@@ -45,7 +45,8 @@ def show(job: str, as_json: bool) -> None:
             }
         )
         return
-    print_rows(_facts(snapshot, job), "plain", ("", job))
+    run = attempts[-1]["run"] if attempts else None
+    print_rows(_facts(snapshot, job, run), "plain", ("", job))
     entry = snapshot.entry(job)
     if entry is not None:
         click.echo()
@@ -86,7 +87,8 @@ def _source(snapshot: Snapshot, job: str) -> str:
     return f"(what attempt {record.attempt} ran with)"
 
 
-def _facts(snapshot: Snapshot, job: str) -> list[dict[str, Any]]:
+def _facts(snapshot: Snapshot, job: str, run: dict[str, Any] | None) -> list[dict[str, Any]]:
+    from dispatcher.report.attempts import run_facts
     from dispatcher.report.external import external_text
     from dispatcher.report.overview import job_row
     from dispatcher.report.progress import duration_text, progress_text
@@ -107,6 +109,7 @@ def _facts(snapshot: Snapshot, job: str) -> list[dict[str, Any]]:
         facts["elapsed"] = duration_text(row["elapsed_s"])
     if row["remaining_s"] is not None:
         facts["remaining"] = duration_text(row["remaining_s"])
+    facts |= run_facts(run) if run is not None else {}
     for refusal in snapshot.refusals:
         if refusal.job == job:
             facts["refused edit"] = f"{refusal.why} (written: {refusal.line})"

@@ -96,7 +96,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     the variables that show the attempt its slot (None removes one). `launcher` is the name of a file in the attempt's
     directory: a bash script that is given the command and runs it; empty where the wrapper runs the command itself.
     `is_shared`: the attempt sees this very workspace; if not, the command's interpreter is the `python` that it finds
-    on PATH there, and the launcher reads the method's setup.
+    on PATH there, and the launcher reads the method's setup. `directories` are those of its cluster by their keys
+    (`root`, `data`, `checkpoints`, `results`), for job classes that do not see the workspace.
     """
 
     layout: Layout
@@ -104,6 +105,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     environment: Mapping[str, str | None] = {}
     launcher: str = ""
     is_shared: bool = True
+    directories: Mapping[str, str] = {}
 
 
 class Bundle(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from dispatcher.outlets.base import Bundle, Key, Request, Site, Slot
 from dispatcher.outlets.wrapper import watch_interval_s
 from dispatcher.templates.command import command_line, uses_script
 from dispatcher.templates.launcher import render_launcher
+from dispatcher.templates.render import render_bootstrap
 from dispatcher.templates.training import encode_script, render_training
 from dispatcher.workspace import AttemptPaths, Layout
 
@@ -43,6 +44,12 @@ def render(config: Config, assigned: Assignment, site: Site) -> Bundle:
     if method.setup:
         # The wrapper checks for that last line, which is not reached after a syntax error.
         contents[paths.setup.name] = _encode(f"{method.setup}\ndispatcher_setup_is_read=1\n")
+    python = _python(config, method, site)
+    if entry.job is not None and entry.command is None and not site.is_shared:
+        contents[contract.BOOTSTRAP_FILE] = _bootstrap(assigned, site)
+        command = [python, os.fspath(paths.directory / contract.BOOTSTRAP_FILE)]
+    else:
+        command = command_line(method, entry, script, python)
     environment = _environment(config, assigned, method, site)
     wrapper = render_launcher(
         config.layout,
@@ -50,7 +57,7 @@ def render(config: Config, assigned: Assignment, site: Site) -> Bundle:
         {
             "root": os.fspath(site.layout.root),
             "directory": os.fspath(paths.directory),
-            "command": [*_launcher(paths, site), *command_line(method, entry, script, _python(config, method, site))],
+            "command": [*_launcher(paths, site), *command],
             # Where the workspace is not seen, the code that a setup needs is only there when the launcher has run.
             "setup": bool(method.setup) and site.is_shared,
             # What the command's interpreter is, unless the setup puts another one on PATH.
@@ -117,6 +124,15 @@ def _environment(config: Config, assigned: Assignment, method: Method, site: Sit
         contract.ROOT: os.fspath(site.layout.root),
         contract.KILL_GRACE: str(math.ceil(config.kill_grace_s)),
     }
+
+
+def _bootstrap(assigned: Assignment, site: Site) -> bytes:
+    request, key = assigned.request, assigned.key
+    return render_bootstrap(
+        assigned.entry.document(),
+        {"gpus": request.gpus, "chip": request.chip, **site.directories},
+        {"job_id": key.job_id, "attempt": key.number, "pod": assigned.pod},
+    )
 
 
 def _launcher(paths: AttemptPaths, site: Site) -> list[str]:

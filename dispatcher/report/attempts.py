@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from dispatcher import contract
 from dispatcher.matrix.entry import Entry
 
 
@@ -35,6 +36,23 @@ def has_succeeded(exit_file: bytes | None) -> bool:
     """Whether an attempt's `exit.json` has exit code 0."""
     status = parse_object(exit_file)
     return status is not None and status.get("exit_code") == 0
+
+
+def run_facts(run: Mapping[str, Any]) -> dict[str, str]:
+    """What `run.json` says, as lines for people: the run, the code that it runs, the heartbeat while it runs."""
+    devices = run.get("devices")
+    words = [str(run.get("run_id")), f"{run.get('status')} on {run.get('host')}"]
+    if devices is not None:
+        processes = run.get("processes")
+        words.append(f"{devices} x {run.get('chip')}" + (f" in {processes} processes" if processes != 1 else ""))
+    facts = {"run": ", ".join(words)}
+    if run.get("commit"):
+        facts["code"] = str(run["commit"])
+    if run.get("status") == contract.RUN_RUNNING:
+        facts["heartbeat"] = str(run.get("heartbeat_at"))
+    if run.get("error"):
+        facts["run error"] = str(run["error"])
+    return facts
 
 
 def result_row(job: str, entry: Entry | None, attempt: int, result: Mapping[str, Any]) -> dict[str, Any]:

@@ -119,6 +119,7 @@ class SnapshotReader:
             "claimed_by": _first_line(attempts.read_small(paths.claimant)),
             "log_bytes": paths.log.stat().st_size if paths.log.exists() else None,
             "directory": str(paths.directory),
+            "run": attempts.parse_object(attempts.read_small(paths.run)),
         }
 
     def _fault_of(self, entry: Entry) -> str:

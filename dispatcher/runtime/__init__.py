@@ -20,6 +20,9 @@ Configuration. One nested document, from which dataclasses are built: `places` m
 converts values, `configuration` merges and checks documents, `config_tree` gives access by attribute, `base.yaml_text`
 reads and writes the files. The dataclasses of a job's model and optimizer are added to its own.
 
+Where the workspace is not seen, an attempt is started by a rendered `bootstrap` (dispatcher/templates/bootstrap.py),
+which brings its entry along and keeps a `run_record`.
+
 Environment. `execution` has the devices, their mesh of data and tensor shards, and the directories. Below `runs/` of
 the workspace are `data/`, `checkpoints/PROJECT/GROUP/NAME/` and `results/PROJECT/GROUP/NAME/`. `distributed`
 initializes jobs of several processes: all of them run the same code, process 0 writes. Outside a dispatcher only one

@@ -11,7 +11,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
@@ -21,10 +21,6 @@ from dispatcher.errors import DispatcherError, UsageError
 from dispatcher.runtime import launching
 from dispatcher.runtime.job_file import JobFile, read_job_file, write_job_file
 from dispatcher.runtime.registry import find_job, import_jobs, job_keys, summary
-from dispatcher.runtime.storing import storing
-
-if TYPE_CHECKING:
-    from dispatcher.runtime.jobs.basic import BasicJob
 
 _INTERRUPTED: Final = 130
 
@@ -46,7 +42,7 @@ def attempt() -> int:
     directory = contract.attempt_dir()
     if directory is None:
         raise UsageError(f"{contract.ATTEMPT_DIR} is not set: by hand use `dispatcher job run`")
-    return _call(launching.attempt_job(directory, launching.workspace_root()))
+    return launching.call(launching.attempt_job(directory, launching.workspace_root()))
 
 
 @program.command(hidden=True)
@@ -136,16 +132,7 @@ def run(name: str, config: Path, out: Path, overrides: tuple[str, ...], **given:
     job = launching.make_job(cls, spec, values, restore=given["restore"], where=str(config))
     if given["rewind_to"] is not None:
         launching.rewind(job, given["rewind_to"])
-    return _call(job)
-
-
-def _call(job: BasicJob[Any]) -> int:
-    """Run the job; process 0 reports its row of results."""
-    row = job()
-    if row is not None and job.main_process():
-        with storing("the job is done, but its row of results cannot be reported"):
-            contract.report_result(**row)
-    return contract.EXIT_DONE
+    return launching.call(job)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -41,14 +41,21 @@ class Cluster:
     data: Path
 
     @classmethod
-    def at(cls, root: str | os.PathLike[str], *, checkpoints: str | None = None) -> Cluster:
-        """`checkpoints/`, `results/` and `data/` below `root`; nothing is created."""
+    def at(
+        cls,
+        root: str | os.PathLike[str],
+        *,
+        checkpoints: str | None = None,
+        results: str | os.PathLike[str] | None = None,
+        data: str | os.PathLike[str] | None = None,
+    ) -> Cluster:
+        """`checkpoints/`, `results/` and `data/` below `root`, where no other place is given; nothing is created."""
         top = Path(root).absolute()
         return cls(
             root=top,
             checkpoints=checkpoints or str(top / "checkpoints"),
-            results=top / "results",
-            data=top / "data",
+            results=Path(results).absolute() if results else top / "results",
+            data=Path(data).absolute() if data else top / "data",
         )
 
 
@@ -207,12 +214,19 @@ def local(
 
     Initializes `jax.distributed` if the job has several processes.
     """
+    return spec_at(Cluster.at(root, checkpoints=checkpoints), name, project, group, tensor_shards)
+
+
+def spec_at(
+    cluster: Cluster, name: str, project: str | None = None, group: str | None = None, tensor_shards: int = 1
+) -> ExecutionSpec:
+    """As `local`, with the directories of `cluster`."""
     distributed.initialize()
     return ExecutionSpec(
         name=name,
         project=project,
         group=group,
-        hardware=Hardware.detect(Cluster.at(root, checkpoints=checkpoints)),
+        hardware=Hardware.detect(cluster),
         topology=Topology.detect(tensor_shards),
         distributed=jax.process_count() > 1,
     )

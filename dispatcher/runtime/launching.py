@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,18 +22,23 @@ from dispatcher.runtime.configuration import (
 )
 from dispatcher.runtime.places import layout
 from dispatcher.runtime.registry import find_job, import_jobs
+from dispatcher.runtime.storing import storing
 
 if TYPE_CHECKING:
-    from dispatcher.runtime.execution import ExecutionSpec
+    from dispatcher.runtime.execution import ExecutionSpec, Hardware
     from dispatcher.runtime.jobs.basic import BasicJob
 
 # Where jobs of a matrix put their files unless the entry has an `output_dir`, below the workspace's root.
 OUTPUT: Final = "runs"
+_BATCH_SIZE: Final = "training.per_device_batch_size"
 
 _NEEDS_CHECKPOINT: Final = (
     "this job starts from a checkpoint: set one with --restore or as `restore` of the entry, a path such as "
     "default/default/NAME/best"
 )
+
+
+_log = logging.getLogger(__name__)
 
 
 def make_job(
@@ -80,22 +87,52 @@ def attempt_job(directory: Path, root: Path) -> BasicJob[Any]:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
     if not entry.get("job"):
         raise ConfigError(f'{path}: has no job: add one to the matrix entry, such as "job": "gpt/train/pretrain"')
+    return entry_job(entry, root, {"root": root}, where=f"{entry['job_id']} ({path})")
+
+
+def entry_job(
+    entry: Mapping[str, Any],
+    code: Path,
+    places: Mapping[str, str | os.PathLike[str]],
+    *,
+    where: str,
+    check: Callable[[Hardware], None] = lambda _: None,
+) -> BasicJob[Any]:
+    """The job of `entry`, whose class is found in the project `code`.
+
+    `places`: its files are below `root`, and those that it has keys for (`data`, `checkpoints`, `results`) elsewhere.
+    `check` may refuse the hardware with an error. All processes join first.
+    """
     join_others()
-    cls = _entry_class(entry, root)
+    cls = _entry_class(entry, code)
 
-    from dispatcher.runtime.execution import local
+    from dispatcher.runtime.execution import Cluster, spec_at
 
-    where = f"{entry['job_id']} ({path})"
-    spec = local(
-        root / (_text(entry, "output_dir", where) or OUTPUT),
+    cluster = Cluster.at(
+        Path(places["root"]) / (_text(entry, "output_dir", where) or OUTPUT),
+        checkpoints=_text(entry, "checkpoints", where) or _given(places, "checkpoints"),
+        results=places.get("results"),
+        data=places.get("data"),
+    )
+    spec = spec_at(
+        cluster,
         name=entry["job_id"],
         project=_text(entry, "project", where),
         group=_text(entry, "group", where),
         tensor_shards=_shards(entry, where),
-        checkpoints=_text(entry, "checkpoints", where),
     )
-    config = entry_config(entry, where)
+    check(spec.hardware)
+    config = _with_batch_size(cls, entry_config(entry, where))
     return make_job(cls, spec, config, restore=_text(entry, "restore", where), where=where)
+
+
+def call(job: BasicJob[Any]) -> int:
+    """Run the job; process 0 reports its row of results. The exit status."""
+    row = job()
+    if row is not None and job.main_process():
+        with storing("the job is done, but its row of results cannot be reported"):
+            contract.report_result(**row)
+    return contract.EXIT_DONE
 
 
 def join_others() -> None:
@@ -176,6 +213,24 @@ def _without(document: Mapping[str, Any], paths: Collection[str], above: tuple[s
         if ".".join(place) not in paths and not (left == {} and value != {}):
             kept[key] = left
     return kept
+
+
+def _with_batch_size(cls: type[BasicJob[Any]], config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`config` with $DISPATCHER_BATCH_SIZE as its batch size per device, if the job has such a setting."""
+    value = os.environ.get(contract.BATCH_SIZE)
+    if not value:
+        return config
+    kinds: list[type] = [*cls.config_classes()]
+    if _BATCH_SIZE not in layout(*kinds):
+        _log.warning("%s is not used: the job has no setting %s", contract.BATCH_SIZE, _BATCH_SIZE)
+        return config
+    if not re.fullmatch(r"-1|[1-9][0-9]{0,8}", value):
+        raise ConfigError(f"{contract.BATCH_SIZE} = {value!r}: expected the rows of one device, 1 or more, or -1")
+    return merge(config, {"training": {"per_device_batch_size": int(value)}})
+
+
+def _given(places: Mapping[str, str | os.PathLike[str]], key: str) -> str | None:
+    return os.fspath(places[key]) if places.get(key) else None
 
 
 def _text(entry: Mapping[str, Any], key: str, where: str) -> str | None:

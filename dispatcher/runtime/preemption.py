@@ -37,6 +37,7 @@ _GRACE_FRACTION: Final = 0.8
 
 _CLOSE: Final = 0
 _active: Final[list[Preemption]] = []
+_callbacks: Final[list[Callable[[], None]]] = []
 _log = logging.getLogger(__name__)
 
 
@@ -147,6 +148,8 @@ class Preemption:
                 deadline = threading.Timer(self._timeout_s, self._give_up)
                 deadline.daemon = True
                 deadline.start()
+                for callback in tuple(_callbacks):
+                    callback()
 
     def _give_up(self) -> None:
         self._report(f"not saved within {self._timeout_s:g} s: exiting; the last committed checkpoint counts")
@@ -171,6 +174,19 @@ def watch() -> Iterator[Preemption]:
             yield preemption
         finally:
             _active.remove(preemption)
+
+
+@contextlib.contextmanager
+def notifying(callback: Callable[[], None]) -> Iterator[None]:
+    """In the block call `callback` when this process is preempted, in the thread that receives the signals.
+
+    It must return at once: a second signal waits for it.
+    """
+    _callbacks.append(callback)
+    try:
+        yield
+    finally:
+        _callbacks.remove(callback)
 
 
 def _within_grace(timeout_s: float) -> float:

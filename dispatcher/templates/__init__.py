@@ -2,5 +2,6 @@
 
 training, launcher, command: rendering. shell: quoting for bash. shell_syntax: commands that only a shell could run,
 which are refused. readiness: faults that prevent a start. check: those, and parameters that nothing reads. spelling:
-misspelt keys.
+misspelt keys. bootstrap: the template of the script that runs a job class where the workspace is not seen; it is read
+as data, never imported.
 """

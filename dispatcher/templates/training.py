@@ -48,10 +48,18 @@ def render_training(template_path: str | os.PathLike[str], entry: Entry, method:
     A parameter's value comes from the entry, else from the keys that its method sets (`env`, `gpus` ...), else from the
     template's default. TemplateError names template, entry and key.
     """
-    template = _load(template_path)
     given = {**_method_words(method), **entry.document()}
     if method.env or entry.env:
         given["env"] = {**method.env, **entry.env}
+    return render_params(template_path, given, entry.job_id)
+
+
+def render_params(template_path: str | os.PathLike[str], given: Mapping[str, Any], job_id: str) -> str:
+    """The template with the values `given`; other keys keep their defaults. TemplateError names template, job and key.
+
+    Keys that the template does not have are ignored.
+    """
+    template = _load(template_path)
     lines = []
     missing = []
     for key, default in template.defaults.items():
@@ -59,7 +67,7 @@ def render_training(template_path: str | os.PathLike[str], entry: Entry, method:
             try:
                 source = _literal(given[key], template.encoding)
             except ValueError as error:
-                raise TemplateError(f"{template_path}: {entry.job_id}: {key} = {shown(given[key])}: {error}") from None
+                raise TemplateError(f"{template_path}: {job_id}: {key} = {shown(given[key])}: {error}") from None
         elif default is None:
             missing.append(key)
             continue
@@ -68,7 +76,7 @@ def render_training(template_path: str | os.PathLike[str], entry: Entry, method:
         lines.append(f"    {_literal(key, template.encoding)}: {source},{template.newline}")
     if missing:
         keys = ", ".join(missing)
-        raise TemplateError(f"{template_path}: {entry.job_id} has no {keys}, which the template requires ('...')")
+        raise TemplateError(f"{template_path}: {job_id} has no {keys}, which the template requires ('...')")
     return f"{template.head}{{{template.newline}{''.join(lines)}}}{template.tail}"
 
 

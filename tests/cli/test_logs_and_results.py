@@ -67,6 +67,27 @@ def test_show(lab):
     assert document["attempts"] == []
 
 
+def test_show_tells_what_the_bootstrap_says_of_its_run(lab):
+    run = {
+        "run_id": "5f2a", "status": "running", "error": None, "host": "node7", "pid": 4, "commit": "c0ffee",
+        "devices": 8, "chip": "NVIDIA H100", "processes": 2, "heartbeat_at": "2026-06-17T22:48:00.000Z",
+    }  # fmt: skip
+    lab.put("base", "running")
+    directory = lab.attempt("base", 1)
+    (directory / "run.json").write_text(json.dumps(run))
+    out = lab.run("show", "base").out
+    assert "5f2a, running on node7, 8 x NVIDIA H100 in 2 processes" in out
+    assert "c0ffee" in out
+    assert "2026-06-17T22:48:00.000Z" in out
+    assert lab.run("show", "base", "--json").json["attempts"][0]["run"] == run
+    (directory / "run.json").write_text(json.dumps({**run, "status": "failed", "error": "ValueError: boom"}))
+    out = lab.run("show", "base").out
+    assert "ValueError: boom" in out
+    assert "22:48" not in out, "a run that has ended has no heartbeat"
+    (directory / "run.json").write_text("{half")
+    assert lab.run("show", "base").code == 0
+
+
 def test_history(lab):
     lab.put("base", "failed")
     lab.put("fft_german_s1", "held")

@@ -43,6 +43,35 @@ def lines(bundle: Bundle) -> list[str]:
     return bundle.files[contract.WRAPPER_FILE].decode().splitlines()
 
 
+def away(**words: Any) -> Bundle:
+    """Rendered for a host that does not see the workspace."""
+    layout = Layout("/mirror")
+    config = Config(layout=Layout(ROOT), matrix=ROOT / "m.json", methods={"m": Method(name="m", template=ROOT / "x")})
+    directories = {"root": "/big/0123456789ab", "checkpoints": "gs://lab/it's"}
+    site = Site(layout=layout, group_may_write=False, launcher="node.sh", is_shared=False, directories=directories)
+    return render(config, assigned(Entry(job_id="a", method="m", **words)), site)
+
+
+def test_a_job_class_has_a_bootstrap_where_the_workspace_is_not_seen() -> None:
+    bundle = away(job="lab/x", config={"lr": 0.5})
+    names: dict[str, Any] = {"__name__": "rendered"}
+    exec(bundle.files[contract.BOOTSTRAP_FILE], names)
+    assert names["PARAMS"] == {
+        "entry": {"job_id": "a", "method": "m", "job": "lab/x", "config": {"lr": 0.5}},
+        "hardware": {"gpus": 1, "chip": "", "root": "/big/0123456789ab", "checkpoints": "gs://lab/it's"},
+        "identity": {"job_id": "a", "attempt": 2, "pod": "pod-0"},
+    }
+    directory = "/mirror/run_state/jobs/a/2"
+    command = f"dispatcher_command=(bash {directory}/node.sh python {directory}/bootstrap.py)"
+    assert command in [line.replace("'", "") for line in lines(bundle)]
+
+
+def test_other_jobs_have_none(tmp_path: Path) -> None:
+    assert contract.BOOTSTRAP_FILE not in away(command=WORDS[:2]).files
+    assert contract.BOOTSTRAP_FILE not in away(command=WORDS[:2], job="lab/x").files, "its own command runs it"
+    assert contract.BOOTSTRAP_FILE not in rendered(command=None, job="lab/x").files, "the workspace is seen"
+
+
 def test_the_whole_of_it() -> None:
     bundle = rendered()
     assert (bundle.key, bundle.request, bundle.slot) == (Key("a", 2), Request(1), Slot((3,)))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import IO, Final
 
 import msgspec
@@ -70,8 +72,7 @@ class CodeCache:
             found = msgspec.json.decode(self._layout.code_key(key).read_bytes(), type=Archived)
         except (FileNotFoundError, msgspec.DecodeError):
             return None
-        status = files.stat(self._layout.code_archive(found.digest))
-        return found if status is not None and status.st_size == found.size else None
+        return found if _has_digest(self._layout.code_archive(found.digest), found.digest) else None
 
     def _make(self, write: Callable[[IO[bytes]], str]) -> Archived:
         with self._storing(), files.shared_umask(self._layout.root):
@@ -88,3 +89,12 @@ class CodeCache:
 
     def _storing(self) -> contextlib.AbstractContextManager[None]:
         return files.storing("archiving the code in", self._layout.code_dir)
+
+
+def _has_digest(path: Path, digest: str) -> bool:
+    """Whether a file has this content: a damaged archive would be refused by every host."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == digest
+    except FileNotFoundError:
+        return False

@@ -48,7 +48,7 @@ def test_changed_code_is_another_archive(repository: Repository) -> None:
     assert digests[2] == digests[3] != digests[0]
 
 
-@pytest.mark.parametrize("damage", ["removed", "shortened", "unreadable key"])
+@pytest.mark.parametrize("damage", ["removed", "shortened", "other bytes", "unreadable key"])
 def test_an_archive_that_is_not_there_in_full_is_made_again(repository: Repository, damage: str) -> None:
     layout = Layout(repository.root)
     snapshot = ship(layout)
@@ -58,6 +58,8 @@ def test_an_archive_that_is_not_there_in_full_is_made_again(repository: Reposito
         path.unlink()
     elif damage == "shortened":
         path.write_bytes(content[:100])
+    elif damage == "other bytes":
+        path.write_bytes(content.replace(b"print", b"PRINT"))
     else:
         next(layout.code_dir.glob("*.json")).write_text("{")
     assert ship(layout) == snapshot

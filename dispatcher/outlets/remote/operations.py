@@ -8,6 +8,7 @@ host; `~` and variables are not expanded except by `Hello`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -41,7 +42,11 @@ class Greeting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(Operation, frozen=True, kw_only=True):
-    """Run a program and wait for it; its environment has no variables of a scheduler's job but SLURM_CONF."""
+    """Run a program and wait for it.
+
+    Its environment has no variables of a scheduler's job (SLURM_*, PBS_*) and none that are options of a scheduler's
+    programs (SQUEUE_*, SBATCH_* ...), but those that tell where the scheduler is (SLURM_CONF, PBS_SERVER ...).
+    """
 
     words: Sequence[str]
     stdin: str = ""
@@ -80,7 +85,7 @@ class Delivered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Write(Operation, frozen=True, kw_only=True):
-    """Create a small file such as `superseded` or `stop`; one that exists stays as it is."""
+    """Create a small file such as `superseded` or `stop`, with its directory; one that exists stays as it is."""
 
     path: str
     content: bytes
@@ -102,7 +107,10 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Read(Operation, frozen=True, kw_only=True):
-    """Read what is new of attempts. `names` are the wanted files; at most `most_bytes` of all logs together."""
+    """Read what is new of attempts. `names` are the wanted files, of which those over 1 MiB are left out.
+
+    At most `most_bytes` of all logs together are read.
+    """
 
     looks: Sequence[Look]
     names: Sequence[str]
@@ -110,10 +118,11 @@ class Read(Operation, frozen=True, kw_only=True):
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What is new of one attempt's directory. `log` begins at the asked offset, and `log_size` is how long it is now.
+    """What is new of one attempt's directory. `log` begins at the offset `log_at`; the log is `log_size` long now.
 
     A log that has become shorter is sent from its beginning, and `log_at` is 0. `is_alive`: whether a process holds the
-    liveness lock, as far as this host can tell; None where locks do not work.
+    liveness lock, as far as this host can tell; None where locks do not work. It is asked before the files are read: a
+    wrapper that was gone then has left its exit status in `files`, or none. `error` names what could not be read.
     """
 
     exists: bool = True
@@ -123,6 +132,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     log_at: int = 0
     log_size: int = 0
     is_alive: bool | None = None
+    error: str = ""
 
 
 class Sight(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,8 +154,158 @@ class TailRead(msgspec.Struct, frozen=True, kw_only=True):
     content: bytes | None = None
 
 
+class Launch(Operation, frozen=True, kw_only=True):
+    """Start the wrapper of a delivered attempt so that it outlives the connection; it is not waited for.
+
+    `environment` are changes to that of a login without a terminal (None removes a variable). The wrapper starts in
+    `root`. `gpus` are as many GPUs of the host as nobody uses; they stay locked for as long as a process of the
+    attempt lives. `log` is where its log is to be, without the end `_<time>.log`: `output.log` in its directory
+    becomes a link to it; empty: no link. `needs_shared_log`: `output.log` is the file, and the other one the link.
+    """
+
+    directory: str
+    root: str
+    environment: Mapping[str, str | None] = {}
+    gpus: int = 0
+    log: str = ""
+    needs_shared_log: bool = False
+
+
+class Launched(msgspec.Struct, frozen=True, kw_only=True):
+    """What has come of `Launch`.
+
+    `started`: now; `taken`: a wrapper had it before; `alive`: a process of it lives, started before; `no_room`: too few
+    GPUs are free now, and `why` says by whom they are used.
+    """
+
+    outcome: Literal["started", "taken", "alive", "no_room"]
+    host: str
+    pid: int | None = None
+    gpus: tuple[int, ...] = ()
+    why: str = ""
+
+
+class Check(Operation, frozen=True, kw_only=True):
+    """How these attempts are that `Launch` has started, by their directories."""
+
+    directories: Sequence[str]
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt on its host.
+
+    `is_alive`: a process of it lives; None where that cannot be told from this host, which is not the one that it was
+    started on. `was_launched`: it was started, or a wrapper has taken it. `has_exit`: it has left an exit status.
+    `was_rebooted`: its host was started anew since. `pid` is the wrapper's.
+    """
+
+    is_alive: bool | None
+    was_launched: bool
+    has_exit: bool = False
+    was_rebooted: bool = False
+    host: str = ""
+    pid: int | None = None
+    gpus: tuple[int, ...] = ()
+    error: str = ""
+
+
+class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
+    """In the order of the directories."""
+
+    attempts: Sequence[Checked] = ()
+
+
+class Signal(Operation, frozen=True, kw_only=True):
+    """Stop an attempt that `Launch` has started: TERM to its wrapper. `force`: KILL to all its processes."""
+
+    directory: str
+    force: bool = False
+
+
+class Signalled(msgspec.Struct, frozen=True, kw_only=True):
+    """`count` processes were told; 0: none of it lives on this host."""
+
+    count: int = 0
+
+
+class ListGpus(Operation, frozen=True, kw_only=True):
+    """The GPUs of the host as nvidia-smi shows them."""
+
+
+class GpuUser(msgspec.Struct, frozen=True, kw_only=True):
+    """A process on a GPU; `used_mib` None where the driver does not tell."""
+
+    pid: int
+    user: str = ""
+    command: str = ""
+    used_mib: int | None = None
+
+
+class GpuSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """`busy` says who uses it (100 MiB or more), or which attempt it was given to; empty: it is free."""
+
+    index: int
+    name: str
+    uuid: str
+    used_mib: int | None = None
+    total_mib: int | None = None
+    users: Sequence[GpuUser] = ()
+    busy: str = ""
+
+
+class GpuList(msgspec.Struct, frozen=True, kw_only=True):
+    gpus: Sequence[GpuSeen] = ()
+
+
+class Has(Operation, frozen=True, kw_only=True):
+    """Which of these files there are."""
+
+    paths: Sequence[str]
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """Their sizes in bytes, None for one that there is not; in the order of the paths."""
+
+    sizes: Sequence[int | None] = ()
+
+
+class Store(Operation, frozen=True, kw_only=True):
+    """Write a large file, such as an archive of code; one that exists with this size stays as it is.
+
+    Its content is that of the file `source` of this machine. It appears at `path` when it is complete and its SHA-256
+    is as given (hexadecimal digits).
+    """
+
+    path: str
+    source: str
+    size: int
+    sha256: str
+    umask: int = 0o022
+
+
+class Stored(msgspec.Struct, frozen=True, kw_only=True):
+    existed: bool = False
+
+
 class Failed(msgspec.Struct, frozen=True, kw_only=True):
     """The operation failed: `error` names what and where, `errno` is 0 when it was no system call."""
 
     error: str
     errno: int = 0
+
+
+# What is answered to each operation, unless it failed.
+ANSWERS: Final[Mapping[type[Operation], Any]] = {
+    Hello: Greeting,
+    Run: Ran,
+    Deliver: Delivered,
+    Write: Written,
+    Read: Sight,
+    Tail: TailRead,
+    Launch: Launched,
+    Check: CheckResult,
+    Signal: Signalled,
+    ListGpus: GpuList,
+    Has: Found,
+    Store: Stored,
+}

@@ -1,0 +1,133 @@
+"""The ssh client: which words start it, where its shared connections have their sockets, and what its failures mean.
+
+The client does not ask questions, and it refuses hosts whose key it does not know: connect once by hand to a new host,
+`ssh HOST`. Everything else (user, port, key, a jump host) is read from the user's configuration of ssh, or from the
+file that DISPATCHER_SSH_CONFIG names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from dispatcher.errors import OutletError
+
+CONFIG_VARIABLE: Final = "DISPATCHER_SSH_CONFIG"
+# For how long a connection that nobody uses stays open; after a dispatcher that was killed, too.
+PERSIST_S: Final = 120
+CONNECT_S: Final = 15
+# A connection on which nothing is heard for 45 s is closed.
+_ALIVE_INTERVAL_S: Final = 15
+_ALIVE_COUNT: Final = 3
+# The name of a socket has at most 107 bytes, of which ssh needs 17 for a temporary name.
+_LONGEST_SOCKET: Final = 85
+_DIRECTORY_PREFIX: Final = "dispatcher-ssh"
+_OPTIONS: Final = {
+    "BatchMode": "yes",
+    "StrictHostKeyChecking": "yes",
+    "ConnectTimeout": str(CONNECT_S),
+    "ServerAliveInterval": str(_ALIVE_INTERVAL_S),
+    "ServerAliveCountMax": str(_ALIVE_COUNT),
+    # What a user's own configuration may have for logins by hand.
+    "ClearAllForwardings": "yes",
+    "ForwardAgent": "no",
+    "ForwardX11": "no",
+    "PermitLocalCommand": "no",
+    "RemoteCommand": "none",
+    "RequestTTY": "no",
+    "EscapeChar": "none",
+    "LogLevel": "ERROR",
+}
+
+
+def checked_target(word: str) -> str:
+    """`word` if it can be the name of a host for ssh; raises OutletError."""
+    if not word or word.startswith("-") or not re.fullmatch(r"[^\s\x00-\x1f\x7f]+", word):
+        raise OutletError(f"ssh: {word!r} is not the name of a host: user@host, or an alias of ~/.ssh/config")
+    return word
+
+
+def client_words(*options: str) -> list[str]:
+    """`ssh` with the options of every call; further ones are `Name=value`."""
+    config = os.environ.get(CONFIG_VARIABLE)
+    words = ["ssh", *(("-F", config) if config else ())]
+    for option in (*(f"{name}={value}" for name, value in _OPTIONS.items()), *options):
+        words += ["-o", option]
+    return words
+
+
+class SharedConnection:
+    """The socket by which the calls of one host share a connection (ControlMaster), in a directory of its own."""
+
+    def __init__(self, target: str) -> None:
+        self.target = checked_target(target)
+        _remove_orphaned()
+        self._directory = Path(tempfile.mkdtemp(prefix=f"{_DIRECTORY_PREFIX}-{os.getpid()}-", dir=_runtime_directory()))
+        self._number = 0
+
+    @property
+    def socket(self) -> Path:
+        return self._directory / str(self._number)
+
+    def words(self, command: str) -> list[str]:
+        """The words that run a shell command on the host over the shared connection, which the first one opens."""
+        sharing = ("ControlMaster=auto", f"ControlPath={self.socket}", f"ControlPersist={PERSIST_S}")
+        return [*client_words(*sharing), "--", self.target, command]
+
+    def control_words(self, request: str, *options: str) -> list[str]:
+        """The words that ask the process that keeps the connection: `exit`, `check`, `forward` and so on."""
+        return [*client_words(f"ControlPath={self.socket}"), "-O", request, *options, "--", self.target]
+
+    def renew(self) -> list[str]:
+        """Let the next call open another connection; the words that close this one."""
+        words = self.control_words("exit")
+        self._number += 1
+        return words
+
+    def is_open(self) -> bool:
+        """Whether there is a connection, as far as its socket tells."""
+        return self.socket.exists()
+
+    def remove(self) -> None:
+        """Remove the directory of the sockets; those who keep connections end when they are idle."""
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _runtime_directory() -> str:
+    """A directory for sockets that others cannot reach, with a short name."""
+    for directory in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir()):
+        # Room for the directory's own name, and the socket's.
+        if directory and os.path.isdir(directory) and len(os.fsencode(directory)) + 45 < _LONGEST_SOCKET:
+            return directory
+    return "/tmp"
+
+
+def _remove_orphaned() -> None:
+    """Directories of dispatchers that were killed."""
+    for path in Path(_runtime_directory()).glob(f"{_DIRECTORY_PREFIX}-[0-9]*-*"):
+        pid = int(path.name.split("-")[2])
+        with contextlib.suppress(OSError):
+            if path.lstat().st_uid == os.getuid() and not os.path.exists(f"/proc/{pid}") and not any(path.iterdir()):
+                path.rmdir()
+
+
+def explain(exit_code: int, err: str, host: str) -> str:
+    """Why a call of the agent has brought no answer, for people."""
+    shown = err.strip()
+    if "REMOTE HOST IDENTIFICATION HAS CHANGED" in shown:
+        return f"the host key of {host} has changed; nothing was sent there. ssh says:\n{shown}"
+    if "Host key verification failed" in shown:
+        return f"the host key of {host} is not known: connect once by hand, `ssh {host}`. ssh says: {shown}"
+    if exit_code == 255:
+        return f"ssh {host}: {shown or 'the connection broke off (status 255)'}"
+    if exit_code in (126, 127) and "python" in shown:
+        return f"{host} has no python3 on PATH of a login without a terminal; Python 3.6 or newer is needed: {shown}"
+    if "SyntaxError" in shown:
+        return f"python3 of {host} is older than 3.6: {shown}"
+    how = f"signal {-exit_code}" if exit_code < 0 else f"status {exit_code}"
+    return f"{host} gave no answer ({how}): {shown or 'and no error message'}"

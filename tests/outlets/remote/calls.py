@@ -1,0 +1,36 @@
+"""Calls of an agent, waited for as the loop does."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from fleet import PATIENCE_S
+
+from dispatcher.outlets.remote.connection import Call, Connection, Lane, Outcome, Unreached
+from dispatcher.outlets.remote.operations import Operation
+
+
+def wait(connection: Connection, call: Call) -> Outcome:
+    """The outcome of a call, woken by what the connection asks for alone."""
+    end_s = time.monotonic() + PATIENCE_S
+    while (outcome := call.outcome()) is None:
+        assert time.monotonic() < end_s, f"no outcome within {PATIENCE_S:g} s"
+        select.select(connection.wait_fds(), [], [], connection.due_in_s())
+    return outcome
+
+
+def ask(connection: Connection, *operations: Operation, timeout_s: float = 30.0, lane: Lane = Lane.CONTROL) -> Any:
+    """The answers, or the one answer to a single operation; fails when there is none."""
+    outcome = wait(connection, connection.call(operations, timeout_s=timeout_s, lane=lane))
+    assert not isinstance(outcome, Unreached), outcome.why
+    return outcome[0] if len(operations) == 1 else outcome
+
+
+def unreached(connection: Connection, operations: Sequence[Operation], timeout_s: float = 30.0) -> str:
+    """Why there is no answer; fails when there is one."""
+    outcome = wait(connection, connection.call(operations, timeout_s=timeout_s))
+    assert isinstance(outcome, Unreached), outcome
+    return outcome.why

@@ -1,0 +1,267 @@
+"""The agent on this machine: every operation, and what it does where something is in the way."""
+
+from __future__ import annotations
+
+import ast
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from outlets.remote.calls import ask
+
+from dispatcher import contract
+from dispatcher.base import host
+from dispatcher.outlets.remote import agent
+from dispatcher.outlets.remote.connection import Connection, Lane
+from dispatcher.outlets.remote.operations import (
+    Deliver,
+    Delivered,
+    Failed,
+    Found,
+    Has,
+    Hello,
+    Look,
+    Ran,
+    Read,
+    Run,
+    Seen,
+    Store,
+    Stored,
+    Tail,
+    TailRead,
+    Write,
+    Written,
+)
+
+ODD = "it's; $(touch pwned)\n\"'\\ \u00e4"
+
+
+@pytest.fixture
+def here() -> Iterator[Connection]:
+    connection = Connection("here", None)
+    yield connection
+    connection.close()
+
+
+def test_it_runs_on_old_pythons() -> None:
+    source = Path(agent.__file__).read_text(encoding="utf-8")
+    tree = ast.parse(source, feature_version=(3, 6))
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert imported <= sys.stdlib_module_names
+    assert not imported & {"dataclasses", "contextvars", "zoneinfo", "tomllib", "__future__"}
+    # What came later than Python 3.6 and a parser does not see.
+    later = {
+        "removeprefix",
+        "removesuffix",
+        "time_ns",
+        "capture_output",
+        "missing_ok",
+        "nullcontext",
+        "cached_property",
+    }
+    used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    used |= {node.arg or "" for node in ast.walk(tree) if isinstance(node, ast.keyword)}
+    assert not used & later
+
+
+def test_it_knows_the_files_of_an_attempt() -> None:
+    for name in ("ATTEMPT_DIR", "WRAPPER_FILE", "LOG_FILE", "EXIT_FILE", "ALIVE_FILE", "TAKEN_FILE"):
+        assert getattr(agent, name) == getattr(contract, name)
+
+
+def test_where_one_has_arrived(here: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nonce").write_text("0123")
+    monkeypatch.setenv("SCRATCH", "/scratch/me")
+    hello = Hello(
+        programs=("bash", "no-such-program"),
+        directories={"home": "~/x", "work": "$SCRATCH/d"},
+        probe=os.fspath(tmp_path / "nonce"),
+    )
+    found = ask(here, hello)
+    assert (found.host, found.boot_id) == (host.host_name(), host.boot_id())
+    assert set(found.programs) == {"bash"}
+    assert found.directories == {"home": os.path.expanduser("~/x"), "work": "/scratch/me/d"}
+    assert found.probe == "0123"
+    assert ask(here, Hello(probe=os.fspath(tmp_path / "none"))).probe is None
+
+
+def test_programs(here: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLURM_JOB_ID", "SBATCH_PARTITION", "SQUEUE_STATES", "PBS_NODEFILE"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    monkeypatch.setenv("PBS_SERVER", "pbs")
+    told, status, killed, missing, over = ask(
+        here,
+        Run(words=["sh", "-c", 'cat; printf "%s" "$1"; echo no >&2', "sh", ODD], stdin=ODD, environment={"A": "b"}),
+        Run(words=["sh", "-c", "exit 255"]),
+        Run(words=["sh", "-c", "kill -9 $$"]),
+        Run(words=["no-such-program"]),
+        Run(words=["sh", "-c", "echo begun; sleep 600 & wait"], timeout_s=0.3),
+    )
+    assert told == Ran(exit_code=0, out=ODD + ODD, err="no\n")
+    assert (status.exit_code, killed.exit_code, over.exit_code, over.out) == (255, -9, None, "begun\n")
+    assert missing == Failed(error="no-such-program: No such file or directory", errno=2)
+    names = ask(here, Run(words=["env"], environment={"A": "b"})).out.splitlines()
+    assert {"A=b", "SLURM_CONF=/etc/slurm.conf", "PBS_SERVER=pbs"} <= set(names)
+    assert not [name for name in names if name.startswith(("SLURM_JOB", "SBATCH", "SQUEUE", "PBS_N"))]
+
+
+def test_a_delivery(here: Connection, tmp_path: Path) -> None:
+    directory, script = tmp_path / "a'; b\n" / "1", tmp_path / "scripts" / "train.py"
+    delivery = Deliver(
+        directory=os.fspath(directory),
+        files={"job.sh": ODD.encode(), "entry.json": bytes(range(256))},
+        shared={os.fspath(script): b"print()"},
+        links={"there": "/some where"},
+        executable=["job.sh"],
+        umask=0o007,
+    )
+    assert ask(here, delivery, delivery) == [Delivered(), Delivered()]
+    assert (directory / "entry.json").read_bytes() == bytes(range(256))
+    assert (directory / "job.sh").stat().st_mode & 0o777 == 0o770
+    assert script.stat().st_mode & 0o777 == 0o660
+    assert os.readlink(directory / "there") == "/some where"
+    assert sorted(path.name for path in directory.iterdir()) == ["entry.json", "job.sh", "there"]
+    # One that runs keeps its files: bash reads a script while it runs it.
+    (directory / "taken").touch()
+    again = Deliver(directory=os.fspath(directory), files={"job.sh": b"new"}, shared={os.fspath(script): b"new"})
+    assert ask(here, again) == Delivered(was_taken=True)
+    assert (directory / "job.sh").read_bytes() == ODD.encode()
+    assert script.read_bytes() == b"print()"
+
+
+def test_one_failure_does_not_spoil_the_others(here: Connection, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "good").mkdir()
+    (tmp_path / "good" / "job.sh").mkdir()
+    in_the_way, no_directory, written = ask(
+        here,
+        Deliver(directory=os.fspath(tmp_path / "good"), files={"job.sh": b""}),
+        Deliver(directory=os.fspath(tmp_path / "file" / "1"), files={"job.sh": b""}),
+        Write(path=os.fspath(tmp_path / "new" / "superseded"), content=b"x"),
+    )
+    assert isinstance(in_the_way, Failed)
+    assert os.fspath(tmp_path / "good" / "job.sh") in in_the_way.error
+    assert isinstance(no_directory, Failed)
+    assert "file" in no_directory.error
+    assert written == Written(existed=False)
+    assert os.listdir(tmp_path / "good") == ["job.sh"], "no temporary file is left"
+
+
+def test_what_exists_is_not_written_again(here: Connection, tmp_path: Path) -> None:
+    path = tmp_path / "stop"
+    first, second = (Write(path=os.fspath(path), content=word) for word in (b"preempted\n", b"other\n"))
+    assert ask(here, first, second) == [Written(existed=False), Written(existed=True)]
+    assert path.read_bytes() == b"preempted\n"
+    assert os.listdir(tmp_path) == ["stop"]
+
+
+def test_a_full_disk(here: Connection, small_disk: Path) -> None:
+    answer, written = ask(
+        here,
+        Deliver(directory=os.fspath(small_disk / "1"), files={"job.sh": bytes(8 << 20)}),
+        Write(path=os.fspath(small_disk / "1" / "stop"), content=b"x"),
+    )
+    assert isinstance(answer, Failed)
+    assert answer.error == f"{small_disk}/1/job.sh: No space left on device"
+    assert written == Written(), "what failed has given its room back"
+    assert os.listdir(small_disk / "1") == ["stop"]
+
+
+def test_what_is_new_of_an_attempt(here: Connection, tmp_path: Path) -> None:
+    directory = os.fspath(tmp_path)
+    names = ("exit.json", "progress.json", "result.json")
+    (tmp_path / "output.log").write_bytes(b"0123456789")
+    (tmp_path / "progress.json").write_text("{}")
+    (seen,) = ask(here, Read(looks=[Look(directory=directory, log_at=0)], names=names)).seen
+    assert (seen.files, seen.log, seen.log_size, seen.is_alive) == ({"progress.json": b"{}"}, b"0123456789", 10, False)
+    (tmp_path / "exit.json").write_text("ended")
+    look = Look(directory=directory, log_at=10, have=seen.stamps)
+    (more,) = ask(here, Read(looks=[look], names=names)).seen
+    assert (more.files, more.log, more.log_at) == ({"exit.json": b"ended"}, b"", 10)
+    # A log that the job has begun anew, and more than is wanted at once.
+    (tmp_path / "output.log").write_bytes(b"abcdef")
+    looks = [Look(directory=directory, log_at=10), Look(directory=directory, log_at=2)]
+    first, second = ask(here, Read(looks=looks, names=(), most_bytes=8)).seen
+    assert (first.log, first.log_at, first.log_size) == (b"abcdef", 0, 6)
+    assert (second.log, second.log_at) == (b"cd", 2)
+
+
+def test_what_is_in_the_place_of_a_file(here: Connection, tmp_path: Path) -> None:
+    (tmp_path / "exit.json").mkdir()
+    os.mkfifo(tmp_path / "output.log")
+    (tmp_path / "result.json").symlink_to("result.json")
+    looks = [Look(directory=os.fspath(tmp_path), log_at=0), Look(directory=os.fspath(tmp_path / "none"), log_at=0)]
+    seen, missing = ask(here, Read(looks=looks, names=("exit.json", "result.json"))).seen
+    assert (seen.files, seen.log, seen.error) == ({}, b"", "")
+    assert missing == Seen(exists=False, is_alive=False)
+
+
+def test_the_liveness_lock_is_seen(here: Connection, tmp_path: Path) -> None:
+    with open(tmp_path / "alive", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert ask(here, Read(looks=[Look(directory=os.fspath(tmp_path))], names=())).seen[0].is_alive is True
+    assert ask(here, Read(looks=[Look(directory=os.fspath(tmp_path))], names=())).seen[0].is_alive is False
+
+
+def test_the_end_of_a_file(here: Connection, tmp_path: Path) -> None:
+    (tmp_path / "err").write_bytes(b"0123456789")
+    tail, none = ask(
+        here, Tail(path=os.fspath(tmp_path / "err"), most_bytes=3), Tail(path=os.fspath(tmp_path / "none"))
+    )
+    assert (tail, none) == (TailRead(content=b"789"), TailRead(content=None))
+
+
+def stored(source: Path, target: Path, content: bytes) -> Store:
+    source.write_bytes(content)
+    digest = hashlib.sha256(content).hexdigest()
+    return Store(path=os.fspath(target), source=os.fspath(source), size=len(content), sha256=digest)
+
+
+def test_uploads(here: Connection, tmp_path: Path) -> None:
+    first = stored(tmp_path / "a'b", tmp_path / "code" / "a.tar", os.urandom(3 << 20))
+    second = stored(tmp_path / "$c", tmp_path / "code" / "b.tar", os.urandom(1 << 20))
+    wrong = Store(path=f"{second.path}.bad", source=second.source, size=second.size, sha256=first.sha256)
+    answers = ask(here, first, wrong, second, Has(paths=[first.path, wrong.path, second.path]), lane=Lane.TRANSFER)
+    assert answers[0] == Stored()
+    assert answers[1] == Failed(error=f"{wrong.path}: what arrived has another checksum than what was sent")
+    assert answers[2:] == [Stored(), Found(sizes=[first.size, None, second.size])]
+    assert sorted(os.listdir(tmp_path / "code")) == ["a.tar", "b.tar"]
+    assert (tmp_path / "code" / "a.tar").read_bytes() == (tmp_path / "a'b").read_bytes()
+    assert ask(here, first, lane=Lane.TRANSFER) == Stored(existed=True)
+
+
+def test_an_upload_that_breaks_off_leaves_nothing(here: Connection, tmp_path: Path) -> None:
+    upload = stored(tmp_path / "a", tmp_path / "code" / "a.tar", os.urandom(1 << 20))
+    (tmp_path / "a").write_bytes(b"shorter now")
+    old = tmp_path / "code" / "a.tar.other-host.1.part"
+    old.parent.mkdir()
+    old.touch()
+    os.utime(old, (time.time() - 7 * 3600,) * 2)
+    answer = ask(here, upload, lane=Lane.TRANSFER)
+    assert isinstance(answer, Failed)
+    assert "broke off" in answer.error
+    assert os.listdir(tmp_path / "code") == []
+
+
+def test_a_request_that_breaks_off_does_nothing(tmp_path: Path) -> None:
+    """Whatever arrived of it: the operations are known when all of it has."""
+    from dispatcher.outlets.remote import connection
+
+    write = Write(path=os.fspath(tmp_path / "file"), content=os.urandom(4096))
+    request = connection._request([write], "nonce", 60)
+    loader = [sys.executable, "-I", "-c", connection._LOADER]
+    for length in (10, len(request) // 2, len(request) - 1):
+        done = subprocess.run(loader, input=request[:length], capture_output=True, check=False)
+        assert done.returncode == 1
+        assert done.stdout == b""
+    assert os.listdir(tmp_path) == []
+    assert subprocess.run(loader, input=request, capture_output=True, check=False).returncode == 0
+    assert os.listdir(tmp_path) == ["file"]

@@ -1,0 +1,105 @@
+"""Child processes that nobody waits for."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from fleet import PATIENCE_S, wait_until
+
+from dispatcher.errors import OutletError
+from dispatcher.outlets.remote.programs import Finished, Program, given
+
+
+def wait(program: Program) -> Finished:
+    """Its end, woken by its descriptors and its own time alone."""
+    end_s = time.monotonic() + PATIENCE_S
+    while (finished := program.poll()) is None:
+        assert time.monotonic() < end_s
+        select.select(program.wait_fds(), [], [], program.due_in_s())
+    assert program.wait_fds() == []
+    assert program.due_in_s() is None
+    return finished
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(("script", "status"), [("echo a; echo b >&2", 0), ("exit 255", 255), ("kill -9 $$", -9)])
+def test_how_one_ends(script: str, status: int) -> None:
+    finished = wait(Program(["sh", "-c", script], limit_s=PATIENCE_S))
+    assert (finished.exit_code, finished.killed_because) == (status, "")
+    if not status:
+        assert (finished.out, finished.err) == (b"a\n", b"b\n")
+
+
+def test_megabytes_both_ways() -> None:
+    """More than a pipe holds, from an open file: nobody here has to feed it."""
+    content = os.urandom(5 << 20)
+    finished = wait(Program(["tee", "/dev/stderr"], stdin=given(content), limit_s=PATIENCE_S, most_error_bytes=1000))
+    assert finished.out == content
+    assert finished.err == content[:1000] + b"\n[...]\n" + content[-1000:]
+
+
+def test_nothing_waits() -> None:
+    begun_s = time.monotonic()
+    program = Program(["sleep", "600"], limit_s=600)
+    assert program.poll() is None
+    assert time.monotonic() - begun_s < 5
+    program.close()
+    assert program.poll() == Finished(exit_code=-signal.SIGTERM, out=b"", err=b"")
+
+
+def test_the_time_limit_ends_its_whole_group(tmp_path: Path) -> None:
+    script = f"sleep 600 & echo $! >'{tmp_path}/pid'; echo said; exec sleep 600"
+    finished = wait(Program(["sh", "-c", script], limit_s=0.5))
+    assert finished.killed_because == "no answer within 0.5 s"
+    assert (finished.exit_code, finished.out) == (-signal.SIGKILL, b"said\n")
+    child = int((tmp_path / "pid").read_text())
+    wait_until(lambda: is_gone(child), "its child is gone too")
+
+
+def test_one_that_prints_without_end() -> None:
+    finished = wait(Program(["yes"], limit_s=PATIENCE_S, most_bytes=1 << 20))
+    assert finished.killed_because == "yes printed more than 1 MiB"
+
+
+def test_one_that_closes_its_pipes_has_not_ended() -> None:
+    program = Program(["bash", "-c", "exec >&- 2>&-; read -t 0.3 <> <(:); exit 7"], limit_s=PATIENCE_S)
+    assert wait(program).exit_code == 7
+
+
+def test_one_whose_pipes_another_process_keeps_open_has_ended(tmp_path: Path) -> None:
+    """As the process that keeps a shared connection of ssh does."""
+    program = Program(["sh", "-c", f"sleep 600 & echo $! >'{tmp_path}/pid'; echo said"], limit_s=PATIENCE_S)
+    finished = wait(program)
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    assert (finished.exit_code, finished.out) == (0, b"said\n")
+
+
+def test_it_does_not_get_what_the_terminal_sends() -> None:
+    program = Program(["sh", "-c", "ps -o pgid=,sid= -p $$"], limit_s=PATIENCE_S)
+    group, session = (int(word) for word in wait(program).out.split())
+    assert group == session != os.getsid(0)
+
+
+def test_close_gives_it_time_to_end() -> None:
+    program = Program(["sh", "-c", "sleep 0.2; echo done"], limit_s=PATIENCE_S)
+    program.close(within_s=PATIENCE_S)
+    finished = program.poll()
+    assert finished is not None
+    assert finished.out == b"done\n"
+
+
+def test_one_that_is_not_there() -> None:
+    with pytest.raises(OutletError, match="/none/such cannot be started: No such file"):
+        Program(["/none/such"], limit_s=1)

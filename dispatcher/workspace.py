@@ -113,6 +113,11 @@ class Layout:
         # Where `dispatcher doctor` on several hosts meet.
         self.doctor_dir = self.run_state / "doctor"
 
+    @classmethod
+    def of_attempt(cls, directory: str) -> Layout:
+        """The layout to which an attempt's directory belongs."""
+        return cls(Path(directory).parents[3])
+
     def manifests(self) -> list[Path]:
         """The files in matrix/ that may be manifests, without a status file that a lab keeps there."""
         found = sorted(self.matrix_dir.glob("*.json"))

@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from dispatcher.outlets.base import Bundle, Key, Request
 from dispatcher.outlets.remote.operations import Operation
 from dispatcher.workspace import Layout
+
+# Why an attempt ended that was cancelled in the scheduler, and not by a dispatcher.
+CANCELLED: Final = "cancelled"
 
 
 class Phase(enum.Enum):
@@ -35,8 +38,9 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """What a scheduler tells of one attempt.
 
     `why` is for people: the reason why it waits, or the scheduler's own words of how it ended. `host` is where it runs.
-    Of one that has ended: `exit_code` is that of the batch script, None when unknown; `reason` is PREEMPTED,
-    TIME_LIMIT, CANNOT_START or empty; `was_preempted`: the scheduler has told it to make room, however it ended.
+    Of one that has ended: `exit_code` is that of the batch script (128 and the signal's number where it was killed by
+    one), None when unknown; `reason` is PREEMPTED, TIME_LIMIT, CANNOT_START, CANCELLED or empty; `was_preempted`: the
+    scheduler has told it to make room, however it ended; `may_still_run`: its node did not answer when it was given up.
     `pid`: of the wrapper, where the scheduler knows it. `gpus`: by index, likewise.
     """
 
@@ -49,6 +53,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     reason: str = ""
     was_preempted: bool = False
+    may_still_run: bool = False
 
 
 class Submitted(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,99 @@
+"""What an attempt asks for, in the words of `qsub -l`. Pure.
+
+| slot_type   | gres_supported | select                           | place             | nodes                          |
+|-------------|----------------|----------------------------------|-------------------|--------------------------------|
+| cuda, rocm  | yes            | N:ncpus=C:ngpus=G[:mem=Mmb]      | scatter for N > 1 | GPUs / slots_per_node          |
+| cuda, rocm  | no             | N:ncpus=C[:mem=Mmb]              | excl              | GPUs / (slots_per_node or 1)   |
+| cpu         | either         | N:ncpus=C[:mem=Mmb]              | scatter for N > 1 | as the request asks for        |
+
+The number of nodes is rounded up, and never below the one that the request asks for. C is the request's `cpus`, else
+one for each GPU of the node. Where PBS has not been told of the GPUs (`gres_supported: false`) a node is taken whole,
+because nothing else keeps two jobs from using the same GPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from dispatcher.hosts.types import PbsHost
+from dispatcher.outlets.base import Request
+
+# The custom resource by which sites with several kinds of GPUs tell them apart.
+CHIP_RESOURCE: Final = "gpu_type"
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """Equal nodes of a request: how many, and the GPUs of each."""
+
+    nodes: int
+    gpus: int
+
+
+def refuses(host: PbsHost, request: Request) -> str:
+    """Why the host can never run it; empty when it may."""
+    gpus = request.gpus or 0
+    if gpus and host.slot_type == "cpu":
+        return f"{host.name} has CPU slots only (slot_type: cpu)"
+    if not gpus or not host.chips:
+        return ""
+    if request.chip and request.chip not in host.chips:
+        return f"{host.name} has no {request.chip}, only {', '.join(sorted(host.chips))}"
+    most = host.chips[request.chip] if request.chip else max(host.chips.values())
+    return f"{host.name} has {most} GPUs of a kind, and {gpus} are asked for" if gpus > most else ""
+
+
+def chunks(host: PbsHost, request: Request) -> list[Chunk]:
+    """The nodes of a request, those with more GPUs first: as few as hold them, and as equal as possible."""
+    gpus = request.gpus or 0
+    nodes = max(1, request.nodes)
+    most = host.slots_per_node or (None if host.gres_supported else 1)
+    if gpus and most:
+        nodes = max(nodes, math.ceil(gpus / most))
+    each, more = divmod(gpus, nodes)
+    found = [Chunk(more, each + 1), Chunk(nodes - more, each)]
+    return [chunk for chunk in found if chunk.nodes]
+
+
+def node_count(host: PbsHost, request: Request) -> int:
+    """On how many nodes it runs."""
+    return sum(chunk.nodes for chunk in chunks(host, request))
+
+
+def resource_arguments(host: PbsHost, request: Request, walltime_s: float | None) -> list[str]:
+    """The `-l` arguments of qsub."""
+    select = "+".join(_chunk_text(host, request, chunk) for chunk in chunks(host, request))
+    arguments = ["-l", f"select={select}"]
+    if place := _place(host, request):
+        arguments += ["-l", f"place={place}"]
+    if walltime_s is not None:
+        arguments += ["-l", f"walltime={walltime_text(walltime_s)}"]
+    return arguments
+
+
+def walltime_text(seconds: float) -> str:
+    """Seconds as PBS writes them, HH:MM:SS, rounded up."""
+    minutes, seconds_left = divmod(math.ceil(seconds), 60)
+    hours, minutes_left = divmod(minutes, 60)
+    return f"{hours:02d}:{minutes_left:02d}:{seconds_left:02d}"
+
+
+def _chunk_text(host: PbsHost, request: Request, chunk: Chunk) -> str:
+    words = [str(chunk.nodes), f"ncpus={request.cpus or max(1, chunk.gpus)}"]
+    if chunk.gpus and host.gres_supported:
+        words.append(f"ngpus={chunk.gpus}")
+    if request.memory_mib is not None:
+        words.append(f"mem={request.memory_mib}mb")
+    if chunk.gpus and request.chip and len(host.chips) > 1:
+        words.append(f"{CHIP_RESOURCE}={request.chip}")
+    return ":".join(words)
+
+
+def _place(host: PbsHost, request: Request) -> str:
+    words: Sequence[str] = ["scatter"] if node_count(host, request) > 1 else []
+    if request.gpus and not host.gres_supported:
+        words = [*(words or ["pack"]), "excl"]
+    return ":".join(words)

@@ -1,0 +1,219 @@
+"""The Scheduler of `type: pbs` hosts.
+
+Each attempt is a job of its own, because a server that restarts may forget and rerun members of an array; all those
+that are submitted together still go with one remote call. A job is asked for by its id as long as it has one, and
+counts only under the name that it was submitted with, since ids are used again; without an id it is searched by name
+among the user's jobs. One `qstat` tells the states of all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from dispatcher.errors import OutletError
+from dispatcher.hosts.types import PbsHost
+from dispatcher.outlets.base import Bundle, Key, Request
+from dispatcher.outlets.batch.scheduler import (
+    Accepted,
+    Doubtful,
+    JobState,
+    Limits,
+    Phase,
+    Refused,
+    Submission,
+    Submitted,
+)
+from dispatcher.outlets.pbs import arguments, programs, resources, states
+from dispatcher.outlets.remote.operations import Failed, Operation, Ran, Run
+from dispatcher.templates.launcher import render_launcher
+from dispatcher.workspace import Layout
+
+# So much longer than the attempt's own time limit is the job's: for the set-up before it and the grace period after it.
+_MARGIN_S: Final = 300.0
+_BATCH: Final = 100
+_JOB_ID: Final = re.compile(r"^\d+(\.[\w.-]+)?$", re.ASCII)
+_OUTPUT_FILE: Final = "output.log"
+_NODES_FILE: Final = "nodes.sh"
+_USER_LIMIT: Final = re.compile(r"\[u:([^=\]]+)=(\d+)\]")
+
+
+class PbsScheduler:
+    """PBS on one configured host. The templates of `layout`, the workspace here, override the packaged ones."""
+
+    programs: Sequence[str] = ("qsub", "qstat", "qdel", "qselect", "qsig")
+    makes_arrays = False
+
+    def __init__(self, host: PbsHost, layout: Layout) -> None:
+        self._host = host
+        self._layout = layout
+
+    def refuses(self, request: Request) -> str:
+        return resources.refuses(self._host, request)
+
+    def scripts(self, submission: Submission) -> Mapping[str, bytes]:
+        script = submission.layout.submission_script(submission.name)
+        limit_s = submission.time_limit_s
+        text = render_launcher(
+            self._layout,
+            "pbs.sh.j2",
+            {
+                "submission": os.fspath(script.parent),
+                "attempt_s": int(limit_s + _MARGIN_S) if limit_s else 0,
+                "walltime_s": int(self._walltime_s(submission) or 0),
+                "attempts": [
+                    {"directory": submission.directories[index], "environment": _env(submission.bundles[index])}
+                    for index in _members(submission)
+                ],
+            },
+        )
+        files = {os.fspath(script): text.encode("utf-8", "surrogateescape")}
+        if self.launcher(submission.request):
+            nodes = render_launcher(self._layout, "pbs_nodes.sh.j2", {})
+            files[os.fspath(script.with_name(_NODES_FILE))] = nodes.encode("utf-8", "surrogateescape")
+        return files
+
+    def launcher(self, request: Request) -> Sequence[str]:
+        if resources.node_count(self._host, request) == 1:
+            return ()
+        # The batch script tells where its submission's files are.
+        return ("bash", "-c", f'exec bash "$DISPATCHER_SUBMISSION_DIR/{_NODES_FILE}" "$@"', "nodes")
+
+    def submit(self, submission: Submission) -> Operation:
+        script = submission.layout.submission_script(submission.name)
+        wanted = resources.resource_arguments(self._host, submission.request, self._walltime_s(submission))
+        options = arguments.arguments(self._host, submission.name, os.fspath(script.with_name(_OUTPUT_FILE)), wanted)
+        return Run(words=["qsub", *options, os.fspath(script)])
+
+    def accepted(self, submission: Submission, answer: Any) -> Accepted | Refused | Doubtful:
+        if isinstance(answer, Failed):
+            return Refused(why=answer.error, is_transient=True)
+        ran = _ran(answer)
+        if ran.exit_code == 0:
+            ids = [line.strip() for line in ran.out.splitlines() if _JOB_ID.match(line.strip())]
+            return Accepted(handle=ids[-1]) if ids else Doubtful(why=f"qsub printed no job id: {_words(ran)}")
+        if ran.exit_code is None or ran.exit_code < 0 or ran.exit_code in programs.TRANSIENT:
+            # What has failed may be the answer.
+            return Doubtful(why=f"qsub: {_words(ran)}")
+        return Refused(why=f"qsub: {_words(ran)}", is_transient=ran.exit_code in programs.BUSY)
+
+    def query(self, attempts: Sequence[Submitted]) -> Sequence[Operation]:
+        ids = _unique(attempt.handle for attempt in attempts if attempt.handle)
+        names = _unique(attempt.name for attempt in attempts if not attempt.handle)
+        return [programs.query(ids, names)] if attempts else []
+
+    def states(self, attempts: Sequence[Submitted], answers: Sequence[Any]) -> Mapping[Key, JobState]:
+        jobs: dict[str, states.PbsJob] = {}
+        for answer in answers:
+            jobs |= _jobs(answer, [attempt.handle for attempt in attempts if attempt.handle])
+        return _states_of(attempts, jobs.values())
+
+    def detail(self, attempts: Sequence[Submitted]) -> Sequence[Operation]:
+        """By name: an id may be one that another job has got meanwhile."""
+        names = _unique(attempt.name for attempt in attempts)
+        return [programs.query((), names)] if names else []
+
+    def details(self, attempts: Sequence[Submitted], answers: Sequence[Any]) -> Mapping[Key, JobState]:
+        return self.states(attempts, answers)
+
+    def cancel(self, attempts: Sequence[Submitted], *, force: bool) -> Sequence[Operation]:
+        ids = _unique(attempt.handle for attempt in attempts if attempt.handle)
+        names = _unique(attempt.name for attempt in attempts if not attempt.handle)
+        calls = [programs.cancel(ids[at : at + _BATCH], (), force=force) for at in range(0, len(ids), _BATCH)]
+        return [*calls, programs.cancel((), names, force=force)] if names else calls
+
+    def cancelled(self, answer: Any) -> str:
+        if isinstance(answer, Failed):
+            return answer.error
+        ran = _ran(answer)
+        return "" if ran.exit_code in programs.NOTHING_TO_DELETE else f"qdel: {_words(ran)}"
+
+    def error_log(self, attempt: Submitted) -> str:
+        if not attempt.directory:
+            return ""
+        layout = Layout.of_attempt(attempt.directory)
+        return os.fspath(layout.submission_script(attempt.name).with_name(_OUTPUT_FILE))
+
+    def limits_query(self) -> Sequence[Operation]:
+        return [programs.limits()]
+
+    def limits(self, answers: Sequence[Any]) -> Limits:
+        """The server's `max_queued` for the user; the limits of queues are told by qsub."""
+        ran = _ran(answers[0]) if answers and not isinstance(answers[0], Failed) else None
+        if ran is None or ran.exit_code != 0:
+            return Limits()
+        user, _, text = ran.out.partition("\n")
+        try:
+            servers = json.loads(text, strict=False).get("Server") or {}
+        except (ValueError, AttributeError):
+            return Limits()
+        most = [_most_queued(user.strip(), server) for server in servers.values() if isinstance(server, dict)]
+        return Limits(in_flight=min((each for each in most if each is not None), default=None))
+
+    def _walltime_s(self, submission: Submission) -> float | None:
+        if not submission.time_limit_s:
+            return None
+        return len(_members(submission)) * (submission.time_limit_s + _MARGIN_S)
+
+
+def _members(submission: Submission) -> Sequence[int]:
+    """The indices of the attempts that the job runs: without arrays there is one group."""
+    return submission.groups[0] if submission.groups else range(len(submission.bundles))
+
+
+def _env(bundle: Bundle) -> list[str]:
+    """The variables of an attempt's wrapper as arguments of `env`."""
+    unset = [word for name, value in bundle.environment.items() if value is None for word in ("-u", name)]
+    return [*unset, *(f"{name}={value}" for name, value in bundle.environment.items() if value is not None)]
+
+
+def _ran(answer: Any) -> Ran:
+    if not isinstance(answer, Ran):
+        raise OutletError(f"an answer of PBS's programs was expected, and not {answer!r}")
+    return answer
+
+
+def _words(ran: Ran) -> str:
+    if ran.exit_code is None:
+        return "it did not answer in time"
+    said = " ".join((ran.err.strip() or ran.out.strip()).split())
+    return f"{said[:500]} (exit status {ran.exit_code})" if said else f"exit status {ran.exit_code}"
+
+
+def _unique(words: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(words))
+
+
+def _jobs(answer: Any, asked: Sequence[str]) -> dict[str, states.PbsJob]:
+    """The jobs of one listing. Raises OutletError unless every job that it lacks is surely one that PBS does not know.
+
+    The texts of errors differ between versions, but each names its job.
+    """
+    if isinstance(answer, Failed):
+        raise OutletError(answer.error)
+    ran = _ran(answer)
+    if ran.exit_code not in (0, programs.UNKNOWN_JOB, programs.FINISHED_JOB):
+        raise OutletError(f"qstat: {_words(ran)}")
+    strange = [line for line in ran.err.splitlines() if line.strip() and not any(name in line for name in asked)]
+    if ran.exit_code != 0 and strange:
+        raise OutletError(f"qstat: {_words(ran)}")
+    return states.read_jobs(ran.out) if ran.out.strip() else {}
+
+
+def _states_of(attempts: Sequence[Submitted], jobs: Iterable[states.PbsJob]) -> dict[Key, JobState]:
+    """By name. A submission whose answer was lost may have been made twice: then the job counts that has not ended."""
+    by_name: dict[str, JobState] = {}
+    for job in jobs:
+        state = states.state_of(job)
+        known = by_name.get(job.name)
+        if known is None or known.phase is Phase.ENDED:
+            by_name[job.name] = state
+    return {attempt.key: by_name[attempt.name] for attempt in attempts if attempt.name in by_name}
+
+
+def _most_queued(user: str, server: Mapping[str, Any]) -> int | None:
+    found = {name: int(most) for name, most in _USER_LIMIT.findall(str(server.get("max_queued", "")))}
+    return found.get(user, found.get("PBS_GENERIC"))

@@ -1,0 +1,102 @@
+"""The arguments of qsub, and what `pbsbatch_args` must not contradict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dispatcher.errors import OutletError
+from dispatcher.hosts.types import PbsHost
+from dispatcher.outlets.pbs.arguments import arguments, output_path
+
+RESOURCES = ["-l", "select=1:ncpus=4:ngpus=4", "-l", "place=scatter", "-l", "walltime=01:00:00"]
+
+
+def made(*batch_args: str, **words: Any) -> list[str]:
+    host = PbsHost(name="hpc", cluster="hpc", pbsbatch_args=batch_args, **words)
+    return arguments(host, "d-0123", "/w/output.log", RESOURCES)
+
+
+def test_all_of_them() -> None:
+    found = made("-l", "software=matlab", "-m", "abe", queues=("gpu", "cpu"), project="p; rm", account="a b")
+    assert found == [
+        *("-N", "d-0123", "-r", "n", "-W", "umask=0022", "-S", "/bin/bash", "-j", "oe", "-o", "/w/output.log"),
+        *("-q", "gpu", "-P", "p; rm", "-A", "a b"),
+        *RESOURCES,
+        *("-l", "software=matlab", "-m", "abe"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("-l", "select=2"),
+        ("-lselect=2",),
+        ("-l", "nodes=2:ppn=4"),
+        ("-l", "ncpus=4"),
+        ("-l", "software=x,ngpus=1"),
+        ("-l", "place=excl"),
+        ("-l", "walltime=00:10:00"),
+        ("-r", "y"),
+        ("-ry",),
+        ("-N", "mine"),
+        ("-J", "1-10"),
+        ("-q", "cpu"),
+        ("-P", "other"),
+        ("-A", "other"),
+        ("-o", "/tmp/x"),
+        ("-e", "/tmp/x"),
+        ("-j", "n"),
+        ("-W", "umask=077"),
+        ("-W", "depend=afterok:1,block=true"),
+        ("-I",),
+        ("-VI",),
+        ("-z",),
+        ("-S", "/bin/csh"),
+        ("-C", "#X"),
+        ("-u", "somebody"),
+    ],
+)
+def test_a_contradiction_names_both(words: tuple[str, ...]) -> None:
+    with pytest.raises(OutletError) as caught:
+        made(*words, queues=("gpu",), project="p", account="a")
+    message = str(caught.value)
+    assert message.startswith("hosts.hpc.pbsbatch_args: ")
+    assert "contradicts what the dispatcher sets (" in message
+    assert words[-1].removeprefix("-l").removeprefix("-r").removeprefix("-V") in message
+
+
+def test_what_contradicts_is_named_with_its_value() -> None:
+    with pytest.raises(OutletError, match=r"-l walltime=1 contradicts .*\(-l walltime=01:00:00\)"):
+        made("-l", "walltime=1")
+    with pytest.raises(OutletError, match=r"-q cpu contradicts .*\(-q gpu\)"):
+        made("-q", "cpu", queues=("gpu",))
+    with pytest.raises(OutletError, match=r"-r y contradicts .*\(-r n: -r n: an attempt runs once\)"):
+        made("-r", "y")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("-V",), ("-v", "A=1"), ("-q", "x"), ("-P", "x"), ("-W", "group_list=x"), ("-l", "filesystems=home"), ("-h",)],
+)
+def test_what_may_be_added(words: tuple[str, ...]) -> None:
+    assert made(*words)[-len(words) :] == list(words)
+
+
+def test_what_is_no_option() -> None:
+    with pytest.raises(
+        OutletError, match=r"hosts\.hpc\.pbsbatch_args: option -Y not recognized: qsub knows -a, -A, -c"
+    ):
+        made("-Y")
+    with pytest.raises(OutletError, match=r"'software=x' is no option of qsub"):
+        made("software=x")
+    with pytest.raises(OutletError, match="option -l requires argument"):
+        made("-l")
+
+
+def test_a_path_that_pbs_cannot_take() -> None:
+    """The first colon ends a host's name, and other characters are refused."""
+    assert output_path("/w/a'; echo foo/output.log") == "/w/a'; echo foo/output.log"
+    assert output_path("/w/a:b/output.log") == "/dev/null"
+    assert output_path("/w/müll/output.log") == "/dev/null"

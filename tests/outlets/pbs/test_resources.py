@@ -1,0 +1,74 @@
+"""The table of resources: slot type, whether PBS knows the GPUs, and how many a node has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dispatcher.hosts.types import PbsHost
+from dispatcher.outlets.base import Request
+from dispatcher.outlets.pbs.resources import node_count, refuses, resource_arguments, walltime_text
+
+
+def host(**words: Any) -> PbsHost:
+    return PbsHost(name="hpc", cluster="hpc", **words)
+
+
+@pytest.mark.parametrize("slot_type", ["cuda", "rocm"])
+@pytest.mark.parametrize(
+    ("settings", "request_", "select", "place"),
+    [
+        ({}, Request(0), "1:ncpus=1", None),
+        ({}, Request(0, cpus=16, memory_mib=65536), "1:ncpus=16:mem=65536mb", None),
+        ({}, Request(1), "1:ncpus=1:ngpus=1", None),
+        ({}, Request(4, cpus=32, memory_mib=1024), "1:ncpus=32:ngpus=4:mem=1024mb", None),
+        ({}, Request(8, nodes=2), "2:ncpus=4:ngpus=4", "scatter"),
+        ({"slots_per_node": 4}, Request(4), "1:ncpus=4:ngpus=4", None),
+        ({"slots_per_node": 4}, Request(8), "2:ncpus=4:ngpus=4", "scatter"),
+        ({"slots_per_node": 4}, Request(6), "2:ncpus=3:ngpus=3", "scatter"),
+        ({"slots_per_node": 4}, Request(5), "1:ncpus=3:ngpus=3+1:ncpus=2:ngpus=2", "scatter"),
+        ({"slots_per_node": 4}, Request(4, nodes=2), "2:ncpus=2:ngpus=2", "scatter"),
+        ({"gres_supported": False}, Request(0), "1:ncpus=1", None),
+        ({"gres_supported": False}, Request(1), "1:ncpus=1", "pack:excl"),
+        ({"gres_supported": False}, Request(2), "2:ncpus=1", "scatter:excl"),
+        ({"gres_supported": False, "slots_per_node": 8}, Request(8, cpus=64), "1:ncpus=64", "pack:excl"),
+        ({"gres_supported": False, "slots_per_node": 8}, Request(16), "2:ncpus=8", "scatter:excl"),
+        ({"chips": {"h100": 8}}, Request(2, chip="h100"), "1:ncpus=2:ngpus=2", None),
+        ({"chips": {"h100": 8, "a100": 8}}, Request(2, chip="a100"), "1:ncpus=2:ngpus=2:gpu_type=a100", None),
+        ({"chips": {"h100": 8, "a100": 8}}, Request(2), "1:ncpus=2:ngpus=2", None),
+    ],
+)
+def test_gpu_slots(slot_type: str, settings: dict[str, Any], request_: Request, select: str, place: str | None) -> None:
+    found = resource_arguments(host(slot_type=slot_type, **settings), request_, None)
+    assert found == ["-l", f"select={select}", *(["-l", f"place={place}"] if place else [])]
+
+
+@pytest.mark.parametrize("gres_supported", [True, False])
+def test_cpu_slots(gres_supported: bool) -> None:
+    settings = host(slot_type="cpu", gres_supported=gres_supported, slots_per_node=4)
+    assert resource_arguments(settings, Request(0, cpus=8), None) == ["-l", "select=1:ncpus=8"]
+    two = resource_arguments(settings, Request(0, cpus=8, nodes=2), None)
+    assert two == ["-l", "select=2:ncpus=8", "-l", "place=scatter"]
+    assert "CPU slots only" in refuses(settings, Request(1))
+
+
+def test_the_walltime() -> None:
+    assert resource_arguments(host(), Request(0), 3600.5)[-1] == "walltime=01:00:01"
+    assert walltime_text(1) == "00:00:01"
+    assert walltime_text(100 * 3600 + 59 * 60) == "100:59:00"
+
+
+def test_what_can_never_run() -> None:
+    chips = host(chips={"h100": 8, "a100": 4})
+    assert refuses(chips, Request(0, chip="b200")) == ""
+    assert refuses(chips, Request(8)) == ""
+    assert refuses(chips, Request(4, chip="a100")) == ""
+    assert refuses(chips, Request(1, chip="b200")) == "hpc has no b200, only a100, h100"
+    assert refuses(chips, Request(8, chip="a100")) == "hpc has 4 GPUs of a kind, and 8 are asked for"
+    assert refuses(host(), Request(1000, chip="b200")) == ""
+
+
+def test_the_number_of_nodes() -> None:
+    assert node_count(host(), Request(0)) == 1
+    assert node_count(host(slots_per_node=4), Request(9)) == 3

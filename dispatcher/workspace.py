@@ -136,6 +136,10 @@ class Layout:
         """Exists while the pod is asked to drain."""
         return self.pods_dir / f"{pod}.drain"
 
+    def pod_probe(self, pod: str, host: str) -> Path:
+        """Read on a host to find out whether it sees this workspace."""
+        return self.pods_dir / f".{pod}.{host}.probe"
+
     def job_dir(self, job_id: str) -> Path:
         return self.jobs_dir / job_id
 

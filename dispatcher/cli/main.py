@@ -19,6 +19,7 @@ from dispatcher.errors import DispatcherError, UsageError, nearest
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from dispatcher.hosts.types import Hosts
     from dispatcher.pod.options import PodOptions
     from dispatcher.workspace import Layout
 
@@ -93,13 +94,23 @@ def _read_interval(_ctx: click.Context, _param: click.Parameter, value: str | No
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     epilog="Options of a pod may also come from the environment: DISPATCHER_POD, DISPATCHER_GPUS, "
-    "DISPATCHER_POLL_INTERVAL and so on (several --where separated by spaces).",
+    "DISPATCHER_POLL_INTERVAL and so on (several --where or --outlet separated by spaces).",
 )
 @_pod_option("--pod", metavar="NAME", help="Run a pod with this name, unique in the workspace.")
 @_pod_option("--gpus", default="", metavar="LIST", help="Its GPUs: 0,1,2,3 or 0-7 or all.")
 @_pod_option(
     "--slots", type=click.IntRange(0), default=0, metavar="N",
-    help="Its CPU slots: for jobs that ask for no GPU or do not specify `gpus`.",
+    help="Its CPU slots: for jobs that ask for no GPU or do not specify `gpus`. With --outlet: the number of attempts "
+    "in flight on each host that is named without a number.",
+)  # fmt: skip
+@_pod_option(
+    "--outlet", "outlets", multiple=True, metavar="HOST[:N]",
+    help="Submit to this configured host, at most N attempts at once; repeat for several, the preferred first. "
+    "`auto` is all of them, `local:N` are N CPU slots here.",
+)  # fmt: skip
+@_pod_option(
+    "--hosts", "hosts_file", type=click.Path(dir_okay=False), metavar="FILE",
+    help="Read further clusters and hosts from this file, such as ~/.theseus.yaml.",
 )  # fmt: skip
 @_pod_option(
     "--jobs-per-gpu", type=click.IntRange(1), default=1, metavar="N",
@@ -153,11 +164,14 @@ cli.params.insert(0, root_option())
 
 
 def _run(given: dict[str, Any]) -> int:
+    from pathlib import Path
+
     from dispatcher.config import load_config
 
     where = layout()
-    options = _options(where, given)
-    config = load_config(where)
+    hosts_file = given["hosts_file"]
+    config = load_config(where, None if hosts_file is None else Path(hosts_file))
+    options = _options(where, config.hosts, given)
     if given["dry_run"]:
         from dispatcher.cli.dry_run import show_dry_run
 
@@ -181,8 +195,9 @@ def _log(line: str) -> None:
             raise
 
 
-def _options(where: Layout, given: dict[str, Any]) -> PodOptions:
+def _options(where: Layout, hosts: Hosts, given: dict[str, Any]) -> PodOptions:
     from dispatcher.base.values import BadValueError, parse_name
+    from dispatcher.cli.outlet_option import read_outlets
     from dispatcher.pod.options import PodOptions
 
     pod = given["pod"] or ("dry-run" if given["dry_run"] else None)
@@ -192,10 +207,12 @@ def _options(where: Layout, given: dict[str, Any]) -> PodOptions:
         parse_name(pod)
     except BadValueError as error:
         raise UsageError(f"--pod {pod!r}: {error}") from None
+    cpu_slots, submissions = read_outlets(given["outlets"], given["slots"], hosts)
     return PodOptions(
         pod=pod,
         gpus=given["gpus"],
-        cpu_slots=given["slots"],
+        cpu_slots=cpu_slots,
+        submissions=submissions,
         jobs_per_gpu=given["jobs_per_gpu"],
         methods=given["methods"],
         matrix=find_manifest(where, given["matrix_file"]),

@@ -18,6 +18,7 @@ from dispatcher.workspace import Layout
 
 # Why an attempt ended, where the exit status alone does not tell.
 PREEMPTED: Final = "preempted"
+LOST: Final = "lost"
 TIME_LIMIT: Final = "time limit"
 SUPERSEDED: Final = "superseded"
 CANNOT_START: Final = "cannot start"
@@ -174,6 +175,7 @@ class Ended(msgspec.Struct, frozen=True):
     ran_s: float | None = None
     oom_killed: bool = False
     blames_host: bool = False
+    by_scheduler: bool = False
     told_by_signal: str = ""
     pod_stopped: bool = False
     step: float | None = None

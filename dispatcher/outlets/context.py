@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -11,7 +11,11 @@ from dispatcher.run_state.observer import Observer
 
 
 class PodContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What outlets are made from. `gpus` as typed (`0,1,2`, `0-7`, `all`; empty for none)."""
+    """What outlets are made from. `gpus` as typed (`0,1,2`, `0-7`, `all`; empty for none).
+
+    `submissions` is how many attempts the pod may have in flight on each configured host that it uses, the preferred
+    one first. `poll_interval_s` is how often such a host is asked.
+    """
 
     pod: str
     config: Config
@@ -20,3 +24,5 @@ class PodContext(msgspec.Struct, frozen=True, kw_only=True):
     gpus: str = ""
     cpu_slots: int = 0
     jobs_per_gpu: int = 1
+    submissions: Mapping[str, int] = {}
+    poll_interval_s: float = 30.0

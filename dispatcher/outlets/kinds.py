@@ -1,21 +1,29 @@
-"""The kinds of outlets that there are, by name: how a pod makes one, and how it reads another pod's offer.
+"""The outlets that there are: how a pod makes one, and how it reads another pod's offer.
 
-A new outlet is one more line in OUTLET_KINDS. Nothing here loads more than `dispatcher status` may pay for.
+An outlet is `local`, or a configured host under the host's name. A new type of host is one more line in SCHEDULERS; an
+outlet of another nature is one in OUTLET_KINDS. Nothing here loads more than `dispatcher status` may pay for.
 """
 
 from __future__ import annotations
 
+import importlib
+import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from dispatcher.errors import UsageError
+from dispatcher.errors import UsageError, nearest
 from dispatcher.outlets.base import Outlet, OutletOffer, Request
+from dispatcher.outlets.batch import offer as batch_offer
 from dispatcher.outlets.context import PodContext
 from dispatcher.outlets.local import NAME as LOCAL
 from dispatcher.outlets.local import offer as local_offer
 from dispatcher.run_state.liveness import SlotInfo
+
+if TYPE_CHECKING:
+    from dispatcher.hosts.types import AnyHost
+    from dispatcher.outlets.batch.scheduler import Scheduler
 
 # The outlet of an attempt whose record names none.
 DEFAULT: Final = LOCAL
@@ -45,9 +53,23 @@ def _make_local(context: PodContext) -> Outlet | None:
     return LocalOutlet(context)
 
 
+def _make_no_host(context: PodContext) -> Outlet | None:
+    raise AssertionError("hosts are made by make_host, one by one")
+
+
 OUTLET_KINDS: Final[dict[str, OutletKind]] = {
     LOCAL: OutletKind(_make_local, local_offer.read_offer, local_offer.refused_by_all, local_offer.shared_hardware),
 }
+_HOST: Final = OutletKind(
+    _make_no_host, batch_offer.read_offer, batch_offer.refused_by_all, batch_offer.no_shared_hardware
+)
+# The package of each type of host, with a function `make_scheduler(host, config)`.
+SCHEDULERS: Final[dict[str, str]] = {}
+
+
+def kind_of(outlet: str) -> OutletKind:
+    """The kind of the outlet with this name; one that is no kind of its own is a configured host."""
+    return OUTLET_KINDS.get(outlet, _HOST)
 
 
 def make_outlets(context: PodContext) -> dict[str, Outlet]:
@@ -58,10 +80,49 @@ def make_outlets(context: PodContext) -> dict[str, Outlet]:
             outlet = kind.make(context)
             if outlet is not None:
                 made[name] = outlet
+        for name, limit in context.submissions.items():
+            made[name] = make_host(context, name, limit)
     except BaseException:
         for each in made.values():
             each.close()
         raise
     if not made:
-        raise UsageError("a pod needs slots: --gpus 0,1,2,3 for GPUs, --slots N for CPU slots, or both")
+        raise UsageError(
+            "a pod needs slots: --gpus 0,1,2,3 for GPUs, --slots N for CPU slots, --outlet NAME for a configured host"
+        )
+    return made
+
+
+def make_host(context: PodContext, name: str, limit: int) -> Outlet:
+    """The outlet of a configured host, with at most `limit` attempts in flight; raises UsageError."""
+    from dispatcher.outlets.batch.outlet import BatchOutlet
+    from dispatcher.outlets.remote.connection import Connection, Pace
+
+    host = configured_host(context, name)
+    # Two calls for every poll, and some for what happens between them.
+    pace = Pace(calls_per_minute=math.ceil(max(60.0, 180.0 / context.poll_interval_s)))
+    connection = Connection(name, getattr(host, "ssh", None), pace=pace)
+    return BatchOutlet(host, make_scheduler(context, host), connection, context, limit)
+
+
+def configured_host(context: PodContext, name: str) -> AnyHost:
+    """The host with this name in the configuration; raises UsageError, which lists those that there are."""
+    hosts = context.config.hosts.hosts
+    if name in hosts:
+        return hosts[name]
+    if not hosts:
+        place = context.config.layout.config_file
+        raise UsageError(f"--outlet {name}: no hosts are configured; describe them under `hosts` in {place}")
+    raise UsageError(f"--outlet {name}: no such host is configured{nearest(name, hosts)}")
+
+
+def make_scheduler(context: PodContext, host: AnyHost) -> Scheduler:
+    """What gives attempts to this host; UsageError for a type of host that cannot run any yet."""
+    package = SCHEDULERS.get(host.type)
+    if package is None:
+        able = ", ".join(SCHEDULERS)
+        raise UsageError(
+            f"--outlet {host.name}: no attempts can be run on hosts of type {host.type} yet (but on: {able})"
+        )
+    made: Scheduler = importlib.import_module(package).make_scheduler(host, context.config)
     return made

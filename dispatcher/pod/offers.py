@@ -17,7 +17,7 @@ from dispatcher.base.values import memory_mib
 from dispatcher.matrix.condition import Where
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import Capacity, OutletOffer, Request
-from dispatcher.outlets.kinds import OUTLET_KINDS
+from dispatcher.outlets.kinds import kind_of
 from dispatcher.run_state.liveness import PodInfo
 
 if TYPE_CHECKING:
@@ -170,8 +170,8 @@ def _read_outlets(info: PodInfo) -> dict[str, OutletOffer]:
     """The outlets of another pod, without those that only another release can read."""
     known = {}
     for name, data in info.outlets.items():
-        with contextlib.suppress(KeyError, msgspec.ValidationError):
-            known[name] = OUTLET_KINDS[name].read_offer(data)
+        with contextlib.suppress(msgspec.ValidationError):
+            known[name] = kind_of(name).read_offer(data)
     return known
 
 
@@ -200,7 +200,7 @@ def _no_capacity(entry: Entry, request: Request, offers: Collection[Offer]) -> s
     """Why no outlet of these pods could ever run the entry."""
     names = dict.fromkeys(name for offer in offers for name in offer.outlets_for(entry))
     by_name = {name: [offer.outlets[name] for offer in offers if name in offer.outlets_for(entry)] for name in names}
-    reasons = {name: OUTLET_KINDS[name].refused_by_all(request, found) for name, found in by_name.items()}
+    reasons = {name: kind_of(name).refused_by_all(request, found) for name, found in by_name.items()}
     return _by_outlet(reasons) or "no live pod has an outlet that is known here"
 
 

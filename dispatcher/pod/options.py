@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -21,6 +21,7 @@ class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     gpus: as typed: `0,1,2`, `0-7`, `all`; empty for none.
     cpu_slots: number of slots for CPU jobs.
+    submissions: number of attempts in flight on each configured host, the preferred one first.
     methods: empty for all.
     matrix, poll_interval_s: None for the setting of dispatcher.yaml.
     max_jobs: the pod ends after this many claims.
@@ -30,6 +31,7 @@ class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
     gpus: str = ""
     cpu_slots: int = 0
     jobs_per_gpu: int = 1
+    submissions: Mapping[str, int] = {}
     methods: tuple[str, ...] = ()
     matrix: Path | None = None
     where: Where = Where()
@@ -49,4 +51,6 @@ def outlet_context(config: Config, options: PodOptions, observer: Observer, log:
         gpus=options.gpus,
         cpu_slots=options.cpu_slots,
         jobs_per_gpu=options.jobs_per_gpu,
+        submissions=options.submissions,
+        poll_interval_s=options.poll_interval_s or config.poll_interval_s,
     )

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from dispatcher import contract
-from dispatcher.outlets.base import CANNOT_START, PREEMPTED, SUPERSEDED, TIME_LIMIT, Ended
+from dispatcher.outlets.base import CANNOT_START, LOST, PREEMPTED, SUPERSEDED, TIME_LIMIT, Ended
 from dispatcher.pod.error_line import last_error_line, last_line
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.edits import FRESH_START
@@ -23,7 +23,6 @@ from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.states import Record, State
 from dispatcher.workspace import AttemptPaths
 
-LOST: Final = "lost"
 OUT_OF_MEMORY: Final = "out of memory"
 SETUP: Final = "setup"
 STOPPED: Final = "stopped on request"
@@ -72,7 +71,7 @@ def is_suspicious(ended: Ended) -> bool:
 
 def judge(ended: Ended, paths: AttemptPaths) -> Ended:
     """Why an attempt ended, with the end of its log and how far it got where that matters."""
-    if ended.exit_code == contract.EXIT_DONE:
+    if ended.exit_code == contract.EXIT_DONE and not ended.by_scheduler:
         return classify(ended, "")
     if ended.exit_reason == CANNOT_START:
         return ended
@@ -84,27 +83,28 @@ def judge(ended: Ended, paths: AttemptPaths) -> Ended:
 def classify(ended: Ended, log_end: str) -> Ended:
     """Completes the reason and the error from the exit status, what the wrapper tells and the end of the log."""
     code = ended.exit_code
-    if code == contract.EXIT_DONE:
+    if code == contract.EXIT_DONE and not ended.by_scheduler:
         return msgspec.structs.replace(ended, exit_reason="", error=None)
     if ended.exit_reason == PREEMPTED or (
         code == contract.EXIT_PREEMPTED and ended.exit_reason not in (TIME_LIMIT, SETUP)
     ):
         # The wrapper writes it when its dispatcher was stopped; a job that is told by others uses the exit status.
-        stopped = ended.exit_reason == PREEMPTED
+        stopped = ended.exit_reason == PREEMPTED and not ended.by_scheduler
         return msgspec.structs.replace(ended, exit_reason=PREEMPTED, error=None, pod_stopped=stopped)
-    if code is None or ended.exit_reason == SUPERSEDED:
+    if ended.exit_reason == SUPERSEDED or (code is None and not (ended.by_scheduler and ended.exit_reason)):
         known = _what_is_known(ended, log_end) if code is None else ended.exit_reason
         return msgspec.structs.replace(ended, exit_reason=LOST, error=known)
     lines = log_end.splitlines()
     # A wrapper adds 128 to the signal's number, as shells do.
-    number = code - 128 if 128 < code < 128 + signal.NSIG else None
+    number = code - 128 if code is not None and 128 < code < 128 + signal.NSIG else None
     if ended.exit_reason:
         reason = ended.exit_reason
     elif (number == signal.SIGKILL and ended.oom_killed) or _names_out_of_memory(lines):
         reason = OUT_OF_MEMORY
     else:
         reason = f"exit {code}" if number is None else f"signal {number}"
-    return msgspec.structs.replace(ended, exit_reason=reason, error=last_error_line(lines))
+    error = last_error_line(lines) or ended.error
+    return msgspec.structs.replace(ended, exit_reason=reason, error=error)
 
 
 def _names_out_of_memory(lines: Sequence[str]) -> bool:

@@ -16,7 +16,7 @@ from dispatcher.base.kernel_locks import CANNOT_LOCK
 from dispatcher.base.mounts import mount_of
 from dispatcher.config import LockKind
 from dispatcher.errors import PodError
-from dispatcher.outlets.kinds import OUTLET_KINDS
+from dispatcher.outlets.kinds import kind_of
 from dispatcher.run_state import journal, liveness
 from dispatcher.run_state.heartbeat import heartbeat_rises
 from dispatcher.run_state.liveness import SlotInfo
@@ -197,9 +197,9 @@ def refuse_shared_slots(layout: Layout, me: liveness.PodInfo, slots: Sequence[Sl
 def _shared(mine: Sequence[SlotInfo], theirs: Sequence[SlotInfo], *, same_host_name: bool) -> str:
     """The hardware that slots of two pods of one machine have in common, as the outlets name it; empty for none."""
     found = []
-    for name, kind in OUTLET_KINDS.items():
+    for name in dict.fromkeys(slot.outlet for slot in mine):
         of_me, of_other = ([slot for slot in slots if slot.outlet == name] for slots in (mine, theirs))
-        found.append(kind.shared_hardware(of_me, of_other, same_host_name))
+        found.append(kind_of(name).shared_hardware(of_me, of_other, same_host_name))
     return "; ".join(filter(None, found))
 
 

@@ -1,4 +1,22 @@
 """Outlets that give attempts to a scheduler or to another host, and hear of them by asking.
 
-scheduler   What differs between the kinds: the protocol Scheduler, and the states that it tells.
+scheduler     What differs between the kinds: the protocol Scheduler, and the states that it tells.
+outlet        What is common to all kinds: the Outlet that the loop uses.
+conversation  Calls of the agent on the host, one after the other, each with whatever is due.
+landing       Where attempts' files are on the host: in this workspace, or in a directory there.
+sending       Submissions on their way, their refusals, and the limits that they keep to.
+watching      How attempts are; ends: how one ended, by its own exit status and the scheduler's word.
+stopping      Attempts that are to be stopped or superseded.
+mirror        The copy in the workspace of what attempts report elsewhere.
+identity      The names by which a scheduler's jobs are known as attempts of this workspace.
+capacity      Submissions in flight as slots; offer: what a pod publishes of them.
+
+An attempt's way. `submit` writes its files and `submission.json`, with the name that the scheduler will know it by,
+into the workspace. The next call of the agent delivers what the host does not see and runs the scheduler's program.
+An answer that is lost, or doubtful, leaves the submission as tried: it is submitted again only when the scheduler has
+answered for ABSENT_S without naming it. A dispatcher that is started again, or another one, finds it by
+`submission.json`; without that file it was never sent. What the scheduler does not name any more has ended if there
+is an exit status; if not, it is asked for details; if it has none, nothing is concluded for `lost_after`, then the
+attempt is superseded and counts as lost when every wrapper of it must have noticed. A question that fails is never an
+absence.
 """

@@ -7,6 +7,7 @@ host; `~` and variables are not expanded except by `Hello`.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
@@ -292,6 +293,11 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True):
 
     error: str
     errno: int = 0
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the file or directory does not exist."""
+        return self.errno == errno.ENOENT
 
 
 # What is answered to each operation, unless it failed.

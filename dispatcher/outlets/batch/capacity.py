@@ -1,0 +1,54 @@
+"""The slots of a batch outlet: submissions in flight, up to a limit. Pure bookkeeping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from dispatcher.outlets.base import Request, Slot
+from dispatcher.outlets.batch.offer import BatchOffer
+
+
+class Submissions:
+    """Room for `limit` attempts, whatever they ask for.
+
+    `problem` is why nothing can be submitted now, empty when nothing is wrong. `refused(request)` is why the host as it
+    is configured can never run it.
+    """
+
+    def __init__(self, limit: int, chips: Mapping[str, int], refused: Callable[[Request], str]) -> None:
+        self.limit = limit
+        self.problem = ""
+        self.in_flight = 0
+        self._chips = chips
+        self._refused = refused
+
+    @property
+    def is_full(self) -> bool:
+        return bool(self.problem) or self.in_flight >= self.limit
+
+    def offer(self) -> BatchOffer:
+        return BatchOffer(limit=self.limit, chips=self._chips, problem=self.problem)
+
+    def refuses(self, request: Request) -> str:
+        return self.offer().refuses(request) or self._refused(request)
+
+    def refuses_now(self, request: Request) -> str:
+        return self.problem
+
+    def take(self, request: Request, ahead: Sequence[Request] = ()) -> Slot | None:
+        """Any request takes one submission, so those ahead have no more need of it than this one."""
+        if self.is_full or self.refuses(request):
+            return None
+        self.in_flight += 1
+        return Slot()
+
+    def adopt(self, slot: Slot) -> None:
+        self.in_flight += 1
+
+    def release(self, slot: Slot) -> None:
+        if not self.in_flight:
+            raise ValueError("nothing is in flight")
+        self.in_flight -= 1
+
+    def slot_text(self, slot: Slot) -> str:
+        return "a submission"

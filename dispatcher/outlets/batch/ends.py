@@ -1,0 +1,53 @@
+"""How an attempt ended, from its own exit status and from what the scheduler tells. Pure.
+
+The attempt's own exit status counts before the scheduler's word: a scheduler calls a training COMPLETED that saved a
+checkpoint and left because it was told to make room, and it forgets jobs. Where there is no exit status, only what the
+scheduler says in as many words is believed; an attempt of which nothing is known has not ended.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from dispatcher.outlets.base import CANNOT_START, LOST, PREEMPTED, Ended
+from dispatcher.outlets.batch.scheduler import JobState, Phase
+
+
+def needs_detail(own: Ended) -> bool:
+    """Whether the scheduler is to be asked how the attempt ended, which it need not know for most."""
+    return own.exit_code is None or bool(own.told_by_signal and not own.exit_reason)
+
+
+def end_of(own: Ended, told: JobState | None, tail: str = "", *, has_begun: bool) -> Ended | None:
+    """The end of an attempt that left the exit status `own` (`exit_code` None: none); None: it cannot be told.
+
+    `told` is what the scheduler knows, None when nothing. `tail` is the end of the batch script's own output.
+    `has_begun`: a wrapper has taken the attempt.
+    """
+    if own.exit_code is not None:
+        return _explained(own, told)
+    if told is None or told.phase is not Phase.ENDED:
+        return None
+    error = "; ".join(filter(None, (told.why, tail))) or own.error
+    reason = PREEMPTED if told.was_preempted else told.reason
+    if not (reason or has_begun):
+        # Its batch script failed before the attempt, or did not come to it: one of several that share a job.
+        reason = CANNOT_START if told.exit_code else PREEMPTED
+    if not (reason or told.exit_code):
+        # That it completed is not believed: only an exit status of its own says that the command ran.
+        return Ended(None, own.exit_reason, error=error)
+    return Ended(told.exit_code or None, reason, error=error, blames_host=reason == CANNOT_START, by_scheduler=True)
+
+
+def _explained(own: Ended, told: JobState | None) -> Ended:
+    """An exit status with what the scheduler knows of why the attempt was told to stop."""
+    if not needs_detail(own):
+        return own
+    if told is None or told.phase is not Phase.ENDED:
+        # Mostly a preemption or a node that is shut down; a training that saves and leaves with 0 is not done.
+        error = f"stopped by {own.told_by_signal}, and the scheduler does not tell any more why"
+        return msgspec.structs.replace(own, exit_reason=LOST, error=error, by_scheduler=True)
+    reason = PREEMPTED if told.was_preempted else told.reason
+    if not reason:
+        return own
+    return msgspec.structs.replace(own, exit_reason=reason, error=told.why or own.error, by_scheduler=True)

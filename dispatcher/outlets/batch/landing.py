@@ -1,0 +1,120 @@
+"""Where attempts' files are on a host: in this workspace, if the host sees it, else in a directory there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import posixpath
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from dispatcher.base import files
+from dispatcher.errors import OutletError
+from dispatcher.hosts.types import Cluster, Host
+from dispatcher.outlets.base import Bundle
+from dispatcher.outlets.batch.conversation import Step
+from dispatcher.outlets.batch.identity import workspace_id
+from dispatcher.outlets.batch.scheduler import Limits, Scheduler
+from dispatcher.outlets.remote.operations import Failed, Greeting, Hello
+from dispatcher.templates.shell import quoted
+from dispatcher.workspace import Layout
+
+_BASE: Final = "base"
+_HOME: Final = "~/.dispatcher"
+# The cluster's directories that are expanded on the host.
+_EXPANDED: Final = ("root", "work", "log", "share", "data", "checkpoints", "results", "status", "uv_dir", "cache_dir")
+# Those that job classes use; below `root` each workspace has a directory of its own.
+_OF_JOBS: Final = ("data", "checkpoints", "results")
+# After a host was reached on which something is missing.
+_TRY_AGAIN_S: Final = 60.0
+
+
+class Landing:
+    """What the first call finds out about a host. `problem` is why nothing can run there, empty when it can.
+
+    `is_shared`: the host sees the workspace under the same path. `limits` None: not known yet. `cluster` is the host's,
+    with directories as they are there once the host was reached.
+    """
+
+    def __init__(self, layout: Layout, pod: str, host: Host, cluster: Cluster, scheduler: Scheduler) -> None:
+        self._layout = layout
+        self._host = host
+        self._scheduler = scheduler
+        self.cluster = cluster
+        self._probe = layout.pod_probe(pod, host.name)
+        self._token = ""
+        self._there: Layout | None = None
+        self._next_s = 0.0
+        self.problem = ""
+        self.is_shared = False
+        self.limits: Limits | None = None
+
+    @property
+    def has_landed(self) -> bool:
+        return self._there is not None
+
+    def layout(self) -> Layout:
+        """The paths that attempts see; OutletError before the host was reached."""
+        if self._there is None:
+            raise OutletError(f"{self._host.name}: {self.problem or 'not reached yet'}")
+        return self._there
+
+    def directories(self) -> dict[str, str]:
+        """The cluster's directories as job classes are told of them."""
+        found = {name: path for name in _OF_JOBS if (path := getattr(self.cluster, name)) is not None}
+        root = self.cluster.root
+        return {**found, "root": posixpath.join(root, workspace_id(self._layout))} if root is not None else found
+
+    def due_in_s(self) -> float:
+        return max(0.0, self._next_s - time.monotonic())
+
+    def steps(self) -> list[Step]:
+        """The call that finds it out."""
+        if self.due_in_s() > 0:
+            return []
+        if not self._token:
+            self._token = secrets.token_hex(16)
+            with files.storing("writing", self._probe), files.shared_umask(self._layout.root):
+                self._probe.parent.mkdir(parents=True, exist_ok=True)
+                files.replace_file(self._probe, self._token.encode(), durable=False)
+        programs = tuple(self._scheduler.programs)
+        given = {name: path for name in _EXPANDED if (path := getattr(self.cluster, name)) is not None}
+        base = self.cluster.work or self.cluster.root or _HOME
+        hello = Hello(programs=programs, directories={**given, _BASE: base}, probe=os.fspath(self._probe))
+        return [Step([hello, *self._scheduler.limits_query()], self._take_in)]
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._probe.unlink()
+
+    def with_launcher(self, bundle: Bundle, directory: str, name: str) -> Bundle:
+        """The bundle with the scripts between its wrapper and its command."""
+        words = quoted(list(self._scheduler.launcher(bundle.request)))
+        launcher = f'#!/bin/bash\nexec {words} "$@"\n' if words else '#!/bin/bash\nexec "$@"\n'
+        contents = {**bundle.files, name: launcher.encode()}
+        return msgspec.structs.replace(bundle, files=contents)
+
+    def _take_in(self, answers: Sequence[Any]) -> None:
+        greeting, *limits = answers
+        self._next_s = time.monotonic() + _TRY_AGAIN_S
+        if isinstance(greeting, Failed):
+            self.problem = greeting.error
+            return
+        assert isinstance(greeting, Greeting)
+        missing = [name for name in self._scheduler.programs if name not in greeting.programs]
+        if missing:
+            self.problem = f"no {' and no '.join(missing)} on PATH of {greeting.user}@{greeting.host}"
+            return
+        self.problem = ""
+        with contextlib.suppress(OutletError):
+            # Without its limits a site refuses what is too much, and says so.
+            self.limits = self._scheduler.limits(limits)
+        self.is_shared = greeting.probe == self._token
+        found = dict(greeting.directories)
+        base = found.pop(_BASE)
+        self.cluster = msgspec.structs.replace(self.cluster, **found)
+        self._there = self._layout if self.is_shared else Layout(f"{base}/{workspace_id(self._layout)}")

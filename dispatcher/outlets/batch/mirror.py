@@ -1,0 +1,76 @@
+"""The copy in the workspace of an attempt's directory on a host that does not see the workspace.
+
+Each poll brings what is new: small files whole, the log from where the copy ends. The exit status is written last, when
+the copy of the log is complete, because it tells readers that nothing more will come.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from dispatcher import contract
+from dispatcher.base import files
+from dispatcher.outlets.remote.operations import Look, Seen
+from dispatcher.workspace import AttemptPaths
+
+NAMES: Final = (
+    contract.TAKEN_FILE,
+    contract.PROGRESS_FILE,
+    contract.CHECKPOINT_FILE,
+    contract.RESULT_FILE,
+    contract.RUN_FILE,
+    contract.EXIT_FILE,
+)
+
+
+class Mirror:
+    """What of one attempt has been brought home. A new one continues where an earlier dispatcher's copy ends."""
+
+    def __init__(self, paths: AttemptPaths, directory: str) -> None:
+        self._paths = paths
+        self._directory = directory
+        self._have: dict[str, tuple[int, int]] = {}
+        # An exit status that waits for the rest of the log.
+        self._exit: bytes | None = None
+        self.is_complete = paths.exit.exists()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the exit status is here and the rest of the log is not."""
+        return self._exit is not None and not self.is_complete
+
+    def look(self) -> Look:
+        """What to ask for next."""
+        return Look(directory=self._directory, have=self._have, log_at=self._log_size())
+
+    def take_in(self, seen: Seen) -> bool:
+        """Write what is new into the workspace; whether there is more to fetch at once. Raises StorageError."""
+        with files.storing("copying what a host reports to", self._paths.directory):
+            contents = dict(seen.files)
+            self._exit = contents.pop(contract.EXIT_FILE, self._exit)
+            for name, content in contents.items():
+                files.replace_file(self._paths.directory / name, content, durable=False)
+            log_is_complete = self._append(seen)
+            self._have |= seen.stamps
+            if self._exit is not None and log_is_complete and not self.is_complete:
+                files.replace_file(self._paths.exit, self._exit)
+                self.is_complete = True
+        return not log_is_complete
+
+    def _append(self, seen: Seen) -> bool:
+        if seen.log or seen.log_at < self._log_size():
+            fd = os.open(self._paths.log, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                files.write_all(fd, seen.log, seen.log_at)
+                # A log that the job has begun anew.
+                os.truncate(fd, seen.log_at + len(seen.log))
+            finally:
+                os.close(fd)
+        return seen.log_at + len(seen.log) >= seen.log_size
+
+    def _log_size(self) -> int:
+        try:
+            return self._paths.log.stat().st_size
+        except FileNotFoundError:
+            return 0

@@ -1,0 +1,53 @@
+"""What a batch outlet of a pod offers, as its pod publishes it, and which requests that refuses. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from dispatcher.outlets.base import Request
+from dispatcher.run_state.liveness import SlotInfo
+
+
+class BatchOffer(msgspec.Struct, frozen=True, kw_only=True):
+    """Room for `limit` attempts in flight. `chips` are the kinds of GPUs, and how many one attempt may have at most.
+
+    No `chips`: whatever is asked for is left to the scheduler. `problem` is why nothing can be submitted now.
+    """
+
+    limit: int
+    chips: Mapping[str, int] = {}
+    problem: str = ""
+
+    def refuses(self, request: Request) -> str:
+        """Why such an attempt can never run here; empty when it can, once there is room."""
+        if not self.limit:
+            return "this pod submits nothing there"
+        if not self.chips or not request.gpus:
+            return ""
+        known = ", ".join(f"{count} {chip}" for chip, count in self.chips.items())
+        if request.chip and request.chip not in self.chips:
+            return f"asks for {request.chip}, there are {known}"
+        most = self.chips[request.chip] if request.chip else max(self.chips.values())
+        return f"asks for {request.gpus} GPUs, there are {known}" if request.gpus > most * request.nodes else ""
+
+    def refuses_now(self, request: Request) -> str:
+        """Why there is no room whatever ends; empty when waiting helps."""
+        return self.problem
+
+
+def read_offer(published: Mapping[str, Any]) -> BatchOffer:
+    """The offer that a pod has published; raises msgspec.ValidationError for what is none."""
+    return msgspec.convert(published, BatchOffer)
+
+
+def refused_by_all(request: Request, offers: Sequence[BatchOffer]) -> str:
+    """Why none of these can ever run such an attempt, for a request that each of them refuses."""
+    return next(iter(dict.fromkeys(offer.refuses(request) for offer in offers)), "")
+
+
+def no_shared_hardware(mine: Sequence[SlotInfo], theirs: Sequence[SlotInfo], same_host_name: bool) -> str:
+    """Submissions of two pods have nothing in common that could be used twice."""
+    return ""

@@ -1,0 +1,344 @@
+"""Attempts that a scheduler, or another host, runs: what is common to all of these kinds.
+
+Everything that is done on the host goes through one conversation (conversation.py), so that a host that hangs holds up
+nobody else, and one call serves all attempts in flight. sending.py submits, watching.py finds out how attempts are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import posixpath
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from dispatcher import contract
+from dispatcher.base import files
+from dispatcher.base.messages import counted
+from dispatcher.errors import OutletError, StorageError
+from dispatcher.hosts.types import Host
+from dispatcher.outlets.base import (
+    CANNOT_START,
+    PREEMPTED,
+    Bundle,
+    Ended,
+    Key,
+    Orphan,
+    Pending,
+    Placement,
+    Report,
+    Running,
+    Site,
+    Slot,
+    Status,
+    Unknown,
+)
+from dispatcher.outlets.batch.capacity import Submissions
+from dispatcher.outlets.batch.conversation import Conversation, Step
+from dispatcher.outlets.batch.identity import (
+    SubmissionFile,
+    read_submission,
+    submission_name,
+    workspace_id,
+    write_submission,
+)
+from dispatcher.outlets.batch.landing import Landing
+from dispatcher.outlets.batch.scheduler import Phase, Scheduler, Submission
+from dispatcher.outlets.batch.sending import Sender
+from dispatcher.outlets.batch.stopping import Stopper
+from dispatcher.outlets.batch.tracked import Tracked
+from dispatcher.outlets.batch.watching import Watcher
+from dispatcher.outlets.bundle import deliver
+from dispatcher.outlets.context import PodContext
+from dispatcher.outlets.remote.connection import Connection
+from dispatcher.outlets.remote.operations import Deliver, Operation
+from dispatcher.outlets.wrapper import read_exit, watch_interval_s
+from dispatcher.run_state.liveness import SlotInfo
+from dispatcher.run_state.states import State
+from dispatcher.workspace import AttemptPaths
+
+_LAUNCH: Final = "launch.sh"
+# After a submission or a stop its effect is looked for sooner than at the next poll interval.
+_SOON_S: Final = 2.0
+
+
+class BatchOutlet:
+    """One configured host. `limit` is the number of attempts that this pod has in flight there at most."""
+
+    first_state = State.SUBMITTED
+
+    def __init__(
+        self, host: Host, scheduler: Scheduler, connection: Connection, context: PodContext, limit: int
+    ) -> None:
+        config = context.config
+        self.name = host.name
+        self._layout = config.layout
+        self._pod = context.pod
+        self._scheduler = scheduler
+        self._interval_s = context.poll_interval_s
+        most = limit if host.max_in_flight is None else min(limit, host.max_in_flight)
+        self.capacity = Submissions(most, host.chips, scheduler.refuses)
+        self._workspace_id = workspace_id(config.layout)
+        self._landing = Landing(config.layout, context.pod, host, config.hosts.cluster_of(host), scheduler)
+        self._tracked: dict[Key, Tracked] = {}
+        self._sender = Sender(scheduler, host.submits_per_minute, self._accepted, self._cannot_start)
+        self._stopper = Stopper(scheduler, self._landing)
+        guard_s = 2 * watch_interval_s(config) + config.kill_grace_s
+        self._watcher = Watcher(
+            scheduler, self._sender.absent, self._make_room, self.fence, config.lost_after_s, guard_s
+        )
+        self._conversation = Conversation(connection, self._plan, self._call_was_lost)
+        self._asked_s = -self._interval_s
+        self._note_problem()
+
+    def site(self, slot: Slot) -> Site:
+        layout = self._landing.layout()
+        return Site(
+            layout=layout,
+            group_may_write=self._landing.is_shared and files.group_may_write(layout.root),
+            launcher=_LAUNCH,
+            is_shared=self._landing.is_shared,
+            directories=self._landing.directories(),
+        )
+
+    def submit(self, bundles: Sequence[Bundle]) -> None:
+        new = {bundle.key: bundle for bundle in bundles if bundle.key not in self._tracked}
+        self._submit(list(new.values()))
+        self._conversation.work()
+
+    def poll(self, keys: Sequence[Key]) -> Mapping[Key, Report]:
+        self._sender.refresh()
+        self._conversation.work()
+        self._note_problem()
+        return {key: self._report(key) for key in keys}
+
+    def cancel(self, keys: Sequence[Key], *, reason: str = "", force: bool = False) -> None:
+        for key in keys:
+            one = self._tracked.get(key)
+            if one is None or one.has_ended:
+                continue
+            withdrawn = self._sender.withdraw(key)
+            if withdrawn is not None:
+                one.end(Ended(None, reason, error="cancelled before it was submitted", by_scheduler=True))
+                self._submit([bundle for bundle in withdrawn if bundle.key != key])
+            else:
+                self._stopper.ask(one, reason, force=force)
+                self._asked_s = min(self._asked_s, time.monotonic() - self._interval_s + _SOON_S)
+        self._conversation.work()
+
+    def fence(self, keys: Sequence[Key]) -> None:
+        for key in keys:
+            with contextlib.suppress(OSError):
+                files.write_new(self._paths(key).superseded, self._pod.encode() + b"\n")
+            one = self._tracked.get(key)
+            if one is not None:
+                self._stopper.supersede(one)
+
+    def forget(self, keys: Sequence[Key]) -> None:
+        for key in keys:
+            self._tracked.pop(key, None)
+            self._watcher.forget(key)
+
+    def adopt(self, attempts: Mapping[Key, Placement]) -> Mapping[Key, Slot]:
+        for key, placement in attempts.items():
+            self._track_again(key, placement)
+            self.capacity.adopt(Slot())
+        return dict.fromkeys(attempts, Slot())
+
+    def recover(self, orphans: Sequence[Orphan]) -> Mapping[Key, Report]:
+        wanted = {orphan.key for orphan in orphans}
+        self.forget([key for key, one in self._tracked.items() if one.is_orphan and key not in wanted])
+        for orphan in orphans:
+            one = self._tracked.get(orphan.key)
+            if one is None:
+                one = self._track_again(orphan.key, orphan.placement)
+                one.is_orphan = True
+            if orphan.is_unwanted and one.stop is None and not one.has_ended:
+                self.cancel([orphan.key])
+        return self.poll([orphan.key for orphan in orphans])
+
+    def inspect(self, orphans: Sequence[Orphan]) -> Mapping[Key, Status]:
+        found: dict[Key, Status] = {}
+        for orphan in orphans:
+            paths = self._paths(orphan.key)
+            unknown = Unknown(f"{self.name} was not asked")
+            found[orphan.key] = read_exit(paths.directory) if paths.exit.exists() else unknown
+        return found
+
+    def refresh_capacity(self) -> None:
+        """Whether there is room follows from what `poll` takes in."""
+
+    def capacity_due_in_s(self) -> float | None:
+        return None
+
+    def hold(self, scopes: Mapping[str, str]) -> None:
+        """Scopes are GPUs of this host, of which this outlet has none."""
+
+    def slot_infos(self) -> list[SlotInfo]:
+        jobs = sorted(str(key) for key, one in self._tracked.items() if not one.has_ended)
+        return [SlotInfo(name=self.name, outlet=self.name, jobs=jobs, note=self._problem())]
+
+    def describe(self) -> str:
+        return f"{counted(self.capacity.limit, 'submission')} to {self.name}" if self.capacity.limit else ""
+
+    def wait_fds(self) -> list[int]:
+        return self._conversation.wait_fds()
+
+    def due_in_s(self) -> float | None:
+        return self._conversation.due_in_s(self._next_in_s())
+
+    def close(self) -> None:
+        self._conversation.close()
+        self._landing.close()
+
+    def _submit(self, bundles: Sequence[Bundle]) -> None:
+        for group in self._sender.group(bundles):
+            keys = [bundle.key for bundle in group]
+            name = submission_name(self._workspace_id, keys)
+            layout = self._landing.layout()
+            directories = tuple(os.fspath(layout.attempt(key.job_id, key.number).directory) for key in keys)
+            submission = Submission(
+                name=name,
+                bundles=tuple(group),
+                directories=directories,
+                layout=layout,
+                request=group[0].request,
+                time_limit_s=group[0].time_limit_s,
+                groups=tuple((index,) for index in range(len(group))),
+            )
+            deliveries = []
+            for index, (bundle, directory) in enumerate(zip(group, directories, strict=True)):
+                one = Tracked(bundle.key, name, index, directory, self._paths(bundle.key))
+                self._tracked[bundle.key] = one
+                try:
+                    deliveries += self._prepare(one, bundle)
+                except (StorageError, OutletError) as error:
+                    self._cannot_start(bundle.key, Ended(None, CANNOT_START, error=str(error), blames_host=True))
+            if not any(self._tracked[key].has_ended for key in keys):
+                self._sender.add(submission, deliveries)
+            else:
+                # Those that can be delivered go without the others.
+                self._submit([bundle for bundle in group if not self._tracked.pop(bundle.key).has_ended])
+
+    def _prepare(self, one: Tracked, bundle: Bundle) -> list[Operation]:
+        """Write an attempt's files into the workspace; what has to be written on the host besides."""
+        whole = self._landing.with_launcher(bundle, one.directory, _LAUNCH)
+        deliver(whole, self._layout)
+        write_submission(
+            one.paths,
+            SubmissionFile(outlet=self.name, name=one.name, index=one.index, directory=one.directory),
+        )
+        if self._landing.is_shared:
+            return []
+        root = os.fspath(self._landing.layout().root)
+        return [
+            Deliver(
+                directory=one.directory,
+                files=whole.files,
+                shared={posixpath.join(root, name): content for name, content in whole.shared_files.items()},
+                executable=[contract.WRAPPER_FILE],
+            )
+        ]
+
+    def _track_again(self, key: Key, placement: Placement) -> Tracked:
+        """Watch an attempt that an earlier dispatcher was about to submit, or had submitted."""
+        paths = self._paths(key)
+        file = read_submission(paths)
+        one = Tracked(key, file.name, file.index, file.directory, paths) if file else Tracked(key, "", 0, "", paths)
+        one.handle = placement.handle
+        if file is None:
+            self.fence([key])
+            error = "its dispatcher died before it was submitted"
+            one.end(Ended(None, CANNOT_START, error=error, blames_host=True))
+        self._tracked[key] = one
+        self._asked_s = -self._interval_s
+        return one
+
+    def _paths(self, key: Key) -> AttemptPaths:
+        return self._layout.attempt(key.job_id, key.number)
+
+    def _plan(self) -> list[Step]:
+        """What the next call of the agent has to do."""
+        if not self._landing.has_landed:
+            is_needed = bool(self.capacity.limit or self._tracked)
+            return self._landing.steps() if is_needed else []
+        if self._landing.limits is not None:
+            self._sender.limits = self._landing.limits
+        if not self._landing.is_shared:
+            self._watcher.mirror_all()
+        steps = [*self._stopper.steps(), *self._sender.steps()]
+        is_due = self._is_asked_now() or any(step.operations for step in steps)
+        if is_due:
+            self._asked_s = time.monotonic()
+        return [*steps, *self._watcher.steps(self._tracked, is_due=is_due)]
+
+    def _is_asked_now(self) -> bool:
+        return self._is_waiting() and time.monotonic() - self._asked_s >= self._interval_s
+
+    def _is_waiting(self) -> bool:
+        return any(not one.has_ended for one in self._tracked.values())
+
+    def _next_in_s(self) -> float | None:
+        """Seconds until the next call has something to do."""
+        if not self._landing.has_landed:
+            return 0.0 if self.capacity.limit or self._tracked else None
+        if self._watcher.has_questions() or self._stopper.has_work():
+            return 0.0
+        waits = [self._sender.due_in_s()]
+        if self._is_waiting():
+            waits.append(max(0.0, self._asked_s + self._interval_s - time.monotonic()))
+        return min((wait_s for wait_s in waits if wait_s is not None), default=None)
+
+    def _call_was_lost(self) -> None:
+        """Whatever the call was to do may have been done: the scheduler is asked before anything is repeated."""
+        self._asked_s = -self._interval_s
+        self._stopper.repeat()
+
+    def _make_room(self, one: Tracked) -> None:
+        self._stopper.ask(one, PREEMPTED, by_scheduler=True)
+
+    def _accepted(self, submission: Submission, handle: str) -> None:
+        for bundle in submission.bundles:
+            one = self._tracked.get(bundle.key)
+            if one is not None:
+                one.is_known = True
+                one.handle = handle
+
+    def _cannot_start(self, key: Key, ended: Ended) -> None:
+        one = self._tracked.get(key)
+        if one is not None:
+            one.end(ended)
+
+    def _note_problem(self) -> None:
+        """What keeps anything from being submitted now: the loop claims nothing for this outlet meanwhile."""
+        landed = "" if self._landing.has_landed else (self._landing.problem or "not reached yet")
+        self.capacity.problem = self._conversation.problem or landed or self._sender.problem
+
+    def _problem(self) -> str:
+        return self.capacity.problem or self._watcher.problem
+
+    def _report(self, key: Key) -> Report:
+        one = self._tracked[key]
+        if one.report is not None:
+            return one.report
+        problem = self._conversation.problem or self._landing.problem or self._watcher.problem
+        state = one.state
+        if problem and (one.is_known or not self._sender.is_unsent(one.name)):
+            return Report(Unknown(problem), one.placement())
+        if state is None or one.absent_since_s is not None:
+            why = self._sender.problem or problem or "not named by the scheduler yet"
+            return Report(self._absent(one, why), one.placement())
+        if state.phase is Phase.PENDING:
+            return Report(Pending(state.why), one.placement())
+        if state.phase is Phase.UNKNOWN:
+            return Report(Unknown(state.why), one.placement())
+        return Report(Running("" if state.phase is Phase.RUNNING else "it has ended"), one.placement())
+
+    def _absent(self, one: Tracked, why: str) -> Status:
+        """The status of an attempt that the scheduler does not name."""
+        if not one.is_known:
+            return Pending(why)
+        if one.state is None:
+            return Pending("accepted, not named by the scheduler yet")
+        return Unknown("the scheduler does not name it any more, and it left no exit status")

@@ -1,0 +1,174 @@
+"""Submissions on their way: grouped, delivered, given to the scheduler, and tried again when that is safe."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from dispatcher.errors import OutletError, TemplateError
+from dispatcher.outlets.base import CANNOT_START, Bundle, Ended, Key
+from dispatcher.outlets.batch.conversation import Step
+from dispatcher.outlets.batch.scheduler import Accepted, Limits, Refused, Scheduler, Submission
+from dispatcher.outlets.remote.operations import Deliver, Failed, Operation
+
+# How many submissions go with one call: a call that fails leaves all of them in doubt.
+_MOST_AT_ONCE: Final = 50
+# After so many refusals in a row nothing more is submitted for a while, which doubles.
+_REFUSALS: Final = 3
+_FIRST_PAUSE_S: Final = 30.0
+_LONGEST_PAUSE_S: Final = 1800.0
+# Without a limit of the site that is known.
+_ARRAY_SIZE: Final = 1000
+
+
+class Sending:
+    """One submission that is not known to the scheduler yet. `is_tried`: it may have accepted it."""
+
+    def __init__(self, submission: Submission, operations: Sequence[Operation]) -> None:
+        self.submission = submission
+        self.operations = operations
+        self.is_tried = False
+
+
+class Sender:
+    """Gives submissions to the scheduler. `ended(key, how)` is told of attempts that cannot be submitted.
+
+    `accepted(submission, handle)` is told of those that were.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        submits_per_minute: int | None,
+        accepted: Callable[[Submission, str], None],
+        ended: Callable[[Key, Ended], None],
+    ) -> None:
+        self._scheduler = scheduler
+        self._per_minute = submits_per_minute
+        self._accepted = accepted
+        self._ended = ended
+        self._unsent: dict[str, Sending] = {}
+        self.limits = Limits()
+        self._refusals = 0
+        self._pauses = 0
+        self._paused_until_s = 0.0
+        self.problem = ""
+        self._submitted_s: list[float] = []
+
+    def group(self, bundles: Sequence[Bundle]) -> list[list[Bundle]]:
+        """These bundles by submission: equal requests together where the scheduler has arrays."""
+        if not self._scheduler.makes_arrays:
+            return [[bundle] for bundle in bundles]
+        equal: dict[Any, list[Bundle]] = {}
+        for bundle in bundles:
+            equal.setdefault((bundle.request, bundle.time_limit_s), []).append(bundle)
+        size = max(1, self.limits.array_size or _ARRAY_SIZE)
+        return [group[at : at + size] for group in equal.values() for at in range(0, len(group), size)]
+
+    def add(self, submission: Submission, deliveries: Sequence[Operation]) -> None:
+        """Submit these attempts after these deliveries; what cannot be rendered ends."""
+        try:
+            directory = str(submission.layout.submission_script(submission.name).parent)
+            scripts = Deliver(directory=directory, files={}, shared=self._scheduler.scripts(submission))
+            operations = [*deliveries, scripts, self._scheduler.submit(submission)]
+        except (TemplateError, OutletError) as error:
+            self._end(submission, str(error))
+            return
+        self._unsent[submission.name] = Sending(submission, operations)
+
+    def withdraw(self, key: Key) -> list[Bundle] | None:
+        """Take the submission of an attempt back that was not tried yet; its bundles, or None when it is too late."""
+        for name, sending in self._unsent.items():
+            keys = [bundle.key for bundle in sending.submission.bundles]
+            if key in keys and not sending.is_tried:
+                del self._unsent[name]
+                return list(sending.submission.bundles)
+        return None
+
+    def is_unsent(self, name: str) -> bool:
+        return name in self._unsent
+
+    def found(self, names: Sequence[str]) -> None:
+        """The scheduler knows these: they are not submitted again."""
+        for name in names:
+            self._unsent.pop(name, None)
+
+    def absent(self, name: str) -> bool:
+        """The scheduler surely does not know it: it is submitted again, if this dispatcher has it. Whether it has."""
+        sending = self._unsent.get(name)
+        if sending is None:
+            return False
+        sending.is_tried = False
+        return True
+
+    def steps(self) -> list[Step]:
+        """What is to be submitted now."""
+        return [self._step(sending) for sending in self._due()]
+
+    def due_in_s(self) -> float | None:
+        """Seconds until something is to be submitted; None when there is nothing."""
+        if not any(not sending.is_tried for sending in self._unsent.values()):
+            return None
+        return max(0.0, self._paused_until_s - time.monotonic(), self._rate_wait_s())
+
+    def refresh(self) -> None:
+        """A pause may be over: its problem is taken away, so that the next attempt is the test."""
+        if self.problem and time.monotonic() >= self._paused_until_s:
+            self.problem = ""
+
+    def _due(self) -> list[Sending]:
+        if time.monotonic() < self._paused_until_s or self._rate_wait_s() > 0:
+            return []
+        waiting = [sending for sending in self._unsent.values() if not sending.is_tried]
+        most = _MOST_AT_ONCE if self._per_minute is None else max(1, self._per_minute - len(self._submitted_s))
+        return waiting[: min(_MOST_AT_ONCE, most)]
+
+    def _rate_wait_s(self) -> float:
+        """Seconds until the limit of submissions per minute allows another one."""
+        if self._per_minute is None:
+            return 0.0
+        now = time.monotonic()
+        self._submitted_s = [at for at in self._submitted_s if now - at < 60]
+        return 0.0 if len(self._submitted_s) < self._per_minute else 60 - (now - self._submitted_s[0])
+
+    def _step(self, sending: Sending) -> Step:
+        sending.is_tried = True
+        self._submitted_s.append(time.monotonic())
+        return Step(sending.operations, lambda answers: self._take_in(sending, answers))
+
+    def _take_in(self, sending: Sending, answers: Sequence[Any]) -> None:
+        *deliveries, answer = answers
+        failed = next((one for one in deliveries if isinstance(one, Failed)), None)
+        if failed is not None:
+            # The script is not complete, so whatever the scheduler may have accepted runs nothing of this.
+            self._refused(sending, Refused(why=failed.error))
+            return
+        meant = self._scheduler.accepted(sending.submission, answer)
+        if isinstance(meant, Accepted):
+            self._unsent.pop(sending.submission.name, None)
+            self._refusals = self._pauses = 0
+            self.problem = ""
+            self._accepted(sending.submission, meant.handle)
+        elif isinstance(meant, Refused):
+            self._refused(sending, meant)
+        else:
+            # It stays tried: the next answer of the scheduler tells whether it is there.
+            self.problem = meant.why
+
+    def _refused(self, sending: Sending, refused: Refused) -> None:
+        self._refusals += 1
+        if refused.is_transient or self._refusals >= _REFUSALS:
+            self._pauses += 1
+            pause_s = min(_FIRST_PAUSE_S * 2.0 ** (self._pauses - 1), _LONGEST_PAUSE_S)
+            self._paused_until_s = time.monotonic() + pause_s
+            self.problem = f"{refused.why} (tried again in {pause_s:.0f} s)"
+        if refused.is_transient:
+            sending.is_tried = False
+            return
+        self._unsent.pop(sending.submission.name, None)
+        self._end(sending.submission, refused.why)
+
+    def _end(self, submission: Submission, why: str) -> None:
+        for bundle in submission.bundles:
+            self._ended(bundle.key, Ended(None, CANNOT_START, error=why, blames_host=True))

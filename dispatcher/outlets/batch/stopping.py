@@ -1,0 +1,120 @@
+"""Stopping attempts on a host, and marking them as superseded there."""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from dispatcher import contract
+from dispatcher.base import files
+from dispatcher.errors import OutletError
+from dispatcher.outlets.batch.conversation import Step
+from dispatcher.outlets.batch.landing import Landing
+from dispatcher.outlets.batch.scheduler import Scheduler
+from dispatcher.outlets.batch.tracked import Stop, Tracked
+from dispatcher.outlets.remote.operations import Failed, Operation, Write
+
+_TRY_AGAIN_S: Final = 10.0
+
+
+class Stopper:
+    """What is to be stopped or superseded, until the host has been told."""
+
+    def __init__(self, scheduler: Scheduler, landing: Landing) -> None:
+        self._scheduler = scheduler
+        self._landing = landing
+        self._stops: list[Tracked] = []
+        self._superseded: dict[str, Tracked] = {}
+        self._not_before_s = 0.0
+        self.problem = ""
+
+    def ask(self, one: Tracked, reason: str, *, force: bool = False, by_scheduler: bool = False) -> None:
+        """Stop an attempt; `force` at once, also one that was asked to end before."""
+        if one.stop is not None and (one.stop.force or not force):
+            return
+        one.stop = Stop(reason or (one.stop.reason if one.stop else ""), force=force, by_scheduler=by_scheduler)
+        if reason:
+            # On a full disk the attempt is stopped all the same; only its exit status lacks the reason.
+            with contextlib.suppress(OSError):
+                files.write_new(one.paths.stop, reason.encode() + b"\n")
+        if one not in self._stops:
+            self._stops.append(one)
+
+    def supersede(self, one: Tracked) -> None:
+        """The attempt is marked in the workspace; where the host does not see that, it is to be marked there too."""
+        if one.directory:
+            self._superseded[one.directory] = one
+
+    def has_work(self) -> bool:
+        return bool(self._ready() or self._superseded) and time.monotonic() >= self._not_before_s
+
+    def repeat(self) -> None:
+        """A call was lost: whatever it was to do is done again."""
+        for one in self._stops:
+            if one.stop is not None:
+                one.stop.is_sent = False
+
+    def steps(self) -> list[Step]:
+        if time.monotonic() < self._not_before_s:
+            return []
+        self._stops = [one for one in self._stops if not one.has_ended]
+        steps = []
+        if self._superseded:
+            steps += self._supersede_steps()
+        for force in (False, True):
+            chosen = [one for one in self._ready() if one.stop is not None and one.stop.force == force]
+            if chosen:
+                steps.append(self._cancel_step(chosen, force=force))
+        return steps
+
+    def _ready(self) -> list[Tracked]:
+        """Those to be stopped that the scheduler knows and was not told about."""
+        return [one for one in self._stops if one.stop and not one.stop.is_sent and one.is_known and not one.has_ended]
+
+    def _supersede_steps(self) -> list[Step]:
+        marked, self._superseded = self._superseded, {}
+        if self._landing.is_shared:
+            return []
+        writes = [
+            Write(path=posixpath.join(directory, contract.SUPERSEDED_FILE), content=b"superseded\n")
+            for directory in marked
+        ]
+
+        def take_in(answers: Sequence[Any]) -> None:
+            for directory, answer in zip(marked, answers, strict=True):
+                # Without its directory there is nothing left that could run.
+                if isinstance(answer, Failed) and not answer.is_missing:
+                    self._superseded[directory] = marked[directory]
+                    self._not_before_s = time.monotonic() + _TRY_AGAIN_S
+
+        return [Step(writes, take_in)]
+
+    def _cancel_step(self, chosen: list[Tracked], *, force: bool) -> Step:
+        writes: list[Operation] = []
+        for one in chosen:
+            assert one.stop is not None
+            one.stop.is_sent = True
+            if one.stop.reason and not self._landing.is_shared:
+                path = posixpath.join(one.directory, contract.STOP_FILE)
+                writes.append(Write(path=path, content=one.stop.reason.encode() + b"\n"))
+        cancels = self._scheduler.cancel([one.submitted for one in chosen], force=force)
+
+        def take_in(answers: Sequence[Any]) -> None:
+            problems = [self._problem(answer) for answer in answers[len(writes) :]]
+            self.problem = next(filter(None, problems), "")
+            if self.problem:
+                self._not_before_s = time.monotonic() + _TRY_AGAIN_S
+                for one in chosen:
+                    if one.stop is not None:
+                        one.stop.is_sent = False
+
+        return Step([*writes, *cancels], take_in)
+
+    def _problem(self, answer: Any) -> str:
+        try:
+            return self._scheduler.cancelled(answer)
+        except OutletError as error:
+            return str(error)

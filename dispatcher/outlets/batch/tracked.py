@@ -1,0 +1,74 @@
+"""What a batch outlet knows of one attempt."""
+
+from __future__ import annotations
+
+from dispatcher.outlets.base import Ended, Key, Placement, Report
+from dispatcher.outlets.batch.scheduler import JobState, Submitted
+from dispatcher.workspace import AttemptPaths
+
+
+class Stop:
+    """That an attempt is to be stopped: `reason` for its exit status, `force` for at once.
+
+    `by_scheduler`: the scheduler wants it stopped and leaves it to us. `is_sent`: it was told.
+    """
+
+    def __init__(self, reason: str, *, force: bool, by_scheduler: bool = False) -> None:
+        self.reason = reason
+        self.force = force
+        self.by_scheduler = by_scheduler
+        self.is_sent = False
+
+
+class Tracked:
+    """One attempt, from its submission until its end is forgotten.
+
+    `directory` is its directory on the host, `paths` the one in the workspace. Times are of the monotonic clock.
+    """
+
+    def __init__(self, key: Key, name: str, index: int, directory: str, paths: AttemptPaths) -> None:
+        self.key = key
+        self.name = name
+        self.index = index
+        self.directory = directory
+        self.paths = paths
+        self.handle: str | None = None
+        # What the scheduler told last, and what it told of its end when it was asked for details.
+        self.state: JobState | None = None
+        self.detail: JobState | None = None
+        self.was_detailed = False
+        # Whether the scheduler has accepted it or named it, and since when it has answered without naming it.
+        self.is_known = False
+        self.absent_since_s: float | None = None
+        self.stop: Stop | None = None
+        # When it was marked as superseded because nothing tells how it ended.
+        self.superseded_s: float | None = None
+        self.tail = ""
+        self.report: Report | None = None
+        self.is_orphan = False
+
+    @property
+    def submitted(self) -> Submitted:
+        return Submitted(key=self.key, name=self.name, index=self.index, directory=self.directory, handle=self.handle)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.report is not None
+
+    def placement(self) -> Placement | None:
+        """Where it runs, as far as that is known."""
+        state = self.state or self.detail
+        if state is None:
+            return None if self.handle is None else Placement(handle=self.handle)
+        handle = state.handle or self.handle
+        return Placement(handle=handle or None, host=state.host, pid=state.pid, gpus=state.gpus)
+
+    def end(self, ended: Ended) -> None:
+        self.report = Report(ended, self.placement())
+
+    def see(self, state: JobState) -> None:
+        """The scheduler has named it."""
+        self.state = state
+        self.is_known = True
+        self.absent_since_s = None
+        self.handle = state.handle or self.handle

@@ -1,0 +1,234 @@
+"""Finding out how attempts are: the scheduler's states, what they report, and how they ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from dispatcher.errors import OutletError, StorageError
+from dispatcher.outlets.base import CANNOT_START, Ended, Key, Unknown
+from dispatcher.outlets.batch import mirror
+from dispatcher.outlets.batch.conversation import Step
+from dispatcher.outlets.batch.ends import end_of, needs_detail
+from dispatcher.outlets.batch.mirror import Mirror
+from dispatcher.outlets.batch.scheduler import JobState, Phase, Scheduler
+from dispatcher.outlets.batch.tracked import Stop, Tracked
+from dispatcher.outlets.remote.operations import Failed, Operation, Read, Tail, TailRead
+from dispatcher.outlets.wrapper import read_exit
+from dispatcher.run_state.liveness import is_held
+
+# Schedulers do not always name at once what they have accepted.
+ABSENT_S: Final = 30.0
+_TAIL_BYTES: Final = 2000
+
+
+class Watcher:
+    """Asks how attempts are, all with one call, and concludes how those ended that the scheduler has let go.
+
+    `resubmit(name)` tries a submission again that the scheduler does not know, and tells whether it can.
+    `make_room(one)` stops an attempt that the scheduler has preempted. `fence(keys)` marks attempts as superseded.
+    `lost_after_s` is for how long nothing must be known of an attempt before it is superseded, and `guard_s` how long
+    it then has to notice that before it counts as lost.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        resubmit: Callable[[str], bool],
+        make_room: Callable[[Tracked], None],
+        fence: Callable[[Sequence[Key]], None],
+        lost_after_s: float,
+        guard_s: float,
+    ) -> None:
+        self._scheduler = scheduler
+        self._resubmit = resubmit
+        self._make_room = make_room
+        self._fence = fence
+        self._lost_after_s = lost_after_s
+        self._guard_s = guard_s
+        self._mirrors: dict[Key, Mirror] | None = None
+        self.problem = ""
+        # Attempts that are to be asked about in detail.
+        self._open: set[Key] = set()
+        # Whether more of a log is to be fetched at once.
+        self.has_more = False
+
+    def mirror_all(self) -> None:
+        """The host does not see the workspace: what attempts report has to be brought home."""
+        self._mirrors = {} if self._mirrors is None else self._mirrors
+
+    def forget(self, key: Key) -> None:
+        self._open.discard(key)
+        if self._mirrors is not None:
+            self._mirrors.pop(key, None)
+
+    def has_questions(self) -> bool:
+        """Whether details are to be asked for at once."""
+        return bool(self._open) or self.has_more
+
+    def steps(self, tracked: Mapping[Key, Tracked], *, is_due: bool) -> list[Step]:
+        """What to ask now; `is_due`: the states of all."""
+        steps = []
+        if is_due:
+            # Accounting lags: what was not known of an end may be known now.
+            self._open |= {key for key, one in tracked.items() if one.was_detailed and one.detail is None}
+        details = [tracked[key] for key in self._open if key in tracked and not tracked[key].has_ended]
+        if details:
+            steps.append(self._detail_step(details))
+        if is_due or self.has_more:
+            attempts = [one for one in tracked.values() if not one.has_ended]
+            if attempts and is_due:
+                steps.append(self._query_step(attempts))
+            if attempts and self._mirrors is not None:
+                steps.append(self._read_step(attempts))
+        return [*steps, *([Step((), lambda _: self._conclude_all(tracked))] if steps else [])]
+
+    def _query_step(self, attempts: list[Tracked]) -> Step:
+        submitted = [one.submitted for one in attempts]
+        return Step(self._scheduler.query(submitted), lambda answers: self._take_in_states(attempts, answers))
+
+    def _take_in_states(self, attempts: list[Tracked], answers: Sequence[Any]) -> None:
+        try:
+            states = self._scheduler.states([one.submitted for one in attempts], answers)
+        except OutletError as error:
+            # That a question failed says nothing about any attempt.
+            self.problem = str(error)
+            return
+        self.problem = ""
+        now = time.monotonic()
+        for one in attempts:
+            state = states.get(one.key)
+            if state is not None:
+                one.see(state)
+            elif one.absent_since_s is None:
+                one.absent_since_s = now
+
+    def _read_step(self, attempts: list[Tracked]) -> Step:
+        assert self._mirrors is not None
+        mirrors = [self._mirrors.setdefault(one.key, Mirror(one.paths, one.directory)) for one in attempts]
+        read = Read(looks=[one.look() for one in mirrors], names=mirror.NAMES)
+        return Step([read], lambda answers: self._take_in_files(mirrors, answers[0]))
+
+    def _take_in_files(self, mirrors: list[Mirror], answer: Any) -> None:
+        if isinstance(answer, Failed):
+            self.problem = answer.error
+            return
+        self.has_more = False
+        for one, seen in zip(mirrors, answer.seen, strict=True):
+            try:
+                self.has_more |= one.take_in(seen)
+            except StorageError as error:
+                # The attempt has not ended for us before its directory is complete.
+                self.problem = str(error)
+
+    def _detail_step(self, attempts: list[Tracked]) -> Step:
+        submitted = [one.submitted for one in attempts]
+        asked = list(self._scheduler.detail(submitted))
+        logs = [(one, log) for one in attempts if (log := self._scheduler.error_log(one.submitted))]
+        tails: list[Operation] = [Tail(path=log, most_bytes=_TAIL_BYTES) for _, log in logs]
+
+        def take_in(answers: Sequence[Any]) -> None:
+            try:
+                found = self._scheduler.details(submitted, answers[: len(asked)])
+            except OutletError as error:
+                self.problem = str(error)
+                return
+            for one, tail in zip([one for one, _ in logs], answers[len(asked) :], strict=True):
+                if isinstance(tail, TailRead) and tail.content:
+                    one.tail = tail.content.decode(errors="replace").strip()
+            for one in attempts:
+                one.detail = found.get(one.key, one.detail)
+                one.was_detailed = True
+                self._open.discard(one.key)
+
+        return Step([*asked, *tails], take_in)
+
+    def _conclude_all(self, tracked: Mapping[Key, Tracked]) -> None:
+        # What failed above is no absence.
+        if self.problem:
+            return
+        for one in tracked.values():
+            if not one.has_ended:
+                self._conclude(one)
+
+    def _conclude(self, one: Tracked) -> None:
+        state = one.state if one.absent_since_s is None else None
+        if state is not None and state.phase is not Phase.ENDED:
+            if state.phase is Phase.RUNNING and state.was_preempted and one.stop is None:
+                # Its grace period runs, of which the scheduler tells the job nothing.
+                self._make_room(one)
+            return
+        own = self._own_end(one)
+        if own is None:
+            return
+        if own.exit_code is None and state is None and not one.is_known:
+            self._never_seen(one)
+            return
+        # One that was told to stop by a dispatcher needs no explanation.
+        if needs_detail(own) and not one.was_detailed and (own.exit_code is None or one.stop is None):
+            self._open.add(one.key)
+            return
+        if own.exit_code is None and self._is_twin(one):
+            return
+        told = one.detail or one.state
+        ended = (
+            self._asked_end(own, told, one.stop)
+            if one.stop
+            else end_of(own, told, one.tail, has_begun=one.paths.taken.exists())
+        )
+        if ended is None or (told is not None and told.may_still_run and own.exit_code is None):
+            self._wait_for(one, ended)
+        else:
+            one.end(ended)
+
+    def _asked_end(self, own: Ended, told: JobState | None, stop: Stop) -> Ended | None:
+        """The end of an attempt that was asked to stop: the scheduler's word for it is only our own request."""
+        if own.exit_code is not None:
+            return msgspec.structs.replace(own, by_scheduler=stop.by_scheduler)
+        ended = end_of(own, told, has_begun=True)
+        if ended is None:
+            return None
+        return msgspec.structs.replace(
+            ended, exit_reason=stop.reason, by_scheduler=stop.by_scheduler or not stop.reason
+        )
+
+    def _own_end(self, one: Tracked) -> Ended | None:
+        """Its own exit status, without one if there is none; None when that cannot be told yet."""
+        if self._mirrors is not None and (copy := self._mirrors.get(one.key)) is not None and copy.is_waiting:
+            return None
+        own = read_exit(one.paths.directory)
+        return None if isinstance(own, Unknown) else own
+
+    def _never_seen(self, one: Tracked) -> None:
+        """The scheduler answers and does not name an attempt that it may never have been given."""
+        if self._has_begun(one):
+            one.is_known = True
+        elif one.absent_since_s is not None and time.monotonic() - one.absent_since_s > ABSENT_S:
+            one.absent_since_s = None
+            if not self._resubmit(one.name):
+                self._fence([one.key])
+                error = "its dispatcher died before the scheduler had accepted it"
+                one.end(Ended(None, CANNOT_START, error=error, blames_host=True))
+
+    def _has_begun(self, one: Tracked) -> bool:
+        return one.handle is not None or one.paths.taken.exists()
+
+    def _is_twin(self, one: Tracked) -> bool:
+        """Whether what has ended is a second run of an attempt whose first one is alive."""
+        return self._mirrors is None and is_held(one.paths.alive) is True
+
+    def _wait_for(self, one: Tracked, ended: Ended | None) -> None:
+        """Nothing tells surely that no process of it is left: it is superseded, and counts when that has had time."""
+        now = time.monotonic()
+        if one.superseded_s is None:
+            since_s = one.absent_since_s or now
+            # What a person wants stopped need not wait for the scheduler to remember it.
+            if ended is None and one.stop is None and now - since_s < self._lost_after_s:
+                return
+            self._fence([one.key])
+            one.superseded_s = now
+        if now - one.superseded_s >= self._guard_s:
+            one.end(ended or Ended(None, error="the scheduler does not know it any more"))

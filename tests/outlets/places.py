@@ -1,0 +1,245 @@
+"""Places for the contract suite: a workspace, and pods that run attempts in it through one kind of outlet.
+
+A kind of outlet says how its outlets are made, how to keep it from starting anything, and how it goes away and comes
+back; everything else is the same for all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from beds.slurm import SlurmBed
+from beds.sshd import SshBed
+from fleet import PATIENCE_S, wait_until
+
+from dispatcher.base import host
+from dispatcher.config import Config, Method
+from dispatcher.hosts.types import AnyHost, Hosts
+from dispatcher.matrix.entry import Entry
+from dispatcher.outlets.base import Bundle, Ended, Key, Orphan, Outlet, Placement, Report, Request, Running, Slot
+from dispatcher.outlets.bundle import Assignment, render
+from dispatcher.outlets.context import PodContext
+from dispatcher.outlets.kinds import make_outlets
+from dispatcher.outlets.local import NAME as LOCAL
+from dispatcher.outlets.local import processes
+from dispatcher.run_state.observer import Observer
+from dispatcher.workspace import AttemptPaths, Layout
+
+# So many are in flight at once in one test; the local outlet starts a process for each.
+MANY = 200
+# How often a host is asked.
+POLL_S = 0.2
+
+
+class Place:
+    """The local outlet; other kinds derive from it."""
+
+    kind = LOCAL
+    # Whether an attempt can be pending, and the outlet out of reach.
+    is_queue = False
+
+    def __init__(self, root: Path) -> None:
+        root.mkdir(exist_ok=True)
+        self.root = root
+        self.config = Config(
+            layout=Layout(root),
+            matrix=root / "m.json",
+            methods={"m": Method(name="m", template=root / "none.py")},
+            kill_grace_s=1.0,
+            # So that wrappers look for `superseded` every second.
+            lost_after_s=4.0,
+            hosts=Hosts(hosts={one.name: one for one in self.hosts()}),
+        )
+        self._made: list[Outlet] = []
+        self.outlet = self.restarted()
+        wait_until(self.has_room, "the outlet can be used")
+
+    def hosts(self) -> Sequence[AnyHost]:
+        return ()
+
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[None]:
+        """Whatever is submitted does not begin."""
+        raise NotImplementedError
+        yield
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        """The outlet cannot be reached."""
+        raise NotImplementedError
+        yield
+
+    @contextlib.contextmanager
+    def hanging(self) -> Iterator[None]:
+        """The outlet takes what it is given and never answers."""
+        raise NotImplementedError
+        yield
+
+    @contextlib.contextmanager
+    def losing_answers(self) -> Iterator[None]:
+        """Submissions work, and their answers do not arrive."""
+        raise NotImplementedError
+        yield
+
+    def restarted(self, pod: str = "pod") -> Outlet:
+        """The outlet of a dispatcher that has just started."""
+        observer = Observer(self.config.layout, self.config.lost_after_s, lambda: True)
+        hosts = self.config.hosts.hosts
+        context = PodContext(
+            pod=pod, config=self.config, observer=observer, log=print, cpu_slots=0 if hosts else MANY,
+            submissions=dict.fromkeys(hosts, MANY), poll_interval_s=POLL_S,
+        )  # fmt: skip
+        (made,) = make_outlets(context).values()
+        self._made.append(made)
+        return made
+
+    def has_room(self) -> bool:
+        self.outlet.poll([])
+        return not self.outlet.capacity.is_full
+
+    def paths(self, key: Key) -> AttemptPaths:
+        return self.config.layout.attempt(key.job_id, key.number)
+
+    def there(self, name: str) -> Path:
+        """A file in the directory in which attempts run."""
+        return self.root / name
+
+    def let_go(self) -> None:
+        """Attempts that wait for the file `go` end."""
+        self.there("go").touch()
+
+    def claim(self, job: str, script: str, **words: Any) -> Bundle:
+        """Claim a job that runs this script, and render it; it takes a slot."""
+        key = Key(job, 1)
+        self.paths(key).directory.mkdir(parents=True)
+        self.paths(key).claimant.write_text(f"pod\n{host.here()}\n")
+        slot = self.outlet.capacity.take(Request(0))
+        assert slot is not None
+        entry = Entry(job_id=job, method="m", command=("bash", "-c", script), **words)
+        assigned = Assignment(entry=entry, key=key, pod="pod", request=Request(0), slot=slot)
+        return render(self.config, assigned, self.outlet.site(slot))
+
+    def submit(self, job: str, script: str, **words: Any) -> Key:
+        bundle = self.claim(job, script, **words)
+        self.outlet.submit([bundle])
+        return bundle.key
+
+    def wait(self, keys: Sequence[Key], what: type, outlet: Outlet | None = None) -> dict[Key, Report]:
+        """Poll as the loop does, woken by the outlet alone, until all of these have such a status."""
+        outlet = outlet or self.outlet
+        end_s = time.monotonic() + PATIENCE_S
+        while True:
+            reports = dict(outlet.poll(keys))
+            assert set(reports) == set(keys)
+            if all(isinstance(report.status, what) for report in reports.values()):
+                return reports
+            assert time.monotonic() < end_s, f"not {what.__name__} within {PATIENCE_S:g} s: {reports}"
+            due_s = outlet.due_in_s()
+            select.select(outlet.wait_fds(), [], [], PATIENCE_S if due_s is None else due_s)
+
+    def end(self, key: Key, outlet: Outlet | None = None) -> Ended:
+        status = self.wait([key], Ended, outlet)[key].status
+        assert isinstance(status, Ended)
+        return status
+
+    def begun(self) -> list[str]:
+        """One line for each attempt that has begun."""
+        with contextlib.suppress(FileNotFoundError):
+            return self.there("begun").read_text().splitlines()
+        return []
+
+    def wait_begun(self, key: Key) -> None:
+        """Until the attempt runs and has said so."""
+        self.wait([key], Running)
+        wait_until(self.begun, f"{key} has begun")
+
+    def orphan(self, key: Key, *, is_unwanted: bool = False, **placement: Any) -> Orphan:
+        placement.setdefault("host", host.host_name())
+        return Orphan(key=key, pod="pod", placement=Placement(**placement), is_unwanted=is_unwanted)
+
+    def recover(self, outlet: Outlet, orphan: Orphan) -> Ended:
+        """What another pod finds in the end."""
+
+        def ended() -> Ended | None:
+            status = outlet.recover([orphan])[orphan.key].status
+            return status if isinstance(status, Ended) else None
+
+        found = wait_until(ended, "the end of the orphan is found")
+        assert isinstance(found, Ended)
+        return found
+
+    def is_gone(self, key: Key) -> bool:
+        """Whether no process of the attempt is left."""
+        return not processes.of_attempt(Path(self.directory(key)))
+
+    def directory(self, key: Key) -> str:
+        """The attempt's directory as it sees it."""
+        return os.fspath(self.outlet.site(Slot()).layout.attempt(key.job_id, key.number).directory)
+
+    def close(self) -> None:
+        for directory in self.config.layout.jobs_dir.glob("*/*"):
+            for pid in processes.of_attempt(directory):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        for outlet in self._made:
+            outlet.close()
+
+
+class SlurmPlace(Place):
+    """A cluster on whose filesystem the workspace stands; the dispatcher runs on its login node."""
+
+    kind = "slurm"
+    is_queue = True
+
+    def __init__(self, root: Path, bed: SlurmBed) -> None:
+        self.bed = bed
+        super().__init__(root)
+
+    def hosts(self) -> Sequence[AnyHost]:
+        from dispatcher.hosts.types import SlurmHost
+
+        return [SlurmHost(name="hpc", cluster="hpc")]
+
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[None]:
+        self.bed.run("scontrol", "update", "PartitionName=low", "State=DOWN")
+        try:
+            yield
+        finally:
+            self.bed.run("scontrol", "update", "PartitionName=low", "State=UP")
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        with self.bed.without_controller():
+            yield
+
+
+class PlainPlace(Place):
+    """A host that is reached by ssh and does not see the workspace."""
+
+    kind = "plain"
+
+    def __init__(self, root: Path, bed: SshBed) -> None:
+        self.bed = bed
+        super().__init__(root)
+
+    def hosts(self) -> Sequence[AnyHost]:
+        from dispatcher.hosts.types import PlainHost
+
+        return [PlainHost(name="h1", cluster="h1", ssh="h1")]
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        with self.bed["h1"].away():
+            yield
+
+    def there(self, name: str) -> Path:
+        root = self.outlet.site(Slot()).layout.root
+        return self.bed["h1"].path(root / name)

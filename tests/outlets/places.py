@@ -21,7 +21,7 @@ from fleet import PATIENCE_S, wait_until
 
 from dispatcher.base import host
 from dispatcher.config import Config, Method
-from dispatcher.hosts.types import AnyHost, Hosts
+from dispatcher.hosts.types import AnyHost, Hosts, PlainHost, SlurmHost
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import Bundle, Ended, Key, Orphan, Outlet, Placement, Report, Request, Running, Slot
 from dispatcher.outlets.bundle import Assignment, render
@@ -45,9 +45,11 @@ class Place:
     # Whether an attempt can be pending, and the outlet out of reach.
     is_queue = False
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, hosts: Sequence[AnyHost] = (), working: Path | None = None) -> None:
+        """`working` is the directory in which attempts run, as this process finds it; None: the workspace."""
         root.mkdir(exist_ok=True)
         self.root = root
+        self.working = working or root
         self.config = Config(
             layout=Layout(root),
             matrix=root / "m.json",
@@ -55,14 +57,11 @@ class Place:
             kill_grace_s=1.0,
             # So that wrappers look for `superseded` every second.
             lost_after_s=4.0,
-            hosts=Hosts(hosts={one.name: one for one in self.hosts()}),
+            hosts=Hosts(hosts={one.name: one for one in hosts}),
         )
         self._made: list[Outlet] = []
         self.outlet = self.restarted()
         wait_until(self.has_room, "the outlet can be used")
-
-    def hosts(self) -> Sequence[AnyHost]:
-        return ()
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
@@ -109,7 +108,7 @@ class Place:
 
     def there(self, name: str) -> Path:
         """A file in the directory in which attempts run."""
-        return self.root / name
+        return self.working / name
 
     def let_go(self) -> None:
         """Attempts that wait for the file `go` end."""
@@ -200,12 +199,7 @@ class SlurmPlace(Place):
 
     def __init__(self, root: Path, bed: SlurmBed) -> None:
         self.bed = bed
-        super().__init__(root)
-
-    def hosts(self) -> Sequence[AnyHost]:
-        from dispatcher.hosts.types import SlurmHost
-
-        return [SlurmHost(name="hpc", cluster="hpc")]
+        super().__init__(root, [SlurmHost(name="hpc", cluster="hpc")])
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
@@ -228,18 +222,15 @@ class PlainPlace(Place):
 
     def __init__(self, root: Path, bed: SshBed) -> None:
         self.bed = bed
-        super().__init__(root)
-
-    def hosts(self) -> Sequence[AnyHost]:
-        from dispatcher.hosts.types import PlainHost
-
-        return [PlainHost(name="h1", cluster="h1", ssh="h1")]
+        super().__init__(root, [PlainHost(name="h1", cluster="h1", ssh="h1")])
+        self.working = bed["h1"].path(self.outlet.site(Slot()).layout.root)
 
     @contextlib.contextmanager
     def away(self) -> Iterator[None]:
         with self.bed["h1"].away():
             yield
 
-    def there(self, name: str) -> Path:
-        root = self.outlet.site(Slot()).layout.root
-        return self.bed["h1"].path(root / name)
+    @contextlib.contextmanager
+    def hanging(self) -> Iterator[None]:
+        with self.bed["h1"].hanging():
+            yield

@@ -13,11 +13,11 @@ from typing import Any
 
 import forks
 import pytest
-from fleet import PATIENCE_S, wait_until
+from fleet import wait_until
 from outlets.places import MANY, Place, PlainPlace, SlurmPlace
 
 from dispatcher.base import host
-from dispatcher.outlets.base import CANNOT_START, Bundle, Ended, Key, Pending, Placement, Running, Slot, Unknown
+from dispatcher.outlets.base import CANNOT_START, Bundle, Ended, Pending, Placement, Running, Slot, Unknown
 from dispatcher.run_state.liveness import is_held
 
 LONG = "echo begun >>begun; sleep 600"
@@ -237,12 +237,13 @@ def test_an_outlet_that_is_away_and_back(place: Place) -> None:
 STEPS = ["claimed", "submitted", "begun", "ended"]
 
 
-def live_until(place: Place, environment: dict[str, str], bundle: Bundle, step: str) -> None:
+def live_until(
+    root: Path, hosts: list[Any], working: Path, environment: dict[str, str], bundle: Bundle, step: str
+) -> None:
     """A dispatcher process that gets as far as this step and is killed."""
     os.environ.update(environment)
     try:
-        place.outlet = place.restarted()
-        wait_until(place.has_room, "the outlet can be used")
+        place = Place(root, hosts, working)
         if step != "claimed":
             place.outlet.submit([bundle])
         if step in ("begun", "ended"):
@@ -257,7 +258,8 @@ def live_until(place: Place, environment: dict[str, str], bundle: Bundle, step: 
 
 
 def die_after(place: Place, bundle: Bundle, step: str) -> None:
-    status = forks.run(live_until, place, dict(os.environ), bundle, step)
+    hosts = list(place.config.hosts.hosts.values())
+    status = forks.run(live_until, place.root, hosts, place.working, dict(os.environ), bundle, step)
     assert status == -signal.SIGKILL
 
 

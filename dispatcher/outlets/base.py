@@ -288,6 +288,12 @@ class Outlet(Protocol):
     def describe(self) -> str:
         """The slots in a few words: `GPUs 0,1 and 2 CPU slots`."""
 
+    def is_up_to_date(self) -> bool:
+        """Whether what `poll` and `recover` report was asked of the host after they were first told of the attempts.
+
+        True also when the host does not answer, and the reports say so: asking again later is all that is left to do.
+        """
+
     def wait_fds(self) -> list[int]:
         """Descriptors that become readable when `poll` has news."""
 

@@ -12,7 +12,7 @@ from dispatcher.pod.backlog import Backlog
 from dispatcher.pod.claim import Choice
 from dispatcher.pod.fence import Fence
 from dispatcher.pod.options import PodOptions
-from dispatcher.pod.recording import gpu_field
+from dispatcher.pod.placements import gpu_field
 from dispatcher.pod.starting import Claimed
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event

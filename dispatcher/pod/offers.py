@@ -131,6 +131,8 @@ def own_offer(
         methods=options.methods,
         where=options.where,
         unusable_methods=unusable_methods,
+        manifest="the jobs to submit",
+        lists=options.jobs,
     )
 
 

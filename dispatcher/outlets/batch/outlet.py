@@ -182,6 +182,12 @@ class BatchOutlet:
     def describe(self) -> str:
         return f"{counted(self.capacity.limit, 'submission')} to {self.name}" if self.capacity.limit else ""
 
+    def is_up_to_date(self) -> bool:
+        if self._conversation.is_busy:
+            return False
+        next_s = self._next_in_s()
+        return bool(self._conversation.problem or self._landing.problem) or next_s is None or next_s > 0
+
     def wait_fds(self) -> list[int]:
         return self._conversation.wait_fds()
 

@@ -105,6 +105,9 @@ class Claimer:
             retry_at=None,
             desired=None,
         )
+        if choice.starts_anew:
+            # Its progress counts from zero again, and its next checkpoint is kept elsewhere.
+            change |= Change(furthest_step=None, furthest_checkpoint=None, checkpoint_at=None)
         tx.change(job, Event.CLAIMED, change)
         return Claimed(choice, passed[0])
 

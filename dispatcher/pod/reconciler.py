@@ -61,7 +61,7 @@ class Reconciler:
         self._backlog = Backlog(store, config, options, outlets, self._attempts, self._fence, log)
         self._claimer = Claimer(options, outlets, self._backlog, self._fence)
         self._starter = Starter(config, options.pod, outlets, self._attempts, log)
-        self._recorder = Recorder(store, config, self._backlog.entry, log)
+        self._recorder = Recorder(store, config, outlets, self._backlog.entry, log)
         self._recovery = Recovery(config.layout, options.pod, outlets, observer)
         self._status_problem = StatusProblem(store, log)
         path = config.script_lock

@@ -10,7 +10,8 @@ from dispatcher.base.host import host_name
 from dispatcher.config import Config
 from dispatcher.contract import EXIT_DONE
 from dispatcher.matrix.entry import Entry
-from dispatcher.outlets.base import LOST, PREEMPTED, Ended, Key, Placement
+from dispatcher.outlets.base import LOST, PREEMPTED, Ended, Key, Outlet, Placement
+from dispatcher.outlets.kinds import DEFAULT
 from dispatcher.pod import outcome
 from dispatcher.pod.outcome import Policy
 from dispatcher.pod.placements import begun_change
@@ -35,11 +36,17 @@ class Recorder:
     """Writes what happened to attempts into a transaction. `failures` counts jobs that failed for good."""
 
     def __init__(
-        self, store: Store, config: Config, entry_of: Callable[[str], Entry | None], log: Callable[[str], None]
+        self,
+        store: Store,
+        config: Config,
+        outlets: Mapping[str, Outlet],
+        entry_of: Callable[[str], Entry | None],
+        log: Callable[[str], None],
     ) -> None:
         self.failures = 0
         self._store = store
         self._config = config
+        self._outlets = outlets
         self._entry_of = entry_of
         self._log = log
 
@@ -58,6 +65,8 @@ class Recorder:
             return f"{job} (attempt {number}) has ended, but is no longer the current attempt: not recorded"
         entry = self._entry_of(job)
         event, change = outcome.after(ended, record, self._policy(entry), time.time())
+        if event is not Event.DONE and ended.checkpoint is not None:
+            change |= Change(checkpoint_at=self._place(record))
         blame = self._blame(event, ended, entry, record)
         tx.change(job, event, change, data=blame if blame.scopes else None)
         if event is not Event.DONE:
@@ -109,6 +118,12 @@ class Recorder:
                 # A pause of this host is reported by `Backlog`, whichever pod has caused it.
                 if scope != host_scope(host_name()):
                     self._log(f"paused {scope}: {why}. Continue with `dispatcher unpause {scope}`")
+
+    def _place(self, record: Record) -> str | None:
+        """Where the attempt has kept its checkpoints; None in a workspace without hosts, which has one place."""
+        outlet = self._outlets.get(record.outlet or DEFAULT)
+        place = outlet.capacity.place if outlet is not None and self._config.hosts.hosts else ""
+        return place or record.checkpoint_at
 
     def _policy(self, entry: Entry | None) -> Policy:
         if entry is None:

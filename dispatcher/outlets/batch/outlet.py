@@ -320,6 +320,7 @@ class BatchOutlet:
         """What keeps anything from being submitted now: the loop claims nothing for this outlet meanwhile."""
         landed = "" if self._landing.has_landed else (self._landing.problem or "not reached yet")
         self.capacity.problem = self._conversation.problem or landed or self._sender.problem
+        self.capacity.place = self._landing.place
 
     def _problem(self) -> str:
         return self.capacity.problem or self._watcher.problem

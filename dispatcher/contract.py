@@ -21,6 +21,7 @@ __all__ = [
     "CHECKPOINT_FILE",
     "CODE_COMMIT",
     "CODE_DIGEST",
+    "CODE_FILE",
     "ENTRY_FILE",
     "EXIT_DONE",
     "EXIT_FILE",
@@ -29,6 +30,8 @@ __all__ = [
     "JOB_WORDS",
     "KILL_GRACE",
     "LOG_FILE",
+    "NODE_FILE",
+    "PASSWORD_FILE",
     "POD",
     "PROGRESS_FILE",
     "RESULT_FILE",
@@ -81,6 +84,11 @@ SUPERSEDED_FILE: Final = "superseded"
 # The host and the pid of the wrapper that runs the attempt: any other wrapper of it is a twin and runs nothing.
 TAKEN_FILE: Final = "taken"
 STOP_FILE: Final = "stop"
+# What runs around the command on each node of a host with a set-up; the shipped code that it extracts; a password that
+# it needs, which only the owner may read.
+NODE_FILE: Final = "node.sh"
+CODE_FILE: Final = "code"
+PASSWORD_FILE: Final = "node.password"
 # The name under which the attempt's outlet submits it, and where it runs.
 SUBMISSION_FILE: Final = "submission.json"
 # What runs a job class on a host that does not see the workspace, and what that run says of itself.

@@ -68,6 +68,7 @@ _CLUSTER_KEYS: Final[_Readers] = {
         fields.parse_path,
     ),
     "mount": fields.parse_url,
+    "uv_installer": fields.parse_word,
     "cache_size": fields.parse_juicefs_size,
     "all_squash": fields.parse_squash,
     "env": fields.parse_env,

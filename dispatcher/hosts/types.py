@@ -37,7 +37,8 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     `root`: where data, checkpoints, results and status of jobs are kept; a JuiceFS is mounted there when `mount` names
     its metadata engine. `mount` may hold a password: it must not appear in a log, a script or a message. `work` is
     scratch space for extracted code. `share` is a directory that login and compute nodes both see. `cache_size` and
-    `all_squash` (`UID:GID`) are as `juicefs mount` takes them. `uv_dir` becomes UV_CACHE_DIR.
+    `all_squash` (`UID:GID`) are as `juicefs mount` takes them. `uv_dir` becomes UV_CACHE_DIR. `uv_installer` is a
+    file or an address with uv's installer, for nodes without uv; None: nothing is installed.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     cache_dir: str | None = None
     all_squash: str | None = None
     uv_dir: str | None = None
+    uv_installer: str | None = None
     env: Mapping[str, str] = _NOTHING
 
 

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from dispatcher.outlets.node.setup import NodeSetup
 from dispatcher.run_state.liveness import SlotInfo
 from dispatcher.run_state.states import State
 from dispatcher.workspace import Layout
@@ -22,13 +23,6 @@ LOST: Final = "lost"
 TIME_LIMIT: Final = "time limit"
 SUPERSEDED: Final = "superseded"
 CANNOT_START: Final = "cannot start"
-# It waited longer in its outlet's queue than it may, and another outlet can take it.
-QUEUE_LIMIT: Final = "queue limit"
-# One of a pack that was not begun before the time of the pack was over.
-NOT_REACHED: Final = "not reached"
-
-# Where attempts keep their checkpoints that see this workspace: see OutletOffer.place.
-WORKSPACE: Final = "workspace"
 
 
 class Key(msgspec.Struct, frozen=True, order=True):
@@ -63,13 +57,6 @@ class Slot(msgspec.Struct, frozen=True):
 
 class OutletOffer(Protocol):
     """What an outlet of a pod offers: plain data (a msgspec struct), published in the pod's file."""
-
-    @property
-    def place(self) -> str:
-        """Where its attempts keep their checkpoints, equal for outlets that see each other's; empty: not known yet.
-
-        WORKSPACE where they see this workspace, else what their cluster is called, or its object store.
-        """
 
     def refuses(self, request: Request) -> str:
         """Why such an attempt can never run here; empty when it can, once there is room."""
@@ -112,7 +99,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     directory: a bash script that is given the command and runs it; empty where the wrapper runs the command itself.
     `is_shared`: the attempt sees this very workspace; if not, the command's interpreter is the `python` that it finds
     on PATH there, and the launcher reads the method's setup. `directories` are those of its cluster by their keys
-    (`root`, `data`, `checkpoints`, `results`), for job classes that do not see the workspace.
+    (`root`, `data`, `checkpoints`, `results`), for job classes that do not see the workspace. `node` is what has to be
+    set up on every node before the command, None: nothing, unless the method or the entry has a container.
     """
 
     layout: Layout
@@ -121,6 +109,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     launcher: str = ""
     is_shared: bool = True
     directories: Mapping[str, str] = {}
+    node: NodeSetup | None = None
 
 
 class Bundle(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,7 +117,8 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True):
 
     `files` are those of its directory by name; the wrapper is `contract.WRAPPER_FILE`. `shared_files` are further ones
     by their path below the workspace's root; an earlier attempt may be reading the old content. `environment` are
-    changes to the environment in which the wrapper is started (None removes a variable). `time_limit_s` None: none.
+    changes to the environment in which the wrapper is started (None removes a variable). `private_files` belong into
+    the attempt's directory where it runs, and nowhere else: only the owner may read them. `time_limit_s` None: none.
     `labels` name the attempt for people: `project`, `group` and `name`.
     """
 
@@ -137,6 +127,7 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True):
     slot: Slot
     files: Mapping[str, bytes]
     shared_files: Mapping[str, bytes] = {}
+    private_files: Mapping[str, bytes] = {}
     environment: Mapping[str, str | None] = {}
     time_limit_s: float | None = None
     labels: Mapping[str, str] = {}
@@ -301,12 +292,6 @@ class Outlet(Protocol):
 
     def describe(self) -> str:
         """The slots in a few words: `GPUs 0,1 and 2 CPU slots`."""
-
-    def is_up_to_date(self) -> bool:
-        """Whether what `poll` and `recover` report was asked of the host after they were first told of the attempts.
-
-        True also when the host does not answer, and the reports say so: asking again later is all that is left to do.
-        """
 
     def wait_fds(self) -> list[int]:
         """Descriptors that become readable when `poll` has news."""

@@ -13,6 +13,8 @@ from dispatcher.base import files
 from dispatcher.config import Config, Method, interpreter
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import Bundle, Key, Request, Site, Slot
+from dispatcher.outlets.node.script import NodeJob, private_files, render_node
+from dispatcher.outlets.node.setup import NodeSetup
 from dispatcher.outlets.wrapper import watch_interval_s
 from dispatcher.templates.command import command_line, uses_script
 from dispatcher.templates.launcher import render_launcher
@@ -44,20 +46,34 @@ def render(config: Config, assigned: Assignment, site: Site) -> Bundle:
     if method.setup:
         # The wrapper checks for that last line, which is not reached after a syntax error.
         contents[paths.setup.name] = _encode(f"{method.setup}\ndispatcher_setup_is_read=1\n")
-    python = _python(config, method, site)
+    python = _python(config, method, entry, site)
     if entry.job is not None and entry.command is None and not site.is_shared:
         contents[contract.BOOTSTRAP_FILE] = _bootstrap(assigned, site)
         command = [python, os.fspath(paths.directory / contract.BOOTSTRAP_FILE)]
     else:
         command = command_line(method, entry, script, python)
     environment = _environment(config, assigned, method, site)
+    node = _node_setup(config, method, entry, site)
+    if node is not None:
+        job = NodeJob(
+            root=os.fspath(site.layout.root),
+            directory=os.fspath(paths.directory),
+            label=f"{assigned.key.job_id}.{assigned.key.number}",
+            environment=environment,
+            uses_gpus=bool(assigned.slot.gpus or assigned.request.gpus),
+            group_may_write=site.group_may_write,
+            has_setup=bool(method.setup) and not site.is_shared,
+            syncs=not site.is_shared and method.python is None,
+        )
+        contents[contract.NODE_FILE] = _encode(render_node(config.layout, node, job))
     wrapper = render_launcher(
         config.layout,
         "wrapper.sh.j2",
         {
             "root": os.fspath(site.layout.root),
             "directory": os.fspath(paths.directory),
-            "command": [*_launcher(paths, site), *command],
+            "command": [*_launcher(paths, site, node), *command],
+            "node": node is not None,
             # Where the workspace is not seen, the code that a setup needs is only there when the launcher has run.
             "setup": bool(method.setup) and site.is_shared,
             # What the command's interpreter is, unless the setup puts another one on PATH.
@@ -76,6 +92,7 @@ def render(config: Config, assigned: Assignment, site: Site) -> Bundle:
         slot=assigned.slot,
         files={**contents, paths.wrapper.name: _encode(wrapper)},
         shared_files=shared,
+        private_files=private_files(node) if node is not None else {},
         # The marker by which strays are found must be in the environment of the very first process.
         environment={contract.ATTEMPT_DIR: os.fspath(paths.directory)},
         time_limit_s=_time_limit_s(entry, method) or None,
@@ -103,6 +120,8 @@ def deliver(bundle: Bundle, layout: Layout) -> bool:
         for name, content in bundle.files.items():
             mode = 0o777 if name == contract.WRAPPER_FILE else 0o666
             files.write_new(paths.directory / name, content, mode)
+        for name, content in bundle.private_files.items():
+            files.write_new(paths.directory / name, content, 0o600)
     for name, content in bundle.shared_files.items():
         path = layout.root / name
         with files.storing("writing the script", path), files.shared_umask(layout.root):
@@ -135,14 +154,31 @@ def _bootstrap(assigned: Assignment, site: Site) -> bytes:
     )
 
 
-def _launcher(paths: AttemptPaths, site: Site) -> list[str]:
-    return ["bash", os.fspath(paths.directory / site.launcher)] if site.launcher else []
+def _node_setup(config: Config, method: Method, entry: Entry, site: Site) -> NodeSetup | None:
+    """What is set up around the command. The entry's container is used, else the method's, else the host's.
+
+    This host needs no set-up of its own, only that for a container.
+    """
+    container = entry.container or method.container
+    if container is None:
+        return site.node
+    own = NodeSetup(work_id="local", images=os.fspath(config.layout.run_state / "images"))
+    return msgspec.structs.replace(site.node or own, container=container)
 
 
-def _python(config: Config, method: Method, site: Site) -> str:
-    """The interpreter as the attempt finds it: an environment of the workspace is part of the code that is shipped."""
+def _launcher(paths: AttemptPaths, site: Site, node: NodeSetup | None) -> list[str]:
+    name = site.launcher or (contract.NODE_FILE if node is not None else "")
+    return ["bash", os.fspath(paths.directory / name)] if name else []
+
+
+def _python(config: Config, method: Method, entry: Entry, site: Site) -> str:
+    """The interpreter as the attempt finds it: an environment of the workspace is part of the code that is shipped.
+
+    A container has its own.
+    """
     path = interpreter(method.python)
-    if site.is_shared:
+    container = entry.container or method.container or (site.node and site.node.container)
+    if site.is_shared and (container is None or method.python is not None):
         return os.fspath(path)
     if method.python is None:
         return "python"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from node_trials import Node
 from trials import Trial
 
 from dispatcher.outlets.local import processes
@@ -30,3 +31,13 @@ def trial(tmp_path: Path) -> Iterator[Callable[..., Trial]]:
     finally:
         no_subreaper = ctypes.CDLL(None).prctl(36, 0, 0, 0, 0)
         assert no_subreaper == 0
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    """A node, of whose attempts nothing runs on when the test has ended."""
+    made = Node(tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()

@@ -1,0 +1,107 @@
+"""Rendering of node.sh, which sets up a node, runs the command of an attempt and cleans up."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from dispatcher import contract
+from dispatcher.hosts.types import Container
+from dispatcher.outlets.node.containers import IMAGE_WAIT_S, container_words
+from dispatcher.outlets.node.setup import JuiceFS, NodeSetup
+from dispatcher.templates.launcher import render_launcher
+from dispatcher.workspace import Layout
+
+
+class NodeJob(msgspec.Struct, frozen=True, kw_only=True):
+    """The attempt that a node runs. `root` is the workspace and `directory` the attempt's, both as the node sees them.
+
+    `label` names the attempt within the workspace. `environment` are its variables (None removes one), which also
+    reach a node to which the environment of the first one is not passed on. `uses_gpus`: it asks for GPUs.
+    `has_setup`: the file `setup.sh` is read here and not by the wrapper. `syncs`: `uv sync` makes the environment of
+    the shipped code.
+    """
+
+    root: str
+    directory: str
+    label: str
+    environment: Mapping[str, str | None]
+    uses_gpus: bool
+    group_may_write: bool
+    has_setup: bool = False
+    syncs: bool = False
+
+
+def render_node(layout: Layout, setup: NodeSetup, job: NodeJob) -> str:
+    """The script for `job`; `layout` is the workspace here, whose templates/ is read. Raises TemplateError."""
+    environment: dict[str, str | None] = {**setup.env, **job.environment}
+    return render_launcher(
+        layout,
+        "node.sh.j2",
+        {
+            "directory": job.directory,
+            "root": job.root,
+            "label": job.label,
+            "work_id": setup.work_id,
+            "work": setup.work,
+            "local_dir": setup.local_dir,
+            "exports": [f"{name}={value}" for name, value in environment.items() if value is not None],
+            "unset": [name for name, value in environment.items() if value is None],
+            "modules": setup.modules,
+            "setup": job.has_setup,
+            "group_may_write": job.group_may_write,
+            "juicefs": _juicefs(setup.juicefs),
+            "uv": _uv(setup) if job.syncs and setup.container is None else None,
+            "container": _container(setup.container, setup, job, environment),
+        },
+    )
+
+
+def private_files(setup: NodeSetup) -> dict[str, bytes]:
+    """The files of an attempt's directory that only its owner may read."""
+    if setup.juicefs is None or setup.juicefs.password is None:
+        return {}
+    return {contract.PASSWORD_FILE: setup.juicefs.password.encode()}
+
+
+def _juicefs(mount: JuiceFS | None) -> dict[str, Any] | None:
+    if mount is None:
+        return None
+    given = (("--cache-size", mount.cache_size), ("--all-squash", mount.all_squash))
+    return {
+        "url": mount.url,
+        "root": mount.root,
+        "cache_dir": mount.cache_dir,
+        "options": [word for name, value in given if value for word in (name, value)],
+        # Attempts that use the same mount have this in common, whatever workspace they are of.
+        "lock": f"juicefs-{hashlib.sha256(mount.root.encode()).hexdigest()[:16]}",
+    }
+
+
+def _uv(setup: NodeSetup) -> dict[str, Any]:
+    return {
+        "directory": setup.uv_dir,
+        "installer": setup.uv_installer,
+        "options": [word for group in setup.uv_groups for word in ("--group", group)],
+    }
+
+
+def _container(
+    container: Container | None, setup: NodeSetup, job: NodeJob, environment: Mapping[str, str | None]
+) -> dict[str, Any] | None:
+    if container is None:
+        return None
+    directories = list(dict.fromkeys((job.root, *setup.directories)))
+    words = container_words(container, [*directories, setup.work])
+    return {
+        **msgspec.structs.asdict(words),
+        "directories": directories,
+        "names": [name for name, value in environment.items() if value is not None],
+        "gpus": setup.gpus if job.uses_gpus else "",
+        "name": f"dispatcher-{setup.work_id}-{job.label}",
+        "images": setup.images,
+        "image_wait_s": IMAGE_WAIT_S,
+    }

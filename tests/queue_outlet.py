@@ -143,6 +143,8 @@ class QueueOutlet:
         # Why the queue did not answer last, and how often it has.
         self._problem = ""
         self._answers = 0
+        # Whether it was asked since it was given the last attempt to watch.
+        self._is_fresh = True
         # Since when the queue has answered without naming an attempt that was submitted by another dispatcher.
         self._missing_since_s: dict[Key, float] = {}
 
@@ -158,7 +160,7 @@ class QueueOutlet:
             except StorageError as error:
                 self._ended[bundle.key] = Report(Ended(None, CANNOT_START, error=str(error), blames_host=True))
                 continue
-            self._watched.add(bundle.key)
+            self._watch(bundle.key)
             self._unsent[bundle.key] = bundle
         self._work()
 
@@ -185,7 +187,7 @@ class QueueOutlet:
 
     def adopt(self, attempts: Mapping[Key, Placement]) -> Mapping[Key, Slot]:
         for key in attempts:
-            self._watched.add(key)
+            self._watch(key)
             self.capacity.adopt(Slot())
         return dict.fromkeys(attempts, Slot())
 
@@ -198,7 +200,7 @@ class QueueOutlet:
         self._orphans = keys
         for orphan in orphans:
             if orphan.key not in self._ended:
-                self._watched.add(orphan.key)
+                self._watch(orphan.key)
             if orphan.is_unwanted:
                 self._unwanted[orphan.key] = False
         return self.poll([orphan.key for orphan in orphans])
@@ -225,6 +227,10 @@ class QueueOutlet:
     def describe(self) -> str:
         return f"{LIMIT} submissions to the queue"
 
+    def is_up_to_date(self) -> bool:
+        is_sent = self._sending is None and not self._cancelling
+        return is_sent and not any(self._name(key) in self._known for key in self._unwanted) and self._is_fresh
+
     def wait_fds(self) -> list[int]:
         return [call.fd for call in self._calls()]
 
@@ -244,6 +250,10 @@ class QueueOutlet:
             except subprocess.TimeoutExpired:
                 call.child.kill()
                 call.child.wait()
+
+    def _watch(self, key: Key) -> None:
+        self._is_fresh &= key in self._watched
+        self._watched.add(key)
 
     def _paths(self, key: Key) -> AttemptPaths:
         return self._layout.attempt(key.job_id, key.number)
@@ -298,6 +308,7 @@ class QueueOutlet:
 
     def _take_in_states(self, answer: str | None) -> None:
         self._problem = "" if answer is not None else "qstat has failed"
+        self._is_fresh = True
         if answer is None or self._sending is not None:
             return
         for line in answer.splitlines():

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dispatcher.outlets.base import Request, Slot
+from dispatcher.outlets.base import WORKSPACE, Request, Slot
 
 
 class SubmissionsOffer(msgspec.Struct, frozen=True):
@@ -15,6 +15,7 @@ class SubmissionsOffer(msgspec.Struct, frozen=True):
     limit: int
     most_gpus: int = 8
     problem: str = ""
+    place: str = WORKSPACE
 
     def refuses(self, request: Request) -> str:
         return f"no node has {request.gpus} GPUs" if (request.gpus or 0) > self.most_gpus else ""
@@ -26,7 +27,8 @@ class SubmissionsOffer(msgspec.Struct, frozen=True):
 class Submissions:
     """Room for `limit` attempts, whatever they ask for."""
 
-    def __init__(self, limit: int, most_gpus: int = 8) -> None:
+    def __init__(self, limit: int, most_gpus: int = 8, place: str = WORKSPACE) -> None:
+        self.place = place
         self.limit = limit
         self.most_gpus = most_gpus
         self.in_flight = 0
@@ -37,7 +39,7 @@ class Submissions:
         return bool(self.problem) or self.in_flight >= self.limit
 
     def offer(self) -> SubmissionsOffer:
-        return SubmissionsOffer(self.limit, self.most_gpus, self.problem)
+        return SubmissionsOffer(self.limit, self.most_gpus, self.problem, self.place)
 
     def refuses(self, request: Request) -> str:
         return self.offer().refuses(request)

@@ -23,6 +23,13 @@ LOST: Final = "lost"
 TIME_LIMIT: Final = "time limit"
 SUPERSEDED: Final = "superseded"
 CANNOT_START: Final = "cannot start"
+# It waited longer in its outlet's queue than it may, and another outlet can take it.
+QUEUE_LIMIT: Final = "queue limit"
+# One of a pack that was not begun before the time of the pack was over.
+NOT_REACHED: Final = "not reached"
+
+# Where attempts keep their checkpoints that see this workspace: see OutletOffer.place.
+WORKSPACE: Final = "workspace"
 
 
 class Key(msgspec.Struct, frozen=True, order=True):
@@ -57,6 +64,13 @@ class Slot(msgspec.Struct, frozen=True):
 
 class OutletOffer(Protocol):
     """What an outlet of a pod offers: plain data (a msgspec struct), published in the pod's file."""
+
+    @property
+    def place(self) -> str:
+        """Where its attempts keep their checkpoints, equal for outlets that see each other's; empty: not known yet.
+
+        WORKSPACE where they see this workspace, else what their cluster is called, or its object store.
+        """
 
     def refuses(self, request: Request) -> str:
         """Why such an attempt can never run here; empty when it can, once there is room."""
@@ -292,6 +306,12 @@ class Outlet(Protocol):
 
     def describe(self) -> str:
         """The slots in a few words: `GPUs 0,1 and 2 CPU slots`."""
+
+    def is_up_to_date(self) -> bool:
+        """Whether what `poll` and `recover` report was asked of the host after they were first told of the attempts.
+
+        True also when the host does not answer, and the reports say so: asking again later is all that is left to do.
+        """
 
     def wait_fds(self) -> list[int]:
         """Descriptors that become readable when `poll` has news."""

@@ -131,7 +131,9 @@ class Backlog:
 
     def _rebuild_queue(self) -> None:
         entries, store = self.manifest.entries, self._store
-        self.queue = ClaimQueue(entries, self.offer(), self._capacities, self._request_of, self.startable.fault)
+        self.queue = ClaimQueue(
+            entries, self.offer(), self._capacities, self._request_of, self.startable.fault, self._on_move
+        )
         # All records are looked at anew, also those that others changed while new entries were queued.
         store.fold.drain_touched()
         self._elsewhere = {job for job, record in store.records.items() if record.state in IN_FLIGHT}
@@ -145,6 +147,9 @@ class Backlog:
 
     def _request_of(self, entry: Entry) -> Request:
         return request_of(self._config, entry)
+
+    def _on_move(self, entry: Entry) -> str:
+        return self._config.method(entry.method).on_move
 
     def _hold(self, pauses: Iterable[Pause]) -> None:
         """Keep new attempts off paused GPUs and off those that external attempts use."""

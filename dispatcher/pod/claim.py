@@ -5,6 +5,8 @@ priority first, then the manifest's order. Entries that ask for the same form on
 first of a class does not fit, none of the class does, and its request is passed to the outlet's capacity as `ahead` of
 all later ones. So an entry on several GPUs that comes first keeps the free GPUs for itself; without that, single ones
 behind it would take them one by one and it would wait for ever.
+
+Which outlets an entry asks for depends on its record too (placing.py), so an entry may change its class.
 """
 
 from __future__ import annotations
@@ -16,28 +18,36 @@ import msgspec
 
 from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.needs import dependents
-from dispatcher.outlets.base import Capacity, Request, Slot
+from dispatcher.outlets.base import QUEUE_LIMIT, Capacity, Request, Slot
 from dispatcher.pod.offers import Offer, offers_of
+from dispatcher.pod.placing import home_of, in_order, stays, that_see, yields_until
 from dispatcher.pod.waiting import Facts, Waiting, no_fault, retry_due
 from dispatcher.run_state.fold import Pause, host_scope
 from dispatcher.run_state.states import IN_FLIGHT, Record, State
 
 # Smaller is claimed first.
 _Rank = tuple[int, int, str]
+# Outlets, the preferred first, and a request.
+_Asked = tuple[tuple[str, ...], Request]
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """An entry, the outlet that runs it, and the slot that it gets there."""
+    """An entry, the outlet that runs it, and the slot that it gets there.
+
+    `starts_anew`: the outlet does not see the job's checkpoint, and its method does not let it wait.
+    """
 
     entry: Entry
     outlet: str
     slot: Slot
+    starts_anew: bool = False
 
 
 class _Class(msgspec.Struct, eq=False):
-    """Entries that ask for the same. `outlets`: those of the pod that could ever run them, the preferred first.
+    """Entries that ask for the same. `outlets`: those of the pod that can run them, the preferred first.
 
-    `ready` is a heap of ranks. One that is no longer its job's rank is dropped when it comes first.
+    `ready` is a heap of ranks. One that is no longer its job's rank, or whose job has changed its class, is dropped
+    when it comes first.
     """
 
     outlets: tuple[str, ...]
@@ -49,7 +59,8 @@ class ClaimQueue:
     """The entries of one manifest that one pod may claim, in the order in which it claims them.
 
     `offer` is what the pod takes, `capacities` the room of its outlets by name, the preferred first.
-    `request_of(entry)` is what an attempt of the entry asks for. `fault_of(entry)` says why no pod could start it.
+    `request_of(entry)` is what an attempt of the entry asks for. `fault_of(entry)` says why no pod could start it,
+    `on_move(entry)` what becomes of it where its checkpoint is not seen.
     """
 
     def __init__(
@@ -59,25 +70,26 @@ class ClaimQueue:
         capacities: Mapping[str, Capacity],
         request_of: Callable[[Entry], Request],
         fault_of: Callable[[Entry], str] = no_fault,
+        on_move: Callable[[Entry], str] = stays,
     ) -> None:
         self.entries = entries
         self.capacities = capacities
         self._request_of = request_of
         self._fault_of = fault_of
+        self._on_move = on_move
         self._offer = offer
         self._pauses: Mapping[str, Pause] = {}
         self._records: dict[str, Record] = {}
         self._dependents = dependents({job: entry.needs for job, entry in entries.items() if entry.needs})
-        # The classes, and the class of each job that this pod may claim.
-        self._classes: dict[tuple[tuple[str, ...], Request], _Class] = {}
+        # The jobs that this pod may claim: the outlets that could ever run each, and what it asks for.
+        self._mine = self._find_mine()
+        # The class and the rank of each job that is ready.
+        self._classes: dict[_Asked, _Class] = {}
         self._class_of: dict[str, _Class] = {}
-        for job, entry in entries.items():
-            if offer.excludes(entry) is None:
-                of_entry = self._class(entry)
-                if of_entry.outlets:
-                    self._class_of[job] = of_entry
-        # The rank of each job that is ready.
         self._ranks: dict[str, _Rank] = {}
+        # Ready jobs with a checkpoint somewhere, and where the outlets keep theirs.
+        self._homed: set[str] = set()
+        self._places = self._find_places()
         self._retries: list[tuple[str, str]] = []
         # Jobs whose choice could not be carried out, and until when they are not chosen again.
         self._postponed: dict[str, str] = {}
@@ -97,7 +109,7 @@ class ClaimQueue:
             self.unfinished.discard(job)
         else:
             self._records[job] = record
-        if job in self._class_of and record is not None:
+        if job in self._mine and record is not None:
             if record.state is State.QUEUED or record.state in IN_FLIGHT:
                 self.unfinished.add(job)
             else:
@@ -106,7 +118,7 @@ class ClaimQueue:
         if (old is not None and old.state is State.DONE) != (record is not None and record.state is State.DONE):
             for dependent in self._dependents.get(job, ()):
                 waiting = self._records.get(dependent)
-                if dependent in self._class_of and waiting is not None:
+                if dependent in self._mine and waiting is not None:
                     self._enqueue(dependent, waiting)
 
     def pause(self, pauses: Mapping[str, Pause]) -> None:
@@ -125,7 +137,7 @@ class ClaimQueue:
 
     def choose(self, now: str, limit: int | None = None) -> list[Choice]:
         """Take entries and slots for them, in order, until either is used up. `now` is a journal time."""
-        self._enqueue_due_retries(now)
+        self._look_around(now)
         chosen: list[Choice] = []
         if self._host_is_paused():
             return chosen
@@ -162,8 +174,10 @@ class ClaimQueue:
 
     def has_ready(self, now: str) -> bool:
         """Whether some entry is ready, whatever slots there are."""
-        self._enqueue_due_retries(now)
-        return not self._host_is_paused() and any(self._head(one) is not None for one in self._classes.values())
+        self._look_around(now)
+        return not self._host_is_paused() and any(
+            one.outlets and self._head(one) is not None for one in self._classes.values()
+        )
 
     def needed_elsewhere(self) -> list[str]:
         """Jobs that entries here need and that this manifest does not have."""
@@ -189,7 +203,7 @@ class ClaimQueue:
         found = []
         for job, entry in self.entries.items():
             record = self._records.get(job)
-            if job not in self._class_of and record is not None and record.state is State.QUEUED:
+            if job not in self._mine and record is not None and record.state is State.QUEUED:
                 refusal = self._offer.refusal(entry, self._request_of(entry))
                 if refusal is not None and not refusal.is_chosen:
                     found.append(job)
@@ -205,6 +219,7 @@ class ClaimQueue:
                 now=now,
                 request_of=self._request_of,
                 fault_of=self._fault_of,
+                on_move=self._on_move,
                 offers=(offer,),
                 pauses=self._pauses,
                 me=self._offer.pod,
@@ -224,7 +239,8 @@ class ClaimQueue:
     def _enqueue(self, job: str, record: Record) -> None:
         if not self._is_ready(job, record):
             self._ranks.pop(job, None)
-        elif record.retry_at or job in self._postponed:
+            self._homed.discard(job)
+        elif self._due(job, record):
             self._ranks.pop(job, None)
             heapq.heappush(self._retries, (self._due(job, record), job))
         else:
@@ -232,10 +248,21 @@ class ClaimQueue:
 
     def _push(self, job: str, record: Record) -> None:
         entry = self.entries[job]
+        of_class = self._class(job, entry, record)
         rank = (-record.priority_or(entry.priority), entry.order, job)
-        if self._ranks.get(job) != rank:
+        if self._ranks.get(job) != rank or self._class_of.get(job) is not of_class:
             self._ranks[job] = rank
-            heapq.heappush(self._class_of[job].ready, rank)
+            self._class_of[job] = of_class
+            heapq.heappush(of_class.ready, rank)
+
+    def _look_around(self, now: str) -> None:
+        """Take in what has changed without a change of a record: the time, and where outlets keep checkpoints."""
+        places = self._find_places()
+        if places != self._places:
+            self._places = places
+            for job in list(self._homed):
+                self.put_back(job)
+        self._enqueue_due_retries(now)
 
     def _enqueue_due_retries(self, now: str) -> None:
         while self._retries and self._retries[0][0] <= now:
@@ -246,16 +273,40 @@ class ClaimQueue:
                 self._push(job, record)
 
     def _due(self, job: str, record: Record) -> str:
-        """The earliest time at which a ready job may be chosen."""
-        return max(retry_due(record), self._postponed.get(job, ""))
+        """The earliest time at which a ready job may be chosen; empty for at once."""
+        yielded = yields_until(self._mine[job][0], record) if record.reason == QUEUE_LIMIT else ""
+        return max(retry_due(record), self._postponed.get(job, ""), yielded)
 
-    def _class(self, entry: Entry) -> _Class:
-        request = self._request_of(entry)
-        key = entry.outlet, request
+    def _find_places(self) -> dict[str, str]:
+        return {name: capacity.place for name, capacity in self.capacities.items()}
+
+    def _find_mine(self) -> dict[str, _Asked]:
+        able: dict[_Asked, _Asked] = {}
+        found = {}
+        for job, entry in self.entries.items():
+            if self._offer.excludes(entry) is None:
+                request = self._request_of(entry)
+                key = entry.outlet, request
+                if key not in able:
+                    names = self._offer.outlets_for(entry)
+                    able[key] = tuple(name for name in names if not self.capacities[name].refuses(request)), request
+                if able[key][0]:
+                    found[job] = able[key]
+        return found
+
+    def _class(self, job: str, entry: Entry, record: Record) -> _Class:
+        """The class of a job; without outlets while it must wait for its checkpoint."""
+        key = self._mine[job]
+        # Most jobs have run nowhere yet.
+        if record.outlet is not None or record.checkpoint_at is not None:
+            home = home_of(entry, record)
+            outlets = that_see(in_order(key[0], record), self._places, home, self._on_move(entry))
+            key = outlets, key[1]
+            if home is not None:
+                self._homed.add(job)
         found = self._classes.get(key)
         if found is None:
-            able = [name for name in self._offer.outlets_for(entry) if not self.capacities[name].refuses(request)]
-            found = self._classes[key] = _Class(tuple(able), request)
+            found = self._classes[key] = _Class(*key)
         return found
 
     def _first(self, classes: Iterable[_Class]) -> tuple[_Rank, _Class] | None:
@@ -273,9 +324,12 @@ class ClaimQueue:
     def _head(self, of_class: _Class) -> _Rank | None:
         """The smallest rank of a class; ranks that a change has replaced are dropped here."""
         ready = of_class.ready
-        while ready and self._ranks.get(ready[0][2]) != ready[0]:
+        while ready and not self._is_current(ready[0], of_class):
             heapq.heappop(ready)
         return ready[0] if ready else None
+
+    def _is_current(self, rank: _Rank, of_class: _Class) -> bool:
+        return self._ranks.get(rank[2]) == rank and self._class_of[rank[2]] is of_class
 
     def _remove(self, of_class: _Class) -> None:
         """Take the first entry out of its class."""
@@ -296,7 +350,14 @@ class ClaimQueue:
         for name in of_class.outlets:
             slot = self.capacities[name].take(of_class.request, ahead[name])
             if slot is not None:
-                return Choice(entry, name, slot)
+                return Choice(entry, name, slot, self._starts_anew(entry, name))
         for name in of_class.outlets:
             ahead[name].append(of_class.request)
         return None
+
+    def _starts_anew(self, entry: Entry, outlet: str) -> bool:
+        """Whether the job does not resume from its checkpoint on this outlet."""
+        if entry.job_id not in self._homed:
+            return False
+        home = home_of(entry, self._records[entry.job_id])
+        return home is not None and home.place != self._places[outlet]

@@ -12,7 +12,7 @@ from dispatcher.pod.backlog import Backlog
 from dispatcher.pod.claim import Choice
 from dispatcher.pod.fence import Fence
 from dispatcher.pod.options import PodOptions
-from dispatcher.pod.recording import gpu_field
+from dispatcher.pod.placements import gpu_field
 from dispatcher.pod.starting import Claimed
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
@@ -105,6 +105,9 @@ class Claimer:
             retry_at=None,
             desired=None,
         )
+        if choice.starts_anew:
+            # Its progress counts from zero again, and its next checkpoint is kept elsewhere.
+            change |= Change(furthest_step=None, furthest_checkpoint=None, checkpoint_at=None)
         tx.change(job, Event.CLAIMED, change)
         return Claimed(choice, passed[0])
 

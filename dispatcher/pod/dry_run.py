@@ -117,6 +117,7 @@ class _Start:
             entries=entries,
             now=now_text(time.time()),
             request_of=lambda entry: request_of(self._config, entry),
+            on_move=lambda entry: self._config.method(entry.method).on_move,
             offers=(offer, *self._attempts.offers),
             fault_of=self._startable.fault,
             pauses=self._store.fold.pauses,
@@ -131,7 +132,9 @@ class _Start:
             outlet.refresh_capacity()
 
     def _choose(self, facts: Facts) -> list[Choice]:
-        queue = ClaimQueue(facts.entries, facts.offers[0], self._capacities, facts.request_of, facts.fault_of)
+        queue = ClaimQueue(
+            facts.entries, facts.offers[0], self._capacities, facts.request_of, facts.fault_of, facts.on_move
+        )
         for job, record in facts.records.items():
             queue.update(job, record)
         queue.pause(facts.pauses)

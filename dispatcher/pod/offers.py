@@ -18,6 +18,7 @@ from dispatcher.matrix.condition import Where
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import Capacity, OutletOffer, Request
 from dispatcher.outlets.kinds import kind_of
+from dispatcher.pod.placing import Home, that_see
 from dispatcher.run_state.liveness import PodInfo
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ OUTLET: Final = "outlet"
 WHERE: Final = "where"
 CAPACITY: Final = "capacity"
 CAPACITY_NOW: Final = "capacity now"
+PLACE: Final = "place"
 MANIFEST: Final = "manifest"
 BLOCKED: Final = "blocked"
 
@@ -106,6 +108,12 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
             return Refusal(UNUSABLE, why, needs_person=True)
         return None
 
+    def that_see(self, entry: Entry, home: Home, on_move: str) -> Offer:
+        """The offer with those outlets only that may take an entry with this checkpoint."""
+        places = {name: outlet.place for name, outlet in self.outlets.items()}
+        names = that_see(self.outlets_for(entry), places, home, on_move)
+        return msgspec.structs.replace(self, outlets={name: self.outlets[name] for name in names})
+
     def refusal_now(self, entry: Entry, request: Request) -> Refusal | None:
         """Why an entry that the pod does not refuse gets no slot, whatever ends; None when waiting helps."""
         reasons = {}
@@ -131,6 +139,8 @@ def own_offer(
         methods=options.methods,
         where=options.where,
         unusable_methods=unusable_methods,
+        manifest="the jobs to submit",
+        lists=options.jobs,
     )
 
 

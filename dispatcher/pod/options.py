@@ -25,6 +25,9 @@ class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
     methods: empty for all.
     matrix, poll_interval_s: None for the setting of dispatcher.yaml.
     max_jobs: the pod ends after this many claims.
+    jobs: claim these and no others; None for all.
+    once: end as soon as the outlets have accepted or refused what was claimed, and have told of attempts whose
+        dispatcher is dead; attempts run on.
     """
 
     pod: str
@@ -38,6 +41,8 @@ class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
     poll_interval_s: float | None = None
     until_empty: bool = False
     max_jobs: int | None = None
+    jobs: frozenset[str] | None = None
+    once: bool = False
     on_exit: OnExit = "drain"
 
 

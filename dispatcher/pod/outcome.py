@@ -14,7 +14,16 @@ from typing import Final
 import msgspec
 
 from dispatcher import contract
-from dispatcher.outlets.base import CANNOT_START, LOST, PREEMPTED, SUPERSEDED, TIME_LIMIT, Ended
+from dispatcher.outlets.base import (
+    CANNOT_START,
+    LOST,
+    NOT_REACHED,
+    PREEMPTED,
+    QUEUE_LIMIT,
+    SUPERSEDED,
+    TIME_LIMIT,
+    Ended,
+)
 from dispatcher.pod.error_line import last_error_line, last_line
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.edits import FRESH_START
@@ -37,6 +46,8 @@ _USEFUL_S: Final = 600.0
 # An attempt that is lost this soon after its start may be the fault of its host.
 _SOON_S: Final = 60.0
 _LOG_END: Final = 64 * 1024
+# Ends that are neither the job's fault nor a host's: they use up neither retries nor requeues.
+_NOT_COUNTED: Final = (QUEUE_LIMIT, NOT_REACHED)
 # What CUDA, XLA and PyTorch print when the device's memory is used up, and what the kernel or an allocator prints
 # for the host's: `RESOURCE_EXHAUSTED` (XLA), `CUDA out of memory` (PyTorch), `CUDA_ERROR_OUT_OF_MEMORY` (driver).
 _OOM_TEXT: Final = re.compile(
@@ -85,6 +96,8 @@ def classify(ended: Ended, log_end: str) -> Ended:
     code = ended.exit_code
     if code == contract.EXIT_DONE and not ended.by_scheduler:
         return msgspec.structs.replace(ended, exit_reason="", error=None)
+    if ended.exit_reason in _NOT_COUNTED:
+        return msgspec.structs.replace(ended, error=None)
     if ended.exit_reason == PREEMPTED or (
         code == contract.EXIT_PREEMPTED and ended.exit_reason not in (TIME_LIMIT, SETUP)
     ):
@@ -176,12 +189,18 @@ def after(ended: Ended, record: Record, policy: Policy, now_s: float) -> tuple[E
         return Event.STOPPED, finished | Change(state=record.desired, reason=STOPPED, error=None)
     if ended.exit_code == 0 and not ended.exit_reason:
         unset = Change(
-            retries=None, requeues=None, retry_at=None, backoff=None, furthest_step=None, furthest_checkpoint=None
+            retries=None,
+            requeues=None,
+            retry_at=None,
+            backoff=None,
+            furthest_step=None,
+            furthest_checkpoint=None,
+            checkpoint_at=None,
         )
         return Event.DONE, finished | unset | Change(state=State.DONE)
     reason = ended.exit_reason or "unknown"
     goes_back = _goes_back(ended, policy)
-    if ended.pod_stopped or (goes_back and record.requeues < policy.max_requeues):
+    if ended.pod_stopped or ended.exit_reason in _NOT_COUNTED or (goes_back and record.requeues < policy.max_requeues):
         change = FRESH_START | _requeued(ended, record, policy, now_s) | Change(state=State.QUEUED)
         return Event.AUTO_REQUEUED, change
     if is_retried(reason, policy, record.retries):
@@ -193,11 +212,18 @@ def after(ended: Ended, record: Record, policy: Policy, now_s: float) -> tuple[E
 
 
 def _requeued(ended: Ended, record: Record, policy: Policy, now_s: float) -> Change:
-    """What a job keeps that is requeued; for one whose pod was stopped the attempt does not count."""
-    kept = Change(reason=ended.exit_reason or None, error=ended.error, retries=record.retries or None)
-    if ended.pod_stopped:
+    """What a job keeps that is requeued; for one whose pod was stopped, or that never ran, the attempt does not count.
+
+    The outlet is kept: placing.in_order goes by it.
+    """
+    kept = Change(
+        reason=ended.exit_reason or None, error=ended.error, retries=record.retries or None, outlet=record.outlet
+    )
+    if ended.pod_stopped or ended.exit_reason in _NOT_COUNTED:
         again = Change(backoff=record.backoff or None, requeues=record.requeues or None)
-        return kept | _furthest(ended, record) | again
+        # From then on other pods may take what waited too long in this one's queue.
+        finished_at = now_text(now_s) if ended.exit_reason == QUEUE_LIMIT else None
+        return kept | _furthest(ended, record) | again | Change(finished_at=finished_at)
     before = 0 if _got_further(ended, record) else record.requeues
     return kept | _backoff(ended, record, policy, now_s, quick=True) | Change(requeues=before + 1)
 

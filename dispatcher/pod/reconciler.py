@@ -61,7 +61,7 @@ class Reconciler:
         self._backlog = Backlog(store, config, options, outlets, self._attempts, self._fence, log)
         self._claimer = Claimer(options, outlets, self._backlog, self._fence)
         self._starter = Starter(config, options.pod, outlets, self._attempts, log)
-        self._recorder = Recorder(store, config, self._backlog.entry, log)
+        self._recorder = Recorder(store, config, outlets, self._backlog.entry, log)
         self._recovery = Recovery(config.layout, options.pod, outlets, observer)
         self._status_problem = StatusProblem(store, log)
         path = config.script_lock
@@ -94,7 +94,7 @@ class Reconciler:
             backlog.sync()
             backlog.follow_manifest()
         if poll_is_due:
-            found = self._recovery.find_ended(backlog.in_flight_elsewhere())
+            found = self._recovery.find(backlog.in_flight_elsewhere())
         self._carry_out_desired()
         self._attempts.release(ended)
         # What has ended may be what others wait for, so only the transaction itself can tell what is ready then.
@@ -187,6 +187,12 @@ class Reconciler:
     def is_idle(self) -> bool:
         """Whether no attempt is in flight."""
         return not self._attempts
+
+    def is_up_to_date(self) -> bool:
+        """Whether each attempt was accepted or refused, and no outlet has anything under way that could be news."""
+        if self._claimer.is_incomplete or any(one.ended or not one.is_answered for one in self._attempts):
+            return False
+        return all(outlet.is_up_to_date() for outlet in self._outlets.values())
 
     def is_finished(self) -> bool:
         """Whether the pod ends by itself: `--max-jobs` are claimed, or with `--until-empty` nothing is left for it."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from dispatcher.base.host import host_name
 from dispatcher.config import Config
 from dispatcher.contract import EXIT_DONE
 from dispatcher.matrix.entry import Entry
-from dispatcher.outlets.base import LOST, PREEMPTED, Ended, Key, Placement
+from dispatcher.outlets.base import LOST, PREEMPTED, Ended, Key, Outlet, Placement
+from dispatcher.outlets.kinds import DEFAULT
 from dispatcher.pod import outcome
 from dispatcher.pod.outcome import Policy
+from dispatcher.pod.placements import begun_change
 from dispatcher.pod.recover import Found
 from dispatcher.pod.running_attempts import RunningAttempt
 from dispatcher.run_state.change import Change
@@ -34,11 +36,17 @@ class Recorder:
     """Writes what happened to attempts into a transaction. `failures` counts jobs that failed for good."""
 
     def __init__(
-        self, store: Store, config: Config, entry_of: Callable[[str], Entry | None], log: Callable[[str], None]
+        self,
+        store: Store,
+        config: Config,
+        outlets: Mapping[str, Outlet],
+        entry_of: Callable[[str], Entry | None],
+        log: Callable[[str], None],
     ) -> None:
         self.failures = 0
         self._store = store
         self._config = config
+        self._outlets = outlets
         self._entry_of = entry_of
         self._log = log
 
@@ -47,11 +55,7 @@ class Recorder:
         record = tx.record(attempt.key.job_id)
         if attempt.is_recorded or record is None or not is_current(record, attempt.key.number):
             return
-        change = _placement_change(attempt.placement or Placement(), record)
-        if attempt.has_begun and record.state is State.SUBMITTED:
-            change |= Change(state=State.RUNNING)
-        if change != Change():
-            tx.change(attempt.key.job_id, Event.STARTED if attempt.has_begun else Event.SUBMITTED, change)
+        _place(tx, attempt.key.job_id, record, attempt.placement or Placement(), has_begun=attempt.has_begun)
 
     def end(self, tx: Transaction, key: Key, ended: Ended) -> str:
         """Record how an attempt ended, unless it is no longer its job's current one; a line for people."""
@@ -61,6 +65,8 @@ class Recorder:
             return f"{job} (attempt {number}) has ended, but is no longer the current attempt: not recorded"
         entry = self._entry_of(job)
         event, change = outcome.after(ended, record, self._policy(entry), time.time())
+        if event is not Event.DONE and ended.checkpoint is not None:
+            change |= Change(checkpoint_at=self._place(record))
         blame = self._blame(event, ended, entry, record)
         tx.change(job, event, change, data=blame if blame.scopes else None)
         if event is not Event.DONE:
@@ -74,11 +80,17 @@ class Recorder:
         return f"{what} {job} (attempt {number}){detail}"
 
     def found(self, tx: Transaction, found: Found) -> str:
-        """Record how an attempt of a dead dispatcher ended; a line for people, empty when another was quicker."""
-        record = tx.record(found.key.job_id)
-        if record is None or not is_current(record, found.key.number):
+        """Record what is news of an attempt of a dead dispatcher; a line for people, empty when another was quicker."""
+        job, number = found.key.job_id, found.key.number
+        record = tx.record(job)
+        if record is None or not is_current(record, number):
             return ""
-        paths = self._config.layout.attempt(found.key.job_id, found.key.number)
+        is_placed = _place(tx, job, record, found.placement, has_begun=found.has_begun)
+        if found.ended is None:
+            state = State.RUNNING if found.has_begun else State.SUBMITTED
+            where = f" on {found.placement.host}" if found.placement.host else ""
+            return f"{state} {job} (attempt {number}){where} (of pod {record.pod}, which is gone)" if is_placed else ""
+        paths = self._config.layout.attempt(job, number)
         line = self.end(tx, found.key, outcome.judge(found.ended, paths))
         return f"{line} (of pod {record.pod}, which is gone)"
 
@@ -107,6 +119,12 @@ class Recorder:
                 if scope != host_scope(host_name()):
                     self._log(f"paused {scope}: {why}. Continue with `dispatcher unpause {scope}`")
 
+    def _place(self, record: Record) -> str | None:
+        """Where the attempt has kept its checkpoints; None in a workspace without hosts, which has one place."""
+        outlet = self._outlets.get(record.outlet or DEFAULT)
+        place = outlet.capacity.place if outlet is not None and self._config.hosts.hosts else ""
+        return place or record.checkpoint_at
+
     def _policy(self, entry: Entry | None) -> Policy:
         if entry is None:
             return Policy(max_requeues=self._config.max_requeues)
@@ -121,28 +139,15 @@ class Recorder:
         )
 
 
+def _place(tx: Transaction, job: str, record: Record, placement: Placement, *, has_begun: bool) -> bool:
+    """Record where an attempt runs, as far as its record does not have it yet; whether there was anything."""
+    change = begun_change(placement, record, has_begun=has_begun)
+    if change != Change():
+        tx.change(job, Event.STARTED if has_begun else Event.SUBMITTED, change)
+    return change != Change()
+
+
 def _gpu_scope(record: Record) -> str | None:
     """The one GPU on which an attempt ran; of several none can be blamed."""
     gpus = record.gpu_indices
     return gpu_scope(record.host or "", gpus[0]) if len(gpus) == 1 else None
-
-
-def gpu_field(gpus: Sequence[int]) -> int | tuple[int, ...] | None:
-    """A slot's GPUs as a record has them."""
-    return None if not gpus else gpus[0] if len(gpus) == 1 else tuple(gpus)
-
-
-def _placement_change(placement: Placement, record: Record) -> Change:
-    """What of a placement the record does not have yet; a placement never removes a field."""
-    change = Change()
-    if placement.pid not in (None, record.pid):
-        change |= Change(pid=placement.pid)
-    if placement.host not in (None, record.host):
-        change |= Change(host=placement.host)
-    if placement.handle not in (None, record.handle):
-        change |= Change(handle=placement.handle)
-    if placement.code not in (None, record.code):
-        change |= Change(code=placement.code)
-    if placement.gpus not in ((), record.gpu_indices):
-        change |= Change(gpu=gpu_field(placement.gpus))
-    return change

@@ -13,25 +13,30 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from dispatcher.base import files
-from dispatcher.outlets.base import Ended, Key, Orphan, Outlet
+from dispatcher.outlets.base import Ended, Key, Orphan, Outlet, Placement, Report
 from dispatcher.outlets.kinds import DEFAULT
-from dispatcher.pod.running_attempts import placement_of
+from dispatcher.pod.placements import differs, has_run, placement_of
 from dispatcher.pod.unknown import UnknownAttempts
 from dispatcher.run_state.external import Presence, presence
 from dispatcher.run_state.observer import Observer
-from dispatcher.run_state.states import Record
+from dispatcher.run_state.states import Record, State
 from dispatcher.workspace import Layout
 
 
 class Found(msgspec.Struct, frozen=True):
-    """An attempt of a dead dispatcher that has ended."""
+    """What is news of an attempt of a dead dispatcher: it has ended, or where it runs is known now.
+
+    `ended` None: it has not. `has_begun`: it runs, or has run.
+    """
 
     key: Key
-    ended: Ended
+    ended: Ended | None
+    placement: Placement = Placement()
+    has_begun: bool = False
 
 
 class Recovery:
-    """Finds attempts in flight that have ended and whose dispatcher cannot record it."""
+    """Finds out how attempts in flight are whose dispatcher is dead, and so cannot record it."""
 
     def __init__(self, layout: Layout, me: str, outlets: Mapping[str, Outlet], observer: Observer) -> None:
         self._layout = layout
@@ -40,9 +45,10 @@ class Recovery:
         self._observer = observer
         self._unknown = UnknownAttempts()
 
-    def find_ended(self, running: Iterable[tuple[str, Record]]) -> list[Found]:
-        """Those of these attempts in flight, none this dispatcher's own, whose end is to be recorded."""
+    def find(self, running: Iterable[tuple[str, Record]]) -> list[Found]:
+        """Those of these attempts in flight, none this dispatcher's own, of which there is something to record."""
         found: list[Found] = []
+        records: dict[Key, Record] = {}
         orphans: dict[str, list[Orphan]] = {name: [] for name in self._outlets}
         alive: dict[str, bool] = {}
         # Asked at every look, so that a restart of the file server is noticed before a free lock is believed.
@@ -56,6 +62,7 @@ class Recovery:
                     continue
                 if self._is_there(key):
                     orphans.setdefault(record.outlet or DEFAULT, []).append(orphan_of(key, record))
+                    records[key] = record
                     continue
             # No outlet can stop it: what a person asked for is carried out when its process is gone.
             if record.desired is not None and presence(record) is not Presence.HERE:
@@ -66,7 +73,7 @@ class Recovery:
             if name in self._outlets:
                 reports = self._outlets[name].recover(group)
                 self._unknown.take_in(name, reports)
-                found += [Found(key, one.status) for key, one in reports.items() if isinstance(one.status, Ended)]
+                found += [news for key, one in reports.items() if (news := _news(key, one, records[key]))]
         self._unknown.keep({orphan.key for group in orphans.values() for orphan in group})
         return found
 
@@ -81,6 +88,15 @@ class Recovery:
             with contextlib.suppress(OSError):
                 files.refresh_names(paths.directory.parent)
         return os.path.isdir(paths.directory)
+
+
+def _news(key: Key, report: Report, record: Record) -> Found | None:
+    """What a report has that the record does not."""
+    ended = report.status if isinstance(report.status, Ended) else None
+    placement = report.placement or Placement()
+    has_begun = has_run(report.status, placement)
+    is_news = ended is not None or (has_begun and record.state is State.SUBMITTED)
+    return Found(key, ended, placement, has_begun) if is_news or differs(placement, record) else None
 
 
 def orphan_of(key: Key, record: Record) -> Orphan:

@@ -120,6 +120,7 @@ class Pod:
         self._told_to_drain = False
         self._failed_before: str | None = None
         self._noted = False
+        self._has_worked = False
 
     def run(self) -> int:
         layout = self.config.layout
@@ -168,10 +169,12 @@ class Pod:
 
     def _work(self) -> float | None:
         """One pass and what follows it; the seconds to wait then, None when the next pass has work already."""
-        due = time.monotonic() >= self._next_poll_s
+        # One that ends at once looks at everything in each pass, until it knows all that there is to know.
+        due = self.options.once or time.monotonic() >= self._next_poll_s
         if due:
             self._next_poll_s = time.monotonic() + self.poll_interval_s
         self.reconciler.reconcile(claiming=self.phase == RUNNING, poll_is_due=due)
+        self._has_worked = True
         if self.phase == STOPPING:
             self.reconciler.stop_all()
         self._beat()
@@ -230,6 +233,8 @@ class Pod:
             self._enter(LEAVING, "the terminal is gone")
         if self.phase == LEAVING:
             return True
+        if self.options.once:
+            return self._has_worked and self.reconciler.is_up_to_date()
         if not self.reconciler.is_idle():
             return False
         return self.phase in (DRAINING, STOPPING) or self.reconciler.is_finished()
@@ -240,7 +245,7 @@ class Pod:
         last_projection = functools.partial(self.projector.write, over_editors=True)
         last_problems = functools.partial(self.reconciler.report_problems, at_once=True)
         steps = (
-            functools.partial(self.reconciler.record_rest, leaving=self.phase == LEAVING),
+            functools.partial(self.reconciler.record_rest, leaving=self.phase == LEAVING or self.options.once),
             last_projection,
             self.reconciler.release_script_lock,
             self.projector.close,

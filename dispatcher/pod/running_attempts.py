@@ -6,17 +6,16 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from dispatcher.outlets.base import (
-    CANNOT_START,
     Ended,
     Key,
     Outlet,
     Placement,
     Report,
-    Running,
     Slot,
 )
 from dispatcher.outlets.kinds import DEFAULT
 from dispatcher.pod import outcome
+from dispatcher.pod.placements import has_run, placement_of
 from dispatcher.pod.unknown import UnknownAttempts
 from dispatcher.run_state.liveness import SlotInfo
 from dispatcher.run_state.states import Record
@@ -45,6 +44,12 @@ class RunningAttempt:
         """Whether the journal has all that is known of where it runs."""
         return self._recorded == (self.placement, self.has_begun)
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether its outlet has accepted it, or refused it for good."""
+        has_place = self.placement is not None and (self.placement.handle or self.placement.pid) is not None
+        return has_place or self.ended is not None
+
     def mark_recorded(self) -> None:
         self._recorded = (self.placement, self.has_begun)
 
@@ -52,11 +57,8 @@ class RunningAttempt:
         """What its outlet knows by now."""
         if report.placement is not None:
             self.placement = report.placement
-        self.has_begun |= isinstance(report.status, Running)
+        self.has_begun |= has_run(report.status, self.placement)
         if isinstance(report.status, Ended):
-            # Short attempts end between two polls. The host alone proves nothing: ssh knows it before a start.
-            has_run = report.status.exit_reason != CANNOT_START
-            self.has_begun |= has_run and self.placement is not None and self.placement.host is not None
             self.ended = outcome.judge(report.status, self.paths)
 
 
@@ -161,11 +163,6 @@ class RunningAttempts:
     def slot_infos(self) -> list[SlotInfo]:
         """The slots of all outlets."""
         return [info for outlet in self._outlets.values() for info in outlet.slot_infos()]
-
-
-def placement_of(record: Record) -> Placement:
-    """Where the attempt in flight of a record was placed."""
-    return Placement(handle=record.handle, host=record.host, pid=record.pid, gpus=record.gpu_indices, code=record.code)
 
 
 def _by_outlet(attempts: Iterable[RunningAttempt]) -> dict[str, list[Key]]:

@@ -20,7 +20,8 @@ import msgspec
 
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import Request
-from dispatcher.pod.offers import BLOCKED, DRAINING, HOST, STOPPED, Offer, Refusal, refused_by_all
+from dispatcher.pod.offers import BLOCKED, DRAINING, HOST, PLACE, STOPPED, Offer, Refusal, refused_by_all
+from dispatcher.pod.placing import RESTART, Home, home_of, stays
 from dispatcher.run_state.external import runs_externally
 from dispatcher.run_state.fold import Pause, host_scope
 from dispatcher.run_state.journal import normalized_time
@@ -56,7 +57,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     `now` is a journal time. `offers` are those of the live pods. `me` is the pod whose reasons are asked for, one of
     these pods; empty: those of all. `request_of` is what an attempt of an entry asks for, `fault_of` why no pod could
-    start it, `unknown_job` the reason of jobs without an entry.
+    start it, `on_move` what becomes of it where its checkpoint is not seen; `unknown_job` is the reason of jobs without
+    an entry.
     """
 
     records: Mapping[str, Record]
@@ -64,6 +66,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     now: str
     request_of: Callable[[Entry], Request]
     fault_of: Callable[[Entry], str] = no_fault
+    on_move: Callable[[Entry], str] = stays
     offers: Sequence[Offer] = ()
     pauses: Mapping[str, Pause] = {}
     me: str = ""
@@ -124,7 +127,7 @@ class Waiting:
             return Reason("it has failed" if record.state is State.FAILED else f"it is {record.state}")
         if entry is None:
             return Reason(facts.unknown_job)
-        return self._own_reason(job, entry, record) or self._no_slot(job, entry)
+        return self._own_reason(job, entry, record) or self._no_slot(job, entry, record)
 
     def _own_reason(self, job: str, entry: Entry, record: Record) -> Reason | None:
         """Why no pod could take the job now."""
@@ -159,19 +162,19 @@ class Waiting:
             return Reason(f"needs {need} (queued)")
         return Reason(f"needs {need} (queued); root cause: {reason.root}", reason.needs_person, reason.root)
 
-    def _no_slot(self, job: str, entry: Entry) -> Reason:
+    def _no_slot(self, job: str, entry: Entry, record: Record) -> Reason:
         """Why a job that is ready gets no slot."""
         facts = self._facts
         if not facts.offers:
             return Reason(NO_POD)
-        request = facts.request_of(entry)
+        request, home = facts.request_of(entry), home_of(entry, record)
         refusals: dict[str, Refusal] = {}
         for offer in facts.offers:
-            refusal = self._pod_refusal(offer, entry, request)
+            refusal = self._pod_refusal(offer, entry, request, home)
             if refusal is not None:
                 refusals[offer.pod] = refusal
             elif not facts.me or offer.pod == facts.me:
-                return Reason(SLOT)
+                return Reason(SLOT if home is None else self._slot_of(home, entry))
         mine = refusals.get(facts.me)
         takers = [offer.pod for offer in facts.offers if offer.pod not in refusals]
         if mine is not None and (takers or len(refusals) == 1):
@@ -183,7 +186,14 @@ class Waiting:
         needs_person = all(refusal.needs_person for refusal in refusals.values())
         return Reason(text, needs_person, f"{job}: {text}")
 
-    def _pod_refusal(self, offer: Offer, entry: Entry, request: Request) -> Refusal | None:
+    def _slot_of(self, home: Home, entry: Entry) -> str:
+        """What a job with a checkpoint waits for, which some pod can take."""
+        if self._facts.on_move(entry) == RESTART:
+            return f"{SLOT}; it resumes on {home.place}, elsewhere it starts anew (on_move: restart)"
+        sees_all = all(outlet.place == home.place for offer in self._facts.offers for outlet in offer.outlets.values())
+        return SLOT if sees_all else home.text()
+
+    def _pod_refusal(self, offer: Offer, entry: Entry, request: Request, home: Home | None) -> Refusal | None:
         """Why this pod does not take the entry, whatever is free."""
         if offer.is_draining:
             return Refusal(DRAINING, "draining")
@@ -192,7 +202,15 @@ class Waiting:
         pause = self._facts.pauses.get(host_scope(offer.host))
         if pause is not None:
             return Refusal(HOST, f"host {offer.host} is paused: {pause.why}", needs_person=True)
-        refusal = offer.refusal(entry, request) or offer.refusal_now(entry, request)
+        refusal = offer.refusal(entry, request)
+        if refusal is None and home is not None:
+            seeing = offer.that_see(entry, home, self._facts.on_move(entry))
+            if not seeing.outlets:
+                # One that is not known yet may turn out to see it.
+                unknown = any(not offer.outlets[name].place for name in offer.outlets_for(entry))
+                return Refusal(PLACE, home.text(), needs_person=not unknown)
+            offer, refusal = seeing, seeing.refusal(entry, request)
+        refusal = refusal or offer.refusal_now(entry, request)
         blocked = offer.blocked.get(entry.job_id)
         # The claim is tried again every few seconds, so no person is needed if the obstacle goes away.
         return Refusal(BLOCKED, f"cannot be claimed: {blocked}") if refusal is None and blocked else refusal

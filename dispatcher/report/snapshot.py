@@ -10,6 +10,7 @@ import msgspec
 from dispatcher.matrix.entry import SCHEDULING, Entry
 from dispatcher.outlets.base import Request
 from dispatcher.pod.offers import Offer
+from dispatcher.pod.placing import stays
 from dispatcher.pod.waiting import UNKNOWN_JOB, no_fault
 from dispatcher.report.progress import Progress
 from dispatcher.report.ran import RanWith, last_counts
@@ -57,6 +58,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     unknown_job: why a record has no entry.
     request_of: what an attempt of an entry asks for.
     fault_of: why no pod could start an entry; empty when it can be started.
+    on_move: what becomes of an entry where its checkpoint is not seen.
     ran: what attempts ran with.
     offers: what the live pods take.
     """
@@ -77,6 +79,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     request_of: Callable[[Entry], Request] = _stated_request
     fault_of: Callable[[Entry], str] = no_fault
+    on_move: Callable[[Entry], str] = stays
     ran: RanWith | None = None
 
     def entry(self, job: str) -> Entry | None:

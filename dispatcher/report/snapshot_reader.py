@@ -79,6 +79,7 @@ class SnapshotReader:
             warnings=(*self._adoption_warnings(), *warnings),
             ran=self._ran,
             request_of=lambda entry: request_of(self._config, entry),
+            on_move=lambda entry: self._config.method(entry.method).on_move,
             fault_of=self._fault_of,
         )
 

@@ -26,6 +26,7 @@ def reasons(snapshot: Snapshot) -> Waiting:
             now=now_text(snapshot.now_s),
             request_of=snapshot.request_of,
             fault_of=snapshot.fault_of,
+            on_move=snapshot.on_move,
             offers=snapshot.offers,
             pauses=snapshot.pauses,
             unknown_job=snapshot.unknown_job,

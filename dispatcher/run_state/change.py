@@ -46,6 +46,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     backoff: _Field[int] = UNSET
     furthest_step: _Field[float] = UNSET
     furthest_checkpoint: _Field[float] = UNSET
+    checkpoint_at: _Field[str] = UNSET
 
     def fields(self) -> dict[str, Any]:
         """The fields that change, as JSON values."""

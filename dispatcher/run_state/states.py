@@ -84,7 +84,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     change. `retries` counts automatic retries after failures, and `requeues` automatic requeues (preempted, lost),
     both since a person last queued the job. `retry_at` is the earliest time of the next claim. `backoff` is how often
     the pause before it has doubled since an attempt last got further. `furthest_checkpoint` and `furthest_step` are the
-    greatest steps that attempts have saved and reported; they are never compared with each other. `error` is the last
+    greatest steps that attempts have saved and reported; they are never compared with each other. `checkpoint_at` is
+    where the last checkpoint is kept (OutletOffer.place); only in workspaces with configured hosts. `error` is the last
     error line of the last failed attempt. `external`: a process that no dispatcher started runs or ran the job.
     `desired` is the state that a person asked for while the job runs. `priority` replaces the one of the manifest's
     entry. `code` is the shipped code that the attempt runs: its commit, `+dirty` if the files differ from it, and the
@@ -117,6 +118,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     backoff: int = 0
     furthest_step: float | None = None
     furthest_checkpoint: float | None = None
+    checkpoint_at: str | None = None
     rev: int = 0
     extra: Mapping[str, Any] = {}
 

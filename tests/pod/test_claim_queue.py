@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from submissions import Submissions
 
 from dispatcher.matrix.entry import Entry
-from dispatcher.outlets.base import Capacity, Request, Slot
+from dispatcher.outlets.base import PREEMPTED, WORKSPACE, Capacity, Request, Slot
 from dispatcher.outlets.local.capacity import LocalCapacity
 from dispatcher.pod.claim import Choice, ClaimQueue
 from dispatcher.pod.offers import Offer, offers_of
@@ -218,6 +218,9 @@ records = st.builds(
     state=st.sampled_from([State.QUEUED, State.QUEUED, State.QUEUED, State.DONE, State.DONE, *State]),
     priority=st.sampled_from([None, 0, 3]),
     retry_at=st.sampled_from([None, None, None, EARLY, LATE]),
+    outlet=st.sampled_from([None, "local", "batch", "elsewhere"]),
+    reason=st.sampled_from([None, "exit 1", PREEMPTED]),
+    checkpoint_at=st.sampled_from([None, None, WORKSPACE, "cluster hpc"]),
 )
 
 
@@ -272,7 +275,11 @@ class Plain:
 
     def outlets(self, e: Entry) -> list[str]:
         wanted = [name for name in e.outlet or self.capacities if name in self.capacities]
-        return [name for name in wanted if not self.capacities[name].refuses(request_of(e))]
+        able = [name for name in wanted if not self.capacities[name].refuses(request_of(e))]
+        record = self.known[e.job_id]
+        if record.reason == PREEMPTED and record.outlet in able:
+            able = able[able.index(record.outlet) + 1 :] + able[: able.index(record.outlet) + 1]
+        return able if record.checkpoint_at in (None, WORKSPACE) else []
 
     def waits_for_a_slot(self, e: Entry) -> bool:
         return not all(self.capacities[name].refuses_now(request_of(e)) for name in self.outlets(e))

@@ -63,7 +63,7 @@ class Scene:
         """After how many seconds the attempt is found to be lost, looking every second; None when not in this time."""
         begun_s = self.now_s
         while self.now_s - begun_s <= limit_s:
-            found = self.recovery.find_ended([("a", RECORD)])
+            found = self.recovery.find([("a", RECORD)])
             if found:
                 assert [(one.key, one.ended.exit_code) for one in found] == [(Key("a", 1), None)]
                 return self.now_s - begun_s
@@ -84,7 +84,7 @@ def test_a_free_lock_and_a_still_heartbeat_are_enough_where_the_server_runs_on(s
 
 
 def test_a_free_lock_after_a_restart_proves_nothing(scene: Scene) -> None:
-    scene.recovery.find_ended([("a", RECORD)])
+    scene.recovery.find([("a", RECORD)])
     for _ in range(2):
         scene.restart_server()
         assert scene.found_after(31) is None
@@ -96,7 +96,7 @@ def test_a_free_lock_after_a_restart_proves_nothing(scene: Scene) -> None:
 
 
 def test_a_host_that_does_not_come_back_is_given_up_after_lost_after(scene: Scene) -> None:
-    scene.recovery.find_ended([("a", RECORD)])
+    scene.recovery.find([("a", RECORD)])
     scene.restart_server()
     after_s = scene.found_after(1000)
     assert after_s is not None
@@ -117,28 +117,28 @@ def test_a_restart_between_two_looks_is_noticed_before_a_lock_is_believed(scene:
     scene.now_s += 10
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(liveness, "is_held", restart_meanwhile)
-        assert scene.recovery.find_ended([("a", RECORD)]) == []
+        assert scene.recovery.find([("a", RECORD)]) == []
     assert restarted
     assert not scene.paths.superseded.exists()
 
 
 def test_what_says_how_it_ended_has_ended(scene: Scene) -> None:
-    scene.recovery.find_ended([("a", RECORD)])
+    scene.recovery.find([("a", RECORD)])
     scene.restart_server()
     scene.pod.phase = "ended"
     scene.beat()
     scene.paths.exit.write_text('{"exit_code": 3, "reason": "", "ended_at": "2026-06-17T22:00:00Z"}\n')
-    (found,) = scene.recovery.find_ended([("a", RECORD)])
+    (found,) = scene.recovery.find([("a", RECORD)])
     assert found.ended.exit_code == 3
 
 
 def test_a_process_of_this_host_that_is_gone_needs_no_lock(scene: Scene) -> None:
     """The server has just restarted; the dispatcher and its job were of this very host."""
-    scene.recovery.find_ended([("a", RECORD)])
+    scene.recovery.find([("a", RECORD)])
     scene.restart_server()
     here = {"host": host.host_name(), "boot_id": host.boot_id(), "pid_namespace": host.pid_namespace()}
     scene.pod = msgspec.structs.replace(scene.pod, pid=4194304, **here)
     scene.beat()
     scene.paths.claimant.write_text(f"theirs\n{host.here()}\n")
-    (found,) = scene.recovery.find_ended([("a", RECORD)])
+    (found,) = scene.recovery.find([("a", RECORD)])
     assert isinstance(found, Found)

@@ -201,7 +201,7 @@ def test_an_outlet_is_told_when_orphans_need_it_no_longer(fleet: Fleet, queue: P
     """Another pod has recorded the end: it would ask its queue for ever."""
     outlet, observer, orphan = queue_of_another_pod(fleet)
     outlet.recover([orphan])
-    assert Recovery(fleet.layout, "other", {"queue": outlet}, observer).find_ended([]) == []
+    assert Recovery(fleet.layout, "other", {"queue": outlet}, observer).find([]) == []
     wait_until(lambda: not outlet.poll([]) and not outlet.wait_fds(), "the last answer is taken in")
     assert outlet.due_in_s() is None
     outlet.close()

@@ -12,12 +12,13 @@ class Submissions:
     """Room for `limit` attempts, whatever they ask for.
 
     `problem` is why nothing can be submitted now, empty when nothing is wrong. `refused(request)` is why the host as it
-    is configured can never run it.
+    is configured can never run it. `place` is where attempts keep their checkpoints, empty until the host was reached.
     """
 
     def __init__(self, limit: int, chips: Mapping[str, int], refused: Callable[[Request], str]) -> None:
         self.limit = limit
         self.problem = ""
+        self.place = ""
         self.in_flight = 0
         self._chips = chips
         self._refused = refused
@@ -27,7 +28,7 @@ class Submissions:
         return bool(self.problem) or self.in_flight >= self.limit
 
     def offer(self) -> BatchOffer:
-        return BatchOffer(limit=self.limit, chips=self._chips, problem=self.problem)
+        return BatchOffer(limit=self.limit, chips=self._chips, problem=self.problem, place=self.place)
 
     def refuses(self, request: Request) -> str:
         return self.offer().refuses(request) or self._refused(request)

@@ -15,7 +15,7 @@ import msgspec
 from dispatcher.base import files
 from dispatcher.errors import OutletError
 from dispatcher.hosts.types import Cluster, Host
-from dispatcher.outlets.base import Bundle
+from dispatcher.outlets.base import WORKSPACE, Bundle
 from dispatcher.outlets.batch.conversation import Step
 from dispatcher.outlets.batch.identity import workspace_id
 from dispatcher.outlets.batch.scheduler import Limits, Scheduler
@@ -57,6 +57,16 @@ class Landing:
     def has_landed(self) -> bool:
         return self._there is not None
 
+    @property
+    def place(self) -> str:
+        """Where attempts keep their checkpoints (see OutletOffer); empty before the host was reached."""
+        if not self.has_landed:
+            return ""
+        if self.is_shared:
+            return WORKSPACE
+        store = self.cluster.checkpoints or ""
+        return store if "://" in store else f"cluster {self._host.cluster}"
+
     def layout(self) -> Layout:
         """The paths that attempts see; OutletError before the host was reached."""
         if self._there is None:
@@ -82,7 +92,9 @@ class Landing:
                 self._probe.parent.mkdir(parents=True, exist_ok=True)
                 files.replace_file(self._probe, self._token.encode(), durable=False)
         programs = tuple(self._scheduler.programs)
-        given = {name: path for name in _EXPANDED if (path := getattr(self.cluster, name)) is not None}
+        configured = {name: getattr(self.cluster, name) for name in _EXPANDED}
+        # An object store is no directory.
+        given = {name: path for name, path in configured.items() if path is not None and "://" not in path}
         base = self.cluster.work or self.cluster.root or _HOME
         hello = Hello(programs=programs, directories={**given, _BASE: base}, probe=os.fspath(self._probe))
         return [Step([hello, *self._scheduler.limits_query()], self._take_in)]

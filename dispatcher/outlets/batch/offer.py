@@ -14,12 +14,14 @@ from dispatcher.run_state.liveness import SlotInfo
 class BatchOffer(msgspec.Struct, frozen=True, kw_only=True):
     """Room for `limit` attempts in flight. `chips` are the kinds of GPUs, and how many one attempt may have at most.
 
-    No `chips`: whatever is asked for is left to the scheduler. `problem` is why nothing can be submitted now.
+    No `chips`: whatever is asked for is left to the scheduler. `problem` is why nothing can be submitted now, `place`
+    where attempts keep their checkpoints (see OutletOffer).
     """
 
     limit: int
     chips: Mapping[str, int] = {}
     problem: str = ""
+    place: str = ""
 
     def refuses(self, request: Request) -> str:
         """Why such an attempt can never run here; empty when it can, once there is room."""

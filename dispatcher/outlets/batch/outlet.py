@@ -182,6 +182,12 @@ class BatchOutlet:
     def describe(self) -> str:
         return f"{counted(self.capacity.limit, 'submission')} to {self.name}" if self.capacity.limit else ""
 
+    def is_up_to_date(self) -> bool:
+        if self._conversation.is_busy:
+            return False
+        next_s = self._next_in_s()
+        return bool(self._conversation.problem or self._landing.problem) or next_s is None or next_s > 0
+
     def wait_fds(self) -> list[int]:
         return self._conversation.wait_fds()
 
@@ -314,6 +320,7 @@ class BatchOutlet:
         """What keeps anything from being submitted now: the loop claims nothing for this outlet meanwhile."""
         landed = "" if self._landing.has_landed else (self._landing.problem or "not reached yet")
         self.capacity.problem = self._conversation.problem or landed or self._sender.problem
+        self.capacity.place = self._landing.place
 
     def _problem(self) -> str:
         return self.capacity.problem or self._watcher.problem

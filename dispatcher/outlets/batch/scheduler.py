@@ -96,6 +96,12 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True):
     is_transient: bool = False
 
 
+class NoRoom(msgspec.Struct, frozen=True, kw_only=True):
+    """It was not accepted, because there is no room now; it is submitted again with the next poll, as nothing fails."""
+
+    why: str
+
+
 class Doubtful(msgspec.Struct, frozen=True, kw_only=True):
     """It may have been accepted: its name is searched before it is submitted again."""
 
@@ -132,7 +138,7 @@ class Scheduler(Protocol):
     def submit(self, submission: Submission) -> Operation:
         """The call that submits it."""
 
-    def accepted(self, submission: Submission, answer: Any) -> Accepted | Refused | Doubtful:
+    def accepted(self, submission: Submission, answer: Any) -> Accepted | Refused | NoRoom | Doubtful:
         """What the answer to `submit` means."""
 
     def query(self, attempts: Sequence[Submitted]) -> Sequence[Operation]:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from dispatcher.errors import PodError
-from dispatcher.outlets.base import Request, Slot
+from dispatcher.outlets.base import WORKSPACE, Request, Slot
 from dispatcher.outlets.local.offer import LocalOffer
 
 
@@ -32,6 +32,10 @@ class LocalCapacity:
         self._shares: Counter[int] = Counter()
         self._quarantined: dict[int, str] = {}
         self._foreign: dict[int, str] = {}
+
+    @property
+    def place(self) -> str:
+        return WORKSPACE
 
     @property
     def free_cpu(self) -> int:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher.base.messages import counted
-from dispatcher.outlets.base import Request
+from dispatcher.outlets.base import WORKSPACE, Request
 from dispatcher.run_state.liveness import SlotInfo
 
 _GPU: Final = "gpu"
@@ -20,6 +20,10 @@ class LocalOffer(msgspec.Struct, frozen=True):
     gpus: tuple[int, ...] = ()
     cpu_slots: int = 0
     unusable: Mapping[int, str] = {}
+
+    @property
+    def place(self) -> str:
+        return WORKSPACE
 
     def refuses(self, request: Request) -> str:
         """Why such an attempt can never run here; empty when it can, once there is room."""

@@ -147,6 +147,9 @@ class LocalOutlet:
             parts.append(counted(self.capacity.cpu_slots, "CPU slot"))
         return " and ".join(parts)
 
+    def is_up_to_date(self) -> bool:
+        return True
+
     def wait_fds(self) -> list[int]:
         return [tree.pidfd for tree in self._trees.values() if tree.pidfd >= 0 and not tree.wrapper_gone]
 

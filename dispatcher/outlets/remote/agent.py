@@ -9,6 +9,7 @@ the names below: those of contract.py, which a test compares.
 """
 
 import base64
+import contextlib
 import errno
 import fcntl
 import getpass
@@ -491,13 +492,15 @@ def launch(words: Data, _stdin: BinaryIO) -> Data:
     try:
         if locked is False:
             return launched("alive")
-        gpus, why = take_gpus(words["gpus"], directory, held)
+        gpus, why = take_gpus(words["gpus"], words["chip"], directory, held)
         if why:
             return launched("no_room", why=why)
         if not create_file(os.path.join(directory, LAUNCH_FILE), launch_record(None, gpus)):
             return launched("taken")
         pid = start(words, None if locked is None else alive_fd, gpus, held)
-        replace_file(os.path.join(directory, LAUNCH_FILE), launch_record(pid, gpus), 0o666)
+        # It runs, so a full disk is no failure of the launch any more: the wrapper's own file tells its pid too.
+        with contextlib.suppress(OSError):
+            replace_file(os.path.join(directory, LAUNCH_FILE), launch_record(pid, gpus), 0o666)
         return launched("started", pid, gpus)
     finally:
         # The wrapper has inherited them: from now on its processes alone keep them locked.
@@ -550,6 +553,7 @@ def link_log(directory: str, prefix: str, needs_shared_log: bool) -> None:
     inside = os.path.join(directory, LOG_FILE)
     if not prefix or os.path.lexists(inside):
         return
+    prefix = os.path.expandvars(os.path.expanduser(prefix))
     outside = f"{prefix}_{time.strftime('%Y%m%d-%H%M%S')}.log"
     os.makedirs(os.path.dirname(outside), exist_ok=True)
     if needs_shared_log:
@@ -590,7 +594,7 @@ def check_safely(directory: str) -> Data:
     try:
         return check_attempt(directory)
     except OSError as error:
-        return {"is_alive": None, "was_launched": False, "error": str(error)}
+        return {"is_alive": None, "was_launched": False, "was_taken": False, "error": str(error)}
 
 
 def check_attempt(directory: str) -> Data:
@@ -610,6 +614,7 @@ def check_attempt(directory: str) -> Data:
     return {
         "is_alive": is_alive if is_certain else None,
         "was_launched": was_launched,
+        "was_taken": bool(taken),
         "has_exit": has_exit,
         "was_rebooted": was_rebooted,
         "host": started_on,
@@ -695,7 +700,7 @@ def list_gpus(_words: Data, _stdin: BinaryIO) -> Data:
     return {"gpus": gpus}
 
 
-def take_gpus(count: int, attempt: str, held: List[int]) -> Tuple[List[int], str]:
+def take_gpus(count: int, chip: str, attempt: str, held: List[int]) -> Tuple[List[int], str]:
     """The indices of free GPUs, locked by descriptors that are appended to `held`; or why there are too few."""
     if not count:
         return [], ""
@@ -713,6 +718,8 @@ def take_gpus(count: int, attempt: str, held: List[int]) -> Tuple[List[int], str
             if len(taken) == count:
                 break
             fd, why = None, gpu_use(gpu)
+            if letters_of(chip) not in letters_of(gpu["name"]):
+                why = f"it is no {chip} but {gpu['name']}"
             if not why:
                 fd, why = lock_gpu(directory, gpu["index"], attempt)
             if fd is None:
@@ -726,6 +733,11 @@ def take_gpus(count: int, attempt: str, held: List[int]) -> Tuple[List[int], str
     if len(taken) < count:
         return [], f"{len(taken)} of {count} GPUs are free; {'; '.join(reasons) or 'the host has no more'}"
     return taken, ""
+
+
+def letters_of(name: str) -> str:
+    """`rtx4090` for `RTX 4090`: people and drivers write the names of chips differently."""
+    return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
 def gpu_lock_directory() -> str:

@@ -139,10 +139,12 @@ class Connection:
         self._begun_s: deque[float] = deque()
         self._failures = 0
         self._next_s = 0.0
+        # Programs that close connections: nobody waits for them.
         self._closing: list[Program] = []
 
     def free_in_s(self, lane: Lane = Lane.CONTROL) -> float | None:
         """Seconds until a call is allowed; None while one is running on this lane."""
+        self._closing = [program for program in self._closing if program.poll() is None]
         running = self._running.get(lane)
         if running is not None and running.outcome() is None:
             return None
@@ -175,12 +177,11 @@ class Connection:
 
     def wait_fds(self) -> list[int]:
         """Descriptors that become readable when a call has something to do."""
-        return [fd for each in self._waited_for() for fd in each.wait_fds()]
+        return [fd for call in self._running.values() for fd in call.wait_fds()]
 
     def due_in_s(self) -> float | None:
         """Seconds until a call has something to do although no descriptor is readable; None when none is running."""
-        self._closing = [program for program in self._closing if program.poll() is None]
-        dues = (each.due_in_s() for each in self._waited_for())
+        dues = (call.due_in_s() for call in self._running.values())
         return min((due_s for due_s in dues if due_s is not None), default=None)
 
     def close(self, within_s: float = _CLOSING_S) -> None:
@@ -194,9 +195,6 @@ class Connection:
             for program in self._closing:
                 program.close(_CONTROL_LIMIT_S)
             self.shared.remove()
-
-    def _waited_for(self) -> list[Call | Program]:
-        return [*self._running.values(), *self._closing]
 
     def _words(self, sources: Sequence[str]) -> list[str]:
         if self.shared is None:
@@ -221,8 +219,9 @@ class Connection:
         self._failures = min(self._failures + 1, 30)
         self._next_s = time.monotonic() + pause_s * random.uniform(0.5, 1.0)
         if self.shared is not None and self.shared.is_open():
-            # It may hang for longer than a new one takes, and a call over it that was given up goes on.
-            self._close_shared(self.shared.renew())
+            # It may hang for longer than a new one takes, and a call over it that was given up goes on. One of the
+            # other lane keeps it until it has ended.
+            self._close_shared(self.shared.renew("stop" if self._running else "exit"))
 
     def _close_shared(self, words: Sequence[str]) -> None:
         try:

@@ -159,15 +159,17 @@ class Launch(Operation, frozen=True, kw_only=True):
     """Start the wrapper of a delivered attempt so that it outlives the connection; it is not waited for.
 
     `environment` are changes to that of a login without a terminal (None removes a variable). The wrapper starts in
-    `root`. `gpus` are as many GPUs of the host as nobody uses; they stay locked for as long as a process of the
-    attempt lives. `log` is where its log is to be, without the end `_<time>.log`: `output.log` in its directory
-    becomes a link to it; empty: no link. `needs_shared_log`: `output.log` is the file, and the other one the link.
+    `root`. `gpus` are as many GPUs of the host as nobody uses, of those whose name has the word `chip`; they stay
+    locked for as long as a process of the attempt lives. `log` is where its log is to be, without the end
+    `_<time>.log`: `output.log` in its directory becomes a link to it; empty: no link. It may begin with `~` or have
+    variables. `needs_shared_log`: `output.log` is the file, and the other one the link.
     """
 
     directory: str
     root: str
     environment: Mapping[str, str | None] = {}
     gpus: int = 0
+    chip: str = ""
     log: str = ""
     needs_shared_log: bool = False
 
@@ -196,12 +198,14 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt on its host.
 
     `is_alive`: a process of it lives; None where that cannot be told from this host, which is not the one that it was
-    started on. `was_launched`: it was started, or a wrapper has taken it. `has_exit`: it has left an exit status.
+    started on. `was_launched`: it was started, or a wrapper has taken it. `was_taken`: a wrapper has. `has_exit`: it
+    has left an exit status.
     `was_rebooted`: its host was started anew since. `pid` is the wrapper's.
     """
 
     is_alive: bool | None
     was_launched: bool
+    was_taken: bool
     has_exit: bool = False
     was_rebooted: bool = False
     host: str = ""

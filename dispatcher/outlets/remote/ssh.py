@@ -83,9 +83,9 @@ class SharedConnection:
         """The words that ask the process that keeps the connection: `exit`, `check`, `forward` and so on."""
         return [*client_words(f"ControlPath={self.socket}"), "-O", request, *options, "--", self.target]
 
-    def renew(self) -> list[str]:
-        """Let the next call open another connection; the words that close this one."""
-        words = self.control_words("exit")
+    def renew(self, request: str) -> list[str]:
+        """Let the next call open another connection; the words that close this one (`exit`, or `stop`: when idle)."""
+        words = self.control_words(request)
         self._number += 1
         return words
 

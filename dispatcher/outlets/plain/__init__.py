@@ -1,0 +1,20 @@
+"""Hosts without a scheduler (`type: plain`): attempts are processes there, which the agent starts and finds.
+
+scheduler   Such a host as a Scheduler: launches, checks and signals in place of a scheduler's programs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dispatcher.config import Config
+    from dispatcher.hosts.types import PlainHost
+    from dispatcher.outlets.plain.scheduler import PlainScheduler
+
+
+def make_scheduler(host: PlainHost, config: Config) -> PlainScheduler:
+    """What the engine of batch outlets needs for this host."""
+    from dispatcher.outlets.plain.scheduler import PlainScheduler
+
+    return PlainScheduler(host, config.hosts.cluster_of(host), config.layout.root)

@@ -1,0 +1,80 @@
+"""Which outlets may take an entry, and in which order: where it was let down, and where its checkpoint is. Pure.
+
+An entry that was preempted, waited too long in a queue, was lost or could not be started on one outlet is tried on the
+next ones first. A job resumes from its checkpoint, so the place where that is kept (see OutletOffer.place) limits which
+outlets can take it, unless its method says `on_move: restart`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from dispatcher.matrix.entry import Entry
+from dispatcher.outlets.base import CANNOT_START, LOST, PREEMPTED, QUEUE_LIMIT, WORKSPACE
+from dispatcher.run_state.journal import now_text, parse_time
+from dispatcher.run_state.states import Record
+
+STAY: Final = "stay"
+RESTART: Final = "restart"
+# Why the next attempt is tried on another outlet first.
+_LET_DOWN: Final = frozenset({PREEMPTED, QUEUE_LIMIT, CANNOT_START, LOST})
+# Longer than the poll interval of other pods, which look at the queue of jobs then.
+_YIELD_S: Final = 90.0
+# The parameters that say where the jobs of an entry keep their files.
+_DIRECTORIES: Final = ("checkpoints", "output_dir")
+
+
+class Home(msgspec.Struct, frozen=True):
+    """Where a job's checkpoint is kept. `step` None: unknown."""
+
+    place: str
+    step: float | None = None
+
+    def text(self) -> str:
+        """What the job waits for, and why."""
+        step = "" if self.step is None else f" of step {self.step:g}"
+        place = "an outlet that sees the workspace" if self.place == WORKSPACE else self.place
+        return f"waits for {place}: its checkpoint{step} is there"
+
+
+def stays(_: Entry) -> str:
+    """What `on_move` is unless a method says otherwise."""
+    return STAY
+
+
+def home_of(entry: Entry, record: Record) -> Home | None:
+    """Where the job must run to resume; None where it resumes anywhere, or has no checkpoint."""
+    if record.checkpoint_at is None or any("://" in str(entry.params.get(word, "")) for word in _DIRECTORIES):
+        return None
+    return Home(record.checkpoint_at, record.furthest_checkpoint)
+
+
+def in_order(outlets: Sequence[str], record: Record) -> tuple[str, ...]:
+    """`outlets` in the order in which the job is tried on them: from the one after that which let it down."""
+    last = record.outlet
+    if last not in outlets or record.reason not in _LET_DOWN:
+        return tuple(outlets)
+    after = outlets.index(last) + 1
+    return (*outlets[after:], *outlets[:after])
+
+
+def that_see(outlets: Sequence[str], places: Mapping[str, str], home: Home | None, on_move: str) -> tuple[str, ...]:
+    """Those of `outlets` on which the job resumes; with `on_move: restart` then those on which it starts anew."""
+    if home is None:
+        return tuple(outlets)
+    seeing = tuple(name for name in outlets if places[name] == home.place)
+    return (*seeing, *(name for name in outlets if name not in seeing)) if on_move == RESTART else seeing
+
+
+def yields_until(outlets: Sequence[str], record: Record) -> str:
+    """Until when, as a journal time, a pod leaves to others what waited too long in its queue; empty for at once.
+
+    A pod that has another outlet for it, in `outlets`, uses that one.
+    """
+    ended_s = parse_time(record.finished_at)
+    if ended_s is None or any(name != record.outlet for name in outlets):
+        return ""
+    return now_text(ended_s + _YIELD_S)

@@ -64,7 +64,9 @@ _HOST: Final = OutletKind(
     _make_no_host, batch_offer.read_offer, batch_offer.refused_by_all, batch_offer.no_shared_hardware
 )
 # The package of each type of host, with a function `make_scheduler(host, config)`.
-SCHEDULERS: Final[dict[str, str]] = {}
+SCHEDULERS: Final[dict[str, str]] = {
+    "plain": "dispatcher.outlets.plain",
+}
 
 
 def kind_of(outlet: str) -> OutletKind:

@@ -82,7 +82,9 @@ class BatchOutlet:
         self._workspace_id = workspace_id(config.layout)
         self._landing = Landing(config.layout, context.pod, host, config.hosts.cluster_of(host), scheduler)
         self._tracked: dict[Key, Tracked] = {}
-        self._sender = Sender(scheduler, host.submits_per_minute, self._accepted, self._cannot_start)
+        self._sender = Sender(
+            scheduler, host.submits_per_minute, self._accepted, self._cannot_start, context.poll_interval_s
+        )
         self._stopper = Stopper(scheduler, self._landing)
         guard_s = 2 * watch_interval_s(config) + config.kill_grace_s
         self._watcher = Watcher(
@@ -334,7 +336,8 @@ class BatchOutlet:
         if problem and (one.is_known or not self._sender.is_unsent(one.name)):
             return Report(Unknown(problem), one.placement())
         if state is None or one.absent_since_s is not None:
-            why = self._sender.problem or problem or "not named by the scheduler yet"
+            waits_for = self._sender.waits_for(one.name)
+            why = self._sender.problem or problem or waits_for or "not named by the scheduler yet"
             return Report(self._absent(one, why), one.placement())
         if state.phase is Phase.PENDING:
             return Report(Pending(state.why), one.placement())

@@ -9,7 +9,7 @@ from typing import Any, Final
 from dispatcher.errors import OutletError, TemplateError
 from dispatcher.outlets.base import CANNOT_START, Bundle, Ended, Key
 from dispatcher.outlets.batch.conversation import Step
-from dispatcher.outlets.batch.scheduler import Accepted, Limits, Refused, Scheduler, Submission
+from dispatcher.outlets.batch.scheduler import Accepted, Limits, NoRoom, Refused, Scheduler, Submission
 from dispatcher.outlets.remote.operations import Deliver, Failed, Operation
 
 # How many submissions go with one call: a call that fails leaves all of them in doubt.
@@ -23,18 +23,24 @@ _ARRAY_SIZE: Final = 1000
 
 
 class Sending:
-    """One submission that is not known to the scheduler yet. `is_tried`: it may have accepted it."""
+    """One submission that is not known to the scheduler yet. `is_tried`: it may have accepted it.
+
+    `waits_for` is why the scheduler has no room for it now, and `not_before_s` when it is asked again.
+    """
 
     def __init__(self, submission: Submission, operations: Sequence[Operation]) -> None:
         self.submission = submission
         self.operations = operations
         self.is_tried = False
+        self.waits_for = ""
+        self.not_before_s = 0.0
 
 
 class Sender:
     """Gives submissions to the scheduler. `ended(key, how)` is told of attempts that cannot be submitted.
 
-    `accepted(submission, handle)` is told of those that were.
+    `accepted(submission, handle)` is told of those that were. `room_again_s` is after how long a scheduler that had no
+    room for a submission is given it again.
     """
 
     def __init__(
@@ -43,11 +49,13 @@ class Sender:
         submits_per_minute: int | None,
         accepted: Callable[[Submission, str], None],
         ended: Callable[[Key, Ended], None],
+        room_again_s: float,
     ) -> None:
         self._scheduler = scheduler
         self._per_minute = submits_per_minute
         self._accepted = accepted
         self._ended = ended
+        self._room_again_s = room_again_s
         self._unsent: dict[str, Sending] = {}
         self.limits = Limits()
         self._refusals = 0
@@ -89,6 +97,11 @@ class Sender:
     def is_unsent(self, name: str) -> bool:
         return name in self._unsent
 
+    def waits_for(self, name: str) -> str:
+        """Why there is no room for this submission; empty when it is on its way or accepted."""
+        sending = self._unsent.get(name)
+        return "" if sending is None else sending.waits_for
+
     def found(self, names: Sequence[str]) -> None:
         """The scheduler knows these: they are not submitted again."""
         for name in names:
@@ -108,9 +121,11 @@ class Sender:
 
     def due_in_s(self) -> float | None:
         """Seconds until something is to be submitted; None when there is nothing."""
-        if not any(not sending.is_tried for sending in self._unsent.values()):
+        waiting = [sending.not_before_s for sending in self._unsent.values() if not sending.is_tried]
+        if not waiting:
             return None
-        return max(0.0, self._paused_until_s - time.monotonic(), self._rate_wait_s())
+        now = time.monotonic()
+        return max(0.0, min(waiting) - now, self._paused_until_s - now, self._rate_wait_s())
 
     def refresh(self) -> None:
         """A pause may be over: its problem is taken away, so that the next attempt is the test."""
@@ -120,7 +135,8 @@ class Sender:
     def _due(self) -> list[Sending]:
         if time.monotonic() < self._paused_until_s or self._rate_wait_s() > 0:
             return []
-        waiting = [sending for sending in self._unsent.values() if not sending.is_tried]
+        now = time.monotonic()
+        waiting = [each for each in self._unsent.values() if not each.is_tried and each.not_before_s <= now]
         most = _MOST_AT_ONCE if self._per_minute is None else max(1, self._per_minute - len(self._submitted_s))
         return waiting[: min(_MOST_AT_ONCE, most)]
 
@@ -152,6 +168,12 @@ class Sender:
             self._accepted(sending.submission, meant.handle)
         elif isinstance(meant, Refused):
             self._refused(sending, meant)
+        elif isinstance(meant, NoRoom):
+            # What was delivered is there.
+            sending.operations = sending.operations[-1:]
+            sending.waits_for = meant.why
+            sending.not_before_s = time.monotonic() + self._room_again_s
+            sending.is_tried = False
         else:
             # It stays tried: the next answer of the scheduler tells whether it is there.
             self.problem = meant.why

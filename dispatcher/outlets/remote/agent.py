@@ -12,6 +12,7 @@ import base64
 import contextlib
 import errno
 import fcntl
+import functools
 import getpass
 import hashlib
 import json
@@ -172,14 +173,15 @@ def deliver(words: Data, _stdin: BinaryIO) -> Data:
     # A network filesystem may show the file as missing until the directory is opened.
     if TAKEN_FILE in os.listdir(directory):
         return {"was_taken": True}
-    for name, content in sorted(words["files"].items()):
-        mode = 0o777 if name in words["executable"] else 0o666
-        replace_file(os.path.join(directory, name), base64.b64decode(content), mode)
+    executable = words["executable"]
     for path, content in sorted(words["shared"].items()):
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        replace_file(path, base64.b64decode(content), 0o777 if os.path.basename(path) in words["executable"] else 0o666)
+        replace_file(path, base64.b64decode(content), 0o777 if os.path.basename(path) in executable else 0o666)
     for name, target in sorted(words["links"].items()):
         replace_link(os.path.join(directory, name), target)
+    # The wrapper comes last: without it nothing is launched of a delivery that has failed.
+    for name, content in sorted(words["files"].items(), key=lambda item: item[0] in executable):
+        replace_file(os.path.join(directory, name), base64.b64decode(content), 0o777 if name in executable else 0o666)
     return {"was_taken": False}
 
 
@@ -714,7 +716,7 @@ def take_gpus(count: int, chip: str, attempt: str, held: List[int]) -> Tuple[Lis
     fds: List[int] = []
     reasons: List[str] = []
     try:
-        for gpu in read_gpus():
+        for gpu in read_gpus_once():
             if len(taken) == count:
                 break
             fd, why = None, gpu_use(gpu)
@@ -794,6 +796,12 @@ def gpu_use(gpu: Data) -> str:
     users = [f"pid {user['pid']} ({user['user']}: {user['command']})" for user in gpu["users"][:3]]
     used_mib = max(known, gpu["used_mib"] or 0)
     return f"{used_mib} MiB used by {', '.join(users) or 'processes that are not shown'}"
+
+
+@functools.lru_cache(maxsize=None)
+def read_gpus_once() -> List[Data]:
+    """For all launches of one call: what these take is locked, whether or not it is in use already."""
+    return read_gpus()
 
 
 def read_gpus() -> List[Data]:

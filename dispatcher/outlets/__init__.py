@@ -23,8 +23,8 @@ What an outlet promises:
 3. A failure to start is no exception but the end of the attempt: `Ended` with `cannot start`, and `blames_host` when
    the entry is not the cause. What the outlet cannot tell is `Unknown`, which is never treated as an end.
 4. The claim is journalled, with the outlet's name and `first_state`, before `submit` is called; the placement after.
-   A pod that finds an attempt in flight whose dispatcher is dead asks the outlet that the record names. A pod without
-   that outlet leaves the attempt alone.
+   A pod that finds an attempt in flight whose dispatcher is dead asks the outlet that the record names; it makes one
+   without slots where it has none (kinds.make_for_orphans), and leaves the attempt alone where it cannot.
 5. The attempt's directory in the workspace is complete when `poll` reports its end: exit status, log and reports are
    read from there, wherever it ran.
 6. `fence` and `recover` mark an attempt as superseded before its job can be claimed again, so that a copy of it that

@@ -95,6 +95,18 @@ def make_outlets(context: PodContext) -> dict[str, Outlet]:
     return made
 
 
+def make_for_orphans(context: PodContext, name: str) -> Outlet | None:
+    """An outlet without slots, for attempts of dead dispatchers; None for a name that is not configured.
+
+    Raises UsageError for a host that cannot be used from here.
+    """
+    if name == LOCAL:
+        from dispatcher.outlets.local.outlet import LocalOutlet
+
+        return LocalOutlet(msgspec.structs.replace(context, gpus="", cpu_slots=0))
+    return make_host(context, name, 0) if name in context.config.hosts.hosts else None
+
+
 def make_host(context: PodContext, name: str, limit: int) -> Outlet:
     """The outlet of a configured host, with at most `limit` attempts in flight; raises UsageError."""
     from dispatcher.outlets.batch.outlet import BatchOutlet

@@ -13,13 +13,13 @@ Attempts
   starting          Rendering what was claimed and submitting it to its outlet.
   recording         Placements, ends, and what follows from a failure, in a transaction.
   outcome           Why an attempt ended, and what becomes of its job; error_line: the telling line of its log (pure).
-  recover           Attempts of dead dispatchers.
+  recover           Attempts of dead dispatchers; pod_outlets: the outlets that a pod has, and those made for these.
   unknown           Which attempts their outlets cannot tell about, why, and since when.
 
 Claims
   backlog           The manifest in force and the queue of its entries, kept in step with the records.
   current_manifest  The manifest in force; startable: which of its entries can be started at all.
-  claim             The queue: which entries for which slots, now (pure).
+  claim             The queue: which entries for which slots, now (pure); placing: which outlets, in which order (pure).
   claiming          Claims inside a transaction; fence: numbers and directories of attempts, and what blocks a claim.
   offers            What a pod takes; waiting: why a job is not claimed (pure).
   dry_run           What a start would do.

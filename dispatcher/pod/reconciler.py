@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 from dispatcher.base.messages import counted
 from dispatcher.config import Config
-from dispatcher.outlets.base import CANNOT_START, PREEMPTED, Outlet
+from dispatcher.outlets.base import CANNOT_START, PREEMPTED
 from dispatcher.pod.backlog import Backlog
 from dispatcher.pod.claiming import Claimer
 from dispatcher.pod.fence import Fence
 from dispatcher.pod.offers import published
 from dispatcher.pod.options import PodOptions
+from dispatcher.pod.pod_outlets import PodOutlets
 from dispatcher.pod.recording import Recorder, is_current
 from dispatcher.pod.recover import Found, Recovery
 from dispatcher.pod.running_attempts import RunningAttempt, RunningAttempts
@@ -45,7 +46,7 @@ class Reconciler:
         store: Store,
         config: Config,
         options: PodOptions,
-        outlets: Mapping[str, Outlet],
+        outlets: PodOutlets,
         observer: Observer,
         log: Callable[[str], None],
         show_claims: Callable[[], None] = lambda: None,
@@ -56,13 +57,13 @@ class Reconciler:
         self._outlets = outlets
         self._log = log
         self._show_claims = show_claims
-        self._attempts = RunningAttempts(config.layout, outlets)
+        self._attempts = RunningAttempts(config.layout, outlets, outlets.without_slots)
         self._fence = Fence(config.layout, options.pod, observer.pod_is_alive, log)
         self._backlog = Backlog(store, config, options, outlets, self._attempts, self._fence, log)
         self._claimer = Claimer(options, outlets, self._backlog, self._fence)
         self._starter = Starter(config, options.pod, outlets, self._attempts, log)
-        self._recorder = Recorder(store, config, outlets, self._backlog.entry, log)
-        self._recovery = Recovery(config.layout, options.pod, outlets, observer)
+        self._recorder = Recorder(store, config, outlets.place, self._backlog.entry, log)
+        self._recovery = Recovery(config.layout, options.pod, outlets, observer, outlets.for_orphans)
         self._status_problem = StatusProblem(store, log)
         path = config.script_lock
         self._script_lock = None if path is None else ScriptLock(path, config.layout.root, log)
@@ -192,7 +193,7 @@ class Reconciler:
         """Whether each attempt was accepted or refused, and no outlet has anything under way that could be news."""
         if self._claimer.is_incomplete or any(one.ended or not one.is_answered for one in self._attempts):
             return False
-        return all(outlet.is_up_to_date() for outlet in self._outlets.values())
+        return all(outlet.is_up_to_date() for outlet in self._outlets.with_orphans())
 
     def is_finished(self) -> bool:
         """Whether the pod ends by itself: `--max-jobs` are claimed, or with `--until-empty` nothing is left for it."""
@@ -341,6 +342,7 @@ class Reconciler:
             *self._fence.notes(),
             *self._attempts.notes(),
             *self._recovery.notes(),
+            *self._outlets.notes(),
         )
         return [note for note in notes if note]
 

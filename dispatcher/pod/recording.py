@@ -10,7 +10,7 @@ from dispatcher.base.host import host_name
 from dispatcher.config import Config
 from dispatcher.contract import EXIT_DONE
 from dispatcher.matrix.entry import Entry
-from dispatcher.outlets.base import LOST, PREEMPTED, Ended, Key, Outlet, Placement
+from dispatcher.outlets.base import LOST, PREEMPTED, Ended, Key, Placement
 from dispatcher.outlets.kinds import DEFAULT
 from dispatcher.pod import outcome
 from dispatcher.pod.outcome import Policy
@@ -33,20 +33,23 @@ def is_current(record: Record | None, number: int) -> bool:
 
 
 class Recorder:
-    """Writes what happened to attempts into a transaction. `failures` counts jobs that failed for good."""
+    """Writes what happened to attempts into a transaction. `failures` counts jobs that failed for good.
+
+    `place_of(outlet)` is where its attempts keep their checkpoints, empty where that is not known.
+    """
 
     def __init__(
         self,
         store: Store,
         config: Config,
-        outlets: Mapping[str, Outlet],
+        place_of: Callable[[str], str],
         entry_of: Callable[[str], Entry | None],
         log: Callable[[str], None],
     ) -> None:
         self.failures = 0
         self._store = store
         self._config = config
-        self._outlets = outlets
+        self._place_of = place_of
         self._entry_of = entry_of
         self._log = log
 
@@ -121,8 +124,7 @@ class Recorder:
 
     def _place(self, record: Record) -> str | None:
         """Where the attempt has kept its checkpoints; None in a workspace without hosts, which has one place."""
-        outlet = self._outlets.get(record.outlet or DEFAULT)
-        place = outlet.capacity.place if outlet is not None and self._config.hosts.hosts else ""
+        place = self._place_of(record.outlet or DEFAULT) if self._config.hosts.hosts else ""
         return place or record.checkpoint_at
 
     def _policy(self, entry: Entry | None) -> Policy:

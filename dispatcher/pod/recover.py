@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -36,12 +36,24 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class Recovery:
-    """Finds out how attempts in flight are whose dispatcher is dead, and so cannot record it."""
+    """Finds out how attempts in flight are whose dispatcher is dead, and so cannot record it.
 
-    def __init__(self, layout: Layout, me: str, outlets: Mapping[str, Outlet], observer: Observer) -> None:
+    `make_outlet` makes the outlet of an attempt that is in none of `outlets`; None where it cannot be made here.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        me: str,
+        outlets: Mapping[str, Outlet],
+        observer: Observer,
+        make_outlet: Callable[[str], Outlet | None] = lambda _: None,
+    ) -> None:
         self._layout = layout
         self._me = me
-        self._outlets = outlets
+        # Those that were made for orphans join them.
+        self._outlets = dict(outlets)
+        self._make_outlet = make_outlet
         self._observer = observer
         self._unknown = UnknownAttempts()
 
@@ -68,10 +80,11 @@ class Recovery:
             if record.desired is not None and presence(record) is not Presence.HERE:
                 found.append(Found(key, Ended(None)))
         for name, group in orphans.items():
-            # Attempts of an outlet that this pod does not have are left to pods that have it. Those that it has are
-            # also told when there are no orphans left to watch.
-            if name in self._outlets:
-                reports = self._outlets[name].recover(group)
+            # Attempts of an outlet that cannot be used here are left to other pods. Those that can are also told when
+            # there are no orphans left to watch.
+            outlet = self._outlet(name)
+            if outlet is not None:
+                reports = outlet.recover(group)
                 self._unknown.take_in(name, reports)
                 found += [news for key, one in reports.items() if (news := _news(key, one, records[key]))]
         self._unknown.keep({orphan.key for group in orphans.values() for orphan in group})
@@ -80,6 +93,12 @@ class Recovery:
     def notes(self) -> list[str]:
         """Which attempts of dead dispatchers are in a state that their outlets cannot tell, and why."""
         return self._unknown.notes()
+
+    def _outlet(self, name: str) -> Outlet | None:
+        outlet = self._outlets.get(name) or self._make_outlet(name)
+        if outlet is not None:
+            self._outlets[name] = outlet
+        return outlet
 
     def _is_there(self, key: Key) -> bool:
         """Whether the attempt has a directory: a record that a person or a script wrote has none."""

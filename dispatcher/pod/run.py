@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from dispatcher.base import files
@@ -15,10 +15,9 @@ from dispatcher.config import Config, LockKind
 from dispatcher.doctor.fitness import refuse_unfit_host
 from dispatcher.doctor.prove_view import prove_view
 from dispatcher.errors import DispatcherError, LockError, PodError, StaleViewError, StorageError, UsageError
-from dispatcher.outlets.base import Outlet
-from dispatcher.outlets.kinds import make_outlets
 from dispatcher.pod.offers import own_offer, published
 from dispatcher.pod.options import PodOptions, outlet_context
+from dispatcher.pod.pod_outlets import PodOutlets
 from dispatcher.pod.reconciler import Reconciler
 from dispatcher.pod.registration import Registration
 from dispatcher.pod.trusted_locks import register_with_trusted_locks
@@ -72,7 +71,7 @@ def run_pod(layout: Layout, config: Config, options: PodOptions, log: Log) -> in
         lambda: store.lock_kind == LockKind.FLOCK,
         liveness.Watch(longest_gap_s=interval_s + _SLOW_LOOK_S),
     )
-    outlets = make_outlets(outlet_context(config, options, observer, log))
+    outlets = PodOutlets(outlet_context(config, options, observer, log))
     slots = [info for outlet in outlets.values() for info in outlet.slot_infos()]
     registration = Registration(layout, options.pod, config.heartbeat_s)
     registration.describe(**published(own_offer(options, {name: one.capacity for name, one in outlets.items()})))
@@ -82,8 +81,7 @@ def run_pod(layout: Layout, config: Config, options: PodOptions, log: Log) -> in
         return Pod(store, config, options, registration, outlets, observer, log).run()
     finally:
         registration.release()
-        for outlet in outlets.values():
-            outlet.close()
+        outlets.close()
         store.close()
 
 
@@ -96,7 +94,7 @@ class Pod:
         config: Config,
         options: PodOptions,
         registration: Registration,
-        outlets: Mapping[str, Outlet],
+        outlets: PodOutlets,
         observer: Observer,
         log: Log,
     ) -> None:

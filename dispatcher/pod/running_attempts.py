@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from dispatcher.outlets.base import (
     Ended,
@@ -63,11 +64,17 @@ class RunningAttempt:
 
 
 class RunningAttempts:
-    """All attempts in flight of one pod, by job id."""
+    """All attempts in flight of one pod, by job id.
 
-    def __init__(self, layout: Layout, outlets: Mapping[str, Outlet]) -> None:
+    `without_slots` are further outlets, which have none of these, but those of dead dispatchers; more may join them.
+    """
+
+    def __init__(
+        self, layout: Layout, outlets: Mapping[str, Outlet], without_slots: Mapping[str, Outlet] = MappingProxyType({})
+    ) -> None:
         self._layout = layout
         self._outlets = outlets
+        self._without_slots = without_slots
         self.by_job: dict[str, RunningAttempt] = {}
         self._unknown = UnknownAttempts()
 
@@ -100,6 +107,8 @@ class RunningAttempts:
 
         Every outlet is polled: one that has none of these may wait for a program that it runs for orphans.
         """
+        for outlet in self._without_slots.values():
+            outlet.poll([])
         self._poll({**dict.fromkeys(self._outlets, ()), **_by_outlet(one for one in self if one.ended is None)})
         return [attempt for attempt in self if attempt.ended is not None]
 
@@ -153,16 +162,19 @@ class RunningAttempts:
 
     def wait_fds(self) -> list[int]:
         """Descriptors that become readable when `collect` has news."""
-        return [fd for outlet in self._outlets.values() for fd in outlet.wait_fds()]
+        return [fd for outlet in self._all() for fd in outlet.wait_fds()]
 
     def due_in_s(self) -> float | None:
         """Seconds until `collect` has to be called although no descriptor is readable."""
-        waits = (outlet.due_in_s() for outlet in self._outlets.values())
+        waits = (outlet.due_in_s() for outlet in self._all())
         return min((wait_s for wait_s in waits if wait_s is not None), default=None)
 
     def slot_infos(self) -> list[SlotInfo]:
         """The slots of all outlets."""
         return [info for outlet in self._outlets.values() for info in outlet.slot_infos()]
+
+    def _all(self) -> list[Outlet]:
+        return [*self._outlets.values(), *self._without_slots.values()]
 
 
 def _by_outlet(attempts: Iterable[RunningAttempt]) -> dict[str, list[Key]]:

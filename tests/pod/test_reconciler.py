@@ -13,12 +13,12 @@ from dispatcher.base.host import host_name
 from dispatcher.config import load_config
 from dispatcher.errors import StorageError
 from dispatcher.outlets.base import Bundle
-from dispatcher.outlets.kinds import make_outlets
 from dispatcher.outlets.local.gpu_monitor import GpuMonitor
 from dispatcher.outlets.local.outlet import LocalOutlet
 from dispatcher.pod.claiming import blocked_again_s
 from dispatcher.pod.current_manifest import CurrentManifest
 from dispatcher.pod.options import PodOptions, outlet_context
+from dispatcher.pod.pod_outlets import PodOutlets
 from dispatcher.pod.reconciler import Reconciler
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
@@ -54,7 +54,7 @@ def begun(fleet: Fleet) -> Reconciler:
     config = load_config(fleet.layout)
     options = PodOptions(pod="pod", cpu_slots=1)
     observer = Observer(fleet.layout, config.lost_after_s, lambda: True)
-    outlets = make_outlets(outlet_context(config, options, observer, print))
+    outlets = PodOutlets(outlet_context(config, options, observer, print))
     made = Reconciler(Store(fleet.layout, by="pod"), config, options, outlets, observer, print)
     made.begin()
     return made

@@ -179,6 +179,21 @@ def test_only_a_pod_with_the_outlet_recovers_an_attempt(fleet: Fleet, queue: Pat
     assert without.is_running()
 
 
+def test_a_pod_without_slots_of_its_own_recovers_what_ran_on_its_host(fleet: Fleet, queue: Path) -> None:
+    fleet.write_manifest([shell("here", GATED, outlet="local"), shell("there", "true", outlet="queue", needs=["here"])])
+    first = start(fleet, "first")
+    fleet.wait_for("here", "running")
+    wait_until(lambda: begun(fleet) == 1, "it has begun")
+    first.kill()
+    second = start(fleet, "second", "--slots", "0")
+    second.says("pod second on")
+    assert fleet.record("here").state == "running"
+    (fleet.root / "go").touch()
+    assert fleet.wait_for("here", "done").pod == "first"
+    assert fleet.wait_for("there", "done").pod == "second"
+    assert second.stop() == 0
+
+
 def queue_of_another_pod(fleet: Fleet) -> tuple[QueueOutlet, Observer, Orphan]:
     """The queue of a pod without attempts, and an attempt of a dead pod there."""
     config = load_config(fleet.layout)

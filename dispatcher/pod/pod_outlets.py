@@ -1,0 +1,66 @@
+"""The outlets of a pod: those that it was started with, and those that it needs for attempts of dead dispatchers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from dispatcher.errors import UsageError
+from dispatcher.outlets.base import Outlet
+from dispatcher.outlets.context import PodContext
+from dispatcher.outlets.kinds import make_for_orphans, make_outlets
+
+
+class PodOutlets(Mapping[str, Outlet]):
+    """As a mapping: the outlets with slots of this pod by name, the preferred first.
+
+    `without_slots` are further ones, which are made when a record in flight of a dead dispatcher names them. Raises
+    UsageError for options that cannot be used.
+    """
+
+    def __init__(self, context: PodContext) -> None:
+        self._context = context
+        self._own = make_outlets(context)
+        self.without_slots: dict[str, Outlet] = {}
+        # Why an outlet cannot be made, by name.
+        self._problems: dict[str, str] = {}
+
+    def __getitem__(self, name: str) -> Outlet:
+        return self._own[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._own)
+
+    def __len__(self) -> int:
+        return len(self._own)
+
+    def for_orphans(self, name: str) -> Outlet | None:
+        """The outlet of this name, made now if need be; None where this host has no configuration for it."""
+        known = self._own.get(name) or self.without_slots.get(name)
+        if known is not None or name in self._problems:
+            return known
+        try:
+            made = make_for_orphans(self._context, name)
+        except UsageError as error:
+            self._problems[name] = f"attempts of dead dispatchers on {name} cannot be looked after here: {error}"
+            return None
+        if made is not None:
+            self.without_slots[name] = made
+        return made
+
+    def with_orphans(self) -> list[Outlet]:
+        """All outlets, also those without slots."""
+        return [*self._own.values(), *self.without_slots.values()]
+
+    def place(self, name: str) -> str:
+        """Where attempts of this outlet keep their checkpoints; empty where that is not known here."""
+        known = self._own.get(name) or self.without_slots.get(name)
+        return "" if known is None else known.capacity.place
+
+    def notes(self) -> list[str]:
+        """Why attempts of dead dispatchers are left to other pods."""
+        return list(self._problems.values())
+
+    def close(self) -> None:
+        """Release what the outlets hold; attempts run on."""
+        for outlet in self.with_orphans():
+            outlet.close()

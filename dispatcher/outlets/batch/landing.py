@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from dispatcher import contract
 from dispatcher.base import files
 from dispatcher.errors import OutletError
 from dispatcher.hosts.types import Cluster, Host
@@ -19,6 +20,7 @@ from dispatcher.outlets.base import WORKSPACE, Bundle
 from dispatcher.outlets.batch.conversation import Step
 from dispatcher.outlets.batch.identity import workspace_id
 from dispatcher.outlets.batch.scheduler import Limits, Scheduler
+from dispatcher.outlets.node.setup import NodeSetup, node_setup
 from dispatcher.outlets.remote.operations import Failed, Greeting, Hello
 from dispatcher.templates.shell import quoted
 from dispatcher.workspace import Layout
@@ -48,6 +50,7 @@ class Landing:
         self._probe = layout.pod_probe(pod, host.name)
         self._token = ""
         self._there: Layout | None = None
+        self._base = ""
         self._next_s = 0.0
         self.problem = ""
         self.is_shared = False
@@ -79,6 +82,11 @@ class Landing:
         root = self.cluster.root
         return {**found, "root": posixpath.join(root, workspace_id(self._layout))} if root is not None else found
 
+    def node(self) -> NodeSetup:
+        """What is set up on every node before a command; OutletError before the host was reached."""
+        self.layout()
+        return node_setup(self.cluster, self._host, work_id=workspace_id(self._layout), base=self._base)
+
     def due_in_s(self) -> float:
         return max(0.0, self._next_s - time.monotonic())
 
@@ -105,9 +113,9 @@ class Landing:
 
     def with_launcher(self, bundle: Bundle, directory: str, name: str) -> Bundle:
         """The bundle with the scripts between its wrapper and its command."""
-        words = quoted(list(self._scheduler.launcher(bundle.request)))
-        launcher = f'#!/bin/bash\nexec {words} "$@"\n' if words else '#!/bin/bash\nexec "$@"\n'
-        contents = {**bundle.files, name: launcher.encode()}
+        words = [*self._scheduler.launcher(bundle.request), "bash", posixpath.join(directory, contract.NODE_FILE)]
+        launcher = f'#!/bin/bash\nexec {quoted(words)} "$@"\n'
+        contents = {**bundle.files, name: launcher.encode("utf-8", "surrogateescape")}
         return msgspec.structs.replace(bundle, files=contents)
 
     def _take_in(self, answers: Sequence[Any]) -> None:
@@ -127,6 +135,6 @@ class Landing:
             self.limits = self._scheduler.limits(limits)
         self.is_shared = greeting.probe == self._token
         found = dict(greeting.directories)
-        base = found.pop(_BASE)
+        base = self._base = found.pop(_BASE)
         self.cluster = msgspec.structs.replace(self.cluster, **found)
         self._there = self._layout if self.is_shared else Layout(f"{base}/{workspace_id(self._layout)}")

@@ -13,6 +13,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import msgspec
+
 from dispatcher import contract
 from dispatcher.base import files
 from dispatcher.base.messages import counted
@@ -102,6 +104,7 @@ class BatchOutlet:
             launcher=_LAUNCH,
             is_shared=self._landing.is_shared,
             directories=self._landing.directories(),
+            node=self._landing.node(),
         )
 
     def submit(self, bundles: Sequence[Bundle]) -> None:
@@ -232,22 +235,24 @@ class BatchOutlet:
     def _prepare(self, one: Tracked, bundle: Bundle) -> list[Operation]:
         """Write an attempt's files into the workspace; what has to be written on the host besides."""
         whole = self._landing.with_launcher(bundle, one.directory, _LAUNCH)
-        deliver(whole, self._layout)
+        is_shared = self._landing.is_shared
+        deliver(whole if is_shared else msgspec.structs.replace(whole, private_files={}), self._layout)
         write_submission(
             one.paths,
             SubmissionFile(outlet=self.name, name=one.name, index=one.index, directory=one.directory),
         )
-        if self._landing.is_shared:
+        if is_shared:
             return []
         root = os.fspath(self._landing.layout().root)
-        return [
-            Deliver(
-                directory=one.directory,
-                files=whole.files,
-                shared={posixpath.join(root, name): content for name, content in whole.shared_files.items()},
-                executable=[contract.WRAPPER_FILE],
-            )
-        ]
+        delivered = Deliver(
+            directory=one.directory,
+            files=whole.files,
+            shared={posixpath.join(root, name): content for name, content in whole.shared_files.items()},
+            executable=[contract.WRAPPER_FILE],
+        )
+        if not whole.private_files:
+            return [delivered]
+        return [delivered, Deliver(directory=one.directory, files=whole.private_files, umask=0o077)]
 
     def _track_again(self, key: Key, placement: Placement) -> Tracked:
         """Watch an attempt that an earlier dispatcher was about to submit, or had submitted."""

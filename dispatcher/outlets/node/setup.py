@@ -9,7 +9,6 @@ from urllib.parse import unquote
 
 import msgspec
 
-from dispatcher.errors import TemplateError
 from dispatcher.hosts.types import Cluster, Container, Host, PbsHost, SlurmHost
 
 Gpus = Literal["", "cuda", "rocm"]
@@ -61,7 +60,7 @@ class NodeSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def node_setup(cluster: Cluster, host: Host, *, work_id: str, base: str) -> NodeSetup:
-    """What nodes of `host` need. `base` is the directory for what the dispatcher keeps there; raises TemplateError."""
+    """What nodes of `host` need. `base` is the directory for what the dispatcher keeps there."""
     directories = (cluster.root, cluster.data, cluster.checkpoints, cluster.results)
     return NodeSetup(
         work_id=work_id,
@@ -89,10 +88,8 @@ def code_file(digest: str, commit: str, archive: str) -> bytes:
 
 
 def _juicefs(cluster: Cluster) -> JuiceFS | None:
-    if cluster.mount is None:
+    if cluster.mount is None or cluster.root is None:
         return None
-    if cluster.root is None:
-        raise TemplateError(f"cluster {cluster.name}: mount needs root, the directory where JuiceFS is mounted")
     url, password = _without_password(cluster.mount)
     return JuiceFS(
         url=url,

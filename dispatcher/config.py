@@ -80,7 +80,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a workspace. `max_requeues`: how often a job is requeued automatically.
 
     `hosts` are those of dispatcher.yaml and of the file that was given with --hosts.
-    `code` None: HEAD is shipped to hosts that do not see the workspace, and nothing to the others.
+    `code` is what hosts run that do not see the workspace; the others run what is there.
     """
 
     layout: Layout
@@ -96,7 +96,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     kill_grace_s: float = 75.0
     max_requeues: int = 20
     hosts: Hosts = Hosts()
-    code: CodeMode | None = None
+    code: CodeMode = CodeMode.SHIP
 
     def method(self, name: str) -> Method:
         """The configured method, or the default one: `templates/train_<name>.py` run by this interpreter."""

@@ -81,6 +81,11 @@ class AttemptPaths:
         return self.directory / contract.SUBMISSION_FILE
 
     @property
+    def code(self) -> Path:
+        """The shipped code that the attempt runs, where it does not run in the workspace."""
+        return self.directory / contract.CODE_FILE
+
+    @property
     def claimant(self) -> Path:
         """The pod that created the directory, its host, boot and PID namespace. The same file is the liveness lock."""
         return self.alive

@@ -31,7 +31,7 @@ def test_without_settings_the_defaults_hold(tmp_path: Path, text: str | None) ->
     config = load_config(Layout(tmp_path) if text is None else written(tmp_path, text))
     assert config.matrix == tmp_path / "matrix" / "matrix.json" and config.lock == "auto"
     assert (config.poll_interval_s, config.heartbeat_s, config.lost_after_s) == (30, 2, 600)
-    assert (config.kill_grace_s, config.max_requeues, config.code) == (75, 20, None)
+    assert (config.kill_grace_s, config.max_requeues, config.code) == (75, 20, CodeMode.SHIP)
     method = config.method("fft")
     assert method.template == tmp_path / "templates" / "train_fft.py"
     assert method.command == ("{python}", "{script}")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from dispatcher.config import Config
+from dispatcher.config import CodeMode, Config
 from dispatcher.run_state.observer import Observer
 
 
@@ -14,7 +14,8 @@ class PodContext(msgspec.Struct, frozen=True, kw_only=True):
     """What outlets are made from. `gpus` as typed (`0,1,2`, `0-7`, `all`; empty for none).
 
     `submissions` is how many attempts the pod may have in flight on each configured host that it uses, the preferred
-    one first. `poll_interval_s` is how often such a host is asked.
+    one first. `poll_interval_s` is how often such a host is asked. `code`: what they run, also those that see the
+    workspace; None: as dispatcher.yaml says, and only those that do not see it.
     """
 
     pod: str
@@ -26,3 +27,4 @@ class PodContext(msgspec.Struct, frozen=True, kw_only=True):
     jobs_per_gpu: int = 1
     submissions: Mapping[str, int] = {}
     poll_interval_s: float = 30.0
+    code: CodeMode | None = None

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from dispatcher.config import Config
+from dispatcher.config import CodeMode, Config
 from dispatcher.matrix.condition import Where
 from dispatcher.outlets.context import PodContext
 from dispatcher.run_state.observer import Observer
@@ -26,6 +26,7 @@ class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
     matrix, poll_interval_s: None for the setting of dispatcher.yaml.
     max_jobs: the pod ends after this many claims.
     jobs: claim these and no others; None for all.
+    code: which code hosts run, also those that see the workspace; None for the setting, which counts for the others.
     once: end as soon as the outlets have accepted or refused what was claimed, and have told of attempts whose
         dispatcher is dead; attempts run on.
     """
@@ -42,6 +43,7 @@ class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
     until_empty: bool = False
     max_jobs: int | None = None
     jobs: frozenset[str] | None = None
+    code: CodeMode | None = None
     once: bool = False
     on_exit: OnExit = "drain"
 
@@ -58,4 +60,5 @@ def outlet_context(config: Config, options: PodOptions, observer: Observer, log:
         jobs_per_gpu=options.jobs_per_gpu,
         submissions=options.submissions,
         poll_interval_s=options.poll_interval_s or config.poll_interval_s,
+        code=options.code,
     )

@@ -20,7 +20,7 @@ from beds.sshd import SshBed
 from fleet import PATIENCE_S, wait_until
 
 from dispatcher.base import host
-from dispatcher.config import Config, Method
+from dispatcher.config import CodeMode, Config, Method
 from dispatcher.hosts.types import AnyHost, Hosts, PlainHost, SlurmHost
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import Bundle, Ended, Key, Orphan, Outlet, Placement, Report, Request, Running, Slot
@@ -58,6 +58,8 @@ class Place:
             # So that wrappers look for `superseded` every second.
             lost_after_s=4.0,
             hosts=Hosts(hosts={one.name: one for one in hosts}),
+            # The workspace of a test is no repository.
+            code=CodeMode.NONE,
         )
         self._made: list[Outlet] = []
         self.outlet = self.restarted()

@@ -21,7 +21,7 @@ _NAME_BYTES = 5
 class SubmissionFile(msgspec.Struct, frozen=True, kw_only=True):
     """`submission.json` of an attempt, written before anything is sent: how it is found again.
 
-    `directory` is the attempt's directory on the host, `code` the digest of the code that is shipped to it, if any.
+    `directory` is the attempt's directory on the host, `code` the label of the code that was shipped for it, if any.
     """
 
     outlet: str

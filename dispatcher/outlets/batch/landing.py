@@ -54,6 +54,8 @@ class Landing:
         self._next_s = 0.0
         self.problem = ""
         self.is_shared = False
+        # Where archives of code are kept: the cluster's share, else the directory for all that is kept there.
+        self.share = ""
         self.limits: Limits | None = None
 
     @property
@@ -136,5 +138,6 @@ class Landing:
         self.is_shared = greeting.probe == self._token
         found = dict(greeting.directories)
         base = self._base = found.pop(_BASE)
+        self.share = found.get("share", base)
         self.cluster = msgspec.structs.replace(self.cluster, **found)
         self._there = self._layout if self.is_shared else Layout(f"{base}/{workspace_id(self._layout)}")

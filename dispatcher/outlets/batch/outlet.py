@@ -18,6 +18,7 @@ import msgspec
 from dispatcher import contract
 from dispatcher.base import files
 from dispatcher.base.messages import counted
+from dispatcher.config import CodeMode
 from dispatcher.errors import OutletError, StorageError
 from dispatcher.hosts.types import Host
 from dispatcher.outlets.base import (
@@ -48,11 +49,14 @@ from dispatcher.outlets.batch.identity import (
 from dispatcher.outlets.batch.landing import Landing
 from dispatcher.outlets.batch.scheduler import Phase, Scheduler, Submission
 from dispatcher.outlets.batch.sending import Sender
+from dispatcher.outlets.batch.shipping import Shipping
 from dispatcher.outlets.batch.stopping import Stopper
 from dispatcher.outlets.batch.tracked import Tracked
 from dispatcher.outlets.batch.watching import Watcher
 from dispatcher.outlets.bundle import deliver
+from dispatcher.outlets.code.snapshot import Snapshot
 from dispatcher.outlets.context import PodContext
+from dispatcher.outlets.node.setup import code_file
 from dispatcher.outlets.remote.connection import Connection
 from dispatcher.outlets.remote.operations import Deliver, Operation
 from dispatcher.outlets.wrapper import read_exit, watch_interval_s
@@ -93,6 +97,9 @@ class BatchOutlet:
             scheduler, self._sender.absent, self._make_room, self.fence, config.lost_after_s, guard_s
         )
         self._conversation = Conversation(connection, self._plan, self._call_was_lost)
+        self._shipping = Shipping(config.layout, connection, self._code_shipped, self._code_failed)
+        self._config, self._asked_code = config, context.code
+        self._knows_code = False
         self._asked_s = -self._interval_s
         self._note_problem()
 
@@ -110,11 +117,11 @@ class BatchOutlet:
     def submit(self, bundles: Sequence[Bundle]) -> None:
         new = {bundle.key: bundle for bundle in bundles if bundle.key not in self._tracked}
         self._submit(list(new.values()))
-        self._conversation.work()
+        self._work()
 
     def poll(self, keys: Sequence[Key]) -> Mapping[Key, Report]:
         self._sender.refresh()
-        self._conversation.work()
+        self._work()
         self._note_problem()
         return {key: self._report(key) for key in keys}
 
@@ -130,7 +137,7 @@ class BatchOutlet:
             else:
                 self._stopper.ask(one, reason, force=force)
                 self._asked_s = min(self._asked_s, time.monotonic() - self._interval_s + _SOON_S)
-        self._conversation.work()
+        self._work()
 
     def fence(self, keys: Sequence[Key]) -> None:
         for key in keys:
@@ -188,18 +195,20 @@ class BatchOutlet:
         return f"{counted(self.capacity.limit, 'submission')} to {self.name}" if self.capacity.limit else ""
 
     def is_up_to_date(self) -> bool:
-        if self._conversation.is_busy:
+        if self._conversation.is_busy or self._shipping.is_busy:
             return False
         next_s = self._next_in_s()
         return bool(self._conversation.problem or self._landing.problem) or next_s is None or next_s > 0
 
     def wait_fds(self) -> list[int]:
-        return self._conversation.wait_fds()
+        return [*self._conversation.wait_fds(), *self._shipping.wait_fds()]
 
     def due_in_s(self) -> float | None:
-        return self._conversation.due_in_s(self._next_in_s())
+        waits = (self._conversation.due_in_s(self._next_in_s()), self._shipping.due_in_s())
+        return min((wait_s for wait_s in waits if wait_s is not None), default=None)
 
     def close(self) -> None:
+        self._shipping.close()
         self._conversation.close()
         self._landing.close()
 
@@ -227,7 +236,9 @@ class BatchOutlet:
                 except (StorageError, OutletError) as error:
                     self._cannot_start(bundle.key, Ended(None, CANNOT_START, error=str(error), blames_host=True))
             if not any(self._tracked[key].has_ended for key in keys):
-                self._sender.add(submission, deliveries)
+                self._sender.add(submission, deliveries, is_held=self._shipping.is_wanted)
+                if self._shipping.is_wanted:
+                    self._shipping.want(name)
             else:
                 # Those that can be delivered go without the others.
                 self._submit([bundle for bundle in group if not self._tracked.pop(bundle.key).has_ended])
@@ -237,10 +248,7 @@ class BatchOutlet:
         whole = self._landing.with_launcher(bundle, one.directory, _LAUNCH)
         is_shared = self._landing.is_shared
         deliver(whole if is_shared else msgspec.structs.replace(whole, private_files={}), self._layout)
-        write_submission(
-            one.paths,
-            SubmissionFile(outlet=self.name, name=one.name, index=one.index, directory=one.directory),
-        )
+        write_submission(one.paths, self._submission_file(one))
         if is_shared:
             return []
         root = os.fspath(self._landing.layout().root)
@@ -260,6 +268,7 @@ class BatchOutlet:
         file = read_submission(paths)
         one = Tracked(key, file.name, file.index, file.directory, paths) if file else Tracked(key, "", 0, "", paths)
         one.handle = placement.handle
+        one.code = file.code or None if file else None
         if file is None:
             self.fence([key])
             error = "its dispatcher died before it was submitted"
@@ -270,6 +279,16 @@ class BatchOutlet:
 
     def _paths(self, key: Key) -> AttemptPaths:
         return self._layout.attempt(key.job_id, key.number)
+
+    def _work(self) -> None:
+        """Take in what was answered, and begin what is due; never waits."""
+        self._shipping.work(one.code.rpartition(" ")[2] for one in self._tracked.values() if one.code)
+        self._conversation.work()
+        if self._landing.has_landed and self.capacity.limit and not self._knows_code:
+            # Before anything is claimed.
+            self._knows_code = True
+            self._shipping.begin(self._code_mode(), self._landing.share)
+            self._shipping.work(())
 
     def _plan(self) -> list[Step]:
         """What the next call of the agent has to do."""
@@ -308,6 +327,49 @@ class BatchOutlet:
         self._asked_s = -self._interval_s
         self._stopper.repeat()
 
+    def _code_mode(self) -> CodeMode:
+        """Which code attempts run there: what the host sees of the workspace, unless a person asks otherwise."""
+        if self._asked_code is not None:
+            return self._asked_code
+        return CodeMode.NONE if self._landing.is_shared else self._config.code
+
+    def _code_shipped(self, names: Sequence[str], snapshot: Snapshot, archive: str) -> None:
+        """The host has the code of these submissions, so they can go."""
+        content = code_file(snapshot.digest, snapshot.commit_text, archive)
+        for name in names:
+            submission = self._sender.held(name)
+            if submission is None:
+                continue
+            try:
+                deliveries = [
+                    delivery
+                    for bundle in submission.bundles
+                    for delivery in self._prepare_code(self._tracked[bundle.key], content, snapshot.label)
+                ]
+            except StorageError as error:
+                self._sender.give_up(name, str(error))
+            else:
+                self._sender.release(name, deliveries)
+
+    def _prepare_code(self, one: Tracked, content: bytes, label: str) -> list[Operation]:
+        """Write down which code an attempt runs; what has to be written on the host besides."""
+        one.code = label
+        with files.storing("preparing", one.paths.directory), files.shared_umask(self._layout.root):
+            files.write_new(one.paths.code, content)
+        write_submission(one.paths, self._submission_file(one))
+        if self._landing.is_shared:
+            return []
+        return [Deliver(directory=one.directory, files={contract.CODE_FILE: content})]
+
+    def _code_failed(self, names: Sequence[str], why: str) -> None:
+        for name in names:
+            self._sender.give_up(name, why)
+
+    def _submission_file(self, one: Tracked) -> SubmissionFile:
+        return SubmissionFile(
+            outlet=self.name, name=one.name, index=one.index, directory=one.directory, code=one.code or ""
+        )
+
     def _make_room(self, one: Tracked) -> None:
         self._stopper.ask(one, PREEMPTED, by_scheduler=True)
 
@@ -326,7 +388,7 @@ class BatchOutlet:
     def _note_problem(self) -> None:
         """What keeps anything from being submitted now: the loop claims nothing for this outlet meanwhile."""
         landed = "" if self._landing.has_landed else (self._landing.problem or "not reached yet")
-        self.capacity.problem = self._conversation.problem or landed or self._sender.problem
+        self.capacity.problem = self._conversation.problem or landed or self._shipping.problem or self._sender.problem
         self.capacity.place = self._landing.place
 
     def _problem(self) -> str:

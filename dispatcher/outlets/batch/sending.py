@@ -23,17 +23,23 @@ _ARRAY_SIZE: Final = 1000
 
 
 class Sending:
-    """One submission that is not known to the scheduler yet. `is_tried`: it may have accepted it.
+    """One submission that is not known to the scheduler yet.
 
-    `waits_for` is why the scheduler has no room for it now, and `not_before_s` when it is asked again.
+    `is_held`: it waits for its code. `is_tried`: the scheduler may have accepted it. `waits_for` is why the scheduler
+    has no room for it now, and `not_before_s` when it is asked again.
     """
 
     def __init__(self, submission: Submission, operations: Sequence[Operation]) -> None:
         self.submission = submission
         self.operations = operations
+        self.is_held = False
         self.is_tried = False
         self.waits_for = ""
         self.not_before_s = 0.0
+
+    @property
+    def is_ready(self) -> bool:
+        return not (self.is_held or self.is_tried)
 
 
 class Sender:
@@ -74,8 +80,11 @@ class Sender:
         size = max(1, self.limits.array_size or _ARRAY_SIZE)
         return [group[at : at + size] for group in equal.values() for at in range(0, len(group), size)]
 
-    def add(self, submission: Submission, deliveries: Sequence[Operation]) -> None:
-        """Submit these attempts after these deliveries; what cannot be rendered ends."""
+    def add(self, submission: Submission, deliveries: Sequence[Operation], *, is_held: bool = False) -> None:
+        """Submit these attempts after these deliveries; what cannot be rendered ends.
+
+        `is_held`: not before `release`.
+        """
         try:
             directory = str(submission.layout.submission_script(submission.name).parent)
             scripts = Deliver(directory=directory, files={}, shared=self._scheduler.scripts(submission))
@@ -83,7 +92,25 @@ class Sender:
         except (TemplateError, OutletError) as error:
             self._end(submission, str(error))
             return
-        self._unsent[submission.name] = Sending(submission, operations)
+        sending = self._unsent[submission.name] = Sending(submission, operations)
+        sending.is_held = is_held
+
+    def held(self, name: str) -> Submission | None:
+        """The submission that is held under this name; None when it was withdrawn meanwhile."""
+        sending = self._unsent.get(name)
+        return sending.submission if sending is not None and sending.is_held else None
+
+    def release(self, name: str, deliveries: Sequence[Operation]) -> None:
+        """Submit one that was held, after these further deliveries."""
+        sending = self._unsent[name]
+        sending.is_held = False
+        sending.operations = [*deliveries, *sending.operations]
+
+    def give_up(self, name: str, why: str) -> None:
+        """End the attempts of a submission that was held."""
+        sending = self._unsent.pop(name, None)
+        if sending is not None:
+            self._end(sending.submission, why)
 
     def withdraw(self, key: Key) -> list[Bundle] | None:
         """Take the submission of an attempt back that was not tried yet; its bundles, or None when it is too late."""
@@ -121,7 +148,7 @@ class Sender:
 
     def due_in_s(self) -> float | None:
         """Seconds until something is to be submitted; None when there is nothing."""
-        waiting = [sending.not_before_s for sending in self._unsent.values() if not sending.is_tried]
+        waiting = [sending.not_before_s for sending in self._unsent.values() if sending.is_ready]
         if not waiting:
             return None
         now = time.monotonic()
@@ -136,7 +163,7 @@ class Sender:
         if time.monotonic() < self._paused_until_s or self._rate_wait_s() > 0:
             return []
         now = time.monotonic()
-        waiting = [each for each in self._unsent.values() if not each.is_tried and each.not_before_s <= now]
+        waiting = [each for each in self._unsent.values() if each.is_ready and each.not_before_s <= now]
         most = _MOST_AT_ONCE if self._per_minute is None else max(1, self._per_minute - len(self._submitted_s))
         return waiting[: min(_MOST_AT_ONCE, most)]
 

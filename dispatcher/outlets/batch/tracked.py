@@ -33,6 +33,8 @@ class Tracked:
         self.directory = directory
         self.paths = paths
         self.handle: str | None = None
+        # The label of the code that was shipped for it.
+        self.code: str | None = None
         # What the scheduler told last, and what it told of its end when it was asked for details.
         self.state: JobState | None = None
         self.detail: JobState | None = None
@@ -59,9 +61,9 @@ class Tracked:
         """Where it runs, as far as that is known."""
         state = self.state or self.detail
         if state is None:
-            return None if self.handle is None else Placement(handle=self.handle)
+            return None if self.handle is None else Placement(handle=self.handle, code=self.code)
         handle = state.handle or self.handle
-        return Placement(handle=handle or None, host=state.host, pid=state.pid, gpus=state.gpus)
+        return Placement(handle=handle or None, host=state.host, pid=state.pid, gpus=state.gpus, code=self.code)
 
     def end(self, ended: Ended) -> None:
         self.report = Report(ended, self.placement())

@@ -5,12 +5,9 @@ from __future__ import annotations
 import hashlib
 import io
 import tarfile
-from collections.abc import Mapping
 from typing import IO, Any, Final
 
 import msgspec
-
-from dispatcher import contract
 
 # The mode of a file, as git knows them.
 _PLAIN: Final = 0o644
@@ -38,12 +35,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         return f"{commit} {self.digest[:_SHORT]}".strip()
 
     @property
-    def environment(self) -> Mapping[str, str]:
-        """The variables that tell a job which code it runs."""
-        return {
-            contract.CODE_COMMIT: f"{self.commit}{'+dirty' if self.is_dirty else ''}",
-            contract.CODE_DIGEST: self.digest,
-        }
+    def commit_text(self) -> str:
+        """The commit, with `+dirty` if the files differ from it."""
+        return f"{self.commit}{'+dirty' if self.is_dirty else ''}"
 
 
 class ArchiveWriter:

@@ -25,7 +25,7 @@ def test_tracked_files_as_they_are_and_no_untracked_ones(repository: Repository,
     assert (found["train.py"], found["added.py"]) == ("changed\n", "added\n")
     assert (snapshot.commit, snapshot.is_dirty) == (head, True)
     assert snapshot.label == f"{head[:12]}+dirty {snapshot.digest[:12]}"
-    assert snapshot.environment["DISPATCHER_CODE_COMMIT"] == f"{head}+dirty"
+    assert snapshot.commit_text == f"{head}+dirty"
 
 
 def test_nothing_of_the_users_repository_changes(repository: Repository) -> None:

@@ -1,0 +1,188 @@
+"""The code of submissions: archived by a child process, sent to the host once, and only then are they submitted.
+
+While the code cannot be archived or sent, the outlet claims nothing, so that no attempt fails by it.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from dispatcher.config import CodeMode
+from dispatcher.errors import CodeError, OutletError
+from dispatcher.outlets.code.command import read_snapshot, snapshot_words
+from dispatcher.outlets.code.snapshot import Snapshot
+from dispatcher.outlets.remote.connection import Call, Connection, Lane, Unreached
+from dispatcher.outlets.remote.operations import Failed, Found, Has, Operation, Store
+from dispatcher.outlets.remote.programs import Program
+from dispatcher.workspace import Layout
+
+# git may have to fetch files or run filters.
+_ARCHIVE_LIMIT_S: Final = 900.0
+_HAS_LIMIT_S: Final = 60.0
+# An upload may take so long for each MiB, and at least a minute.
+_SECONDS_PER_MIB: Final = 8.0
+_TRY_AGAIN_S: Final = 30.0
+# After so many answers that it cannot be stored (a full disk), submissions that wait for it are given up.
+_MOST_FAILURES: Final = 3
+
+
+class Shipping:
+    """The code for submissions to one host. `problem` is why there can be none at the moment, empty when there can.
+
+    `shipped(names, snapshot, archive)` is called for submissions whose code is at the path `archive` of the host, and
+    `failed(names, why)` for those that cannot get any.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        connection: Connection,
+        shipped: Callable[[Sequence[str], Snapshot, str], None],
+        failed: Callable[[Sequence[str], str], None],
+    ) -> None:
+        self.problem = ""
+        self._layout = layout
+        self._connection = connection
+        self._shipped = shipped
+        self._failed = failed
+        self._mode = CodeMode.NONE
+        self._directory = ""
+        # Submissions that wait for a snapshot, and those that wait for the one under way.
+        self._waiting: list[str] = []
+        self._batch: list[str] = []
+        self._program: Program | None = None
+        self._snapshot: Snapshot | None = None
+        self._is_missing = False
+        self._call: Call | None = None
+        self._failures = 0
+        self._next_s = 0.0
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether submissions to this host need code."""
+        return self._mode is not CodeMode.NONE
+
+    def begin(self, mode: CodeMode, share: str) -> None:
+        """The host was reached: it gets code by `mode`, below its directory `share`.
+
+        A first snapshot is made at once: whether there can be one is known before anything is claimed.
+        """
+        self._mode, self._directory = mode, posixpath.join(share, "code")
+        if self.is_wanted:
+            self.problem = "archiving the code"
+
+    def want(self, name: str) -> None:
+        """This submission needs the code as it is now."""
+        self._waiting.append(name)
+
+    def work(self, in_use: Iterable[str]) -> None:
+        """Take in what was answered and begin what comes next; never waits. `in_use`: digests not to be removed."""
+        if not self.is_wanted:
+            return
+        self._take_in_program()
+        self._take_in_call()
+        if time.monotonic() < self._next_s:
+            return
+        if self._snapshot is None and self._program is None and (self._waiting or self.problem):
+            self._begin_snapshot(in_use)
+        elif self._snapshot is not None and self._call is None:
+            self._begin_call(self._snapshot)
+
+    @property
+    def is_busy(self) -> bool:
+        return self._program is not None or self._call is not None
+
+    def wait_fds(self) -> list[int]:
+        return [fd for one in (self._program, self._call) if one is not None for fd in one.wait_fds()]
+
+    def due_in_s(self) -> float | None:
+        """Seconds until `work` has something to do although no descriptor is readable; None when never."""
+        if self._program is not None:
+            return self._program.due_in_s()
+        if self._call is not None:
+            return self._call.due_in_s()
+        pause_s = max(0.0, self._next_s - time.monotonic())
+        if self._snapshot is not None:
+            return max(pause_s, self._connection.free_in_s(Lane.TRANSFER) or 0.0)
+        return pause_s if self._waiting or self.problem else None
+
+    def close(self) -> None:
+        """Give up what is under way; the connection ends its calls itself."""
+        if self._program is not None:
+            self._program.close()
+
+    def _begin_snapshot(self, in_use: Iterable[str]) -> None:
+        self._batch, self._waiting = self._waiting, []
+        try:
+            words = snapshot_words(self._layout, self._mode, in_use)
+            self._program = Program(words, limit_s=_ARCHIVE_LIMIT_S)
+        except OutletError as error:
+            self._give_up(str(error))
+
+    def _take_in_program(self) -> None:
+        finished = None if self._program is None else self._program.poll()
+        if finished is None:
+            return
+        self._program = None
+        try:
+            exit_code = None if finished.killed_because else finished.exit_code
+            self._snapshot = read_snapshot(exit_code, finished.out, finished.err)
+        except CodeError as error:
+            self._give_up(str(error))
+            return
+        self._is_missing = False
+        if not self._batch:
+            # The first one, without submissions: it can be archived.
+            self._snapshot, self.problem = None, ""
+
+    def _begin_call(self, snapshot: Snapshot) -> None:
+        if self._connection.free_in_s(Lane.TRANSFER) != 0.0:
+            return
+        archive = self._archive(snapshot)
+        operation: Operation = Has(paths=[archive])
+        limit_s = _HAS_LIMIT_S
+        if self._is_missing:
+            operation = Store(path=archive, source=snapshot.path, size=snapshot.size, sha256=snapshot.digest)
+            limit_s = max(limit_s, snapshot.size / 2**20 * _SECONDS_PER_MIB)
+        self._call = self._connection.call([operation], timeout_s=limit_s, lane=Lane.TRANSFER)
+
+    def _take_in_call(self) -> None:
+        answers = None if self._call is None else self._call.outcome()
+        if answers is None or self._snapshot is None:
+            return
+        self._call = None
+        if isinstance(answers, Unreached):
+            self._is_missing = False
+            self.problem = f"sending the code: {answers.why}"
+            return
+        (answer,) = answers
+        if isinstance(answer, Failed):
+            self._has_failed(answer.error)
+        elif isinstance(answer, Found) and answer.sizes[0] != self._snapshot.size:
+            self._is_missing = True
+        else:
+            snapshot, self._snapshot = self._snapshot, None
+            names, self._batch = self._batch, []
+            self._failures, self.problem = 0, ""
+            self._shipped(names, snapshot, self._archive(snapshot))
+
+    def _has_failed(self, why: str) -> None:
+        self._failures += 1
+        self._is_missing = False
+        self.problem = f"storing the code: {why}"
+        self._next_s = time.monotonic() + _TRY_AGAIN_S
+        if self._failures >= _MOST_FAILURES:
+            self._give_up(self.problem)
+
+    def _give_up(self, why: str) -> None:
+        """Those that wait end; the next snapshot, some time later, shows whether it works again."""
+        names, self._batch = self._batch, []
+        self._snapshot, self._failures, self.problem = None, 0, why
+        self._next_s = time.monotonic() + _TRY_AGAIN_S
+        self._failed(names, why)
+
+    def _archive(self, snapshot: Snapshot) -> str:
+        return posixpath.join(self._directory, f"{snapshot.digest}.tar")

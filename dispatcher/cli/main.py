@@ -44,6 +44,7 @@ _COMMANDS: Final = {
     "unpause": "dispatcher.cli.pods",
     "doctor": "dispatcher.cli.doctor",
     "job": "dispatcher.cli.job",
+    "solve": "dispatcher.cli.solve",
 }
 # Words that people try, and the command that does it.
 _HINTS: Final = {"abandon": "cancel", "forget": "delete", "resume": "unpause"}

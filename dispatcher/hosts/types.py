@@ -159,6 +159,8 @@ class VolcanoHost(Host, frozen=True, kw_only=True):
     settings: Mapping[str, Any] = _NOTHING
 
 
+# Those that are reached with ssh, or that are this machine.
+ConnectedHost = PlainHost | SlurmHost | PbsHost
 AnyHost = PlainHost | SlurmHost | PbsHost | TpuHost | VolcanoHost
 
 

@@ -5,6 +5,7 @@ kinds      The one list of outlets by name; context: what they are made from.
 bundle     Rendering of what an attempt is started from (pure), and its delivery into a workspace.
 wrapper    What the wrapper of an attempt keeps and reports, wherever it runs.
 local/     Attempts as processes of this host.
+solver/    Which configured host can run a request for hardware.
 
 To add an outlet, write a class with the methods of `Outlet`, its capacity and its offer in a package of its own, add a
 line to kinds.OUTLET_KINDS, and add it to tests/outlets/test_contract.py, which holds for every outlet.

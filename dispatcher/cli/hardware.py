@@ -1,0 +1,107 @@
+"""Options that say what hardware a job needs and which hosts there are, shared by the commands that choose a host."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from dispatcher.errors import UsageError, nearest
+
+if TYPE_CHECKING:
+    from dispatcher.hosts.types import Hosts
+    from dispatcher.outlets.base import Request
+    from dispatcher.outlets.solver.request import HardwareRequest
+
+
+class HardwareOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What was given on the command line; None or empty: nothing."""
+
+    chip: str | None = None
+    chips: int | None = None
+    cpus: int | None = None
+    memory_mib: int | None = None
+    nodes: int | None = None
+    clusters: tuple[str, ...] = ()
+    excluded_clusters: tuple[str, ...] = ()
+
+    @property
+    def are_given(self) -> bool:
+        """Whether any of the options was given."""
+        return self != HardwareOptions()
+
+    def over(self, request: Request) -> HardwareRequest:
+        """A job's own request with the options that were given instead. One GPU where neither tells a number."""
+        from dispatcher.outlets.solver.request import HardwareRequest
+
+        chips = request.gpus if self.chips is None else self.chips
+        return HardwareRequest(
+            chip=request.chip if self.chip is None else self.chip,
+            min_chips=1 if chips is None else chips,
+            cpus=request.cpus if self.cpus is None else self.cpus,
+            memory_mib=request.memory_mib if self.memory_mib is None else self.memory_mib,
+            nodes=request.nodes if self.nodes is None else self.nodes,
+            preferred_clusters=self.clusters,
+            excluded_clusters=self.excluded_clusters,
+        )
+
+    def check_clusters(self, hosts: Hosts) -> None:
+        """UsageError for a cluster that no host belongs to."""
+        known = dict.fromkeys([*hosts.clusters, *(host.cluster for host in hosts.hosts.values())])
+        given = (("--cluster", self.clusters), ("--exclude-cluster", self.excluded_clusters))
+        for option, name in ((option, name) for option, names in given for name in names):
+            if name not in known:
+                raise UsageError(f"{option} {name}: there is no such cluster{nearest(name, known)}")
+
+
+def _read_memory(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
+    if value is None:
+        return None
+    from dispatcher.base.values import BadValueError, memory_mib
+
+    try:
+        return memory_mib(value)
+    except BadValueError as error:
+        raise click.BadParameter(f"{value!r}: {error}") from None
+
+
+_OPTIONS = (
+    click.option("--chip", metavar="NAME", help="The kind of GPU, such as h100.  [default: any]"),
+    click.option("-n", "--chips", type=click.IntRange(0), metavar="N", help="GPUs over all nodes; 0 for CPUs only."),
+    click.option("--cpu", "cpus", type=click.IntRange(1), metavar="N", help="CPUs of each node."),
+    click.option("--mem", "memory_mib", callback=_read_memory, metavar="SIZE", help="Memory of each node: 64G, 512M."),
+    click.option("--nodes", type=click.IntRange(1), metavar="N", help="Number of nodes."),
+    click.option("--cluster", "clusters", multiple=True, metavar="NAME", help="Prefer hosts of this cluster."),
+    click.option(
+        "--exclude-cluster", "excluded_clusters", multiple=True, metavar="NAME", help="Use no host of this cluster."
+    ),
+)
+
+
+def hardware_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--chip`, `-n`, `--cpu`, `--mem`, `--nodes`, `--cluster` and `--exclude-cluster`, as one argument `hardware`."""
+    names = msgspec.structs.fields(HardwareOptions)
+
+    @functools.wraps(function)
+    def command(*args: Any, **given: Any) -> Any:
+        hardware = HardwareOptions(**{field.name: given.pop(field.name) for field in names})
+        return function(*args, hardware=hardware, **given)
+
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def hosts_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--hosts FILE`, passed to the command as `hosts_file`."""
+    return click.option(
+        "--hosts",
+        "hosts_file",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Clusters and hosts, such as ~/.theseus.yaml; they come before those of dispatcher.yaml.",
+    )(function)

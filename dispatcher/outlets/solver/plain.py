@@ -1,0 +1,114 @@
+"""Hosts without a scheduler: which GPUs they have, and which of them are busy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dispatcher.errors import OutletError
+from dispatcher.hosts.types import Hosts, PlainHost
+from dispatcher.outlets.remote.operations import Failed, GpuSeen, ListGpus, Operation, Run
+from dispatcher.outlets.solver.answers import output
+from dispatcher.outlets.solver.reports import PlainReport
+from dispatcher.outlets.solver.request import Choice, HardwareRequest, Refusal, chips_text
+
+
+def questions(host: PlainHost, timeout_s: float) -> list[Operation]:
+    """What to ask a host: its processors, its memory, and its GPUs with those who use them."""
+    del host
+    words = (["nproc", "--all"], ["cat", "/proc/meminfo"])
+    return [*(Run(words=each, timeout_s=timeout_s) for each in words), ListGpus()]
+
+
+def report(answers: Sequence[Any]) -> PlainReport:
+    """What the answers to `questions` tell; OutletError when the host cannot tell."""
+    cpus, memory, gpus = answers
+    sizes = dict(re.findall(r"^(\w+):\s+(\d+) kB", output("cat /proc/meminfo", memory), re.MULTILINE))
+    try:
+        return PlainReport(
+            cpus=int(output("nproc", cpus)),
+            memory_mib=int(sizes["MemTotal"]) // 1024,
+            free_mib=int(sizes["MemAvailable"]) // 1024,
+            gpus=() if isinstance(gpus, Failed) else tuple(gpus.gpus),
+            no_gpus=gpus.error if isinstance(gpus, Failed) else "",
+        )
+    except (KeyError, ValueError):
+        raise OutletError("nproc and /proc/meminfo do not tell its processors and its memory") from None
+
+
+def gpus_for(host: PlainHost, chip: str, gpus: Sequence[GpuSeen]) -> list[GpuSeen]:
+    """The GPUs of the host that jobs may use and that are a `chip`, or any where that is empty.
+
+    Where the host has several kinds, the driver's names tell which is which. A CUDA_VISIBLE_DEVICES in the host's `env`
+    limits the GPUs that are used.
+    """
+    allowed = _visible(host)
+    usable = [gpu for gpu in gpus if allowed is None or gpu.index in allowed]
+    if not chip or len(host.chips) == 1:
+        return usable
+    kinds = {gpu.index: _kind(gpu.name, host.chips) for gpu in usable}
+    return [gpu for gpu in usable if kinds[gpu.index] == chip] or [gpu for gpu in usable if not kinds[gpu.index]]
+
+
+def _visible(host: PlainHost) -> frozenset[int] | None:
+    words = [word.strip() for word in host.env.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    return frozenset(map(int, words)) if all(word.isdecimal() for word in words) else None
+
+
+def _kind(name: str, chips: Mapping[str, int]) -> str:
+    """The configured chip that the driver's name means: of `l40` and `l40s` the longer one that fits."""
+    flat = re.sub(r"[^a-z0-9]", "", name.lower())
+    fitting = [chip for chip in chips if all(word in flat for word in re.findall(r"[a-z0-9]+", chip.lower()))]
+    return max(fitting, key=len, default="")
+
+
+def judge(host: PlainHost, request: HardwareRequest, hosts: Hosts, found: PlainReport | None) -> Choice | Refusal:
+    """Whether the host can run the request now; it has no queue."""
+    del hosts
+    why = _never(host, request) or (_too_small(request, found) if found is not None else "")
+    if why:
+        return Refusal(host=host.name, why=why)
+    if found is None:
+        return Choice(host=host.name, why="as configured, not asked")
+    if not request.min_chips:
+        return Choice(host=host.name, free_chips=0, why=f"{found.cpus} CPUs, {found.free_mib} MiB of memory free")
+    gpus = gpus_for(host, request.chip, found.gpus)
+    configured = _configured(host, request.chip)
+    free = min(configured, sum(not gpu.busy for gpu in gpus))
+    share = f"{free} of {chips_text(configured, request.chip)} free"
+    if free >= request.min_chips:
+        return Choice(host=host.name, free_chips=free, why=share)
+    why = f"{share}, {request.min_chips} needed: {_busy_text(gpus, configured, found.no_gpus)}"
+    return Refusal(host=host.name, why=why)
+
+
+def _configured(host: PlainHost, chip: str) -> int:
+    return host.chips.get(chip, 0) if chip else sum(host.chips.values())
+
+
+def _never(host: PlainHost, request: HardwareRequest) -> str:
+    """Why the configured host can never run it."""
+    if request.nodes > 1:
+        return f"it is one node, {request.nodes} needed"
+    if request.min_chips > _configured(host, request.chip):
+        has = ", ".join(chips_text(number, chip) for chip, number in host.chips.items() if number) or "no GPUs"
+        return f"too few chips: it has {has}, {request.chips_text} needed"
+    return ""
+
+
+def _too_small(request: HardwareRequest, found: PlainReport) -> str:
+    if (request.cpus or 0) > found.cpus:
+        return f"too few CPUs: it has {found.cpus}, {request.cpus} needed"
+    if (request.memory_mib or 0) > found.memory_mib:
+        return f"too little memory: it has {found.memory_mib} MiB, {request.memory_mib} MiB needed"
+    if (request.memory_mib or 0) > found.free_mib:
+        return f"{found.free_mib} of {found.memory_mib} MiB of memory free, {request.memory_mib} MiB needed"
+    return ""
+
+
+def _busy_text(gpus: Sequence[GpuSeen], configured: int, no_gpus: str) -> str:
+    parts = [f"GPU {gpu.index}: {gpu.busy}" for gpu in gpus if gpu.busy]
+    if len(gpus) < configured:
+        parts.append(no_gpus or f"nvidia-smi lists {len(gpus)} of {configured} that are configured")
+    return "; ".join(parts)

@@ -1,0 +1,72 @@
+"""What one host reports of its hardware. Memory is in MiB."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from dispatcher.outlets.remote.operations import GpuSeen
+
+
+class Unreachable(msgspec.Struct, frozen=True):
+    """The host or its scheduler did not answer; `error` says what happened."""
+
+    error: str
+
+
+class PlainReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A host without a scheduler. `free_mib` is memory that a job can have now.
+
+    `no_gpus` is why its GPUs cannot be listed, such as a driver that does not answer.
+    """
+
+    gpus: tuple[GpuSeen, ...] = ()
+    no_gpus: str = ""
+    cpus: int
+    memory_mib: int
+    free_mib: int
+
+
+class Gpus(msgspec.Struct, frozen=True):
+    """GPUs of one type in a node: how many there are, and how many are in use."""
+
+    total: int
+    used: int = 0
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """A node of a cluster. `gpus` are by type, as the scheduler calls it; '' for GPUs without a type.
+
+    `unusable` is the state that keeps new jobs off it for long (`drained`), empty for none; `is_taken`: it takes no
+    further job until another one ends.
+    """
+
+    name: str
+    cpus: int
+    free_cpus: int
+    memory_mib: int
+    free_mib: int
+    gpus: Mapping[str, Gpus] = {}
+    features: frozenset[str] = frozenset()
+    unusable: str = ""
+    is_taken: bool = False
+
+
+class Queue(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition of SLURM or a queue of PBS. `closed` is why it takes no jobs, empty when it does."""
+
+    name: str
+    nodes: tuple[Node, ...] = ()
+    is_default: bool = False
+    closed: str = ""
+    pending: int = 0
+
+
+class BatchReport(msgspec.Struct, frozen=True):
+    """A scheduler's partitions or queues, by name."""
+
+    queues: Mapping[str, Queue]
+
+
+HostReport = Unreachable | PlainReport | BatchReport

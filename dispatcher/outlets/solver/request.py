@@ -1,0 +1,70 @@
+"""A request for hardware, and the hosts that can serve it."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class HardwareRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job asks for. `min_chips` GPUs over all `nodes`, of any kind where `chip` is empty; 0: CPUs only.
+
+    `memory_mib` and `cpus` are for each node; None: whatever there is. Hosts of the preferred clusters come before
+    others that are as good; those of excluded ones are not used.
+    """
+
+    chip: str = ""
+    min_chips: int = 0
+    cpus: int | None = None
+    memory_mib: int | None = None
+    nodes: int = 1
+    preferred_clusters: tuple[str, ...] = ()
+    excluded_clusters: tuple[str, ...] = ()
+
+    @property
+    def chips_per_node(self) -> int:
+        """The GPUs of one node, rounded up."""
+        return -(-self.min_chips // self.nodes)
+
+    @property
+    def chips_text(self) -> str:
+        """The GPUs in words: `4 h100`, `1 GPU`."""
+        return chips_text(self.min_chips, self.chip)
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """A host that can run the request.
+
+    `queue` is the partition or the queue to name; empty: the scheduler's own default, or none. `is_queued`: it would
+    wait there. `free_chips` is how many suitable GPUs are free, None when the host was not asked.
+    """
+
+    host: str
+    queue: str = ""
+    is_queued: bool = False
+    free_chips: int | None = None
+    why: str = ""
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """A host that cannot run the request, and why. `is_unreachable`: nobody knows whether it can."""
+
+    host: str
+    why: str
+    is_unreachable: bool = False
+
+
+class Solution(msgspec.Struct, frozen=True, kw_only=True):
+    """Every configured host once: those that can run the request, the best first, and the others."""
+
+    choices: tuple[Choice, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+
+    @property
+    def chosen(self) -> Choice | None:
+        """The best host."""
+        return self.choices[0] if self.choices else None
+
+
+def chips_text(number: int, chip: str) -> str:
+    """`4 h100`, `1 GPU`, `2 GPUs`."""
+    return f"{number} {chip or ('GPU' if number == 1 else 'GPUs')}"

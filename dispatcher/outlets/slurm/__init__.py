@@ -1,0 +1,13 @@
+"""Attempts as jobs of SLURM, on hosts of `type: slurm`.
+
+scheduler    SlurmScheduler: what the engine in outlets/batch calls.
+resources    The table from requests to options for nodes, GPUs, CPUs, memory and partitions.
+directives   The other `#SBATCH` lines, and what `sbatch_args` may add.
+submitting   What sbatch's answers mean; the limits of a site.
+questions    squeue, scontrol and sacct: what is asked, and how the answers are read.
+states       What SLURM's states mean.
+cancelling   scancel, by name.
+
+templates/sbatch.sh.j2 is the batch script. docs/outlets/slurm.md describes all of it for users. All of it is pure:
+operations for the agent go out, its answers come in.
+"""

@@ -1,0 +1,131 @@
+"""What a request asks SLURM for: nodes, tasks, GPUs, CPUs and memory, and from which partitions.
+
+The table is that of the HPC launchers; n is the number of GPUs over all nodes, k of nodes, g = n/k:
+
+    slot_type     tres_supported  gres_supported  options
+    cuda, rocm    yes             yes             --nodes=k --tasks-per-node=1 --gpus=[TYPE:]n,
+                                                  with k > 1 or `slots_per_node` also --gpus-per-task=[TYPE:]g
+    cuda, rocm    no              yes             --nodes=k --ntasks=k --gres=gpu[:TYPE]:g
+    cuda, rocm    no              no              --nodes=k --ntasks=k
+    cpu, or n=0   any             any             --nodes=k --ntasks=k --cpus-per-task=CPUs
+
+k is what the request says, or n / `slots_per_node` where that is more. It is never left to SLURM: a job that runs as
+one process cannot use the GPUs of a second node. `tres_supported` without `gres_supported` counts as neither, because
+--gpus needs GRES.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from dispatcher.hosts.types import Hosts, Partition, SlurmHost
+from dispatcher.outlets.base import Request
+
+Option = tuple[str, str]
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """What a request comes to on a host. `gpus` is over all nodes, `gpus_per_node` of each."""
+
+    gpus: int
+    nodes: int
+
+    @property
+    def gpus_per_node(self) -> int:
+        return self.gpus // self.nodes
+
+
+def refusal(host: SlurmHost, request: Request) -> str:
+    """Why the host can never run such a request; empty when it may."""
+    shape = shape_of(host, request)
+    if shape.gpus and host.slot_type == "cpu":
+        return f"{host.name} has slot_type cpu, and {shape.gpus} GPUs are asked for"
+    if shape.gpus and request.chip and host.chips and request.chip not in host.chips:
+        return f"{host.name} has no {request.chip}, but {', '.join(sorted(host.chips))}"
+    most = _most_gpus(host, request.chip)
+    if most is not None and shape.gpus > most:
+        return f"{shape.gpus} GPUs are asked for, and {host.name} may use {most} of {request.chip or 'one kind'}"
+    if shape.gpus % shape.nodes:
+        return f"{shape.gpus} GPUs cannot be spread evenly over {shape.nodes} nodes"
+    return ""
+
+
+def shape_of(host: SlurmHost, request: Request) -> Shape:
+    """The GPUs and nodes of a request; one that leaves GPUs open (None) gets one where slots are GPUs."""
+    is_cpu_host = host.slot_type == "cpu"
+    gpus = request.gpus if request.gpus is not None else 0 if is_cpu_host else 1
+    nodes = max(1, request.nodes)
+    if gpus and host.slots_per_node:
+        nodes = max(nodes, math.ceil(gpus / host.slots_per_node))
+    return Shape(gpus, nodes)
+
+
+def resource_options(host: SlurmHost, hosts: Hosts, request: Request) -> list[Option]:
+    """The options of the table above, and those for CPUs and memory of each node."""
+    shape = shape_of(host, request)
+    options = [("nodes", str(shape.nodes))]
+    if not shape.gpus:
+        options.append(("ntasks", str(shape.nodes)))
+    elif host.tres_supported and host.gres_supported:
+        options += _tres(host, _gpu_type(host, hosts, request), shape)
+    else:
+        options.append(("ntasks", str(shape.nodes)))
+        if host.gres_supported:
+            options.append(("gres", _joined("gpu", _gpu_type(host, hosts, request), shape.gpus_per_node)))
+    cpus = request.cpus or (None if shape.gpus else host.slots_per_node)
+    if cpus:
+        options.append(("cpus-per-task", str(cpus)))
+    memory = f"{request.memory_mib}M" if request.memory_mib else host.mem
+    if memory:
+        options.append(("mem", memory))
+    return options
+
+
+def partition_options(host: SlurmHost, request: Request) -> list[Option]:
+    """Where the job may run; SLURM takes the partition of a list that can start it first."""
+    chosen = _partitions(host, request)
+    if not chosen:
+        return []
+    # A job has one constraint, so partitions that need another one cannot be in its list.
+    constraint = chosen[0].constraint
+    names = [partition.name for partition in chosen if partition.constraint == constraint]
+    options = [("partition", ",".join(names))]
+    return [*options, ("constraint", constraint)] if constraint else options
+
+
+def _partitions(host: SlurmHost, request: Request) -> list[Partition]:
+    default_first = sorted(host.partitions, key=lambda partition: not partition.default)
+    if not shape_of(host, request).gpus and host.cpu_partitions:
+        known = {partition.name: partition for partition in host.partitions}
+        return [known.get(name, Partition(name)) for name in host.cpu_partitions]
+    if default_first and default_first[0].default and not request.chip:
+        return default_first[:1]
+    # Which of them has the chip, SLURM knows by the GRES type.
+    return default_first
+
+
+def _tres(host: SlurmHost, gpu_type: str, shape: Shape) -> list[Option]:
+    options = [("tasks-per-node", "1"), ("gpus", _joined(gpu_type, shape.gpus))]
+    if shape.nodes > 1 or host.slots_per_node:
+        # Else SLURM might take three from one node and one from the other.
+        options.append(("gpus-per-task", _joined(gpu_type, shape.gpus_per_node)))
+    return options
+
+
+def _gpu_type(host: SlurmHost, hosts: Hosts, request: Request) -> str:
+    """The GRES type to ask for; empty for any. A request can name one only: the first of `gres_mapping`."""
+    if not request.chip:
+        return host.gpu_type or ""
+    return host.gpu_type or hosts.gres_types(request.chip)[0]
+
+
+def _most_gpus(host: SlurmHost, chip: str) -> int | None:
+    if not host.chips:
+        return None
+    return host.chips.get(chip, 0) if chip else max(host.chips.values())
+
+
+def _joined(*words: object) -> str:
+    return ":".join(str(word) for word in words if word != "")

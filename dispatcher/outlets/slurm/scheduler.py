@@ -1,0 +1,132 @@
+"""SLURM as a Scheduler: everything that differs from other kinds of hosts."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from dispatcher.errors import ConfigError, TemplateError
+from dispatcher.hosts.types import Hosts, SlurmHost
+from dispatcher.outlets.base import Key, Request
+from dispatcher.outlets.batch.scheduler import Accepted, Doubtful, JobState, Limits, Refused, Submission, Submitted
+from dispatcher.outlets.remote.operations import Operation
+from dispatcher.outlets.slurm import cancelling, questions, submitting
+from dispatcher.outlets.slurm.directives import (
+    LONGEST_NAME,
+    Job,
+    check_arguments,
+    directives,
+    file_pattern,
+    read_arguments,
+)
+from dispatcher.outlets.slurm.resources import refusal, shape_of
+from dispatcher.templates.launcher import render_launcher
+from dispatcher.workspace import Layout
+
+_TEMPLATE: Final = "sbatch.sh.j2"
+
+
+class SlurmScheduler:
+    """The jobs of one host with SLURM. `layout` is that of the workspace, whose templates may override the launcher.
+
+    `grace_s` is what an attempt has from TERM to KILL. Raises ConfigError for `sbatch_args` that cannot be used.
+    """
+
+    programs: Sequence[str] = ("sbatch", "squeue", "scancel", "scontrol", "bash")
+    makes_arrays = True
+
+    def __init__(self, host: SlurmHost, hosts: Hosts, layout: Layout, grace_s: float) -> None:
+        self._host = host
+        self._hosts = hosts
+        self._layout = layout
+        self._grace_s = grace_s
+        check_arguments(host, read_arguments(host.sbatch_args))
+
+    def refuses(self, request: Request) -> str:
+        return refusal(self._host, request)
+
+    def launcher(self, request: Request) -> Sequence[str]:
+        """srun, which starts one task on each node and ends all when one of them fails."""
+        nodes = shape_of(self._host, request).nodes
+        if nodes == 1:
+            return ()
+        # From 22.05 on srun does not take over --cpus-per-task of the job.
+        cpus = (f"--cpus-per-task={request.cpus}",) if request.cpus else ()
+        spread = (f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1")
+        return ("srun", *spread, *cpus, "--kill-on-bad-exit=1", "--export=ALL")
+
+    def scripts(self, submission: Submission) -> Mapping[str, bytes]:
+        if len(submission.name) > LONGEST_NAME:
+            raise TemplateError(f"{submission.name}: SLURM takes names up to {LONGEST_NAME} characters")
+        path = submission.layout.submission_script(submission.name)
+        try:
+            return {str(path): self._script(submission).encode("utf-8", "surrogateescape")}
+        except ConfigError as error:
+            raise TemplateError(str(error)) from None
+
+    def submit(self, submission: Submission) -> Operation:
+        return submitting.submit(str(submission.layout.submission_script(submission.name)))
+
+    def accepted(self, submission: Submission, answer: Any) -> Accepted | Refused | Doubtful:
+        return submitting.accepted(answer)
+
+    def query(self, attempts: Sequence[Submitted]) -> Sequence[Operation]:
+        return questions.query(attempts)
+
+    def states(self, attempts: Sequence[Submitted], answers: Sequence[Any]) -> Mapping[Key, JobState]:
+        return questions.select(attempts, questions.read_query(answers))
+
+    def detail(self, attempts: Sequence[Submitted]) -> Sequence[Operation]:
+        return questions.detail(attempts)
+
+    def details(self, attempts: Sequence[Submitted], answers: Sequence[Any]) -> Mapping[Key, JobState]:
+        return questions.read_detail(attempts, answers)
+
+    def cancel(self, attempts: Sequence[Submitted], *, force: bool) -> Sequence[Operation]:
+        return cancelling.cancel(attempts, force=force)
+
+    def cancelled(self, answer: Any) -> str:
+        return cancelling.cancelled(answer)
+
+    def error_log(self, attempt: Submitted) -> str:
+        # The attempt's directory is ROOT/run_state/jobs/JOB/NUMBER.
+        layout = Layout(PurePosixPath(attempt.directory).parents[3])
+        return str(_log(layout, attempt.name, str(attempt.index)))
+
+    def limits_query(self) -> Sequence[Operation]:
+        return submitting.limits_query(self._host.qos)
+
+    def limits(self, answers: Sequence[Any]) -> Limits:
+        return submitting.limits(answers, self._host.account)
+
+    def _script(self, submission: Submission) -> str:
+        jobs = len(submission.groups)
+        job = Job(
+            name=submission.name,
+            chdir=str(submission.layout.root),
+            output=_output(submission.layout, submission.name, is_array=jobs > 1),
+            attempts=max(len(group) for group in submission.groups),
+            array_size=jobs,
+            time_limit_s=submission.time_limit_s,
+            grace_s=self._grace_s,
+        )
+        head = directives(self._host, self._hosts, submission.request, job)
+        values = {
+            "directories": list(submission.directories),
+            "groups": [" ".join(str(index) for index in group) for group in submission.groups],
+        }
+        shebang, body = render_launcher(self._layout, _TEMPLATE, values).split("\n", 1)
+        # Not in the template: sbatch reads quotes in these lines in another way than a shell.
+        return "\n".join([shebang, *head, body])
+
+
+def _output(layout: Layout, name: str, *, is_array: bool) -> str:
+    """Where SLURM writes what a batch script prints: `%a` is the task's index."""
+    folder = file_pattern(str(layout.submission_script(name).parent))
+    return posixpath.join(folder, "%a.log" if is_array else "0.log")
+
+
+def _log(layout: Layout, name: str, index: str) -> str:
+    return posixpath.join(str(layout.submission_script(name).parent), f"{index}.log")

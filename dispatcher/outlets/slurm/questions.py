@@ -124,7 +124,7 @@ def _squeue(names: Sequence[str]) -> Run:
 
 def _sacct(names: Sequence[str]) -> Run:
     return _run(
-        "sacct", "--noheader", "--parsable2", "--allocations", "--array", "--duplicates",
+        "sacct", "--noheader", "--parsable2", "--allocations", "--duplicates",
         f"--starttime={_ACCOUNTING_SINCE}", f"--name={','.join(names)}", f"--format={','.join(_ACCOUNTING)}",
     )  # fmt: skip
 

@@ -77,8 +77,9 @@ _STUCK: Final = {
     "DependencyNeverSatisfied": "what it depends on has failed",
     "JobHeldAdmin": "held by an administrator",
     "JobHeldUser": "held: scontrol release",
+    "PartitionConfig": "its time limit or nodes are more than the partition allows",
     "PartitionNodeLimit": "more nodes than the partition allows",
-    "PartitionTimeLimit": "its time limit is more than that of the partition",
+    "PartitionTimeLimit": "its time limit is more than the partition allows",
     "launch_failed_requeued_held": "it could not be launched",
 }
 _NOTHING: Final = frozenset(["", "None", "(null)", "N/A", "n/a", "Unknown"])
@@ -167,21 +168,24 @@ def _exit_code(row: Row, word: str) -> int | None:
 
 
 def _why(row: Row, word: str) -> str:
-    """The state in SLURM's words, with what is known of it."""
+    """What is known beyond the phase, in SLURM's words; of a running job only what is unusual."""
     reason = "" if row.reason in _NOTHING else row.reason
-    words = [word if word != "PENDING" or not reason else "", reason]
-    if word == "PENDING" and reason in _STUCK:
-        words.append(f"({_STUCK[reason]})")
+    known = []
     if word not in PHASES:
-        words[0] = f"state {row.state!r}, which this version does not know"
+        known.append(f"state {row.state!r}, which this version does not know")
+    elif word != "RUNNING" and not (word == "PENDING" and reason):
+        known.append(word)
+    if word != "RUNNING":
+        known.append(reason)
+    if word == "PENDING" and reason in _STUCK:
+        known.append(f"({_STUCK[reason]})")
     if word == "RUNNING" and row.preempted_at not in _NOTHING:
-        words.append("preempted: its grace period runs")
+        known.append("preempted: its grace period runs")
     if row.restarts:
-        words.append(f"started again by SLURM {row.restarts} times, which its script refuses")
-    number = row.status[1] if row.status else 0
-    if number:
-        words.append(f"signal {number} ({_signal_name(number)})")
-    return " ".join(filter(None, words)) if word != "RUNNING" or len(words) > 2 else ""
+        known.append(f"started again by SLURM {row.restarts} times, which its script refuses")
+    if row.status and row.status[1]:
+        known.append(f"signal {row.status[1]} ({_signal_name(row.status[1])})")
+    return " ".join(filter(None, known))
 
 
 def _signal_name(number: int) -> str:

@@ -12,6 +12,7 @@ Attempts
   running_attempts  The attempts in flight, wherever they run: watched, stopped, collected.
   starting          Rendering what was claimed and submitting it to its outlet.
   recording         Placements, ends, and what follows from a failure, in a transaction.
+  queue_limits      Attempts that wait too long in an outlet's queue.
   outcome           Why an attempt ended, and what becomes of its job; error_line: the telling line of its log (pure).
   recover           Attempts of dead dispatchers; pod_outlets: the outlets that a pod has, and those made for these.
   unknown           Which attempts their outlets cannot tell about, why, and since when.

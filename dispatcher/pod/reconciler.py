@@ -11,13 +11,14 @@ from typing import Any, Final
 
 from dispatcher.base.messages import counted
 from dispatcher.config import Config
-from dispatcher.outlets.base import CANNOT_START, PREEMPTED
+from dispatcher.outlets.base import CANNOT_START, PREEMPTED, QUEUE_LIMIT
 from dispatcher.pod.backlog import Backlog
 from dispatcher.pod.claiming import Claimer
 from dispatcher.pod.fence import Fence
 from dispatcher.pod.offers import published
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.pod_outlets import PodOutlets
+from dispatcher.pod.queue_limits import QueueLimits
 from dispatcher.pod.recording import Recorder, is_current
 from dispatcher.pod.recover import Found, Recovery
 from dispatcher.pod.running_attempts import RunningAttempt, RunningAttempts
@@ -64,6 +65,7 @@ class Reconciler:
         self._starter = Starter(config, options.pod, outlets, self._attempts, log)
         self._recorder = Recorder(store, config, outlets.place, self._backlog.entry, log)
         self._recovery = Recovery(config.layout, options.pod, outlets, observer, outlets.for_orphans)
+        self._queue_limits = QueueLimits(config, options.pod, observer, self._backlog.offer, self._outlets_with_room)
         self._status_problem = StatusProblem(store, log)
         path = config.script_lock
         self._script_lock = None if path is None else ScriptLock(path, config.layout.root, log)
@@ -96,6 +98,7 @@ class Reconciler:
             backlog.follow_manifest()
         if poll_is_due:
             found = self._recovery.find(backlog.in_flight_elsewhere())
+            self._take_back_late()
         self._carry_out_desired()
         self._attempts.release(ended)
         # What has ended may be what others wait for, so only the transaction itself can tell what is ready then.
@@ -290,6 +293,18 @@ class Reconciler:
             elif record is not None and record.desired is not None:
                 self._attempts.stop([attempt])
 
+    def _take_back_late(self) -> None:
+        """Cancel what waits too long in a queue, and what another outlet can take."""
+        entries, records = self._backlog.manifest.entries, self._store.records
+        for attempt in self._queue_limits.over(self._attempts, entries, records, time.time()):
+            self._log(
+                f"{attempt.key.job_id} (attempt {attempt.key.number}) waits too long in {attempt.outlet}: taken back"
+            )
+            self._attempts.stop([attempt], QUEUE_LIMIT)
+
+    def _outlets_with_room(self) -> list[str]:
+        return [name for name, outlet in self._outlets.items() if not outlet.capacity.is_full]
+
     def _why_no_claims(self) -> str:
         """Why this pod claims nothing, whatever is free; empty when it does."""
         unreadable = self._script_lock is not None and self._store.problem is not None
@@ -341,6 +356,7 @@ class Reconciler:
             self._status_problem.reported,
             *self._fence.notes(),
             *self._attempts.notes(),
+            *self._queue_limits.notes(),
             *self._recovery.notes(),
             *self._outlets.notes(),
         )

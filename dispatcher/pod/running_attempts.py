@@ -10,6 +10,7 @@ from dispatcher.outlets.base import (
     Ended,
     Key,
     Outlet,
+    Pending,
     Placement,
     Report,
     Slot,
@@ -33,6 +34,8 @@ class RunningAttempt:
         self.paths = paths
         self.placement: Placement | None = None
         self.has_begun = False
+        # Whether its outlet has not started it yet.
+        self.is_pending = False
         self.ended: Ended | None = None
         # Whether it was asked to stop or killed.
         self.is_stopping = False
@@ -59,6 +62,7 @@ class RunningAttempt:
         if report.placement is not None:
             self.placement = report.placement
         self.has_begun |= has_run(report.status, self.placement)
+        self.is_pending = isinstance(report.status, Pending)
         if isinstance(report.status, Ended):
             self.ended = outcome.judge(report.status, self.paths)
 

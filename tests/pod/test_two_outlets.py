@@ -54,10 +54,14 @@ def begun(fleet: Fleet) -> int:
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
-def noted(fleet: Fleet, pod: str = "pod") -> bool:
+def notes(fleet: Fleet, pod: str = "pod") -> list[str]:
     info = read_pod(fleet.layout, pod)
+    return [] if info is None else info.notes
+
+
+def noted(fleet: Fleet, pod: str = "pod") -> bool:
     pattern = r"outlet queue: there unknown: q(submit|stat) has failed \(since 20\S+Z\)"
-    return info is not None and any(re.fullmatch(pattern, note) for note in info.notes)
+    return any(re.fullmatch(pattern, note) for note in notes(fleet, pod))
 
 
 def start(fleet: Fleet, pod: str = "pod", *words: str) -> Dispatcher:
@@ -192,6 +196,52 @@ def test_a_pod_without_slots_of_its_own_recovers_what_ran_on_its_host(fleet: Fle
     assert fleet.wait_for("here", "done").pod == "first"
     assert fleet.wait_for("there", "done").pod == "second"
     assert second.stop() == 0
+
+
+def test_what_waits_too_long_in_a_queue_goes_to_the_next_outlet(fleet: Fleet, queue: Path) -> None:
+    (queue / "hold").touch()
+    fleet.write_manifest([shell("a", "true", outlet=["queue", "local"], queue_limit="1s")])
+    pod = start(fleet, "pod", "--until-empty")
+    assert pod.end() == 0
+    record = fleet.record("a")
+    assert (record.state, record.outlet, record.attempt) == ("done", "local", 2)
+    back = next(line for line in fleet.history("a") if line.event == "auto_requeued")
+    assert back.set["reason"] == "queue limit"
+    assert not {"requeues", "retries", "retry_at", "backoff"} & {key for key, value in back.set.items() if value}
+    assert "a (attempt 1) waits too long in the queue of queue: taken back" in pod.said
+    assert "CANCELLED" in (queue / "1.json").read_text()
+
+
+def test_it_stays_in_the_queue_where_no_other_outlet_has_room(fleet: Fleet, queue: Path) -> None:
+    (queue / "hold").touch()
+    fleet.write_manifest(
+        [
+            shell("busy", GATED, outlet="local", priority=1),
+            shell("only", "true", outlet="queue", queue_limit="1s"),
+            shell("a", "true", outlet=["queue", "local"], queue_limit="1s"),
+        ]
+    )
+    pod = start(fleet, "pod", "--until-empty", "--slots", "1")
+    note = "outlet queue: only, a over the queue limit, and no other outlet can take it"
+    wait_until(lambda: note in notes(fleet), "it is noted")
+    assert fleet.record("a").attempt == 1
+    (fleet.root / "go").touch()
+    fleet.wait_for("a", "done")
+    assert (fleet.record("a").outlet, fleet.record("only").state) == ("local", "submitted")
+    (queue / "hold").unlink()
+    assert pod.end() == 0
+
+
+def test_another_pod_takes_what_waits_too_long(fleet: Fleet, queue: Path) -> None:
+    (queue / "hold").touch()
+    fleet.write_manifest([shell("a", "true", queue_limit="1s")])
+    first = start(fleet, "first", "--slots", "0")
+    fleet.wait_for("a", "submitted")
+    fleet.command = COMMAND
+    fleet.start("second", poll="0.2").ready()
+    record = fleet.wait_for("a", "done")
+    assert (record.pod, record.outlet, record.attempt) == ("second", "local", 2)
+    assert first.stop() == 0
 
 
 def queue_of_another_pod(fleet: Fleet) -> tuple[QueueOutlet, Observer, Orphan]:

@@ -1,0 +1,105 @@
+"""Attempts that wait longer in an outlet's queue than they may, and that another outlet of some pod can take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from dispatcher.base.messages import first_names
+from dispatcher.config import Config
+from dispatcher.matrix.entry import Entry
+from dispatcher.pod.offers import Offer, offer_of, request_of
+from dispatcher.pod.placing import home_of
+from dispatcher.pod.running_attempts import RunningAttempt
+from dispatcher.run_state.journal import parse_time
+from dispatcher.run_state.liveness import read_pods
+from dispatcher.run_state.observer import Observer
+from dispatcher.run_state.states import Record
+
+
+class QueueLimits:
+    """Finds them; `own_offer()` is what this pod takes, `free()` are its outlets that have room now."""
+
+    def __init__(
+        self,
+        config: Config,
+        me: str,
+        observer: Observer,
+        own_offer: Callable[[], Offer],
+        free: Callable[[], Iterable[str]],
+    ) -> None:
+        self._config = config
+        self._me = me
+        self._observer = observer
+        self._own_offer = own_offer
+        self._free = free
+        # What is over its limit and stays where it is, by outlet.
+        self._staying: dict[str, list[str]] = {}
+
+    def over(
+        self,
+        attempts: Iterable[RunningAttempt],
+        entries: Mapping[str, Entry],
+        records: Mapping[str, Record],
+        now_s: float,
+    ) -> list[RunningAttempt]:
+        """Those of this pod's attempts that are to be taken back; `now_s` is the time of day."""
+        self._staying = {}
+        found: list[RunningAttempt] = []
+        late = [one for one in attempts if self._is_late(one, entries, records, now_s)]
+        if not late:
+            return found
+        offers = self._offers()
+        for attempt in late:
+            job = attempt.key.job_id
+            if self._can_move(entries[job], records[job], attempt.outlet, offers):
+                found.append(attempt)
+            else:
+                self._staying.setdefault(attempt.outlet, []).append(job)
+        return found
+
+    def notes(self) -> list[str]:
+        """Which attempts are over their limit and stay, for want of another outlet."""
+        return [
+            f"outlet {outlet}: {first_names(jobs)} over the queue limit, and no other outlet can take it"
+            for outlet, jobs in self._staying.items()
+        ]
+
+    def _is_late(
+        self, attempt: RunningAttempt, entries: Mapping[str, Entry], records: Mapping[str, Record], now_s: float
+    ) -> bool:
+        if not attempt.is_pending or attempt.is_stopping or attempt.ended is not None:
+            return False
+        entry, record = entries.get(attempt.key.job_id), records.get(attempt.key.job_id)
+        if entry is None or record is None:
+            return False
+        limit_s = entry.queue_limit_s
+        limit_s = self._config.method(entry.method).queue_limit_s if limit_s is None else limit_s
+        # Of the record, so that the time goes on when the dispatcher is restarted.
+        since_s = parse_time(record.started_at)
+        return limit_s is not None and since_s is not None and now_s - since_s > limit_s
+
+    def _offers(self) -> list[Offer]:
+        """What the live pods take; of this one only the outlets with room."""
+        mine, free = self._own_offer(), set(self._free())
+        outlets = {name: outlet for name, outlet in mine.outlets.items() if name in free}
+        others = [
+            offer_of(info)
+            for info in read_pods(self._config.layout)
+            if info.pod != self._me and info.phase == "running" and self._observer.pod_is_alive(info.pod)
+        ]
+        return [msgspec.structs.replace(mine, outlets=outlets), *(offer for offer in others if not offer.stopped)]
+
+    def _can_move(self, entry: Entry, record: Record, outlet: str, offers: Iterable[Offer]) -> bool:
+        """Whether one of these offers has another outlet for the entry that can take it now."""
+        request, home = request_of(self._config, entry), home_of(entry, record)
+        on_move = self._config.method(entry.method).on_move
+        for offer in offers:
+            elsewhere = {name: one for name, one in offer.outlets.items() if name != outlet}
+            other = msgspec.structs.replace(offer, outlets=elsewhere)
+            if home is not None:
+                other = other.that_see(entry, home, on_move)
+            if other.outlets and not (other.refusal(entry, request) or other.refusal_now(entry, request)):
+                return True
+        return False

@@ -297,9 +297,8 @@ class Reconciler:
         """Cancel what waits too long in a queue, and what another outlet can take."""
         entries, records = self._backlog.manifest.entries, self._store.records
         for attempt in self._queue_limits.over(self._attempts, entries, records, time.time()):
-            self._log(
-                f"{attempt.key.job_id} (attempt {attempt.key.number}) waits too long in {attempt.outlet}: taken back"
-            )
+            job, number = attempt.key.job_id, attempt.key.number
+            self._log(f"{job} (attempt {number}) waits too long in the queue of {attempt.outlet}: taken back")
             self._attempts.stop([attempt], QUEUE_LIMIT)
 
     def _outlets_with_room(self) -> list[str]:

@@ -7,6 +7,7 @@
     def test_on_a_login_node(start_slurm, start_ssh):
         slurm = start_slurm()
         ssh = start_ssh(["login"], shared=[slurm.directory], env=slurm.env)
+    def test_on_pbs(pbs): ...                               # stand-ins; start_pbs(NODES, history=False)
 
 They mark their tests (`slurm`, `ssh`) and skip them where a component is missing.
 """
@@ -20,6 +21,7 @@ from typing import Any
 import pytest
 
 from .needs import why_not
+from .pbs import PbsBed
 from .slurm import SlurmBed, SlurmSettings
 from .sshd import HostSettings, SshBed
 
@@ -72,3 +74,16 @@ def start_ssh() -> Iterator[Callable[..., SshBed]]:
 def ssh(start_ssh: Callable[..., SshBed]) -> SshBed:
     """Hosts h1 and h2, which see nothing of the test's directories."""
     return start_ssh()
+
+
+@pytest.fixture
+def start_pbs() -> Iterator[Callable[..., PbsBed]]:
+    """Makes servers of PBS from the arguments of `PbsBed`."""
+    with contextlib.ExitStack() as beds:
+        yield lambda *words, **settings: beds.enter_context(PbsBed(*words, **settings))
+
+
+@pytest.fixture
+def pbs(start_pbs: Callable[..., PbsBed]) -> PbsBed:
+    """A server with two nodes of eight CPUs and four GPUs each."""
+    return start_pbs()

@@ -15,13 +15,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from beds.pbs import PbsBed
 from beds.slurm import SlurmBed
 from beds.sshd import SshBed
 from fleet import PATIENCE_S, wait_until
 
 from dispatcher.base import host
 from dispatcher.config import CodeMode, Config, Method
-from dispatcher.hosts.types import AnyHost, Hosts, PlainHost, SlurmHost
+from dispatcher.hosts.types import AnyHost, Hosts, PbsHost, PlainHost, SlurmHost
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import Bundle, Ended, Key, Orphan, Outlet, Placement, Report, Request, Running, Slot
 from dispatcher.outlets.bundle import Assignment, render
@@ -215,6 +216,43 @@ class SlurmPlace(Place):
     def away(self) -> Iterator[None]:
         with self.bed.without_controller():
             yield
+
+
+class PbsPlace(Place):
+    """A cluster with PBS on whose filesystem the workspace stands; the dispatcher runs on its login node."""
+
+    kind = "pbs"
+    is_queue = True
+
+    def __init__(self, root: Path, bed: PbsBed, **settings: Any) -> None:
+        self.bed = bed
+        super().__init__(root, [PbsHost(name="hpc", cluster="hpc", **settings)])
+
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[None]:
+        self.bed.stop_queue()
+        try:
+            yield
+        finally:
+            self.bed.start_queue()
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        with self.bed.without_server():
+            yield
+
+    @contextlib.contextmanager
+    def hanging(self) -> Iterator[None]:
+        with self.bed.hanging():
+            yield
+
+    @contextlib.contextmanager
+    def losing_answers(self) -> Iterator[None]:
+        self.bed.configure(lossy=True)
+        try:
+            yield
+        finally:
+            self.bed.configure(lossy=False)
 
 
 class PlainPlace(Place):

@@ -16,13 +16,12 @@ from typing import Any, Final
 
 from dispatcher.errors import OutletError
 from dispatcher.hosts.types import PbsHost
-from dispatcher.outlets.base import Bundle, Key, Request
+from dispatcher.outlets.base import NOT_REACHED, Bundle, Key, Request
 from dispatcher.outlets.batch.scheduler import (
     Accepted,
     Doubtful,
     JobState,
     Limits,
-    Phase,
     Refused,
     Submission,
     Submitted,
@@ -64,6 +63,8 @@ class PbsScheduler:
                 "submission": os.fspath(script.parent),
                 "attempt_s": int(limit_s + _MARGIN_S) if limit_s else 0,
                 "walltime_s": int(self._walltime_s(submission) or 0),
+                "refused": states.REFUSED,
+                "not_reached": NOT_REACHED,
                 "attempts": [
                     {"directory": submission.directories[index], "environment": _env(submission.bundles[index])}
                     for index in _members(submission)
@@ -204,14 +205,13 @@ def _jobs(answer: Any, asked: Sequence[str]) -> dict[str, states.PbsJob]:
 
 
 def _states_of(attempts: Sequence[Submitted], jobs: Iterable[states.PbsJob]) -> dict[Key, JobState]:
-    """By name. A submission whose answer was lost may have been made twice: then the job counts that has not ended."""
-    by_name: dict[str, JobState] = {}
+    """By name. A submission may have been made twice when its answer was lost: the job that was not refused counts."""
+    by_name: dict[str, states.PbsJob] = {}
     for job in jobs:
-        state = states.state_of(job)
         known = by_name.get(job.name)
-        if known is None or known.phase is Phase.ENDED:
-            by_name[job.name] = state
-    return {attempt.key: by_name[attempt.name] for attempt in attempts if attempt.name in by_name}
+        if known is None or known.exit_status == states.REFUSED or job.exit_status != states.REFUSED:
+            by_name[job.name] = job
+    return {attempt.key: states.state_of(by_name[attempt.name]) for attempt in attempts if attempt.name in by_name}
 
 
 def _most_queued(user: str, server: Mapping[str, Any]) -> int | None:

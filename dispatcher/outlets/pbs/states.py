@@ -19,7 +19,8 @@
 | -20           | none      | its node was lost, and it may still run there                                           |
 | others        | none      |                                                                                         |
 
-A job that PBS has started twice (`run_count`) has no exit code here: the second run was refused by the script.
+The script ends with REFUSED when it was run before: PBS has taken the job from its node and started it again
+(`run_count`), or the attempt was submitted twice. Neither says how the attempt ended.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from dispatcher.errors import OutletError
 from dispatcher.outlets.base import CANNOT_START, TIME_LIMIT
 from dispatcher.outlets.batch.scheduler import CANCELLED, JobState, Phase
 
+# With this status the batch script refuses to run a second time.
+REFUSED: Final = 91
 _PHASES: Final = {
     "Q": Phase.PENDING,
     "H": Phase.PENDING,
@@ -171,9 +174,9 @@ def _ended(job: PbsJob) -> JobState:
         handle=job.id,
         why="; ".join(filter(None, (why, job.comment))),
         host=_host(job),
-        exit_code=code if job.run_count <= 1 else None,
+        exit_code=code,
         reason=reason,
-        was_preempted=bool(_PREEMPTED.search(job.comment)),
+        was_preempted=(job.exit_status == REFUSED and job.run_count > 1) or bool(_PREEMPTED.search(job.comment)),
         may_still_run=job.exit_status == _NODE_LOST,
     )
 
@@ -183,8 +186,8 @@ def _end(job: PbsJob) -> tuple[int | None, str, str]:
     status = job.exit_status
     if status is None:
         return None, CANCELLED, "deleted before it began"
-    if job.run_count > 1 and status >= 0:
-        return None, "", "PBS has started it again, which the script refuses"
+    if status == REFUSED:
+        return None, "", "started a second time, which the script refuses"
     if status >= 256:
         return 128 + status - 256, CANCELLED, f"killed by signal {status - 256}"
     return (status, "", "") if status >= 0 else (None, *_ended_by_pbs(status))

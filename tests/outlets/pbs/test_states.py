@@ -10,7 +10,7 @@ import pytest
 from dispatcher.errors import OutletError
 from dispatcher.outlets.base import CANNOT_START, TIME_LIMIT
 from dispatcher.outlets.batch.scheduler import CANCELLED, JobState, Phase
-from dispatcher.outlets.pbs.states import read_jobs, state_of
+from dispatcher.outlets.pbs.states import REFUSED, read_jobs, state_of
 
 
 def answer(**attributes: Any) -> str:
@@ -73,18 +73,17 @@ def test_a_job_that_was_deleted_before_it_began() -> None:
 
 
 def test_a_second_run_is_not_the_attempt() -> None:
-    """The script refuses it with status 1, which says nothing of the first."""
-    found = state(job_state="F", Exit_status=1, run_count=2)
-    assert (found.exit_code, found.reason, found.why) == (
-        None,
-        "",
-        "PBS has started it again, which the script refuses",
-    )
+    """The script refuses it, which says nothing of the first but that PBS has ended it."""
+    found = state(job_state="F", Exit_status=REFUSED, run_count=2)
+    assert (found.exit_code, found.reason, found.why) == (None, "", "started a second time, which the script refuses")
+    assert found.was_preempted
+    assert not state(job_state="F", Exit_status=REFUSED, run_count=1).was_preempted, "it was submitted twice"
+    # A first start that failed on the node counts too.
+    assert state(job_state="F", Exit_status=3, run_count=2).exit_code == 3
     waiting = state(job_state="Q", run_count=1)
     assert waiting.phase is Phase.PENDING
     assert waiting.was_preempted
     assert not state(job_state="Q").was_preempted
-    assert state(job_state="F", Exit_status=-29, run_count=2).reason == TIME_LIMIT
 
 
 def test_a_preemption_is_told_in_the_comment() -> None:

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from dispatcher.hosts.types import Cluster, Container, Host, PbsHost, SlurmHost
+from dispatcher.hosts.types import Cluster, Container, Host, PbsHost, PlainHost, SlurmHost
 
 Gpus = Literal["", "cuda", "rocm"]
 
@@ -65,7 +65,7 @@ def node_setup(cluster: Cluster, host: Host, *, work_id: str, base: str) -> Node
     return NodeSetup(
         work_id=work_id,
         modules=host.modules,
-        env={**cluster.env, **host.env},
+        env={**cluster.env, **_environment(host)},
         juicefs=_juicefs(cluster),
         uv_dir=cluster.uv_dir or "",
         uv_installer=cluster.uv_installer or "",
@@ -76,6 +76,12 @@ def node_setup(cluster: Cluster, host: Host, *, work_id: str, base: str) -> Node
         container=host.container,
         gpus=_gpus(host),
     )
+
+
+def _environment(host: Host) -> dict[str, str]:
+    """The host's variables, but for those of a plain host's GPUs: the launch chooses among them, for each attempt."""
+    taken = ("CUDA_VISIBLE_DEVICES",) if host.type == PlainHost.type else ()
+    return {name: value for name, value in host.env.items() if name not in taken}
 
 
 def code_file(digest: str, commit: str, archive: str) -> bytes:

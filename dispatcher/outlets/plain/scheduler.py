@@ -81,7 +81,9 @@ class PlainScheduler:
             root=str(root),
             environment=bundle.environment,
             gpus=self._gpus(submission.request),
-            chip=submission.request.chip if len(self._host.chips) > 1 else "",
+            only=visible_gpus(self._host),
+            chip=submission.request.chip,
+            chips=tuple(self._host.chips),
             log=self._log(bundle.labels),
             needs_shared_log=root == self._root,
         )
@@ -140,6 +142,12 @@ class PlainScheduler:
             return ""
         words = [_as_file_name(labels[word]) for word in ("project", "group", "name") if word in labels]
         return posixpath.join(self._cluster.log, "_".join(words))
+
+
+def visible_gpus(host: PlainHost) -> tuple[int, ...] | None:
+    """The GPUs that a CUDA_VISIBLE_DEVICES in the host's `env` leaves; None: all."""
+    words = [word.strip() for word in host.env.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    return tuple(map(int, words)) if all(word.isdecimal() for word in words) else None
 
 
 def _state(one: Checked) -> JobState:

@@ -494,7 +494,7 @@ def launch(words: Data, _stdin: BinaryIO) -> Data:
     try:
         if locked is False:
             return launched("alive")
-        gpus, why = take_gpus(words["gpus"], words["chip"], directory, held)
+        gpus, why = take_gpus(words, held)
         if why:
             return launched("no_room", why=why)
         if not create_file(os.path.join(directory, LAUNCH_FILE), launch_record(None, gpus)):
@@ -702,8 +702,9 @@ def list_gpus(_words: Data, _stdin: BinaryIO) -> Data:
     return {"gpus": gpus}
 
 
-def take_gpus(count: int, chip: str, attempt: str, held: List[int]) -> Tuple[List[int], str]:
+def take_gpus(words: Data, held: List[int]) -> Tuple[List[int], str]:
     """The indices of free GPUs, locked by descriptors that are appended to `held`; or why there are too few."""
+    count = words["gpus"]
     if not count:
         return [], ""
     directory = gpu_lock_directory()
@@ -716,14 +717,12 @@ def take_gpus(count: int, chip: str, attempt: str, held: List[int]) -> Tuple[Lis
     fds: List[int] = []
     reasons: List[str] = []
     try:
-        for gpu in read_gpus_once():
+        for gpu in gpus_for(words["only"], words["chip"], words["chips"], read_gpus_once()):
             if len(taken) == count:
                 break
             fd, why = None, gpu_use(gpu)
-            if letters_of(chip) not in letters_of(gpu["name"]):
-                why = f"it is no {chip} but {gpu['name']}"
             if not why:
-                fd, why = lock_gpu(directory, gpu["index"], attempt)
+                fd, why = lock_gpu(directory, gpu["index"], words["directory"])
             if fd is None:
                 reasons.append(f"GPU {gpu['index']}: {why}")
             else:
@@ -737,9 +736,21 @@ def take_gpus(count: int, chip: str, attempt: str, held: List[int]) -> Tuple[Lis
     return taken, ""
 
 
-def letters_of(name: str) -> str:
-    """`rtx4090` for `RTX 4090`: people and drivers write the names of chips differently."""
-    return "".join(letter for letter in name.lower() if letter.isalnum())
+def gpus_for(only: Optional[List[int]], chip: str, chips: List[str], gpus: List[Data]) -> List[Data]:
+    """Those with an index of `only` (None: any), and of the chip that is asked for where the host has several kinds."""
+    usable = [gpu for gpu in gpus if only is None or gpu["index"] in only]
+    if not chip or len(chips) < 2:
+        return usable
+    kinds = [kind_of(gpu["name"], chips) for gpu in usable]
+    wanted = chip if chip in kinds else ""
+    return [gpu for gpu, kind in zip(usable, kinds) if kind == wanted]
+
+
+def kind_of(name: str, chips: List[str]) -> str:
+    """The configured chip that the driver's name means: of `l40` and `l40s` the longer one that fits."""
+    flat = re.sub(r"[^a-z0-9]", "", name.lower())
+    fitting = [chip for chip in chips if all(word in flat for word in re.findall(r"[a-z0-9]+", chip.lower()))]
+    return max(fitting, key=len) if fitting else ""
 
 
 def gpu_lock_directory() -> str:

@@ -69,13 +69,14 @@ def test_what_it_can_never_run(request_: Request, why: str) -> None:
 
 
 def test_a_launch() -> None:
-    assert launch() == Launch(directory="/w/1", root="/there", environment={"A": "b"}, gpus=1)
+    expected = Launch(directory="/w/1", root="/there", environment={"A": "b"}, gpus=1, chips=("h100",))
+    assert launch() == expected
     assert launch(request=Request()).gpus == 1, "an entry that does not say gets one where there are some"
     assert launch(request=Request(0)).gpus == 0
     without = msgspec.structs.replace(HOST, chips={})
     assert launch(without, request=Request()).gpus == 0
-    two_kinds = msgspec.structs.replace(HOST, chips={"h100": 4, "a100": 1})
-    assert launch(two_kinds, request=Request(1, chip="a100")).chip == "a100"
+    pinned = msgspec.structs.replace(HOST, env={"CUDA_VISIBLE_DEVICES": "2, 3"})
+    assert launch(pinned).only == (2, 3)
 
 
 def test_the_name_of_a_log() -> None:

@@ -11,19 +11,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from fleet import wait_until
 from outlets.remote.calls import ask, wait
 from outlets.remote.nvidia_smi import SCRIPT, gpus
 
 from dispatcher.base import host
+from dispatcher.hosts.types import PlainHost
 from dispatcher.outlets.local import processes
+from dispatcher.outlets.plain.scheduler import visible_gpus
+from dispatcher.outlets.remote import agent
 from dispatcher.outlets.remote.connection import Connection
 from dispatcher.outlets.remote.operations import (
     Check,
     Checked,
     Failed,
     GpuList,
+    GpuSeen,
     Launch,
     Launched,
     ListGpus,
@@ -32,6 +37,7 @@ from dispatcher.outlets.remote.operations import (
     Signal,
     Signalled,
 )
+from dispatcher.outlets.solver.plain import gpus_for
 
 # What a wrapper does first and last. It ends when the file `go` appears.
 WRAPPER = """\
@@ -311,10 +317,31 @@ def test_dispatchers_that_share_the_gpus_of_a_host(place: Host, monkeypatch: pyt
 def test_chips_of_different_kinds(place: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     with_gpus(place, monkeypatch, gpus(1, "NVIDIA GeForce RTX 4090") + gpus(2).splitlines(keepends=True)[1])
     directory = place.deliver("1")
-    answer = place.launch(directory, gpus=2, chip="rtx4090")
-    assert (answer.outcome, "it is no rtx4090 but NVIDIA H100" in answer.why) == ("no_room", True)
-    assert place.launch(directory, gpus=1, chip="h100").gpus == (1,)
+    answer = place.launch(directory, gpus=2, chip="rtx-4090", chips=["rtx-4090", "h100"])
+    assert (answer.outcome, answer.why) == ("no_room", "1 of 2 GPUs are free; the host has no more")
+    assert place.launch(directory, gpus=1, chip="h100", chips=["rtx-4090", "h100"]).gpus == (1,)
     place.end(directory)
+
+
+def test_only_some_of_the_gpus(place: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_gpus(place, monkeypatch, gpus(4))
+    directory = place.deliver("1")
+    assert place.launch(directory, gpus=2, only=[3]).outcome == "no_room"
+    assert place.launch(directory, gpus=2, only=[1, 3]).gpus == (1, 3)
+    place.end(directory)
+
+
+def test_the_agent_and_the_solver_choose_alike() -> None:
+    names = ["NVIDIA L40", "NVIDIA L40S", "NVIDIA A100-SXM4-80GB", "NVIDIA GeForce RTX 4090", "Tesla T4"]
+    seen = [GpuSeen(index=index, name=name, uuid=str(index)) for index, name in enumerate(names)]
+    known = [msgspec.to_builtins(gpu) for gpu in seen]
+    for chips in ({"l40": 1, "l40s": 1, "a100": 1}, {"l40": 4}, {"x1": 1, "rtx_4090": 1}):
+        for pinned in ("", "0,1,2"):
+            host = PlainHost(name="h", cluster="h", ssh="h", chips=chips, env={"CUDA_VISIBLE_DEVICES": pinned})
+            for chip in ("", *chips):
+                by_solver = [gpu.index for gpu in gpus_for(host, chip, seen)]
+                by_agent = agent.gpus_for(visible_gpus(host), chip, list(chips), known)  # type: ignore[arg-type]
+                assert [gpu["index"] for gpu in by_agent] == by_solver
 
 
 def test_a_host_without_gpus(place: Host, monkeypatch: pytest.MonkeyPatch) -> None:

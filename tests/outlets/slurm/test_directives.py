@@ -1,0 +1,176 @@
+"""The `#SBATCH` lines: what is generated, what may be added, and how sbatch reads them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from beds.slurm import SlurmBed
+from hostile_words import HOSTILE_WORDS
+
+from dispatcher.errors import ConfigError
+from dispatcher.hosts.types import Hosts, Partition, SlurmHost
+from dispatcher.outlets.base import Request
+from dispatcher.outlets.slurm.directives import Job, directive, directives, file_pattern, read_arguments
+
+JOB = Job(name="d-1", chdir="/work", output="/work/0.log", grace_s=30)
+
+
+def lines(request: Request | None = None, job: Job = JOB, **keys: Any) -> list[str]:
+    host = SlurmHost(name="hpc", cluster="hpc", **{"slot_type": "cpu", **keys})
+    made = directives(host, Hosts(), request or Request(gpus=0), job)
+    assert all(line.startswith("#SBATCH ") for line in made)
+    return [line.removeprefix("#SBATCH ") for line in made]
+
+
+def changed(**fields: Any) -> Job:
+    from msgspec.structs import replace
+
+    return replace(JOB, **fields)
+
+
+def test_all_of_a_plain_job() -> None:
+    assert lines() == [
+        "--job-name=d-1",
+        "--nodes=1",
+        "--ntasks=1",
+        "--signal=B:USR1@60",
+        "--no-requeue",
+        "--chdir=/work",
+        "--output=/work/0.log",
+        "--open-mode=append",
+        "--export=ALL",
+    ]
+
+
+def test_what_a_host_configures() -> None:
+    made = lines(account="lab", qos="long", wckey="project x", exclude=("n1", "n[3-5]"), sbatch_args=("--nice=5",))
+    assert made[3:7] == ["--account=lab", "--qos=long", '"--wckey=project x"', "--exclude=n1,n[3-5]"]
+    assert made[-1] == "--nice=5"
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "attempts", "grace_s", "minutes", "signal_s"),
+    [
+        # Our own time limit, the signal's time (grace period and 30 s), and the minute that SLURM may be early.
+        (3600, 1, 30, 62, 60),
+        (1, 1, 2.5, 2, 33),
+        (3600, 3, 30, 182, 60),
+        (3600, 1, 600, 72, 630),
+        (3600, 1, 1e6, 1154, 65535),
+    ],
+)
+def test_time(limit_s: float, attempts: int, grace_s: float, minutes: int, signal_s: int) -> None:
+    made = lines(job=changed(time_limit_s=limit_s, attempts=attempts, grace_s=grace_s))
+    assert f"--time={minutes}" in made
+    assert f"--signal=B:USR1@{signal_s}" in made
+    assert minutes * 60 - signal_s - 60 >= attempts * limit_s
+
+
+def test_arrays() -> None:
+    assert "--array=0-199" in lines(job=changed(array_size=200))
+
+
+@pytest.mark.parametrize(
+    ("words", "generated", "instead"),
+    [
+        (("--gpus=2",), "--gpus", "`gpus` of the entry"),
+        (("--gres=gpu:2",), "--gres", ""),
+        (("--gres", "gpu:2"), "--gres", ""),
+        (("--gres gpu:2",), "--gres", ""),
+        (("--gres=nvme:1,gpu:2",), "--gres", ""),
+        (("-p low",), "--partition", "`partitions` and `cpu_partitions`"),
+        (("-plow",), "--partition", ""),
+        (("-p", "low"), "--partition", ""),
+        (("--part=low",), "--partition", ""),
+        (("--partition low",), "--partition", ""),
+        (("-Hplow",), "--partition", ""),
+        (("-N2",), "--nodes=1", "`resources` of the entry"),
+        (("-n", "2"), "--ntasks=1", ""),
+        (("--ntasks-per-node=2",), "--ntasks-per-node", ""),
+        (("-c=2",), "--cpus-per-task", ""),
+        (("-a1-3",), "--array", ""),
+        (("--arr=1-3",), "--array", ""),
+        (("-t 60",), "--time", "`time_limit` of the entry or method"),
+        (("--requeue",), "--requeue", ""),
+        (("--signal=TERM@5",), "--signal=B:USR1@60", ""),
+        (("-J", "mine"), "--job-name=d-1", ""),
+        (("-o/dev/null",), "--output=/work/0.log", ""),
+        (("-D/tmp",), "--chdir=/work", ""),
+        (("--export=NONE",), "--export=ALL", "`env` of the host"),
+        (("-A lab",), "--account", "`account`"),
+        (("-x n1",), "--exclude", "`exclude`"),
+        (("-Mother",), "--clusters", "a host of its own for that cluster"),
+        (("-W",), "--wait", ""),
+        (("--wrap=x",), "--wrap", ""),
+        (("--parsable",), "--parsable", ""),
+    ],
+)
+def test_arguments_that_contradict(words: tuple[str, ...], generated: str, instead: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        lines(sbatch_args=words)
+    message = str(raised.value)
+    assert "hosts: hpc" in message
+    assert f"contradicts {generated}, which is generated{f': use {instead}' if instead else ''}" in message
+
+
+def test_what_contradicts_only_where_it_is_generated() -> None:
+    assert lines(sbatch_args=("--mem-per-cpu=2G", "-C", "ib"))[-2:] == ["--mem-per-cpu=2G", "--constraint=ib"]
+    with pytest.raises(ConfigError, match=r"--mem-per-cpu=2G contradicts --mem=64G.*use `mem`"):
+        lines(mem="64G", sbatch_args=("--mem-per-cpu=2G",))
+    with pytest.raises(ConfigError, match=r"--constraint=x contradicts --constraint=ib"):
+        lines(partitions=(Partition("a", constraint="ib"),), sbatch_args=("-Cx",))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--exclusive", "--nice=5"), ["--exclusive", "--nice=5"]),
+        (("--comment", "two words"), ['"--comment=two words"']),
+        (("--mail-type=END", "--mail-user", "a@b.c"), ["--mail-type=END", "--mail-user=a@b.c"]),
+        (("-HLmatlab:2",), ["--hold", "--licenses=matlab:2"]),
+        (("--time-min=10",), ["--time-min=10"]),
+        (("-w n1",), ["--nodelist=n1"]),
+        (("--reservation=r",), ["--reservation=r"]),
+    ],
+)
+def test_arguments_that_are_added(words: tuple[str, ...], expected: list[str]) -> None:
+    assert lines(sbatch_args=words)[-len(expected) :] == expected
+
+
+def test_other_resources_are_added_to_the_gpus() -> None:
+    """sbatch would take the last of several --gres."""
+    made = lines(
+        Request(gpus=2), slot_type="cuda", tres_supported=False, sbatch_args=("--gres=nvme:1", "--gres=tmp:5G")
+    )
+    assert [line for line in made if "gres" in line] == ["--gres=gpu:2,nvme:1,tmp:5G"]
+    made = lines(Request(gpus=2), slot_type="cuda", sbatch_args=("--gres=nvme:1",))
+    assert [line for line in made if "gres" in line] == ["--gres=nvme:1"]
+
+
+@pytest.mark.parametrize("words", [("low",), ("--nice=5", "5"), ("-",), ("-Z",), ("--",)])
+def test_words_that_are_no_options(words: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match="sbatch_args"):
+        list(read_arguments(words))
+
+
+@pytest.mark.parametrize("value", ["a\nb", "a\tb", "\x7f"])
+def test_what_no_line_can_hold(value: str) -> None:
+    with pytest.raises(ConfigError, match="control character"):
+        directive("comment", value)
+
+
+def test_file_names() -> None:
+    assert file_pattern("/a/100%/it's") == "/a/100%%/it's"
+    with pytest.raises(ConfigError, match="backslash"):
+        file_pattern("/a\\b")
+
+
+def test_sbatch_reads_what_was_meant(slurm: SlurmBed) -> None:
+    """Every word that a shell would change, as one comment of a job."""
+    words = [word for word in HOSTILE_WORDS if word and word.isprintable()]
+    assert len(words) > 12
+    for word in words:
+        job = slurm.submit(f"#!/bin/sh\n{directive('comment', f'[{word}]')}\n", "--hold")
+        shown = slurm.run("squeue", "-h", "-j", job, "-O", "Comment:100").stdout
+        assert shown.rstrip() == f"[{word}]"

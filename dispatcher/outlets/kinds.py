@@ -66,6 +66,7 @@ _HOST: Final = OutletKind(
 # The package of each type of host, with a function `make_scheduler(host, config)`.
 SCHEDULERS: Final[dict[str, str]] = {
     "plain": "dispatcher.outlets.plain",
+    "slurm": "dispatcher.outlets.slurm",
     "pbs": "dispatcher.outlets.pbs",
 }
 

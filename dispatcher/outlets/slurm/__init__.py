@@ -11,3 +11,19 @@ cancelling   scancel, by name.
 templates/sbatch.sh.j2 is the batch script. docs/outlets/slurm.md describes all of it for users. All of it is pure:
 operations for the agent go out, its answers come in.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dispatcher.config import Config
+    from dispatcher.hosts.types import SlurmHost
+    from dispatcher.outlets.slurm.scheduler import SlurmScheduler
+
+
+def make_scheduler(host: SlurmHost, config: Config) -> SlurmScheduler:
+    """What the engine of batch outlets needs for this host; ConfigError for `sbatch_args` that cannot be used."""
+    from dispatcher.outlets.slurm.scheduler import SlurmScheduler
+
+    return SlurmScheduler(host, config.hosts, config.layout, config.kill_grace_s)

@@ -117,7 +117,10 @@ def test_a_pod_without_slots_is_refused(lab):
     """By the real pod: only the outlets know whether it has any."""
     outcome = lab.run("--pod", "p")
     assert outcome.code == 2
-    assert outcome.err == "dispatcher: a pod needs slots: --gpus 0,1,2,3 for GPUs, --slots N for CPU slots, or both\n"
+    assert outcome.err == (
+        "dispatcher: a pod needs slots: --gpus 0,1,2,3 for GPUs, --slots N for CPU slots, "
+        "--outlet NAME for a configured host\n"
+    )
     assert not list(lab.layout.pods_dir.glob("*"))
 
 

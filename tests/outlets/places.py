@@ -9,9 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shlex
+import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +47,18 @@ class Place:
     """The local outlet; other kinds derive from it."""
 
     kind = LOCAL
+    # Where attempts run, as their placements have it.
+    node_names: Sequence[str] = (host.host_name(),)
     # Whether an attempt can be pending, and the outlet out of reach.
     is_queue = False
 
-    def __init__(self, root: Path, hosts: Sequence[AnyHost] = (), working: Path | None = None) -> None:
-        """`working` is the directory in which attempts run, as this process finds it; None: the workspace."""
+    def __init__(self, root: Path, hosts: Sequence[partial[AnyHost]] = (), working: Path | None = None) -> None:
+        """`hosts` make what is configured. `working` is where attempts run, as this process finds it."""
         root.mkdir(exist_ok=True)
         self.root = root
         self.working = working or root
+        self.makers = list(hosts)
+        made = [make() for make in hosts]
         self.config = Config(
             layout=Layout(root),
             matrix=root / "m.json",
@@ -58,7 +66,7 @@ class Place:
             kill_grace_s=1.0,
             # So that wrappers look for `superseded` every second.
             lost_after_s=4.0,
-            hosts=Hosts(hosts={one.name: one for one in hosts}),
+            hosts=Hosts(hosts={one.name: one for one in made}),
             # The workspace of a test is no repository.
             code=CodeMode.NONE,
         )
@@ -177,6 +185,12 @@ class Place:
         assert isinstance(found, Ended)
         return found
 
+    def run_wrapper(self, bundle: Bundle) -> subprocess.CompletedProcess[str]:
+        """Start the wrapper of an attempt by hand, as an outlet does, where attempts run."""
+        words = ["bash", f"{self.directory(bundle.key)}/job.sh", "none"]
+        environment = {name: value for name, value in bundle.environment.items() if value is not None}
+        return subprocess.run(words, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+
     def is_gone(self, key: Key) -> bool:
         """Whether no process of the attempt is left."""
         return not processes.of_attempt(Path(self.directory(key)))
@@ -202,7 +216,8 @@ class SlurmPlace(Place):
 
     def __init__(self, root: Path, bed: SlurmBed) -> None:
         self.bed = bed
-        super().__init__(root, [SlurmHost(name="hpc", cluster="hpc")])
+        self.node_names = bed.node_names
+        super().__init__(root, [partial(SlurmHost, name="hpc", cluster="hpc")])
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
@@ -216,6 +231,33 @@ class SlurmPlace(Place):
     def away(self) -> Iterator[None]:
         with self.bed.without_controller():
             yield
+
+    @contextlib.contextmanager
+    def hanging(self) -> Iterator[None]:
+        with self.bed.hanging_controller():
+            yield
+
+    @contextlib.contextmanager
+    def losing_answers(self) -> Iterator[None]:
+        real = shutil.which("sbatch")
+        with self.programs(sbatch=f'{real} "$@" >/dev/null; echo "sbatch: error: Socket timed out" >&2; exit 1'):
+            yield
+
+    @contextlib.contextmanager
+    def programs(self, **scripts: str) -> Iterator[None]:
+        """These take the place of programs of the same names."""
+        directory = self.root.parent / "shims"
+        directory.mkdir(exist_ok=True)
+        before = os.environ["PATH"]
+        for name, text in scripts.items():
+            (directory / name).write_text(f"#!/bin/bash\n{text}\n")
+            (directory / name).chmod(0o755)
+        os.environ["PATH"] = f"{directory}:{before}"
+        try:
+            yield
+        finally:
+            os.environ["PATH"] = before
+            shutil.rmtree(directory)
 
 
 class PbsPlace(Place):
@@ -262,8 +304,10 @@ class PlainPlace(Place):
 
     def __init__(self, root: Path, bed: SshBed) -> None:
         self.bed = bed
-        super().__init__(root, [PlainHost(name="h1", cluster="h1", ssh="h1")])
+        super().__init__(root, [partial(PlainHost, name="h1", cluster="h1", ssh="h1")])
+        self.node_names = ["h1"]
         self.working = bed["h1"].path(self.outlet.site(Slot()).layout.root)
+        self.working.mkdir(parents=True, exist_ok=True)
 
     @contextlib.contextmanager
     def away(self) -> Iterator[None]:
@@ -274,3 +318,23 @@ class PlainPlace(Place):
     def hanging(self) -> Iterator[None]:
         with self.bed["h1"].hanging():
             yield
+
+    @contextlib.contextmanager
+    def losing_answers(self) -> Iterator[None]:
+        """The client of ssh is killed when the command has run, and prints nothing."""
+        directory = self.root.parent / "shims"
+        directory.mkdir()
+        real = shutil.which("ssh")
+        (directory / "ssh").write_text(f'#!/bin/bash\n{real} "$@" >/dev/null\nexit 255\n')
+        (directory / "ssh").chmod(0o755)
+        before = os.environ["PATH"]
+        os.environ["PATH"] = f"{directory}:{before}"
+        try:
+            yield
+        finally:
+            os.environ["PATH"] = before
+
+    def run_wrapper(self, bundle: Bundle) -> subprocess.CompletedProcess[str]:
+        settings = [f"{name}={value}" for name, value in bundle.environment.items() if value is not None]
+        words = ["env", *settings, "bash", f"{self.directory(bundle.key)}/job.sh", "none"]
+        return self.bed.ssh("h1", shlex.join(words))

@@ -7,19 +7,14 @@ nobody else, and one call serves all attempts in flight. sending.py submits, wat
 from __future__ import annotations
 
 import contextlib
-import os
-import posixpath
 import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import msgspec
-
-from dispatcher import contract
 from dispatcher.base import files
 from dispatcher.base.messages import counted
 from dispatcher.config import CodeMode
-from dispatcher.errors import OutletError, StorageError
+from dispatcher.errors import StorageError
 from dispatcher.hosts.types import Host
 from dispatcher.outlets.base import (
     CANNOT_START,
@@ -39,32 +34,22 @@ from dispatcher.outlets.base import (
 )
 from dispatcher.outlets.batch.capacity import Submissions
 from dispatcher.outlets.batch.conversation import Conversation, Step
-from dispatcher.outlets.batch.identity import (
-    SubmissionFile,
-    read_submission,
-    submission_name,
-    workspace_id,
-    write_submission,
-)
 from dispatcher.outlets.batch.landing import Landing
+from dispatcher.outlets.batch.preparing import LAUNCHER, Preparer
 from dispatcher.outlets.batch.scheduler import Phase, Scheduler, Submission
 from dispatcher.outlets.batch.sending import Sender
 from dispatcher.outlets.batch.shipping import Shipping
 from dispatcher.outlets.batch.stopping import Stopper
 from dispatcher.outlets.batch.tracked import Tracked
 from dispatcher.outlets.batch.watching import Watcher
-from dispatcher.outlets.bundle import deliver
 from dispatcher.outlets.code.snapshot import Snapshot
 from dispatcher.outlets.context import PodContext
 from dispatcher.outlets.node.setup import code_file
 from dispatcher.outlets.remote.connection import Connection
-from dispatcher.outlets.remote.operations import Deliver, Operation
 from dispatcher.outlets.wrapper import read_exit, watch_interval_s
 from dispatcher.run_state.liveness import SlotInfo
 from dispatcher.run_state.states import State
-from dispatcher.workspace import AttemptPaths
 
-_LAUNCH: Final = "launch.sh"
 # After a submission or a stop its effect is looked for sooner than at the next poll interval.
 _SOON_S: Final = 2.0
 
@@ -85,9 +70,11 @@ class BatchOutlet:
         self._interval_s = context.poll_interval_s
         most = limit if host.max_in_flight is None else min(limit, host.max_in_flight)
         self.capacity = Submissions(most, host.chips, scheduler.refuses)
-        self._workspace_id = workspace_id(config.layout)
         self._landing = Landing(config.layout, context.pod, host, config.hosts.cluster_of(host), scheduler)
+        self._preparer = Preparer(host.name, config.layout, self._landing)
         self._tracked: dict[Key, Tracked] = {}
+        # Submitted before the host was reached.
+        self._waiting: dict[Key, Bundle] = {}
         self._sender = Sender(
             scheduler, host.submits_per_minute, self._accepted, self._cannot_start, context.poll_interval_s
         )
@@ -108,15 +95,20 @@ class BatchOutlet:
         return Site(
             layout=layout,
             group_may_write=self._landing.is_shared and files.group_may_write(layout.root),
-            launcher=_LAUNCH,
+            launcher=LAUNCHER,
             is_shared=self._landing.is_shared,
             directories=self._landing.directories(),
             node=self._landing.node(),
         )
 
     def submit(self, bundles: Sequence[Bundle]) -> None:
-        new = {bundle.key: bundle for bundle in bundles if bundle.key not in self._tracked}
-        self._submit(list(new.values()))
+        for bundle in bundles:
+            if bundle.key in self._tracked or bundle.key in self._waiting:
+                continue
+            if self._preparer.found(bundle.key) is None:
+                self._waiting[bundle.key] = bundle
+            else:
+                self._track_again(bundle.key, Placement())
         self._work()
 
     def poll(self, keys: Sequence[Key]) -> Mapping[Key, Report]:
@@ -127,10 +119,12 @@ class BatchOutlet:
 
     def cancel(self, keys: Sequence[Key], *, reason: str = "", force: bool = False) -> None:
         for key in keys:
+            if self._waiting.pop(key, None) is not None:
+                self._tracked[key] = Tracked(key, "", 0, "", self._preparer.paths(key))
             one = self._tracked.get(key)
             if one is None or one.has_ended:
                 continue
-            withdrawn = self._sender.withdraw(key)
+            withdrawn = self._sender.withdraw(key) if one.name else []
             if withdrawn is not None:
                 one.end(Ended(None, reason, error="cancelled before it was submitted", by_scheduler=True))
                 self._submit([bundle for bundle in withdrawn if bundle.key != key])
@@ -142,7 +136,7 @@ class BatchOutlet:
     def fence(self, keys: Sequence[Key]) -> None:
         for key in keys:
             with contextlib.suppress(OSError):
-                files.write_new(self._paths(key).superseded, self._pod.encode() + b"\n")
+                files.write_new(self._preparer.paths(key).superseded, self._pod.encode() + b"\n")
             one = self._tracked.get(key)
             if one is not None:
                 self._stopper.supersede(one)
@@ -173,7 +167,7 @@ class BatchOutlet:
     def inspect(self, orphans: Sequence[Orphan]) -> Mapping[Key, Status]:
         found: dict[Key, Status] = {}
         for orphan in orphans:
-            paths = self._paths(orphan.key)
+            paths = self._preparer.paths(orphan.key)
             unknown = Unknown(f"{self.name} was not asked")
             found[orphan.key] = read_exit(paths.directory) if paths.exit.exists() else unknown
         return found
@@ -213,75 +207,36 @@ class BatchOutlet:
         self._landing.close()
 
     def _submit(self, bundles: Sequence[Bundle]) -> None:
+        """Prepare these attempts and hand them to the sender; of a submission that cannot be prepared, the others."""
         for group in self._sender.group(bundles):
-            keys = [bundle.key for bundle in group]
-            name = submission_name(self._workspace_id, keys)
-            layout = self._landing.layout()
-            directories = tuple(os.fspath(layout.attempt(key.job_id, key.number).directory) for key in keys)
-            submission = Submission(
-                name=name,
-                bundles=tuple(group),
-                directories=directories,
-                layout=layout,
-                request=group[0].request,
-                time_limit_s=group[0].time_limit_s,
-                groups=tuple((index,) for index in range(len(group))),
-            )
-            deliveries = []
-            for index, (bundle, directory) in enumerate(zip(group, directories, strict=True)):
-                one = Tracked(bundle.key, name, index, directory, self._paths(bundle.key))
-                self._tracked[bundle.key] = one
-                try:
-                    deliveries += self._prepare(one, bundle)
-                except (StorageError, OutletError) as error:
-                    self._cannot_start(bundle.key, Ended(None, CANNOT_START, error=str(error), blames_host=True))
-            if not any(self._tracked[key].has_ended for key in keys):
+            submission, attempts, deliveries = self._preparer.prepare(group)
+            self._tracked.update({one.key: one for one in attempts})
+            well = [bundle for bundle, one in zip(group, attempts, strict=True) if not one.has_ended]
+            if len(well) == len(group):
                 self._sender.add(submission, deliveries, is_held=self._shipping.is_wanted)
                 if self._shipping.is_wanted:
-                    self._shipping.want(name)
+                    self._shipping.want(submission.name)
             else:
-                # Those that can be delivered go without the others.
-                self._submit([bundle for bundle in group if not self._tracked.pop(bundle.key).has_ended])
-
-    def _prepare(self, one: Tracked, bundle: Bundle) -> list[Operation]:
-        """Write an attempt's files into the workspace; what has to be written on the host besides."""
-        whole = self._landing.with_launcher(bundle, one.directory, _LAUNCH)
-        is_shared = self._landing.is_shared
-        deliver(whole if is_shared else msgspec.structs.replace(whole, private_files={}), self._layout)
-        write_submission(one.paths, self._submission_file(one))
-        if is_shared:
-            return []
-        root = os.fspath(self._landing.layout().root)
-        delivered = Deliver(
-            directory=one.directory,
-            files=whole.files,
-            shared={posixpath.join(root, name): content for name, content in whole.shared_files.items()},
-            executable=[contract.WRAPPER_FILE],
-        )
-        if not whole.private_files:
-            return [delivered]
-        return [delivered, Deliver(directory=one.directory, files=whole.private_files, umask=0o077)]
+                self._submit(well)
 
     def _track_again(self, key: Key, placement: Placement) -> Tracked:
         """Watch an attempt that an earlier dispatcher was about to submit, or had submitted."""
-        paths = self._paths(key)
-        file = read_submission(paths)
-        one = Tracked(key, file.name, file.index, file.directory, paths) if file else Tracked(key, "", 0, "", paths)
-        one.handle = placement.handle
-        one.code = file.code or None if file else None
-        if file is None:
+        one = self._preparer.found(key)
+        if one is None:
+            one = Tracked(key, "", 0, "", self._preparer.paths(key))
             self.fence([key])
             error = "its dispatcher died before it was submitted"
             one.end(Ended(None, CANNOT_START, error=error, blames_host=True))
+        one.handle = placement.handle
         self._tracked[key] = one
         self._asked_s = -self._interval_s
         return one
 
-    def _paths(self, key: Key) -> AttemptPaths:
-        return self._layout.attempt(key.job_id, key.number)
-
     def _work(self) -> None:
         """Take in what was answered, and begin what is due; never waits."""
+        if self._landing.has_landed and self._waiting:
+            waiting, self._waiting = self._waiting, {}
+            self._submit(list(waiting.values()))
         self._shipping.work(one.code.rpartition(" ")[2] for one in self._tracked.values() if one.code)
         self._conversation.work()
         if self._landing.has_landed and self.capacity.limit and not self._knows_code:
@@ -293,7 +248,7 @@ class BatchOutlet:
     def _plan(self) -> list[Step]:
         """What the next call of the agent has to do."""
         if not self._landing.has_landed:
-            is_needed = bool(self.capacity.limit or self._tracked)
+            is_needed = bool(self.capacity.limit or self._tracked or self._waiting)
             return self._landing.steps() if is_needed else []
         if self._landing.limits is not None:
             self._sender.limits = self._landing.limits
@@ -314,7 +269,7 @@ class BatchOutlet:
     def _next_in_s(self) -> float | None:
         """Seconds until the next call has something to do."""
         if not self._landing.has_landed:
-            return 0.0 if self.capacity.limit or self._tracked else None
+            return self._landing.due_in_s() if self.capacity.limit or self._tracked or self._waiting else None
         if self._watcher.has_questions() or self._stopper.has_work():
             return 0.0
         waits = [self._sender.due_in_s()]
@@ -344,31 +299,16 @@ class BatchOutlet:
                 deliveries = [
                     delivery
                     for bundle in submission.bundles
-                    for delivery in self._prepare_code(self._tracked[bundle.key], content, snapshot.label)
+                    for delivery in self._preparer.add_code(self._tracked[bundle.key], content, snapshot.label)
                 ]
             except StorageError as error:
                 self._sender.give_up(name, str(error))
             else:
                 self._sender.release(name, deliveries)
 
-    def _prepare_code(self, one: Tracked, content: bytes, label: str) -> list[Operation]:
-        """Write down which code an attempt runs; what has to be written on the host besides."""
-        one.code = label
-        with files.storing("preparing", one.paths.directory), files.shared_umask(self._layout.root):
-            files.write_new(one.paths.code, content)
-        write_submission(one.paths, self._submission_file(one))
-        if self._landing.is_shared:
-            return []
-        return [Deliver(directory=one.directory, files={contract.CODE_FILE: content})]
-
     def _code_failed(self, names: Sequence[str], why: str) -> None:
         for name in names:
             self._sender.give_up(name, why)
-
-    def _submission_file(self, one: Tracked) -> SubmissionFile:
-        return SubmissionFile(
-            outlet=self.name, name=one.name, index=one.index, directory=one.directory, code=one.code or ""
-        )
 
     def _make_room(self, one: Tracked) -> None:
         self._stopper.ask(one, PREEMPTED, by_scheduler=True)
@@ -395,22 +335,22 @@ class BatchOutlet:
         return self.capacity.problem or self._watcher.problem
 
     def _report(self, key: Key) -> Report:
-        one = self._tracked[key]
-        if one.report is not None:
-            return one.report
-        problem = self._conversation.problem or self._landing.problem or self._watcher.problem
+        one = self._tracked.get(key)
+        if one is None:
+            return Report(Pending(self._landing.problem or "the host was not reached yet"))
+        return one.report or Report(self._status(one), one.placement())
+
+    def _status(self, one: Tracked) -> Status:
         state = one.state
+        problem = self._conversation.problem or self._landing.problem or self._watcher.problem
         if problem and (one.is_known or not self._sender.is_unsent(one.name)):
-            return Report(Unknown(problem), one.placement())
+            return Unknown(problem)
         if state is None or one.absent_since_s is not None:
             waits_for = self._sender.waits_for(one.name)
-            why = self._sender.problem or problem or waits_for or "not named by the scheduler yet"
-            return Report(self._absent(one, why), one.placement())
-        if state.phase is Phase.PENDING:
-            return Report(Pending(state.why), one.placement())
-        if state.phase is Phase.UNKNOWN:
-            return Report(Unknown(state.why), one.placement())
-        return Report(Running("" if state.phase is Phase.RUNNING else "it has ended"), one.placement())
+            return self._absent(one, self._sender.problem or problem or waits_for or "not named by the scheduler yet")
+        if state.phase in (Phase.PENDING, Phase.UNKNOWN):
+            return Pending(state.why) if state.phase is Phase.PENDING else Unknown(state.why)
+        return Running("" if state.phase is Phase.RUNNING else "it has ended")
 
     def _absent(self, one: Tracked, why: str) -> Status:
         """The status of an attempt that the scheduler does not name."""

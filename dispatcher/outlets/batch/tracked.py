@@ -48,6 +48,7 @@ class Tracked:
         self.tail = ""
         self.report: Report | None = None
         self.is_orphan = False
+        self._pid: int | None = None
 
     @property
     def submitted(self) -> Submitted:
@@ -63,7 +64,17 @@ class Tracked:
         if state is None:
             return None if self.handle is None else Placement(handle=self.handle, code=self.code)
         handle = state.handle or self.handle
-        return Placement(handle=handle or None, host=state.host, pid=state.pid, gpus=state.gpus, code=self.code)
+        pid = state.pid or (self._taken_pid() if state.host is not None else None)
+        return Placement(handle=handle or None, host=state.host, pid=pid, gpus=state.gpus, code=self.code)
+
+    def _taken_pid(self) -> int | None:
+        """The wrapper's pid, as it has written it down; None before that."""
+        if self._pid is None:
+            try:
+                self._pid = int(self.paths.taken.read_text().split()[1])
+            except (OSError, ValueError, IndexError):
+                return None
+        return self._pid
 
     def end(self, ended: Ended) -> None:
         self.report = Report(ended, self.placement())

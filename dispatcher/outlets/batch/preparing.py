@@ -1,0 +1,119 @@
+"""From bundles to submissions: their names, their files in the workspace, and what has to be written on the host."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from dispatcher import contract
+from dispatcher.base import files
+from dispatcher.errors import OutletError, StorageError
+from dispatcher.outlets.base import CANNOT_START, Bundle, Ended, Key
+from dispatcher.outlets.batch.identity import (
+    SubmissionFile,
+    read_submission,
+    submission_name,
+    workspace_id,
+    write_submission,
+)
+from dispatcher.outlets.batch.landing import Landing
+from dispatcher.outlets.batch.scheduler import Submission
+from dispatcher.outlets.batch.tracked import Tracked
+from dispatcher.outlets.bundle import deliver
+from dispatcher.outlets.remote.operations import Deliver, Operation
+from dispatcher.workspace import AttemptPaths, Layout
+
+# What is run between an attempt's wrapper and its command.
+LAUNCHER: Final = "launch.sh"
+
+
+class Preparer:
+    """Prepares attempts for one outlet. Nothing has been sent to the host before an attempt is prepared."""
+
+    def __init__(self, outlet: str, layout: Layout, landing: Landing) -> None:
+        self._outlet = outlet
+        self._layout = layout
+        self._landing = landing
+        self._workspace_id = workspace_id(layout)
+
+    def paths(self, key: Key) -> AttemptPaths:
+        return self._layout.attempt(key.job_id, key.number)
+
+    def found(self, key: Key) -> Tracked | None:
+        """An attempt that was prepared before, by any dispatcher; None when none was. Raises StorageError."""
+        paths = self.paths(key)
+        file = read_submission(paths)
+        if file is None:
+            return None
+        one = Tracked(key, file.name, file.index, file.directory, paths)
+        one.code = file.code or None
+        return one
+
+    def record(self, one: Tracked) -> None:
+        """Write down under which name the attempt is submitted, and with which code; raises StorageError."""
+        file = SubmissionFile(
+            outlet=self._outlet, name=one.name, index=one.index, directory=one.directory, code=one.code or ""
+        )
+        write_submission(one.paths, file)
+
+    def prepare(self, group: Sequence[Bundle]) -> tuple[Submission, list[Tracked], list[Operation]]:
+        """One submission of these bundles, its attempts, and the deliveries that come first.
+
+        Attempts whose files cannot be written have ended; then nothing must be sent. Raises OutletError.
+        """
+        keys = [bundle.key for bundle in group]
+        layout = self._landing.layout()
+        directories = [os.fspath(layout.attempt(key.job_id, key.number).directory) for key in keys]
+        submission = Submission(
+            name=submission_name(self._workspace_id, keys),
+            bundles=tuple(group),
+            directories=tuple(directories),
+            layout=layout,
+            request=group[0].request,
+            time_limit_s=group[0].time_limit_s,
+            groups=tuple((index,) for index in range(len(group))),
+        )
+        attempts = [
+            Tracked(bundle.key, submission.name, index, directory, self.paths(bundle.key))
+            for index, (bundle, directory) in enumerate(zip(group, directories, strict=True))
+        ]
+        deliveries: list[Operation] = []
+        for one, bundle in zip(attempts, group, strict=True):
+            try:
+                deliveries += self._write(one, bundle)
+            except (StorageError, OutletError) as error:
+                one.end(Ended(None, CANNOT_START, error=str(error), blames_host=True))
+        return submission, attempts, deliveries
+
+    def add_code(self, one: Tracked, content: bytes, label: str) -> list[Operation]:
+        """Write down which code an attempt runs; what has to be written on the host besides. Raises StorageError."""
+        one.code = label
+        with files.storing("preparing", one.paths.directory), files.shared_umask(self._layout.root):
+            files.write_new(one.paths.code, content)
+        self.record(one)
+        if self._landing.is_shared:
+            return []
+        return [Deliver(directory=one.directory, files={contract.CODE_FILE: content})]
+
+    def _write(self, one: Tracked, bundle: Bundle) -> list[Operation]:
+        whole = self._landing.with_launcher(bundle, one.directory, LAUNCHER)
+        is_shared = self._landing.is_shared
+        deliver(whole if is_shared else msgspec.structs.replace(whole, private_files={}), self._layout)
+        self.record(one)
+        if is_shared:
+            return []
+        root = os.fspath(self._landing.layout().root)
+        fence = {contract.SUPERSEDED_FILE: b"superseded\n"} if one.paths.superseded.exists() else {}
+        delivered = Deliver(
+            directory=one.directory,
+            files={**whole.files, **fence},
+            shared={posixpath.join(root, name): content for name, content in whole.shared_files.items()},
+            executable=[contract.WRAPPER_FILE],
+        )
+        if not whole.private_files:
+            return [delivered]
+        return [delivered, Deliver(directory=one.directory, files=whole.private_files, umask=0o077)]

@@ -20,7 +20,7 @@ class Submissions:
         self.problem = ""
         self.place = ""
         self.in_flight = 0
-        self._chips = chips
+        self._chips = dict(chips)
         self._refused = refused
 
     @property

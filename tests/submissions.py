@@ -27,7 +27,8 @@ class SubmissionsOffer(msgspec.Struct, frozen=True):
 class Submissions:
     """Room for `limit` attempts, whatever they ask for."""
 
-    def __init__(self, limit: int, most_gpus: int = 8, place: str = WORKSPACE) -> None:
+    def __init__(self, limit: int, most_gpus: int = 8, place: str = WORKSPACE, *, packs: bool = False) -> None:
+        self.packs = packs
         self.place = place
         self.limit = limit
         self.most_gpus = most_gpus

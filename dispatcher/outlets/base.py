@@ -86,6 +86,10 @@ class Capacity(OutletOffer, Protocol):
     def is_full(self) -> bool:
         """Whether `take` would refuse every request now."""
 
+    @property
+    def packs(self) -> bool:
+        """Whether several attempts may share a slot, one after the other: see Bundle.pack."""
+
     def offer(self) -> OutletOffer:
         """What it offers at this moment, to be published."""
 
@@ -133,7 +137,9 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True):
     by their path below the workspace's root; an earlier attempt may be reading the old content. `environment` are
     changes to the environment in which the wrapper is started (None removes a variable). `private_files` belong into
     the attempt's directory where it runs, and nowhere else: only the owner may read them. `time_limit_s` None: none.
-    `labels` name the attempt for people: `project`, `group` and `name`.
+    `labels` name the attempt for people: `project`, `group` and `name`. `pack` is the key of the first attempt of a
+    pack, None for an attempt alone: those of one pack are submitted as one, in the order in which they are given, and
+    run one after the other. One that is not begun when the time of the whole is nearly over ends as NOT_REACHED.
     """
 
     key: Key
@@ -145,6 +151,7 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True):
     environment: Mapping[str, str | None] = {}
     time_limit_s: float | None = None
     labels: Mapping[str, str] = {}
+    pack: Key | None = None
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):

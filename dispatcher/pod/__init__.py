@@ -21,6 +21,7 @@ Claims
   backlog           The manifest in force and the queue of its entries, kept in step with the records.
   current_manifest  The manifest in force; startable: which of its entries can be started at all.
   claim             The queue: which entries for which slots, now (pure); placing: which outlets, in which order (pure).
+  pack              Jobs that share a slot and run one after the other.
   claiming          Claims inside a transaction; fence: numbers and directories of attempts, and what blocks a claim.
   offers            What a pod takes; waiting: why a job is not claimed (pure).
   dry_run           What a start would do.

@@ -132,7 +132,13 @@ class Backlog:
     def _rebuild_queue(self) -> None:
         entries, store = self.manifest.entries, self._store
         self.queue = ClaimQueue(
-            entries, self.offer(), self._capacities, self._request_of, self.startable.fault, self._on_move
+            entries,
+            self.offer(),
+            self._capacities,
+            self._request_of,
+            self.startable.fault,
+            self._on_move,
+            self._pack_of,
         )
         # All records are looked at anew, also those that others changed while new entries were queued.
         store.fold.drain_touched()
@@ -150,6 +156,9 @@ class Backlog:
 
     def _on_move(self, entry: Entry) -> str:
         return self._config.method(entry.method).on_move
+
+    def _pack_of(self, entry: Entry) -> int:
+        return self._config.method(entry.method).pack
 
     def _hold(self, pauses: Iterable[Pause]) -> None:
         """Keep new attempts off paused GPUs and off those that external attempts use."""

@@ -20,10 +20,17 @@ from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.needs import dependents
 from dispatcher.outlets.base import QUEUE_LIMIT, Capacity, Request, Slot
 from dispatcher.pod.offers import Offer, offers_of
+from dispatcher.pod.pack import Pack
 from dispatcher.pod.placing import home_of, in_order, stays, that_see, yields_until
 from dispatcher.pod.waiting import Facts, Waiting, no_fault, retry_due
 from dispatcher.run_state.fold import Pause, host_scope
 from dispatcher.run_state.states import IN_FLIGHT, Record, State
+
+
+def alone(_: Entry) -> int:
+    """No entry shares a slot."""
+    return 1
+
 
 # Smaller is claimed first.
 _Rank = tuple[int, int, str]
@@ -34,17 +41,21 @@ _Asked = tuple[tuple[str, ...], Request]
 class Choice(msgspec.Struct, frozen=True):
     """An entry, the outlet that runs it, and the slot that it gets there.
 
-    `starts_anew`: the outlet does not see the job's checkpoint, and its method does not let it wait.
+    `starts_anew`: the outlet does not see the job's checkpoint, and its method does not let it wait. Those of one
+    `pack` share the slot; None for one alone.
     """
 
     entry: Entry
     outlet: str
     slot: Slot
     starts_anew: bool = False
+    pack: Pack | None = None
 
 
 class _Class(msgspec.Struct, eq=False):
-    """Entries that ask for the same. `outlets`: those of the pod that can run them, the preferred first.
+    """Entries that ask for the same, up to `pack` of which may share a slot.
+
+    `outlets`: those of the pod that can run them, the preferred first.
 
     `ready` is a heap of ranks. One that is no longer its job's rank, or whose job has changed its class, is dropped
     when it comes first.
@@ -52,6 +63,7 @@ class _Class(msgspec.Struct, eq=False):
 
     outlets: tuple[str, ...]
     request: Request
+    pack: int = 1
     ready: list[_Rank] = []
 
 
@@ -60,7 +72,8 @@ class ClaimQueue:
 
     `offer` is what the pod takes, `capacities` the room of its outlets by name, the preferred first.
     `request_of(entry)` is what an attempt of the entry asks for. `fault_of(entry)` says why no pod could start it,
-    `on_move(entry)` what becomes of it where its checkpoint is not seen.
+    `on_move(entry)` what becomes of it where its checkpoint is not seen, `pack_of(entry)` how many entries of its
+    method may share a slot, one after the other.
     """
 
     def __init__(
@@ -71,12 +84,14 @@ class ClaimQueue:
         request_of: Callable[[Entry], Request],
         fault_of: Callable[[Entry], str] = no_fault,
         on_move: Callable[[Entry], str] = stays,
+        pack_of: Callable[[Entry], int] = alone,
     ) -> None:
         self.entries = entries
         self.capacities = capacities
         self._request_of = request_of
         self._fault_of = fault_of
         self._on_move = on_move
+        self._pack_of = pack_of
         self._offer = offer
         self._pauses: Mapping[str, Pause] = {}
         self._records: dict[str, Record] = {}
@@ -84,7 +99,7 @@ class ClaimQueue:
         # The jobs that this pod may claim: the outlets that could ever run each, and what it asks for.
         self._mine = self._find_mine()
         # The class and the rank of each job that is ready.
-        self._classes: dict[_Asked, _Class] = {}
+        self._classes: dict[tuple[_Asked, str], _Class] = {}
         self._class_of: dict[str, _Class] = {}
         self._ranks: dict[str, _Rank] = {}
         # Ready jobs with a checkpoint somewhere, and where the outlets keep theirs.
@@ -156,9 +171,11 @@ class ClaimQueue:
             choice = self._take(entry, of_class, ahead)
             if choice is None:
                 open_classes.remove(of_class)
-            else:
-                self._remove(of_class)
-                chosen.append(choice)
+                continue
+            self._remove(of_class)
+            most = of_class.pack if self.capacities[choice.outlet].packs else 1
+            most = most if limit is None else min(most, limit - len(chosen))
+            chosen += self._packed(choice, of_class, most) if most > 1 else [choice]
         return chosen
 
     def put_back(self, job: str) -> None:
@@ -304,9 +321,12 @@ class ClaimQueue:
             key = outlets, key[1]
             if home is not None:
                 self._homed.add(job)
-        found = self._classes.get(key)
+        pack = self._pack_of(entry)
+        # A pack is of one method, so its entries have a heap of their own.
+        method = entry.method if pack > 1 else ""
+        found = self._classes.get((key, method))
         if found is None:
-            found = self._classes[key] = _Class(*key)
+            found = self._classes[key, method] = _Class(*key, pack)
         return found
 
     def _first(self, classes: Iterable[_Class]) -> tuple[_Rank, _Class] | None:
@@ -354,6 +374,24 @@ class ClaimQueue:
         for name in of_class.outlets:
             ahead[name].append(of_class.request)
         return None
+
+    def _packed(self, first: Choice, of_class: _Class, most: int) -> list[Choice]:
+        """The first entry of a pack and those that share its slot, up to `most` in all."""
+        entries = [first.entry]
+        while len(entries) < most and (rank := self._head(of_class)) is not None:
+            entry = self.entries[rank[2]]
+            if not self._set_aside(entry):
+                entries.append(entry)
+            self._remove(of_class)
+        if len(entries) == 1:
+            return [first]
+        pack = Pack()
+        found = []
+        for entry in entries:
+            pack.join()
+            starts_anew = self._starts_anew(entry, first.outlet)
+            found.append(Choice(entry, first.outlet, first.slot, starts_anew, pack))
+        return found
 
     def _starts_anew(self, entry: Entry, outlet: str) -> bool:
         """Whether the job does not resume from its checkpoint on this outlet."""

@@ -12,6 +12,7 @@ from dispatcher.pod.backlog import Backlog
 from dispatcher.pod.claim import Choice
 from dispatcher.pod.fence import Fence
 from dispatcher.pod.options import PodOptions
+from dispatcher.pod.pack import is_last
 from dispatcher.pod.placements import gpu_field
 from dispatcher.pod.starting import Claimed
 from dispatcher.run_state.change import Change
@@ -75,7 +76,7 @@ class Claimer:
         """The transaction has failed: what was chosen is still queued, and its slots are free."""
         taken, self._taken = self._taken, []
         for choice in taken:
-            self._outlets[choice.outlet].capacity.release(choice.slot)
+            self._give_back(choice)
             self._backlog.queue.put_back(choice.entry.job_id)
 
     def _claim_one(self, tx: Transaction, choice: Choice) -> Claimed | None:
@@ -112,10 +113,14 @@ class Claimer:
         return Claimed(choice, passed[0])
 
     def _postpone(self, choice: Choice) -> None:
-        self._taken.remove(choice)
-        self._outlets[choice.outlet].capacity.release(choice.slot)
+        self._taken = [one for one in self._taken if one is not choice]
+        self._give_back(choice)
         again_s = blocked_again_s(len(self._fence.blocked))
         self._backlog.queue.postpone(choice.entry.job_id, now_text(time.time() + again_s))
+
+    def _give_back(self, choice: Choice) -> None:
+        if is_last(choice.pack):
+            self._outlets[choice.outlet].capacity.release(choice.slot)
 
     def _limit(self, claimed: int) -> int | None:
         return None if self._options.max_jobs is None else self._options.max_jobs - self._claims - claimed

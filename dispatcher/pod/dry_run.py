@@ -133,12 +133,21 @@ class _Start:
 
     def _choose(self, facts: Facts) -> list[Choice]:
         queue = ClaimQueue(
-            facts.entries, facts.offers[0], self._capacities, facts.request_of, facts.fault_of, facts.on_move
+            facts.entries,
+            facts.offers[0],
+            self._capacities,
+            facts.request_of,
+            facts.fault_of,
+            facts.on_move,
+            self._pack_of,
         )
         for job, record in facts.records.items():
             queue.update(job, record)
         queue.pause(facts.pauses)
         return queue.choose(facts.now, self._options.max_jobs)
+
+    def _pack_of(self, entry: Entry) -> int:
+        return self._config.method(entry.method).pack
 
     def _slot_text(self, choice: Choice) -> str:
         """The slot as messages name it, with its outlet where the pod has more than one."""

@@ -17,6 +17,7 @@ from dispatcher.outlets.base import (
 )
 from dispatcher.outlets.kinds import DEFAULT
 from dispatcher.pod import outcome
+from dispatcher.pod.pack import Pack, is_last
 from dispatcher.pod.placements import has_run, placement_of
 from dispatcher.pod.unknown import UnknownAttempts
 from dispatcher.run_state.liveness import SlotInfo
@@ -27,14 +28,15 @@ from dispatcher.workspace import AttemptPaths, Layout
 class RunningAttempt:
     """One attempt of this pod. `ended` is set when it has ended and is kept until that is recorded."""
 
-    def __init__(self, key: Key, outlet: str, slot: Slot, paths: AttemptPaths) -> None:
+    def __init__(self, key: Key, outlet: str, slot: Slot, paths: AttemptPaths, pack: Pack | None = None) -> None:
         self.key = key
         self.outlet = outlet
         self.slot = slot
+        self.pack = pack
         self.paths = paths
         self.placement: Placement | None = None
         self.has_begun = False
-        # Whether its outlet has not started it yet.
+        # Whether its outlet has not started it yet, nor another one of its pack.
         self.is_pending = False
         self.ended: Ended | None = None
         # Whether it was asked to stop or killed.
@@ -62,7 +64,9 @@ class RunningAttempt:
         if report.placement is not None:
             self.placement = report.placement
         self.has_begun |= has_run(report.status, self.placement)
-        self.is_pending = isinstance(report.status, Pending)
+        if self.pack is not None:
+            self.pack.has_begun |= self.has_begun
+        self.is_pending = isinstance(report.status, Pending) and not (self.pack is not None and self.pack.has_begun)
         if isinstance(report.status, Ended):
             self.ended = outcome.judge(report.status, self.paths)
 
@@ -88,9 +92,9 @@ class RunningAttempts:
     def __iter__(self) -> Iterator[RunningAttempt]:
         return iter(self.by_job.values())
 
-    def add(self, key: Key, outlet: str, slot: Slot) -> RunningAttempt:
+    def add(self, key: Key, outlet: str, slot: Slot, pack: Pack | None = None) -> RunningAttempt:
         """Watch an attempt that was claimed just now, or that an earlier dispatcher of this pod's name had claimed."""
-        attempt = RunningAttempt(key, outlet, slot, self._layout.attempt(key.job_id, key.number))
+        attempt = RunningAttempt(key, outlet, slot, self._layout.attempt(key.job_id, key.number), pack)
         self.by_job[key.job_id] = attempt
         return attempt
 
@@ -154,7 +158,8 @@ class RunningAttempts:
         for attempt in attempts:
             if not attempt.released:
                 attempt.released = True
-                self._outlets[attempt.outlet].capacity.release(attempt.slot)
+                if is_last(attempt.pack):
+                    self._outlets[attempt.outlet].capacity.release(attempt.slot)
 
     def unrecorded(self) -> list[RunningAttempt]:
         """Those of which the journal does not have yet where they run."""

@@ -13,6 +13,7 @@ from dispatcher.outlets.base import CANNOT_START, Bundle, Ended, Key, Outlet
 from dispatcher.outlets.bundle import Assignment, deliver, entry_bundle, render
 from dispatcher.pod.claim import Choice
 from dispatcher.pod.offers import request_of
+from dispatcher.pod.pack import Pack
 from dispatcher.pod.running_attempts import RunningAttempt, RunningAttempts
 
 
@@ -48,13 +49,17 @@ class Starter:
         """Start these attempts; what keeps one from starting becomes its end, never an exception."""
         bundles: dict[str, list[Bundle]] = {}
         added = []
+        firsts: dict[Pack, Key] = {}
         for claimed in claims:
             choice = claimed.choice
-            attempt = self._attempts.add(claimed.key, choice.outlet, choice.slot)
+            attempt = self._attempts.add(claimed.key, choice.outlet, choice.slot, choice.pack)
             added.append(attempt)
             bundle = self._render(attempt, claimed)
-            if bundle is not None:
-                bundles.setdefault(choice.outlet, []).append(bundle)
+            if bundle is None:
+                continue
+            if choice.pack is not None:
+                bundle = msgspec.structs.replace(bundle, pack=firsts.setdefault(choice.pack, bundle.key))
+            bundles.setdefault(choice.outlet, []).append(bundle)
         for name, group in bundles.items():
             self._outlets[name].submit(group)
         self._attempts.poll(attempt for attempt in added if attempt.ended is None)

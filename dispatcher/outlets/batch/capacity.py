@@ -15,6 +15,8 @@ class Submissions:
     is configured can never run it. `place` is where attempts keep their checkpoints, empty until the host was reached.
     """
 
+    packs = False
+
     def __init__(self, limit: int, chips: Mapping[str, int], refused: Callable[[Request], str]) -> None:
         self.limit = limit
         self.problem = ""

@@ -33,6 +33,9 @@ class LocalCapacity:
         self._quarantined: dict[int, str] = {}
         self._foreign: dict[int, str] = {}
 
+    # An attempt here costs no submission.
+    packs = False
+
     @property
     def place(self) -> str:
         return WORKSPACE

@@ -74,6 +74,13 @@ class PbsBed:
             time.sleep(0.02)
         return job
 
+    def wait_for_file(self, job_id: str, name: str) -> None:
+        """Until the job's folder on its node has this file."""
+        end_s = time.monotonic() + PATIENCE_S
+        while not (self.directory / "jobs" / job_id / name).exists():
+            assert time.monotonic() < end_s, f"{job_id}: no {name} within {PATIENCE_S:g} s"
+            time.sleep(0.01)
+
     def configure(self, **config: Any) -> None:
         with self._state.change() as data:
             data["config"] |= config

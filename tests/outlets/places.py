@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from beds.pbs import PbsBed
+from beds.pbs import NODES, PbsBed
 from beds.slurm import SlurmBed
 from beds.sshd import SshBed
 from fleet import PATIENCE_S, wait_until
@@ -268,7 +268,8 @@ class PbsPlace(Place):
 
     def __init__(self, root: Path, bed: PbsBed, **settings: Any) -> None:
         self.bed = bed
-        super().__init__(root, [PbsHost(name="hpc", cluster="hpc", **settings)])
+        self.node_names = list(NODES)
+        super().__init__(root, [partial(PbsHost, name="hpc", cluster="hpc", **settings)])
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:

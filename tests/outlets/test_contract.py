@@ -13,7 +13,7 @@ from typing import Any
 import forks
 import pytest
 from fleet import wait_until
-from outlets.places import MANY, Place, PlainPlace, SlurmPlace
+from outlets.places import MANY, PbsPlace, Place, PlainPlace, SlurmPlace
 
 from dispatcher.outlets.base import CANNOT_START, Bundle, Ended, Pending, Placement, Running, Slot, Unknown
 from dispatcher.run_state.liveness import is_held
@@ -21,8 +21,8 @@ from dispatcher.run_state.liveness import is_held
 LONG = "echo begun >>begun; sleep 600"
 GATED = "echo begun >>begun; until [ -e go ]; do sleep 0.02; done; exit 3"
 
-LOCAL, SLURM, PLAIN = "local", "slurm", "plain"
-QUEUES: list[Any] = []
+LOCAL, SLURM, PBS, PLAIN = "local", "slurm", "pbs", "plain"
+QUEUES: list[Any] = [PBS]
 KINDS = [LOCAL, *QUEUES, pytest.param(PLAIN, marks=pytest.mark.ssh)]
 
 
@@ -32,6 +32,11 @@ def make_place(kind: str, root: Path, request: pytest.FixtureRequest, monkeypatc
         for name, value in slurm.env.items():
             monkeypatch.setenv(name, value)
         return SlurmPlace(root, slurm)
+    if kind == PBS:
+        pbs = request.getfixturevalue("pbs")
+        for name, value in pbs.env.items():
+            monkeypatch.setenv(name, value)
+        return PbsPlace(root, pbs)
     if kind == PLAIN:
         ssh = request.getfixturevalue("ssh")
         monkeypatch.setenv("DISPATCHER_SSH_CONFIG", os.fspath(ssh.config))

@@ -1,4 +1,4 @@
-"""What the server knows: one JSON file that is changed under a lock, and the rules by which jobs are started."""
+"""What the server knows: one file that is changed under a lock, and the rules by which jobs are started."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import pickle
 import subprocess
 import sys
 import time
@@ -33,7 +34,7 @@ def fresh(nodes, **config):
         "config": {
             "down": False,
             "history": True,
-            "kill_delay_s": 0.5,
+            "kill_delay_s": 10.0,
             "queues": {"workq": {"enabled": True, "started": True}},
             "default_queue": "workq",
             "resources": list(RESOURCES),
@@ -47,31 +48,31 @@ def fresh(nodes, **config):
 
 
 class State:
-    """The directory of a server: `state.json`, `calls`, and a folder for each job (script, spool, node file)."""
+    """The directory of a server: `state`, `calls`, and a folder for each job (script, spool, node file)."""
 
     def __init__(self, directory):
         self.directory = directory
-        self._path = os.path.join(directory, "state.json")
+        self._path = os.path.join(directory, "state")
 
     def note_call(self, program, arguments):
         with open(os.path.join(self.directory, "calls"), "a", encoding="utf-8") as calls:
             calls.write(json.dumps([program, *arguments]) + "\n")
 
     def read(self):
-        with self._lock(), open(self._path, encoding="utf-8") as file:
-            return json.load(file)
+        with self._lock(), open(self._path, "rb") as file:
+            return pickle.load(file)
 
     @contextlib.contextmanager
     def change(self):
         with self._lock():
-            with open(self._path, encoding="utf-8") as file:
-                data = json.load(file)
+            with open(self._path, "rb") as file:
+                data = pickle.load(file)
             yield data
             self.write(data)
 
     def write(self, data):
-        with open(self._path + ".new", "w", encoding="utf-8") as file:
-            json.dump(data, file)
+        with open(self._path + ".new", "wb") as file:
+            pickle.dump(data, file)
         os.replace(self._path + ".new", self._path)
 
     def job_folder(self, job_id):

@@ -22,7 +22,7 @@ LONG = "echo begun >>begun; sleep 600"
 GATED = "echo begun >>begun; until [ -e go ]; do sleep 0.02; done; exit 3"
 
 LOCAL, SLURM, PBS, PLAIN = "local", "slurm", "pbs", "plain"
-QUEUES: list[Any] = [PBS]
+QUEUES: list[Any] = [pytest.param(SLURM, marks=pytest.mark.slurm), PBS]
 KINDS = [LOCAL, *QUEUES, pytest.param(PLAIN, marks=pytest.mark.ssh)]
 
 

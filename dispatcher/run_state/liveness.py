@@ -78,11 +78,15 @@ def is_held(path: Path) -> bool | None:
 
 
 class SlotInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One slot of an outlet, such as a GPU, as `dispatcher pods` shows it; `jobs` are `job_id/attempt`."""
+    """One slot of an outlet, such as a GPU, as `dispatcher pods` shows it; `jobs` are `job_id/attempt`.
+
+    `room` is how many slots this stands for: a host to which attempts are submitted has one line, however many it has.
+    """
 
     name: str
     outlet: str = ""
     jobs: list[str] = []
+    room: int = 1
     note: str = ""
     gpu_name: str = ""
     gpu_uuid: str = ""

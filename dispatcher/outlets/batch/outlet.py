@@ -88,6 +88,9 @@ class BatchOutlet:
         self._config, self._asked_code = config, context.code
         self._knows_code = False
         self._asked_s = -self._interval_s
+        self._log = context.log
+        # The problem that was last reported to people.
+        self._told = ""
         self._note_problem()
 
     def site(self, slot: Slot) -> Site:
@@ -183,7 +186,8 @@ class BatchOutlet:
 
     def slot_infos(self) -> list[SlotInfo]:
         jobs = sorted(str(key) for key, one in self._tracked.items() if not one.has_ended)
-        return [SlotInfo(name=self.name, outlet=self.name, jobs=jobs, note=self._problem())]
+        room = self.capacity.limit
+        return [SlotInfo(name=self.name, outlet=self.name, jobs=jobs, room=room, note=self._problem())]
 
     def describe(self) -> str:
         return f"{counted(self.capacity.limit, 'submission')} to {self.name}" if self.capacity.limit else ""
@@ -329,6 +333,10 @@ class BatchOutlet:
         """What keeps anything from being submitted now: the loop claims nothing for this outlet meanwhile."""
         landed = "" if self._landing.has_landed else (self._landing.problem or "not reached yet")
         self.capacity.problem = self._conversation.problem or landed or self._shipping.problem or self._sender.problem
+        wrong = self._conversation.problem or self._landing.problem or self._shipping.failure or self._sender.problem
+        if wrong != self._told and self.capacity.limit:
+            self._log(f"warning: {self.name}: {wrong}" if wrong else f"{self.name} can be used again")
+            self._told = wrong
         self.capacity.place = self._landing.place
 
     def _problem(self) -> str:

@@ -28,6 +28,9 @@ _TRY_AGAIN_S: Final = 30.0
 # After so many answers that it cannot be stored (a full disk), submissions that wait for it are given up.
 _MOST_FAILURES: Final = 3
 
+# Not wrong, but nothing is claimed before it is done.
+_ARCHIVING: Final = "archiving the code"
+
 
 class Shipping:
     """The code for submissions to one host. `problem` is why there can be none at the moment, empty when there can.
@@ -61,6 +64,11 @@ class Shipping:
         self._next_s = 0.0
 
     @property
+    def failure(self) -> str:
+        """The problem, if it is one that people should know of."""
+        return "" if self.problem == _ARCHIVING else self.problem
+
+    @property
     def is_wanted(self) -> bool:
         """Whether submissions to this host need code."""
         return self._mode is not CodeMode.NONE
@@ -72,7 +80,7 @@ class Shipping:
         """
         self._mode, self._directory = mode, posixpath.join(share, "code")
         if self.is_wanted:
-            self.problem = "archiving the code"
+            self.problem = _ARCHIVING
 
     def want(self, name: str) -> None:
         """This submission needs the code as it is now."""

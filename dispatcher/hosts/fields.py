@@ -233,8 +233,11 @@ def parse_squash(value: object) -> str:
 
 
 def parse_gres_types(value: object) -> tuple[str, ...]:
-    """The GRES types of a chip: one name or several, with or without SLURM's `gpu:` before it."""
+    """The GRES types of a chip: one name or several, with or without SLURM's `gpu:` before it.
+
+    `gpu` alone becomes '': GPUs without a type.
+    """
     types: tuple[str, ...] = listed(parse_word)(value)
     if not types:
         raise BadValueError("expected the name of a GRES type, or a list of such names")
-    return tuple(dict.fromkeys(name.removeprefix("gpu:") for name in types))
+    return tuple(dict.fromkeys("" if name == "gpu" else name.removeprefix("gpu:") for name in types))

@@ -167,7 +167,8 @@ AnyHost = PlainHost | SlurmHost | PbsHost | TpuHost | VolcanoHost
 class Hosts(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that is configured of hosts, by name. `priority` names those to prefer, the best first.
 
-    `gres_mapping` has the GRES types that SLURM may know a chip by; a chip that it lacks is called there as here.
+    `gres_mapping` has the GRES types that SLURM may know a chip by, '' for GPUs without a type; a chip that it lacks is
+    called there as here.
     `unused` has a line for each key that was given but means nothing to this tool, such as a password in plain text.
     """
 

@@ -1,6 +1,7 @@
 """Attempts as jobs of SLURM, on hosts of `type: slurm`.
 
 scheduler    SlurmScheduler: what the engine in outlets/batch calls.
+gres         GPUs as SLURM knows them, by type.
 resources    The table from requests to options for nodes, GPUs, CPUs, memory and partitions.
 directives   The other `#SBATCH` lines, and what `sbatch_args` may add.
 submitting   What sbatch's answers mean; the limits of a site.

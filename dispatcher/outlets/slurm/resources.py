@@ -69,11 +69,11 @@ def resource_options(host: SlurmHost, hosts: Hosts, request: Request) -> list[Op
     if not shape.gpus:
         options.append(("ntasks", str(shape.nodes)))
     elif host.tres_supported and host.gres_supported:
-        options += _tres(host, _gpu_type(host, hosts, request), shape)
+        options += _tres(host, gpu_type(host, hosts, request), shape)
     else:
         options.append(("ntasks", str(shape.nodes)))
         if host.gres_supported:
-            options.append(("gres", _joined("gpu", _gpu_type(host, hosts, request), shape.gpus_per_node)))
+            options.append(("gres", _joined("gpu", gpu_type(host, hosts, request), shape.gpus_per_node)))
     cpus = request.cpus or (None if shape.gpus else host.slots_per_node)
     if cpus:
         options.append(("cpus-per-task", str(cpus)))
@@ -85,14 +85,19 @@ def resource_options(host: SlurmHost, hosts: Hosts, request: Request) -> list[Op
 
 def partition_options(host: SlurmHost, request: Request) -> list[Option]:
     """Where the job may run; SLURM takes the partition of a list that can start it first."""
-    chosen = _partitions(host, request)
+    chosen = partitions_for(host, request)
     if not chosen:
         return []
-    # A job has one constraint, so partitions that need another one cannot be in its list.
     constraint = chosen[0].constraint
-    names = [partition.name for partition in chosen if partition.constraint == constraint]
-    options = [("partition", ",".join(names))]
+    options = [("partition", ",".join(partition.name for partition in chosen))]
     return [*options, ("constraint", constraint)] if constraint else options
+
+
+def partitions_for(host: SlurmHost, request: Request) -> list[Partition]:
+    """The partitions where it may run, the preferred first, all with one constraint; none: SLURM's own default."""
+    chosen = _partitions(host, request)
+    # A job has one constraint, so partitions that need another one cannot be in its list.
+    return [partition for partition in chosen if partition.constraint == chosen[0].constraint]
 
 
 def _partitions(host: SlurmHost, request: Request) -> list[Partition]:
@@ -114,8 +119,11 @@ def _tres(host: SlurmHost, gpu_type: str, shape: Shape) -> list[Option]:
     return options
 
 
-def _gpu_type(host: SlurmHost, hosts: Hosts, request: Request) -> str:
-    """The GRES type to ask for; empty for any. A request can name one only: the first of `gres_mapping`."""
+def gpu_type(host: SlurmHost, hosts: Hosts, request: Request) -> str:
+    """The GRES type to ask for; empty for any. A request can name one only: the first of `gres_mapping`.
+
+    gres.existing_first puts one there that the site has.
+    """
     if not request.chip:
         return host.gpu_type or ""
     return host.gpu_type or hosts.gres_types(request.chip)[0]

@@ -12,7 +12,7 @@ from dispatcher.hosts.types import Hosts, SlurmHost
 from dispatcher.outlets.base import Key, Request
 from dispatcher.outlets.batch.scheduler import Accepted, Doubtful, JobState, Limits, Refused, Submission, Submitted
 from dispatcher.outlets.remote.operations import Operation
-from dispatcher.outlets.slurm import cancelling, questions, submitting
+from dispatcher.outlets.slurm import cancelling, gres, questions, submitting
 from dispatcher.outlets.slurm.directives import (
     LONGEST_NAME,
     Job,
@@ -96,10 +96,12 @@ class SlurmScheduler:
         return str(_log(layout, attempt.name, str(attempt.index)))
 
     def limits_query(self) -> Sequence[Operation]:
-        return submitting.limits_query(self._host.qos)
+        return [*submitting.limits_query(self._host.qos), gres.query(self._host)]
 
     def limits(self, answers: Sequence[Any]) -> Limits:
-        return submitting.limits(answers, self._host.account)
+        *limits, types = answers
+        self._hosts = gres.existing_first(self._hosts, gres.read_types(types))
+        return submitting.limits(limits, self._host.account)
 
     def _script(self, submission: Submission) -> str:
         jobs = len(submission.groups)

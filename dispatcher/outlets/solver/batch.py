@@ -1,105 +1,174 @@
-"""Partitions of SLURM and queues of PBS: whether a request fits into one of them, now or once other jobs have ended."""
+"""Partitions of SLURM and queues of PBS: whether a request fits into one of them, now or once other jobs have ended.
+
+What a job asks the scheduler for is decided by the outlets (outlets/slurm/resources.py, outlets/pbs/resources.py), and
+is taken from there.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from dispatcher.base.messages import counted
 from dispatcher.errors import nearest
 from dispatcher.hosts.types import Hosts, PbsHost, SlurmHost
+from dispatcher.outlets.pbs import resources as pbs_resources
+from dispatcher.outlets.slurm import gres
+from dispatcher.outlets.slurm import resources as slurm_resources
 from dispatcher.outlets.solver import slurm
 from dispatcher.outlets.solver.reports import BatchReport, Gpus, Node, Queue
 from dispatcher.outlets.solver.request import Choice, HardwareRequest, Refusal, chips_text
 
-_Fits = Callable[[Node], bool]
+
+class _Need(msgspec.Struct, frozen=True, kw_only=True):
+    """What the outlet asks the scheduler for: the GPUs of each node, CPUs and memory of every node.
+
+    `gpu_type` is the type that is asked for, empty for any; `chip` is what people call it.
+    """
+
+    gpus: tuple[int, ...]
+    gpu_type: str
+    chip: str
+    cpus: int
+    memory_mib: int
+
+    @property
+    def total(self) -> int:
+        return sum(self.gpus)
+
+    def has(self, node: Node) -> int:
+        """The GPUs of this type in a node."""
+        return sum(gpus.total for kind, gpus in node.gpus.items() if self._suits(kind))
+
+    def free(self, node: Node) -> int:
+        """Those that are not in use."""
+        if node.is_taken:
+            return 0
+        return sum(gpus.total - gpus.used for kind, gpus in node.gpus.items() if self._suits(kind))
+
+    def _suits(self, kind: str) -> bool:
+        return not self.gpu_type or kind.lower() == self.gpu_type.lower()
 
 
-class _Words(NamedTuple):
-    """What a scheduler calls things, for messages."""
+class _Site(msgspec.Struct, frozen=True, kw_only=True):
+    """How a scheduler is used: what its queues are called, in which ones the job may run, and which nodes it may use.
 
-    queue: str
+    `names` are the queues in order of preference; none: the scheduler's own default. `cure` says what to do about GPUs
+    of another type than is asked for.
+    """
+
+    word: str
     program: str
-    key: str
+    names: tuple[str, ...]
+    usable: Callable[[Queue], list[Node]]
+    cure: str
 
 
-_SLURM = _Words("partition", "SLURM", "partitions")
-_PBS = _Words("queue", "PBS", "queues")
-
-
-class _Verdict(NamedTuple):
+class _Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a request fits into one queue. `free` GPUs of the right type are not in use."""
 
     queue: str
-    can_start: bool
-    can_wait: bool
-    free: int
+    can_start: bool = False
+    can_wait: bool = False
+    free: int = 0
     why: str
 
 
 def judge_slurm(host: SlurmHost, request: HardwareRequest, hosts: Hosts, found: BatchReport | None) -> Choice | Refusal:
     """Whether SLURM can run the request, and in which partition."""
-    if host.mem and host.mem != "0" and request.memory_mib is None:
-        # A job that does not ask for memory gets this much.
-        request = msgspec.structs.replace(request, memory_mib=int(host.mem.removesuffix("M")))
-    partitions = sorted(host.partitions, key=lambda partition: not partition.default)
-    names = [partition.name for partition in partitions]
-    if not request.min_chips and host.cpu_partitions:
-        names = list(host.cpu_partitions)
+    asked = request.for_outlet()
+    why = slurm_resources.refusal(host, asked)
+    if why:
+        return Refusal(host=host.name, why=why)
+    if found is not None:
+        nodes = (node for queue in found.queues.values() for node in queue.nodes)
+        hosts = gres.existing_first(hosts, {kind.lower() for node in nodes for kind in node.gpus})
+    shape = slurm_resources.shape_of(host, asked)
+    partitions = slurm_resources.partitions_for(host, asked)
+    constraint = partitions[0].constraint if partitions else None
     excluded = slurm.expand_nodes(host.exclude)
-    constraints = {partition.name: partition.constraint for partition in partitions}
 
     def usable(queue: Queue) -> list[Node]:
-        constraint = constraints.get(queue.name)
-        return [n for n in queue.nodes if n.name not in excluded and slurm.has_features(constraint, n.features)]
+        return [
+            _seen(node, host.gres_supported, host.slots_per_node)
+            for node in queue.nodes
+            if node.name not in excluded and slurm.has_features(constraint, node.features)
+        ]
 
-    gpu_types = {host.gpu_type} if host.gpu_type else set(hosts.gres_types(request.chip))
-    if request.chip and host.gpu_type and not _names_chip(host, request.chip, host.gpu_type, hosts):
-        why = f"it asks for GPUs of type {host.gpu_type} (gpu_type), which is not known to be {request.chip}"
-        return Refusal(host=host.name, why=why)
-    return _judge(host, request, gpu_types, _Site(_SLURM, names, usable), found)
+    need = _Need(
+        gpus=(shape.gpus_per_node,) * shape.nodes,
+        gpu_type=slurm_resources.gpu_type(host, hosts, asked) if host.gres_supported else "",
+        chip=request.chip,
+        cpus=request.cpus or 1,
+        # A job that does not ask for memory gets what the host says.
+        memory_mib=request.memory_mib or int((host.mem or "1").removesuffix("M")) or 1,
+    )
+    site = _Site(
+        word="partition",
+        program="SLURM",
+        names=tuple(partition.name for partition in partitions),
+        usable=usable,
+        cure=(
+            f"gres_mapping, or gpu_type of the host, must say what {request.chip} is called there"
+            if request.chip
+            else "gpu_type of the host asks for it"
+        ),
+    )
+    return _judge(host.name, need, site, found)
 
 
 def judge_pbs(host: PbsHost, request: HardwareRequest, hosts: Hosts, found: BatchReport | None) -> Choice | Refusal:
     """Whether PBS can run the request, and in which queue."""
-    gpu_types = set(hosts.gres_types(request.chip))
-    return _judge(host, request, gpu_types, _Site(_PBS, list(host.queues), lambda queue: list(queue.nodes)), found)
-
-
-def _names_chip(host: SlurmHost, chip: str, gpu_type: str, hosts: Hosts) -> bool:
-    return chip in host.chips or gpu_type.lower() in {name.lower() for name in hosts.gres_types(chip)}
-
-
-class _Site(NamedTuple):
-    """The queues to try, the preferred first (none: the default one), and which nodes of a queue may be used."""
-
-    words: _Words
-    names: Sequence[str]
-    usable: Callable[[Queue], list[Node]]
-
-
-def _judge(
-    host: SlurmHost | PbsHost, request: HardwareRequest, gpu_types: set[str], site: _Site, found: BatchReport | None
-) -> Choice | Refusal:
-    why = _never(host, request)
+    del hosts
+    asked = request.for_outlet()
+    why = pbs_resources.refuses(host, asked)
+    if not why and request.min_chips and request.chip and not host.chips:
+        why = f"it is not known whether it has {request.chip}: say in `chips` which GPUs the host has"
     if why:
         return Refusal(host=host.name, why=why)
+    chunks = pbs_resources.chunks(host, asked)
+    gpus = tuple(chunk.gpus for chunk in chunks for _ in range(chunk.nodes))
+    need = _Need(
+        gpus=gpus,
+        gpu_type=request.chip if len(host.chips) > 1 else "",
+        chip=request.chip,
+        cpus=request.cpus or max(1, *gpus),
+        memory_mib=request.memory_mib or 1,
+    )
+    site = _Site(
+        word="queue",
+        program="PBS",
+        # The one that jobs are submitted to.
+        names=host.queues[:1],
+        usable=lambda queue: [_seen(node, host.gres_supported, host.slots_per_node) for node in queue.nodes],
+        cure=f"jobs ask for {pbs_resources.CHIP_RESOURCE}={request.chip}",
+    )
+    return _judge(host.name, need, site, found)
+
+
+def _seen(node: Node, gres_supported: bool, slots_per_node: int | None) -> Node:
+    """The node with its GPUs where the scheduler does not know of them: an idle node has all its slots free."""
+    if gres_supported:
+        return node
+    slots = slots_per_node or 1
+    return msgspec.structs.replace(node, gpus={"": Gpus(slots, 0 if node.free_cpus == node.cpus else slots)})
+
+
+def _judge(host: str, need: _Need, site: _Site, found: BatchReport | None) -> Choice | Refusal:
     if found is None:
         queue = site.names[0] if site.names else ""
-        return Choice(host=host.name, queue=queue, is_queued=True, why="as configured, not asked")
-    suits = _suits(host, request, gpu_types)
-    verdicts = [_in_queue(name, host, request, suits, site, found) for name in _names(site, found)]
-    if not verdicts:
-        why = f"{site.words.program} has no default {site.words.queue}: name one in `{site.words.key}`"
-        return Refusal(host=host.name, why=why)
+        return Choice(host=host, queue=queue, is_queued=True, why="as configured, not asked")
+    names = site.names or tuple(name for name, queue in found.queues.items() if queue.is_default)
+    if not names:
+        return Refusal(host=host, why=f"{site.program} has no default {site.word}: name one in `{site.word}s`")
+    verdicts = [_in_queue(name, need, site, found) for name in names]
     best = min(verdicts, key=_rank)
     if not best.can_wait:
-        return Refusal(host=host.name, why="; ".join(verdict.why for verdict in verdicts))
+        return Refusal(host=host, why="; ".join(verdict.why for verdict in verdicts))
     return Choice(
-        host=host.name,
+        host=host,
         queue=best.queue if site.names else "",
         is_queued=not best.can_start,
         free_chips=best.free,
@@ -112,137 +181,83 @@ def _rank(verdict: _Verdict) -> tuple[bool, bool, int]:
     return not verdict.can_start, not verdict.can_wait, 0 if verdict.can_start else -verdict.free
 
 
-def _names(site: _Site, found: BatchReport) -> list[str]:
-    return list(site.names) or [name for name, queue in found.queues.items() if queue.is_default]
-
-
-def _never(host: SlurmHost | PbsHost, request: HardwareRequest) -> str:
-    """Why the configured host can never run it."""
-    if not request.min_chips:
-        return ""
-    if host.slot_type == "cpu":
-        return "it is configured without GPUs (slot_type: cpu)"
-    if host.chips:
-        most = host.chips.get(request.chip, 0) if request.chip else sum(host.chips.values())
-        if most < request.min_chips:
-            limits = ", ".join(chips_text(number, chip) for chip, number in host.chips.items())
-            return f"too few chips: jobs may use {limits} there, {request.chips_text} needed"
-    return ""
-
-
-def _suits(host: SlurmHost | PbsHost, request: HardwareRequest, gpu_types: set[str]) -> Callable[[str], bool]:
-    """Whether GPUs of a type are of the requested kind. The scheduler may not tell the type: then `chips` does."""
-    wanted = {name.lower() for name in gpu_types}
-    if not request.chip:
-        named = getattr(host, "gpu_type", None)
-        return (lambda kind: kind.lower() == named.lower()) if named else (lambda kind: True)
-    return lambda kind: kind.lower() in wanted or (not kind and request.chip in host.chips)
-
-
-def _in_queue(
-    name: str,
-    host: SlurmHost | PbsHost,
-    request: HardwareRequest,
-    suits: Callable[[str], bool],
-    site: _Site,
-    found: BatchReport,
-) -> _Verdict:
+def _in_queue(name: str, need: _Need, site: _Site, found: BatchReport) -> _Verdict:
     """Whether the request fits into this queue."""
-
-    def no(why: str, free: int = 0) -> _Verdict:
-        return _Verdict(name, can_start=False, can_wait=False, free=free, why=f"{site.words.queue} {name}: {why}")
-
+    place = f"{site.word} {name}"
     queue = found.queues.get(name)
     if queue is None:
-        return no(f"{site.words.program} shows none of this name{nearest(name, found.queues)}")
-    if queue.closed:
-        return no(queue.closed)
+        why = f"{site.program} shows none of this name{nearest(name, found.queues)}"
+        return _Verdict(queue=name, why=f"{place}: {why}")
     nodes = site.usable(queue)
-    working = [_seen(node, host) for node in nodes if not node.unusable]
-    if not working:
-        states = Counter(node.unusable for node in nodes)
-        why = ", ".join(f"{number} {state}" for state, number in states.items()) or "it has none"
-        return no(f"no node can be used ({why})")
-    free = sum(_free_gpus(node, suits) for node in working)
-    why = _never_fits(request, working, suits)
+    working = [node for node in nodes if not node.unusable]
+    why = queue.closed or _no_node(nodes, working) or _never_fits(need, working, site)
     if why:
-        return no(why, free)
-    total = sum(_all_gpus(node, suits) for node in working)
-    share = f"{free} of {chips_text(total, request.chip)} free" if request.min_chips else _free_cpus_text(working)
-    ready = sum(_fits_now(node, request, suits) for node in working)
-    if ready >= request.nodes:
-        return _Verdict(name, can_start=True, can_wait=True, free=free, why=f"{site.words.queue} {name}: {share}")
+        return _Verdict(queue=name, why=f"{place}: {why}")
+    free = sum(need.free(node) for node in working)
+    share = _share(need, working, free)
+    ready = [node for node in working if _has_room(node, need)]
+    if _covers([need.free(node) for node in ready], need):
+        return _Verdict(queue=name, can_start=True, can_wait=True, free=free, why=f"{place}: {share}")
     waiting = f", {counted(queue.pending, 'job')} waiting" if queue.pending else ""
-    why = f"{site.words.queue} {name}: no room now ({share}{waiting})"
-    return _Verdict(name, can_start=False, can_wait=True, free=free, why=why)
+    return _Verdict(queue=name, can_wait=True, free=free, why=f"{place}: no room now ({share}{waiting})")
 
 
-def _seen(node: Node, host: SlurmHost | PbsHost) -> Node:
-    """The node with its GPUs where the scheduler does not know of them: an idle node has all its slots free."""
-    if host.gres_supported or not host.slots_per_node:
-        return node
-    used = 0 if node.free_cpus == node.cpus else host.slots_per_node
-    return msgspec.structs.replace(node, gpus={"": Gpus(host.slots_per_node, used)})
+def _has_room(node: Node, need: _Need) -> bool:
+    return not node.is_taken and node.free_cpus >= need.cpus and node.free_mib >= need.memory_mib
 
 
-def _all_gpus(node: Node, suits: Callable[[str], bool]) -> int:
-    return sum(gpus.total for kind, gpus in node.gpus.items() if suits(kind))
+def _covers(gpus: Sequence[int], need: _Need) -> bool:
+    """Whether nodes with so many GPUs are enough, each for one part of the job."""
+    largest = sorted(gpus, reverse=True)
+    parts = sorted(need.gpus, reverse=True)
+    return len(largest) >= len(parts) and all(has >= part for has, part in zip(largest, parts, strict=False))
 
 
-def _free_gpus(node: Node, suits: Callable[[str], bool]) -> int:
-    return 0 if node.is_taken else sum(gpus.total - gpus.used for kind, gpus in node.gpus.items() if suits(kind))
+def _share(need: _Need, nodes: Sequence[Node], free: int) -> str:
+    if need.total:
+        return f"{free} of {chips_text(sum(need.has(node) for node in nodes), need.chip)} free"
+    free_cpus = sum(node.free_cpus for node in nodes if not node.is_taken)
+    return f"{free_cpus} of {sum(node.cpus for node in nodes)} CPUs free"
 
 
-def _free_cpus_text(nodes: Sequence[Node]) -> str:
-    free = sum(node.free_cpus for node in nodes if not node.is_taken)
-    return f"{free} of {sum(node.cpus for node in nodes)} CPUs free"
-
-
-def _fits_now(node: Node, request: HardwareRequest, suits: Callable[[str], bool]) -> bool:
+def _no_node(nodes: Sequence[Node], working: Sequence[Node]) -> str:
+    if working:
+        return ""
+    states = Counter(node.unusable for node in nodes)
     return (
-        not node.is_taken
-        and _free_gpus(node, suits) >= request.chips_per_node
-        and node.free_cpus >= (request.cpus or 1)
-        and node.free_mib >= (request.memory_mib or 1)
+        f"no node can be used ({', '.join(f'{number} {state}' for state, number in states.items()) or 'it has none'})"
     )
 
 
-def _never_fits(request: HardwareRequest, nodes: Sequence[Node], suits: Callable[[str], bool]) -> str:
+def _never_fits(need: _Need, nodes: Sequence[Node], site: _Site) -> str:
     """Why the nodes could not run it even if they were empty."""
-    with_gpus = nodes
-    if request.min_chips:
-        with_gpus = [node for node in nodes if _all_gpus(node, suits)]
-        if not with_gpus:
-            return _no_such_gpu(request, nodes)
-        most = max(_all_gpus(node, suits) for node in with_gpus)
-        if most < request.chips_per_node:
-            return f"too few chips: a node has {chips_text(most, request.chip)}, {_per_node(request, most)}"
-    large = [node for node in with_gpus if _all_gpus(node, suits) >= request.chips_per_node]
-    roomy = [node for node in large if node.cpus >= (request.cpus or 1)]
+    if need.total and not any(need.has(node) for node in nodes):
+        return _no_such_gpu(need, nodes, site)
+    most = max(need.has(node) for node in nodes)
+    if most < max(need.gpus):
+        return f"too few chips: a node has {chips_text(most, need.chip)}, {_spread(need, most)}"
+    large = [node for node in nodes if need.has(node) >= min(need.gpus)]
+    roomy = [node for node in large if node.cpus >= need.cpus]
     if not roomy:
-        return f"too few CPUs: a node has {max(node.cpus for node in large)}, {request.cpus} needed"
-    fitting = [node for node in roomy if node.memory_mib >= (request.memory_mib or 0)]
+        return f"too few CPUs: a node has {max(node.cpus for node in large)}, {need.cpus} needed"
+    fitting = [node for node in roomy if node.memory_mib >= need.memory_mib]
     if not fitting:
-        most = max(node.memory_mib for node in roomy)
-        return f"too little memory: a node has {most} MiB, {request.memory_mib} MiB needed"
-    if len(fitting) < request.nodes:
-        return f"too few nodes: {len(fitting)} can run it, {request.nodes} needed"
+        memory_mib = max(node.memory_mib for node in roomy)
+        return f"too little memory: a node has {memory_mib} MiB, {need.memory_mib} MiB needed"
+    if not _covers([need.has(node) for node in fitting], need):
+        return f"too few nodes: {len(fitting)} can run it, {len(need.gpus)} needed"
     return ""
 
 
-def _per_node(request: HardwareRequest, most: int) -> str:
-    nodes = -(-request.min_chips // most)
-    where = f" on each of {request.nodes}" if request.nodes > 1 else ""
-    return f"{request.chips_per_node} needed{where}; over {nodes} nodes (--nodes {nodes}) they would fit"
+def _spread(need: _Need, most: int) -> str:
+    nodes = -(-need.total // most)
+    where = f" on each of {len(need.gpus)}" if len(need.gpus) > 1 else ""
+    return f"{max(need.gpus)} needed{where}; over {nodes} nodes (--nodes {nodes}) they would fit"
 
 
-def _no_such_gpu(request: HardwareRequest, nodes: Iterable[Node]) -> str:
-    kinds: Mapping[str, int] = Counter(kind for node in nodes for kind in node.gpus)
-    named = sorted(kind for kind in kinds if kind)
+def _no_such_gpu(need: _Need, nodes: Sequence[Node], site: _Site) -> str:
+    kinds = sorted({kind for node in nodes for kind in node.gpus})
     if not kinds:
         return "its nodes have no GPUs"
-    if not named:
-        return f"its GPUs have no type: say in `chips` of the host that they are {request.chip or 'of its gpu_type'}"
-    if not request.chip:
-        return f"its GPUs are {', '.join(named)}, not of the host's gpu_type"
-    return f"no {request.chip} (it has {', '.join(named)}; gres_mapping says what {request.chip} is called there)"
+    named = ", ".join(kind or "GPUs without a type" for kind in kinds)
+    return f"no {need.gpu_type}, it has {named}; {site.cure}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from dispatcher.outlets.base import Request
+
 
 class HardwareRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a job asks for. `min_chips` GPUs over all `nodes`, of any kind where `chip` is empty; 0: CPUs only.
@@ -20,10 +22,11 @@ class HardwareRequest(msgspec.Struct, frozen=True, kw_only=True):
     preferred_clusters: tuple[str, ...] = ()
     excluded_clusters: tuple[str, ...] = ()
 
-    @property
-    def chips_per_node(self) -> int:
-        """The GPUs of one node, rounded up."""
-        return -(-self.min_chips // self.nodes)
+    def for_outlet(self) -> Request:
+        """What an attempt would ask its outlet for."""
+        return Request(
+            gpus=self.min_chips, chip=self.chip, cpus=self.cpus, memory_mib=self.memory_mib, nodes=self.nodes
+        )
 
     @property
     def chips_text(self) -> str:

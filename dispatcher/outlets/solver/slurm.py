@@ -13,6 +13,7 @@ import msgspec
 from dispatcher.errors import OutletError
 from dispatcher.hosts.types import SlurmHost
 from dispatcher.outlets.remote.operations import Operation, Run
+from dispatcher.outlets.slurm.gres import parse_gres, used_partitions
 from dispatcher.outlets.solver.answers import output
 from dispatcher.outlets.solver.reports import BatchReport, Gpus, Node, Queue
 
@@ -33,8 +34,7 @@ _NODE_RANGES: Final = re.compile(r"([^\[\],]*)(?:\[([^\]]*)\])?([^,\[\]]*)")
 
 def questions(host: SlurmHost, timeout_s: float) -> list[Operation]:
     """What to ask: about the configured partitions alone, because a cluster may have thousands of nodes."""
-    names = [*(partition.name for partition in host.partitions), *host.cpu_partitions]
-    chosen = [f"--partition={','.join(dict.fromkeys(names))}"] if names else []
+    chosen = used_partitions(host)
     nodes = ["sinfo", "--noheader", "--Node", *chosen, f"--Format={_FORMAT}"]
     waiting = ["squeue", "--noheader", "--states=PENDING", *chosen, "--format=%P"]
     return [Run(words=words, timeout_s=timeout_s) for words in (nodes, waiting)]
@@ -99,17 +99,6 @@ def _gpus(gres: str, used: str) -> dict[str, Gpus]:
     # GPUs in use whose type is not told may be of any type.
     untyped = in_use.pop("", 0) if "" not in total else 0
     return {kind: Gpus(number, min(number, in_use.get(kind, 0) + untyped)) for kind, number in total.items()}
-
-
-def parse_gres(text: str) -> dict[str, int]:
-    """The GPUs by type in `gpu:h100:4(S:0-1),gpu:2,shard:8`; '' is the type of those without one."""
-    found: Counter[str] = Counter()
-    for item in re.sub(r"\([^)]*\)", "", text).split(","):
-        name, *rest = item.strip().split(":")
-        if name == "gpu":
-            number = rest.pop() if rest and rest[-1].isdecimal() else "1"
-            found[":".join(rest)] += int(number)
-    return dict(found)
 
 
 def expand_nodes(names: Sequence[str]) -> set[str]:

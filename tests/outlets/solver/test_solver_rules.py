@@ -161,19 +161,23 @@ FREE = queue(node("n1"), node("n2", used=5), name="gpu")
             batch(FREE),
             "partition gpu: too few chips: a node has 8 h100, 12 needed on each of 2",
         ),
-        (ask(1, "a100"), login(), batch(FREE), "partition gpu: no a100 (it has h100; gres_mapping says"),
+        (
+            ask(1, "a100"),
+            login(),
+            batch(FREE),
+            "partition gpu: no a100, it has h100; gres_mapping, or gpu_type of the host, must say",
+        ),
         (ask(1), login(), batch(queue(node(gpus={}))), "partition gpu: its nodes have no GPUs"),
         (
             ask(1),
             login(),
             batch(queue(node(gpus={"": Gpus(4)}))),
-            "partition gpu: its GPUs have no type: say in `chips`",
+            "partition gpu: no h100, it has GPUs without a type; gres_mapping",
         ),
-        (ask(1), login(chips={"h100": 4}), batch(queue(node(gpus={"": Gpus(4)}))), "starts in gpu"),
         (ask(1, ""), login(), batch(queue(node(gpus={"": Gpus(4)}))), "starts in gpu"),
         (ask(1), login(), batch(queue(node(gpus={"H100": Gpus(4)}))), "starts in gpu"),
-        (ask(5), login(chips={"h100": 4}), batch(FREE), "too few chips: jobs may use 4 h100 there, 5 h100 needed"),
-        (ask(1), login(slot_type="cpu"), batch(FREE), "it is configured without GPUs (slot_type: cpu)"),
+        (ask(5), login(chips={"h100": 4}), batch(FREE), "5 GPUs are asked for, and login1 may use 4 of h100"),
+        (ask(1), login(slot_type="cpu"), batch(FREE), "login1 has slot_type cpu, and 1 GPUs are asked for"),
         (ask(1, cpus=33), login(), batch(FREE), "partition gpu: too few CPUs: a node has 32, 33 needed"),
         (ask(1, memory_mib=1001), login(), batch(FREE), "partition gpu: too little memory: a node has 1000 MiB"),
         (ask(1), login(mem="1001M"), batch(FREE), "partition gpu: too little memory: a node has 1000 MiB"),
@@ -216,7 +220,7 @@ FREE = queue(node("n1"), node("n2", used=5), name="gpu")
             ask(2),
             login(gres_supported=False, slots_per_node=2),
             batch(queue(node(gpus={}), node("n2", gpus={}, free_cpus=31))),
-            "partition gpu: its GPUs have no type",
+            "starts in gpu: partition gpu: 2 of 4 h100 free",
         ),
         (
             ask(2, ""),
@@ -229,9 +233,14 @@ FREE = queue(node("n1"), node("n2", used=5), name="gpu")
             ask(1),
             login(gpu_type="h200"),
             batch(FREE),
-            "it asks for GPUs of type h200 (gpu_type), which is not known to be h100",
+            "partition gpu: no h200, it has h100",
         ),
-        (ask(1, ""), login(gpu_type="a100"), batch(FREE), "partition gpu: its GPUs are h100, not of the host"),
+        (
+            ask(1, ""),
+            login(gpu_type="a100"),
+            batch(FREE),
+            "partition gpu: no a100, it has h100; gpu_type of the host asks for it",
+        ),
     ],
 )
 def test_partitions_of_slurm(
@@ -245,6 +254,15 @@ def test_gres_types_of_a_chip() -> None:
     report = batch(queue(node(gpus={"nvidia_h100_80gb_hbm3": Gpus(4)})))
     assert verdict(ask(1), login(), report).startswith("partition gpu: no h100")
     assert verdict(ask(4), login(), report, h100=("h100", "nvidia_h100_80gb_hbm3")).startswith("starts in gpu")
+    untyped = batch(queue(node(gpus={"": Gpus(4)})))
+    assert verdict(ask(4), login(), untyped, h100=("h100",)).startswith("partition gpu: no h100, it has GPUs without")
+    assert verdict(ask(4), login(), untyped, h100=("h100", "")).startswith("starts in gpu")
+
+
+def test_a_job_can_ask_for_one_gres_type_only() -> None:
+    mixed = batch(queue(node(gpus={"h100": Gpus(4, 4)}), node("n2", gpus={"h100_80gb": Gpus(4)})))
+    assert verdict(ask(1), login(), mixed, h100=("h100", "h100_80gb")).startswith("waits in gpu")
+    assert verdict(ask(1), login(), mixed, h100=("h100_80gb", "h100")).startswith("starts in gpu")
 
 
 def test_partitions_in_order() -> None:
@@ -279,7 +297,7 @@ def test_jobs_without_gpus_go_to_the_cpu_partitions() -> None:
 
 
 def pbs(**fields: Any) -> PbsHost:
-    return PbsHost(name="hpc2", cluster="hpc2", **fields)
+    return PbsHost(name="hpc2", cluster="hpc2", **{"chips": {"h100": 99}, **fields})
 
 
 @pytest.mark.parametrize(
@@ -289,14 +307,27 @@ def pbs(**fields: Any) -> PbsHost:
         (ask(8), pbs(queues=("gpu",)), batch(GPU), "waits in gpu"),
         (ask(1), pbs(), batch(queue(node(), name="workq", is_default=True)), "starts in -"),
         (ask(1), pbs(), batch(queue(node(), name="workq")), "PBS has no default queue: name one in `queues`"),
-        (ask(1, "a100"), pbs(queues=("gpu",)), batch(FREE), "queue gpu: no a100"),
+        (ask(1, "a100"), pbs(queues=("gpu",)), batch(FREE), "hpc2 has no a100, only h100"),
+        (ask(1), pbs(queues=("gpu",), chips={}), batch(FREE), "it is not known whether it has h100: say in `chips`"),
+        (ask(1, ""), pbs(queues=("gpu",), chips={}), batch(FREE), "starts in gpu"),
+        (ask(1), pbs(queues=("gpu",), chips={"h100": 9, "l40": 9}), batch(FREE), "starts in gpu"),
+        (
+            ask(1, "l40"),
+            pbs(queues=("gpu",), chips={"h100": 9, "l40": 9}),
+            batch(FREE),
+            "queue gpu: no l40, it has h100; jobs ask for gpu_type=l40",
+        ),
+        (ask(11, nodes=2), pbs(queues=("gpu",)), batch(FREE), "waits in gpu"),
+        (ask(9, nodes=2), pbs(queues=("gpu",)), batch(queue(node(used=3), node("n2", used=4))), "starts in gpu"),
+        (ask(8, nodes=2), pbs(queues=("gpu",), slots_per_node=2), batch(FREE), "queue gpu: too few nodes: 2 can"),
+        (ask(8), pbs(queues=("gpu",)), batch(queue(node(free_cpus=7))), "waits in gpu"),
         (
             ask(1, "a100"),
             pbs(queues=("gpu",), chips={"a100": 4}),
             batch(queue(node(gpus={"": Gpus(4)}))),
             "starts in gpu",
         ),
-        (ask(1), pbs(queues=("old", "gpu")), batch(FREE, queue(node(), name="old", closed="no")), "starts in gpu"),
+        (ask(1), pbs(queues=("old", "gpu")), batch(FREE, queue(node(), name="old", closed="no")), "queue old: no"),
         (
             ask(1),
             pbs(gres_supported=False, slots_per_node=4, chips={"h100": 4}, queues=("gpu",)),
@@ -336,7 +367,7 @@ def test_hosts_of_preferred_clusters_come_first_and_those_of_excluded_ones_never
 
 
 def test_the_scheduler_with_the_most_free_gpus_queues_what_nobody_can_start() -> None:
-    hosts = hosts_of(plain("ws1"), login("a"), login("b"), pbs(queues=("gpu",)), login("c"))
+    hosts = hosts_of(plain("ws1"), login("a"), login("b"), pbs(queues=("gpu",), chips={"h100": 8}), login("c"))
     reports: Mapping[str, HostReport] = {
         "ws1": ALL_BUSY,
         "a": batch(queue(node(used=6))),

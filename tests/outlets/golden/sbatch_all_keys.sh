@@ -1,0 +1,97 @@
+#!/bin/bash
+#SBATCH --job-name=d-0123456789ab-0123456789abcdef
+#SBATCH --partition=low
+#SBATCH --nodes=2
+#SBATCH --tasks-per-node=1
+#SBATCH --gpus=h100:8
+#SBATCH --gpus-per-task=h100:4
+#SBATCH --cpus-per-task=2
+#SBATCH --mem=64M
+#SBATCH --account=lab
+#SBATCH --qos=long
+#SBATCH "--wckey=it's # a key"
+#SBATCH --exclude=n7,n[8-9]
+#SBATCH --signal=B:USR1@60
+#SBATCH --no-requeue
+#SBATCH "--chdir=/nonexistent/a'; echo foo 100%"
+#SBATCH "--output=/nonexistent/a'; echo foo 100%%/run_state/submissions/d-0123456789ab-0123456789abcdef/0.log"
+#SBATCH --open-mode=append
+#SBATCH --export=ALL
+#SBATCH --nice=5
+#SBATCH "--comment=a b"
+#SBATCH --hold
+# The batch script of one submission to SLURM. Each task of the array runs the attempts of one group, one after the
+# other, by their wrappers, and passes signals on to the one that runs.
+directories=('/nonexistent/a'"'"'; echo foo 100%/run_state/jobs/j0/1')
+groups=(0)
+
+# A job that SLURM starts again by itself may find its first run alive, and the dispatcher counts attempts.
+if ((${SLURM_RESTART_COUNT:-0} > 0)); then
+    echo "job $SLURM_JOB_ID: started again by SLURM (restart $SLURM_RESTART_COUNT); not run, the dispatcher decides" >&2
+    exit 1
+fi
+
+task=${SLURM_ARRAY_TASK_ID:-0}
+directory=
+wrapper=
+was_told=
+interrupted=
+
+# The scheduler, or the dispatcher through it, wants the job to end.
+stop() {
+    was_told=1 interrupted=1
+    [[ -z $wrapper ]] || kill -TERM "$wrapper" 2>/dev/null
+}
+
+# Its time nears its end: that of its time limit, or, where a site sends the signal then, of a preemption.
+near_end() {
+    was_told=1 interrupted=1
+    [[ -n $wrapper ]] || return
+    is_preempted || write_new "$directory/stop" 'time limit'
+    kill -TERM "$wrapper" 2>/dev/null
+}
+
+is_preempted() {
+    [[ $(timeout 5 scontrol show job --oneliner "$SLURM_JOB_ID" 2>/dev/null) =~ \ PreemptTime=[0-9] ]]
+}
+
+write_new() {
+    (set -o noclobber; printf '%s\n' "$2" >"$1") 2>/dev/null
+}
+
+# Only who creates `taken` may begin an attempt, or say that it was not begun.
+put_back() {
+    local at
+    write_new "$1/taken" "$HOSTNAME $$" || return
+    TZ=UTC0 printf -v at '%(%Y-%m-%dT%H:%M:%S)T.000Z' -1
+    printf '{"exit_code": 143, "reason": "preempted", "ended_at": "%s"}\n' "$at" >"$1/exit.json"
+}
+
+# The wrapper leads a process group, so that it can end all of it. The second `wait` gets the status of a wrapper that
+# ended just when a signal interrupted the first one.
+run() {
+    directory=$1
+    DISPATCHER_ATTEMPT_DIR=$directory setsid bash "$directory/job.sh" &
+    wrapper=$!
+    [[ -z $was_told ]] || kill -TERM "$wrapper"
+    while :; do
+        interrupted=
+        wait "$wrapper"
+        status=$?
+        [[ -n $interrupted ]] || break
+    done
+    wrapper=
+}
+
+trap stop TERM INT
+trap near_end USR1
+
+status=0
+for index in ${groups[task]}; do
+    if [[ -n $was_told ]]; then
+        put_back "${directories[index]}"
+    else
+        run "${directories[index]}"
+    fi
+done
+exit "$status"

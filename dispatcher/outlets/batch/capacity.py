@@ -15,7 +15,7 @@ class Submissions:
     is configured can never run it. `place` is where attempts keep their checkpoints, empty until the host was reached.
     """
 
-    packs = False
+    packs = True
 
     def __init__(self, limit: int, chips: Mapping[str, int], refused: Callable[[Request], str]) -> None:
         self.limit = limit

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dispatcher.outlets.base import CANNOT_START, LOST, PREEMPTED, Ended
+from dispatcher.outlets.base import CANNOT_START, LOST, NOT_REACHED, PREEMPTED, Ended
 from dispatcher.outlets.batch.scheduler import JobState, Phase
 
 
@@ -32,7 +32,7 @@ def end_of(own: Ended, told: JobState | None, tail: str = "", *, has_begun: bool
     reason = PREEMPTED if told.was_preempted else told.reason
     if not (reason or has_begun):
         # Its batch script failed before the attempt, or did not come to it: one of several that share a job.
-        reason = CANNOT_START if told.exit_code else PREEMPTED
+        reason = CANNOT_START if told.exit_code else NOT_REACHED
     if not (reason or told.exit_code):
         # That it completed is not believed: only an exit status of its own says that the command ran.
         return Ended(None, own.exit_reason, error=error)

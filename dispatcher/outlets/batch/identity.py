@@ -29,6 +29,7 @@ class SubmissionFile(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     directory: str
     code: str = ""
+    is_packed: bool = False
 
 
 def workspace_id(layout: Layout) -> str:

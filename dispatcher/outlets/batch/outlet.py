@@ -78,7 +78,7 @@ class BatchOutlet:
         self._sender = Sender(
             scheduler, host.submits_per_minute, self._accepted, self._cannot_start, context.poll_interval_s
         )
-        self._stopper = Stopper(scheduler, self._landing)
+        self._stopper = Stopper(scheduler, self._landing, self._tracked)
         guard_s = 2 * watch_interval_s(config) + config.kill_grace_s
         self._watcher = Watcher(
             scheduler, self._sender.absent, self._make_room, self.fence, config.lost_after_s, guard_s
@@ -358,6 +358,8 @@ class BatchOutlet:
             return self._absent(one, self._sender.problem or problem or waits_for or "not named by the scheduler yet")
         if state.phase in (Phase.PENDING, Phase.UNKNOWN):
             return Pending(state.why) if state.phase is Phase.PENDING else Unknown(state.why)
+        if one.is_packed and not one.paths.taken.exists():
+            return Pending("others of its pack run first")
         return Running("" if state.phase is Phase.RUNNING else "it has ended")
 
     def _absent(self, one: Tracked, why: str) -> Status:

@@ -13,6 +13,7 @@ from dispatcher import contract
 from dispatcher.base import files
 from dispatcher.errors import OutletError, StorageError
 from dispatcher.outlets.base import CANNOT_START, Bundle, Ended, Key
+from dispatcher.outlets.batch.grouping import jobs_of
 from dispatcher.outlets.batch.identity import (
     SubmissionFile,
     read_submission,
@@ -51,12 +52,18 @@ class Preparer:
             return None
         one = Tracked(key, file.name, file.index, file.directory, paths)
         one.code = file.code or None
+        one.is_packed = file.is_packed
         return one
 
     def record(self, one: Tracked) -> None:
         """Write down under which name the attempt is submitted, and with which code; raises StorageError."""
         file = SubmissionFile(
-            outlet=self._outlet, name=one.name, index=one.index, directory=one.directory, code=one.code or ""
+            outlet=self._outlet,
+            name=one.name,
+            index=one.index,
+            directory=one.directory,
+            code=one.code or "",
+            is_packed=one.is_packed,
         )
         write_submission(one.paths, file)
 
@@ -68,6 +75,7 @@ class Preparer:
         keys = [bundle.key for bundle in group]
         layout = self._landing.layout()
         directories = [os.fspath(layout.attempt(key.job_id, key.number).directory) for key in keys]
+        jobs = jobs_of(group)
         submission = Submission(
             name=submission_name(self._workspace_id, keys),
             bundles=tuple(group),
@@ -75,12 +83,15 @@ class Preparer:
             layout=layout,
             request=group[0].request,
             time_limit_s=group[0].time_limit_s,
-            groups=tuple((index,) for index in range(len(group))),
+            groups=jobs,
         )
+        job_of = {member: job for job, members in enumerate(jobs) for member in members}
         attempts = [
-            Tracked(bundle.key, submission.name, index, directory, self.paths(bundle.key))
-            for index, (bundle, directory) in enumerate(zip(group, directories, strict=True))
+            Tracked(key, submission.name, job_of[member], directories[member], self.paths(key))
+            for member, key in enumerate(keys)
         ]
+        for member, one in enumerate(attempts):
+            one.is_packed = len(jobs[job_of[member]]) > 1
         deliveries: list[Operation] = []
         for one, bundle in zip(attempts, group, strict=True):
             try:

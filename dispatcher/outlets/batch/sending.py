@@ -9,6 +9,7 @@ from typing import Any, Final
 from dispatcher.errors import OutletError, TemplateError
 from dispatcher.outlets.base import CANNOT_START, Bundle, Ended, Key
 from dispatcher.outlets.batch.conversation import Step
+from dispatcher.outlets.batch.grouping import submissions_of
 from dispatcher.outlets.batch.scheduler import Accepted, Limits, NoRoom, Refused, Scheduler, Submission
 from dispatcher.outlets.remote.operations import Deliver, Failed, Operation
 
@@ -18,8 +19,6 @@ _MOST_AT_ONCE: Final = 50
 _REFUSALS: Final = 3
 _FIRST_PAUSE_S: Final = 30.0
 _LONGEST_PAUSE_S: Final = 1800.0
-# Without a limit of the site that is known.
-_ARRAY_SIZE: Final = 1000
 
 
 class Sending:
@@ -71,14 +70,8 @@ class Sender:
         self._submitted_s: list[float] = []
 
     def group(self, bundles: Sequence[Bundle]) -> list[list[Bundle]]:
-        """These bundles by submission: equal requests together where the scheduler has arrays."""
-        if not self._scheduler.makes_arrays:
-            return [[bundle] for bundle in bundles]
-        equal: dict[Any, list[Bundle]] = {}
-        for bundle in bundles:
-            equal.setdefault((bundle.request, bundle.time_limit_s), []).append(bundle)
-        size = max(1, self.limits.array_size or _ARRAY_SIZE)
-        return [group[at : at + size] for group in equal.values() for at in range(0, len(group), size)]
+        """These bundles by submission."""
+        return submissions_of(bundles, self.limits.array_size, makes_arrays=self._scheduler.makes_arrays)
 
     def add(self, submission: Submission, deliveries: Sequence[Operation], *, is_held: bool = False) -> None:
         """Submit these attempts after these deliveries; what cannot be rendered ends.

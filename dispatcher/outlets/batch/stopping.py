@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from dispatcher import contract
 from dispatcher.base import files
 from dispatcher.errors import OutletError
+from dispatcher.outlets.base import Key
 from dispatcher.outlets.batch.conversation import Step
 from dispatcher.outlets.batch.landing import Landing
 from dispatcher.outlets.batch.scheduler import Scheduler
@@ -23,9 +24,10 @@ _TRY_AGAIN_S: Final = 10.0
 class Stopper:
     """What is to be stopped or superseded, until the host has been told."""
 
-    def __init__(self, scheduler: Scheduler, landing: Landing) -> None:
+    def __init__(self, scheduler: Scheduler, landing: Landing, tracked: Mapping[Key, Tracked]) -> None:
         self._scheduler = scheduler
         self._landing = landing
+        self._tracked = tracked
         self._stops: list[Tracked] = []
         self._superseded: dict[str, Tracked] = {}
         self._not_before_s = 0.0
@@ -61,18 +63,35 @@ class Stopper:
         if time.monotonic() < self._not_before_s:
             return []
         self._stops = [one for one in self._stops if not one.has_ended]
-        steps = []
-        if self._superseded:
-            steps += self._supersede_steps()
+        steps: list[Step] = []
+        ready = self._ready()
+        alone = self._members_to_stop(ready)
+        for one in alone:
+            self._end_member(one)
         for force in (False, True):
-            chosen = [one for one in self._ready() if one.stop is not None and one.stop.force == force]
+            chosen = [one for one in ready if one not in alone and one.stop is not None and one.stop.force == force]
             if chosen:
                 steps.append(self._cancel_step(chosen, force=force))
-        return steps
+        return [*steps, *(self._supersede_steps() if self._superseded else [])]
 
     def _ready(self) -> list[Tracked]:
         """Those to be stopped that the scheduler knows and was not told about."""
         return [one for one in self._stops if one.stop and not one.stop.is_sent and one.is_known and not one.has_ended]
+
+    def _members_to_stop(self, ready: Sequence[Tracked]) -> list[Tracked]:
+        """Those that share their job with others that are to go on: the scheduler can only stop the job."""
+        if not ready:
+            return []
+        going_on = {(one.name, one.index) for one in self._tracked.values() if not one.has_ended and one.stop is None}
+        return [one for one in ready if (one.name, one.index) in going_on]
+
+    def _end_member(self, one: Tracked) -> None:
+        """Its wrapper looks for this file, before it runs anything and from time to time while it does."""
+        assert one.stop is not None
+        one.stop.is_sent = True
+        with contextlib.suppress(OSError):
+            files.write_new(one.paths.superseded, b"stopped alone, the others of its pack go on\n")
+        self.supersede(one)
 
     def _supersede_steps(self) -> list[Step]:
         marked, self._superseded = self._superseded, {}

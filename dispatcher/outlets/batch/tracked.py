@@ -48,6 +48,8 @@ class Tracked:
         self.tail = ""
         self.report: Report | None = None
         self.is_orphan = False
+        # Whether it shares its job with others, which run before or after it.
+        self.is_packed = False
         self._pid: int | None = None
 
     @property

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher.errors import OutletError, StorageError
-from dispatcher.outlets.base import CANNOT_START, Ended, Key, Unknown
+from dispatcher.outlets.base import CANNOT_START, SUPERSEDED, Ended, Key, Unknown
 from dispatcher.outlets.batch import mirror
 from dispatcher.outlets.batch.conversation import Step
 from dispatcher.outlets.batch.ends import end_of, needs_detail
@@ -160,7 +160,8 @@ class Watcher:
             if state.phase is Phase.RUNNING and state.was_preempted and one.stop is None:
                 # Its grace period runs, of which the scheduler tells the job nothing.
                 self._make_room(one)
-            return
+            if not (one.is_packed and self._has_own_end(one)):
+                return
         own = self._own_end(one)
         if own is None:
             return
@@ -184,10 +185,17 @@ class Watcher:
         else:
             one.end(ended)
 
+    def _has_own_end(self, one: Tracked) -> bool:
+        """Whether the attempt has ended although its job goes on with another one."""
+        own = self._own_end(one)
+        return own is not None and own.exit_code is not None
+
     def _asked_end(self, own: Ended, told: JobState | None, stop: Stop) -> Ended | None:
         """The end of an attempt that was asked to stop: the scheduler's word for it is only our own request."""
         if own.exit_code is not None:
-            return msgspec.structs.replace(own, by_scheduler=stop.by_scheduler)
+            # One of a pack is superseded, because the scheduler can only stop all of it.
+            reason = stop.reason if own.exit_reason == SUPERSEDED else own.exit_reason
+            return msgspec.structs.replace(own, exit_reason=reason, by_scheduler=stop.by_scheduler)
         ended = end_of(own, told, has_begun=True)
         if ended is None:
             return None

@@ -7,14 +7,13 @@ import io
 import os
 import signal
 import subprocess
-import sys
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from fleet import wait_until
+from fleet import PATIENCE_S, wait_until
 
 from dispatcher import contract
 from dispatcher.outlets.node.script import NodeJob, private_files, render_node
@@ -124,7 +123,7 @@ class Run:
         self.log = self.directory / contract.LOG_FILE
 
     def ended(self) -> Run:
-        self.process.wait(60)
+        self.process.wait(PATIENCE_S)
         return self
 
     def says(self, text: str) -> Run:
@@ -167,6 +166,3 @@ def archive_of(files: Mapping[str, str | bytes]) -> bytes:
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
     return buffer.getvalue()
-
-
-PYTHON = sys.executable

@@ -86,7 +86,10 @@ NEEDS = {
     "slurm-accounting": Needs({**SLURM, "slurmdbd": "slurmdbd", "mariadbd": "mariadb-server-core"}, is_shared=False),
     "sshd": Needs({"sshd": "openssh-server", "ssh": "openssh-client", "ssh-keygen": "openssh-client"}, is_shared=False),
     "rsync": Needs({"rsync": "rsync"}, is_root_needed=False, is_shared=False),
-    "podman": Needs({"podman": "podman"}, is_shared=False),
+    "podman": Needs(
+        {"podman": "podman", "/usr/bin/catatonit": "catatonit", "/bin/busybox": "busybox-static"}, is_shared=False
+    ),
+    "modules": Needs({"/usr/share/modules/init/bash": "environment-modules"}, is_root_needed=False, is_shared=False),
 }
 
 

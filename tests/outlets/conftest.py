@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from beds.needs import why_not
 from node_trials import Node
+from podman_here import Podman
 from trials import Trial
 
 from dispatcher.outlets.local import processes
@@ -41,3 +44,17 @@ def node(tmp_path: Path) -> Iterator[Node]:
         yield made
     finally:
         made.close()
+
+
+@pytest.fixture
+def podman() -> Iterator[Podman]:
+    """The real podman, with the image podman_here.IMAGE."""
+    if reason := why_not("podman"):
+        pytest.skip(reason)
+    # A socket of its monitor has a path of 108 bytes at most: with a longer one podman waits 20 s for each end.
+    with tempfile.TemporaryDirectory(prefix="pod-") as folder:
+        made = Podman(Path(folder) / "p")
+        try:
+            yield made
+        finally:
+            made.close()

@@ -1,0 +1,190 @@
+"""Containers of the real podman: what reaches the command, how it is stopped, and that nothing is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fleet import wait_until
+from hostile_words import HOSTILE_WORDS
+from node_trials import archive_of
+from podman_here import IMAGE
+
+from dispatcher.hosts.types import Container
+from dispatcher.outlets.local import processes
+
+NODE = os.uname().nodename
+CONTAINER = Container(runtime="podman", image=IMAGE)
+
+
+@pytest.fixture
+def contained(node, podman):
+    """A node whose attempts run in a container of the tiny image."""
+    node.path.append(podman.bin)
+    node.environment.update(podman.environment)
+    node.configure(container=CONTAINER)
+    yield node
+    assert podman.containers() == []
+
+
+def in_shell(script: str) -> list[str]:
+    return ["sh", "-c", script]
+
+
+@pytest.mark.parametrize("status", [0, 3, 125, 137])
+def test_exit_status(contained, status):
+    one = contained.run("", arguments=in_shell(f"echo out; echo err >&2; exit {status}"))
+    assert (one.status, sorted(one.output.split())) == (status, ["err", "out"])
+    assert not one.has_failed_setup
+    assert [name for name in contained.leftovers() if name != "job.1"] == []
+
+
+def test_words_variables_and_secrets(contained):
+    """Values arrive as they are, and none is seen on a command line."""
+    words = [word for word in HOSTILE_WORDS if word]
+    environment = {f"WORD_{number}": word for number, word in enumerate(words)} | {"API_KEY": "s3cret-value"}
+    script = 'echo ready; until [ -e go ]; do sleep 0.05; done; for w; do printf "%s\\0" "$w"; done; env'
+    one = contained.start("", arguments=[*in_shell(script), "sh", *words], environment=environment).says("ready")
+    seen = [path.read_bytes() for path in processes_now()]
+    assert any(b"API_KEY" in line for line in seen)
+    assert not any(b"s3cret-value" in line for line in seen)
+    (contained.root / "go").touch()
+    assert one.ended().status == 0
+    assert one.output.split("\0")[:-1] == ["ready\n" + words[0], *words[1:]]
+    for number, word in enumerate(words):
+        assert f"WORD_{number}={word}\n" in one.output
+    assert "API_KEY=s3cret-value" in one.output
+    assert "PATH=/usr/local/sbin" in one.output
+
+
+def processes_now() -> list[Path]:
+    return [path for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+
+
+def test_directories(contained):
+    """The workspace, the code and a /tmp of its own, in the working directory that it would have outside."""
+    data = contained.folder / "data"
+    data.mkdir()
+    (data / "x").write_text("data\n")
+    contained.configure(
+        directories=(os.fspath(data), "/nonexistent/data"),
+        container=Container(runtime="podman", image=IMAGE, mounts=(f"{data}:/mnt:ro",), options=("--env", "EXTRA=1")),
+    )
+    script = 'pwd; cat train.py /mnt/x; ls -a /tmp; echo $EXTRA; touch /tmp/mine "$DISPATCHER_ATTEMPT_DIR/reported"'
+    one = contained.run("", arguments=in_shell(script), code=archive_of({"train.py": "code\n"}))
+    assert one.status == 0, one.output
+    tree = contained.work / "dispatcher-work" / contained.setup.work_id / "job.1" / NODE / "tree"
+    lines = one.output.splitlines()[1:]
+    assert lines[:4] == [str(tree), "code", "data", "."]
+    assert set(lines[4:-1]) <= {"..", "1", contained.folder.parts[2]}
+    assert (one.directory / "reported").exists()
+    assert not Path("/tmp/mine").exists()
+    assert contained.leftovers() == []
+
+
+@pytest.mark.parametrize("to_group", [True, False])
+def test_the_command_is_told_to_stop(contained, to_group):
+    script = "trap 'echo saving; exit 75' TERM; echo ready; while :; do sleep 0.05; done"
+    one = contained.start("", arguments=in_shell(script)).says("ready")
+    one.tell_group() if to_group else one.process.send_signal(signal.SIGTERM)
+    one.ended()
+    assert (one.status, one.output, one.signal) == (75, "ready\nsaving\n", "TERM")
+
+
+def test_a_command_without_handlers_ends_at_once(contained):
+    """As process 1 of a container it would ignore TERM."""
+    one = contained.start("", arguments=["sleep", "60"])
+    name = f"dispatcher-{contained.setup.work_id}-job.1-{NODE}-0"
+    wait_until(lambda: running(contained, name), "the container runs")
+    one.tell_group()
+    assert one.ended().status == 143
+
+
+def running(node, name: str) -> bool:
+    done = subprocess.run(
+        [node.path[0] / "podman", "inspect", "--format", "{{.State.Running}}", name],
+        env=node.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip() == "true"
+
+
+def test_a_killed_script_leaves_no_container(contained, podman):
+    one = contained.start("", arguments=in_shell("echo ready; sleep 60")).says("ready")
+    assert podman.containers() == [f"dispatcher-{contained.setup.work_id}-job.1-{NODE}-0"]
+    one.tell_group(signal.SIGKILL)
+    one.ended()
+    wait_until(lambda: podman.containers() == [], "the container is gone")
+    wait_until(lambda: processes.of_attempt(one.directory) == [], "nothing of the attempt is left")
+
+
+def test_an_image_that_is_not_there(contained):
+    contained.configure(container=Container(runtime="podman", image="localhost/absent:1", options=("--pull", "never")))
+    one = contained.run("", arguments=["true"])
+    assert (one.status, one.has_failed_setup) == (125, True)
+    assert "localhost/absent:1" in one.output
+
+
+def test_a_program_that_is_not_in_the_image(contained):
+    one = contained.run("", arguments=["absent-program"])
+    assert one.status not in (0, 75)
+    assert "No such file" in one.output
+
+
+def test_no_podman(contained, podman):
+    contained.path.clear()
+    contained.environment["PATH"] = without(contained.environment["PATH"], "podman", contained.folder)
+    one = contained.run("", arguments=["true"])
+    assert (one.status, one.has_failed_setup) == (1, True)
+    assert "podman: there is no such program on PATH=" in one.output
+
+
+def without(path: str, program: str, folder: Path) -> str:
+    """A PATH with every program but one."""
+    here = folder / "without"
+    here.mkdir()
+    for directory in reversed(path.split(os.pathsep)):
+        for found in Path(directory).glob("*"):
+            if found.name != program:
+                link = here / found.name
+                link.unlink(missing_ok=True)
+                link.symlink_to(found)
+    return os.fspath(here)
+
+
+def test_the_bundle_of_a_container_on_this_host(trial, podman, monkeypatch):
+    """The local outlet: the wrapper starts node.sh, and the command runs in the container with its own python."""
+    monkeypatch.setenv("PATH", f"{podman.bin}:{os.environ['PATH']}")
+    for name, value in podman.environment.items():
+        monkeypatch.setenv(name, value)
+    script = 'echo "$DISPATCHER_JOB_ID in $PWD"; ls /bin/busybox; exit 3'
+    one = trial("", command=("sh", "-c", script), container=CONTAINER)
+    ended = one.start().end()
+    assert (ended.exit_code, ended.exit_reason) == (3, "")
+    assert one.output == f"job in {one.root}\n/bin/busybox\n"
+    assert podman.containers() == []
+
+
+def test_an_image_that_is_missing_is_a_failed_setup(trial, podman, monkeypatch):
+    monkeypatch.setenv("PATH", f"{podman.bin}:{os.environ['PATH']}")
+    for name, value in podman.environment.items():
+        monkeypatch.setenv(name, value)
+    container = Container(runtime="podman", image="localhost/absent:1", options=("--pull", "never"))
+    ended = trial("", command=("true",), container=container).start().end()
+    assert (ended.exit_code, ended.exit_reason) == (125, "setup")
+
+
+def test_python_of_the_image(trial, podman):
+    """Not that of the host, whose path the image does not have."""
+    one = trial("", command=("{python}", "x.py"), container=CONTAINER)
+    wrapper = one.bundle.files["job.sh"].decode()
+    assert sys.executable not in wrapper
+    assert json.dumps(one.paths.directory.name) == '"1"'
+    assert "node.sh" in wrapper

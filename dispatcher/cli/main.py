@@ -42,6 +42,8 @@ _COMMANDS: Final = {
     "undrain": "dispatcher.cli.pods",
     "pause": "dispatcher.cli.pods",
     "unpause": "dispatcher.cli.pods",
+    "submit": "dispatcher.cli.submit",
+    "poll": "dispatcher.cli.submit",
     "doctor": "dispatcher.cli.doctor",
     "job": "dispatcher.cli.job",
     "solve": "dispatcher.cli.solve",

@@ -16,6 +16,7 @@ class PodContext(msgspec.Struct, frozen=True, kw_only=True):
     `submissions` is how many attempts the pod may have in flight on each configured host that it uses, the preferred
     one first. `poll_interval_s` is how often such a host is asked. `code`: what they run, also those that see the
     workspace; None: as dispatcher.yaml says, and only those that do not see it.
+    `needs_slots`: a pod without any is a mistake.
     """
 
     pod: str
@@ -28,3 +29,4 @@ class PodContext(msgspec.Struct, frozen=True, kw_only=True):
     submissions: Mapping[str, int] = {}
     poll_interval_s: float = 30.0
     code: CodeMode | None = None
+    needs_slots: bool = True

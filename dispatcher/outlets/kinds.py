@@ -90,7 +90,7 @@ def make_outlets(context: PodContext) -> dict[str, Outlet]:
         for each in made.values():
             each.close()
         raise
-    if not made:
+    if not made and context.needs_slots:
         raise UsageError(
             "a pod needs slots: --gpus 0,1,2,3 for GPUs, --slots N for CPU slots, --outlet NAME for a configured host"
         )

@@ -65,13 +65,18 @@ class Backlog:
         """What this pod takes."""
         return own_offer(self._options, self._capacities, self.startable.unusable_methods)
 
+    def request_of(self, entry: Entry) -> Request:
+        """What an attempt of the entry asks for."""
+        return self._options.request or request_of(self._config, entry)
+
     def has_ready(self) -> bool:
         """Whether some entry is ready, whatever slots there are."""
         return self.queue.has_ready(now_text(time.time()))
 
     def in_flight_elsewhere(self) -> list[tuple[str, Record]]:
         """The attempts in flight that this pod does not watch, external ones included."""
-        return [(job, self._store.records[job]) for job in sorted(self._elsewhere | self.external.jobs)]
+        jobs, chosen = self._elsewhere | self.external.jobs, self._options.jobs
+        return [(job, self._store.records[job]) for job in sorted(jobs if chosen is None else jobs & chosen)]
 
     def adopt(self) -> None:
         """Watch again what an earlier dispatcher of this pod's name has left in flight, where its outlets can.
@@ -135,7 +140,7 @@ class Backlog:
             entries,
             self.offer(),
             self._capacities,
-            self._request_of,
+            self.request_of,
             self.startable.fault,
             self._on_move,
             self._pack_of,
@@ -150,9 +155,6 @@ class Backlog:
         for need in self.queue.needed_elsewhere():
             self.queue.update(need, store.records.get(need))
         self._reloads = store.reloads
-
-    def _request_of(self, entry: Entry) -> Request:
-        return request_of(self._config, entry)
 
     def _on_move(self, entry: Entry) -> str:
         return self._config.method(entry.method).on_move

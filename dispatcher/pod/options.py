@@ -10,6 +10,7 @@ import msgspec
 
 from dispatcher.config import CodeMode, Config
 from dispatcher.matrix.condition import Where
+from dispatcher.outlets.base import Request
 from dispatcher.outlets.context import PodContext
 from dispatcher.run_state.observer import Observer
 
@@ -25,7 +26,8 @@ class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
     methods: empty for all.
     matrix, poll_interval_s: None for the setting of dispatcher.yaml.
     max_jobs: the pod ends after this many claims.
-    jobs: claim these and no others; None for all.
+    jobs: claim these and no others, and look after no others of dead dispatchers; None for all.
+    request: what attempts ask for, whatever their entries say; None: what these say.
     code: which code hosts run, also those that see the workspace; None for the setting, which counts for the others.
     once: end as soon as the outlets have accepted or refused what was claimed, and have told of attempts whose
         dispatcher is dead; attempts run on.
@@ -43,6 +45,7 @@ class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
     until_empty: bool = False
     max_jobs: int | None = None
     jobs: frozenset[str] | None = None
+    request: Request | None = None
     code: CodeMode | None = None
     once: bool = False
     on_exit: OnExit = "drain"
@@ -61,4 +64,5 @@ def outlet_context(config: Config, options: PodOptions, observer: Observer, log:
         submissions=options.submissions,
         poll_interval_s=options.poll_interval_s or config.poll_interval_s,
         code=options.code,
+        needs_slots=not options.once,
     )

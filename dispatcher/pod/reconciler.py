@@ -30,6 +30,7 @@ from dispatcher.run_state.adoption import ignored_file_text
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.liveness import SlotInfo
 from dispatcher.run_state.observer import Observer
+from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
 
 # Where an attempt runs is recorded with the next transaction, or by itself when none comes in this time.
@@ -62,7 +63,7 @@ class Reconciler:
         self._fence = Fence(config.layout, options.pod, observer.pod_is_alive, log)
         self._backlog = Backlog(store, config, options, outlets, self._attempts, self._fence, log)
         self._claimer = Claimer(options, outlets, self._backlog, self._fence)
-        self._starter = Starter(config, options.pod, outlets, self._attempts, log)
+        self._starter = Starter(config, options.pod, outlets, self._attempts, self._backlog.request_of, log)
         self._recorder = Recorder(store, config, outlets.place, self._backlog.entry, log)
         self._recovery = Recovery(config.layout, options.pod, outlets, observer, outlets.for_orphans)
         self._queue_limits = QueueLimits(config, options.pod, observer, self._backlog.offer, self._outlets_with_room)
@@ -224,6 +225,8 @@ class Reconciler:
 
     def closing_lines(self) -> list[str]:
         """What a pod that ends by itself leaves behind, and why."""
+        if self._options.once:
+            return self._not_claimed()
         lines = []
         if self._claimer.has_enough:
             lines.append(f"ended after --max-jobs {self._options.max_jobs}; others may take the rest")
@@ -342,6 +345,12 @@ class Reconciler:
 
     def _stopped_early(self) -> bool:
         return self._options.until_empty and bool(self._backlog.external.problem)
+
+    def _not_claimed(self) -> list[str]:
+        """Why jobs that were to be submitted are still queued."""
+        waiting, records = self._backlog.queue.waiting(_now()), self._store.records
+        queued = [job for job in sorted(self._options.jobs or ()) if records[job].state is State.QUEUED]
+        return [f"{job} was not submitted: {waiting.why(job).text}" for job in queued]
 
     def _stuck(self) -> list[str]:
         return self._backlog.queue.stuck(_now()) if self._options.until_empty else []

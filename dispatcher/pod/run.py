@@ -126,7 +126,8 @@ class Pod:
             files.remove_leftovers(layout.pods_dir)
             self.reconciler.begin()
             self.projector.recover_leftovers()
-            self._greet()
+            if not self.options.once:
+                self._greet()
             watch = FileWatch()
             for path in (layout.status_file, layout.lock_file, *self.reconciler.files_to_watch()):
                 watch.add(path)

@@ -9,10 +9,10 @@ import msgspec
 
 from dispatcher.config import Config
 from dispatcher.errors import DispatcherError, OutletError, StorageError
-from dispatcher.outlets.base import CANNOT_START, Bundle, Ended, Key, Outlet
+from dispatcher.matrix.entry import Entry
+from dispatcher.outlets.base import CANNOT_START, Bundle, Ended, Key, Outlet, Request
 from dispatcher.outlets.bundle import Assignment, deliver, entry_bundle, render
 from dispatcher.pod.claim import Choice
-from dispatcher.pod.offers import request_of
 from dispatcher.pod.pack import Pack
 from dispatcher.pod.running_attempts import RunningAttempt, RunningAttempts
 
@@ -37,12 +37,14 @@ class Starter:
         pod: str,
         outlets: Mapping[str, Outlet],
         attempts: RunningAttempts,
+        request_of: Callable[[Entry], Request],
         log: Callable[[str], None],
     ) -> None:
         self._config = config
         self._pod = pod
         self._outlets = outlets
         self._attempts = attempts
+        self._request_of = request_of
         self._log = log
 
     def start(self, claims: Sequence[Claimed]) -> None:
@@ -72,7 +74,7 @@ class Starter:
             entry=choice.entry,
             key=claimed.key,
             pod=self._pod,
-            request=request_of(self._config, choice.entry),
+            request=self._request_of(choice.entry),
             slot=choice.slot,
         )
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from dispatcher.base import files
@@ -232,6 +233,10 @@ class BatchOutlet:
             error = "its dispatcher died before it was submitted"
             one.end(Ended(None, CANNOT_START, error=error, blames_host=True))
         one.handle = placement.handle
+        one.given_before_s = _age_s(one.paths.submission) or 0.0
+        superseded_before_s = _age_s(one.paths.superseded)
+        if superseded_before_s is not None:
+            one.superseded_s = time.monotonic() - superseded_before_s
         self._tracked[key] = one
         self._asked_s = -self._interval_s
         return one
@@ -369,3 +374,9 @@ class BatchOutlet:
         if one.state is None:
             return Pending("accepted, not named by the scheduler yet")
         return Unknown("the scheduler does not name it any more, and it left no exit status")
+
+
+def _age_s(path: Path) -> float | None:
+    """How long ago a file was written, by the clocks of its server and of this host; None when there is none."""
+    found = files.stat(path)
+    return None if found is None else max(0.0, time.time() - found.st_mtime)

@@ -42,6 +42,8 @@ class Tracked:
         # Whether the scheduler has accepted it or named it, and since when it has answered without naming it.
         self.is_known = False
         self.absent_since_s: float | None = None
+        # For how long an earlier dispatcher had been submitting it when this one began to watch it.
+        self.given_before_s = 0.0
         self.stop: Stop | None = None
         # When it was marked as superseded because nothing tells how it ended.
         self.superseded_s: float | None = None

@@ -104,7 +104,7 @@ class Watcher:
             if state is not None:
                 one.see(state)
             elif one.absent_since_s is None:
-                one.absent_since_s = now
+                one.absent_since_s = now if self._has_begun(one) else now - one.given_before_s
 
     def _read_step(self, attempts: list[Tracked]) -> Step:
         assert self._mirrors is not None

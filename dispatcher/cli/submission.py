@@ -1,0 +1,241 @@
+"""Where and how jobs are submitted: the options of all commands that submit, the choice of a host, and the doing.
+
+Jobs are submitted by a pod that lives for as long as that takes: it claims them, hands them to the outlet, waits until
+each was accepted or refused, and ends. Any other pod, or `dispatcher poll`, records how they end.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import msgspec
+
+from dispatcher.base.messages import counted
+from dispatcher.cli.hardware import HardwareOptions, hardware_options, hosts_option
+from dispatcher.cli.outlet_option import read_outlets
+from dispatcher.cli.printing import note, print_json, print_rows
+from dispatcher.config import CodeMode, Config, load_config
+from dispatcher.errors import StateError, UsageError, nearest
+from dispatcher.workspace import Layout
+
+if TYPE_CHECKING:
+    from dispatcher.matrix.entry import Entry
+    from dispatcher.outlets.base import Request
+    from dispatcher.run_state.states import Record
+
+_ASK_LIMIT_S: Final = 30.0
+_COLUMNS: Final = ("job", "outlet", "handle", "state", "error")
+
+
+class SubmissionOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What was given on the command line. `code` None: the setting of dispatcher.yaml."""
+
+    outlets: tuple[str, ...] = ()
+    hosts_file: Path | None = None
+    hardware: HardwareOptions = HardwareOptions()
+    code: CodeMode | None = None
+    is_dry_run: bool = False
+    as_json: bool = False
+
+    def config(self, layout: Layout) -> Config:
+        """The configuration of the workspace with the hosts of `--hosts`."""
+        return load_config(layout, self.hosts_file)
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Where a job goes: the manifest that lists it, the hosts that may take it, and what it asks for instead."""
+
+    manifest: Path
+    outlets: tuple[str, ...]
+    request: Request | None = None
+
+
+def submission_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of commands that submit, as one argument `options`."""
+
+    @functools.wraps(function)
+    def given_options(
+        *args: Any,
+        outlets: tuple[str, ...],
+        hosts_file: Path | None,
+        hardware: HardwareOptions,
+        code: str | None,
+        dry_run: bool,
+        as_json: bool,
+        **given: Any,
+    ) -> Any:
+        options = SubmissionOptions(
+            outlets=outlets,
+            hosts_file=hosts_file,
+            hardware=hardware,
+            code=None if code is None else CodeMode(code),
+            is_dry_run=dry_run,
+            as_json=as_json,
+        )
+        return function(*args, options=options, **given)
+
+    command: Callable[..., Any] = given_options
+    for decorate in (
+        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+        click.option("--dry-run", is_flag=True, help="Show where the jobs would go; change nothing."),
+        click.option(
+            "--clean", "code", flag_value=CodeMode.SHIP.value, help="Run the code of HEAD, shipped to the host."
+        ),
+        click.option(
+            "--dirty", "code", flag_value=CodeMode.DIRTY.value, default=None,
+            help="Run the tracked files as they are now, shipped to the host.",
+        ),
+        hosts_option,
+        hardware_options,
+        click.option(
+            "--outlet", "outlets", multiple=True, metavar="HOST",
+            help="Submit to this configured host; repeat for several, the preferred first; auto: the best of all.",
+        ),
+    ):  # fmt: skip
+        command = decorate(command)
+    return command
+
+
+def choose_targets(
+    config: Config, options: SubmissionOptions, entries: Mapping[str, Entry], manifests: Mapping[str, Path]
+) -> dict[str, Target]:
+    """Where each job goes; raises UsageError when that is not clear, or no host can run one."""
+    from dispatcher.pod.offers import request_of
+
+    if not config.hosts.hosts:
+        raise UsageError(f"no hosts are configured: describe them under `hosts` in {config.layout.config_file}")
+    options.hardware.check_clusters(config.hosts)
+    named = _named(config, options)
+    targets = {}
+    for job, entry in entries.items():
+        own = request_of(config, entry)
+        request = _request(options.hardware, own) if options.hardware.are_given else None
+        outlets = named or _outlets_of(config, entry, by_solver=request is not None or "auto" in options.outlets)
+        if not outlets:
+            outlets = (_solve(config, options.hardware, own, entry.job_id),)
+        targets[job] = Target(manifests[job], outlets, request)
+    return targets
+
+
+def submit_jobs(config: Config, options: SubmissionOptions, targets: Mapping[str, Target]) -> int:
+    """Submit these queued jobs, or show what would be done; the exit code: 1 when one was not accepted."""
+    if options.is_dry_run:
+        rows = [{"job": job, "outlet": ", ".join(target.outlets)} for job, target in targets.items()]
+        _print(rows, options, ("job", "outlet"))
+        return 0
+    groups: dict[Target, list[str]] = {}
+    for job, target in targets.items():
+        groups.setdefault(target, []).append(job)
+    for target, jobs in groups.items():
+        _run(config, options, target, jobs)
+    records = _records(config, targets)
+    rows = [_row(job, records.get(job), target) for job, target in targets.items()]
+    _print(rows, options, _COLUMNS)
+    return int(not all(row["handle"] for row in rows))
+
+
+def _run(config: Config, options: SubmissionOptions, target: Target, jobs: Sequence[str]) -> None:
+    """One short-lived pod for jobs that go to the same place."""
+    from dispatcher.base.host import host_name
+    from dispatcher.pod.options import PodOptions
+    from dispatcher.pod.run import run_pod
+
+    pod_options = PodOptions(
+        pod=f"submit-{host_name()}-{os.getpid()}",
+        submissions=dict.fromkeys(target.outlets, len(jobs)),
+        matrix=target.manifest,
+        jobs=frozenset(jobs),
+        request=target.request,
+        max_jobs=len(jobs),
+        code=options.code,
+        once=True,
+        on_exit="leave",
+    )
+    note(f"submitting {counted(len(jobs), 'job')} to {' or '.join(target.outlets)}")
+    run_pod(config.layout, config, pod_options, log=note)
+
+
+def _records(config: Config, jobs: Mapping[str, Target]) -> dict[str, Record]:
+    from dispatcher.api import Workspace
+
+    records = Workspace(config.layout.root).records()
+    return {job: records[job] for job in jobs if job in records}
+
+
+def _row(job: str, record: Record | None, target: Target) -> dict[str, Any]:
+    is_queued = record is None or record.state == "queued"
+    return {
+        "job": job,
+        "outlet": " or ".join(target.outlets) if record is None or is_queued else record.outlet,
+        "handle": None if record is None else record.handle,
+        "state": "queued" if record is None else record.state.value,
+        "error": None if record is None else record.error,
+    }
+
+
+def _print(rows: list[dict[str, Any]], options: SubmissionOptions, columns: Sequence[str]) -> None:
+    if options.as_json:
+        print_json(rows)
+    else:
+        print_rows(rows, "plain", columns)
+
+
+def _named(config: Config, options: SubmissionOptions) -> tuple[str, ...]:
+    """The hosts that `--outlet` names; none for `auto`, or without it."""
+    names = [name for name in options.outlets if name != "auto"]
+    cpu_slots, submissions = read_outlets(names, 1, config.hosts)
+    for name in submissions:
+        if name not in config.hosts.hosts:
+            raise UsageError(f"--outlet {name}: no such host is configured{nearest(name, config.hosts.hosts)}")
+    if cpu_slots and names:
+        raise UsageError("--outlet local: jobs of this host are run by a pod: `dispatcher --pod NAME --slots N`")
+    return tuple(submissions)
+
+
+def _outlets_of(config: Config, entry: Entry, *, by_solver: bool) -> tuple[str, ...]:
+    """The configured hosts that an entry asks for, or the only one that there is; none: the solver chooses."""
+    known = config.hosts.hosts
+    if entry.outlet:
+        found = tuple(name for name in entry.outlet if name in known)
+        if not found:
+            raise UsageError(f"{entry.job_id} asks for outlet {' or '.join(entry.outlet)}, which is no configured host")
+        return found
+    if by_solver:
+        return ()
+    if len(known) > 1:
+        listed = ", ".join(known)
+        raise UsageError(f"submit {entry.job_id} where? --outlet HOST (configured: {listed}), --outlet auto or --chip")
+    return tuple(known)
+
+
+def _request(hardware: HardwareOptions, own: Request) -> Request:
+    """A job's own request with the options that were given instead."""
+    from dispatcher.outlets.base import Request
+
+    wanted = hardware.over(own)
+    return Request(
+        gpus=wanted.min_chips,
+        chip=wanted.chip,
+        cpus=wanted.cpus,
+        memory_mib=wanted.memory_mib,
+        nodes=wanted.nodes,
+    )
+
+
+def _solve(config: Config, hardware: HardwareOptions, own: Request, job: str) -> str:
+    """The host that the solver chooses; StateError, with the reason of each host, when there is none."""
+    from dispatcher.base.messages import indented
+    from dispatcher.outlets.solver.query import ask_hosts
+    from dispatcher.outlets.solver.solve import solve, worth_asking
+
+    request = hardware.over(own)
+    solution = solve(request, config.hosts, ask_hosts(worth_asking(request, config.hosts), _ASK_LIMIT_S))
+    if solution.chosen is None:
+        reasons = [f"{refusal.host}: {refusal.why}" for refusal in solution.refusals]
+        raise StateError(indented(f"no host can run {job} ({request.chips_text})", reasons))
+    return solution.chosen.host

@@ -1,0 +1,202 @@
+"""`submit` and `poll`: jobs on a host behind ssh, without a pod that goes on. The host does not see the workspace."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from beds.sshd import SshBed
+from fleet import COMMAND, PATIENCE_S, Fleet, fleet_at, shell, wait_until
+from repositories import Repository
+
+HOSTS = """
+hosts:
+  h1: {type: plain, ssh: h1}
+  h2: {type: plain, ssh: h2, chips: {h100: 4}}
+poll_interval: 2s
+kill_grace: 2s
+"""
+GATED = "echo begun; until [ -e ~/go ]; do sleep 0.05; done; echo over"
+
+
+class Lab:
+    """A workspace in a repository, and two hosts."""
+
+    def __init__(self, fleet: Fleet, ssh: SshBed) -> None:
+        self.fleet = fleet
+        self.ssh = ssh
+        self.repository = Repository(fleet.root)
+        self.environment = {"DISPATCHER_SSH_CONFIG": os.fspath(ssh.config)}
+
+    def write(self, *entries: dict[str, Any]) -> None:
+        self.fleet.write_config(HOSTS)
+        self.fleet.write_manifest(list(entries))
+        (self.fleet.root / ".gitignore").write_text("run_state/\nsaid/\n")
+        (self.fleet.root / "module.py").write_text("committed\n")
+        self.repository.commit()
+
+    def run(self, *words: str) -> str:
+        return self.fleet.run(*words, **self.environment)
+
+    def fails(self, *words: str) -> str:
+        """A command that must fail; its last error."""
+        done = self.fleet.try_(*words, **self.environment)
+        assert done.returncode != 0, done.stdout
+        return done.stderr
+
+    def submit(self, *words: str) -> list[dict[str, Any]]:
+        return list(json.loads(self.run("submit", *words, "--json")))
+
+    def poll_until(self, job: str, *states: str) -> str:
+        """Poll as a person does until the record says so; what the polls printed."""
+        said = []
+
+        def reached() -> bool:
+            said.append(self.run("poll"))
+            return self.fleet.record(job).state in states
+
+        wait_until(reached, f"{job} is {' or '.join(states)}")
+        return "".join(said)
+
+    def output(self, job: str) -> str:
+        """The log without its first line, which tells what code it runs."""
+        first, _, rest = self.fleet.output(job).partition("\n")
+        assert first.startswith("dispatcher: code ")
+        return rest
+
+    def let_go(self, host: str = "h1") -> None:
+        """Jobs that wait for it end."""
+        self.ssh[host].path("/root/go").touch()
+
+
+@pytest.fixture
+def lab(tmp_path: Path, ssh: SshBed) -> Iterator[Lab]:
+    with fleet_at(tmp_path / "a'; echo foo") as fleet:
+        yield Lab(fleet, ssh)
+
+
+def test_a_job_is_submitted_once_and_poll_records_how_it_went(lab: Lab) -> None:
+    lab.write(shell("a", f"cat module.py; {GATED}; exit 3"), shell("b", "true"))
+    (row,) = lab.submit("a", "--outlet", "h1")
+    assert (row["job"], row["outlet"], row["error"]) == ("a", "h1", None)
+    assert row["handle"] and row["state"] in ("submitted", "running")
+    record = lab.fleet.record("a")
+    assert record.pod is not None and record.pod.startswith("submit-")
+    assert record.code is not None and record.code.startswith(lab.repository.git("rev-parse", "HEAD")[:12])
+    assert lab.fleet.record("b").attempt == 0
+    lab.poll_until("a", "running")
+    assert lab.fleet.record("a").host == "h1"
+    lab.let_go()
+    said = lab.poll_until("a", "failed")
+    assert "failed a (attempt 1): exit 3" in said
+    assert lab.output("a") == "committed\nbegun\nover\n"
+    assert lab.run("poll") == ""
+    assert record.code in lab.run("show", "a")
+
+
+def test_clean_and_dirty_code(lab: Lab) -> None:
+    lab.write(shell("clean", "cat module.py"), shell("dirty", 'cat module.py; echo "$DISPATCHER_CODE_COMMIT"'))
+    (lab.fleet.root / "module.py").write_text("changed\n")
+    lab.submit("clean", "--outlet", "h1", "--clean")
+    lab.submit("dirty", "--outlet", "h1", "--dirty")
+    for job in ("clean", "dirty"):
+        lab.poll_until(job, "done")
+    head = lab.repository.git("rev-parse", "HEAD")
+    assert lab.output("clean") == "committed\n"
+    assert lab.output("dirty") == f"changed\n{head}+dirty\n"
+    assert str(lab.fleet.record("dirty").code).startswith(f"{head[:12]}+dirty ")
+    # Once for each content, and nothing but whole archives.
+    assert len(list(lab.ssh["h1"].path("/root/.dispatcher/code").iterdir())) == 2
+
+
+@pytest.mark.parametrize(("verb", "state"), [("cancel", "abandoned"), ("hold", "held"), ("requeue", "queued")])
+def test_what_a_person_asks_for_meanwhile_is_carried_out_by_poll(lab: Lab, verb: str, state: str) -> None:
+    lab.write(shell("a", GATED))
+    lab.submit("a", "--outlet", "h1")
+    lab.poll_until("a", "running")
+    lab.run(verb, "a")
+    lab.poll_until("a", state)
+    assert lab.output("a") == "begun\n"
+    wait_until(lambda: not lab.ssh["h1"].processes("sleep"), "nothing of it runs on")
+
+
+def test_a_pod_records_what_submit_left_in_flight(lab: Lab) -> None:
+    lab.write(shell("a", GATED), shell("b", "true", needs=["a"], outlet="local"))
+    lab.submit("a", "--outlet", "h1")
+    pod = lab.fleet.start("pod", "--until-empty", poll="0.2", **lab.environment)
+    lab.fleet.wait_for("a", "running")
+    lab.let_go()
+    lab.fleet.wait_for("b", "done")
+    assert pod.end() == 0
+    assert lab.fleet.record("a").state == "done"
+
+
+def test_ctrl_c_ends_the_waiting_and_leaves_the_job(lab: Lab) -> None:
+    lab.write(shell("a", GATED))
+    with lab.ssh["h1"].slow(0.5):
+        process = subprocess.Popen(
+            [*COMMAND, "submit", "a", "--outlet", "h1"], cwd=lab.fleet.root, stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL, env=lab.fleet.environment(**lab.environment),
+        )  # fmt: skip
+        wait_until(lambda: lab.fleet.records() and lab.fleet.record("a").attempt, "it is claimed")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE_S)
+    lab.let_go()
+    submission = lab.fleet.attempt("a").submission
+    if submission.exists():
+        # What the scheduler does not know half a minute later was never submitted.
+        os.utime(submission, (1, 1))
+    lab.poll_until("a", "done", "queued")
+    assert lab.fleet.record("a").attempt == 1
+
+
+def test_what_cannot_be_submitted_is_named(lab: Lab) -> None:
+    lab.write(shell("a", GATED), shell("held", "true"), shell("waits", "true", needs=["held"]), shell("ok", "true"))
+    lab.run("hold", "held")
+    assert "only queued jobs can be submitted: held is held." in lab.fails("submit", "held", "ok", "--outlet", "h1")
+    assert "unknown job 'helf' (did you mean 'held'?)" in lab.fails("submit", "helf", "--outlet", "h1")
+    assert "name the jobs: ids, globs" in lab.fails("submit", "--outlet", "h1")
+    assert "run by a pod: `dispatcher --pod NAME --slots N`" in lab.fails("submit", "ok", "--outlet", "local")
+    assert "--outlet h3: no such host is configured (known: h1, h2)" in lab.fails("submit", "ok", "--outlet", "h3")
+    assert "submit ok where? --outlet HOST (configured: h1, h2), --outlet auto or --chip" in lab.fails("submit", "ok")
+    assert "waits was not submitted: needs held (held)" in lab.fails("submit", "waits", "--outlet", "h1")
+    assert all(record.attempt == 0 for record in lab.fleet.records().values())
+
+
+def test_a_host_that_is_away_takes_nothing_and_says_why(lab: Lab) -> None:
+    lab.write(shell("a", "true"))
+    with lab.ssh["h1"].away():
+        error = lab.fails("submit", "a", "--outlet", "h1")
+    assert "a was not submitted: " in error and "h1" in error
+    assert (lab.fleet.record("a").state, lab.fleet.record("a").attempt) == ("queued", 0)
+
+
+def test_code_that_cannot_be_archived_keeps_jobs_queued(lab: Lab) -> None:
+    lab.fleet.write_config(HOSTS)
+    lab.fleet.write_manifest([shell("a", "true")])
+    error = lab.fails("submit", "a", "--outlet", "h1")
+    assert "the repository has no commit yet: commit the code first" in error
+    assert (lab.fleet.record("a").state, lab.fleet.record("a").attempt) == ("queued", 0)
+
+
+def test_dry_run_changes_nothing(lab: Lab) -> None:
+    lab.write(shell("a", "true", outlet=["h2", "h1"]), shell("b", "true"))
+    assert lab.submit("*", "--dry-run", "--outlet", "h1") == [
+        {"job": "a", "outlet": "h1"},
+        {"job": "b", "outlet": "h1"},
+    ]
+    assert lab.submit("a", "--dry-run") == [{"job": "a", "outlet": "h2, h1"}]
+    assert lab.fleet.records() == {}
+
+
+def test_the_solver_chooses_the_host_that_has_the_chip(lab: Lab) -> None:
+    lab.write(shell("a", "true", gpus=0))
+    assert lab.submit("a", "--dry-run", "-n", "0", "--cluster", "h1") == [{"job": "a", "outlet": "h1"}]
+    error = lab.fails("submit", "a", "--chip", "a100", "-n", "4")
+    assert "no host can run a (4 a100)" in error

@@ -167,8 +167,9 @@ class PbsBed:
         self._state.schedule()
 
     def move(self, job_id: str) -> None:
-        """To another server, which runs it."""
-        self._set_job(job_id, job_state="M")
+        """To another server, which runs it: this one does not hear of it any more."""
+        pbs_mom.send({self._mom(job_id)}, signal.SIGKILL)
+        self._set_job(job_id, job_state="M", mom=None)
 
     def purge(self) -> None:
         """The history of finished jobs expires."""
@@ -180,9 +181,9 @@ class PbsBed:
         with self._state.change() as data:
             data["next"] = 1
 
-    def set_exit_status(self, job_id: str, status: int) -> None:
-        """How a finished job is said to have ended, such as -1: its node could not start it."""
-        self._set_job(job_id, Exit_status=status)
+    def end_job(self, job_id: str, status: int) -> None:
+        """A waiting job ends without having run, such as with -1: its node could not start it."""
+        self._set_job(job_id, job_state="F", Exit_status=status, run_count=1)
 
     def _set_job(self, job_id: str, **fields: Any) -> None:
         with self._state.change() as data:

@@ -157,10 +157,11 @@ class Watcher:
     def _conclude(self, one: Tracked) -> None:
         state = one.state if one.absent_since_s is None else None
         if state is not None and state.phase is not Phase.ENDED:
-            if state.phase is Phase.RUNNING and state.was_preempted and one.stop is None:
-                # Its grace period runs, of which the scheduler tells the job nothing.
+            if state.was_preempted and one.stop is None and (state.phase is Phase.RUNNING or one.paths.taken.exists()):
+                # Its grace period runs, of which the scheduler tells the job nothing; or it was put back in the queue,
+                # where it would be started a second time.
                 self._make_room(one)
-            if not (one.is_packed and self._has_own_end(one)):
+            if not ((one.is_packed or state.phase is Phase.UNKNOWN) and self._has_own_end(one)):
                 return
         own = self._own_end(one)
         if own is None:
@@ -172,15 +173,16 @@ class Watcher:
         if needs_detail(own) and not one.was_detailed and (own.exit_code is None or one.stop is None):
             self._open.add(one.key)
             return
-        if own.exit_code is None and self._is_twin(one):
-            return
         told = one.detail or one.state
+        may_still_run = own.exit_code is None and told is not None and told.may_still_run
+        if own.exit_code is None and not may_still_run and self._is_twin(one):
+            return
         ended = (
             self._asked_end(own, told, one.stop)
             if one.stop
             else end_of(own, told, one.tail, has_begun=one.paths.taken.exists())
         )
-        if ended is None or (told is not None and told.may_still_run and own.exit_code is None):
+        if ended is None or may_still_run:
             self._wait_for(one, ended)
         else:
             one.end(ended)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def make_scheduler(host: PbsHost, config: Config) -> Scheduler:
-    """PBS on a configured host; raises OutletError for settings that contradict each other."""
+    """PBS on a configured host; ConfigError for `pbsbatch_args` that cannot be used."""
     from dispatcher.outlets.pbs.scheduler import PbsScheduler
 
     return PbsScheduler(host, config.layout)

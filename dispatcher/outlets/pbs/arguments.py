@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from dispatcher.errors import OutletError
+from dispatcher.errors import ConfigError
 from dispatcher.hosts.types import PbsHost
 
 # Of OpenPBS 23.06: a letter with a colon takes a value.
@@ -39,7 +39,7 @@ _OF_SELECT: Final = ("select", "place", "nodes", "ncpus", "ngpus", "mem", "vmem"
 
 
 def arguments(host: PbsHost, name: str, output: str, resources: Sequence[str]) -> list[str]:
-    """The arguments of qsub without the script; raises OutletError for a `pbsbatch_args` that contradicts them."""
+    """The arguments of qsub without the script; raises ConfigError for a `pbsbatch_args` that contradicts them."""
     options = ["-N", name, "-r", "n", "-W", "umask=0022", "-S", "/bin/bash", "-j", "oe", "-o", output_path(output)]
     if host.queues:
         options += ["-q", host.queues[0]]
@@ -58,18 +58,18 @@ def output_path(path: str) -> str:
 
 
 def check(host: PbsHost, options: Sequence[str]) -> None:
-    """Raise OutletError when `pbsbatch_args` is no list of options, or contradicts one of `options`."""
+    """Raise ConfigError when `pbsbatch_args` is no list of options, or contradicts one of `options`."""
     where = f"hosts.{host.name}.pbsbatch_args"
     set_here = dict(getopt.getopt(list(options), OPTIONS)[0])
     try:
         added, rest = getopt.getopt(list(host.pbsbatch_args), OPTIONS)
     except getopt.GetoptError as error:
-        raise OutletError(f"{where}: {error.msg}: qsub knows {_known()}") from None
+        raise ConfigError(f"{where}: {error.msg}: qsub knows {_known()}") from None
     if rest:
-        raise OutletError(f"{where}: {rest[0]!r} is no option of qsub: an option and its value are two list members")
+        raise ConfigError(f"{where}: {rest[0]!r} is no option of qsub: an option and its value are two list members")
     for option, value in added:
         for word, reason in _contradictions(option, value, set_here, options):
-            raise OutletError(f"{where}: {word} contradicts what the dispatcher sets ({reason}): remove it")
+            raise ConfigError(f"{where}: {word} contradicts what the dispatcher sets ({reason}): remove it")
 
 
 def _contradictions(

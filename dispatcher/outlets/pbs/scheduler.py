@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from dispatcher.errors import OutletError
+from dispatcher.errors import ConfigError, OutletError
 from dispatcher.hosts.types import PbsHost
 from dispatcher.outlets.base import NOT_REACHED, Bundle, Key, Request
 from dispatcher.outlets.batch.scheduler import (
@@ -49,6 +49,7 @@ class PbsScheduler:
     def __init__(self, host: PbsHost, layout: Layout) -> None:
         self._host = host
         self._layout = layout
+        self._options("d", "/dev/null", Request(0), None)
 
     def refuses(self, request: Request) -> str:
         return resources.refuses(self._host, request)
@@ -85,8 +86,12 @@ class PbsScheduler:
 
     def submit(self, submission: Submission) -> Operation:
         script = submission.layout.submission_script(submission.name)
-        wanted = resources.resource_arguments(self._host, submission.request, self._walltime_s(submission))
-        options = arguments.arguments(self._host, submission.name, os.fspath(script.with_name(_OUTPUT_FILE)), wanted)
+        output = os.fspath(script.with_name(_OUTPUT_FILE))
+        try:
+            options = self._options(submission.name, output, submission.request, self._walltime_s(submission))
+        except ConfigError as error:
+            # Only a walltime can be new here: that of an attempt with a time limit.
+            raise OutletError(str(error)) from None
         return Run(words=["qsub", *options, os.fspath(script)])
 
     def accepted(self, submission: Submission, answer: Any) -> Accepted | Refused | Doubtful:
@@ -153,6 +158,10 @@ class PbsScheduler:
             return Limits()
         most = [_most_queued(user.strip(), server) for server in servers.values() if isinstance(server, dict)]
         return Limits(in_flight=min((each for each in most if each is not None), default=None))
+
+    def _options(self, name: str, output: str, request: Request, walltime_s: float | None) -> list[str]:
+        wanted = resources.resource_arguments(self._host, request, walltime_s)
+        return arguments.arguments(self._host, name, output, wanted)
 
     def _walltime_s(self, submission: Submission) -> float | None:
         if not submission.time_limit_s:

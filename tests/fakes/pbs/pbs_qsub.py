@@ -27,7 +27,7 @@ def submit(state, words):
         job_id = f"{data['next']}.{SERVER}"
         data["next"] += 1
         data["jobs"][job_id] = job
-        os.makedirs(state.job_folder(job_id))
+        os.makedirs(state.job_folder(job_id), exist_ok=True)
         with open(os.path.join(state.job_folder(job_id), "script"), "wb") as file:
             file.write(source)
         is_lossy = data["config"]["lossy"]

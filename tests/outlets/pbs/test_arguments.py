@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.errors import OutletError
+from dispatcher.errors import ConfigError
 from dispatcher.hosts.types import PbsHost
 from dispatcher.outlets.pbs.arguments import arguments, output_path
 
@@ -59,7 +59,7 @@ def test_all_of_them() -> None:
     ],
 )
 def test_a_contradiction_names_both(words: tuple[str, ...]) -> None:
-    with pytest.raises(OutletError) as caught:
+    with pytest.raises(ConfigError) as caught:
         made(*words, queues=("gpu",), project="p", account="a")
     message = str(caught.value)
     assert message.startswith("hosts.hpc.pbsbatch_args: ")
@@ -68,11 +68,11 @@ def test_a_contradiction_names_both(words: tuple[str, ...]) -> None:
 
 
 def test_what_contradicts_is_named_with_its_value() -> None:
-    with pytest.raises(OutletError, match=r"-l walltime=1 contradicts .*\(-l walltime=01:00:00\)"):
+    with pytest.raises(ConfigError, match=r"-l walltime=1 contradicts .*\(-l walltime=01:00:00\)"):
         made("-l", "walltime=1")
-    with pytest.raises(OutletError, match=r"-q cpu contradicts .*\(-q gpu\)"):
+    with pytest.raises(ConfigError, match=r"-q cpu contradicts .*\(-q gpu\)"):
         made("-q", "cpu", queues=("gpu",))
-    with pytest.raises(OutletError, match=r"-r y contradicts .*\(-r n: -r n: an attempt runs once\)"):
+    with pytest.raises(ConfigError, match=r"-r y contradicts .*\(-r n: -r n: an attempt runs once\)"):
         made("-r", "y")
 
 
@@ -86,12 +86,12 @@ def test_what_may_be_added(words: tuple[str, ...]) -> None:
 
 def test_what_is_no_option() -> None:
     with pytest.raises(
-        OutletError, match=r"hosts\.hpc\.pbsbatch_args: option -Y not recognized: qsub knows -a, -A, -c"
+        ConfigError, match=r"hosts\.hpc\.pbsbatch_args: option -Y not recognized: qsub knows -a, -A, -c"
     ):
         made("-Y")
-    with pytest.raises(OutletError, match=r"'software=x' is no option of qsub"):
+    with pytest.raises(ConfigError, match=r"'software=x' is no option of qsub"):
         made("software=x")
-    with pytest.raises(OutletError, match="option -l requires argument"):
+    with pytest.raises(ConfigError, match="option -l requires argument"):
         made("-l")
 
 

@@ -1,0 +1,305 @@
+"""How jobs of PBS end, seen through the outlet: each row of the table of states, and what PBS does behind our back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from beds.pbs import NODES, PbsBed
+from fleet import wait_until
+from outlets.places import PbsPlace
+
+from dispatcher.outlets.base import (
+    CANNOT_START,
+    PREEMPTED,
+    TIME_LIMIT,
+    Key,
+    Pending,
+    Running,
+    Unknown,
+)
+from dispatcher.outlets.batch import sending
+from dispatcher.outlets.batch.scheduler import CANCELLED
+
+LONG = "echo begun >>begun; sleep 600"
+GATED = "echo begun >>begun; until [ -e go ]; do sleep 0.02; done; exit 3"
+STUBBORN = "trap '' TERM; echo begun >>begun; until [ -e go ]; do sleep 0.02; done; exit 3"
+
+
+@pytest.fixture
+def make_place(
+    start_pbs: Callable[..., PbsBed], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., PbsPlace]]:
+    """Makes a place; words are fields of the host, `bed` those of the server."""
+    made: list[PbsPlace] = []
+
+    def make(bed: dict[str, Any] | None = None, nodes: dict[str, Any] = NODES, **settings: Any) -> PbsPlace:
+        server = start_pbs(nodes, **(bed or {}))
+        for name, value in server.env.items():
+            monkeypatch.setenv(name, value)
+        made.append(PbsPlace(tmp_path / "a'; echo foo", server, **settings))
+        return made[-1]
+
+    yield make
+    for place in made:
+        place.close()
+
+
+@pytest.fixture
+def place(make_place: Callable[..., PbsPlace]) -> PbsPlace:
+    return make_place()
+
+
+def running_job(place: PbsPlace, key: Key) -> str:
+    """The id of an attempt's job once the attempt has begun."""
+    place.wait_begun(key)
+    return job_of(place, key)
+
+
+def job_of(place: PbsPlace, key: Key) -> str:
+    place.wait([key], Running | Pending | Unknown)  # type: ignore[arg-type]
+    return wait_until(lambda: (found := place.outlet.poll([key])[key].placement) and found.handle, "its id is known")
+
+
+def test_a_job_that_somebody_else_deletes(place: PbsPlace) -> None:
+    key = place.submit("a", LONG)
+    place.bed.run("qdel", running_job(place, key))
+    ended = place.end(key)
+    assert (ended.exit_code, ended.exit_reason, ended.told_by_signal) == (143, CANCELLED, "TERM")
+
+
+def test_one_that_does_not_end_when_it_is_deleted(place: PbsPlace) -> None:
+    place.bed.configure(kill_delay_s=0.3)
+    key = place.submit("a", STUBBORN)
+    place.bed.run("qdel", running_job(place, key))
+    ended = place.end(key)
+    assert (ended.exit_code, ended.exit_reason) == (137, CANCELLED)
+
+
+def test_a_job_that_is_held_and_released(place: PbsPlace) -> None:
+    with place.holding():
+        key = place.submit("a", "exit 3")
+        job = job_of(place, key)
+        place.bed.run("qhold", job)
+        wait_until(lambda: place.outlet.poll([key])[key].status == Pending("held"), "it is held")
+    place.bed.run("qrls", job)
+    assert place.end(key).exit_code == 3
+
+
+def test_a_job_that_is_deleted_while_it_is_held(place: PbsPlace) -> None:
+    with place.holding():
+        key = place.submit("a", LONG)
+        job = job_of(place, key)
+        place.bed.run("qhold", job)
+        place.bed.run("qdel", job)
+        ended = place.end(key)
+    assert (ended.exit_code, ended.exit_reason) == (None, CANCELLED)
+    assert "deleted before it began" in (ended.error or "")
+
+
+def test_the_walltime_of_the_site(make_place: Callable[..., PbsPlace]) -> None:
+    """One that the attempt knows nothing of."""
+    place = make_place(pbsbatch_args=("-l", "walltime=00:00:01"))
+    ended = place.end(place.submit("a", LONG))
+    assert (ended.exit_code, ended.exit_reason) == (143, TIME_LIMIT)
+    place.bed.configure(kill_delay_s=0.3)
+    stubborn = place.end(place.submit("b", STUBBORN))
+    assert (stubborn.exit_code, stubborn.exit_reason) == (None, TIME_LIMIT)
+
+
+def test_the_walltime_of_an_attempt_with_a_time_limit(make_place: Callable[..., PbsPlace]) -> None:
+    place = make_place()
+    assert place.end(place.submit("a", "true", time_limit_s=3600)).exit_code == 0
+    (words,) = place.bed.calls("qsub")
+    assert words[words.index("-l", words.index("-l") + 1) + 1] == "walltime=01:05:00"
+    contradicting = make_place(pbsbatch_args=("-l", "walltime=00:10:00"))
+    ended = contradicting.end(contradicting.submit("b", "true", time_limit_s=3600))
+    assert ended.exit_reason == CANNOT_START
+    assert "-l walltime=00:10:00 contradicts" in (ended.error or "")
+
+
+def test_a_job_that_pbs_starts_again(place: PbsPlace) -> None:
+    """Although it was submitted with -r n: an administrator, a hook or a server that restarts."""
+    key = place.submit("a", LONG)
+    job = running_job(place, key)
+    place.bed.rerun(job)
+    ended = place.end(key)
+    assert (ended.exit_code, ended.exit_reason) == (None, PREEMPTED)
+    assert place.begun() == ["begun"]
+    assert place.bed.wait_for(job, "F")["Exit_status"] in (91, None)
+
+
+def test_one_that_is_put_back_and_does_not_begin_again(place: PbsPlace) -> None:
+    """It is not waited for: the job of the dispatcher goes on elsewhere, and the one in the queue is deleted."""
+    key = place.submit("a", LONG)
+    job = running_job(place, key)
+    place.bed.stop_queue()
+    place.bed.rerun(job)
+    ended = place.end(key)
+    assert (ended.exit_code, ended.exit_reason) == (None, PREEMPTED)
+    assert place.bed.jobs()[job]["job_state"] == "F"
+
+
+def test_an_attempt_that_ends_with_the_status_of_a_refusal(place: PbsPlace) -> None:
+    key = place.submit("a", "exit 91")
+    assert place.end(key).exit_code == 91
+
+
+@pytest.mark.parametrize("script", [LONG, STUBBORN])
+def test_preempted_by_deletion(place: PbsPlace, script: str) -> None:
+    place.bed.configure(kill_delay_s=0.3)
+    key = place.submit("a", script)
+    place.bed.preempt(running_job(place, key), by="delete")
+    assert place.end(key).exit_reason == PREEMPTED
+
+
+def test_preempted_by_suspension(place: PbsPlace) -> None:
+    key = place.submit("a", GATED)
+    job = running_job(place, key)
+    place.bed.preempt(job, by="suspend")
+    place.let_go()
+    place.outlet.poll([key])
+    assert isinstance(place.outlet.poll([key])[key].status, Running)
+    place.bed.resume(job)
+    assert place.end(key).exit_code == 3
+
+
+def test_a_lost_node(place: PbsPlace) -> None:
+    key = place.submit("a", LONG)
+    running_job(place, key)
+    place.bed.lose_node("node1")
+    ended = place.end(key)
+    assert (ended.exit_code, ended.exit_reason) == (None, "")
+    assert "its node was lost" in (ended.error or "")
+
+
+def test_a_node_that_only_seems_lost(place: PbsPlace) -> None:
+    """What still runs there finds out that it was given up, and ends before the job may begin again."""
+    key = place.submit("a", LONG)
+    running_job(place, key)
+    place.bed.lose_node("node1", kill=False)
+    ended = place.end(key)
+    assert place.paths(key).superseded.exists()
+    assert (ended.exit_code, ended.exit_reason) == (143, "superseded")
+    assert place.is_gone(key)
+
+
+def test_a_job_that_moves_to_another_server(place: PbsPlace) -> None:
+    key = place.submit("a", GATED)
+    job = running_job(place, key)
+    place.bed.move(job)
+    place.wait([key], Unknown)
+    place.let_go()
+    assert place.end(key).exit_code == 3
+
+
+def test_a_request_that_can_never_be_met(make_place: Callable[..., PbsPlace]) -> None:
+    place = make_place(nodes={"node1": {"ncpus": 0}})
+    key = place.submit("a", "true")
+
+    def why() -> str:
+        status = place.outlet.poll([key])[key].status
+        return status.why if isinstance(status, Pending) else ""
+
+    wait_until(lambda: why().startswith("Can Never Run"), "PBS says so")
+
+
+def test_what_the_server_refuses(make_place: Callable[..., PbsPlace]) -> None:
+    place = make_place(queues=("nowhere",))
+    ended = place.end(place.submit("a", "true"))
+    assert (ended.exit_reason, ended.blames_host) == (CANNOT_START, True)
+    assert ended.error == "qsub: qsub: Unknown queue (exit status 170)"
+
+
+def test_a_limit_of_jobs_in_the_queue(make_place: Callable[..., PbsPlace], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attempt waits here until the server takes it."""
+    monkeypatch.setattr(sending, "_FIRST_PAUSE_S", 0.2)
+    place = make_place()
+    place.bed.configure(max_queued=0)
+    key = place.submit("a", "exit 3")
+
+    def note() -> str:
+        place.outlet.poll([key])
+        return place.outlet.slot_infos()[0].note
+
+    wait_until(lambda: "per-user limit" in note(), "the outlet shows why")
+    assert isinstance(place.outlet.poll([key])[key].status, Pending)
+    place.bed.configure(max_queued=None)
+    assert place.end(key).exit_code == 3
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_server_without_history(make_place: Callable[..., PbsPlace], is_killed: bool) -> None:
+    """A finished job is unknown at once: its own exit status tells how it ended, or nothing does."""
+    place = make_place(bed={"history": False, "kill_delay_s": 0.1})
+    key = place.submit("a", STUBBORN)
+    job = running_job(place, key)
+    if is_killed:
+        place.bed.run("qdel", job)
+        wait_until(lambda: job not in place.bed.jobs(), "it is forgotten")
+        ended = place.end(key)
+        assert (ended.exit_code, ended.exit_reason) == (None, "")
+        assert place.paths(key).superseded.exists()
+    else:
+        place.let_go()
+        assert place.end(key).exit_code == 3
+
+
+def test_a_history_that_has_expired(place: PbsPlace) -> None:
+    key = place.submit("a", GATED)
+    job = running_job(place, key)
+    with place.away():
+        place.let_go()
+        place.wait([key], Unknown)
+        place.bed.wait_for(job, "F")
+        place.bed.purge()
+    assert place.end(key).exit_code == 3
+
+
+def test_a_job_id_that_is_used_again(place: PbsPlace) -> None:
+    """The job of somebody else under the id of ours is not ours."""
+    key = place.submit("a", GATED)
+    job = running_job(place, key)
+    with place.away():
+        place.let_go()
+        wait_until(place.paths(key).exit.exists, "it has ended")
+        place.bed.wait_for(job, "F")
+        place.bed.purge()
+        place.bed.reuse_ids()
+    script = place.root.parent / "other.sh"
+    script.write_text("sleep 600")
+    assert place.bed.run("qsub", "-N", "other", os.fspath(script)).strip() == job
+    assert place.end(key).exit_code == 3
+    assert place.bed.jobs()[job]["job_state"] == "R"
+
+
+def test_environments_that_make_the_answer_invalid(
+    make_place: Callable[..., PbsPlace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ODD", 'a"b\nc\\')
+    place = make_place(pbsbatch_args=("-V",))
+    assert place.end(place.submit("a", 'test "$ODD" = "$(printf \'a"b\\nc\\\\\')"')).exit_code == 0
+
+
+def test_a_batch_script_that_fails(place: PbsPlace) -> None:
+    """What it printed is part of the error."""
+    with place.holding():
+        key = place.submit("a", "true")
+        job_of(place, key)
+        place.paths(key).wrapper.unlink()
+    ended = place.end(key)
+    assert (ended.exit_code, ended.exit_reason) == (127, CANNOT_START)
+    assert "job.sh: No such file or directory" in (ended.error or "")
+
+
+def test_a_job_that_its_node_could_not_start(place: PbsPlace) -> None:
+    with place.holding():
+        key = place.submit("a", "true")
+        job = job_of(place, key)
+        place.bed.end_job(job, -1)
+    ended = place.end(key)
+    assert (ended.exit_reason, ended.blames_host) == (CANNOT_START, True)
+    assert "could not be started" in (ended.error or "")

@@ -12,7 +12,7 @@ from typing import Final
 from dispatcher.base import files
 from dispatcher.base.mounts import mount_of
 from dispatcher.config import Config, load_config
-from dispatcher.doctor import host_checks, workspace_checks
+from dispatcher.doctor import host_checks, outlet_checks, workspace_checks
 from dispatcher.doctor.context import Context
 from dispatcher.doctor.findings import WRONG, Finding, Findings
 from dispatcher.doctor.lock_checks import check_locks
@@ -36,6 +36,7 @@ CHECKS: Final[tuple[tuple[str, Callable[[Context], Findings]], ...]] = (
     ("status file", workspace_checks.status_file),
     ("pods", workspace_checks.pods),
     ("mount", workspace_checks.mount),
+    ("hosts", outlet_checks.hosts),
 )
 # sshfs and other FUSE filesystems may show old names for this long.
 _FUSE_WAIT_S: Final = 30.0

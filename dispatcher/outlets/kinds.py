@@ -22,6 +22,7 @@ from dispatcher.outlets.local import offer as local_offer
 from dispatcher.run_state.liveness import SlotInfo
 
 if TYPE_CHECKING:
+    from dispatcher.config import Config
     from dispatcher.hosts.types import AnyHost
     from dispatcher.outlets.batch.scheduler import Scheduler
 
@@ -118,7 +119,7 @@ def make_host(context: PodContext, name: str, limit: int) -> Outlet:
     # Two calls for every poll, and some for what happens between them.
     pace = Pace(calls_per_minute=math.ceil(max(60.0, 180.0 / context.poll_interval_s)))
     connection = Connection(name, getattr(host, "ssh", None), pace=pace)
-    return BatchOutlet(host, make_scheduler(context, host), connection, context, limit)
+    return BatchOutlet(host, make_scheduler(host, context.config), connection, context, limit)
 
 
 def configured_host(context: PodContext, name: str) -> AnyHost:
@@ -132,7 +133,7 @@ def configured_host(context: PodContext, name: str) -> AnyHost:
     raise UsageError(f"--outlet {name}: no such host is configured{nearest(name, hosts)}")
 
 
-def make_scheduler(context: PodContext, host: AnyHost) -> Scheduler:
+def make_scheduler(host: AnyHost, config: Config) -> Scheduler:
     """What gives attempts to this host; UsageError for a type of host that cannot run any yet."""
     package = SCHEDULERS.get(host.type)
     if package is None:
@@ -140,5 +141,5 @@ def make_scheduler(context: PodContext, host: AnyHost) -> Scheduler:
         raise UsageError(
             f"--outlet {host.name}: no attempts can be run on hosts of type {host.type} yet (but on: {able})"
         )
-    made: Scheduler = importlib.import_module(package).make_scheduler(host, context.config)
+    made: Scheduler = importlib.import_module(package).make_scheduler(host, config)
     return made

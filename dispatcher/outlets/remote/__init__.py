@@ -4,5 +4,6 @@ operations   What a host is asked to do, and what it answers: plain data.
 agent        The program that carries operations out on the host. It is sent there with every call.
 connection   One host: this machine, or another one over ssh; calls of the agent there.
 ssh          The ssh client: its options, its shared connections, what its failures mean.
+asking       The same question to several hosts at once, for commands that wait.
 programs     Child processes whose pipes join the loop's wait.
 """

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import select
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from dispatcher.errors import OutletError
 from dispatcher.hosts.types import ConnectedHost, PbsHost, PlainHost, SlurmHost
-from dispatcher.outlets.remote.connection import Call, Connection, Unreached
+from dispatcher.outlets.remote.asking import ask_all
+from dispatcher.outlets.remote.connection import Unreached
 from dispatcher.outlets.remote.operations import Operation
 from dispatcher.outlets.solver import pbs, plain, slurm
 from dispatcher.outlets.solver.reports import HostReport, Unreachable
@@ -49,33 +48,6 @@ def read_report(host: ConnectedHost, outcome: Sequence[Any] | Unreached) -> Host
 
 def ask_hosts(hosts: Iterable[ConnectedHost], timeout_s: float) -> dict[str, HostReport]:
     """What every host reports, by name; returns when all have answered or their time is over."""
-    reports: dict[str, HostReport] = {}
-    calls: dict[str, tuple[ConnectedHost, Call]] = {}
-    with contextlib.ExitStack() as stack:
-        for host in hosts:
-            try:
-                connection = Connection(host.name, host.ssh)
-            except OutletError as error:
-                reports[host.name] = Unreachable(str(error))
-                continue
-            stack.callback(connection.close, 0.0)
-            calls[host.name] = host, connection.call(questions(host, timeout_s), timeout_s=timeout_s)
-        while calls:
-            for name, (host, call) in list(calls.items()):
-                outcome = call.outcome()
-                if outcome is not None:
-                    reports[name] = read_report(host, outcome)
-                    del calls[name]
-            _wait([call for _, call in calls.values()])
-    return reports
-
-
-def _wait(calls: Sequence[Call]) -> None:
-    """Until one of them has something to do."""
-    if not calls:
-        return
-    poll = select.poll()
-    for fd in {fd for call in calls for fd in call.wait_fds()}:
-        poll.register(fd, select.POLLIN)
-    dues_s = [due_s for due_s in (call.due_in_s() for call in calls) if due_s is not None]
-    poll.poll(min(dues_s) * 1000 if dues_s else None)
+    by_name = {host.name: host for host in hosts}
+    asked = {name: (host.ssh, questions(host, timeout_s)) for name, host in by_name.items()}
+    return {name: read_report(by_name[name], outcome) for name, outcome in ask_all(asked, timeout_s).items()}

@@ -1,0 +1,123 @@
+"""Checks of the configured hosts: whether each can be reached, and has what attempts need there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from dispatcher.base import files
+from dispatcher.base.messages import counted
+from dispatcher.config import Config
+from dispatcher.doctor.context import Context
+from dispatcher.doctor.findings import OK, WARNING, WRONG, Finding, Findings
+from dispatcher.errors import DispatcherError
+from dispatcher.hosts.types import ConnectedHost, Host
+from dispatcher.outlets.kinds import SCHEDULERS, make_scheduler
+from dispatcher.outlets.remote.asking import ask_all
+from dispatcher.outlets.remote.connection import Unreached
+from dispatcher.outlets.remote.operations import Failed, Greeting, Hello, Operation, Ran, Run
+
+_TIMEOUT_S: Final = 30.0
+# What attempts need on every host.
+_PROGRAMS: Final = ("bash", "tar", "sha256sum", "flock", "setsid")
+_DIRECTORIES: Final = ("root", "work", "log", "share", "data", "checkpoints", "results")
+# Prints the nearest directory that exists, whether it can be written to, and its free KiB; it creates nothing.
+_ROOM: Final = """
+path=$1
+while [ ! -e "$path" ]; do path=$(dirname -- "$path"); done
+[ -w "$path" ] && echo yes || echo no
+df -Pk -- "$path" | tail -n 1 | awk '{print $4}'
+echo "$path"
+"""
+_LITTLE_ROOM_KIB: Final = 1 << 20
+
+
+def hosts(context: Context) -> Findings:
+    """All configured hosts, asked at the same time."""
+    config = context.config
+    if not isinstance(config, Config):
+        return
+    yield Finding("hosts", OK, f"{counted(len(config.hosts.hosts), 'host')} configured")
+    for line in config.hosts.unused:
+        yield Finding("hosts", WARNING, line)
+    able = [host for host in config.hosts.in_order() if isinstance(host, ConnectedHost) and host.type in SCHEDULERS]
+    for name in set(config.hosts.hosts) - {host.name for host in able}:
+        kind = config.hosts.hosts[name].type
+        yield Finding(f"host {name}", WARNING, f"attempts cannot be run on hosts of type {kind} yet")
+    questions = {}
+    for host in list(able):
+        try:
+            questions[host.name] = host.ssh, _questions(config, host)
+        except DispatcherError as error:
+            able.remove(host)
+            yield Finding(f"host {host.name}", WRONG, str(error))
+    outcomes = ask_all(questions, _TIMEOUT_S)
+    for host in able:
+        outcome = outcomes[host.name]
+        if isinstance(outcome, Unreached):
+            cure = f"`ssh {host.ssh} true` must work without a question" if host.ssh else "see the message"
+            yield Finding(f"host {host.name}", WRONG, outcome.why, cure)
+        else:
+            yield from _judge(config, host, outcome)
+
+
+def _questions(config: Config, host: ConnectedHost) -> list[Operation]:
+    programs = (*_PROGRAMS, *make_scheduler(host, config).programs)
+    hello = Hello(programs=programs, probe=str(config.layout.id_file))
+    versions = [
+        Run(words=[program, "--version"], timeout_s=10) for program in make_scheduler(host, config).programs[:1]
+    ]
+    room = [Run(words=["bash", "-c", _ROOM, "bash", path], timeout_s=10) for _, path in _directories(config, host)]
+    return [hello, *versions, *room]
+
+
+def _directories(config: Config, host: Host) -> list[tuple[str, str]]:
+    cluster = config.hosts.cluster_of(host)
+    found = [(name, path) for name in _DIRECTORIES if (path := getattr(cluster, name)) is not None]
+    # Those with `~` or variables are expanded by the host when it is used.
+    return [(name, path) for name, path in found if path.startswith("/") and "$" not in path]
+
+
+def _judge(config: Config, host: ConnectedHost, answers: Sequence[Any]) -> Findings:
+    name = f"host {host.name}"
+    greeting, *rest = answers
+    if isinstance(greeting, Failed):
+        yield Finding(name, WRONG, greeting.error)
+        return
+    assert isinstance(greeting, Greeting)
+    wanted = make_scheduler(host, config).programs
+    missing = [program for program in (*_PROGRAMS, *wanted) if program not in greeting.programs]
+    if missing:
+        cure = "they must be on PATH of a session without a terminal: see ~/.bashrc there"
+        yield Finding(name, WRONG, f"no {', '.join(missing)} on PATH of {greeting.user}@{greeting.host}", cure)
+    versions, room = rest[: len(wanted[:1])], rest[len(wanted[:1]) :]
+    told = [one.out.strip().partition("\n")[0] for one in versions if isinstance(one, Ran) and one.exit_code == 0]
+    known = "".join(f", {version}" for version in told)
+    sees = _sees(config, greeting)
+    yield Finding(name, OK, f"{greeting.user}@{greeting.host}, Python {greeting.python}{known}{sees}")
+    for (key, path), answer in zip(_directories(config, host), room, strict=True):
+        yield from _judge_room(f"{name} {key}", path, answer)
+
+
+def _sees(config: Config, greeting: Greeting) -> str:
+    try:
+        own = files.read_fresh(config.layout.id_file)
+    except OSError:
+        own = None
+    if own is None or greeting.probe is None:
+        return "" if own is None else "; does not see the workspace"
+    return "; sees the workspace" if greeting.probe == own.decode(errors="replace") else "; has another workspace there"
+
+
+def _judge_room(name: str, path: str, answer: Any) -> Findings:
+    if not isinstance(answer, Ran) or answer.exit_code != 0:
+        why = answer.error if isinstance(answer, Failed) else answer.err.strip() or "no answer within 10 s"
+        yield Finding(name, WRONG, f"{path}: {why}")
+        return
+    may_write, free_kib, nearest = answer.out.splitlines()[:3]
+    if may_write != "yes":
+        yield Finding(name, WRONG, f"{path}: {nearest} cannot be written to", f"chmod or chown {nearest} on the host")
+    elif free_kib.isdigit() and int(free_kib) < _LITTLE_ROOM_KIB:
+        yield Finding(name, WARNING, f"{path}: {int(free_kib) >> 10} MiB free")
+    else:
+        yield Finding(name, OK, path)

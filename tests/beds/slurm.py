@@ -119,7 +119,8 @@ class SlurmSettings:
     max_array_size: int = 1001
     slurmd_timeout_s: int = 10
     message_timeout_s: int = 10
-    cred_expire_s: int = 2
+    # How long a requeued job waits; below 5 s it is 120 s.
+    cred_expire_s: int = 5
     lines: str = ""
 
 

@@ -18,7 +18,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -217,6 +217,11 @@ class SlurmBed:
         assert self._namespace is not None
         return self._namespace.processes(name)
 
+    def kill(self, pids: Sequence[int]) -> None:
+        """Kill processes of the bed outright."""
+        assert self._namespace is not None
+        self._namespace.kill(pids)
+
     # The controller.
 
     def start_controller(self) -> None:
@@ -267,12 +272,11 @@ class SlurmBed:
 
     def power_cut(self, name: str) -> None:
         """End all that runs on a node at once."""
-        assert self._namespace is not None
         self._nodes[name].end(signal.SIGKILL)
         spool = str(self.directory / "spool" / name)
         steps = [pid for pid in self.processes("slurmstepd") if _reads(f"/proc/{pid}/cwd").startswith(spool)]
         jobs = [pid for pid in self.processes() if _environment(pid).get("SLURMD_NODENAME") == name]
-        self._namespace.kill([*steps, *jobs])
+        self.kill([*steps, *jobs])
 
     def wait_for_nodes(self, limit_s: float = 30) -> None:
         def are_up() -> bool:

@@ -22,17 +22,17 @@ sys.path.insert(0, str(TESTS))
 
 from beds.bed import wait_for  # noqa: E402 - found through the path above
 from beds.slurm import SlurmBed, SlurmSettings  # noqa: E402
-from dispatcher.outlets.slurm import questions  # noqa: E402
 from recordings import RECORDED, written  # noqa: E402
 
 from dispatcher.outlets.base import Key  # noqa: E402
 from dispatcher.outlets.batch.scheduler import Submitted  # noqa: E402
 from dispatcher.outlets.remote.operations import Ran  # noqa: E402
+from dispatcher.outlets.slurm import questions  # noqa: E402
 
 DIRECTORY = RECORDED / "slurm"
 SLEEP = "#!/bin/bash\nsleep 300\n"
-# Takes more than the bed's KillWait to end.
-RELUCTANT = "#!/bin/bash\ntrap 'sleep 4; exit 143' TERM\nsleep 300 &\nwait\n"
+# Takes some seconds to end.
+RELUCTANT = "#!/bin/bash\ntrap 'sleep 2; exit 143' TERM\nsleep 300 &\nwait\n"
 # Ends well when it is told to stop.
 OBEDIENT = "#!/bin/bash\ntrap 'exit 0' TERM\nsleep 300 &\nwait\n"
 # A step that ends well when it is told to stop.
@@ -272,7 +272,7 @@ class Recorder:
 # Each cluster: its settings, and what happens on it, one after the other.
 CLUSTERS: tuple[tuple[SlurmSettings, str], ...] = (
     (
-        SlurmSettings(nodes=4, accounting=True),
+        SlurmSettings(nodes=4, accounting=True, kill_wait_s=5),
         "site time_limit ended running waiting dependency cancelled array refused unknown controller_down",
     ),
     (SlurmSettings(nodes=2, accounting=True, slurmd_timeout_s=5), "preempted_by_requeue requeued lost_node"),

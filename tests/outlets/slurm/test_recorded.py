@@ -26,7 +26,7 @@ ROWS = {
     "cancelled-pending": (ENDED, None, CANCELLED, False),
     "cancelled-running-completing": (RUNNING, None, "", False),
     "cancelled-running": (ENDED, 143, CANCELLED, False),
-    "time-limit": (ENDED, None, TIME_LIMIT, False),
+    "time-limit": (ENDED, 143, TIME_LIMIT, False),
     "requeued-pending": (PENDING, None, "", False),
     "requeued-running": (RUNNING, None, "", False),
     "preempted-requeue": (PENDING, None, "", False),
@@ -43,7 +43,7 @@ ROWS = {
 WHY = {
     "held": "JobHeldUser (held: scontrol release)",
     "begins-later": "BeginTime",
-    "beyond-the-time-limit": "PartitionTimeLimit (its time limit is more than that of the partition)",
+    "beyond-the-time-limit": "PartitionTimeLimit (its time limit is more than the partition allows)",
     "dependency-never-satisfied": "DependencyNeverSatisfied (what it depends on has failed)",
     "node-fail": "NODE_FAIL NodeDown",
     "preempted-requeue": "BeginTime started again by SLURM 1 times, which its script refuses",
@@ -52,7 +52,7 @@ KEY = Key("j0", 1)
 
 
 def recorded(moment: str, tasks: int = 1) -> tuple[list[Submitted], list[Ran], list[Ran]]:
-    """The attempts, and the answers to the query and to the detailed questions, which are still those that are asked."""
+    """The attempts, and the answers to the query and to the detailed questions, as asked today."""
     found = answers("slurm", moment)
     row = next(word for words, _ in found for word in words if word.startswith("--name=")).removeprefix("--name=")
     handle = next(words[-1] for words, _ in found if words[:2] == ["scontrol", "show"])

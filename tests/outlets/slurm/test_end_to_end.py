@@ -1,0 +1,169 @@
+"""Dispatchers as people start them on a cluster whose filesystem has the workspace: with `--outlet hpc`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from beds.slurm import ORDINARY, SlurmBed
+from fleet import COMMAND, Fleet, shell, wait_until
+
+import dispatcher
+
+# All that a lab writes.
+CONFIG = """hosts:
+  hpc:
+    type: slurm
+"""
+# Counts to 60, saves every step beside its attempts, and goes on from there.
+TRAINING = """
+saved=$DISPATCHER_ROOT/saved
+trap 'exit 75' TERM
+step=$(cat "$saved" 2>/dev/null || echo 0)
+echo "from $step"
+while ((step < 60)); do
+    sleep 0.05
+    echo $((++step)) >"$saved.new" && mv "$saved.new" "$saved"
+    echo "$step" >>"$DISPATCHER_ROOT/steps"
+    [[ $step -lt 20 || -e $DISPATCHER_ROOT/go ]] || sleep 0.5
+done
+"""
+Start = Callable[..., SlurmBed]
+
+
+@pytest.fixture
+def start_lab(start_slurm: Start, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Lab]]:
+    labs = []
+
+    def start(user: str | None = None, config: str = CONFIG, **settings: object) -> Lab:
+        bed = start_slurm(**settings)
+        monkeypatch.setenv("SLURM_CONF", str(bed.conf))
+        labs.append(Lab(bed, user, config))
+        return labs[-1]
+
+    yield start
+    for lab in labs:
+        lab.close()
+
+
+def python_of(bed: SlurmBed, user: str) -> list[str]:
+    """A Python with this one's packages that the user can start; this one may be where only root may enter."""
+    path = f"{Path(dispatcher.__file__).parent.parent}:{Path(msgspec.__file__).parent.parent}"
+    nested = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import dispatcher.cli.main'], check=True)"
+    for python in (sys.executable, "/usr/bin/python3"):
+        words = ["env", f"PYTHONPATH={path}", python]
+        if (
+            subprocess.run(bed.command(*words, "-c", nested, user=user), capture_output=True, check=False).returncode
+            == 0
+        ):
+            return words
+    pytest.skip(f"{user} cannot start a Python that has this one's packages")
+
+
+class Lab(Fleet):
+    """A workspace where nodes see it, whose dispatchers run as `user`."""
+
+    def __init__(self, bed: SlurmBed, user: str | None, config: str) -> None:
+        self.bed = bed
+        super().__init__(bed.directory / "work" / "a'; echo foo")
+        self.write_config(config)
+        if user is not None:
+            self.command = bed.command(*python_of(bed, user), *COMMAND[1:], user=user)
+            for directory in (self.root, self.layout.matrix_dir):
+                directory.mkdir(exist_ok=True)
+                os.chmod(directory, 0o777)
+
+    def submitted(self) -> list[str]:
+        """Ids and names of all jobs that SLURM has had."""
+        return self.bed.run("squeue", "--all", "--states=all", "-h", "-o", "%F %j").stdout.splitlines()
+
+
+@pytest.mark.parametrize("user", [None, ORDINARY])
+def test_three_lines_of_configuration(start_lab: Callable[..., Lab], user: str | None) -> None:
+    lab = start_lab(user)
+    words = 'echo "$HOSTNAME $CUDA_VISIBLE_DEVICES [$A]"'
+    entries = [shell(f"cpu{index}", f"{words}; exit {index}", gpus=0) for index in range(4)]
+    entries += [shell(f"gpu{index}", words, gpus=2, env={"A": "it's $HOME\n2"}) for index in range(2)]
+    lab.write_manifest(entries)
+    pod = lab.run_all("--outlet", "hpc", "--slots", "32", poll="0.5")
+    expected = {"cpu0": "done", "gpu0": "done", "gpu1": "done"} | {f"cpu{index}": "failed" for index in (1, 2, 3)}
+    assert lab.states() == expected, pod.said
+    assert lab.record("cpu3").reason == "exit 3"
+    gpus = [lab.output(f"gpu{index}").split(" ", 2)[1] for index in range(2)]
+    assert all(len(words.split(",")) == 2 for words in gpus)
+    assert "[it's $HOME\n2]" in lab.output("gpu0")
+    assert lab.record("cpu3").host in lab.bed.node_names
+    # Equal requests of one claim are one array.
+    assert len({line.split()[1] for line in lab.submitted()}) == 2
+    if user is not None:
+        assert lab.attempt("cpu0").exit.owner() == user
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("grace_s", [0, 20])
+def test_a_preempted_training_goes_back_and_ends_as_undisturbed(start_lab: Callable[..., Lab], grace_s: int) -> None:
+    """With a grace period it is told at once, which SLURM itself does not do."""
+    lab = start_lab(nodes=1, grace_s=grace_s)
+    lab.write_manifest([shell("a", TRAINING, gpus=4)])
+    pod = lab.start("hpc", "--outlet", "hpc", "--until-empty", poll="0.5")
+    steps = lab.root / "steps"
+    wait_until(lambda: steps.exists() and len(steps.read_text().split()) >= 20, "it has made steps")
+    urgent = lab.bed.submit("#!/bin/sh\nsleep 3", "--partition=high", "--gpus=4")
+    (lab.root / "go").touch()
+    lab.wait_for("a", "submitted", "running", "done", attempt=2)
+    assert pod.end(120) == 0, pod.said
+    assert lab.bed.show(urgent)["JobState"] == "COMPLETED"
+    assert lab.states() == {"a": "done"}
+    record = lab.record("a")
+    assert (record.attempt, record.retries) == (2, 0)
+    assert lab.output("a", 2).startswith("from ")
+    assert lab.output("a", 2) != "from 0\n"
+    assert steps.read_text().split() == [str(step) for step in range(1, 61)]
+    assert "preempted" in pod.said
+    # SLURM did not start it again by itself.
+    assert len(lab.submitted()) == 3
+
+
+def test_cancelled_in_slurm(start_lab: Callable[..., Lab]) -> None:
+    lab = start_lab()
+    lab.write_manifest([shell("a", "echo on; sleep 600", gpus=0)])
+    pod = lab.start("hpc", "--outlet", "hpc", "--until-empty", poll="0.5")
+    lab.wait_for("a", "running")
+    handle = lab.record("a").handle
+    assert handle
+    lab.bed.run("scancel", handle)
+    pod.end()
+    assert (lab.states(), lab.record("a").reason) == ({"a": "failed"}, "cancelled")
+
+
+def test_what_sbatch_refuses(start_lab: Callable[..., Lab]) -> None:
+    """Its own words stand in the record, and the job waits for somebody to mend it."""
+    lab = start_lab(config=CONFIG + "    partitions: [nowhere]\n")
+    lab.write_manifest([shell("a", "true", gpus=0)])
+    pod = lab.start("hpc", "--outlet", "hpc", poll="0.5")
+    pod.says("invalid partition specified: nowhere")
+    assert lab.record("a").state in ("queued", "submitted", "failed")
+
+
+def test_a_start_up_failure_shows_what_the_batch_script_printed(start_lab: Callable[..., Lab]) -> None:
+    lab = start_lab()
+    (lab.root / "templates").mkdir()
+    (lab.root / "templates" / "sbatch.sh.j2").write_text(
+        "#!/bin/bash\n# {{ directories }} {{ groups }}\necho 'the scratch disk is full' >&2\nexit 12\n"
+    )
+    lab.write_manifest([shell("a", "true", gpus=0)])
+    pod = lab.start("hpc", "--outlet", "hpc", poll="0.5")
+    pod.says("the scratch disk is full")
+
+
+def test_arguments_that_contradict_stop_the_dispatcher(start_lab: Callable[..., Lab]) -> None:
+    lab = start_lab(config=CONFIG + "    sbatch_args: [--gpus=2]\n")
+    lab.write_manifest([shell("a", "true", gpus=0)])
+    pod = lab.start("hpc", "--outlet", "hpc")
+    assert pod.end() != 0
+    assert "sbatch_args: --gpus=2 contradicts --gpus, which is generated: use `gpus` of the entry" in pod.said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -16,6 +17,7 @@ from dispatcher.errors import StateError
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
+    from dispatcher.cli.remote_log import Elsewhere
     from dispatcher.workspace import AttemptPaths
 
 _BLOCK: Final = 1 << 20
@@ -35,15 +37,46 @@ def logs(job: str, follow: bool, attempt: int | None, tail: int | None) -> None:
     number = attempt or _last_attempt(workspace, job)
     paths = workspace.layout.attempt(job, number)
     out = sys.stdout.buffer
+    elsewhere = _elsewhere(workspace, paths, job, number) if follow else None
+    if elsewhere is not None:
+        _follow_elsewhere(workspace, elsewhere, out, job, number, tail)
+        return
     file = _open(workspace, paths, job, number, follow)
     if file is None:
         return
     with file:
-        if tail is not None:
-            file.seek(_tail_start(file, tail))
-        _copy(file, out)
+        _show(file, out, tail)
         if follow:
             _follow(workspace, file, out, job, number)
+
+
+def _show(file: BinaryIO, out: BinaryIO, tail: int | None) -> None:
+    """Print what the log has now, or its last lines."""
+    if tail is not None:
+        file.seek(_tail_start(file, tail))
+    _copy(file, out)
+
+
+def _elsewhere(workspace: Workspace, paths: AttemptPaths, job: str, number: int) -> Elsewhere | None:
+    """Where an attempt in flight writes its log, if that is not in the workspace."""
+    if not paths.submission.exists() or _is_over(workspace, job, number):
+        return None
+    from dispatcher.cli.remote_log import log_elsewhere
+
+    return log_elsewhere(workspace.config, paths)
+
+
+def _follow_elsewhere(
+    workspace: Workspace, elsewhere: Elsewhere, out: BinaryIO, job: str, number: int, tail: int | None
+) -> None:
+    """Print what was brought home of the log, then the rest from where it is written."""
+    from dispatcher.cli.remote_log import follow_elsewhere
+
+    offset = 0
+    with contextlib.suppress(FileNotFoundError), open(workspace.layout.attempt(job, number).log, "rb") as file:
+        _show(file, out, tail)
+        offset = file.tell()
+    follow_elsewhere(elsewhere, out, offset, lambda: _is_over(workspace, job, number))
 
 
 def _last_attempt(workspace: Workspace, job: str) -> int:
@@ -100,17 +133,24 @@ def _follow(workspace: Workspace, file: BinaryIO, out: BinaryIO, job: str, numbe
 
 def _has_ended(workspace: Workspace, job: str, number: int) -> bool:
     from dispatcher.run_state import liveness
-    from dispatcher.run_state.states import IN_FLIGHT, State
+    from dispatcher.run_state.states import State
 
-    paths = workspace.layout.attempt(job, number)
-    if os.path.exists(paths.exit):
+    if _is_over(workspace, job, number):
+        return True
+    paths, record = workspace.layout.attempt(job, number), workspace.store.records[job]
+    # Killed, and not recorded yet. One that was only submitted holds no lock before it begins.
+    return record.state is State.RUNNING and os.path.exists(paths.alive) and liveness.is_held(paths.alive) is False
+
+
+def _is_over(workspace: Workspace, job: str, number: int) -> bool:
+    """Whether the workspace knows that the attempt has ended."""
+    from dispatcher.run_state.states import IN_FLIGHT
+
+    if os.path.exists(workspace.layout.attempt(job, number).exit):
         return True
     workspace.store.refresh()
     record = workspace.store.records.get(job)
-    if record is None or record.attempt != number or record.state not in IN_FLIGHT:
-        return True
-    # Killed, and not recorded yet. One that was only submitted holds no lock before it begins.
-    return record.state is State.RUNNING and os.path.exists(paths.alive) and liveness.is_held(paths.alive) is False
+    return record is None or record.attempt != number or record.state not in IN_FLIGHT
 
 
 def _tail_start(file: BinaryIO, lines: int) -> int:

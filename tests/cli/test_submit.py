@@ -185,6 +185,59 @@ def test_code_that_cannot_be_archived_keeps_jobs_queued(lab: Lab) -> None:
     assert (lab.fleet.record("a").state, lab.fleet.record("a").attempt) == ("queued", 0)
 
 
+def follow(lab: Lab, job: str, *words: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*COMMAND, "logs", job, "-f", *words], cwd=lab.fleet.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=lab.fleet.environment(**lab.environment), bufsize=0,
+    )  # fmt: skip
+
+
+def read_until(process: subprocess.Popen[bytes], text: bytes) -> bytes:
+    """What is printed, up to `text`."""
+    assert process.stdout is not None
+    said = b""
+    while text not in said:
+        block = os.read(process.stdout.fileno(), 65536)
+        assert block, f"it ended without {text!r}: {said!r}"
+        said += block
+    return said
+
+
+def test_logs_follow_a_job_where_it_runs(lab: Lab) -> None:
+    lab.write(shell("a", f"{GATED}; printf 'no newline at the end'"))
+    lab.submit("a", "--outlet", "h1")
+    process = follow(lab, "a")
+    said = read_until(process, b"begun\n")
+    # Nothing brings the log home meanwhile, and the connection breaks off once.
+    with lab.ssh["h1"].away():
+        assert process.stderr is not None
+        assert b"trying again" in process.stderr.readline()
+    lab.let_go()
+    rest, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+    assert (said + rest).endswith(b"\nbegun\nover\nno newline at the end")
+    assert not lab.ssh["h1"].processes("tail")
+    lab.poll_until("a", "done")
+    # From now on it is at home.
+    assert lab.run("logs", "a", "-f").encode() == said + rest
+    assert lab.run("logs", "a", "-f", "-n", "1") == "no newline at the end"
+
+
+def test_following_begins_with_what_was_brought_home(lab: Lab) -> None:
+    lab.write(shell("a", f"seq 100; {GATED}"))
+    lab.submit("a", "--outlet", "h1")
+    lab.poll_until("a", "running")
+    wait_until(lambda: lab.run("poll") == "" and "begun" in lab.fleet.output("a"), "the log is brought home")
+    process = follow(lab, "a", "-n", "2")
+    said = read_until(process, b"begun\n")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=PATIENCE_S)
+    assert said == b"100\nbegun\n"
+    wait_until(lambda: not lab.ssh["h1"].processes("tail"), "no tail is left on the host")
+    lab.let_go()
+    lab.poll_until("a", "done")
+
+
 def test_dry_run_changes_nothing(lab: Lab) -> None:
     lab.write(shell("a", "true", outlet=["h2", "h1"]), shell("b", "true"))
     assert lab.submit("*", "--dry-run", "--outlet", "h1") == [

@@ -1,0 +1,105 @@
+"""Following a log on the host where the attempt runs, for `logs -f`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import BinaryIO, Final
+
+import msgspec
+
+from dispatcher.cli.printing import note
+from dispatcher.config import Config
+from dispatcher.errors import OutletError
+from dispatcher.outlets.batch.identity import read_submission
+from dispatcher.outlets.remote.follow import follow_words, rest_words
+from dispatcher.workspace import AttemptPaths
+
+_BLOCK: Final = 1 << 16
+_LOOK_S: Final = 1.0
+_FIRST_PAUSE_S: Final = 1.0
+_LONGEST_PAUSE_S: Final = 60.0
+
+
+class Elsewhere(msgspec.Struct, frozen=True):
+    """Where an attempt's own log is. `ssh` None: this machine."""
+
+    host: str
+    ssh: str | None
+    directory: str
+
+
+def log_elsewhere(config: Config, paths: AttemptPaths) -> Elsewhere | None:
+    """Where the attempt writes its log; None when that is the file in the workspace, or the host is unknown here."""
+    submission = read_submission(paths)
+    if submission is None or submission.directory in ("", os.fspath(paths.directory)):
+        return None
+    host = config.hosts.hosts.get(submission.outlet)
+    if host is None:
+        note(f"{submission.outlet} is no configured host: only what was brought home from there is shown")
+        return None
+    return Elsewhere(host.name, getattr(host, "ssh", None), submission.directory)
+
+
+def follow_elsewhere(where: Elsewhere, out: BinaryIO, offset: int, has_ended: Callable[[], bool]) -> None:
+    """Copy the log from `offset` on until the attempt has ended there, or as far as the workspace knows.
+
+    A connection that breaks off is made again, and nothing is printed twice or left out.
+    """
+    pause_s, problem = _FIRST_PAUSE_S, ""
+    while True:
+        copied, code, error = _run(follow_words(where.ssh, where.directory, offset), out, has_ended)
+        offset += copied
+        if code == 0 or has_ended():
+            _run(rest_words(where.ssh, where.directory, offset), out, lambda: False)
+            return
+        if error != problem:
+            problem = error
+            note(f"{where.host}: {error or f'the connection has ended (status {code})'}; trying again")
+        pause_s = _FIRST_PAUSE_S if copied else min(2 * pause_s, _LONGEST_PAUSE_S)
+        time.sleep(pause_s)
+
+
+def _run(words: Sequence[str], out: BinaryIO, is_over: Callable[[], bool]) -> tuple[int, int, str]:
+    """Copy what a command prints until it ends or `is_over`; the bytes, its status, and the end of its errors."""
+    copied = 0
+    with _started(words) as process:
+        assert process.stdout is not None and process.stderr is not None
+        while True:
+            ready, _, _ = select.select([process.stdout], [], [], _LOOK_S)
+            if ready:
+                block = os.read(process.stdout.fileno(), _BLOCK)
+                if not block:
+                    break
+                out.write(block)
+                out.flush()
+                copied += len(block)
+            elif is_over():
+                break
+        # The other side notices that nobody reads any more.
+        process.stdin.close()  # type: ignore[union-attr]
+        process.stdout.close()
+        if is_over():
+            process.terminate()
+        error = process.stderr.read(_BLOCK).decode(errors="replace").strip()
+        return copied, process.wait(), error.rpartition("\n")[2]
+
+
+@contextlib.contextmanager
+def _started(words: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    try:
+        process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+        )
+    except OSError as error:
+        raise OutletError(f"{words[0]} cannot be started: {error.strerror}") from None
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()

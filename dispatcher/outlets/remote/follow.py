@@ -1,0 +1,44 @@
+"""The log of an attempt on a host that does not see the workspace, as it grows: a `tail -F` over ssh."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Final
+
+from dispatcher import contract
+from dispatcher.outlets.remote import ssh
+
+# Ends when the attempt has left its exit status, and when nobody reads any more: then stdin comes to its end.
+_FOLLOW: Final = """
+exec 3<&0
+tail -c "+$2" -F -- "$1/$3" 2>/dev/null & tail=$!
+(cat <&3 >/dev/null; kill "$tail") 2>/dev/null & reader=$!
+while [ ! -e "$1/$4" ]; do
+    kill -0 "$tail" 2>/dev/null || exit 1
+    sleep 1
+done
+kill "$tail" "$reader" 2>/dev/null
+exit 0
+"""
+_REST: Final = '[ ! -e "$1/$3" ] || tail -c "+$2" -- "$1/$3"'
+
+
+def follow_words(target: str | None, directory: str, offset: int) -> list[str]:
+    """The command that prints the log from `offset` on, until the attempt in `directory` has ended or stdin has.
+
+    Its status is 0 when the attempt has ended. The last lines may be missing then: `rest_words`. `target` None: the
+    directory is on this machine.
+    """
+    names = (contract.LOG_FILE, contract.EXIT_FILE)
+    return _words(target, ["sh", "-c", _FOLLOW, "sh", directory, str(offset + 1), *names])
+
+
+def rest_words(target: str | None, directory: str, offset: int) -> list[str]:
+    """The command that prints the log from `offset` on, as far as it is now."""
+    return _words(target, ["sh", "-c", _REST, "sh", directory, str(offset + 1), contract.LOG_FILE])
+
+
+def _words(target: str | None, command: list[str]) -> list[str]:
+    if target is None:
+        return command
+    return [*ssh.client_words(), "--", ssh.checked_target(target), shlex.join(command)]

@@ -41,6 +41,7 @@ from dispatcher.workspace import AttemptPaths, Layout
 MANY = 200
 # How often a host is asked.
 POLL_S = 0.2
+ON_CPU = Request(0)
 
 
 class Place:
@@ -125,15 +126,15 @@ class Place:
         """Attempts that wait for the file `go` end."""
         self.there("go").touch()
 
-    def claim(self, job: str, script: str, **words: Any) -> Bundle:
-        """Claim a job that runs this script, and render it; it takes a slot."""
+    def claim(self, job: str, script: str, request: Request = ON_CPU, **words: Any) -> Bundle:
+        """Claim a job that runs this script, and render it; it takes a slot. `words` are further keys of its entry."""
         key = Key(job, 1)
         self.paths(key).directory.mkdir(parents=True)
         self.paths(key).claimant.write_text(f"pod\n{host.here()}\n")
-        slot = self.outlet.capacity.take(Request(0))
+        slot = self.outlet.capacity.take(request)
         assert slot is not None
         entry = Entry(job_id=job, method="m", command=("bash", "-c", script), **words)
-        assigned = Assignment(entry=entry, key=key, pod="pod", request=Request(0), slot=slot)
+        assigned = Assignment(entry=entry, key=key, pod="pod", request=request, slot=slot)
         return render(self.config, assigned, self.outlet.site(slot))
 
     def submit(self, job: str, script: str, **words: Any) -> Key:

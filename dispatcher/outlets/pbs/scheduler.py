@@ -100,11 +100,11 @@ class PbsScheduler:
         ran = _ran(answer)
         if ran.exit_code == 0:
             ids = [line.strip() for line in ran.out.splitlines() if _JOB_ID.match(line.strip())]
-            return Accepted(handle=ids[-1]) if ids else Doubtful(why=f"qsub printed no job id: {_words(ran)}")
+            return Accepted(handle=ids[-1]) if ids else Doubtful(why=f"no job id: {_words('qsub', ran)}")
         if ran.exit_code is None or ran.exit_code < 0 or ran.exit_code in programs.TRANSIENT:
             # What has failed may be the answer.
-            return Doubtful(why=f"qsub: {_words(ran)}")
-        return Refused(why=f"qsub: {_words(ran)}", is_transient=ran.exit_code in programs.BUSY)
+            return Doubtful(why=_words("qsub", ran))
+        return Refused(why=_words("qsub", ran), is_transient=ran.exit_code in programs.BUSY)
 
     def query(self, attempts: Sequence[Submitted]) -> Sequence[Operation]:
         ids = _unique(attempt.handle for attempt in attempts if attempt.handle)
@@ -135,7 +135,7 @@ class PbsScheduler:
         if isinstance(answer, Failed):
             return answer.error
         ran = _ran(answer)
-        return "" if ran.exit_code in programs.NOTHING_TO_DELETE else f"qdel: {_words(ran)}"
+        return "" if ran.exit_code in programs.NOTHING_TO_DELETE else _words("qdel", ran)
 
     def error_log(self, attempt: Submitted) -> str:
         if not attempt.directory:
@@ -186,11 +186,13 @@ def _ran(answer: Any) -> Ran:
     return answer
 
 
-def _words(ran: Ran) -> str:
+def _words(program: str, ran: Ran) -> str:
+    """What a program said, or why it said nothing."""
     if ran.exit_code is None:
-        return "it did not answer in time"
-    said = " ".join((ran.err.strip() or ran.out.strip()).split())
-    return f"{said[:500]} (exit status {ran.exit_code})" if said else f"exit status {ran.exit_code}"
+        return f"{program}: it did not answer in time"
+    said = " ".join((ran.err.strip() or ran.out.strip()).split())[:500]
+    prefix = "" if said.startswith(f"{program}:") else f"{program}: "
+    return f"{prefix}{said} (exit status {ran.exit_code})" if said else f"{program}: exit status {ran.exit_code}"
 
 
 def _unique(words: Iterable[str]) -> list[str]:
@@ -206,10 +208,10 @@ def _jobs(answer: Any, asked: Sequence[str]) -> dict[str, states.PbsJob]:
         raise OutletError(answer.error)
     ran = _ran(answer)
     if ran.exit_code not in (0, programs.UNKNOWN_JOB, programs.FINISHED_JOB):
-        raise OutletError(f"qstat: {_words(ran)}")
+        raise OutletError(_words("qstat", ran))
     strange = [line for line in ran.err.splitlines() if line.strip() and not any(name in line for name in asked)]
     if ran.exit_code != 0 and strange:
-        raise OutletError(f"qstat: {_words(ran)}")
+        raise OutletError(_words("qstat", ran))
     return states.read_jobs(ran.out) if ran.out.strip() else {}
 
 

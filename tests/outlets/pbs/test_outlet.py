@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from beds.pbs import NODES, PbsBed
 from fleet import wait_until
@@ -14,8 +15,10 @@ from outlets.places import PbsPlace
 
 from dispatcher.outlets.base import (
     CANNOT_START,
+    NOT_REACHED,
     PREEMPTED,
     TIME_LIMIT,
+    Ended,
     Key,
     Pending,
     Running,
@@ -23,6 +26,7 @@ from dispatcher.outlets.base import (
 )
 from dispatcher.outlets.batch import sending
 from dispatcher.outlets.batch.scheduler import CANCELLED
+from dispatcher.outlets.pbs import scheduler
 
 LONG = "echo begun >>begun; sleep 600"
 GATED = "echo begun >>begun; until [ -e go ]; do sleep 0.02; done; exit 3"
@@ -211,7 +215,7 @@ def test_what_the_server_refuses(make_place: Callable[..., PbsPlace]) -> None:
     place = make_place(queues=("nowhere",))
     ended = place.end(place.submit("a", "true"))
     assert (ended.exit_reason, ended.blames_host) == (CANNOT_START, True)
-    assert ended.error == "qsub: qsub: Unknown queue (exit status 170)"
+    assert ended.error == "qsub: Unknown queue (exit status 170)"
 
 
 def test_a_limit_of_jobs_in_the_queue(make_place: Callable[..., PbsPlace], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,3 +307,37 @@ def test_a_job_that_its_node_could_not_start(place: PbsPlace) -> None:
     ended = place.end(key)
     assert (ended.exit_reason, ended.blames_host) == (CANNOT_START, True)
     assert "could not be started" in (ended.error or "")
+
+
+def submit_pack(place: PbsPlace, scripts: dict[str, str], **words: Any) -> list[Key]:
+    """Attempts that run in one job, one after the other."""
+    bundles = [place.claim(name, script, **words) for name, script in scripts.items()]
+    place.outlet.submit([msgspec.structs.replace(bundle, pack=bundles[0].key) for bundle in bundles])
+    return [bundle.key for bundle in bundles]
+
+
+def test_several_attempts_in_one_job(place: PbsPlace) -> None:
+    keys = submit_pack(place, {"a": "exit 3", "b": "echo second", "c": "kill -9 $$"}, time_limit_s=3600)
+    reports = place.wait(keys, Ended)
+    assert [report.status.exit_code for report in reports.values() if isinstance(report.status, Ended)] == [3, 0, 137]
+    (words,) = place.bed.calls("qsub")
+    assert "walltime=03:15:00" in words
+    assert place.paths(keys[1]).log.read_text() == "second\n"
+
+
+def test_those_that_a_job_does_not_come_to(place: PbsPlace) -> None:
+    first, second, third = submit_pack(place, {"a": "true", "b": LONG, "c": LONG})
+    place.bed.run("qdel", running_job(place, second))
+    assert place.end(first).exit_code == 0
+    assert (place.end(second).exit_code, place.end(second).exit_reason) == (143, CANCELLED)
+    assert place.end(third).exit_reason == NOT_REACHED
+    assert place.begun() == ["begun"]
+
+
+def test_those_for_which_no_time_is_left(make_place: Callable[..., PbsPlace], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "_MARGIN_S", 0.0)
+    place = make_place()
+    late = place.config.kill_grace_s + 1
+    first, second = submit_pack(place, {"a": f"trap '' TERM; sleep {late + 1}", "b": "true"}, time_limit_s=1.0)
+    assert place.end(first).exit_reason == TIME_LIMIT
+    assert (place.end(second).exit_code, place.end(second).exit_reason) == (143, NOT_REACHED)

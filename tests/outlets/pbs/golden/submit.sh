@@ -1,0 +1,95 @@
+#!/bin/bash
+# The batch script of one submission to PBS: runs its attempts one after the other.
+submission='/w/a'"'"'; echo foo/run_state/submissions/d-0123'
+# How many seconds an attempt may need, and how many the job has; 0: no limit.
+attempt_s=3900
+walltime_s=7800
+export DISPATCHER_SUBMISSION_DIR=$submission
+
+# PBS starts jobs again after a failed node or a preemption, also some that were submitted with -r n. Whoever creates
+# the file runs; where it cannot be created (the disk is full), the file `taken` of each attempt still refuses.
+write_new() {
+    (set -o noclobber; printf '%s\n' "$2" >"$1") 2>/dev/null
+}
+if ! write_new "$submission/started" "$PBS_JOBID $HOSTNAME" && [[ -s $submission/started ]]; then
+    echo "dispatcher: error: not run again, as it was started before (job, host): $(<"$submission/started")" >&2
+    exit 91
+fi
+
+# The session is what PBS kills, so each wrapper leads a process group in it and no session of its own.
+set -m
+wrapper=
+told=
+interrupted=
+stop() {
+    told=$1 interrupted=1
+    [[ -z $wrapper ]] || kill -s "$1" "$wrapper"
+}
+trap 'stop TERM' TERM
+trap 'stop INT' INT
+
+# Not SECONDS, which follows the time of day, and that may jump.
+uptime_s() {
+    read -r now_s _ </proc/uptime
+    now_s=${now_s%.*}
+}
+uptime_s
+begun_s=$now_s
+
+# Whether another attempt can end before the walltime is over.
+has_time() {
+    ((walltime_s && attempt_s)) || return 0
+    uptime_s
+    ((now_s - begun_s + attempt_s <= walltime_s))
+}
+
+# Only who creates `taken` may begin an attempt, or say that it was not begun.
+put_back() {
+    local at
+    write_new "$1/taken" "$HOSTNAME $$" || return
+    TZ=UTC0 printf -v at '%(%Y-%m-%dT%H:%M:%S)T.000Z' -1
+    printf '{"exit_code": 143, "reason": "%s", "ended_at": "%s"}\n' 'not reached' "$at" >"$1/exit.json"
+}
+
+# Where the filesystem has no locks at all, the wrapper does without its liveness lock.
+lock_argument() {
+    (
+        exec {lock}<>"$1/alive" || exit 2
+        flock --nonblock "$lock"
+    ) 2>/dev/null
+    (($? <= 1)) || echo none
+}
+
+# Of one attempt: its directory, and the arguments of `env` for its wrapper. The second `wait` gets the status of a
+# wrapper that ended just when a signal interrupted the first one.
+status=0
+has_run=
+run() {
+    local directory=$1
+    shift
+    if [[ -n $told ]] || { [[ -n $has_run ]] && ! has_time; }; then
+        put_back "$directory"
+        return
+    fi
+    has_run=1
+    env "$@" bash "$directory/job.sh" $(lock_argument "$directory") &
+    wrapper=$!
+    [[ -z $told ]] || kill -s "$told" "$wrapper"
+    while :; do
+        interrupted=
+        wait "$wrapper"
+        status=$?
+        [[ -n $interrupted ]] || break
+    done
+    wrapper=
+}
+
+run '/w/a'"'"'; echo foo/run_state/jobs/a/1' -u OLD 'DISPATCHER_ATTEMPT_DIR=/w/a'"'"'; echo foo/run_state/jobs/a/1'
+run '/w/a'"'"'; echo foo/run_state/jobs/b'"'"'$(x)/1' -u OLD 'DISPATCHER_ATTEMPT_DIR=/w/a'"'"'; echo foo/run_state/jobs/b'"'"'$(x)/1'
+
+if [[ -n $told ]]; then
+    # So that PBS says that it was told to end, whatever the attempt made of it.
+    trap - "$told"
+    kill -s "$told" $$
+fi
+exit "$status"

@@ -87,7 +87,9 @@ def attempt_job(directory: Path, root: Path) -> BasicJob[Any]:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
     if not entry.get("job"):
         raise ConfigError(f'{path}: has no job: add one to the matrix entry, such as "job": "gpt/train/pretrain"')
-    return entry_job(entry, root, {"root": root}, where=f"{entry['job_id']} ({path})")
+    # Code that was shipped is in the current directory.
+    code = Path.cwd() if os.environ.get(contract.CODE_DIGEST) else root
+    return entry_job(entry, code, {"root": root}, where=f"{entry['job_id']} ({path})")
 
 
 def entry_job(

@@ -255,9 +255,13 @@ class SshHost:
         for index, path in enumerate(kept):
             lines.append(f"mkdir /run/kept/{index} && mount --rbind {quote(str(path))} /run/kept/{index}")
         lines += [f"mount -t tmpfs -o mode=1777 private {quote(path)}" for path in hidden]
-        for index, path in enumerate(kept):
-            lines.append(f"mkdir -p {quote(str(path))} && mount --rbind /run/kept/{index} {quote(str(path))}")
-            lines.append(f"umount -l /run/kept/{index}")
+        shown = [
+            f"mkdir -p {quote(str(path))} && mount --rbind /run/kept/{index} {quote(str(path))} && "
+            f"umount -l /run/kept/{index}"
+            for index, path in enumerate(kept)
+        ]
+        # The home comes from the bed's directory, and what is shared may be in it.
+        lines.append(shown[0])
         if self.home != "/root":
             lines.append("mount -t tmpfs -o mode=755 home /home")
         lines.append(f"mkdir -p {self.home}")
@@ -266,6 +270,7 @@ class SshHost:
             lines.append(f"mount -t tmpfs -o {options} disk {self.home}")
         else:
             lines.append(f"mount --bind {own}/home {self.home}")
+        lines += shown[1:]
         lines += [f"mount --bind {own}/etc/{name} /etc/{name}" for name in ("passwd", "shadow")]
         lines.append(f"mount --bind {own}/boot_id /proc/sys/kernel/random/boot_id")
         return lines

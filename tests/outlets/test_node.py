@@ -106,13 +106,13 @@ def test_the_command_gets_no_descriptor_of_the_script(node):
 def test_code_is_extracted_and_removed_after_success(node):
     node.layout.run_state.mkdir(exist_ok=True)
     script = """
-        echo "$PWD"; echo "$DISPATCHER_ROOT"; echo "$DISPATCHER_CODE_COMMIT"; cat "data/a'b c.txt"
+        echo "$PWD"; echo "${DISPATCHER_ROOT-as it was}"; echo "$DISPATCHER_CODE_COMMIT"; cat "data/a'b c.txt"
         ls run_state; touch run_state/new; mkdir -m 500 locked; touch made
     """
     one = node.run(script, code=archive_of(CODE))
     assert one.status == 0
     tree = node.work / "dispatcher-work" / node.setup.work_id / "job.1" / NODE / "tree"
-    assert one.output.splitlines()[1:] == [str(tree), str(tree), "abc", "x", "jobs"]
+    assert one.output.splitlines()[1:] == [str(tree), "as it was", "abc", "x", "jobs"]
     assert (node.layout.run_state / "new").exists()
     assert node.leftovers() == []
 

@@ -1,0 +1,151 @@
+"""Trainings of job classes on hosts that do not see the workspace, and jobs that move between outlets."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from beds.sshd import SshBed
+from fleet import Dispatcher, Fleet, wait_until
+from tiny_runs import TESTS, arrays_of_checkpoints, assert_same_bits, metric_lines
+from tiny_training import config, made
+
+from dispatcher.contract import BOOTSTRAP_FILE, RUN_FILE
+
+pytestmark = [pytest.mark.demo, pytest.mark.slow]
+
+CONFIG = """
+hosts:
+  h1: {type: plain, ssh: h1}
+  h2: {type: plain, ssh: h2}
+methods:
+  m: {backoff: 1s, env: {JAX_PLATFORMS: cpu}}
+  moving: {on_move: restart, backoff: 1s, env: {JAX_PLATFORMS: cpu}}
+kill_grace: 20s
+"""
+
+
+class Lab:
+    """A workspace under git, and two hosts that are reached by ssh and see nothing of it."""
+
+    def __init__(self, fleet: Fleet, ssh: SshBed) -> None:
+        self.fleet = fleet
+        self.ssh = ssh
+        fleet.write_config(CONFIG)
+        jobs = fleet.root / "jobs"
+        jobs.mkdir()
+        shutil.copy(TESTS / "tiny_training.py", jobs / "tiny.py")
+        (fleet.root / ".gitignore").write_text("run_state/\nsaid/\nruns/\nmatrix/\n")
+        for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "The training"]):
+            named = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+            subprocess.run(["git", *named, *words], cwd=fleet.root, check=True)
+        for name in ("h1", "h2"):
+            # The job's environment has the package and its libraries.
+            ssh[name].install("python", f'#!/bin/bash\nexec {sys.executable} "$@"\n')
+
+    def train(self, *outlets: str, job_id: str = "a", method: str = "m", **training: Any) -> None:
+        entry = {"job_id": job_id, "method": method, "job": "tests/tiny", "gpus": 0, "config": config(**training)}
+        self.fleet.write_manifest([{**entry, **({"outlet": list(outlets)} if outlets else {})}])
+
+    def start(self, *words: str, pod: str = "pod") -> Dispatcher:
+        environment = {"DISPATCHER_SSH_CONFIG": os.fspath(self.ssh.config), "JAX_PLATFORMS": "cpu"}
+        return self.fleet.start(pod, *words, poll="0.5", **environment)
+
+    def there(self, host: str, pattern: str) -> list[Path]:
+        """Files of the mirrored workspace on a host."""
+        return sorted(self.ssh[host].path(".dispatcher").glob(f"*/{pattern}"))
+
+    def steps(self, host: str, number: int = 1) -> int:
+        """How far an attempt has come, by the metrics that it writes where it runs."""
+        found = self.there(host, f"run_state/jobs/a/{number}/metrics.jsonl")
+        lines = found[0].read_text().splitlines() if found else []
+        return int(json.loads(lines[-1])["step"]) if lines else 0
+
+    def preempt(self, host: str, number: int = 1) -> None:
+        """Somebody else's TERM to the wrapper."""
+        wait_until(lambda: self.steps(host, number) >= 20, "step 20", 120)
+        (taken,) = self.there(host, f"run_state/jobs/a/{number}/taken")
+        # By its pid there: the host has a PID namespace of its own.
+        self.ssh[host].run("kill", "-TERM", taken.read_text().split()[1])
+
+
+@pytest.fixture
+def lab(fleet: Fleet, start_ssh: Callable[..., SshBed]) -> Lab:
+    # The interpreter may be installed in the home directory, of which the hosts have their own.
+    return Lab(fleet, start_ssh(shared=[Path(sys.base_prefix)]))
+
+
+def test_a_job_class_runs_on_a_host_that_sees_nothing_of_the_workspace(lab: Lab) -> None:
+    lab.train("h1", steps=5)
+    pod = lab.start("--until-empty", "--slots", "0", "--outlet", "h1:2")
+    assert pod.end(240) == 0, pod.said
+    record = lab.fleet.record("a")
+    assert (record.state, record.outlet, record.host) == ("done", "h1", "h1"), lab.fleet.output("a")
+    directory = lab.fleet.attempt("a").directory
+    assert json.loads((directory / "result.json").read_text())["steps"] == 5
+    run = json.loads((directory / RUN_FILE).read_text())
+    assert (run["status"], run["host"], run["devices"]) == ("completed", "h1", 1)
+    assert run["commit"] and run["digest"]
+    assert (directory / BOOTSTRAP_FILE).exists()
+    assert f"{run['run_id']}, completed on h1, 1 x cpu" in lab.fleet.run("show", "a")
+    assert lab.there("h1", "runs/checkpoints/default/default/a/latest")
+    assert not (lab.fleet.root / "runs").exists()
+
+
+def test_a_preempted_training_stays_with_the_host_that_has_its_checkpoint(lab: Lab) -> None:
+    words = {"steps": 200, "save_every": 20, "eval_every": 100}
+    lab.train("h1", "local", **words)
+    pod = lab.start("--until-empty", "--outlet", "h1:1")
+    lab.preempt("h1")
+    wait_until(lambda: lab.fleet.record("a").attempt == 2, "its second attempt", 60)
+    assert pod.end(240) == 0, pod.said
+    record = lab.fleet.record("a")
+    assert (record.state, record.outlet, record.attempt, record.checkpoint_at) == ("done", "h1", 2, None)
+    back = next(line for line in lab.fleet.history("a") if line.event == "auto_requeued")
+    assert (back.set["outlet"], back.set["checkpoint_at"]) == ("h1", "cluster h1")
+    assert "resuming from step" in lab.fleet.output("a", 2)
+
+    (mirror,) = lab.there("h1", "runs")
+    undisturbed = made(lab.fleet.root / "undisturbed", "a", **words)
+    undisturbed()
+    expected, found = arrays_of_checkpoints(undisturbed), arrays_of_checkpoints(made(mirror, "a", **words))
+    for one, other in zip(expected, found, strict=True):
+        assert_same_bits(one, other)
+    (metrics,) = lab.there("h1", "run_state/jobs/a/2/metrics.jsonl")
+    assert metric_lines(metrics) == metric_lines(undisturbed.spec.result_path("metrics.jsonl"))
+
+
+def test_status_says_where_it_waits_for_its_checkpoint(lab: Lab) -> None:
+    lab.train("h1", "h2", steps=4000, save_every=20, eval_every=None)
+    first = lab.start("--slots", "0", "--outlet", "h1:1", "--on-exit", "stop")
+    wait_until(lambda: lab.steps("h1") >= 50, "step 50", 120)
+    assert first.stop() == 0
+    record = lab.fleet.record("a")
+    assert (record.state, record.checkpoint_at) == ("queued", "cluster h1")
+    other = lab.start("--slots", "0", "--outlet", "h2:1", pod="other")
+    other.says("pod other on")
+    wait_until(lambda: "h2" in lab.fleet.run("pods"), "the other pod's outlet is known")
+    step = record.furthest_checkpoint
+    waits = f"waits for cluster h1: its checkpoint of step {step:g} is there"
+    wait_until(lambda: waits in lab.fleet.run("show", "a"), "status says what it waits for")
+    assert lab.fleet.record("a").attempt == 1
+
+
+def test_where_its_method_says_so_it_starts_anew_on_the_next_host(lab: Lab) -> None:
+    lab.train("h1", "h2", method="moving", steps=4000, save_every=20, eval_every=None)
+    first = lab.start("--slots", "0", "--outlet", "h1:1", "--on-exit", "stop")
+    wait_until(lambda: lab.there("h1", "runs/checkpoints/*/*/a/latest"), "a checkpoint", 120)
+    assert first.stop() == 0
+    lab.train("h1", "h2", method="moving", steps=10, eval_every=None)
+    other = lab.start("--until-empty", "--slots", "0", "--outlet", "h2:1", pod="other")
+    assert other.end(240) == 0, other.said
+    record = lab.fleet.record("a")
+    assert (record.state, record.outlet, record.attempt) == ("done", "h2", 2)
+    assert "resuming" not in lab.fleet.output("a", 2)

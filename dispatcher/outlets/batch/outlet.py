@@ -188,7 +188,8 @@ class BatchOutlet:
     def slot_infos(self) -> list[SlotInfo]:
         jobs = sorted(str(key) for key, one in self._tracked.items() if not one.has_ended)
         room = self.capacity.limit
-        return [SlotInfo(name=self.name, outlet=self.name, jobs=jobs, room=room, note=self._problem())]
+        note = self._problem() or self._sender.waiting_text()
+        return [SlotInfo(name=self.name, outlet=self.name, jobs=jobs, room=room, note=note)]
 
     def describe(self) -> str:
         return f"{counted(self.capacity.limit, 'submission')} to {self.name}" if self.capacity.limit else ""

@@ -122,6 +122,11 @@ class Sender:
         sending = self._unsent.get(name)
         return "" if sending is None else sending.waits_for
 
+    def waiting_text(self) -> str:
+        """How many submissions there is no room for, and why for the first one; empty for none."""
+        reasons = [sending.waits_for for sending in self._unsent.values() if sending.waits_for]
+        return f"{len(reasons)} waiting: {reasons[0]}" if reasons else ""
+
     def found(self, names: Sequence[str]) -> None:
         """The scheduler knows these: they are not submitted again."""
         for name in names:

@@ -1,0 +1,188 @@
+"""Dispatchers that run jobs on real hosts behind ssh, which go away, fill up, change keys and lose their power."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from beds.sshd import SshBed, SshHost
+from fleet import Dispatcher, Fleet, shell, wait_until
+from outlets.remote.nvidia_smi import SCRIPT, gpus
+
+CONFIG = """\
+code: none
+kill_grace: 1s
+clusters:
+  lab: {work: ~/work, log: ~/logs}
+hosts:
+  h1: {type: plain, cluster: lab, ssh: h1}
+  h2: {type: plain, cluster: lab, ssh: h2, chips: {h100: 2}}
+"""
+ODD = "it's; $(touch pwned)\n\"'\\ ä *"
+
+
+class Lab:
+    """A workspace on this machine, and hosts that do not see it."""
+
+    def __init__(self, fleet: Fleet, bed: SshBed) -> None:
+        self.fleet = fleet
+        self.bed = bed
+        fleet.write_config(CONFIG)
+
+    def start(self, *outlets: str, pod: str = "pod", words: tuple[str, ...] = ()) -> Dispatcher:
+        chosen = [word for name in outlets for word in ("--outlet", name)]
+        return self.fleet.start(
+            pod, "--slots", "4", *chosen, *words, poll="0.5", DISPATCHER_SSH_CONFIG=os.fspath(self.bed.config)
+        )
+
+    def run_all(self, *outlets: str) -> None:
+        dispatcher = self.start(*outlets, words=("--until-empty",))
+        assert dispatcher.end() == 0, dispatcher.said
+
+    def root(self, host: SshHost) -> Any:
+        """Where the workspace's attempts run on a host."""
+        (found,) = host.path("work").iterdir()
+        return found
+
+    def begun(self, job: str) -> None:
+        """Until the job runs and has said so in its log, which is here by then."""
+        self.fleet.wait_for(job, "running")
+        wait_until(lambda: self.fleet.attempt(job).log.exists() and self.fleet.output(job), f"{job} has begun")
+
+    def shows(self, text: str) -> None:
+        """Until `dispatcher pods` has this text."""
+        wait_until(lambda: text in self.fleet.run("pods"), f"it is shown: {text}", timeout_s=30)
+
+    def let_go(self, host: SshHost) -> None:
+        (self.root(host) / "go").touch()
+
+
+GATED = "echo begun; until [ -e go ]; do sleep 0.05; done; exit 3"
+
+
+@pytest.fixture
+def lab(ssh: SshBed, fleet: Fleet) -> Lab:
+    """The dispatchers end before the hosts do."""
+    return Lab(fleet, ssh)
+
+
+def test_jobs_on_two_hosts(lab: Lab) -> None:
+    script = """printf '%s' "$ODD" >&2; echo '{"loss": 0.5}' >$DISPATCHER_ATTEMPT_DIR/result.json; hostname"""
+    entries = [
+        shell(f"job{number}", script, env={"ODD": ODD}, outlet=f"h{number % 2 + 1}", gpus=0) for number in range(6)
+    ]
+    lab.fleet.write_manifest(entries)
+    lab.run_all("h1", "h2")
+    assert set(lab.fleet.states().values()) == {"done"}
+    for number in range(6):
+        job, name = f"job{number}", f"h{number % 2 + 1}"
+        assert lab.fleet.output(job) == f"{ODD}{name}\n"
+        record = lab.fleet.record(job)
+        assert (record.outlet, record.host) == (name, name)
+        assert json.loads(lab.fleet.attempt(job).result.read_text()) == {"loss": 0.5}
+        (log,) = lab.bed[name].path("logs").glob(f"*_{job}_*.log")
+        assert re.fullmatch(rf"[A-Za-z0-9._-]*_m_{job}_\d{{8}}-\d{{6}}\.log", log.name)
+        assert log.read_text() == f"{ODD}{name}\n"
+
+
+def test_a_host_that_goes_away_while_a_job_runs(lab: Lab) -> None:
+    lab.fleet.write_manifest([shell("a", GATED, gpus=0)])
+    dispatcher = lab.start("h1")
+    lab.begun("a")
+    with lab.bed["h1"].away():
+        lab.let_go(lab.bed["h1"])
+        lab.shows("Connection refused")
+        assert lab.fleet.states() == {"a": "running"}, "what cannot be reached has not failed"
+    record = lab.fleet.wait_for("a", "failed")
+    assert (record.exit_code, record.attempt) == (3, 1)
+    assert dispatcher.stop() == 1, "one has failed"
+
+
+def test_a_host_key_that_changes(lab: Lab) -> None:
+    lab.fleet.write_manifest([shell("a", GATED, gpus=0)])
+    first = lab.start("h1")
+    lab.begun("a")
+    first.send(9)
+    first.end()
+    lab.bed["h1"].replace_key()
+    again = lab.start("h1")
+    lab.shows("host key of h1 has changed")
+    assert lab.fleet.states() == {"a": "running"}
+    lab.bed["h1"].trust_key()
+    lab.let_go(lab.bed["h1"])
+    assert lab.fleet.wait_for("a", "failed").exit_code == 3
+    assert again.stop() == 1, "one has failed"
+
+
+def test_a_host_that_loses_its_power(lab: Lab) -> None:
+    script = 'echo begun; [ "$DISPATCHER_ATTEMPT" = 2 ] || sleep 600'
+    lab.fleet.write_manifest([shell("a", script, gpus=0)])
+    dispatcher = lab.start("h1")
+    lab.begun("a")
+    lab.bed["h1"].power_cut()
+    lab.bed["h1"].boot()
+    record = lab.fleet.wait_for("a", "done")
+    assert record.attempt == 2
+    lost = next(line for line in lab.fleet.history("a") if line.event == "auto_requeued")
+    assert lost.set["reason"] == "lost"
+    assert "h1 was started anew while it ran" in lost.set["error"]
+    assert dispatcher.stop() == 0
+
+
+def test_a_full_disk_there(start_ssh: Callable[..., SshBed], fleet: Fleet) -> None:
+    bed = start_ssh(["h1", "h2"], disk_mib=8)
+    lab = Lab(fleet, bed)
+    lab.fleet.write_manifest([shell("a", "echo ran", gpus=0)])
+    with bed["h1"].full_disk():
+        dispatcher = lab.start("h1")
+        wait_until(lambda: "No space left on device" in str(fleet.records()), "it is told")
+    fleet.wait_for("a", "done", timeout_s=120)
+    assert dispatcher.stop() == 0
+
+
+def test_a_slow_host_that_greets_and_has_one_session(start_ssh: Callable[..., SshBed], fleet: Fleet) -> None:
+    bed = start_ssh(["h1", "h2"], max_sessions=1)
+    bed["h1"].greet("Welcome!\x1b[2J\n0000000000000000 17\n{}")
+    lab = Lab(fleet, bed)
+    lab.fleet.write_manifest([shell(f"a{number}", f"echo {number}", gpus=0) for number in range(8)])
+    with bed["h1"].slow(0.05):
+        lab.run_all("h1")
+    assert set(fleet.states().values()) == {"done"}
+    assert [fleet.output(f"a{number}") for number in range(8)] == [f"{number}\n" for number in range(8)]
+
+
+def with_gpus(host: SshHost, count: int) -> None:
+    host.install("nvidia-smi", SCRIPT)
+    (host.bin / "gpus").write_text(gpus(count))
+
+
+def test_gpus_shared_by_two_dispatchers(lab: Lab) -> None:
+    """Each in a pod of its own, with more slots than the host has GPUs."""
+    with_gpus(lab.bed["h2"], 2)
+    script = "mkdir gpu$CUDA_VISIBLE_DEVICES || exit 9; sleep 0.5; rmdir gpu$CUDA_VISIBLE_DEVICES"
+    lab.fleet.write_manifest([shell(f"a{number}", script, gpus=1) for number in range(8)])
+    pods = [lab.start("h2", pod=name, words=("--until-empty",)) for name in ("one", "two")]
+    lab.shows("of 1 GPUs are free; GPU 0: given to the attempt")
+    assert [pod.end() for pod in pods] == [0, 0]
+    assert set(lab.fleet.states().values()) == {"done"}
+    assert {record.gpu for record in lab.fleet.records().values()} == {0, 1}
+
+
+def test_gpus_that_others_use(lab: Lab) -> None:
+    host = lab.bed["h2"]
+    with_gpus(host, 2)
+    (host.bin / "apps").write_text("GPU-0, 1, 4000\n")
+    lab.fleet.write_manifest([shell("one", GATED, gpus=1), shell("two", "true", gpus=2)])
+    dispatcher = lab.start("h2")
+    lab.begun("one")
+    assert lab.fleet.record("one").gpu == 1
+    lab.shows("GPU 0: 4000 MiB used by pid 1")
+    (host.bin / "apps").unlink()
+    lab.let_go(host)
+    lab.fleet.wait_for("two", "done")
+    assert lab.fleet.wait_for("one", "failed").exit_code == 3
+    assert dispatcher.stop() == 1

@@ -27,14 +27,15 @@ WORK_ID = "0123456789ab"
 class Node:
     """A node: its directories, what is configured, and the attempts that run on it.
 
-    `environment` is that of the scripts; `path` are directories that come first on PATH.
+    `root` and `work` are the names of the workspace and of the work directory. `environment` is that of the scripts;
+    `path` are directories that come first on PATH.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, root: str = "a'; echo foo $(touch pwned)", work: str = "work 'dir'") -> None:
         self.folder = folder
-        self.root = folder / "a'; echo foo $(touch pwned)"
+        self.root = folder / root
         self.layout = Layout(self.root)
-        self.work = folder / "work 'dir'"
+        self.work = folder / work
         self.local = folder / "local"
         for path in (self.root, self.work, self.local):
             path.mkdir()

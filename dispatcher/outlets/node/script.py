@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from dispatcher import contract
+from dispatcher.errors import TemplateError
 from dispatcher.hosts.types import Container
 from dispatcher.outlets.node.containers import IMAGE_WAIT_S, container_words
 from dispatcher.outlets.node.setup import JuiceFS, NodeSetup
@@ -95,6 +96,9 @@ def _container(
     if container is None:
         return None
     directories = list(dict.fromkeys((job.root, *setup.directories)))
+    broken = [name for name, value in environment.items() if value is not None and "\n" in value]
+    if container.runtime == "enroot" and broken:
+        raise TemplateError(f"container: enroot cannot pass {broken[0]}, whose value has a line break")
     words = container_words(container, [*directories, setup.work])
     return {
         **msgspec.structs.asdict(words),

@@ -42,6 +42,7 @@ _COMMANDS: Final = {
     "undrain": "dispatcher.cli.pods",
     "pause": "dispatcher.cli.pods",
     "unpause": "dispatcher.cli.pods",
+    "outlets": "dispatcher.cli.outlets",
     "submit": "dispatcher.cli.submit",
     "poll": "dispatcher.cli.submit",
     "doctor": "dispatcher.cli.doctor",

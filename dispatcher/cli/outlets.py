@@ -1,0 +1,54 @@
+"""`dispatcher outlets`: the configured hosts, asked now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from dispatcher.cli.common import json_option, open_workspace
+from dispatcher.cli.hardware import hosts_option
+from dispatcher.cli.printing import note, print_json, print_rows
+
+
+@click.command()
+@hosts_option
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(1), default=30.0, metavar="SECONDS",
+    help="How long each host has for its answer.  [default: 30]",
+)  # fmt: skip
+@json_option
+def outlets(hosts_file: Path | None, timeout_s: float, as_json: bool) -> None:
+    """List the configured hosts: reachable or not, what is free, what is in flight.
+
+    All are asked at the same time. In flight are the jobs of this workspace, whichever pod has submitted them.
+    """
+    from dispatcher.config import load_config
+    from dispatcher.hosts.types import ConnectedHost
+    from dispatcher.outlets.solver.query import ask_hosts
+    from dispatcher.report.outlets import free_text, limits_text, outlet_rows
+
+    workspace = open_workspace()
+    hosts = load_config(workspace.layout, hosts_file).hosts
+    for line in hosts.unused:
+        note(line)
+    reports = ask_hosts([host for host in hosts.in_order() if isinstance(host, ConnectedHost)], timeout_s)
+    workspace.store.refresh()
+    rows = outlet_rows(hosts, reports, workspace.store.records)
+    if as_json:
+        print_json(rows)
+        return
+    shown = [
+        {
+            "outlet": row["outlet"],
+            "type": row["type"],
+            "cluster": row["cluster"],
+            "reachable": {True: "yes", False: "no", None: ""}[row["reachable"]],
+            "free": free_text(row),
+            "in flight": row["in_flight"],
+            "limits": limits_text(row),
+        }
+        for row in rows
+    ]
+    place = workspace.layout.config_file
+    print_rows(shown, "plain", none=f"no hosts are configured: describe them under `hosts` in {place}, or use --hosts")

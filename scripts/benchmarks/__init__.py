@@ -20,9 +20,10 @@ stand against seconds. A missed target is shown as missed; nothing here fails be
     save        save and restore 1 GB, checksums included           plain Orbax
     start       a job from its start to its first step              a bare script
     batch       the search for the largest batch, on a GPU          what is remembered of it
+    slurm       200 submissions as an array; calls for each poll    one sbatch for each; the poll interval
 
-The last five need the packages of the extra `jax` (scripts/install jax). They run on the device that JAX takes by
-default, a GPU where there is one, and say its name.
+The rows from `step` to `batch` need the packages of the extra `jax` (scripts/install jax). They run on the device that
+JAX takes by default, a GPU where there is one, and say its name.
 
 How it is built: a row (`rows/`) is a generator that yields `Figure`s. What is compared with what is an *arm*: it does
 the thing some times and returns the seconds that each took. Arms that must not share a heap run as a `Worker`, a

@@ -16,6 +16,7 @@ from benchmarks.rows import (
     nfs,
     opening,
     save,
+    slurm,
     start,
     status,
     step,
@@ -40,4 +41,5 @@ ROWS: dict[str, Row] = {
     "save": save.measure,
     "start": start.measure,
     "batch": batch.measure,
+    "slurm": slurm.measure,
 }

@@ -13,12 +13,12 @@ class Submissions:
 
     `problem` is why nothing can be submitted now, empty when nothing is wrong. `refused(request)` is why the host as it
     is configured can never run it. `place` is where attempts keep their checkpoints, empty until the host was reached.
+    `packs`: several attempts may go in one job.
     """
 
-    packs = True
-
-    def __init__(self, limit: int, chips: Mapping[str, int], refused: Callable[[Request], str]) -> None:
+    def __init__(self, limit: int, chips: Mapping[str, int], refused: Callable[[Request], str], *, packs: bool) -> None:
         self.limit = limit
+        self.packs = packs
         self.problem = ""
         self.place = ""
         self.in_flight = 0

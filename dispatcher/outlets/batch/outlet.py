@@ -70,7 +70,7 @@ class BatchOutlet:
         self._scheduler = scheduler
         self._interval_s = context.poll_interval_s
         most = limit if host.max_in_flight is None else min(limit, host.max_in_flight)
-        self.capacity = Submissions(most, host.chips, scheduler.refuses)
+        self.capacity = Submissions(most, host.chips, scheduler.refuses, packs=scheduler.makes_packs)
         self._landing = Landing(config.layout, context.pod, host, config.hosts.cluster_of(host), scheduler)
         self._preparer = Preparer(host.name, config.layout, self._landing)
         self._tracked: dict[Key, Tracked] = {}

@@ -126,6 +126,10 @@ class Scheduler(Protocol):
     def makes_arrays(self) -> bool:
         """Whether equal requests go as one submission."""
 
+    @property
+    def makes_packs(self) -> bool:
+        """Whether several attempts go in one job, one after the other; if not, each group of a submission has one."""
+
     def refuses(self, request: Request) -> str:
         """Why the configured host can never run it; empty when it may."""
 

@@ -45,6 +45,7 @@ class PbsScheduler:
 
     programs: Sequence[str] = ("qsub", "qstat", "qdel", "qselect", "qsig")
     makes_arrays = False
+    makes_packs = True
 
     def __init__(self, host: PbsHost, layout: Layout) -> None:
         self._host = host

@@ -49,6 +49,7 @@ class PlainScheduler:
 
     programs: Sequence[str] = ("bash",)
     makes_arrays = False
+    makes_packs = False
 
     def __init__(self, host: PlainHost, cluster: Cluster, root: Path) -> None:
         self._host = host

@@ -36,6 +36,7 @@ class SlurmScheduler:
 
     programs: Sequence[str] = ("sbatch", "squeue", "scancel", "scontrol", "bash")
     makes_arrays = True
+    makes_packs = True
 
     def __init__(self, host: SlurmHost, hosts: Hosts, layout: Layout, grace_s: float) -> None:
         self._host = host

@@ -16,6 +16,9 @@ from outlets.remote.nvidia_smi import SCRIPT, gpus
 CONFIG = """\
 code: none
 kill_grace: 1s
+# Without a scheduler there is nothing to be gained by it: each attempt is a launch of its own.
+methods:
+  m: {pack: 3}
 clusters:
   lab: {work: ~/work, log: ~/logs}
 hosts:

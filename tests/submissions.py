@@ -62,5 +62,8 @@ class Submissions:
             raise ValueError("nothing is in flight")
         self.in_flight -= 1
 
+    def outlook(self, request: Request) -> float | None:
+        return 0.0
+
     def slot_text(self, slot: Slot) -> str:
         return "submission"

@@ -110,7 +110,7 @@ def _read_interval(_ctx: click.Context, _param: click.Parameter, value: str | No
 @_pod_option(
     "--outlet", "outlets", multiple=True, metavar="HOST[:N]",
     help="Submit to this configured host, at most N attempts at once; repeat for several, the preferred first. "
-    "`auto` is all of them, `local:N` are N CPU slots here.",
+    "`auto` is all of them, each job where its hardware is free; `local:N` are N CPU slots here.",
 )  # fmt: skip
 @_pod_option(
     "--hosts", "hosts_file", type=click.Path(dir_okay=False), metavar="FILE",
@@ -211,12 +211,13 @@ def _options(where: Layout, hosts: Hosts, given: dict[str, Any]) -> PodOptions:
         parse_name(pod)
     except BadValueError as error:
         raise UsageError(f"--pod {pod!r}: {error}") from None
-    cpu_slots, submissions = read_outlets(given["outlets"], given["slots"], hosts)
+    asked = read_outlets(given["outlets"], given["slots"], hosts)
     return PodOptions(
         pod=pod,
         gpus=given["gpus"],
-        cpu_slots=cpu_slots,
-        submissions=submissions,
+        cpu_slots=asked.cpu_slots,
+        submissions=asked.submissions,
+        by_hardware=asked.by_hardware,
         jobs_per_gpu=given["jobs_per_gpu"],
         methods=given["methods"],
         matrix=find_manifest(where, given["matrix_file"]),

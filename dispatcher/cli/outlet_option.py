@@ -2,34 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 from dispatcher.errors import UsageError
-from dispatcher.hosts.types import Hosts
+from dispatcher.hosts.types import ConnectedHost, Hosts
 
 _LOCAL: Final = "local"
 _AUTO: Final = "auto"
 
 
-def read_outlets(outlets: Sequence[str], slots: int, hosts: Hosts) -> tuple[int, dict[str, int]]:
-    """The CPU slots here, and the attempts in flight by host, for `--outlet HOST[:N] ... --slots N`.
+class Outlets(NamedTuple):
+    """The CPU slots here, and the attempts in flight by host. `by_hardware`: the free hardware decides among hosts."""
+
+    cpu_slots: int
+    submissions: Mapping[str, int]
+    by_hardware: bool = False
+
+
+def read_outlets(outlets: Sequence[str], slots: int, hosts: Hosts) -> Outlets:
+    """What `--outlet HOST[:N] ... --slots N` asks for.
 
     UsageError for a number that is none, and for a host without one when there is no `--slots` either.
     """
     if not outlets:
-        return slots, {}
+        return Outlets(slots, {})
     cpu_slots = 0
+    by_hardware = False
     numbers: dict[str, int] = {}
     for typed in outlets:
         name, number = _read(typed, slots)
         if name == _LOCAL:
             cpu_slots = number
         elif name == _AUTO:
-            numbers.update({host.name: number for host in hosts.in_order() if host.name not in numbers})
+            by_hardware = True
+            # Hosts of other types have no outlets yet.
+            usable = [host.name for host in hosts.in_order() if isinstance(host, ConnectedHost)]
+            if not usable:
+                raise UsageError(f"--outlet {typed}: no hosts are configured that could run jobs")
+            numbers.update({name: number for name in usable if name not in numbers})
         else:
             numbers[name] = number
-    return cpu_slots, numbers
+    return Outlets(cpu_slots, numbers, by_hardware)
 
 
 def _read(typed: str, slots: int) -> tuple[str, int]:

@@ -188,13 +188,13 @@ def _print(rows: list[dict[str, Any]], options: SubmissionOptions, columns: Sequ
 def _named(config: Config, options: SubmissionOptions) -> tuple[str, ...]:
     """The hosts that `--outlet` names; none for `auto`, or without it."""
     names = [name for name in options.outlets if name != "auto"]
-    cpu_slots, submissions = read_outlets(names, 1, config.hosts)
-    for name in submissions:
+    asked = read_outlets(names, 1, config.hosts)
+    for name in asked.submissions:
         if name not in config.hosts.hosts:
             raise UsageError(f"--outlet {name}: no such host is configured{nearest(name, config.hosts.hosts)}")
-    if cpu_slots and names:
+    if asked.cpu_slots and names:
         raise UsageError("--outlet local: jobs of this host are run by a pod: `dispatcher --pod NAME --slots N`")
-    return tuple(submissions)
+    return tuple(asked.submissions)
 
 
 def _outlets_of(config: Config, entry: Entry, *, by_solver: bool) -> tuple[str, ...]:
@@ -215,16 +215,7 @@ def _outlets_of(config: Config, entry: Entry, *, by_solver: bool) -> tuple[str, 
 
 def _request(hardware: HardwareOptions, own: Request) -> Request:
     """A job's own request with the options that were given instead."""
-    from dispatcher.outlets.base import Request
-
-    wanted = hardware.over(own)
-    return Request(
-        gpus=wanted.min_chips,
-        chip=wanted.chip,
-        cpus=wanted.cpus,
-        memory_mib=wanted.memory_mib,
-        nodes=wanted.nodes,
-    )
+    return hardware.over(own).for_outlet()
 
 
 def _solve(config: Config, hardware: HardwareOptions, own: Request, job: str) -> str:

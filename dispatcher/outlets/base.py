@@ -93,6 +93,13 @@ class Capacity(OutletOffer, Protocol):
     def offer(self) -> OutletOffer:
         """What it offers at this moment, to be published."""
 
+    def outlook(self, request: Request) -> float | None:
+        """When such an attempt would start, for a choice among outlets that have room; None: not here now.
+
+        0: at once, as far as is known. Up to 1: it would wait in a queue; the smaller, the shorter. Infinity: that is
+        not known yet, but in a moment.
+        """
+
     def take(self, request: Request, ahead: Sequence[Request] = ()) -> Slot | None:
         """A slot, from now on in use; None when there is no room now.
 

@@ -14,8 +14,9 @@ class PodContext(msgspec.Struct, frozen=True, kw_only=True):
     """What outlets are made from. `gpus` as typed (`0,1,2`, `0-7`, `all`; empty for none).
 
     `submissions` is how many attempts the pod may have in flight on each configured host that it uses, the preferred
-    one first. `poll_interval_s` is how often such a host is asked. `code`: what they run, also those that see the
-    workspace; None: as dispatcher.yaml says, and only those that do not see it.
+    one first. `by_hardware`: among them, attempts go where the hardware that they ask for is free. `poll_interval_s` is
+    how often such a host is asked. `code`: what they run, also those that see the workspace; None: as dispatcher.yaml
+    says, and only those that do not see it.
     `needs_slots`: a pod without any is a mistake.
     """
 
@@ -27,6 +28,7 @@ class PodContext(msgspec.Struct, frozen=True, kw_only=True):
     cpu_slots: int = 0
     jobs_per_gpu: int = 1
     submissions: Mapping[str, int] = {}
+    by_hardware: bool = False
     poll_interval_s: float = 30.0
     code: CodeMode | None = None
     needs_slots: bool = True

@@ -112,14 +112,17 @@ def make_for_orphans(context: PodContext, name: str) -> Outlet | None:
 
 def make_host(context: PodContext, name: str, limit: int) -> Outlet:
     """The outlet of a configured host, with at most `limit` attempts in flight; raises UsageError."""
+    from dispatcher.hosts.types import ConnectedHost
     from dispatcher.outlets.batch.outlet import BatchOutlet
     from dispatcher.outlets.remote.connection import Connection, Pace
 
     host = configured_host(context, name)
+    scheduler = make_scheduler(host, context.config)
+    assert isinstance(host, ConnectedHost), "its type has a scheduler"
     # Two calls for every poll, and some for what happens between them.
     pace = Pace(calls_per_minute=math.ceil(max(60.0, 180.0 / context.poll_interval_s)))
-    connection = Connection(name, getattr(host, "ssh", None), pace=pace)
-    return BatchOutlet(host, make_scheduler(host, context.config), connection, context, limit)
+    connection = Connection(name, host.ssh, pace=pace)
+    return BatchOutlet(host, scheduler, connection, context, limit)
 
 
 def configured_host(context: PodContext, name: str) -> AnyHost:

@@ -12,6 +12,8 @@ Which outlets an entry asks for depends on its record too (placing.py), so an en
 from __future__ import annotations
 
 import heapq
+import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
@@ -366,14 +368,25 @@ class ClaimQueue:
         return True
 
     def _take(self, entry: Entry, of_class: _Class, ahead: Mapping[str, list[Request]]) -> Choice | None:
-        """The entry with a slot of the first of its outlets that has room, else None and its request is `ahead`."""
-        for name in of_class.outlets:
+        """The entry with a slot of the best of its outlets that have room, else None and its request is `ahead`."""
+        names = self._best_first(entry, of_class)
+        for name in names:
             slot = self.capacities[name].take(of_class.request, ahead[name])
             if slot is not None:
                 return Choice(entry, name, slot, self._starts_anew(entry, name))
-        for name in of_class.outlets:
+        for name in names:
             ahead[name].append(of_class.request)
         return None
+
+    def _best_first(self, entry: Entry, of_class: _Class) -> list[str]:
+        """The outlets that may take it now. An entry that names outlets has them in its own order of preference."""
+        outlooks = {name: capacity.outlook(of_class.request) for name, capacity in self.capacities.items()}
+        # One that does not know yet may be the best for this entry, or for one before it that waits for that: those
+        # that come after it are not used meanwhile.
+        usable = set(itertools.takewhile(lambda name: outlooks[name] != math.inf, outlooks))
+        able = {name: outlook for name in of_class.outlets if (outlook := outlooks[name]) is not None}
+        names = list(able) if entry.outlet else sorted(able, key=lambda name: able[name] if name in usable else 0.0)
+        return list(itertools.takewhile(usable.__contains__, names))
 
     def _packed(self, first: Choice, of_class: _Class, most: int) -> list[Choice]:
         """The first entry of a pack and those that share its slot, up to `most` in all."""

@@ -23,6 +23,7 @@ class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
     gpus: as typed: `0,1,2`, `0-7`, `all`; empty for none.
     cpu_slots: number of slots for CPU jobs.
     submissions: number of attempts in flight on each configured host, the preferred one first.
+    by_hardware: among those hosts, attempts go where the hardware that they ask for is free.
     methods: empty for all.
     matrix, poll_interval_s: None for the setting of dispatcher.yaml.
     max_jobs: the pod ends after this many claims.
@@ -38,6 +39,7 @@ class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
     cpu_slots: int = 0
     jobs_per_gpu: int = 1
     submissions: Mapping[str, int] = {}
+    by_hardware: bool = False
     methods: tuple[str, ...] = ()
     matrix: Path | None = None
     where: Where = Where()
@@ -62,6 +64,7 @@ def outlet_context(config: Config, options: PodOptions, observer: Observer, log:
         cpu_slots=options.cpu_slots,
         jobs_per_gpu=options.jobs_per_gpu,
         submissions=options.submissions,
+        by_hardware=options.by_hardware,
         poll_interval_s=options.poll_interval_s or config.poll_interval_s,
         code=options.code,
         needs_slots=not options.once,

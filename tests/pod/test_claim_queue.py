@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -416,3 +417,46 @@ def test_what_is_postponed_leaves_its_slot_to_the_next_until_its_time_or_its_rec
     queue.postpone("a", LATE)
     queue.update("a", Record(state=State.QUEUED, rev=9))
     assert names(queue.choose(NOW)) == ["a"], "its record has changed"
+
+
+class Foreseen(LocalCapacity):
+    """Room whose outlook is given: see Capacity.outlook."""
+
+    def __init__(self, outlook: float | None) -> None:
+        super().__init__((), cpu_slots=9)
+        self.given = outlook
+
+    def outlook(self, request: Request) -> float | None:
+        return self.given
+
+
+@pytest.mark.parametrize(
+    ("outlooks", "outlet", "expected"),
+    [
+        ({"a": 0.0, "b": 0.0}, (), "a"),
+        ({"a": None, "b": 0.0}, (), "b"),
+        ({"a": 0.5, "b": 0.0}, (), "b"),
+        ({"a": 0.5, "b": 0.25}, (), "b"),
+        ({"a": None, "b": None}, (), None),
+        ({"a": math.inf, "b": 0.0}, (), None),
+        ({"a": 0.0, "b": math.inf}, (), "a"),
+        ({"a": 0.5, "b": math.inf}, (), None),
+        ({"a": 0.5, "b": 0.0}, ("a", "b"), "a"),
+        ({"a": None, "b": 0.5}, ("a", "b"), "b"),
+        ({"a": 0.0, "b": 0.5}, ("b", "a"), "b"),
+        ({"a": math.inf, "b": 0.0}, ("b",), None),
+    ],
+)
+def test_the_outlook_decides_among_outlets(
+    outlooks: dict[str, float | None], outlet: tuple[str, ...], expected: str | None
+) -> None:
+    queue = queue_of(made(entry("x", gpus=0, outlet=outlet)), {name: Foreseen(out) for name, out in outlooks.items()})
+    assert placed(queue.choose(NOW)) == ({"x": expected} if expected else {})
+
+
+def test_an_entry_that_cannot_be_placed_now_is_placed_later() -> None:
+    rooms = {"a": Foreseen(None)}
+    queue = queue_of(made(entry("x", gpus=0)), rooms)
+    assert not queue.choose(NOW)
+    rooms["a"].given = 0.0
+    assert placed(queue.choose(NOW)) == {"x": "a"}

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from dispatcher.outlets.base import Request, Slot
 from dispatcher.outlets.batch.offer import BatchOffer
+
+if TYPE_CHECKING:
+    from dispatcher.outlets.solver.free import FreeHardware
 
 
 class Submissions:
@@ -16,7 +20,16 @@ class Submissions:
     `packs`: several attempts may go in one job.
     """
 
-    def __init__(self, limit: int, chips: Mapping[str, int], refused: Callable[[Request], str], *, packs: bool) -> None:
+    def __init__(
+        self,
+        limit: int,
+        chips: Mapping[str, int],
+        refused: Callable[[Request], str],
+        *,
+        packs: bool,
+        free: FreeHardware | None = None,
+    ) -> None:
+        """`free`: what the host has told of its hardware, for a pod that chooses hosts by that."""
         self.limit = limit
         self.packs = packs
         self.problem = ""
@@ -24,6 +37,7 @@ class Submissions:
         self.in_flight = 0
         self._chips = dict(chips)
         self._refused = refused
+        self._free = free
 
     @property
     def is_full(self) -> bool:
@@ -43,6 +57,8 @@ class Submissions:
         if self.is_full or self.refuses(request):
             return None
         self.in_flight += 1
+        if self._free is not None:
+            self._free.give(request)
         return Slot()
 
     def adopt(self, slot: Slot) -> None:
@@ -52,6 +68,9 @@ class Submissions:
         if not self.in_flight:
             raise ValueError("nothing is in flight")
         self.in_flight -= 1
+
+    def outlook(self, request: Request) -> float | None:
+        return 0.0 if self._free is None else self._free.outlook(request)
 
     def slot_text(self, slot: Slot) -> str:
         return "a submission"

@@ -10,13 +10,13 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from dispatcher.base import files
 from dispatcher.base.messages import counted
 from dispatcher.config import CodeMode
 from dispatcher.errors import StorageError
-from dispatcher.hosts.types import Host
+from dispatcher.hosts.types import ConnectedHost
 from dispatcher.outlets.base import (
     CANNOT_START,
     PREEMPTED,
@@ -47,6 +47,7 @@ from dispatcher.outlets.code.snapshot import Snapshot
 from dispatcher.outlets.context import PodContext
 from dispatcher.outlets.node.setup import code_file
 from dispatcher.outlets.remote.connection import Connection
+from dispatcher.outlets.solver.free import FreeHardware
 from dispatcher.outlets.wrapper import read_exit, watch_interval_s
 from dispatcher.run_state.liveness import SlotInfo
 from dispatcher.run_state.states import State
@@ -61,7 +62,7 @@ class BatchOutlet:
     first_state = State.SUBMITTED
 
     def __init__(
-        self, host: Host, scheduler: Scheduler, connection: Connection, context: PodContext, limit: int
+        self, host: ConnectedHost, scheduler: Scheduler, connection: Connection, context: PodContext, limit: int
     ) -> None:
         config = context.config
         self.name = host.name
@@ -70,7 +71,9 @@ class BatchOutlet:
         self._scheduler = scheduler
         self._interval_s = context.poll_interval_s
         most = limit if host.max_in_flight is None else min(limit, host.max_in_flight)
-        self.capacity = Submissions(most, host.chips, scheduler.refuses, packs=scheduler.makes_packs)
+        self._free = FreeHardware(host, config.hosts) if context.by_hardware and most else None
+        packs = scheduler.makes_packs
+        self.capacity = Submissions(most, host.chips, scheduler.refuses, packs=packs, free=self._free)
         self._landing = Landing(config.layout, context.pod, host, config.hosts.cluster_of(host), scheduler)
         self._preparer = Preparer(host.name, config.layout, self._landing)
         self._tracked: dict[Key, Tracked] = {}
@@ -180,7 +183,8 @@ class BatchOutlet:
         """Whether there is room follows from what `poll` takes in."""
 
     def capacity_due_in_s(self) -> float | None:
-        return None
+        """Until attempts go elsewhere, because the host does not tell what is free."""
+        return None if self._free is None else self._free.awaited_for_s()
 
     def hold(self, scopes: Mapping[str, str]) -> None:
         """Scopes are GPUs of this host, of which this outlet has none."""
@@ -268,7 +272,22 @@ class BatchOutlet:
         is_due = self._is_asked_now() or any(step.operations for step in steps)
         if is_due:
             self._asked_s = time.monotonic()
-        return [*steps, *self._watcher.steps(self._tracked, is_due=is_due)]
+        return [*steps, *self._watcher.steps(self._tracked, is_due=is_due), *self._hardware_steps()]
+
+    def _hardware_steps(self) -> list[Step]:
+        """What is asked when attempts are to be placed; after the states, which tell what runs by then."""
+        asked = self._free.questions() if self._free is not None else []
+        return [Step(asked, self._take_in_hardware)] if asked else []
+
+    def _take_in_hardware(self, answers: Sequence[Any]) -> None:
+        assert self._free is not None
+        jobs = {
+            (one.name, one.index): one.request
+            for one in self._tracked.values()
+            if one.request is not None and not one.has_ended and not one.is_running
+        }
+        waiting = [*jobs.values(), *(bundle.request for bundle in self._waiting.values())]
+        self._free.take_in(answers, [request for request in waiting if request is not None])
 
     def _is_asked_now(self) -> bool:
         return self._is_waiting() and time.monotonic() - self._asked_s >= self._interval_s
@@ -282,7 +301,7 @@ class BatchOutlet:
             return self._landing.due_in_s() if self.capacity.limit or self._tracked or self._waiting else None
         if self._watcher.has_questions() or self._stopper.has_work():
             return 0.0
-        waits = [self._sender.due_in_s()]
+        waits = [self._sender.due_in_s(), None if self._free is None else self._free.due_in_s()]
         if self._is_waiting():
             waits.append(max(0.0, self._asked_s + self._interval_s - time.monotonic()))
         return min((wait_s for wait_s in waits if wait_s is not None), default=None)
@@ -346,7 +365,7 @@ class BatchOutlet:
         self.capacity.place = self._landing.place
 
     def _problem(self) -> str:
-        return self.capacity.problem or self._watcher.problem
+        return self.capacity.problem or self._watcher.problem or (self._free.problem if self._free is not None else "")
 
     def _report(self, key: Key) -> Report:
         one = self._tracked.get(key)

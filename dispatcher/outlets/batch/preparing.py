@@ -91,6 +91,7 @@ class Preparer:
             for member, key in enumerate(keys)
         ]
         for member, one in enumerate(attempts):
+            one.request = group[member].request
             one.is_packed = len(jobs[job_of[member]]) > 1
         deliveries: list[Operation] = []
         for one, bundle in zip(attempts, group, strict=True):

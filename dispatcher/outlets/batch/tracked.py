@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dispatcher.outlets.base import Ended, Key, Placement, Report
-from dispatcher.outlets.batch.scheduler import JobState, Submitted
+from dispatcher.outlets.base import Ended, Key, Placement, Report, Request
+from dispatcher.outlets.batch.scheduler import JobState, Phase, Submitted
 from dispatcher.workspace import AttemptPaths
 
 
@@ -33,6 +33,8 @@ class Tracked:
         self.directory = directory
         self.paths = paths
         self.handle: str | None = None
+        # What it asks for; None where an earlier dispatcher has submitted it.
+        self.request: Request | None = None
         # The label of the code that was shipped for it.
         self.code: str | None = None
         # What the scheduler told last, and what it told of its end when it was asked for details.
@@ -57,6 +59,11 @@ class Tracked:
     @property
     def submitted(self) -> Submitted:
         return Submitted(key=self.key, name=self.name, index=self.index, directory=self.directory, handle=self.handle)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it uses what it has asked for, as far as was told."""
+        return self.state is not None and self.state.phase is Phase.RUNNING
 
     @property
     def has_ended(self) -> bool:

@@ -131,6 +131,10 @@ class LocalCapacity:
         for index in slot.gpus:
             self._shares[index] -= self._weight(slot)
 
+    def outlook(self, request: Request) -> float | None:
+        """What it gives starts at once."""
+        return 0.0
+
     def slot_text(self, slot: Slot) -> str:
         """The slot as messages name it: `gpu 0,1`, `cpu`."""
         return "gpu " + ",".join(map(str, slot.gpus)) if slot.gpus else "cpu"

@@ -1,69 +1,18 @@
-"""Partitions of SLURM and queues of PBS: whether a request fits into one of them, now or once other jobs have ended.
-
-What a job asks the scheduler for is decided by the outlets (outlets/slurm/resources.py, outlets/pbs/resources.py), and
-is taken from there.
-"""
+"""Partitions of SLURM and queues of PBS: whether a request fits into one of them, now or once other jobs have ended."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from dispatcher.base.messages import counted
 from dispatcher.errors import nearest
 from dispatcher.hosts.types import Hosts, PbsHost, SlurmHost
-from dispatcher.outlets.pbs import resources as pbs_resources
-from dispatcher.outlets.slurm import gres
-from dispatcher.outlets.slurm import resources as slurm_resources
-from dispatcher.outlets.solver import slurm
-from dispatcher.outlets.solver.reports import BatchReport, Gpus, Node, Queue
+from dispatcher.outlets.solver.asking import Need, Site, asked_for
+from dispatcher.outlets.solver.reports import BatchReport, Gpus, Node
 from dispatcher.outlets.solver.request import Choice, HardwareRequest, Refusal, chips_text
-
-
-class _Need(msgspec.Struct, frozen=True, kw_only=True):
-    """What the outlet asks the scheduler for: the GPUs of each node, CPUs and memory of every node.
-
-    `gpu_type` is the type that is asked for, empty for any; `chip` is what people call it.
-    """
-
-    gpus: tuple[int, ...]
-    gpu_type: str
-    chip: str
-    cpus: int
-    memory_mib: int
-
-    @property
-    def total(self) -> int:
-        return sum(self.gpus)
-
-    def has(self, node: Node) -> int:
-        """The GPUs of this type in a node."""
-        return sum(gpus.total for kind, gpus in node.gpus.items() if self._suits(kind))
-
-    def free(self, node: Node) -> int:
-        """Those that are not in use."""
-        if node.is_taken:
-            return 0
-        return sum(gpus.total - gpus.used for kind, gpus in node.gpus.items() if self._suits(kind))
-
-    def _suits(self, kind: str) -> bool:
-        return not self.gpu_type or kind.lower() == self.gpu_type.lower()
-
-
-class _Site(msgspec.Struct, frozen=True, kw_only=True):
-    """How a scheduler is used: what its queues are called, in which ones the job may run, and which nodes it may use.
-
-    `names` are the queues in order of preference; none: the scheduler's own default. `cure` says what to do about GPUs
-    of another type than is asked for.
-    """
-
-    word: str
-    program: str
-    names: tuple[str, ...]
-    usable: Callable[[Queue], list[Node]]
-    cure: str
 
 
 class _Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,91 +25,67 @@ class _Verdict(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-def judge_slurm(host: SlurmHost, request: HardwareRequest, hosts: Hosts, found: BatchReport | None) -> Choice | Refusal:
-    """Whether SLURM can run the request, and in which partition."""
-    asked = request.for_outlet()
-    why = slurm_resources.refusal(host, asked)
-    if why:
-        return Refusal(host=host.name, why=why)
-    if found is not None:
-        nodes = (node for queue in found.queues.values() for node in queue.nodes)
-        hosts = gres.existing_first(hosts, {kind.lower() for node in nodes for kind in node.gpus})
-    shape = slurm_resources.shape_of(host, asked)
-    partitions = slurm_resources.partitions_for(host, asked)
-    constraint = partitions[0].constraint if partitions else None
-    excluded = slurm.expand_nodes(host.exclude)
+def judge(
+    host: SlurmHost | PbsHost, request: HardwareRequest, hosts: Hosts, found: BatchReport | None
+) -> Choice | Refusal:
+    """Whether the scheduler can run the request, and in which partition or queue."""
+    asked = asked_for(host, request, hosts, found)
+    return Refusal(host=host.name, why=asked) if isinstance(asked, str) else _judge(host.name, *asked, found)
 
-    def usable(queue: Queue) -> list[Node]:
-        return [
-            _seen(node, host.gres_supported, host.slots_per_node)
-            for node in queue.nodes
-            if node.name not in excluded and slurm.has_features(constraint, node.features)
-        ]
 
-    need = _Need(
-        gpus=(shape.gpus_per_node,) * shape.nodes,
-        gpu_type=slurm_resources.gpu_type(host, hosts, asked) if host.gres_supported else "",
-        chip=request.chip,
-        cpus=request.cpus or 1,
-        # A job that does not ask for memory gets what the host says.
-        memory_mib=request.memory_mib or int((host.mem or "1").removesuffix("M")) or 1,
+def give(host: SlurmHost | PbsHost, request: HardwareRequest, hosts: Hosts, found: BatchReport) -> BatchReport:
+    """The report as it will be when an attempt with this request has started, if it can start now."""
+    asked = asked_for(host, request, hosts, found)
+    if isinstance(asked, str):
+        return found
+    need, site = asked
+    taken: dict[str, int] = {}
+    for name in _names(site, found):
+        queue = found.queues.get(name)
+        taken = {} if queue is None or queue.closed else _placed(need, site.usable(queue))
+        if taken:
+            break
+    return BatchReport(
+        {
+            name: msgspec.structs.replace(
+                queue,
+                nodes=tuple(
+                    _less(node, taken[node.name], need) if node.name in taken else node for node in queue.nodes
+                ),
+            )
+            for name, queue in found.queues.items()
+        }
     )
-    site = _Site(
-        word="partition",
-        program="SLURM",
-        names=tuple(partition.name for partition in partitions),
-        usable=usable,
-        cure=(
-            f"gres_mapping, or gpu_type of the host, must say what {request.chip} is called there"
-            if request.chip
-            else "gpu_type of the host asks for it"
-        ),
-    )
-    return _judge(host.name, need, site, found)
 
 
-def judge_pbs(host: PbsHost, request: HardwareRequest, hosts: Hosts, found: BatchReport | None) -> Choice | Refusal:
-    """Whether PBS can run the request, and in which queue."""
-    del hosts
-    asked = request.for_outlet()
-    why = pbs_resources.refuses(host, asked)
-    if not why and request.min_chips and request.chip and not host.chips:
-        why = f"it is not known whether it has {request.chip}: say in `chips` which GPUs the host has"
-    if why:
-        return Refusal(host=host.name, why=why)
-    chunks = pbs_resources.chunks(host, asked)
-    gpus = tuple(chunk.gpus for chunk in chunks for _ in range(chunk.nodes))
-    need = _Need(
-        gpus=gpus,
-        gpu_type=request.chip if len(host.chips) > 1 else "",
-        chip=request.chip,
-        cpus=request.cpus or max(1, *gpus),
-        memory_mib=request.memory_mib or 1,
-    )
-    site = _Site(
-        word="queue",
-        program="PBS",
-        # The one that jobs are submitted to.
-        names=host.queues[:1],
-        usable=lambda queue: [_seen(node, host.gres_supported, host.slots_per_node) for node in queue.nodes],
-        cure=f"jobs ask for {pbs_resources.CHIP_RESOURCE}={request.chip}",
-    )
-    return _judge(host.name, need, site, found)
+def _placed(need: Need, nodes: Sequence[Node]) -> dict[str, int]:
+    """The GPUs that it takes of each node, of the nodes with the least free ones that suffice; none if it must wait."""
+    ready = [node for node in nodes if not node.unusable and _has_room(node, need)]
+    taken: dict[str, int] = {}
+    for part in sorted(need.gpus, reverse=True):
+        fitting = [node for node in ready if node.name not in taken and need.free(node) >= part]
+        if not fitting:
+            return {}
+        taken[min(fitting, key=need.free).name] = part
+    return taken
 
 
-def _seen(node: Node, gres_supported: bool, slots_per_node: int | None) -> Node:
-    """The node with its GPUs where the scheduler does not know of them: an idle node has all its slots free."""
-    if gres_supported:
-        return node
-    slots = slots_per_node or 1
-    return msgspec.structs.replace(node, gpus={"": Gpus(slots, 0 if node.free_cpus == node.cpus else slots)})
+def _less(node: Node, gpus: int, need: Need) -> Node:
+    """The node without what an attempt takes of it."""
+    left = dict(node.gpus)
+    for kind, there in node.gpus.items():
+        number = min(gpus, there.total - there.used) if need.suits(kind) else 0
+        left[kind] = Gpus(there.total, there.used + number)
+        gpus -= number
+    free_mib, free_cpus = node.free_mib - need.memory_mib, node.free_cpus - need.cpus
+    return msgspec.structs.replace(node, gpus=left, free_cpus=free_cpus, free_mib=free_mib)
 
 
-def _judge(host: str, need: _Need, site: _Site, found: BatchReport | None) -> Choice | Refusal:
+def _judge(host: str, need: Need, site: Site, found: BatchReport | None) -> Choice | Refusal:
     if found is None:
         queue = site.names[0] if site.names else ""
         return Choice(host=host, queue=queue, is_queued=True, why="as configured, not asked")
-    names = site.names or tuple(name for name, queue in found.queues.items() if queue.is_default)
+    names = _names(site, found)
     if not names:
         return Refusal(host=host, why=f"{site.program} has no default {site.word}: name one in `{site.word}s`")
     verdicts = [_in_queue(name, need, site, found) for name in names]
@@ -176,12 +101,16 @@ def _judge(host: str, need: _Need, site: _Site, found: BatchReport | None) -> Ch
     )
 
 
+def _names(site: Site, found: BatchReport) -> Sequence[str]:
+    return site.names or [name for name, queue in found.queues.items() if queue.is_default]
+
+
 def _rank(verdict: _Verdict) -> tuple[bool, bool, int]:
     """Of queues that can start it the first one is best, of those where it waits the one with the most free GPUs."""
     return not verdict.can_start, not verdict.can_wait, 0 if verdict.can_start else -verdict.free
 
 
-def _in_queue(name: str, need: _Need, site: _Site, found: BatchReport) -> _Verdict:
+def _in_queue(name: str, need: Need, site: Site, found: BatchReport) -> _Verdict:
     """Whether the request fits into this queue."""
     place = f"{site.word} {name}"
     queue = found.queues.get(name)
@@ -202,18 +131,18 @@ def _in_queue(name: str, need: _Need, site: _Site, found: BatchReport) -> _Verdi
     return _Verdict(queue=name, can_wait=True, free=free, why=f"{place}: no room now ({share}{waiting})")
 
 
-def _has_room(node: Node, need: _Need) -> bool:
+def _has_room(node: Node, need: Need) -> bool:
     return not node.is_taken and node.free_cpus >= need.cpus and node.free_mib >= need.memory_mib
 
 
-def _covers(gpus: Sequence[int], need: _Need) -> bool:
+def _covers(gpus: Sequence[int], need: Need) -> bool:
     """Whether nodes with so many GPUs are enough, each for one part of the job."""
     largest = sorted(gpus, reverse=True)
     parts = sorted(need.gpus, reverse=True)
     return len(largest) >= len(parts) and all(has >= part for has, part in zip(largest, parts, strict=False))
 
 
-def _share(need: _Need, nodes: Sequence[Node], free: int) -> str:
+def _share(need: Need, nodes: Sequence[Node], free: int) -> str:
     if need.total:
         return f"{free} of {chips_text(sum(need.has(node) for node in nodes), need.chip)} free"
     free_cpus = sum(node.free_cpus for node in nodes if not node.is_taken)
@@ -229,7 +158,7 @@ def _no_node(nodes: Sequence[Node], working: Sequence[Node]) -> str:
     )
 
 
-def _never_fits(need: _Need, nodes: Sequence[Node], site: _Site) -> str:
+def _never_fits(need: Need, nodes: Sequence[Node], site: Site) -> str:
     """Why the nodes could not run it even if they were empty."""
     if need.total and not any(need.has(node) for node in nodes):
         return _no_such_gpu(need, nodes, site)
@@ -249,13 +178,13 @@ def _never_fits(need: _Need, nodes: Sequence[Node], site: _Site) -> str:
     return ""
 
 
-def _spread(need: _Need, most: int) -> str:
+def _spread(need: Need, most: int) -> str:
     nodes = -(-need.total // most)
     where = f" on each of {len(need.gpus)}" if len(need.gpus) > 1 else ""
     return f"{max(need.gpus)} needed{where}; over {nodes} nodes (--nodes {nodes}) they would fit"
 
 
-def _no_such_gpu(need: _Need, nodes: Sequence[Node], site: _Site) -> str:
+def _no_such_gpu(need: Need, nodes: Sequence[Node], site: Site) -> str:
     kinds = sorted({kind for node in nodes for kind in node.gpus})
     if not kinds:
         return "its nodes have no GPUs"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 from dispatcher.errors import OutletError
 from dispatcher.hosts.types import Hosts, PlainHost
@@ -12,6 +14,8 @@ from dispatcher.outlets.remote.operations import Failed, GpuSeen, ListGpus, Oper
 from dispatcher.outlets.solver.answers import output
 from dispatcher.outlets.solver.reports import PlainReport
 from dispatcher.outlets.solver.request import Choice, HardwareRequest, Refusal, chips_text
+
+_GIVEN: Final = "given to an attempt just now"
 
 
 def questions(host: PlainHost, timeout_s: float) -> list[Operation]:
@@ -81,6 +85,14 @@ def judge(host: PlainHost, request: HardwareRequest, hosts: Hosts, found: PlainR
         return Choice(host=host.name, free_chips=free, why=share)
     why = f"{share}, {request.min_chips} needed: {_busy_text(gpus, configured, found.no_gpus)}"
     return Refusal(host=host.name, why=why)
+
+
+def give(host: PlainHost, request: HardwareRequest, found: PlainReport) -> PlainReport:
+    """The report as it will be when an attempt with this request has started, if it can start now."""
+    free = [gpu.index for gpu in gpus_for(host, request.chip, found.gpus) if not gpu.busy]
+    taken = free[: request.min_chips] if len(free) >= request.min_chips else []
+    gpus = (msgspec.structs.replace(gpu, busy=_GIVEN) if gpu.index in taken else gpu for gpu in found.gpus)
+    return msgspec.structs.replace(found, gpus=tuple(gpus))
 
 
 def _configured(host: PlainHost, chip: str) -> int:

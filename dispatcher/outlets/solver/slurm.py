@@ -103,7 +103,7 @@ def _gpus(gres: str, used: str) -> dict[str, Gpus]:
 
 def expand_nodes(names: Sequence[str]) -> set[str]:
     """The nodes in names such as `n1`, `n[2-4,7]` and `rack[01-02]n3,n9`; what is no such name stays as it is."""
-    return set(itertools.chain.from_iterable(_expand(name) for name in names))
+    return set(itertools.chain.from_iterable(_expand(name) for name in names)) - {""}
 
 
 def _expand(text: str) -> Iterator[str]:

@@ -12,8 +12,8 @@ from dispatcher.outlets.solver.request import Choice, HardwareRequest, Refusal, 
 
 _JUDGES: Final[Mapping[str, Callable[[Any, HardwareRequest, Hosts, Any], Choice | Refusal]]] = {
     PlainHost.type: plain.judge,
-    SlurmHost.type: batch.judge_slurm,
-    PbsHost.type: batch.judge_pbs,
+    SlurmHost.type: batch.judge,
+    PbsHost.type: batch.judge,
 }
 
 
@@ -26,7 +26,7 @@ def solve(request: HardwareRequest, hosts: Hosts, reports: Mapping[str, HostRepo
     choices: list[Choice] = []
     refusals: list[Refusal] = []
     for host in hosts.in_order():
-        verdict = _judge(host, request, hosts, reports.get(host.name))
+        verdict = judge(host, request, hosts, reports.get(host.name))
         if isinstance(verdict, Choice):
             choices.append(verdict)
         else:
@@ -43,10 +43,11 @@ def solve(request: HardwareRequest, hosts: Hosts, reports: Mapping[str, HostRepo
 def worth_asking(request: HardwareRequest, hosts: Hosts) -> list[ConnectedHost]:
     """The hosts whose reports matter: those that the configuration alone does not refuse."""
     connected = [host for host in hosts.in_order() if isinstance(host, ConnectedHost)]
-    return [host for host in connected if isinstance(_judge(host, request, hosts, None), Choice)]
+    return [host for host in connected if isinstance(judge(host, request, hosts, None), Choice)]
 
 
-def _judge(host: AnyHost, request: HardwareRequest, hosts: Hosts, report: HostReport | None) -> Choice | Refusal:
+def judge(host: AnyHost, request: HardwareRequest, hosts: Hosts, report: HostReport | None) -> Choice | Refusal:
+    """Whether one host can run the request."""
     if host.type not in _JUDGES:
         return Refusal(host=host.name, why=f"hosts of type {host.type} cannot be used yet")
     if host.cluster in request.excluded_clusters:

@@ -1,0 +1,107 @@
+"""What is free on one host, for a pod that chooses hosts: its last report, less what was given since."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from dispatcher.hosts.types import ConnectedHost, Hosts, PlainHost
+from dispatcher.outlets.base import Request
+from dispatcher.outlets.remote.operations import Operation
+from dispatcher.outlets.solver import batch, plain
+from dispatcher.outlets.solver.query import questions, read_report
+from dispatcher.outlets.solver.reports import BatchReport, HostReport, PlainReport, Unreachable
+from dispatcher.outlets.solver.request import Choice, HardwareRequest, Refusal
+from dispatcher.outlets.solver.solve import judge
+
+# While attempts are to be placed, a host is asked so often, and what it has told longer ago is not used.
+ASK_EVERY_S: Final = 60.0
+USE_FOR_S: Final = 120.0
+_ANSWER_S: Final = 30.0
+# So long is it worth waiting for what a host tells, before attempts go elsewhere.
+AWAITED_S: Final = 10.0
+
+
+class FreeHardware:
+    """One host. It is asked while somebody wants to know: `outlook` says so, and `due_in_s` then tells when."""
+
+    def __init__(self, host: ConnectedHost, hosts: Hosts, clock: Callable[[], float] = time.monotonic) -> None:
+        self._host = host
+        self._hosts = hosts
+        self._clock = clock
+        self._report: HostReport | None = None
+        self._told_s = 0.0
+        # From the start, so that the first attempts are placed by what the host has told.
+        self._is_wanted = True
+        # Since when somebody waits for an answer.
+        self._awaited_since_s: float | None = clock()
+        self._verdicts: dict[Request, Choice | Refusal] = {}
+
+    @property
+    def problem(self) -> str:
+        """Why the host does not tell what is free; empty when it does, or was not asked yet."""
+        return self._report.error if isinstance(self._report, Unreachable) else ""
+
+    def due_in_s(self) -> float | None:
+        """Seconds until the host is to be asked; None while nobody wants to know."""
+        if not self._is_wanted:
+            return None
+        return 0.0 if self._report is None else max(0.0, self._told_s + ASK_EVERY_S - self._clock())
+
+    def questions(self) -> list[Operation]:
+        """What to ask the host now; nothing when it is not due."""
+        return questions(self._host, _ANSWER_S) if self.due_in_s() == 0.0 else []
+
+    def take_in(self, answers: Sequence[Any], waiting: Iterable[Request]) -> None:
+        """The answers to `questions`; `waiting` are attempts that this pod has submitted and that do not run yet."""
+        self._report = read_report(self._host, answers)
+        self._told_s = self._clock()
+        self._is_wanted = False
+        self._awaited_since_s = None
+        self._verdicts.clear()
+        for request in waiting:
+            self.give(request)
+
+    def give(self, request: Request) -> None:
+        """An attempt was placed here: what it will use is not free any more."""
+        asked = self._asked(request)
+        if isinstance(self._report, BatchReport) and not isinstance(self._host, PlainHost):
+            self._report = batch.give(self._host, asked, self._hosts, self._report)
+        elif isinstance(self._report, PlainReport) and isinstance(self._host, PlainHost):
+            self._report = plain.give(self._host, asked, self._report)
+        self._verdicts.clear()
+
+    def outlook(self, request: Request) -> float | None:
+        """See Capacity.outlook; None also for a host that has not told what is free for long."""
+        self._is_wanted = True
+        if self._report is None or self._clock() - self._told_s > USE_FOR_S:
+            return math.inf if self.awaited_for_s() else None
+        verdict = self._verdicts.get(request)
+        if verdict is None:
+            verdict = self._verdicts[request] = judge(self._host, self._asked(request), self._hosts, self._report)
+        if isinstance(verdict, Refusal):
+            return None
+        return 1 / (1 + (verdict.free_chips or 0)) if verdict.is_queued else 0.0
+
+    def awaited_for_s(self) -> float | None:
+        """For how long an answer is still worth waiting for; None when it is not waited for any more."""
+        if self._report is not None and self._clock() - self._told_s <= USE_FOR_S:
+            return None
+        if self._awaited_since_s is None:
+            self._awaited_since_s = self._clock()
+        left_s = self._awaited_since_s + AWAITED_S - self._clock()
+        return left_s if left_s > 0 else None
+
+    def _asked(self, request: Request) -> HardwareRequest:
+        """The request as the host's outlet takes it: where GPUs are left open, it is one if the host has any."""
+        host = self._host
+        has_gpus = bool(host.chips) if isinstance(host, PlainHost) else host.slot_type != "cpu"
+        return HardwareRequest(
+            chip=request.chip,
+            min_chips=int(has_gpus) if request.gpus is None else request.gpus,
+            cpus=request.cpus,
+            memory_mib=request.memory_mib,
+            nodes=request.nodes,
+        )

@@ -1,0 +1,157 @@
+"""What a pod knows of a host's free hardware: for how long, and what it has given away since."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatcher.hosts.types import ConnectedHost, Hosts, Partition, PbsHost, PlainHost, SlurmHost
+from dispatcher.outlets.base import Request
+from dispatcher.outlets.remote.operations import GpuList, GpuSeen, Ran
+from dispatcher.outlets.solver.free import ASK_EVERY_S, AWAITED_S, USE_FOR_S, FreeHardware
+
+MEMINFO = Ran(exit_code=0, out="MemTotal: 65536000 kB\nMemAvailable: 32768000 kB\n")
+NPROC = Ran(exit_code=0, out="16\n")
+
+
+class Clock:
+    now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def plain(clock: Clock, **fields: Any) -> FreeHardware:
+    host = PlainHost(name="ws1", cluster="ws1", ssh="ws1", **{"chips": {"h100": 4}, **fields})
+    return FreeHardware(host, Hosts(), clock)
+
+
+def gpus(*busy: str) -> Sequence[Any]:
+    seen = [GpuSeen(index=i, name="NVIDIA H100 80GB HBM3", uuid=f"GPU-{i}", busy=why) for i, why in enumerate(busy)]
+    return [NPROC, MEMINFO, GpuList(gpus=seen)]
+
+
+def row(partition: str, node: str, used: int, cpus: str = "0/8/0/8") -> str:
+    return f"{partition}|up|{node}|mixed|{cpus}|4000|0|gpu:h100:4|gpu:h100:{used}|(null)|\n"
+
+
+def sinfo(*rows: str) -> Sequence[Any]:
+    return [Ran(exit_code=0, out="".join(rows)), Ran(exit_code=0)]
+
+
+def login(clock: Clock, **fields: Any) -> FreeHardware:
+    partitions = (Partition("gpu"), Partition("all"))
+    return FreeHardware(SlurmHost(name="s", cluster="s", **{"partitions": partitions, **fields}), Hosts(), clock)
+
+
+def test_a_host_is_asked_while_somebody_wants_to_know(clock: Clock) -> None:
+    free = plain(clock)
+    assert free.due_in_s() == 0 and len(free.questions()) == 3
+    free.take_in(gpus("", "", "", ""), [])
+    assert free.due_in_s() is None and free.questions() == []
+    assert free.outlook(Request(1)) == 0 and free.due_in_s() == ASK_EVERY_S and free.questions() == []
+    clock.now_s += ASK_EVERY_S
+    assert free.due_in_s() == 0 and free.questions()
+
+
+def test_what_was_told_long_ago_is_not_used(clock: Clock) -> None:
+    free = plain(clock)
+    free.take_in(gpus("", "", "", ""), [])
+    clock.now_s += USE_FOR_S + 1
+    assert free.outlook(Request(1)) == math.inf, "worth waiting for, because it is asked now"
+    assert free.awaited_for_s() == AWAITED_S
+    clock.now_s += AWAITED_S
+    assert free.outlook(Request(1)) is None and free.awaited_for_s() is None
+    free.take_in(gpus("", "", "", ""), [])
+    assert free.outlook(Request(1)) == 0
+
+
+def test_before_the_first_answer(clock: Clock) -> None:
+    free = plain(clock)
+    assert free.outlook(Request(1)) == math.inf
+    clock.now_s += AWAITED_S + 1
+    assert free.outlook(Request(1)) is None
+
+
+def test_a_host_that_does_not_answer_has_no_outlook(clock: Clock) -> None:
+    free = login(clock)
+    free.take_in([Ran(exit_code=1, err="Unable to contact slurm controller"), Ran(exit_code=0)], [])
+    assert free.outlook(Request(1)) is None and "Unable to contact" in free.problem
+    free.take_in(sinfo(row("gpu", "n1", 0)), [])
+    assert free.outlook(Request(1)) == 0 and free.problem == ""
+
+
+def test_gpus_of_a_plain_host_that_were_given_away(clock: Clock) -> None:
+    free = plain(clock)
+    free.take_in(gpus("", "x", "", ""), [])
+    assert [free.outlook(Request(number, chip="h100")) for number in (3, 4)] == [0, None]
+    free.give(Request(2, chip="h100"))
+    assert [free.outlook(Request(number, chip="h100")) for number in (1, 2)] == [0, None]
+    free.take_in(gpus("", "x", "", ""), [Request(1)])
+    assert [free.outlook(Request(number, chip="h100")) for number in (2, 3)] == [0, None]
+
+
+def test_a_job_that_leaves_gpus_open_gets_one_where_there_are_some(clock: Clock) -> None:
+    with_gpus, without = plain(clock), plain(clock, chips={})
+    for free in (with_gpus, without):
+        free.take_in(gpus("x", "x", "x", "x"), [])
+    assert with_gpus.outlook(Request()) is None and without.outlook(Request()) == 0
+
+
+def test_gpus_of_a_node_that_were_given_away_are_taken_in_all_its_partitions(clock: Clock) -> None:
+    free = login(clock)
+    free.take_in(sinfo(row("gpu", "n1", 0), row("all", "n1", 0), row("all", "n2", 2)), [])
+    free.give(Request(4))
+    assert free.outlook(Request(2)) == 0, "n2, by the other partition"
+    free.give(Request(2))
+    assert free.outlook(Request(1)) == 1, "all are in use: it would wait"
+    assert free.outlook(Request(5)) is None
+
+
+def test_the_smallest_node_that_suffices_is_taken(clock: Clock) -> None:
+    free = login(clock)
+    free.take_in(sinfo(row("gpu", "n1", 0), row("gpu", "n2", 2)), [])
+    free.give(Request(2))
+    assert free.outlook(Request(4)) == 0
+    free.give(Request(8, nodes=2))
+    assert free.outlook(Request(4)) == 0, "what has to wait takes nothing"
+
+
+def test_cpus_are_taken_too(clock: Clock) -> None:
+    free = login(clock, cpu_partitions=("gpu",))
+    free.take_in(sinfo(row("gpu", "n1", 0, "0/8/0/8")), [])
+    free.give(Request(0, cpus=6))
+    assert free.outlook(Request(0, cpus=2)) == 0 and free.outlook(Request(0, cpus=3)) is not None
+    assert free.outlook(Request(0, cpus=3)) != 0
+
+
+def test_of_queues_that_with_more_free_gpus_is_better(clock: Clock) -> None:
+    fuller, emptier = login(clock), login(clock)
+    fuller.take_in(sinfo(row("gpu", "n1", 3)), [])
+    emptier.take_in(sinfo(row("gpu", "n1", 2)), [])
+    one, other = fuller.outlook(Request(4)), emptier.outlook(Request(4))
+    assert one is not None and other is not None and 0 < other < one <= 1
+
+
+def test_pbs(clock: Clock) -> None:
+    golden = Path(__file__).parent / "golden"
+    host: ConnectedHost = PbsHost(name="p", cluster="p", queues=("h100q",))
+    free = FreeHardware(host, Hosts(), clock)
+    nodes = json.loads((golden / "pbsnodes.json").read_text())
+    nodes["nodes"] = {"h1": nodes["nodes"]["h1"]}
+    queues = Ran(exit_code=0, out=(golden / "qstat_queues.json").read_text())
+    server = Ran(exit_code=0, out=(golden / "qstat_server.json").read_text())
+    free.take_in([Ran(exit_code=0, out=json.dumps(nodes)), queues, server], [])
+    assert free.outlook(Request(4)) == 0
+    free.give(Request(3))
+    assert free.outlook(Request(1)) == 0 and free.outlook(Request(2)) == 1 / 2

@@ -37,6 +37,12 @@ dispatcher may die at any moment. Its jobs keep running; a dispatcher started un
 until then any other one records how they ended. A free lock without `exit.json` means that the attempt was killed: it
 is lost, and the job is queued again after a pause that doubles until an attempt gets further.
 
+A configured host (a machine behind ssh, SLURM, PBS) is an outlet whose slots are submissions in flight. The claim is
+journalled as `submitted`, and the attempt's directory gets `submission.json` with the name that the scheduler will know
+it by, before anything is sent. One call of a small program on the host delivers, submits, asks about all attempts and
+brings reports home. An attempt has ended when its own exit status or the scheduler says so in as many words; a question
+that fails says nothing. The page of dispatcher/outlets/batch has the details.
+
 Locks are tested, not trusted. A starting dispatcher tries to take the locks of other live pods. If it gets one, locks
 do not exclude on this filesystem: all pods switch to the hard-link lock, or the dispatcher refuses to start. A host
 that is shown an old version of a file stops claiming and names the mount option that helps. Before a job is taken away
@@ -49,7 +55,8 @@ Packages, from the bottom up; each may import those above it, tests/test_imports
     matrix/                 entries, manifests, sweep files, needs
     run_state/              journal, records, transactions, locks, liveness, hand edits
     templates/              rendering of training scripts and wrappers
-    outlets/                where attempts run: base.py is the interface, local/ has processes, slots and GPUs
+    outlets/                where attempts run: base.py is the interface, local/ has processes, slots and GPUs, batch/
+                            what hosts behind ssh and schedulers have in common
     pod/                    the loop: claim, reconcile, recover, register; it knows no outlet by name
     doctor/                 checks of hosts, filesystems and locks
     report/ api             snapshots, tables, changes that people ask for; the Python API
@@ -61,7 +68,10 @@ examples/names/ is a project of its own that uses the package from outside; scri
 To make a change, begin here. The docstring at the top of the file or package says what else belongs to it; `tests/`
 mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes, with their tests.
 
-    an outlet                       a package in outlets/ with an Outlet, its Capacity and its OutletOffer; a line in
+    a kind of host                  a Scheduler in a package of outlets/ (batch/scheduler.py), a line in
+                                    outlets/kinds.py: SCHEDULERS, its configuration in hosts/types.py and read.py, and
+                                    what the solver asks it: outlets/solver/query.py
+    an outlet of another nature     a package in outlets/ with an Outlet, its Capacity and its OutletOffer; a line in
                                     outlets/kinds.py: OUTLET_KINDS; its options: outlets/context.py, pod/options.py and
                                     cli/main.py: _options; the loop does not change. What a job asks for: Request, below
     a state of a job                run_state/states.py: State and TRANSITIONS; its docstring lists the other places

@@ -5,10 +5,15 @@ kinds      The one list of outlets by name; context: what they are made from.
 bundle     Rendering of what an attempt is started from (pure), and its delivery into a workspace.
 wrapper    What the wrapper of an attempt keeps and reports, wherever it runs.
 local/     Attempts as processes of this host.
+batch/     What all configured hosts have in common: one Outlet for plain/, slurm/ and pbs/, which are Schedulers.
+remote/    Calls of a small program on a host, here or over ssh, without waiting for it.
+node/      What is set up around a command on a node: modules, code, environment, container.
+code/      Snapshots of the project's code, for hosts that do not see the workspace.
 solver/    Which configured host can run a request for hardware.
 
-To add an outlet, write a class with the methods of `Outlet`, its capacity and its offer in a package of its own, add a
-line to kinds.OUTLET_KINDS, and add it to tests/outlets/test_contract.py, which holds for every outlet.
+To add a kind of host, write a Scheduler (batch/scheduler.py) in a package of its own and add a line to
+kinds.SCHEDULERS. To add an outlet of another nature, write a class with the methods of `Outlet`, its capacity and its
+offer, and add a line to kinds.OUTLET_KINDS. Either way add it to tests/outlets/test_contract.py, which holds for all.
 
 What an outlet promises:
 
@@ -34,6 +39,6 @@ What an outlet promises:
 Three methods go beyond submit, poll and cancel because dispatchers die: `adopt` is for a dispatcher that was restarted
 under its name, `recover` for every pod that outlives another one, and `inspect` is what `--dry-run` shows of both.
 `hold`, `refresh_capacity` and `capacity_due_in_s` are for slots that cannot be used for a while, such as GPUs that are
-paused or used by others. Shipping of code, files that a report brings home from another filesystem, and the command
-that `logs -f` runs are not part of the seam yet: the first outlet that does not see the workspace adds them.
+paused or used by others. `site` tells per slot how an attempt sees the workspace. That code is shipped and that reports
+are brought home is no part of the seam: an outlet whose host does not see the workspace does both for itself.
 """

@@ -39,6 +39,11 @@ class Submissions:
         self._refused = refused
         self._free = free
 
+    def keep_to(self, most: int | None) -> None:
+        """The site allows a user so many; None: any number. One is kept, so that the site can say why it takes none."""
+        if most is not None:
+            self.limit = min(self.limit, max(1, most))
+
     @property
     def is_full(self) -> bool:
         return bool(self.problem) or self.in_flight >= self.limit

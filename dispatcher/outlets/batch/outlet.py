@@ -266,6 +266,7 @@ class BatchOutlet:
             return self._landing.steps() if is_needed else []
         if self._landing.limits is not None:
             self._sender.limits = self._landing.limits
+            self.capacity.keep_to(self._landing.limits.in_flight)
         if not self._landing.is_shared:
             self._watcher.mirror_all()
         steps = [*self._stopper.steps(), *self._sender.steps()]

@@ -106,7 +106,8 @@ def failure(program: str, answer: Any) -> str:
         return f"{program}: no answer, but {answer!r}"
     if answer.exit_code is None:
         return f"{program} was ended after its time limit"
-    said = " | ".join(line.strip() for line in (answer.err or answer.out).splitlines() if line.strip())
+    lines = [line.strip().removeprefix(f"{program}: ") for line in (answer.err or answer.out).splitlines()]
+    said = " | ".join(filter(None, lines))
     return f"{program}: {said or 'it printed nothing'} (exit status {answer.exit_code})"
 
 

@@ -78,6 +78,10 @@ class Lab(Fleet):
                 directory.mkdir(exist_ok=True)
                 os.chmod(directory, 0o777)
 
+    def sbatch(self, *words: str) -> int:
+        """The exit status of a submission that people make."""
+        return self.bed.run("sbatch", *words, "--output=/dev/null", "--wrap=true", check=False).returncode
+
     def submitted(self) -> list[str]:
         """Ids and names of all jobs that SLURM has had."""
         return self.bed.run("squeue", "--all", "--states=all", "-h", "-o", "%F %j").stdout.splitlines()
@@ -167,3 +171,27 @@ def test_arguments_that_contradict_stop_the_dispatcher(start_lab: Callable[..., 
     pod = lab.start("hpc", "--outlet", "hpc")
     assert pod.end() != 0
     assert "sbatch_args: --gpus=2 contradicts --gpus, which is generated: use `gpus` of the entry" in pod.said
+
+
+@pytest.mark.slow
+def test_the_limits_of_a_user_are_kept_to(start_lab: Callable[..., Lab]) -> None:
+    """Two jobs at a time, and arrays of two: nothing is refused."""
+    lab = start_lab(accounting=True, max_array_size=2, lines="AccountingStorageEnforce=associations,limits")
+    lab.bed.run("sacctmgr", "-i", "modify", "user", "root", "set", "MaxSubmitJobs=2")
+    assert [lab.sbatch("--hold") for _ in range(3)] == [0, 0, 1], "SLURM enforces it"
+    lab.bed.run("scancel", "--user=root")
+    lab.write_manifest([shell(f"j{index}", "sleep 0.2", gpus=0) for index in range(7)])
+    pod = lab.run_all("--outlet", "hpc", "--slots", "32", poll="0.5")
+    assert set(lab.states().values()) == {"done"}, pod.said
+    assert "warning" not in pod.said
+    assert {record.attempt for record in lab.records().values()} == {1}
+
+
+@pytest.mark.slow
+def test_small_jobs_together(start_lab: Callable[..., Lab]) -> None:
+    """One job of SLURM for all; the one that fails holds up nobody."""
+    lab = start_lab(config=CONFIG + "methods:\n  m: {pack: 4}\n")
+    lab.write_manifest([shell(f"j{index}", f"echo $SLURM_JOB_ID; exit {index % 2}", gpus=0) for index in range(4)])
+    pod = lab.run_all("--outlet", "hpc", poll="0.5")
+    assert lab.states() == {"j0": "done", "j1": "failed", "j2": "done", "j3": "failed"}, pod.said
+    assert len({lab.output(f"j{index}") for index in range(4)}) == 1

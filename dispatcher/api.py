@@ -16,8 +16,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from dispatcher import contract
 from dispatcher.base import files
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
     from dispatcher.matrix.entry import Entry
     from dispatcher.matrix.manifest import Manifest
     from dispatcher.run_state.journal import Line
+
+# How often `wait_until_running` looks: another host's change shows in no other way.
+_LOOK_AGAIN_S: Final = 0.5
 
 Changes = changes.Changes
 # `{"lang": "spa*"}`, or as after --where: `["lang=spa*", "seed!=42"]`. All conditions must hold.
@@ -295,6 +299,29 @@ class Workspace:
         of a job class says of its run (run_id, status, host, devices, heartbeat_at ...), else None.
         """
         return self._reader.attempts(job)
+
+    def wait_until_running(self, job: str, *, timeout_s: float | None = None) -> Record:
+        """Wait until the job runs; its record, whose `host` says where.
+
+        Raises StateError when the job cannot come to run by itself (it has ended, or is held), and when it does not run
+        after `timeout_s` seconds (None: no limit), with the reason why it waits.
+        """
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            snapshot = self.snapshot()
+            record = snapshot.records.get(job)
+            if record is None:
+                raise UsageError(f"unknown job {job!r}{nearest(job, snapshot.records)}")
+            if record.state is State.RUNNING:
+                return record
+            if record.state not in (State.QUEUED, State.SUBMITTED):
+                why = f": {record.error}" if record.error else ""
+                raise StateError(f"{job} does not run, it is {record.state}{why}")
+            if end_s is not None and time.monotonic() >= end_s:
+                submitted = f"submitted to {record.outlet}"
+                why = reasons(snapshot).why(job).text if record.state is State.QUEUED else submitted
+                raise StateError(f"{job} does not run after {timeout_s:g} s: {why}")
+            time.sleep(_LOOK_AGAIN_S)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Transaction]:

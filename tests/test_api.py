@@ -134,6 +134,29 @@ def test_errors(workspace, tmp_path):
         Workspace(tmp_path).snapshot()
 
 
+def test_waiting_until_a_job_runs(workspace, monkeypatch):
+    with pytest.raises(UsageError, match=r"unknown job 'fft_3' \(did you mean 'fft_2'"):
+        workspace.wait_until_running("fft_3")
+    with pytest.raises(StateError, match="fft_1 does not run after 0 s: needs base"):
+        workspace.wait_until_running("fft_1", timeout_s=0)
+    moves = [
+        (Event.CLAIMED, Change(state=State.SUBMITTED, pod="p", attempt=1, outlet="hpc")),
+        (Event.STARTED, Change(state=State.RUNNING, host="node17")),
+    ]
+
+    def move(_):
+        with Workspace(workspace.root, by="pod").transaction() as tx:
+            tx.change("base", *moves.pop(0))
+
+    monkeypatch.setattr("dispatcher.api.time.sleep", move)
+    assert workspace.wait_until_running("base", timeout_s=60).host == "node17"
+    assert not moves
+    with workspace.transaction() as tx:
+        tx.change("base", Event.FAILED, Change(state=State.FAILED, error="out of memory"))
+    with pytest.raises(StateError, match="base does not run, it is failed: out of memory"):
+        workspace.wait_until_running("base")
+
+
 def test_root_from_the_environment(workspace, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DISPATCHER_ROOT", str(workspace.layout.root))

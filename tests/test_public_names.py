@@ -52,6 +52,7 @@ Workspace.snapshot(self) -> Snapshot
 Workspace.status(self, *, states: Iterable[str] = (), where: Where = ()) -> Overview
 Workspace.store
 Workspace.transaction(self) -> Iterator[Transaction]
+Workspace.wait_until_running(self, job: str, *, timeout_s: float | None = None) -> Record
 Workspace.undrain(self, pod: str) -> None
 Workspace.unpause(self, scope: str) -> None
 """,

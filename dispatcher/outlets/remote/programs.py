@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -36,15 +37,15 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
 class Program:
     """One run of a program in a session of its own, so that what interrupts the dispatcher does not interrupt it.
 
-    It has `limit_s` seconds and may print `most_bytes`; then its process group is killed. Of its errors the first and
-    the last are kept, `most_error_bytes` each.
+    It has `limit_s` seconds (None: no limit) and may print `most_bytes`; then its process group is killed. Of its
+    errors the first and the last are kept, `most_error_bytes` each.
     """
 
     def __init__(
         self,
         words: Sequence[str],
         *,
-        limit_s: float,
+        limit_s: float | None,
         stdin: IO[bytes] | None = None,
         environment: Mapping[str, str] | None = None,
         most_bytes: int = 64 << 20,
@@ -68,7 +69,7 @@ class Program:
         self._err = _Output(self._child.stderr, most_error_bytes, keeps_end=True)
         self._name = words[0]
         self._limit_s = limit_s
-        self._ends_at_s = time.monotonic() + limit_s
+        self._ends_at_s = math.inf if limit_s is None else time.monotonic() + limit_s
         self._killed_because = ""
         self._finished: Finished | None = None
 
@@ -85,7 +86,7 @@ class Program:
             return None
         if self._pidfd < 0 and not self._out.is_open:
             return _LOOK_AGAIN_S
-        return max(0.0, self._ends_at_s - time.monotonic())
+        return None if math.isinf(self._ends_at_s) else max(0.0, self._ends_at_s - time.monotonic())
 
     def poll(self) -> Finished | None:
         """How it has ended; None while it runs."""
@@ -102,6 +103,11 @@ class Program:
         elif time.monotonic() >= self._ends_at_s:
             self._kill(f"no answer within {self._limit_s:g} s")
         return self._finished
+
+    def printed(self) -> bytes:
+        """What it has printed by now."""
+        self.poll()
+        return self._out.content()
 
     def close(self, within_s: float = 0.0) -> None:
         """Give it so many seconds to end, then end it. What runs on without being waited for is not killed."""

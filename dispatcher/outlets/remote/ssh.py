@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import shutil
 import tempfile
 from pathlib import Path
@@ -64,8 +65,10 @@ def client_words(*options: str) -> list[str]:
 class SharedConnection:
     """The socket by which the calls of one host share a connection (ControlMaster), in a directory of its own."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, jump: SharedConnection | None = None) -> None:
+        """`jump`: the host is reached through that one's connection, as with ProxyJump."""
         self.target = checked_target(target)
+        self._jump = jump
         _remove_orphaned()
         self._directory = Path(tempfile.mkdtemp(prefix=f"{_DIRECTORY_PREFIX}-{os.getpid()}-", dir=_runtime_directory()))
         self._number = 0
@@ -76,18 +79,30 @@ class SharedConnection:
 
     def words(self, command: str) -> list[str]:
         """The words that run a shell command on the host over the shared connection, which the first one opens."""
-        sharing = ("ControlMaster=auto", f"ControlPath={self.socket}", f"ControlPersist={PERSIST_S}")
-        return [*client_words(*sharing), "--", self.target, command]
+        return [*client_words(*self._sharing(), *self._proxy()), "--", self.target, command]
 
     def control_words(self, request: str, *options: str) -> list[str]:
-        """The words that ask the process that keeps the connection: `exit`, `check`, `forward` and so on."""
-        return [*client_words(f"ControlPath={self.socket}"), "-O", request, *options, "--", self.target]
+        """The words that ask the process that keeps the connection: `exit`, `check`, `forward` and so on.
+
+        Without the user's configuration, whose forwardings would be asked for as well.
+        """
+        return ["ssh", "-F", "none", "-o", f"ControlPath={self.socket}", "-O", request, *options, "--", self.target]
 
     def renew(self, request: str) -> list[str]:
         """Let the next call open another connection; the words that close this one (`exit`, or `stop`: when idle)."""
         words = self.control_words(request)
         self._number += 1
         return words
+
+    def _sharing(self) -> list[str]:
+        return ["ControlMaster=auto", f"ControlPath={self.socket}", f"ControlPersist={PERSIST_S}"]
+
+    def _proxy(self) -> list[str]:
+        if self._jump is None:
+            return []
+        # The words of `jump` with -W; a percent sign would be expanded.
+        words = [*client_words(*self._jump._sharing(), *self._jump._proxy()), "-W", "[%h]:%p", "--", self._jump.target]
+        return ["ProxyCommand=" + shlex.join(word if word == "[%h]:%p" else word.replace("%", "%%") for word in words)]
 
     def is_open(self) -> bool:
         """Whether there is a connection, as far as its socket tells."""

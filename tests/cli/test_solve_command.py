@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from beds.pbs import PbsBed
 from beds.slurm import SlurmBed
 from beds.sshd import SshBed, SshHost
 from outlets.remote.nvidia_smi import SCRIPT, gpus
@@ -28,11 +29,13 @@ priority: [silent, ws1, away, ws2, login1]
 """
 
 
-def solve(root: Path, *words: str, ssh: SshBed | None = None) -> subprocess.CompletedProcess[str]:
+def solve(
+    root: Path, *words: str, ssh: SshBed | None = None, path: str = "/usr/sbin:/usr/bin:/sbin:/bin"
+) -> subprocess.CompletedProcess[str]:
     variables = {} if ssh is None else {"DISPATCHER_SSH_CONFIG": str(ssh.config)}
     return subprocess.run(
         [sys.executable, "-m", "dispatcher", "--root", str(root), "solve", *words],
-        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(root), **variables},
+        env={"PATH": path, "HOME": str(root), **variables},
         capture_output=True,
         text=True,
         timeout=100,
@@ -117,6 +120,34 @@ def test_slurm_queues_what_nobody_can_start(
     (refusal,) = json.loads(solved.stdout)["refusals"]
     assert solved.returncode == 1 and refusal["is_unreachable"]
     assert refusal["why"] == "sinfo did not answer in time"
+
+
+def test_pbs_here(tmp_path: Path, pbs: PbsBed) -> None:
+    """Without `ssh` the scheduler is this machine's own."""
+    (tmp_path / "dispatcher.yaml").write_text("hosts: {hpc2: {type: pbs, chips: {h100: 8}}}")
+    sleeping = tmp_path / "sleeping"
+    sleeping.write_text("sleep 600\n")
+
+    def submit(number: int) -> str:
+        return pbs.run("qsub", "-l", f"select=1:ncpus={number}:ngpus={number}", str(sleeping)).strip()
+
+    def chosen(*words: str) -> str:
+        return solve(tmp_path, "--chip", "h100", *words, path=pbs.env["PATH"]).stdout.splitlines()[0]
+
+    assert chosen("-n", "4") == "hpc2: queue workq: 8 of 8 h100 free"
+    for number in (3, 2):
+        pbs.wait_for(submit(number), "R")
+    pbs.wait_for(submit(4), "Q")
+    assert chosen("-n", "4") == "hpc2 (queued): queue workq: no room now (3 of 8 h100 free, 1 job waiting)"
+    assert chosen("-n", "3", "--nodes", "2") == "hpc2: queue workq: 3 of 8 h100 free"
+    assert chosen("-n", "9") == "no host can run it (9 h100)"
+    pbs.stop_queue()
+    stopped = solve(tmp_path, path=pbs.env["PATH"])
+    assert "queue workq: it starts no jobs (started = False)" in stopped.stdout and stopped.returncode == 1
+    with pbs.without_server():
+        away = solve(tmp_path, "--json", path=pbs.env["PATH"])
+    (refusal,) = json.loads(away.stdout)["refusals"]
+    assert refusal["is_unreachable"] and refusal["why"].startswith("pbsnodes -a failed with exit status")
 
 
 def test_json(tmp_path: Path) -> None:

@@ -62,11 +62,15 @@ def qstat(state, words):
     document = {"timestamp": int(time.time()), "pbs_version": "23.06.06", "pbs_server": SERVER}
     if "-B" in flags:
         most = data["config"]["max_queued"]
-        server = {"server_state": "Active"} | ({} if most is None else {"max_queued": f"[u:PBS_GENERIC={most}]"})
+        server = {"server_state": "Active", "default_queue": data["config"]["default_queue"]} | (
+            {} if most is None else {"max_queued": f"[u:PBS_GENERIC={most}]"}
+        )
         _print({**document, "Server": {SERVER: server}})
         return 0
     if "-Q" in flags:
-        _print({**document, "Queue": {name: _queue(queue) for name, queue in data["config"]["queues"].items()}})
+        queues = data["config"]["queues"].items()
+        waiting = [job["queue"] for job in data["jobs"].values() if job["job_state"] == "Q"]
+        _print({**document, "Queue": {name: _queue(queue, waiting.count(name)) for name, queue in queues}})
         return 0
     with_finished = "-x" in flags
     if with_finished and not data["config"]["history"]:
@@ -84,8 +88,13 @@ def qstat(state, words):
     return failed
 
 
-def _queue(queue):
-    return {"queue_type": "Execution", "enabled": str(queue["enabled"]), "started": str(queue["started"])}
+def _queue(queue, waiting):
+    return {
+        "queue_type": "Execution",
+        "state_count": f"Transit:0 Queued:{waiting} Held:0 Waiting:0 Running:0 Exiting:0 Begun:0 ",
+        "enabled": str(queue["enabled"]),
+        "started": str(queue["started"]),
+    }
 
 
 def _job(state, job_id, job):

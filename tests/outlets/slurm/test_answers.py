@@ -273,7 +273,7 @@ def test_refused(text: str, is_transient: bool) -> None:
     answer = submitting.accepted(Ran(exit_code=1, err=f"sbatch: error: {text}\n"))
     assert isinstance(answer, Refused)
     assert answer.is_transient is is_transient
-    assert text.splitlines()[-1] in answer.why
+    assert text.splitlines()[-1].removeprefix("sbatch: ") in answer.why
 
 
 def test_a_program_that_is_missing() -> None:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +107,8 @@ class Fleet:
         self.dispatchers: list[Dispatcher] = []
         # What starts a dispatcher, for a test that needs one with other constants.
         self.command = COMMAND
+        # Of every process that a test starts here.
+        self.variables: Mapping[str, str] = {}
         self._logs = said or root / "said"
         self._logs.mkdir(exist_ok=True)
 
@@ -127,7 +129,7 @@ class Fleet:
 
     def environment(self, **more: str) -> dict[str, str]:
         known = {name: value for name, value in os.environ.items() if not name.startswith(("DISPATCHER_", "CUDA_"))}
-        return {**known, MARK: str(self.root), "PYTHONUNBUFFERED": "1", **more}
+        return {**known, MARK: str(self.root), "PYTHONUNBUFFERED": "1", **self.variables, **more}
 
     def start(self, pod: str = "pod", *words: str, poll: str = "30", **environment: str) -> Dispatcher:
         """Start a dispatcher; with one CPU slot unless `words` say which slots."""

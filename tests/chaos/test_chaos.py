@@ -8,15 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
+from chaos.proofs import check_intervals, check_journal
 from chaos.storm import PODS, Storm
 from fleet import COMMAND, MAIN, Fleet, wait_until
-
-from dispatcher.run_state.fold import Fold
-from dispatcher.run_state.status_file import TIMES, whole_second
 
 HERE = Path(__file__).parent
 JOBS = 300
@@ -106,48 +103,10 @@ def finish(fleet: Fleet, storm: Storm) -> None:
         assert pod.end() in (0, 1, -signal.SIGTERM), pod.said
 
 
-def check_intervals(proof: Path) -> None:
-    """No two attempts of an entry overlap by their own times; of those that were killed their successor tells."""
-    for path in proof.glob("*.times"):
-        open_attempt = None
-        last_ns = 0
-        begun = Counter[str]()
-        for line in path.read_text().splitlines():
-            what, attempt, at = line.split()
-            assert int(at) >= last_ns, f"{path.name}: {line} is out of order"
-            last_ns = int(at)
-            if what == "begin":
-                assert open_attempt is None, f"{path.name}: {line}, but attempt {open_attempt} has not ended"
-                open_attempt = attempt
-                begun[attempt] += 1
-            else:
-                assert open_attempt in (attempt, None) or attempt == "?", f"{path.name}: {line} of {open_attempt}"
-                open_attempt = None
-        assert max(begun.values()) == 1, f"{path.name}: an attempt ran twice: {begun}"
-
-
 def check_reader(report: Path) -> None:
     found = json.loads(report.read_text())
     assert found["faults"] == []
     assert found["reads"] > 100
-
-
-def check_journal(fleet: Fleet) -> None:
-    """Every line follows the one before it, every attempt was claimed once, and all lines make the status file."""
-    fold = Fold()
-    claims = Counter[tuple[str, int]]()
-    for line in fleet.history():
-        assert line.seq == fold.seq + 1, f"line {line.seq} follows {fold.seq}"
-        fold.extend([line])
-        if line.event == "claimed":
-            claims[str(line.job), fold.records[str(line.job)].attempt] += 1
-    assert max(claims.values()) == 1, claims.most_common(3)
-    shown = fleet.status()
-    replayed = {job: json.loads(json.dumps(record.fields())) for job, record in fold.records.items()}
-    for line in replayed.values():
-        # The journal keeps the milliseconds.
-        line.update({key: whole_second(line[key]) for key in TIMES if key in line})
-    assert shown == replayed
 
 
 def check_edits(fleet: Fleet, storm: Storm) -> None:

@@ -195,8 +195,10 @@ class Watcher:
     def _asked_end(self, own: Ended, told: JobState | None, stop: Stop) -> Ended | None:
         """The end of an attempt that was asked to stop: the scheduler's word for it is only our own request."""
         if own.exit_code is not None:
-            # One of a pack is superseded, because the scheduler can only stop all of it.
-            reason = stop.reason if own.exit_reason == SUPERSEDED else own.exit_reason
+            # One of a pack is superseded, because the scheduler can only stop all of it. A signal may arrive before
+            # the file that tells why: SLURM sends its own when it preempts.
+            is_ours = own.exit_reason == SUPERSEDED or (own.told_by_signal and not own.exit_reason)
+            reason = stop.reason if is_ours else own.exit_reason
             return msgspec.structs.replace(own, exit_reason=reason, by_scheduler=stop.by_scheduler)
         ended = end_of(own, told, has_begun=True)
         if ended is None:

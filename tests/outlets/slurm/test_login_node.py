@@ -90,6 +90,7 @@ def test_jobs_of_an_array(start_lab: Callable[..., Lab]) -> None:
     assert not list(lab.root.rglob("pwned"))
 
 
+@pytest.mark.slow
 def test_a_login_node_that_goes_away_and_a_dispatcher_that_dies_meanwhile(start_lab: Callable[..., Lab]) -> None:
     lab = start_lab()
     lab.fleet.write_manifest([shell("a", GATED, gpus=0)])
@@ -110,6 +111,7 @@ def test_a_login_node_that_goes_away_and_a_dispatcher_that_dies_meanwhile(start_
     second.stop()
 
 
+@pytest.mark.slow
 def test_a_controller_that_goes_away_while_jobs_end(start_lab: Callable[..., Lab]) -> None:
     lab = start_lab()
     lab.fleet.write_manifest([shell("a", GATED, gpus=0), shell("b", "echo begun; sleep 600", gpus=0)])

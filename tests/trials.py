@@ -60,7 +60,7 @@ class Trial:
             lost_after_s=lost_after_s,
         )
         command = entry.pop("command", ("bash", "-c", script))
-        made = Entry(job_id="job", method="m", command=command, **entry)
+        self.entry = made = Entry(job_id="job", method="m", command=command, **entry)
         self.outlet = local_outlet(self.config)
         self.root = root
         self.paths.claimant.write_text(f"pod\n{host.here()}\n")

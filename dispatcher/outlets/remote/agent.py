@@ -27,6 +27,7 @@ import stat
 import subprocess
 import sys
 import time
+import traceback
 import zlib
 from typing import Any, BinaryIO, Dict, List, Optional, Sequence, Tuple
 
@@ -890,6 +891,10 @@ def perform(words: Data, stdin: BinaryIO) -> List[Any]:
         return ["failed", {"error": where + (error.strerror or str(error)), "errno": error.errno or 0}]
     except Refusal as error:
         return ["failed", {"error": str(error), "errno": 0}]
+    except Exception as error:  # noqa: BLE001 -- a program that prints what nobody expected must not hide the rest
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        why = f"{words['type']}: {type(error).__name__}: {error} (agent, line {place.lineno}, in {place.name})"
+        return ["failed", {"error": why, "errno": 0}]
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ import ast
 import fcntl
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -13,24 +14,30 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fleet import wait_until
 from outlets.remote.calls import ask
 
 from dispatcher import contract
 from dispatcher.base import host
-from dispatcher.outlets.remote import agent
+from dispatcher.outlets.local import processes
+from dispatcher.outlets.remote import agent, connection
 from dispatcher.outlets.remote.connection import Connection, Lane
 from dispatcher.outlets.remote.operations import (
+    ANSWERS,
+    Check,
     Deliver,
     Delivered,
     Failed,
     Found,
     Has,
     Hello,
+    Launch,
     Look,
     Ran,
     Read,
     Run,
     Seen,
+    Signal,
     Store,
     Stored,
     Tail,
@@ -69,6 +76,40 @@ def test_it_runs_on_old_pythons() -> None:
     used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     used |= {node.arg or "" for node in ast.walk(tree) if isinstance(node, ast.keyword)}
     assert not used & later
+
+
+def old_pythons() -> list[str]:
+    """Those on PATH that can be started."""
+    found = []
+    for minor in range(6, 11):
+        path = shutil.which(f"python3.{minor}")
+        if path and not subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode:
+            found.append(path)
+    return found
+
+
+@pytest.mark.parametrize("python", old_pythons() or [pytest.param("", marks=pytest.mark.skip("no older Python here"))])
+def test_with_an_older_python(python: str, tmp_path: Path) -> None:
+    directory, words = os.fspath(tmp_path / "1"), ["sh", "-c", "echo ä"]
+    operations = [
+        Hello(programs=["bash"]),
+        Run(words=words),
+        Deliver(directory=directory, files={"job.sh": b"touch $DISPATCHER_ATTEMPT_DIR/taken"}, links={"l": "x"}),
+        Launch(directory=directory, root="/", log=os.fspath(tmp_path / "log")),
+        Check(directories=[directory]),
+        Read(looks=[Look(directory=directory, log_at=0)], names=["job.sh"]),
+        Write(path=f"{directory}/stop", content=b"x"),
+        Tail(path=f"{directory}/stop"),
+        Signal(directory=directory),
+        Has(paths=[directory]),
+    ]
+    request = connection._request(operations, "nonce", 60)
+    done = subprocess.run([python, "-I", "-c", connection._LOADER], input=request, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    answers = connection._answers(operations, done.stdout, "nonce")
+    assert answers is not None
+    assert [type(answer) for answer in answers] == [ANSWERS[type(operation)] for operation in operations], answers
+    wait_until(lambda: not processes.of_attempt(tmp_path / "1"), "it has ended")
 
 
 def test_it_knows_the_files_of_an_attempt() -> None:
@@ -253,8 +294,6 @@ def test_an_upload_that_breaks_off_leaves_nothing(here: Connection, tmp_path: Pa
 
 def test_a_request_that_breaks_off_does_nothing(tmp_path: Path) -> None:
     """Whatever arrived of it: the operations are known when all of it has."""
-    from dispatcher.outlets.remote import connection
-
     write = Write(path=os.fspath(tmp_path / "file"), content=os.urandom(4096))
     request = connection._request([write], "nonce", 60)
     loader = [sys.executable, "-I", "-c", connection._LOADER]

@@ -353,6 +353,16 @@ def test_a_host_without_gpus(place: Host, monkeypatch: pytest.MonkeyPatch) -> No
     assert "nvidia-smi is not on PATH" in listed.error
 
 
+def test_an_nvidia_smi_that_prints_something_else(place: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = place.begin("1")
+    with_gpus(place, monkeypatch, "Unable to determine the device handle for GPU0: GPU is lost.\n")
+    listed, found = ask(place.connection, ListGpus(), Check(directories=[directory]))
+    assert isinstance(listed, Failed)
+    assert "ListGpus: ValueError" in listed.error
+    assert found.attempts[0].is_alive, "the others are answered all the same"
+    place.end(directory)
+
+
 def test_a_lock_directory_of_somebody_else(place: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     with_gpus(place, monkeypatch, gpus(1))
     (place.base / "locks").symlink_to("/tmp")

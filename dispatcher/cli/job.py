@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -23,9 +25,20 @@ class _PassesArgumentsOn(click.Command):
 
 @click.command(cls=_PassesArgumentsOn, add_help_option=False, context_settings={"ignore_unknown_options": True})
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
-def job(words: tuple[str, ...]) -> None:
-    """List, configure and run job classes (JAX)."""
+@click.pass_context
+def job(ctx: click.Context, words: tuple[str, ...]) -> Any:
+    """List, configure, run and submit job classes (JAX)."""
+    if words[:1] == ("submit",):
+        from dispatcher.cli.job_submit import job_submit
+
+        with job_submit.make_context("submit", list(words[1:]), parent=ctx) as inner:
+            return job_submit.invoke(inner)
+    _run_runtime(words)
+    return None
+
+
+def _run_runtime(words: Sequence[str]) -> None:
+    """Become the runtime's own program: signals and the exit status are the job's."""
     os.environ[contract.ROOT] = os.fspath(layout().root)
     sys.stdout.flush()
-    # exec, so that signals and the exit status are the job's.
     os.execv(sys.executable, [sys.executable, "-P", "-m", "dispatcher.runtime", *(words or ("--help",))])

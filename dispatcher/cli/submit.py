@@ -57,8 +57,11 @@ def poll(jobs: tuple[str, ...]) -> None:
     snapshot = workspace.snapshot()
     chosen = frozenset(select(snapshot, jobs)) if jobs else None
     name = f"poll-{host_name()}-{os.getpid()}"
-    options = PodOptions(pod=name, jobs=chosen, max_jobs=1, once=True, on_exit="leave")
-    run_pod(workspace.layout, workspace.config, options, log=click.echo)
+    config = workspace.config
+    # A workspace may have none but matrix/submitted.json.
+    manifest = None if config.matrix.exists() else next(iter(config.layout.manifests()), None)
+    options = PodOptions(pod=name, matrix=manifest, jobs=chosen, max_jobs=1, once=True, on_exit="leave")
+    run_pod(config.layout, config, options, log=click.echo)
 
 
 def _queued(snapshot: Snapshot, names: tuple[str, ...], where: Where) -> list[str]:

@@ -17,7 +17,7 @@ import click
 
 from dispatcher import contract
 from dispatcher.base.yaml_text import dump
-from dispatcher.errors import DispatcherError, UsageError
+from dispatcher.errors import ConfigError, DispatcherError, UsageError
 from dispatcher.runtime import launching
 from dispatcher.runtime.job_file import JobFile, read_job_file, write_job_file
 from dispatcher.runtime.registry import find_job, import_jobs, job_keys, summary
@@ -33,7 +33,10 @@ overrides_argument = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE].
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 def program() -> None:
-    """Make and run jobs (classes with @job) outside of a matrix."""
+    """Make and run jobs (classes with @job) outside of a matrix.
+
+    `dispatcher job submit NAME CONFIG.yaml` runs one on a host or cluster: see its --help.
+    """
 
 
 @program.command(hidden=True)
@@ -52,6 +55,27 @@ def check() -> None:
     entries = json.load(sys.stdin)
     faults = {entry["job_id"]: launching.entry_faults(entry, root) for entry in entries}
     click.echo(json.dumps({job_id: found for job_id, found in faults.items() if found}))
+
+
+@program.command(hidden=True)
+@click.argument("config", metavar="CONFIG.yaml", type=click.Path(path_type=Path))
+@overrides_argument
+@import_option
+def entry(config: Path, overrides: tuple[str, ...], imports: tuple[str, ...]) -> None:
+    """Print the entry of a manifest that runs the job in CONFIG.yaml, without its id, as JSON."""
+    file = read_job_file(config)
+    values = launching.with_overrides(file.config, overrides)
+    document: dict[str, Any] = {"job": file.job, "config": values}
+    if imports:
+        document["import"] = list(imports)
+    faults = launching.entry_faults(document, launching.workspace_root())
+    if faults:
+        raise ConfigError.of(config, faults)
+    asked = {"chip": file.request.chip, "min_chips": file.request.min_chips}
+    document["resources"] = {key: value for key, value in asked.items() if value is not None}
+    if file.request.tensor_shards is not None:
+        document["tensor_shards"] = file.request.tensor_shards
+    click.echo(json.dumps(document))
 
 
 @program.command("list")

@@ -1,0 +1,123 @@
+"""`dispatcher job submit NAME CONFIG.yaml`: a job class on a host or cluster, without a manifest written by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from dispatcher import contract
+from dispatcher.cli.common import open_workspace
+from dispatcher.cli.hardware import HardwareOptions
+from dispatcher.cli.printing import note
+from dispatcher.cli.submission import SubmissionOptions, choose_targets, submission_options, submit_jobs
+from dispatcher.errors import ConfigError, StateError
+
+if TYPE_CHECKING:
+    from dispatcher.api import Workspace
+    from dispatcher.matrix.entry import Entry
+
+# Of entries whose job has no other; it has no settings unless dispatcher.yaml has some.
+_METHOD: Final = "job"
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.argument("name")
+@click.argument("config_file", metavar="CONFIG.yaml", type=click.Path(path_type=Path))
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--name", "job_id", metavar="ID", help="The job's id.  [default: NAME]")
+@click.option("--method", default=_METHOD, metavar="METHOD", help="The method whose settings apply.  [default: job]")
+@click.option(
+    "--import", "imports", multiple=True, metavar="MODULE_OR_FILE",
+    help="Import this module or .py file, for the jobs in it, beside the workspace's jobs/*.py; may be repeated.",
+)  # fmt: skip
+@submission_options
+def job_submit(
+    name: str,
+    config_file: Path,
+    overrides: tuple[str, ...],
+    job_id: str | None,
+    method: str,
+    imports: tuple[str, ...],
+    options: SubmissionOptions,
+) -> int:
+    """Submit the job class of CONFIG.yaml (see `dispatcher job configure`) as NAME, once.
+
+    Adds an entry to matrix/submitted.json and submits it like `dispatcher submit`: status, logs, requeue and the other
+    commands work as for any job.
+    """
+    workspace = open_workspace()
+    config = options.config(workspace.layout)
+    document = _entry(workspace, job_id or name, config_file, overrides, imports)
+    document = {**document, "method": method, "resources": _resources(document, options.hardware)}
+    entry = _checked(document)
+    # Where it goes is known before anything is written.
+    manifest = workspace.layout.submitted_manifest
+    targets = choose_targets(config, options, {entry.job_id: entry}, {entry.job_id: manifest})
+    if not options.is_dry_run:
+        _append(workspace, manifest, document)
+    return submit_jobs(config, options, targets)
+
+
+def _entry(
+    workspace: Workspace, job_id: str, config_file: Path, overrides: tuple[str, ...], imports: tuple[str, ...]
+) -> dict[str, Any]:
+    """The entry of the job as the runtime makes and checks it, in a process that may load what jobs need."""
+    words = [sys.executable, "-P", "-m", "dispatcher.runtime", "entry"]
+    words += [word for module in imports for word in ("--import", module)]
+    ran = subprocess.run(
+        [*words, "--", os.fspath(config_file), *overrides],
+        env={**os.environ, contract.ROOT: os.fspath(workspace.root)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ran.returncode:
+        raise ConfigError(ran.stderr.strip().removeprefix("dispatcher: "))
+    return {"job_id": job_id, **json.loads(ran.stdout)}
+
+
+def _resources(document: dict[str, Any], hardware: HardwareOptions) -> dict[str, Any]:
+    """What the entry asks for: the options, else what the file says; also for attempts that others will submit."""
+    given = {
+        "chip": hardware.chip,
+        "min_chips": hardware.chips,
+        "cpus": hardware.cpus,
+        "memory": None if hardware.memory_mib is None else f"{hardware.memory_mib}M",
+        "nodes": hardware.nodes,
+    }
+    return {**document.get("resources", {}), **{key: value for key, value in given.items() if value is not None}}
+
+
+def _checked(document: dict[str, Any]) -> Entry:
+    from dispatcher.matrix.manifest import read_entries
+
+    entries, faults = read_entries([dict(document)], None)
+    if faults:
+        raise ConfigError.of("the job cannot be submitted", faults)
+    (entry,) = entries.values()
+    return entry
+
+
+def _append(workspace: Workspace, manifest: Path, document: dict[str, Any]) -> None:
+    """Add the entry to the manifest of submitted jobs, under the lock, unless its id is in use."""
+    from dispatcher.matrix.manifest import load_manifest, write_manifest
+    from dispatcher.run_state.change import Change
+    from dispatcher.run_state.events import Event
+    from dispatcher.run_state.states import State
+
+    job_id = document["job_id"]
+    listed = workspace.entries()
+    with workspace.transaction() as tx:
+        old = load_manifest(manifest, workspace.store.records.keys()).entries.values() if manifest.exists() else ()
+        if tx.record(job_id) is not None or job_id in listed or any(entry.job_id == job_id for entry in old):
+            raise StateError(f"there is a job {job_id} already: choose another NAME, or --name ID")
+        write_manifest(manifest, [*(entry.document() for entry in old), document], workspace.store.records.keys())
+        tx.change(job_id, Event.QUEUED, Change(state=State.QUEUED))
+    note(f"{job_id} was added to {manifest}")

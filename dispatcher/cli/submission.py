@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
-from dispatcher.base.messages import counted
+from dispatcher.base.messages import counted, indented
 from dispatcher.cli.hardware import HardwareOptions, hardware_options, hosts_option
 from dispatcher.cli.outlet_option import read_outlets
 from dispatcher.cli.printing import note, print_json, print_rows
@@ -26,6 +26,7 @@ from dispatcher.workspace import Layout
 if TYPE_CHECKING:
     from dispatcher.matrix.entry import Entry
     from dispatcher.outlets.base import Request
+    from dispatcher.outlets.solver.request import HardwareRequest
     from dispatcher.run_state.states import Record
 
 _ASK_LIMIT_S: Final = 30.0
@@ -48,11 +49,19 @@ class SubmissionOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Where a job goes: the manifest that lists it, the hosts that may take it, and what it asks for instead."""
+    """Where a job goes: the manifest that lists it, the hosts that may take it, and what it asks for instead.
+
+    `by_hardware`: among these hosts, the one where that is free.
+    """
 
     manifest: Path
     outlets: tuple[str, ...]
     request: Request | None = None
+    by_hardware: bool = False
+
+    @property
+    def outlets_text(self) -> str:
+        return self.outlets[0] if self.by_hardware else " or ".join(self.outlets)
 
 
 def submission_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -111,21 +120,25 @@ def choose_targets(
         raise UsageError(f"no hosts are configured: describe them under `hosts` in {config.layout.config_file}")
     options.hardware.check_clusters(config.hosts)
     named = _named(config, options)
-    targets = {}
-    for job, entry in entries.items():
-        own = request_of(config, entry)
-        request = _request(options.hardware, own) if options.hardware.are_given else None
-        outlets = named or _outlets_of(config, entry, by_solver=request is not None or "auto" in options.outlets)
-        if not outlets:
-            outlets = (_solve(config, options.hardware, own, entry.job_id),)
-        targets[job] = Target(manifests[job], outlets, request)
-    return targets
+    by_solver = options.hardware.are_given or "auto" in options.outlets
+    outlets = {job: named or _outlets_of(config, entry, by_solver=by_solver) for job, entry in entries.items()}
+    own = {job: request_of(config, entry) for job, entry in entries.items()}
+    solved = _solve(config, {job: options.hardware.over(own[job]) for job, found in outlets.items() if not found})
+    return {
+        job: Target(
+            manifest=manifests[job],
+            outlets=outlets[job] or solved[job],
+            request=_request(options.hardware, own[job]) if options.hardware.are_given else None,
+            by_hardware=job in solved,
+        )
+        for job in entries
+    }
 
 
 def submit_jobs(config: Config, options: SubmissionOptions, targets: Mapping[str, Target]) -> int:
     """Submit these queued jobs, or show what would be done; the exit code: 1 when one was not accepted."""
     if options.is_dry_run:
-        rows = [{"job": job, "outlet": ", ".join(target.outlets)} for job, target in targets.items()]
+        rows = [{"job": job, "outlet": target.outlets_text} for job, target in targets.items()]
         _print(rows, options, ("job", "outlet"))
         return 0
     groups: dict[Target, list[str]] = {}
@@ -148,6 +161,7 @@ def _run(config: Config, options: SubmissionOptions, target: Target, jobs: Seque
     pod_options = PodOptions(
         pod=f"submit-{host_name()}-{os.getpid()}",
         submissions=dict.fromkeys(target.outlets, len(jobs)),
+        by_hardware=target.by_hardware,
         matrix=target.manifest,
         jobs=frozenset(jobs),
         request=target.request,
@@ -156,7 +170,7 @@ def _run(config: Config, options: SubmissionOptions, target: Target, jobs: Seque
         once=True,
         on_exit="leave",
     )
-    note(f"submitting {counted(len(jobs), 'job')} to {' or '.join(target.outlets)}")
+    note(f"submitting {counted(len(jobs), 'job')} to {target.outlets_text}")
     run_pod(config.layout, config, pod_options, log=note)
 
 
@@ -171,7 +185,7 @@ def _row(job: str, record: Record | None, target: Target) -> dict[str, Any]:
     is_queued = record is None or record.state == "queued"
     return {
         "job": job,
-        "outlet": " or ".join(target.outlets) if record is None or is_queued else record.outlet,
+        "outlet": target.outlets_text if record is None or is_queued else record.outlet,
         "handle": None if record is None else record.handle,
         "state": "queued" if record is None else record.state.value,
         "error": None if record is None else record.error,
@@ -218,15 +232,21 @@ def _request(hardware: HardwareOptions, own: Request) -> Request:
     return hardware.over(own).for_outlet()
 
 
-def _solve(config: Config, hardware: HardwareOptions, own: Request, job: str) -> str:
-    """The host that the solver chooses; StateError, with the reason of each host, when there is none."""
-    from dispatcher.base.messages import indented
+def _solve(config: Config, requests: Mapping[str, HardwareRequest]) -> dict[str, tuple[str, ...]]:
+    """The hosts that can run these jobs, the best first; all are asked once, at the same time.
+
+    StateError, with the reason of each host, when none can run one of them.
+    """
     from dispatcher.outlets.solver.query import ask_hosts
     from dispatcher.outlets.solver.solve import solve, worth_asking
 
-    request = hardware.over(own)
-    solution = solve(request, config.hosts, ask_hosts(worth_asking(request, config.hosts), _ASK_LIMIT_S))
-    if solution.chosen is None:
-        reasons = [f"{refusal.host}: {refusal.why}" for refusal in solution.refusals]
-        raise StateError(indented(f"no host can run {job} ({request.chips_text})", reasons))
-    return solution.chosen.host
+    asked = {host.name: host for request in requests.values() for host in worth_asking(request, config.hosts)}
+    reports = ask_hosts(asked.values(), _ASK_LIMIT_S)
+    found = {}
+    for job, request in requests.items():
+        solution = solve(request, config.hosts, reports)
+        if not solution.choices:
+            reasons = [f"{refusal.host}: {refusal.why}" for refusal in solution.refusals]
+            raise StateError(indented(f"no host can run {job} ({request.chips_text})", reasons))
+        found[job] = tuple(choice.host for choice in solution.choices)
+    return found

@@ -60,7 +60,7 @@ def poll(jobs: tuple[str, ...]) -> None:
     config = workspace.config
     # A workspace may have none but matrix/submitted.json.
     manifest = None if config.matrix.exists() else next(iter(config.layout.manifests()), None)
-    options = PodOptions(pod=name, matrix=manifest, jobs=chosen, max_jobs=1, once=True, on_exit="leave")
+    options = PodOptions(pod=name, matrix=manifest, jobs=chosen, once=True, on_exit="leave")
     run_pod(config.layout, config, options, log=click.echo)
 
 

@@ -226,7 +226,7 @@ class Reconciler:
     def closing_lines(self) -> list[str]:
         """What a pod that ends by itself leaves behind, and why."""
         if self._options.once:
-            return self._not_claimed()
+            return [*self._not_claimed(), *self._recovery.notes(), *self._outlets.notes()]
         lines = []
         if self._claimer.has_enough:
             lines.append(f"ended after --max-jobs {self._options.max_jobs}; others may take the rest")
@@ -347,7 +347,9 @@ class Reconciler:
         return self._options.until_empty and bool(self._backlog.external.problem)
 
     def _not_claimed(self) -> list[str]:
-        """Why jobs that were to be submitted are still queued."""
+        """Why jobs that were to be submitted are still queued; of a pod without slots there are none."""
+        if not self._outlets:
+            return []
         waiting, records = self._backlog.queue.waiting(_now()), self._store.records
         queued = [job for job in sorted(self._options.jobs or ()) if records[job].state is State.QUEUED]
         return [f"{job} was not submitted: {waiting.why(job).text}" for job in queued]

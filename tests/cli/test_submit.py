@@ -137,6 +137,29 @@ def test_a_pod_records_what_submit_left_in_flight(lab: Lab) -> None:
     assert lab.fleet.record("a").state == "done"
 
 
+def test_a_pod_carries_out_what_a_person_asks_for(lab: Lab) -> None:
+    lab.write(shell("a", GATED))
+    lab.submit("a", "--outlet", "h1")
+    pod = lab.fleet.start("pod", poll="0.2", **lab.environment)
+    lab.fleet.wait_for("a", "running")
+    lab.run("cancel", "a")
+    lab.fleet.wait_for("a", "abandoned")
+    pod.stop()
+
+
+def test_polling_a_host_that_is_away_says_so_and_changes_nothing(lab: Lab) -> None:
+    lab.write(shell("a", GATED), shell("b", "true"))
+    lab.submit("a", "--outlet", "h1")
+    lab.poll_until("a", "running")
+    with lab.ssh["h1"].away():
+        said = lab.run("poll", "a")
+    assert "outlet h1: a unknown: " in said
+    assert lab.fleet.record("a").state == "running"
+    assert lab.run("poll", "b") == ""
+    lab.let_go()
+    lab.poll_until("a", "done")
+
+
 def test_ctrl_c_ends_the_waiting_and_leaves_the_job(lab: Lab) -> None:
     lab.write(shell("a", GATED))
     with lab.ssh["h1"].slow(0.5):

@@ -231,6 +231,16 @@ def test_a_damaged_repository_is_an_error_with_the_words_of_git(repository: Repo
     assert not list(Layout(repository.root).code_dir.iterdir())
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make a repository of somebody else")
+def test_a_repository_of_somebody_else_says_what_to_do(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    for path in (repository.root, repository.root / ".git"):
+        os.chown(path, 65534, -1)
+    with pytest.raises(CodeError, match=r"dubious ownership[\s\S]*safe\.directory"):
+        ship(Layout(repository.root))
+
+
 def test_variables_of_another_repository_are_ignored(
     repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

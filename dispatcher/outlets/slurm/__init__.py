@@ -4,6 +4,7 @@ scheduler    SlurmScheduler: what the engine in outlets/batch calls.
 gres         GPUs as SLURM knows them, by type.
 resources    The table from requests to options for nodes, GPUs, CPUs, memory and partitions.
 directives   The other `#SBATCH` lines, and what `sbatch_args` may add.
+steps        srun, where an attempt has several nodes.
 submitting   What sbatch's answers mean; the limits of a site.
 questions    squeue, scontrol and sacct: what is asked, and how the answers are read.
 states       What SLURM's states mean.

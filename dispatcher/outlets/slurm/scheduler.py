@@ -22,6 +22,7 @@ from dispatcher.outlets.slurm.directives import (
     read_arguments,
 )
 from dispatcher.outlets.slurm.resources import refusal, shape_of
+from dispatcher.outlets.slurm.steps import start_on_nodes
 from dispatcher.templates.launcher import render_launcher
 from dispatcher.workspace import Layout
 
@@ -49,14 +50,7 @@ class SlurmScheduler:
         return refusal(self._host, request)
 
     def launcher(self, request: Request) -> Sequence[str]:
-        """srun, which starts one task on each node and ends all when one of them fails."""
-        nodes = shape_of(self._host, request).nodes
-        if nodes == 1:
-            return ()
-        # From 22.05 on srun does not take over --cpus-per-task of the job.
-        cpus = (f"--cpus-per-task={request.cpus}",) if request.cpus else ()
-        spread = (f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1")
-        return ("srun", *spread, *cpus, "--kill-on-bad-exit=1", "--export=ALL")
+        return start_on_nodes(shape_of(self._host, request).nodes, request.cpus)
 
     def scripts(self, submission: Submission) -> Mapping[str, bytes]:
         if len(submission.name) > LONGEST_NAME:

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from beds.slurm import ORDINARY, SlurmBed
+from beds.sshd import SshBed
 from fleet import COMMAND, Fleet, shell, wait_until
 
 import dispatcher
@@ -34,6 +35,7 @@ while ((step < 60)); do
 done
 """
 Start = Callable[..., SlurmBed]
+StartHosts = Callable[..., SshBed]
 
 
 @pytest.fixture
@@ -195,3 +197,44 @@ def test_small_jobs_together(start_lab: Callable[..., Lab]) -> None:
     pod = lab.run_all("--outlet", "hpc", poll="0.5")
     assert lab.states() == {"j0": "done", "j1": "failed", "j2": "done", "j3": "failed"}, pod.said
     assert len({lab.output(f"j{index}") for index in range(4)}) == 1
+
+
+def test_several_nodes(start_lab: Callable[..., Lab]) -> None:
+    """One task on each. What stops the attempt stops all of them, and they have time to save."""
+    lab = start_lab()
+    words = 'echo "task $SLURM_PROCID of $SLURM_NTASKS with $CUDA_VISIBLE_DEVICES"'
+    patient = "trap 'sleep 1; echo saved; exit 9' TERM"
+    asked = {"gpus": 4, "resources": {"nodes": 2, "cpus": 2}}
+    lab.write_manifest([shell("a", words, **asked), shell("b", f"{patient}; {words}; sleep 600 & wait", **asked)])
+    pod = lab.start("hpc", "--outlet", "hpc:2", "--until-empty", poll="0.5")
+    lab.wait_for("a", "done")
+    assert sorted(lab.output("a").splitlines()) == ["task 0 of 2 with 0,1", "task 1 of 2 with 0,1"]
+    wait_until(lambda: lab.attempt("b").log.exists() and lab.output("b").count("of 2") == 2, "both tasks of b run")
+    lab.run("cancel", "b")
+    pod.end()
+    assert lab.states()["b"] == "abandoned"
+    assert lab.exit_file("b")["exit_code"] == 9
+    assert lab.output("b").count("saved") == 2
+    assert lab.bed.processes("sleep") == []
+
+
+def test_over_ssh_without_the_workspace(start_lab: Callable[..., Lab], start_ssh: StartHosts, tmp_path: Path) -> None:
+    """The dispatcher runs elsewhere: scripts go to the login node, logs and exit statuses come home."""
+    lab = start_lab()
+    ssh = start_ssh(["login"], shared=[lab.bed.directory], env=lab.bed.env)
+    work = lab.bed.directory / "work" / "scratch"
+    config = f"clusters:\n  hpc: {{work: {work}}}\ncode: none\n{CONFIG}    ssh: login\n    cluster: hpc\n"
+    away = Fleet(tmp_path / "a'; echo foo")
+    away.write_config(config)
+    away.write_manifest([shell(f"j{index}", f"pwd; echo x >&2; exit {index}", gpus=0) for index in range(3)])
+    try:
+        variables = {"DISPATCHER_SSH_CONFIG": str(ssh.config)}
+        pod = away.start("pod", "--outlet", "hpc:8", "--until-empty", poll="0.5", **variables)
+        pod.end()
+        assert away.states() == {"j0": "done", "j1": "failed", "j2": "failed"}, pod.said
+        assert away.record("j2").reason == "exit 2"
+        assert away.output("j2").splitlines()[-1] == "x"
+        assert str(work) in away.output("j2")
+        assert len({line.split()[1] for line in lab.submitted()}) == 1
+    finally:
+        away.close()

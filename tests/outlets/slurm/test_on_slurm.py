@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -255,7 +256,7 @@ def test_several_nodes(slurm: SlurmBed, root: Path) -> None:
     """srun starts one task on each, and one that fails ends all. Its status is the highest of all tasks."""
     jobs = Jobs(slurm, root, slot_type="cuda")
     request = Request(gpus=4, nodes=2, cpus=2)
-    words = " ".join(jobs.scheduler.launcher(request))
+    words = shlex.join(jobs.scheduler.launcher(request))
     told = 'echo "$SLURM_PROCID $CUDA_VISIBLE_DEVICES" >>nodes; [ $SLURM_PROCID = 0 ] && exec sleep 600'
     fails = f"{told}; while ! grep -q ^0 nodes; do sleep 0.05; done; exit 9"
     jobs.submit(NAME, f"{words} bash -c '{fails}' 2>errors", request=request)

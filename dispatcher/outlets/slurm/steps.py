@@ -1,0 +1,35 @@
+"""How an attempt's command is started on several nodes: by srun, one task on each. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+# srun kills its tasks at once when it gets TERM, before they can save anything. So it is kept out of the process group
+# that the wrapper signals, and the tasks are told through SLURM: `scancel --signal` reaches all steps of the job, and
+# not its batch script. Where that fails, srun is told after all.
+_START: Final = r"""
+setsid srun "$@" &
+srun=$!
+trap 'was_told=1; scancel --signal=TERM "$SLURM_JOB_ID" || kill -TERM "$srun"' TERM INT
+while :; do
+    was_told=
+    wait "$srun"
+    status=$?
+    [[ -n $was_told ]] || break
+done
+exit "$status"
+"""
+
+
+def start_on_nodes(nodes: int, cpus: int | None) -> Sequence[str]:
+    """The words that run the ones after them on every node; a task that fails ends all. None where there is one node.
+
+    The exit status is the highest of all tasks.
+    """
+    if nodes == 1:
+        return ()
+    # From 22.05 on srun does not take over --cpus-per-task of the job.
+    each = (f"--cpus-per-task={cpus}",) if cpus else ()
+    spread = (f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1")
+    return ("bash", "-c", _START, "srun", *spread, *each, "--kill-on-bad-exit=1", "--export=ALL")

@@ -45,7 +45,7 @@ _SEPARATORS: Final[dict[Runtime, str]] = {"apptainer": ":,", "singularity": ":,"
 _PINNED: Final = re.compile(r".*@sha256:([0-9a-f]{64})", re.S)
 # Removes a container whatever state it is in; apptainer and singularity leave none behind.
 _REMOVE: Final[dict[Runtime, tuple[str, ...]]] = {
-    "podman": ("podman", "rm", "--force", "--time", "0", "--ignore"),
+    "podman": ("podman", "rm", "--force", "--ignore"),
     "enroot": ("enroot", "remove", "--force"),
 }
 

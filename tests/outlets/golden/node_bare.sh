@@ -1,0 +1,280 @@
+#!/bin/bash
+# Runs the command of an attempt on one node: `[srun ...] bash node.sh COMMAND...`. First it sets up what the command
+# needs, and afterwards it cleans up, however the command has ended. Its exit status is that of the command. It needs
+# bash 4.2 or later.
+umask g=rwx
+dispatcher_directory='/lab/a'"'"'; echo foo $(touch pwned)/run_state/jobs/fft_s42/3'
+workspace='/lab/a'"'"'; echo foo $(touch pwned)'
+read -r node </proc/sys/kernel/hostname
+node=${node//[^A-Za-z0-9._-]/_}
+rank=${SLURM_PROCID-${PMIX_RANK-${PMI_RANK-${OMPI_COMM_WORLD_RANK-0}}}}
+[[ $rank =~ ^[0-9]+$ ]] || rank=0
+private=
+runner=
+told_by=
+status=1
+# Descriptors that a child must not inherit, because a lock is held as long as any process has them open.
+held=()
+# Those of locks that are held for a moment.
+taken=()
+
+close_held() {
+    local fd
+    for fd in "${!held[@]}"; do
+        exec {fd}>&-
+    done
+}
+
+hold() {
+    held[$1]=1
+}
+
+let_go() {
+    local fd=$1
+    exec {fd}>&-
+    unset -v "held[$fd]"
+}
+
+# A set-up that fails is told apart from a command that fails: the wrapper reads the file.
+fail() {
+    if [[ -n $told_by ]]; then
+        [[ $told_by == INT ]] && exit 130
+        exit 143
+    fi
+    echo "dispatcher: error: $node: $2" >&2
+    mark_failed
+    exit "$1"
+}
+
+mark_failed() {
+    echo "$node" >"$dispatcher_directory/node.failed"
+}
+
+show() {
+    local text=
+    [[ ! -s $1 ]] || text=$(tail -n 20 -- "$1")
+    [[ -z $text ]] || printf '%s\n' "$text" >&2
+}
+
+# Whoever stops an attempt signals its process group, or every process of a step: then the sentinel is dead, and the
+# command has been told. A signal that only this process has got is passed on. A command is never told twice, because
+# many programs take a second signal as an order to leave without saving.
+told() {
+    interrupted=1
+    [[ -z $told_by ]] || return
+    told_by=$1
+    printf '%s\n' "$1" >"$dispatcher_directory/node.signal"
+    [[ -n $runner ]] || return
+    sleep 0.5
+    ! kill -0 "$sentinel" || kill "-$1" $(<"/proc/$runner/task/$runner/children")
+} 2>/dev/null
+
+# Runs words as a child that signals reach as if it were started by hand, and waits for its end.
+supervise() {
+    local ended_with
+    # Messages of bash about a child that a signal has ended would hide the last line of the log.
+    {
+        trap : TERM INT
+        close_held
+        (trap - TERM INT; exec 2>&"$said" {said}>&-; "$@")
+        exit "$?"
+    } <&0 {said}>&2 2>/dev/null &
+    runner=$!
+    while :; do
+        interrupted=
+        wait "$runner"
+        ended_with=$?
+        [[ -n $interrupted ]] || break
+    done
+    runner=
+    return "$ended_with"
+}
+
+# Waits for a lock and takes it. It has a limit, because whoever holds it may hang.
+lock() {
+    while :; do
+        exec {lock_fd}>>"$1" || fail 1 "the lock $1 cannot be opened"
+        hold "$lock_fd"
+        flock --exclusive --wait "$2" "$lock_fd" ||
+            fail 1 "$3: waited for $2 s for another process of this node, lock $1"
+        # The file may have been removed meanwhile.
+        [[ ! /proc/$BASHPID/fd/$lock_fd -ef $1 ]] || break
+        let_go "$lock_fd"
+    done
+    taken+=("$lock_fd")
+}
+
+# Lets go of the lock that was taken last.
+unlock() {
+    local last=$((${#taken[@]} - 1))
+    let_go "${taken[last]}"
+    unset -v "taken[last]"
+}
+
+# What several processes of a node use (a mount, a tree) has a file that each of them locks as long as it lives, so that
+# the last one knows that it is the last, whatever has killed the others. Only with the lock on `$1.lock`.
+join() {
+    exec {users_fd}>>"$1.users" && flock --shared "$users_fd" || fail 1 "the lock $1.users cannot be taken"
+    hold "$users_fd"
+}
+
+leave() {
+    let_go "$users_fd"
+    local fd answer
+    exec {fd}>>"$1.users"
+    flock --exclusive --nonblock "$fd"
+    answer=$?
+    exec {fd}>&-
+    return "$answer"
+}
+
+# Sets the variable `$1` to the path `$2`, in which `~` and `$NAME` stand for what they are on this node. Nothing else is
+# read by the shell.
+expand() {
+    local path=$2 expanded= name
+    [[ $path != "~" && $path != "~/"* ]] || path="\$HOME${path:1}"
+    while [[ $path =~ ^([^\$]*)\$(([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})(.*)$ ]]; do
+        name=${BASH_REMATCH[3]}${BASH_REMATCH[4]}
+        expanded+=${BASH_REMATCH[1]}${!name-}
+        path=${BASH_REMATCH[5]}
+        [[ -n ${!name-} ]] || fail 1 "the directory $2: the variable $name is not set on this node"
+    done
+    printf -v "$1" %s "$expanded$path"
+}
+
+make_private() {
+    local base=/tmp/dispatcher-$UID
+    mkdir -m 700 -- "$base" 2>/dev/null
+    if [[ ! -d $base || -L $base || ! -O $base ]]; then
+        fail 1 "$base is needed for locks, and is not a directory of this user"
+    fi
+    locks=$base
+    private=$(mktemp -d -- "$base/node.XXXXXX") || fail 1 "no temporary directory can be made in $base"
+}
+
+set_variables() {
+    export 'WORD_0=a b' 'WORD_1=it'"'"'s' 'WORD_2=say "x"' 'WORD_3=$(touch pwned)' 'WORD_4=`id`' 'WORD_5=; rm -rf x' 'WORD_6=--flag' 'WORD_7=-' $'WORD_8=two\012lines' 'WORD_9=ünï ↦ 字' 'WORD_10=*' 'WORD_11=' 'WORD_12=\' $'WORD_13=\011' 'WORD_14=$HOME' 'WORD_15=!1' 'WORD_16=#' 'WORD_17=~' 'WORD_18=a=b' 'WORD_19=&'
+    unset CUDA_DEVICE_ORDER
+    return 0
+}
+
+# A directory for this attempt and node. Users may share what is above it, as they share /tmp.
+make_work() {
+    local base=${DISPATCHER_WORK_OVERRIDE-}
+    [[ -n $base ]] || expand base ''
+    [[ -n $base ]] || base=${TMPDIR:-/tmp}
+    local folder
+    mkdir -p -- "$base" || fail 1 "the work directory $base cannot be made"
+    for folder in "$base/dispatcher-work" "$base/dispatcher-work/"0123456789ab; do
+        mkdir -- "$folder" 2>/dev/null && chmod 1777 -- "$folder"
+    done
+    attempt_work=$folder/fft_s42.3
+    here=$attempt_work/$node
+    mkdir -m 700 -- "$attempt_work" 2>/dev/null
+    [[ -d $attempt_work && ! -L $attempt_work && -O $attempt_work ]] ||
+        fail 1 "the work directory $attempt_work cannot be made, or is not this user's"
+    mkdir -p -- "$here" || fail 1 "the work directory $here cannot be made"
+    work_lock=$locks/work-0123456789ab-fft_s42.3
+}
+
+extract() {
+    local digest=$1 archive=$2 found
+    [[ ! -d $tree ]] || return 0
+    [[ -f $archive && -r $archive ]] || fail 1 "the code archive $archive is not there or cannot be read"
+    found=$(sha256sum <"$archive")
+    [[ ${found%% *} == "$digest" ]] ||
+        fail 1 "the code archive $archive is damaged: its SHA-256 is ${found%% *}, expected $digest"
+    rm -rf -- "$here/.tree"
+    mkdir -- "$here/.tree" || fail 1 "$here/.tree cannot be made"
+    tar --extract --no-same-owner --no-same-permissions --directory "$here/.tree" --file - <"$archive" ||
+        fail 1 "the code archive $archive cannot be extracted into $here"
+    # What the command writes below run_state belongs to the attempt, not to the extracted code.
+    rm -rf -- "$here/.tree/run_state"
+    ln -s -- "$workspace/run_state" "$here/.tree/run_state" && mv -T -- "$here/.tree" "$tree" ||
+        fail 1 "$tree cannot be made"
+    echo "dispatcher: code ${digest:0:12} in $tree on $node" >&2
+}
+
+remove_work() {
+    lock "$work_lock.lock" 60 "the removal of $here"
+    users_fd=$work_users
+    ((status == 0 || status == 75)) || [[ -n $told_by ]] || : >"$here/failed"
+    if leave "$work_lock"; then
+        if [[ ! -e $here/failed ]]; then
+            # Directories without write permission, such as those of a cache of Go modules.
+            rm -rf --one-file-system -- "$here" || { chmod -R u+rwx -- "$here" && rm -rf --one-file-system -- "$here"; }
+            rmdir -- "$attempt_work"
+        fi
+        rm -f -- "$work_lock.users" "$work_lock.lock"
+    fi
+    unlock
+} 2>/dev/null
+
+launch() {
+    cd -- "$dispatcher_cwd" || fail 1 "the directory $dispatcher_cwd cannot be entered"
+    : >"$dispatcher_private/started"
+    if [[ $1 == python ]] && ! type -P python >/dev/null; then
+        set -- python3 "${@:2}"
+    fi
+    if [[ $1 != */* ]] && ! type -P -- "$1" >/dev/null; then
+        echo "dispatcher: error: '$1': there is no such program on PATH=$PATH" >&2
+        exit 127
+    fi
+    exec -- "$@"
+}
+
+# What an attempt leaves that was stopped or puts itself back is of no use to anybody; what a failed one leaves may be.
+finish() {
+    status=$?
+    trap '' TERM INT
+    trap - EXIT
+    cd /
+    # A step that has failed may have left locks.
+    while ((${#taken[@]})); do
+        unlock
+    done
+    [[ -z ${work_users-} ]] || remove_work
+    [[ -z $private ]] || rm -rf -- "$private"
+    exit "$status"
+}
+
+coproc sentinel_pipe {
+    trap : TERM INT
+    (trap - TERM INT; exec cat) >/dev/null
+} 2>/dev/null
+sentinel=$!
+trap finish EXIT
+trap 'told TERM' TERM
+trap 'told INT' INT
+
+make_private
+dispatcher_private=$private
+# Modules may need them (MODULEPATH), and they have the last word.
+set_variables
+tree=
+dispatcher_cwd=$workspace
+code=()
+[[ ! -r $dispatcher_directory/code ]] || mapfile -t code <"$dispatcher_directory/code"
+if ((${#code[@]})); then
+    make_work
+    lock "$work_lock.lock" 1800 "the code in $here"
+    join "$work_lock"
+    work_users=$users_fd
+fi
+if ((${#code[@]})); then
+    export DISPATCHER_CODE_DIGEST=${code[0]} DISPATCHER_CODE_COMMIT=${code[1]}
+    tree=$here/tree
+    extract "${code[0]}" "${code[2]}"
+    # Not DISPATCHER_ROOT, which stays the workspace: the tree is removed, and checkpoints are kept below the root.
+    dispatcher_cwd=$tree
+fi
+[[ -z ${work_users-} ]] || unlock
+[[ -z $told_by ]] || fail 1 stopped
+supervise launch "$@"
+status=$?
+if [[ ! -e $private/started ]]; then
+    [[ -z $told_by ]] || fail 1 stopped
+    mark_failed
+    ((status)) || status=1
+fi
+exit "$status"

@@ -1,0 +1,507 @@
+#!/bin/bash
+# Runs the command of an attempt on one node: `[srun ...] bash node.sh COMMAND...`. First it sets up what the command
+# needs, and afterwards it cleans up, however the command has ended. Its exit status is that of the command. It needs
+# bash 4.2 or later.
+umask g=rwx
+dispatcher_directory='/lab/a'"'"'; echo foo $(touch pwned)/run_state/jobs/fft_s42/3'
+workspace='/lab/a'"'"'; echo foo $(touch pwned)'
+read -r node </proc/sys/kernel/hostname
+node=${node//[^A-Za-z0-9._-]/_}
+rank=${SLURM_PROCID-${PMIX_RANK-${PMI_RANK-${OMPI_COMM_WORLD_RANK-0}}}}
+[[ $rank =~ ^[0-9]+$ ]] || rank=0
+private=
+runner=
+told_by=
+status=1
+# Descriptors that a child must not inherit, because a lock is held as long as any process has them open.
+held=()
+# Those of locks that are held for a moment.
+taken=()
+
+close_held() {
+    local fd
+    for fd in "${!held[@]}"; do
+        exec {fd}>&-
+    done
+}
+
+hold() {
+    held[$1]=1
+}
+
+let_go() {
+    local fd=$1
+    exec {fd}>&-
+    unset -v "held[$fd]"
+}
+
+# A set-up that fails is told apart from a command that fails: the wrapper reads the file.
+fail() {
+    if [[ -n $told_by ]]; then
+        [[ $told_by == INT ]] && exit 130
+        exit 143
+    fi
+    echo "dispatcher: error: $node: $2" >&2
+    mark_failed
+    exit "$1"
+}
+
+mark_failed() {
+    echo "$node" >"$dispatcher_directory/node.failed"
+}
+
+# For a process that is not to end with the attempt: it has neither the variables by which processes of an attempt are
+# found, nor any descriptor such as the liveness lock.
+become_stranger() {
+    local fd name
+    for fd in /proc/$BASHPID/fd/*; do
+        fd=${fd##*/}
+        ((fd < 3)) || exec {fd}>&-
+    done
+    for name in "${!DISPATCHER_@}"; do
+        unset -v "$name"
+    done
+}
+
+show() {
+    local text=
+    [[ ! -s $1 ]] || text=$(tail -n 20 -- "$1")
+    [[ -z $text ]] || printf '%s\n' "$text" >&2
+}
+
+# Whoever stops an attempt signals its process group, or every process of a step: then the sentinel is dead, and the
+# command has been told. A signal that only this process has got is passed on. A command is never told twice, because
+# many programs take a second signal as an order to leave without saving.
+told() {
+    interrupted=1
+    [[ -z $told_by ]] || return
+    told_by=$1
+    printf '%s\n' "$1" >"$dispatcher_directory/node.signal"
+    [[ -n $runner ]] || return
+    sleep 0.5
+    ! kill -0 "$sentinel" || kill "-$1" $(<"/proc/$runner/task/$runner/children")
+} 2>/dev/null
+
+# Runs words as a child that signals reach as if it were started by hand, and waits for its end.
+supervise() {
+    local ended_with
+    # Messages of bash about a child that a signal has ended would hide the last line of the log.
+    {
+        trap : TERM INT
+        close_held
+        (trap - TERM INT; exec 2>&"$said" {said}>&-; "$@")
+        exit "$?"
+    } <&0 {said}>&2 2>/dev/null &
+    runner=$!
+    while :; do
+        interrupted=
+        wait "$runner"
+        ended_with=$?
+        [[ -n $interrupted ]] || break
+    done
+    runner=
+    return "$ended_with"
+}
+
+# Waits for a lock and takes it. It has a limit, because whoever holds it may hang.
+lock() {
+    while :; do
+        exec {lock_fd}>>"$1" || fail 1 "the lock $1 cannot be opened"
+        hold "$lock_fd"
+        flock --exclusive --wait "$2" "$lock_fd" ||
+            fail 1 "$3: waited for $2 s for another process of this node, lock $1"
+        # The file may have been removed meanwhile.
+        [[ ! /proc/$BASHPID/fd/$lock_fd -ef $1 ]] || break
+        let_go "$lock_fd"
+    done
+    taken+=("$lock_fd")
+}
+
+# Lets go of the lock that was taken last.
+unlock() {
+    local last=$((${#taken[@]} - 1))
+    let_go "${taken[last]}"
+    unset -v "taken[last]"
+}
+
+# What several processes of a node use (a mount, a tree) has a file that each of them locks as long as it lives, so that
+# the last one knows that it is the last, whatever has killed the others. Only with the lock on `$1.lock`.
+join() {
+    exec {users_fd}>>"$1.users" && flock --shared "$users_fd" || fail 1 "the lock $1.users cannot be taken"
+    hold "$users_fd"
+}
+
+leave() {
+    let_go "$users_fd"
+    local fd answer
+    exec {fd}>>"$1.users"
+    flock --exclusive --nonblock "$fd"
+    answer=$?
+    exec {fd}>&-
+    return "$answer"
+}
+
+# Sets the variable `$1` to the path `$2`, in which `~` and `$NAME` stand for what they are on this node. Nothing else is
+# read by the shell.
+expand() {
+    local path=$2 expanded= name
+    [[ $path != "~" && $path != "~/"* ]] || path="\$HOME${path:1}"
+    while [[ $path =~ ^([^\$]*)\$(([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})(.*)$ ]]; do
+        name=${BASH_REMATCH[3]}${BASH_REMATCH[4]}
+        expanded+=${BASH_REMATCH[1]}${!name-}
+        path=${BASH_REMATCH[5]}
+        [[ -n ${!name-} ]] || fail 1 "the directory $2: the variable $name is not set on this node"
+    done
+    printf -v "$1" %s "$expanded$path"
+}
+
+make_private() {
+    local base=/tmp/dispatcher-$UID
+    mkdir -m 700 -- "$base" 2>/dev/null
+    if [[ ! -d $base || -L $base || ! -O $base ]]; then
+        fail 1 "$base is needed for locks, and is not a directory of this user"
+    fi
+    locks=$base
+    private=$(mktemp -d -- "$base/node.XXXXXX") || fail 1 "no temporary directory can be made in $base"
+}
+
+set_variables() {
+    export 'MODULEPATH=/sw/$(id)' 'WORD_0=a b' 'WORD_1=it'"'"'s' 'WORD_2=say "x"' 'WORD_3=$(touch pwned)' 'WORD_4=`id`' 'WORD_5=; rm -rf x' 'WORD_6=--flag' 'WORD_7=-' $'WORD_8=two\012lines' 'WORD_9=ünï ↦ 字' 'WORD_10=*' 'WORD_11=' 'WORD_12=\' $'WORD_13=\011' 'WORD_14=$HOME' 'WORD_15=!1' 'WORD_16=#' 'WORD_17=~' 'WORD_18=a=b' 'WORD_19=&'
+    unset CUDA_DEVICE_ORDER
+    return 0
+}
+
+find_modules() {
+    local file
+    [[ $(type -t module) != function ]] || return 0
+    for file in ${LMOD_PKG:+"$LMOD_PKG/init/bash"} ${MODULESHOME:+"$MODULESHOME/init/bash"} \
+        /etc/profile.d/{lmod,z00_lmod,00-modulepath,modules}.sh \
+        /usr/share/{lmod/lmod,modules,Modules}/init/bash /opt/cray/pe/lmod/lmod/init/bash; do
+        [[ ! -r $file ]] || source "$file"
+        [[ $(type -t module) != function ]] || return 0
+    done
+    return 1
+}
+
+# Environment Modules 3 reports a missing module on stderr only, with status 0.
+load_modules() {
+    local name answer said=$private/module
+    for name in cuda/12.4 'it'"'"'s; rm -rf x'; do
+        find_modules >/dev/null 2>&1 || fail 1 "module $name: there is no module command on this host"
+        module load "$name" >"$said" 2>&1 </dev/null
+        answer=$?
+        if ((answer)) || grep -qE '(^|:)ERROR:' "$said"; then
+            show "$said"
+            fail 1 "module $name cannot be loaded (status $answer)"
+        fi
+    done
+}
+
+is_mounted() {
+    mountpoint --quiet -- "$juicefs_root"
+}
+
+# The daemon must outlive this attempt when another one uses the mount. The password is in its environment alone.
+start_juicefs() {
+    become_stranger
+    export META_PASSWORD
+    exec juicefs mount --background --no-usage-report --cache-size 1024 --all-squash 1000:1000 "${juicefs_cache[@]}" --log "$locks/juicefs.log" \
+        redis://:@meta:6379/1 "$juicefs_root"
+} </dev/null
+
+mount_juicefs() {
+    local said=$private/juicefs boot META_PASSWORD=${META_PASSWORD-}
+    read -r boot </proc/sys/kernel/random/boot_id
+    expand juicefs_root '/mnt/it'"'"'s'
+    juicefs_cache=()
+    expand juicefs_cache '$SCRATCH/juice'
+    juicefs_cache=(--cache-dir "$juicefs_cache")
+    juicefs_lock=$locks/juicefs-651d72485b2f06c3
+    type -P juicefs >/dev/null || fail 1 "juicefs: there is no such program on PATH=$PATH, and mount asks for it"
+    lock "$juicefs_lock.lock" 300 "JuiceFS at $juicefs_root"
+    join "$juicefs_lock"
+    juicefs_users=$users_fd
+    if ! is_mounted; then
+        [[ ! -r $dispatcher_directory/node.password ]] ||
+            IFS= read -r -d '' META_PASSWORD <"$dispatcher_directory/node.password"
+        # A mount whose daemon was killed has to be taken away first.
+        [[ -d $juicefs_root ]] || juicefs umount --force "$juicefs_root" >"$said" 2>&1
+        mkdir -p -- "$juicefs_root" || fail 1 "JuiceFS: the directory $juicefs_root cannot be made"
+        supervise start_juicefs >"$said" 2>&1
+        local answer=$?
+        if ((answer)) || ! is_mounted; then
+            show "$said"
+            fail 1 "JuiceFS cannot be mounted at $juicefs_root (status $answer); its log: $locks/juicefs.log"
+        fi
+        printf '%s\n' "$boot" >"$juicefs_lock.ours"
+    fi
+    unlock
+}
+
+# A mount that was there before the attempts came (that of an administrator) stays.
+unmount_juicefs() {
+    local boot ours=
+    read -r boot </proc/sys/kernel/random/boot_id
+    lock "$juicefs_lock.lock" 60 "JuiceFS at $juicefs_root"
+    users_fd=$juicefs_users
+    leave "$juicefs_lock" || return
+    [[ ! -r $juicefs_lock.ours ]] || read -r ours <"$juicefs_lock.ours"
+    [[ $ours == "$boot" ]] || return
+    juicefs umount "$juicefs_root" && rm -f -- "$juicefs_lock.ours"
+} >/dev/null 2>&1
+
+# A directory for this attempt and node. Users may share what is above it, as they share /tmp.
+make_work() {
+    local base=${DISPATCHER_WORK_OVERRIDE-}
+    [[ -n $base ]] || expand base '$SCRATCH/it'"'"'s work'
+    [[ -n $base ]] || base=${TMPDIR:-/tmp}
+    local folder
+    mkdir -p -- "$base" || fail 1 "the work directory $base cannot be made"
+    for folder in "$base/dispatcher-work" "$base/dispatcher-work/"0123456789ab; do
+        mkdir -- "$folder" 2>/dev/null && chmod 1777 -- "$folder"
+    done
+    attempt_work=$folder/fft_s42.3
+    here=$attempt_work/$node
+    mkdir -m 700 -- "$attempt_work" 2>/dev/null
+    [[ -d $attempt_work && ! -L $attempt_work && -O $attempt_work ]] ||
+        fail 1 "the work directory $attempt_work cannot be made, or is not this user's"
+    mkdir -p -- "$here" || fail 1 "the work directory $here cannot be made"
+    work_lock=$locks/work-0123456789ab-fft_s42.3
+}
+
+extract() {
+    local digest=$1 archive=$2 found
+    [[ ! -d $tree ]] || return 0
+    [[ -f $archive && -r $archive ]] || fail 1 "the code archive $archive is not there or cannot be read"
+    found=$(sha256sum <"$archive")
+    [[ ${found%% *} == "$digest" ]] ||
+        fail 1 "the code archive $archive is damaged: its SHA-256 is ${found%% *}, expected $digest"
+    rm -rf -- "$here/.tree"
+    mkdir -- "$here/.tree" || fail 1 "$here/.tree cannot be made"
+    tar --extract --no-same-owner --no-same-permissions --directory "$here/.tree" --file - <"$archive" ||
+        fail 1 "the code archive $archive cannot be extracted into $here"
+    # What the command writes below run_state belongs to the attempt, not to the extracted code.
+    rm -rf -- "$here/.tree/run_state"
+    ln -s -- "$workspace/run_state" "$here/.tree/run_state" && mv -T -- "$here/.tree" "$tree" ||
+        fail 1 "$tree cannot be made"
+    echo "dispatcher: code ${digest:0:12} in $tree on $node" >&2
+}
+
+remove_work() {
+    lock "$work_lock.lock" 60 "the removal of $here"
+    users_fd=$work_users
+    ((status == 0 || status == 75)) || [[ -n $told_by ]] || : >"$here/failed"
+    if leave "$work_lock"; then
+        if [[ ! -e $here/failed ]]; then
+            # Directories without write permission, such as those of a cache of Go modules.
+            rm -rf --one-file-system -- "$here" || { chmod -R u+rwx -- "$here" && rm -rf --one-file-system -- "$here"; }
+            rmdir -- "$attempt_work"
+        fi
+        rm -f -- "$work_lock.users" "$work_lock.lock"
+    fi
+    unlock
+} 2>/dev/null
+
+# Which variables the command gets in a container: all but those that describe the host's own programs and its login.
+# The configured ones in any case. Names only: values are no business of whoever lists processes.
+passed_names() {
+    local name
+    passed=(MODULEPATH WORD_0 WORD_1 WORD_2 WORD_3 WORD_4 WORD_5 WORD_6 WORD_7 WORD_8 WORD_9 WORD_10 WORD_11 WORD_12 WORD_13 WORD_14 WORD_15 WORD_16 WORD_17 WORD_18 WORD_19)
+    for name in $(IFS=$' \n'; compgen -e); do
+        case $name in
+            PATH | LD_* | PYTHONHOME | PYTHONPATH | VIRTUAL_ENV | CONDA* | HOME | PWD | OLDPWD | SHLVL | SHELL | _ | \
+                TMPDIR | TMP | TEMP | HOSTNAME | USER | LOGNAME | MAIL | LS_COLORS | DISPLAY | XAUTHORITY | BASH* | \
+                DBUS_* | SSH_* | XDG_* | LMOD* | MODULE* | LOADEDMODULES* | _LMFILES_* | _ModuleTable* | MANPATH | \
+                INFOPATH | CPATH | LIBRARY_PATH | META_PASSWORD | CONTAINERS_*) ;;
+            *) passed+=("$name") ;;
+        esac
+    done
+}
+
+# Each rank has a /tmp of its own. Of the directories those that are there; the others cannot be mounted.
+mount_directories() {
+    local folder path
+    mkdir -p -m 700 -- "$here/tmp.$rank" || fail 1 "$here/tmp.$rank cannot be made"
+    # First, because what is below it would be hidden.
+    mount_into "$here/tmp.$rank" /tmp
+    for path in '/lab/a'"'"'; echo foo $(touch pwned)' '/data/it'"'"'s' '~/results' "$here"; do
+        expand folder "$path"
+        [[ ! -d $folder ]] || mount_into "$folder" "$folder"
+    done
+}
+
+# The GPUs of this node that the attempt may use, as their indexes or UUIDs on the node. SLURM numbers those of a job
+# from 0 where it hides the others, and tells the real numbers in a variable of its own.
+find_gpus() {
+    local numbers real
+    IFS=, read -r -a gpus <<<"${CUDA_VISIBLE_DEVICES-}"
+    [[ ${gpus[0]-} =~ ^[0-9]+$ ]] || return 0
+    for numbers in "${SLURM_STEP_GPUS-}" "${SLURM_JOB_GPUS-}"; do
+        IFS=, read -r -a real <<<"$numbers"
+        if ((${#real[@]} == ${#gpus[@]})); then
+            gpus=("${real[@]}")
+            break
+        fi
+    done
+    # A container has only the GPUs that it is given, numbered from 0.
+    numbers=$(seq -s , 0 $((${#gpus[@]} - 1)))
+    export CUDA_VISIBLE_DEVICES=$numbers
+}
+
+mount_into() {
+    container_words+=(--volume "$1:$2")
+}
+
+add_environment() {
+    local name
+    passed_names
+    for name in "${passed[@]}"; do
+        container_words+=(--env "$name")
+    done
+}
+
+add_gpus() {
+    local gpu gpus
+    if [[ -z ${CUDA_VISIBLE_DEVICES+set} ]]; then
+        container_words+=(--device nvidia.com/gpu=all)
+        return
+    fi
+    find_gpus
+    for gpu in "${gpus[@]}"; do
+        container_words+=(--device "nvidia.com/gpu=$gpu")
+    done
+    return 0
+}
+
+# Where the container can stay in the control group of a batch job, the job's limits hold and its end is the container's.
+add_place() {
+    container_words+=(--name "$container_name" --cidfile "$dispatcher_private/cid" --workdir "$dispatcher_cwd")
+
+    [[ $(podman info --format '{{.Host.OCIRuntime.Name}}') != crun ]] || container_words+=(--cgroups disabled)
+    container_end=('quay.io/it'"'"'s:1')
+}
+
+# Removes the container should this script be killed: podman's are no children of it. The process is found by nothing
+# that stops an attempt, and ends when the lock is free.
+watch_over_container() {
+    local lock=$locks/$container_name
+    # Kept until the end.
+    lock "$lock" 60 "the container $container_name"
+    reap "$lock" </dev/null >/dev/null 2>&1 &
+    reaper=$!
+    disown "$reaper"
+}
+
+reap() {
+    trap - EXIT TERM INT
+    become_stranger
+    exec setsid bash -c 'exec 3>>"$1"; flock --exclusive 3; rm -f -- "$1"; shift; exec "$@"' reap "$1" \
+        podman rm --force --ignore "$container_name"
+}
+
+remove_container() {
+    podman rm --force --ignore "$container_name"
+    kill "$reaper"
+    rm -f -- "$locks/$container_name"
+} </dev/null >/dev/null 2>&1
+
+# The lines of the setup count, not those of a script that they source or of a function, which may try what fails.
+setup_line_failed() {
+    local line
+    ((${#BASH_SOURCE[@]} == dispatcher_depth + 2)) || return
+    mapfile -t -s $(($1 - 1)) -n 1 line <"${BASH_SOURCE[1]}"
+    echo "dispatcher: error: setup, line $1, exit status $2: ${line[*]}"
+    exit "$2"
+} >&2
+
+# The last line of the file says that it was reached: a syntax error is not, and `[ -e x ] && . x` may end with 1.
+set_up() {
+    local dispatcher_status dispatcher_setup_is_read= dispatcher_depth=${#BASH_SOURCE[@]}
+    trap 'setup_line_failed "$LINENO" "$?"' ERR
+    source "$dispatcher_directory/setup.sh"
+    dispatcher_status=$?
+    trap - ERR
+    if [[ -z $dispatcher_setup_is_read ]] && ((dispatcher_status)); then
+        echo "dispatcher: error: setup: exit status $dispatcher_status" >&2
+        exit "$dispatcher_status"
+    fi
+}
+
+launch() {
+    cd -- "$dispatcher_cwd" || fail 1 "the directory $dispatcher_cwd cannot be entered"
+    set_up
+    IFS=$' \t\n'
+    set +u
+    : >"$dispatcher_private/started"
+    local container_words=(podman run --rm --init --replace --network host --ipc host --security-opt 'label=disable') container_end=()
+    mount_directories
+    add_gpus
+    add_environment
+    add_place
+    exec -- "${container_words[@]}" --volume '/d$(id):/d$(id)' '--x=it'"'"'s $(id)' "${container_end[@]}" "$@"
+}
+
+# What an attempt leaves that was stopped or puts itself back is of no use to anybody; what a failed one leaves may be.
+finish() {
+    status=$?
+    trap '' TERM INT
+    trap - EXIT
+    cd /
+    [[ -z ${reaper-} ]] || remove_container
+    # A step that has failed may have left locks.
+    while ((${#taken[@]})); do
+        unlock
+    done
+    [[ -z ${work_users-} ]] || remove_work
+    [[ -z ${juicefs_users-} ]] || unmount_juicefs
+    [[ -z $private ]] || rm -rf -- "$private"
+    exit "$status"
+}
+
+coproc sentinel_pipe {
+    trap : TERM INT
+    (trap - TERM INT; exec cat) >/dev/null
+} 2>/dev/null
+sentinel=$!
+trap finish EXIT
+trap 'told TERM' TERM
+trap 'told INT' INT
+
+make_private
+dispatcher_private=$private
+# Modules may need them (MODULEPATH), and they have the last word.
+set_variables
+load_modules
+set_variables
+mount_juicefs
+tree=
+dispatcher_cwd=$workspace
+code=()
+[[ ! -r $dispatcher_directory/code ]] || mapfile -t code <"$dispatcher_directory/code"
+    make_work
+    lock "$work_lock.lock" 1800 "the code in $here"
+    join "$work_lock"
+    work_users=$users_fd
+if ((${#code[@]})); then
+    export DISPATCHER_CODE_DIGEST=${code[0]} DISPATCHER_CODE_COMMIT=${code[1]}
+    tree=$here/tree
+    extract "${code[0]}" "${code[2]}"
+    # Not DISPATCHER_ROOT, which stays the workspace: the tree is removed, and checkpoints are kept below the root.
+    dispatcher_cwd=$tree
+fi
+[[ -z ${work_users-} ]] || unlock
+type -P podman >/dev/null || fail 1 podman": there is no such program on PATH=$PATH"
+image='quay.io/it'"'"'s:1'
+container_name=dispatcher-0123456789ab-fft_s42.3-$node-$rank
+watch_over_container
+[[ -z $told_by ]] || fail 1 stopped
+supervise launch "$@"
+status=$?
+if [[ ! -e $private/started ]]; then
+    [[ -z $told_by ]] || fail 1 stopped
+    mark_failed
+    ((status)) || status=1
+fi
+# Without a container, podman itself is what has failed.
+((status != 125)) || [[ -e $private/cid ]] || mark_failed
+exit "$status"

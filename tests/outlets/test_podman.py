@@ -159,6 +159,14 @@ def without(path: str, program: str, folder: Path) -> str:
     return os.fspath(here)
 
 
+def test_a_setup_with_variables_of_the_same_names(contained):
+    """On a host that does not see the workspace the setup runs before the container, in the same shell."""
+    setup = "here=x; rank=x; image=x; tree=x; container_name=x; locks=x; export FROM_SETUP=yes; set -u; IFS=/"
+    code = archive_of({"train.py": "code\n"})
+    one = contained.run("", arguments=in_shell("cat train.py; echo $FROM_SETUP; exit 3"), setup=setup, code=code)
+    assert (one.status, one.output.splitlines()[1:]) == (3, ["code", "yes"])
+
+
 def test_the_bundle_of_a_container_on_this_host(trial, podman, monkeypatch):
     """The local outlet: the wrapper starts node.sh, and the command runs in the container with its own python."""
     monkeypatch.setenv("PATH", f"{podman.bin}:{os.environ['PATH']}")

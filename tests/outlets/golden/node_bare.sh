@@ -7,7 +7,7 @@ dispatcher_directory='/lab/a'"'"'; echo foo $(touch pwned)/run_state/jobs/fft_s4
 workspace='/lab/a'"'"'; echo foo $(touch pwned)'
 read -r node </proc/sys/kernel/hostname
 node=${node//[^A-Za-z0-9._-]/_}
-rank=${SLURM_PROCID-${PMIX_RANK-${PMI_RANK-${OMPI_COMM_WORLD_RANK-0}}}}
+rank=${SLURM_PROCID-${PMIX_RANK-${PMI_RANK-${OMPI_COMM_WORLD_RANK-${DISPATCHER_PROCESS_ID-0}}}}}
 [[ $rank =~ ^[0-9]+$ ]] || rank=0
 private=
 runner=
@@ -91,17 +91,24 @@ supervise() {
 }
 
 # Waits for a lock and takes it. It has a limit, because whoever holds it may hang.
-lock() {
+try_lock() {
+    local lock_fd
     while :; do
-        exec {lock_fd}>>"$1" || fail 1 "the lock $1 cannot be opened"
+        exec {lock_fd}>>"$1" || return
         hold "$lock_fd"
-        flock --exclusive --wait "$2" "$lock_fd" ||
-            fail 1 "$3: waited for $2 s for another process of this node, lock $1"
+        if ! flock --exclusive --wait "$2" "$lock_fd"; then
+            let_go "$lock_fd"
+            return 1
+        fi
         # The file may have been removed meanwhile.
         [[ ! /proc/$BASHPID/fd/$lock_fd -ef $1 ]] || break
         let_go "$lock_fd"
     done
     taken+=("$lock_fd")
+}
+
+lock() {
+    try_lock "$1" "$2" || fail 1 "$3: waited for $2 s for another process of this node, lock $1"
 }
 
 # Lets go of the lock that was taken last.
@@ -196,7 +203,7 @@ extract() {
 }
 
 remove_work() {
-    lock "$work_lock.lock" 60 "the removal of $here"
+    try_lock "$work_lock.lock" 60 || return
     users_fd=$work_users
     ((status == 0 || status == 75)) || [[ -n $told_by ]] || : >"$here/failed"
     if leave "$work_lock"; then

@@ -7,7 +7,7 @@ dispatcher_directory='/lab/it'"'"'s/run_state/jobs/fft_s42/3'
 workspace='/lab/it'"'"'s'
 read -r node </proc/sys/kernel/hostname
 node=${node//[^A-Za-z0-9._-]/_}
-rank=${SLURM_PROCID-${PMIX_RANK-${PMI_RANK-${OMPI_COMM_WORLD_RANK-0}}}}
+rank=${SLURM_PROCID-${PMIX_RANK-${PMI_RANK-${OMPI_COMM_WORLD_RANK-${DISPATCHER_PROCESS_ID-0}}}}}
 [[ $rank =~ ^[0-9]+$ ]] || rank=0
 private=
 runner=
@@ -104,17 +104,24 @@ supervise() {
 }
 
 # Waits for a lock and takes it. It has a limit, because whoever holds it may hang.
-lock() {
+try_lock() {
+    local lock_fd
     while :; do
-        exec {lock_fd}>>"$1" || fail 1 "the lock $1 cannot be opened"
+        exec {lock_fd}>>"$1" || return
         hold "$lock_fd"
-        flock --exclusive --wait "$2" "$lock_fd" ||
-            fail 1 "$3: waited for $2 s for another process of this node, lock $1"
+        if ! flock --exclusive --wait "$2" "$lock_fd"; then
+            let_go "$lock_fd"
+            return 1
+        fi
         # The file may have been removed meanwhile.
         [[ ! /proc/$BASHPID/fd/$lock_fd -ef $1 ]] || break
         let_go "$lock_fd"
     done
     taken+=("$lock_fd")
+}
+
+lock() {
+    try_lock "$1" "$2" || fail 1 "$3: waited for $2 s for another process of this node, lock $1"
 }
 
 # Lets go of the lock that was taken last.
@@ -241,7 +248,7 @@ mount_juicefs() {
 unmount_juicefs() {
     local boot ours=
     read -r boot </proc/sys/kernel/random/boot_id
-    lock "$juicefs_lock.lock" 60 "JuiceFS at $juicefs_root"
+    try_lock "$juicefs_lock.lock" 60 || return
     users_fd=$juicefs_users
     leave "$juicefs_lock" || return
     [[ ! -r $juicefs_lock.ours ]] || read -r ours <"$juicefs_lock.ours"
@@ -287,7 +294,7 @@ extract() {
 }
 
 remove_work() {
-    lock "$work_lock.lock" 60 "the removal of $here"
+    try_lock "$work_lock.lock" 60 || return
     users_fd=$work_users
     ((status == 0 || status == 75)) || [[ -n $told_by ]] || : >"$here/failed"
     if leave "$work_lock"; then
@@ -320,10 +327,9 @@ passed_names() {
 # Each rank has a /tmp of its own. Of the directories those that are there; the others cannot be mounted.
 mount_directories() {
     local folder path
-    mkdir -p -m 700 -- "$here/tmp.$rank" || fail 1 "$here/tmp.$rank cannot be made"
     # First, because what is below it would be hidden.
-    mount_into "$here/tmp.$rank" /tmp
-    for path in '/lab/it'"'"'s' /data "$here"; do
+    mount_into "$dispatcher_tmp" /tmp
+    for path in '/lab/it'"'"'s' /data "$dispatcher_here"; do
         expand folder "$path"
         [[ ! -d $folder ]] || mount_into "$folder" "$folder"
     done
@@ -372,7 +378,7 @@ add_gpus() {
 
 # It has no option for the working directory.
 add_place() {
-    container_end=("$container_name" sh -c 'cd -- "$1" && shift && exec "$@"' sh "$dispatcher_cwd")
+    container_end=("$dispatcher_container" sh -c 'cd -- "$1" && shift && exec "$@"' sh "$dispatcher_cwd")
 }
 
 make_container() {
@@ -464,6 +470,10 @@ set_up() {
 
 launch() {
     cd -- "$dispatcher_cwd" || fail 1 "the directory $dispatcher_cwd cannot be entered"
+    # Under names that no setup has for variables of its own.
+    local dispatcher_here=$here dispatcher_tmp=$here/tmp.$rank dispatcher_image=$image \
+        dispatcher_container=${container_name-}
+    mkdir -p -m 700 -- "$dispatcher_tmp" || fail 1 "$dispatcher_tmp cannot be made"
     set_up
     IFS=$' \t\n'
     set +u

@@ -29,7 +29,7 @@ import sys
 import time
 import traceback
 import zlib
-from typing import Any, BinaryIO, Dict, List, Optional, Sequence, Tuple
+from typing import Any, BinaryIO, Dict, List, Optional, Sequence, Set, Tuple
 
 Data = Dict[str, Any]
 
@@ -55,6 +55,8 @@ FOREIGN_MIB = 100
 OLD_PART_S = 6 * 3600
 NVIDIA_SMI_S = 30.0
 LOGINCTL_S = 10.0
+KILL_PASSES = 10
+KILL_PAUSE_S = 0.02
 # Membership in a scheduler's job, which what runs here does not have, and options of its programs; what tells these
 # programs where their scheduler is stays.
 _SCHEDULERS = re.compile(
@@ -666,18 +668,32 @@ def send_signal(words: Data, _stdin: BinaryIO) -> Data:
     state = check_attempt(directory)
     if state["was_launched"] and state["is_alive"] is None:
         raise Refusal(f"{directory}: {state['error']}")
-    members = [pid for pid in all_pids() if pid != os.getpid() and is_of_attempt(pid, directory)]
     wrapper = state["pid"]
     if words["force"]:
-        return {"count": sum(send(pid, signal.SIGKILL) for pid in members)}
-    if wrapper in members:
-        send(wrapper, signal.SIGTERM)
-        # One that was suspended notices nothing until it continues, and nor do its children.
-        for pid in members:
-            send(pid, signal.SIGCONT)
-        return {"count": 1}
-    # The wrapper, which would have passed it on, is gone.
-    return {"count": sum(send(pid, signal.SIGTERM) for pid in members)}
+        return {"count": kill_all(directory)}
+    if wrapper and is_of_attempt(wrapper, directory):
+        # It passes the signal on. One that was suspended notices nothing until it continues, and nor do its children.
+        count = send(wrapper, signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(wrapper, signal.SIGCONT)
+        return {"count": count}
+    return {"count": sum(send(pid, signal.SIGTERM) for pid in members_of(directory))}
+
+
+def kill_all(directory: str) -> int:
+    """Kill all processes of the attempt, those too that they start meanwhile; how many there were."""
+    told: Set[int] = set()
+    for _ in range(KILL_PASSES):
+        members = members_of(directory)
+        if not members:
+            break
+        told.update(pid for pid in members if send(pid, signal.SIGKILL))
+        time.sleep(KILL_PAUSE_S)
+    return len(told)
+
+
+def members_of(directory: str) -> List[int]:
+    return [pid for pid in all_pids() if pid != os.getpid() and is_of_attempt(pid, directory)]
 
 
 def all_pids() -> List[int]:

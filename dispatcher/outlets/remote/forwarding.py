@@ -61,7 +61,8 @@ def _connection(target: str, jump: ssh.SharedConnection | None, timeout_s: float
             _wait(keeper, lambda: _READY in keeper.printed(), timeout_s, target)
             yield shared
         finally:
-            _control(shared, "exit", may_fail=True)
+            if shared.is_open():
+                _control(shared, "exit", may_fail=True)
             keeper.close()
     finally:
         os.close(writing)

@@ -3,6 +3,9 @@
 The client does not ask questions, and it refuses hosts whose key it does not know: connect once by hand to a new host,
 `ssh HOST`. Everything else (user, port, key, a jump host) is read from the user's configuration of ssh, or from the
 file that DISPATCHER_SSH_CONFIG names.
+
+Where a login needs a one-time password, somebody opens a connection by hand, `ssh -M -S PATH HOST`, and
+DISPATCHER_SSH_SOCKET=PATH lets dispatchers use it; the path may have ssh's %h, %p and %r for several hosts.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from typing import Final
 from dispatcher.errors import OutletError
 
 CONFIG_VARIABLE: Final = "DISPATCHER_SSH_CONFIG"
+SOCKET_VARIABLE: Final = "DISPATCHER_SSH_SOCKET"
 # For how long a connection that nobody uses stays open; after a dispatcher that was killed, too.
 PERSIST_S: Final = 120
 CONNECT_S: Final = 15
@@ -55,11 +59,15 @@ def checked_target(word: str) -> str:
 
 def client_words(*options: str) -> list[str]:
     """`ssh` with the options of every call; further ones are `Name=value`."""
-    config = os.environ.get(CONFIG_VARIABLE)
-    words = ["ssh", *(("-F", config) if config else ())]
+    words = ["ssh", *_config_words()]
     for option in (*(f"{name}={value}" for name, value in _OPTIONS.items()), *options):
         words += ["-o", option]
     return words
+
+
+def _config_words() -> list[str]:
+    config = os.environ.get(CONFIG_VARIABLE)
+    return ["-F", config] if config else []
 
 
 class SharedConnection:
@@ -84,9 +92,12 @@ class SharedConnection:
     def control_words(self, request: str, *options: str) -> list[str]:
         """The words that ask the process that keeps the connection: `exit`, `check`, `forward` and so on.
 
-        Without the user's configuration, whose forwardings would be asked for as well.
+        Without the user's configuration, whose forwardings would be asked for as well; but it may be needed to find a
+        connection that was opened by hand.
         """
-        return ["ssh", "-F", "none", "-o", f"ControlPath={self.socket}", "-O", request, *options, "--", self.target]
+        config = _config_words() if os.environ.get(SOCKET_VARIABLE) else ["-F", "none"]
+        path = f"ControlPath={self._control_path()}"
+        return ["ssh", *config, "-o", path, "-O", request, *options, "--", self.target]
 
     def renew(self, request: str) -> list[str]:
         """Let the next call open another connection; the words that close this one (`exit`, or `stop`: when idle)."""
@@ -95,7 +106,12 @@ class SharedConnection:
         return words
 
     def _sharing(self) -> list[str]:
-        return ["ControlMaster=auto", f"ControlPath={self.socket}", f"ControlPersist={PERSIST_S}"]
+        if os.environ.get(SOCKET_VARIABLE):
+            return ["ControlMaster=no", f"ControlPath={self._control_path()}"]
+        return ["ControlMaster=auto", f"ControlPath={self._control_path()}", f"ControlPersist={PERSIST_S}"]
+
+    def _control_path(self) -> str:
+        return os.environ.get(SOCKET_VARIABLE) or os.fspath(self.socket)
 
     def _proxy(self) -> list[str]:
         if self._jump is None:
@@ -105,7 +121,7 @@ class SharedConnection:
         return ["ProxyCommand=" + shlex.join(word if word == "[%h]:%p" else word.replace("%", "%%") for word in words)]
 
     def is_open(self) -> bool:
-        """Whether there is a connection, as far as its socket tells."""
+        """Whether there is a connection that was opened from here, as far as its socket tells."""
         return self.socket.exists()
 
     def remove(self) -> None:

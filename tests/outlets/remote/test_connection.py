@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -265,6 +268,26 @@ def test_an_upload_over_a_connection_that_breaks(
     with ssh["h1"].away():
         assert isinstance(wait(h1, call), Unreached)
     wait_until(lambda: not list(ssh["h1"].path("share").iterdir()), "nothing of it is left")
+
+
+def test_a_connection_that_was_opened_by_hand(
+    ssh: SshBed, connect: Callable[..., Connection], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a login needs a one-time password; it is left open."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as sockets:
+        by_hand = ["ssh", "-F", os.fspath(ssh.config), "-S", f"{sockets}/%h-%p"]
+        subprocess.run([*by_hand, "-M", "-f", "-N", "h1"], check=True, stderr=subprocess.DEVNULL)
+        try:
+            ssh.config.write_text(re.sub("IdentityFile .*", "IdentityFile /nonexistent", ssh.config.read_text()))
+            h1 = connect(ssh, "h1")
+            assert "Permission denied" in unreached(h1, [Hello()])
+            monkeypatch.setenv(ssh_client.SOCKET_VARIABLE, f"{sockets}/%h-%p")
+            next_call(h1)
+            assert ask(h1, Hello()).host == "h1"
+            h1.close()
+            subprocess.run([*by_hand, "-O", "check", "h1"], check=True, stderr=subprocess.DEVNULL)
+        finally:
+            subprocess.run([*by_hand, "-O", "exit", "h1"], check=True, stderr=subprocess.DEVNULL)
 
 
 @pytest.mark.parametrize("target", ["", "-oProxyCommand=touch pwned", "a b", "a\nb"])

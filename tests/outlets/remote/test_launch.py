@@ -207,6 +207,22 @@ def test_term_goes_to_the_wrapper_and_kill_to_all(place: Host) -> None:
     assert not processes.of_attempt(Path(directory))
 
 
+def test_term_reaches_one_that_is_suspended(place: Host) -> None:
+    directory = place.begin("1", f"trap 'echo told >told; exit 1' TERM\n{WRAPPER}")
+    pid = place.check(directory).pid
+    assert pid
+    os.killpg(pid, signal.SIGSTOP)
+    assert ask(place.connection, Signal(directory=directory)) == Signalled(count=1)
+    wait_until(lambda: not place.check(directory).is_alive, "it has ended")
+    assert (Path(directory) / "told").exists()
+
+
+def test_kill_is_faster_than_one_that_forks(place: Host) -> None:
+    directory = place.begin("1", f"f() {{ sleep 0.01; f & }}; f\n{WRAPPER}")
+    assert ask(place.connection, Signal(directory=directory, force=True)).count >= 2
+    wait_until(lambda: not processes.of_attempt(Path(directory)), "all of it has ended", timeout_s=10)
+
+
 def test_what_a_job_has_left_behind_keeps_it_alive(place: Host) -> None:
     directory = place.begin("1", WRAPPER.replace("echo '{", "setsid sleep 600 &\necho '{"))
     (Path(directory) / "go").touch()

@@ -85,5 +85,5 @@ def start_pbs() -> Iterator[Callable[..., PbsBed]]:
 
 @pytest.fixture
 def pbs(start_pbs: Callable[..., PbsBed]) -> PbsBed:
-    """A server with two nodes of eight CPUs and four GPUs each."""
+    """A server with two nodes of four CPUs and four GPUs each."""
     return start_pbs()

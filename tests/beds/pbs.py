@@ -22,7 +22,9 @@ from typing import Any
 FAKES = Path(__file__).parents[1] / "fakes" / "pbs"
 PROGRAMS = ("qsub", "qstat", "qselect", "qdel", "qsig", "qhold", "qrls", "qrerun", "pbsnodes", "pbs_tmrsh")
 PATIENCE_S = 30.0
-NODES = {f"node{number}": {"ncpus": 8, "ngpus": 4, "mem": 64 << 30} for number in (1, 2)}
+# Hosts of the ssh bed have a home directory of their own, in which this process's interpreter may stand.
+PYTHON = shutil.which("python3", path="/usr/bin:/bin") or sys.executable
+NODES = {f"node{number}": {"ncpus": 4, "ngpus": 4, "mem": 64 << 30} for number in (1, 2)}
 
 sys.path.insert(0, os.fspath(FAKES))
 try:
@@ -44,8 +46,12 @@ class PbsBed:
         self.bin.mkdir()
         for program in PROGRAMS:
             path = self.bin / program
-            path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "{FAKES}" "{self.directory}" {program} "$@"\n')
+            path.write_text(f'#!/bin/sh\nexec "{PYTHON}" -S "{FAKES}" "{self.directory}" {program} "$@"\n')
             path.chmod(0o755)
+
+    def program(self, name: str) -> str:
+        """The text of one of the programs, to be put on the PATH of a host that sees `directory`."""
+        return (self.bin / name).read_text()
 
     @property
     def env(self) -> dict[str, str]:
@@ -159,7 +165,7 @@ class PbsBed:
         for job_id in lost:
             pbs_mom.send({self._mom(job_id)}, signal.SIGKILL)
             if kill:
-                pbs_mom.send(set(self.jobs()[job_id]["sessions"]), signal.SIGKILL)
+                pbs_mom.end_all(set(self.jobs()[job_id]["sessions"]))
             is_rerun = self.jobs()[job_id]["Rerunable"]
             self._set_job(
                 job_id, job_state="Q" if is_rerun else "F", Exit_status=-20, placed=[], mom=None, told="", comment=""
@@ -196,8 +202,22 @@ class PbsBed:
         for job in jobs.values():
             if job["mom"] is not None:
                 pbs_mom.send({job["mom"]}, signal.SIGKILL)
-            pbs_mom.send(set(job["sessions"]), signal.SIGKILL)
+        pbs_mom.end_all({session for job in jobs.values() for session in job["sessions"]})
+        end_s = time.monotonic() + PATIENCE_S
+        while self._is_in_use():
+            assert time.monotonic() < end_s, f"{self.directory} is in use"
+            time.sleep(0.01)
         shutil.rmtree(self.directory)
+
+    def _is_in_use(self) -> bool:
+        """Whether a job is about to begin, which notices that the server was closed."""
+        mark = os.fsencode(self.directory) + b"\0"
+        for name in os.listdir("/proc"):
+            if name.isdigit():
+                with contextlib.suppress(OSError):
+                    if mark in Path(f"/proc/{name}/cmdline").read_bytes():
+                        return True
+        return False
 
     def __enter__(self) -> PbsBed:
         return self

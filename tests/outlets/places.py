@@ -267,10 +267,10 @@ class PbsPlace(Place):
     kind = "pbs"
     is_queue = True
 
-    def __init__(self, root: Path, bed: PbsBed, **settings: Any) -> None:
+    def __init__(self, root: Path, bed: PbsBed, working: Path | None = None, **settings: Any) -> None:
         self.bed = bed
         self.node_names = list(NODES)
-        super().__init__(root, [partial(PbsHost, name="hpc", cluster="hpc", **settings)])
+        super().__init__(root, [partial(PbsHost, name="hpc", cluster="hpc", **settings)], working)
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:

@@ -8,7 +8,6 @@ import os
 import pwd
 import re
 import signal
-import subprocess
 import sys
 import time
 
@@ -302,6 +301,8 @@ def pbs_tmrsh(state, words):
 
 
 def _task(state, job_id, job, node, command):
+    import subprocess
+
     with open(pbs_mom.spool(state, job_id), "ab") as spool:
         task = subprocess.Popen(
             # A task begins with the signals of the mom, whatever this program ignores.

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import subprocess
 import sys
 import time
 
@@ -62,6 +60,13 @@ def send(sessions, number):
             continue
 
 
+def end_all(sessions):
+    """Kill them, also what they start meanwhile."""
+    while processes(sessions):
+        send(sessions, signal.SIGKILL)
+        time.sleep(0.01)
+
+
 class Mom:
     def __init__(self, directory, job_id):
         self.state = State(directory)
@@ -75,6 +80,9 @@ class Mom:
         return self.state.read()["jobs"][self.id]
 
     def run(self):
+        import subprocess
+
+        os.chdir("/")
         job = self.job()
         with open(os.path.join(self.state.job_folder(self.id), "nodefile"), "w", encoding="utf-8") as file:
             file.writelines(chunk["node"] + "\n" for chunk in job["placed"])
@@ -91,6 +99,10 @@ class Mom:
         # After the start, as a child inherits it; nobody signals this process before it is named.
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         with self.state.change() as data:
+            if self.id not in data["jobs"]:
+                # The server was closed.
+                end_all({self.shell.pid})
+                return
             data["jobs"][self.id] |= {"mom": os.getpid(), "sessions": [self.shell.pid]}
         self.watch()
 
@@ -111,7 +123,7 @@ class Mom:
     def obey(self, job, told):
         """Do what the server was told; whether this mom is done with the job."""
         if told == "rerun":
-            self.send(signal.SIGKILL)
+            end_all(set(job["sessions"]))
             self.shell.wait()
             self.back_to_queue(job)
             return True
@@ -154,7 +166,7 @@ class Mom:
         """The batch shell has ended, so everything else of the job is killed."""
         with self.state.change() as data:
             data["jobs"][self.id]["job_state"] = "E"
-        self.send(signal.SIGKILL)
+        end_all(set(self.job()["sessions"]))
         code = self.shell.returncode
         status = 256 - code if code < 0 else code
         self.stage_out(job)
@@ -173,6 +185,8 @@ class Mom:
     def stage_out(self, job):
         self.log.close()
         if job["output"] != "/dev/null":
+            import shutil
+
             try:
                 shutil.copyfile(spool(self.state, self.id), job["output"])
             except OSError:

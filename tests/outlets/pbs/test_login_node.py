@@ -1,0 +1,71 @@
+"""A cluster with PBS that is reached by ssh and does not see the workspace."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from beds.pbs import PROGRAMS, PbsBed
+from beds.sshd import SshBed
+from outlets.places import MANY, PbsPlace
+
+from dispatcher.outlets.base import Ended, Key, Request
+
+GATED = "echo begun >>begun; until [ -e go ]; do sleep 0.02; done; exit 3"
+
+
+@pytest.fixture
+def place(
+    pbs: PbsBed, start_ssh: Callable[..., SshBed], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[PbsPlace]:
+    ssh = start_ssh(["login"], shared=[pbs.directory])
+    for name in PROGRAMS:
+        ssh["login"].install(name, pbs.program(name))
+    monkeypatch.setenv("DISPATCHER_SSH_CONFIG", os.fspath(ssh.config))
+    made = PbsPlace(tmp_path / "a'; echo foo", pbs, ssh="login")
+    made.working = ssh["login"].path(made.outlet.site(made.outlet.capacity.take(Request(0))).layout.root)
+    made.working.mkdir(parents=True, exist_ok=True)
+    try:
+        yield made
+    finally:
+        made.close()
+        ssh["login"].power_cut()
+
+
+def test_what_comes_home(place: PbsPlace) -> None:
+    key = place.submit("a", "echo said; exit 3")
+    assert place.end(key).exit_code == 3
+    assert place.paths(key).log.read_text() == "said\n"
+    assert place.paths(key).taken.exists()
+
+
+def test_several_nodes(place: PbsPlace) -> None:
+    bundle = place.claim(
+        "a", 'echo "$DISPATCHER_PROCESS_ID"; ((DISPATCHER_PROCESS_ID == 0)) || exit 7', Request(8, nodes=2)
+    )
+    place.outlet.submit([bundle])
+    assert place.end(bundle.key).exit_code == 7
+    assert "dispatcher: error: node2: exit status 7" in place.paths(bundle.key).log.read_text()
+
+
+def test_cancelled_there(place: PbsPlace) -> None:
+    key = place.submit("a", "trap 'echo saved; exit 75' TERM; echo begun >>begun; sleep 600 & wait")
+    place.wait_begun(key)
+    place.outlet.cancel([key])
+    assert place.end(key).exit_code == 75
+    assert place.paths(key).log.read_text() == "saved\n"
+
+
+def test_one_call_for_many(place: PbsPlace) -> None:
+    """However many attempts are in flight."""
+    keys: list[Key] = []
+    with place.holding():
+        bundles = [place.claim(f"job{number}", "true") for number in range(MANY // 10)]
+        place.outlet.submit(bundles)
+        keys = [bundle.key for bundle in bundles]
+        before = len(place.bed.calls("qstat"))
+        place.wait(keys, object)
+    place.wait(keys, Ended)
+    assert max(len(words) for words in place.bed.calls("qstat")[before:]) >= len(keys)

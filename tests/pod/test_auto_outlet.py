@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from beds.slurm import SlurmBed
 from beds.sshd import SshBed, SshHost
-from fleet import Fleet, shell
+from fleet import Fleet, shell, wait_until
 from outlets.remote.nvidia_smi import SCRIPT, gpus
 
 CONFIG = """
@@ -109,7 +109,9 @@ def test_a_job_waits_while_no_host_has_room_and_none_has_a_queue(
     pod = fleet.start("pod", *AUTO, poll="1", DISPATCHER_SSH_CONFIG=str(ssh.config))
     fleet.wait_for("one", "done")
     assert fleet.record("two").attempt == 0, pod.said
-    assert "waits for a free slot" in fleet.run("show", "two")
+    why = "1 of 2 h100 free, 2 needed: GPU 0: 20000 MiB used by pid 1"
+    wait_until(lambda: why in fleet.run("show", "two"), "the reason is shown", timeout_s=30)
+    assert why in fleet.run("status")
 
 
 def test_a_host_that_cannot_be_reached_holds_up_nobody(fleet: Fleet, ssh: SshBed) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dispatcher.outlets.base import Request, Slot
-from dispatcher.outlets.batch.offer import BatchOffer
+from dispatcher.outlets.batch.offer import BatchOffer, RefusedNow
 
 if TYPE_CHECKING:
     from dispatcher.outlets.solver.free import FreeHardware
@@ -49,13 +49,20 @@ class Submissions:
         return bool(self.problem) or self.in_flight >= self.limit
 
     def offer(self) -> BatchOffer:
-        return BatchOffer(limit=self.limit, chips=self._chips, problem=self.problem, place=self.place)
+        refused = self._free.refused() if self._free is not None else {}
+        return BatchOffer(
+            limit=self.limit,
+            chips=self._chips,
+            problem=self.problem,
+            place=self.place,
+            refused_now=[RefusedNow(request, why) for request, why in refused.items()],
+        )
 
     def refuses(self, request: Request) -> str:
         return self.offer().refuses(request) or self._refused(request)
 
     def refuses_now(self, request: Request) -> str:
-        return self.problem
+        return self.offer().refuses_now(request)
 
     def take(self, request: Request, ahead: Sequence[Request] = ()) -> Slot | None:
         """Any request takes one submission, so those ahead have no more need of it than this one."""
@@ -73,6 +80,8 @@ class Submissions:
         if not self.in_flight:
             raise ValueError("nothing is in flight")
         self.in_flight -= 1
+        if self._free is not None:
+            self._free.note_end()
 
     def outlook(self, request: Request) -> float | None:
         return 0.0 if self._free is None else self._free.outlook(request)

@@ -11,17 +11,26 @@ from dispatcher.outlets.base import Request
 from dispatcher.run_state.liveness import SlotInfo
 
 
+class RefusedNow(msgspec.Struct, frozen=True):
+    """Attempts with this request are not placed on the host at the moment, and why."""
+
+    request: Request
+    why: str
+
+
 class BatchOffer(msgspec.Struct, frozen=True, kw_only=True):
     """Room for `limit` attempts in flight. `chips` are the kinds of GPUs, and how many one attempt may have at most.
 
     No `chips`: whatever is asked for is left to the scheduler. `problem` is why nothing can be submitted now, `place`
-    where attempts keep their checkpoints (see OutletOffer).
+    where attempts keep their checkpoints (see OutletOffer). `refused_now`: what a pod that goes by the free hardware
+    does not place there at the moment.
     """
 
     limit: int
     chips: Mapping[str, int] = {}
     problem: str = ""
     place: str = ""
+    refused_now: Sequence[RefusedNow] = ()
 
     def refuses(self, request: Request) -> str:
         """Why such an attempt can never run here; empty when it can, once there is room."""
@@ -36,8 +45,8 @@ class BatchOffer(msgspec.Struct, frozen=True, kw_only=True):
         return f"asks for {request.gpus} GPUs, there are {known}" if request.gpus > most * request.nodes else ""
 
     def refuses_now(self, request: Request) -> str:
-        """Why there is no room whatever ends; empty when waiting helps."""
-        return self.problem
+        """Why there is no room; empty when it is not known, or waiting for an attempt of the pod helps."""
+        return self.problem or next((each.why for each in self.refused_now if each.request == request), "")
 
 
 def read_offer(published: Mapping[str, Any]) -> BatchOffer:

@@ -16,8 +16,10 @@ from dispatcher.outlets.solver.reports import BatchReport, HostReport, PlainRepo
 from dispatcher.outlets.solver.request import Choice, HardwareRequest, Refusal
 from dispatcher.outlets.solver.solve import judge
 
-# While attempts are to be placed, a host is asked so often, and what it has told longer ago is not used.
+# While attempts are to be placed, a host is asked so often, sooner when one of the pod's own attempts has ended there.
+# What it has told longer ago than USE_FOR_S is not used.
 ASK_EVERY_S: Final = 60.0
+ASK_AGAIN_S: Final = 5.0
 USE_FOR_S: Final = 120.0
 _ANSWER_S: Final = 30.0
 # So long is it worth waiting for what a host tells, before attempts go elsewhere.
@@ -35,9 +37,11 @@ class FreeHardware:
         self._told_s = 0.0
         # From the start, so that the first attempts are placed by what the host has told.
         self._is_wanted = True
+        self._has_changed = False
         # Since when somebody waits for an answer.
         self._awaited_since_s: float | None = clock()
         self._verdicts: dict[Request, Choice | Refusal] = {}
+        self._refused: dict[Request, str] = {}
 
     @property
     def problem(self) -> str:
@@ -48,7 +52,8 @@ class FreeHardware:
         """Seconds until the host is to be asked; None while nobody wants to know."""
         if not self._is_wanted:
             return None
-        return 0.0 if self._report is None else max(0.0, self._told_s + ASK_EVERY_S - self._clock())
+        every_s = ASK_AGAIN_S if self._has_changed else ASK_EVERY_S
+        return 0.0 if self._report is None else max(0.0, self._told_s + every_s - self._clock())
 
     def questions(self) -> list[Operation]:
         """What to ask the host now; nothing when it is not due."""
@@ -58,9 +63,10 @@ class FreeHardware:
         """The answers to `questions`; `waiting` are attempts that this pod has submitted and that do not run yet."""
         self._report = read_report(self._host, answers)
         self._told_s = self._clock()
-        self._is_wanted = False
+        self._is_wanted = self._has_changed = False
         self._awaited_since_s = None
         self._verdicts.clear()
+        self._refused.clear()
         for request in waiting:
             self.give(request)
 
@@ -73,6 +79,10 @@ class FreeHardware:
             self._report = plain.give(self._host, asked, self._report)
         self._verdicts.clear()
 
+    def note_end(self) -> None:
+        """An attempt of this pod has ended here: more may be free than was told."""
+        self._has_changed = True
+
     def outlook(self, request: Request) -> float | None:
         """See Capacity.outlook; None also for a host that has not told what is free for long."""
         self._is_wanted = True
@@ -82,8 +92,14 @@ class FreeHardware:
         if verdict is None:
             verdict = self._verdicts[request] = judge(self._host, self._asked(request), self._hosts, self._report)
         if isinstance(verdict, Refusal):
+            self._refused[request] = verdict.why
             return None
+        self._refused.pop(request, None)
         return 1 / (1 + (verdict.free_chips or 0)) if verdict.is_queued else 0.0
+
+    def refused(self) -> dict[Request, str]:
+        """The requests that were last asked about and cannot start here, nor wait; and why."""
+        return dict(self._refused)
 
     def awaited_for_s(self) -> float | None:
         """For how long an answer is still worth waiting for; None when it is not waited for any more."""

@@ -13,7 +13,7 @@ import pytest
 from dispatcher.hosts.types import ConnectedHost, Hosts, Partition, PbsHost, PlainHost, SlurmHost
 from dispatcher.outlets.base import Request
 from dispatcher.outlets.remote.operations import GpuList, GpuSeen, Ran
-from dispatcher.outlets.solver.free import ASK_EVERY_S, AWAITED_S, USE_FOR_S, FreeHardware
+from dispatcher.outlets.solver.free import ASK_AGAIN_S, ASK_EVERY_S, AWAITED_S, USE_FOR_S, FreeHardware
 
 MEMINFO = Ran(exit_code=0, out="MemTotal: 65536000 kB\nMemAvailable: 32768000 kB\n")
 NPROC = Ran(exit_code=0, out="16\n")
@@ -62,6 +62,26 @@ def test_a_host_is_asked_while_somebody_wants_to_know(clock: Clock) -> None:
     assert free.outlook(Request(1)) == 0 and free.due_in_s() == ASK_EVERY_S and free.questions() == []
     clock.now_s += ASK_EVERY_S
     assert free.due_in_s() == 0 and free.questions()
+
+
+def test_a_host_is_asked_again_soon_after_an_attempt_has_ended_there(clock: Clock) -> None:
+    free = plain(clock)
+    free.take_in(gpus("", "", "", ""), [])
+    free.note_end()
+    assert free.due_in_s() is None, "nobody wants to know"
+    assert free.outlook(Request(1)) == 0 and free.due_in_s() == ASK_AGAIN_S
+    free.take_in(gpus("", "", "", ""), [])
+    assert free.outlook(Request(1)) == 0 and free.due_in_s() == ASK_EVERY_S
+
+
+def test_why_requests_are_refused(clock: Clock) -> None:
+    free = plain(clock)
+    free.take_in(gpus("", "x", "x", "x"), [])
+    assert free.outlook(Request(1)) == 0 and free.refused() == {}
+    assert free.outlook(Request(2)) is None
+    assert free.refused() == {Request(2): "1 of 4 GPUs free, 2 needed: GPU 1: x; GPU 2: x; GPU 3: x"}
+    free.take_in(gpus("", "", "x", "x"), [])
+    assert free.refused() == {}
 
 
 def test_what_was_told_long_ago_is_not_used(clock: Clock) -> None:

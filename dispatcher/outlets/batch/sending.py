@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from dispatcher.errors import OutletError, TemplateError
 from dispatcher.outlets.base import CANNOT_START, Bundle, Ended, Key
 from dispatcher.outlets.batch.conversation import Step
@@ -175,14 +177,17 @@ class Sender:
 
     def _step(self, sending: Sending) -> Step:
         sending.is_tried = True
+        *deliveries, submit = sending.operations
+        # What is incomplete is not submitted.
+        operations = [*deliveries, msgspec.structs.replace(submit, only_after=len(deliveries))]
         self._submitted_s.append(time.monotonic())
-        return Step(sending.operations, lambda answers: self._take_in(sending, answers))
+        return Step(operations, lambda answers: self._take_in(sending, answers))
 
     def _take_in(self, sending: Sending, answers: Sequence[Any]) -> None:
         *deliveries, answer = answers
         failed = next((one for one in deliveries if isinstance(one, Failed)), None)
         if failed is not None:
-            # The script is not complete, so whatever the scheduler may have accepted runs nothing of this.
+            # So it was not submitted.
             self._refused(sending, Refused(why=failed.error))
             return
         meant = self._scheduler.accepted(sending.submission, answer)

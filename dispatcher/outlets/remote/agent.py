@@ -920,8 +920,12 @@ def main() -> None:
     signal.setitimer(signal.ITIMER_REAL, request["limit_s"])
     umask = os.umask(0o022)
     os.umask(umask)
-    answers = []
+    answers: List[List[Any]] = []
     for words in request["operations"]:
+        before = words.pop("only_after")
+        if before and any(word == "failed" for word, _ in answers[-before:]):
+            answers.append(["failed", {"error": "not done, because what comes before it has failed", "errno": 0}])
+            continue
         answers.append(perform(words, stdin))
         os.umask(umask)
     answer = zlib.compress(json.dumps(answers).encode())

@@ -15,7 +15,9 @@ import msgspec
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """One thing to do on a host."""
+    """One thing to do on a host. It is not done, but fails, if one of the `only_after` operations before it failed."""
+
+    only_after: int = 0
 
 
 class Hello(Operation, frozen=True, kw_only=True):

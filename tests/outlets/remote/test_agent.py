@@ -196,6 +196,18 @@ def test_one_failure_does_not_spoil_the_others(here: Connection, tmp_path: Path)
     assert os.listdir(tmp_path / "good") == ["job.sh"], "no temporary file is left"
 
 
+def test_what_needs_others_is_not_done_when_one_of_them_has_failed(here: Connection, tmp_path: Path) -> None:
+    well = Write(path=os.fspath(tmp_path / "well"), content=b"")
+    ill = Write(path=os.fspath(tmp_path / "nowhere" / "file"), content=b"")
+    touch = Run(words=["touch", os.fspath(tmp_path / "touched")], only_after=2)
+    failed = ask(here, ill, well, touch)[2]
+    assert isinstance(failed, Failed)
+    assert failed.error.startswith("not done")
+    assert not (tmp_path / "touched").exists()
+    assert isinstance(ask(here, well, well, touch)[2], Ran)
+    assert (tmp_path / "touched").exists()
+
+
 def test_what_exists_is_not_written_again(here: Connection, tmp_path: Path) -> None:
     path = tmp_path / "stop"
     first, second = (Write(path=os.fspath(path), content=word) for word in (b"preempted\n", b"other\n"))

@@ -90,7 +90,9 @@ supervise() {
         trap : TERM INT
         close_held
         (trap - TERM INT; exec 2>&"$said" {said}>&-; "$@")
-        exit "$?"
+        ended_with=$?
+        echo "$ended_with" >"$private/status"
+        exit "$ended_with"
     } <&0 {said}>&2 2>/dev/null &
     runner=$!
     while :; do
@@ -99,6 +101,9 @@ supervise() {
         ended_with=$?
         [[ -n $interrupted ]] || break
     done
+    # bash may lose the status of a child that ends while a trap runs other programs: `wait` then tells 255.
+    [[ ! -s $private/status ]] || read -r ended_with <"$private/status"
+    rm -f -- "$private/status"
     runner=
     return "$ended_with"
 }

@@ -198,7 +198,7 @@ def test_one_failure_does_not_spoil_the_others(here: Connection, tmp_path: Path)
 
 def test_what_needs_others_is_not_done_when_one_of_them_has_failed(here: Connection, tmp_path: Path) -> None:
     well = Write(path=os.fspath(tmp_path / "well"), content=b"")
-    ill = Write(path=os.fspath(tmp_path / "nowhere" / "file"), content=b"")
+    ill = Write(path="/proc/nowhere/file", content=b"")
     touch = Run(words=["touch", os.fspath(tmp_path / "touched")], only_after=2)
     failed = ask(here, ill, well, touch)[2]
     assert isinstance(failed, Failed)

@@ -7,7 +7,6 @@ each was accepted or refused, and ends. Any other pod, or `dispatcher poll`, rec
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -154,12 +153,12 @@ def submit_jobs(config: Config, options: SubmissionOptions, targets: Mapping[str
 
 def _run(config: Config, options: SubmissionOptions, target: Target, jobs: Sequence[str]) -> None:
     """One short-lived pod for jobs that go to the same place."""
-    from dispatcher.base.host import host_name
     from dispatcher.pod.options import PodOptions
     from dispatcher.pod.run import run_pod
+    from dispatcher.pod.short_lived import unique_name
 
     pod_options = PodOptions(
-        pod=f"submit-{host_name()}-{os.getpid()}",
+        pod=unique_name("submit"),
         submissions=dict.fromkeys(target.outlets, len(jobs)),
         by_hardware=target.by_hardware,
         matrix=target.manifest,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import click
@@ -48,19 +47,18 @@ def poll(jobs: tuple[str, ...]) -> None:
     Asks every host that has some, once, and prints what has changed. Jobs that were cancelled, held or requeued
     meanwhile are told to stop.
     """
-    from dispatcher.base.host import host_name
     from dispatcher.pod.options import PodOptions
     from dispatcher.pod.run import run_pod
+    from dispatcher.pod.short_lived import unique_name
     from dispatcher.report.selection import select
 
     workspace = open_workspace()
     snapshot = workspace.snapshot()
     chosen = frozenset(select(snapshot, jobs)) if jobs else None
-    name = f"poll-{host_name()}-{os.getpid()}"
     config = workspace.config
     # A workspace may have none but matrix/submitted.json.
     manifest = None if config.matrix.exists() else next(iter(config.layout.manifests()), None)
-    options = PodOptions(pod=name, matrix=manifest, jobs=chosen, once=True, on_exit="leave")
+    options = PodOptions(pod=unique_name("poll"), matrix=manifest, jobs=chosen, once=True, on_exit="leave")
     run_pod(config.layout, config, options, log=click.echo)
 
 

@@ -20,6 +20,7 @@ from dispatcher.pod.options import PodOptions, outlet_context
 from dispatcher.pod.pod_outlets import PodOutlets
 from dispatcher.pod.reconciler import Reconciler
 from dispatcher.pod.registration import Registration
+from dispatcher.pod.short_lived import remove_ended
 from dispatcher.pod.trusted_locks import register_with_trusted_locks
 from dispatcher.pod.wake import FileWatch, Signals, Wait
 from dispatcher.run_state import liveness
@@ -75,6 +76,7 @@ def run_pod(layout: Layout, config: Config, options: PodOptions, log: Log) -> in
     slots = [info for outlet in outlets.values() for info in outlet.slot_infos()]
     registration = Registration(layout, options.pod, config.heartbeat_s)
     registration.describe(**published(own_offer(options, {name: one.capacity for name, one in outlets.items()})))
+    registration.describe(is_short_lived=options.once)
     try:
         register_with_trusted_locks(store, config, registration, slots, log)
         prove_view(store, options.pod)
@@ -82,6 +84,8 @@ def run_pod(layout: Layout, config: Config, options: PodOptions, log: Log) -> in
     finally:
         registration.release()
         outlets.close()
+        if options.once:
+            remove_ended(layout, store.records.values())
         store.close()
 
 

@@ -123,6 +123,8 @@ class PodInfo(msgspec.Struct, kw_only=True):
     unusable_methods: dict[str, str] = {}
     stopped: str = ""
     blocked: dict[str, str] = {}
+    # One of `submit` or `poll`, whose file is removed when nothing needs it any more.
+    is_short_lived: bool = False
     slots: list[SlotInfo] = []
     notes: list[str] = []
 

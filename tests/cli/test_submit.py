@@ -98,6 +98,8 @@ def test_a_job_is_submitted_once_and_poll_records_how_it_went(lab: Lab) -> None:
     assert lab.output("a") == "committed\nbegun\nover\n"
     assert lab.run("poll") == ""
     assert record.code in lab.run("show", "a")
+    assert lab.run("pods").strip() == "no pod has run here"
+    assert not list(lab.fleet.layout.pods_dir.glob("*.lock"))
 
 
 def test_clean_and_dirty_code(lab: Lab) -> None:

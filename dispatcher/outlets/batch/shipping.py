@@ -25,6 +25,8 @@ _HAS_LIMIT_S: Final = 60.0
 # An upload may take so long for each MiB, and at least a minute.
 _SECONDS_PER_MIB: Final = 8.0
 _TRY_AGAIN_S: Final = 30.0
+# For so long the host is not asked again whether it has an archive: the call would double those of a submission.
+_STILL_THERE_S: Final = 300.0
 # After so many answers that it cannot be stored (a full disk), submissions that wait for it are given up.
 _MOST_FAILURES: Final = 3
 
@@ -60,6 +62,8 @@ class Shipping:
         self._snapshot: Snapshot | None = None
         self._is_missing = False
         self._call: Call | None = None
+        # When the host was last known to have an archive, by digest.
+        self._there_s: dict[str, float] = {}
         self._failures = 0
         self._next_s = 0.0
 
@@ -145,6 +149,8 @@ class Shipping:
         if not self._batch:
             # The first one, without submissions: it can be archived.
             self._snapshot, self.problem = None, ""
+        elif time.monotonic() - self._there_s.get(self._snapshot.digest, -_STILL_THERE_S) < _STILL_THERE_S:
+            self._is_there()
 
     def _begin_call(self, snapshot: Snapshot) -> None:
         if self._connection.free_in_s(Lane.TRANSFER) != 0.0:
@@ -172,10 +178,16 @@ class Shipping:
         elif isinstance(answer, Found) and answer.sizes[0] != self._snapshot.size:
             self._is_missing = True
         else:
-            snapshot, self._snapshot = self._snapshot, None
-            names, self._batch = self._batch, []
-            self._failures, self.problem = 0, ""
-            self._shipped(names, snapshot, self._archive(snapshot))
+            self._there_s[self._snapshot.digest] = time.monotonic()
+            self._is_there()
+
+    def _is_there(self) -> None:
+        """The host has the archive, so what waits for it can go."""
+        assert self._snapshot is not None
+        snapshot, self._snapshot = self._snapshot, None
+        names, self._batch = self._batch, []
+        self._failures, self.problem = 0, ""
+        self._shipped(names, snapshot, self._archive(snapshot))
 
     def _has_failed(self, why: str) -> None:
         self._failures += 1

@@ -78,7 +78,7 @@ class SharedConnection:
         self.target = checked_target(target)
         self._jump = jump
         _remove_orphaned()
-        self._directory = Path(tempfile.mkdtemp(prefix=f"{_DIRECTORY_PREFIX}-{os.getpid()}-", dir=_runtime_directory()))
+        self._directory = _new_directory()
         self._number = 0
 
     @property
@@ -87,6 +87,9 @@ class SharedConnection:
 
     def words(self, command: str) -> list[str]:
         """The words that run a shell command on the host over the shared connection, which the first one opens."""
+        if not self._directory.is_dir():
+            # Somebody has tidied up.
+            self._directory = _new_directory()
         return [*client_words(*self._sharing(), *self._proxy()), "--", self.target, command]
 
     def control_words(self, request: str, *options: str) -> list[str]:
@@ -129,18 +132,21 @@ class SharedConnection:
         shutil.rmtree(self._directory, ignore_errors=True)
 
 
-def _runtime_directory() -> str:
-    """A directory for sockets that others cannot reach, with a short name."""
-    for directory in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir()):
-        # Room for the directory's own name, and the socket's.
-        if directory and os.path.isdir(directory) and len(os.fsencode(directory)) + 45 < _LONGEST_SOCKET:
-            return directory
-    return "/tmp"
+def _new_directory() -> Path:
+    """A directory for sockets that others cannot enter."""
+    return Path(tempfile.mkdtemp(prefix=f"{_DIRECTORY_PREFIX}-{os.getpid()}-", dir=_parent_directory()))
+
+
+def _parent_directory() -> str:
+    """Not XDG_RUNTIME_DIR, which is removed when a user logs out, while a dispatcher in tmux goes on."""
+    directory = tempfile.gettempdir()
+    # Room for the directory's own name, and the socket's.
+    return directory if len(os.fsencode(directory)) + 45 < _LONGEST_SOCKET else "/tmp"
 
 
 def _remove_orphaned() -> None:
     """Directories of dispatchers that were killed."""
-    for path in Path(_runtime_directory()).glob(f"{_DIRECTORY_PREFIX}-[0-9]*-*"):
+    for path in Path(_parent_directory()).glob(f"{_DIRECTORY_PREFIX}-[0-9]*-*"):
         pid = int(path.name.split("-")[2])
         with contextlib.suppress(OSError):
             if path.lstat().st_uid == os.getuid() and not os.path.exists(f"/proc/{pid}") and not any(path.iterdir()):

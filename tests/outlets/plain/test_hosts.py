@@ -13,6 +13,8 @@ from beds.sshd import SshBed, SshHost
 from fleet import Dispatcher, Fleet, shell, wait_until
 from outlets.remote.nvidia_smi import SCRIPT, gpus
 
+pytestmark = pytest.mark.slow
+
 CONFIG = """\
 code: none
 kill_grace: 1s

@@ -23,18 +23,17 @@ from dispatcher.outlets.remote import ssh as ssh_client
 from dispatcher.outlets.remote.connection import Connection, Lane, Pace, Unreached
 from dispatcher.outlets.remote.operations import Deliver, Has, Hello, Ran, Run, Store, Stored, Tail
 
+pytestmark = pytest.mark.slow
+
 # For tests of what follows a failure.
 QUICK = Pace(first_pause_s=0.1, longest_pause_s=0.2)
 ODD = "it's; $(touch pwned)\n\"'\\ ä !history %d {a,b} *"
 
 
 @pytest.fixture
-def connect(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., Connection]]:
+def connect(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Connection]]:
     """Makes connections to hosts of a bed, which leave nothing behind."""
     made: list[Connection] = []
-    sockets = tmp_path / "sockets"
-    sockets.mkdir()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", os.fspath(sockets) if len(os.fspath(sockets)) < 40 else "")
 
     def make(bed: SshBed, name: str, pace: Pace = QUICK, **rest: Any) -> Connection:
         monkeypatch.setenv(ssh_client.CONFIG_VARIABLE, os.fspath(bed.config))
@@ -106,6 +105,27 @@ def test_megabytes_both_ways(ssh: SshBed, connect: Callable[..., Connection], tm
     assert tail.content == content
     assert has.sizes == [len(content)]
     assert h1.sent_bytes > len(content)
+
+
+def test_the_directory_of_its_socket_is_removed(ssh: SshBed, connect: Callable[..., Connection]) -> None:
+    h1 = connect(ssh, "h1")
+    assert h1.shared is not None
+    h1.shared.remove()
+    assert ask(h1, Hello()).host == "h1"
+
+
+def test_directories_of_dispatchers_that_were_killed_are_removed(
+    ssh: SshBed, connect: Callable[..., Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as parent:
+        monkeypatch.setattr(tempfile, "tempdir", parent)
+        gone = subprocess.Popen(["true"])
+        gone.wait()
+        ours, dead = f"dispatcher-ssh-{os.getpid()}-x", f"dispatcher-ssh-{gone.pid}-x"
+        for name in (ours, dead):
+            os.mkdir(f"{parent}/{name}")
+        connect(ssh, "h1").close()
+        assert os.listdir(parent) == [ours]
 
 
 def test_one_call_at_a_time(ssh: SshBed, connect: Callable[..., Connection]) -> None:

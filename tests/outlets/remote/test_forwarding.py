@@ -17,13 +17,15 @@ from dispatcher.errors import OutletError
 from dispatcher.outlets.remote import ssh as ssh_client
 from dispatcher.outlets.remote.forwarding import forwarded
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def configured(ssh: SshBed, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv(ssh_client.CONFIG_VARIABLE, os.fspath(ssh.config))
     # Names of sockets are short.
     with tempfile.TemporaryDirectory(dir="/tmp") as sockets:
-        monkeypatch.setenv("XDG_RUNTIME_DIR", sockets)
+        monkeypatch.setattr(tempfile, "tempdir", sockets)
         yield
         assert os.listdir(sockets) == []
 

@@ -39,6 +39,8 @@ from dispatcher.outlets.remote.operations import (
 )
 from dispatcher.outlets.solver.plain import gpus_for
 
+pytestmark = pytest.mark.slow
+
 # What a wrapper does first and last. It ends when the file `go` appears.
 WRAPPER = """\
 set -o noclobber

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
 from dispatcher.errors import OutletError
 from dispatcher.hosts.types import Hosts, PlainHost
+from dispatcher.outlets.plain.scheduler import visible_gpus
+from dispatcher.outlets.remote import agent
 from dispatcher.outlets.remote.operations import Failed, GpuSeen, ListGpus, Operation, Run
 from dispatcher.outlets.solver.answers import output
 from dispatcher.outlets.solver.reports import PlainReport
@@ -42,29 +44,16 @@ def report(answers: Sequence[Any]) -> PlainReport:
 
 
 def gpus_for(host: PlainHost, chip: str, gpus: Sequence[GpuSeen]) -> list[GpuSeen]:
-    """The GPUs of the host that jobs may use and that are a `chip`, or any where that is empty.
+    """The GPUs of the host that jobs may use and that are a `chip` (empty: any), by the rule of the agent.
 
     Where the host has several kinds, the driver's names tell which is which. A CUDA_VISIBLE_DEVICES in the host's `env`
     limits the GPUs that are used.
     """
-    allowed = _visible(host)
-    usable = [gpu for gpu in gpus if allowed is None or gpu.index in allowed]
-    if not chip or len(host.chips) == 1:
-        return usable
-    kinds = {gpu.index: _kind(gpu.name, host.chips) for gpu in usable}
-    return [gpu for gpu in usable if kinds[gpu.index] == chip] or [gpu for gpu in usable if not kinds[gpu.index]]
-
-
-def _visible(host: PlainHost) -> frozenset[int] | None:
-    words = [word.strip() for word in host.env.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-    return frozenset(map(int, words)) if all(word.isdecimal() for word in words) else None
-
-
-def _kind(name: str, chips: Mapping[str, int]) -> str:
-    """The configured chip that the driver's name means: of `l40` and `l40s` the longer one that fits."""
-    flat = re.sub(r"[^a-z0-9]", "", name.lower())
-    fitting = [chip for chip in chips if all(word in flat for word in re.findall(r"[a-z0-9]+", chip.lower()))]
-    return max(fitting, key=len, default="")
+    visible = visible_gpus(host)
+    only = None if visible is None else list(visible)
+    found = agent.gpus_for(only, chip, list(host.chips), [msgspec.to_builtins(gpu) for gpu in gpus])
+    taken = {gpu["index"] for gpu in found}
+    return [gpu for gpu in gpus if gpu.index in taken]
 
 
 def judge(host: PlainHost, request: HardwareRequest, hosts: Hosts, found: PlainReport | None) -> Choice | Refusal:

@@ -162,7 +162,8 @@ def test_polling_a_host_that_is_away_says_so_and_changes_nothing(lab: Lab) -> No
     lab.poll_until("a", "done")
 
 
-def test_ctrl_c_ends_the_waiting_and_leaves_the_job(lab: Lab) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_signal_ends_the_waiting_and_leaves_the_job(lab: Lab, number: int) -> None:
     lab.write(shell("a", GATED))
     with lab.ssh["h1"].slow(0.5):
         process = subprocess.Popen(
@@ -170,7 +171,7 @@ def test_ctrl_c_ends_the_waiting_and_leaves_the_job(lab: Lab) -> None:
             stdout=subprocess.DEVNULL, env=lab.fleet.environment(**lab.environment),
         )  # fmt: skip
         wait_until(lambda: lab.fleet.records() and lab.fleet.record("a").attempt, "it is claimed")
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         process.communicate(timeout=PATIENCE_S)
     lab.let_go()
     submission = lab.fleet.attempt("a").submission

@@ -87,6 +87,8 @@ class FreeHardware:
         """See Capacity.outlook; None also for a host that has not told what is free for long."""
         self._is_wanted = True
         if self._report is None or self._clock() - self._told_s > USE_FOR_S:
+            if self._awaited_since_s is None:
+                self._awaited_since_s = self._clock()
             return math.inf if self.awaited_for_s() else None
         verdict = self._verdicts.get(request)
         if verdict is None:
@@ -103,10 +105,8 @@ class FreeHardware:
 
     def awaited_for_s(self) -> float | None:
         """For how long an answer is still worth waiting for; None when it is not waited for any more."""
-        if self._report is not None and self._clock() - self._told_s <= USE_FOR_S:
-            return None
         if self._awaited_since_s is None:
-            self._awaited_since_s = self._clock()
+            return None
         left_s = self._awaited_since_s + AWAITED_S - self._clock()
         return left_s if left_s > 0 else None
 

@@ -88,6 +88,8 @@ def test_what_was_told_long_ago_is_not_used(clock: Clock) -> None:
     free = plain(clock)
     free.take_in(gpus("", "", "", ""), [])
     clock.now_s += USE_FOR_S + 1
+    assert free.awaited_for_s() is None, "nobody wants to know"
+    clock.now_s += AWAITED_S + 1
     assert free.outlook(Request(1)) == math.inf, "worth waiting for, because it is asked now"
     assert free.awaited_for_s() == AWAITED_S
     clock.now_s += AWAITED_S

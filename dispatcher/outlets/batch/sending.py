@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from dispatcher.errors import OutletError, TemplateError
 from dispatcher.outlets.base import CANNOT_START, Bundle, Ended, Key
+from dispatcher.outlets.batch.brake import Brake
 from dispatcher.outlets.batch.conversation import Step
 from dispatcher.outlets.batch.grouping import submissions_of
 from dispatcher.outlets.batch.scheduler import Accepted, Limits, NoRoom, Refused, Scheduler, Submission
 from dispatcher.outlets.remote.operations import Deliver, Failed, Operation
-
-# How many submissions go with one call: a call that fails leaves all of them in doubt.
-_MOST_AT_ONCE: Final = 50
-# After so many refusals in a row nothing more is submitted for a while, which doubles.
-_REFUSALS: Final = 3
-_FIRST_PAUSE_S: Final = 30.0
-_LONGEST_PAUSE_S: Final = 1800.0
 
 
 class Sending:
@@ -65,11 +59,13 @@ class Sender:
         self._room_again_s = room_again_s
         self._unsent: dict[str, Sending] = {}
         self.limits = Limits()
-        self._refusals = 0
-        self._pauses = 0
-        self._paused_until_s = 0.0
-        self.problem = ""
+        self._brake = Brake()
         self._submitted_s: list[float] = []
+
+    @property
+    def problem(self) -> str:
+        """Why nothing is submitted now, or was accepted last; empty when nothing is wrong."""
+        return self._brake.problem
 
     def group(self, bundles: Sequence[Bundle]) -> list[list[Bundle]]:
         """These bundles by submission."""
@@ -143,7 +139,8 @@ class Sender:
         return True
 
     def steps(self) -> list[Step]:
-        """What is to be submitted now."""
+        """What is to be submitted now, with one call."""
+        self._brake.begin_call()
         return [self._step(sending) for sending in self._due()]
 
     def due_in_s(self) -> float | None:
@@ -152,20 +149,22 @@ class Sender:
         if not waiting:
             return None
         now = time.monotonic()
-        return max(0.0, min(waiting) - now, self._paused_until_s - now, self._rate_wait_s())
+        return max(0.0, min(waiting) - now, self._brake.wait_s(now), self._rate_wait_s())
 
     def refresh(self) -> None:
-        """A pause may be over: its problem is taken away, so that the next attempt is the test."""
-        if self.problem and time.monotonic() >= self._paused_until_s:
-            self.problem = ""
+        """When a pause is over and nothing waits that could be the test, something new may be."""
+        if self.problem and not any(sending.is_ready or sending.is_tried for sending in self._unsent.values()):
+            self._brake.lift(time.monotonic())
 
     def _due(self) -> list[Sending]:
-        if time.monotonic() < self._paused_until_s or self._rate_wait_s() > 0:
-            return []
         now = time.monotonic()
+        if self._brake.wait_s(now) > 0 or self._rate_wait_s() > 0:
+            return []
         waiting = [each for each in self._unsent.values() if each.is_ready and each.not_before_s <= now]
-        most = _MOST_AT_ONCE if self._per_minute is None else max(1, self._per_minute - len(self._submitted_s))
-        return waiting[: min(_MOST_AT_ONCE, most)]
+        most = self._brake.most_at_once
+        if self._per_minute is not None:
+            most = min(most, max(1, self._per_minute - len(self._submitted_s)))
+        return waiting[:most]
 
     def _rate_wait_s(self) -> float:
         """Seconds until the limit of submissions per minute allows another one."""
@@ -193,8 +192,7 @@ class Sender:
         meant = self._scheduler.accepted(sending.submission, answer)
         if isinstance(meant, Accepted):
             self._unsent.pop(sending.submission.name, None)
-            self._refusals = self._pauses = 0
-            self.problem = ""
+            self._brake.accepted()
             self._accepted(sending.submission, meant.handle)
         elif isinstance(meant, Refused):
             self._refused(sending, meant)
@@ -206,15 +204,10 @@ class Sender:
             sending.is_tried = False
         else:
             # It stays tried: the next answer of the scheduler tells whether it is there.
-            self.problem = meant.why
+            self._brake.doubted(meant.why)
 
     def _refused(self, sending: Sending, refused: Refused) -> None:
-        self._refusals += 1
-        if refused.is_transient or self._refusals >= _REFUSALS:
-            self._pauses += 1
-            pause_s = min(_FIRST_PAUSE_S * 2.0 ** (self._pauses - 1), _LONGEST_PAUSE_S)
-            self._paused_until_s = time.monotonic() + pause_s
-            self.problem = f"{refused.why} (tried again in {pause_s:.0f} s)"
+        self._brake.refused(refused.why, time.monotonic(), is_transient=refused.is_transient)
         if refused.is_transient:
             sending.is_tried = False
             return

@@ -24,7 +24,7 @@ from dispatcher.outlets.base import (
     Running,
     Unknown,
 )
-from dispatcher.outlets.batch import sending
+from dispatcher.outlets.batch import brake
 from dispatcher.outlets.batch.scheduler import CANCELLED
 from dispatcher.outlets.pbs import scheduler
 
@@ -220,7 +220,7 @@ def test_what_the_server_refuses(make_place: Callable[..., PbsPlace]) -> None:
 
 def test_a_limit_of_jobs_in_the_queue(make_place: Callable[..., PbsPlace], monkeypatch: pytest.MonkeyPatch) -> None:
     """The attempt waits here until the server takes it."""
-    monkeypatch.setattr(sending, "_FIRST_PAUSE_S", 0.2)
+    monkeypatch.setattr(brake, "_FIRST_PAUSE_S", 0.2)
     place = make_place()
     place.bed.configure(max_queued=0)
     key = place.submit("a", "exit 3")
@@ -233,6 +233,20 @@ def test_a_limit_of_jobs_in_the_queue(make_place: Callable[..., PbsPlace], monke
     assert isinstance(place.outlet.poll([key])[key].status, Pending)
     place.bed.configure(max_queued=None)
     assert place.end(key).exit_code == 3
+
+
+def test_a_host_that_refuses_everything(make_place: Callable[..., PbsPlace], monkeypatch: pytest.MonkeyPatch) -> None:
+    """After some refusals it is left alone for a while; then one submission is the test."""
+    monkeypatch.setattr(brake, "_FIRST_PAUSE_S", 0.5)
+    place = make_place(queues=("later",), bed={"queues": {"workq": {"enabled": True, "started": True}}})
+    for number in range(3):
+        assert place.end(place.submit(f"a{number}", "true")).exit_reason == CANNOT_START
+    assert place.outlet.capacity.is_full
+    assert "Unknown queue" in place.outlet.slot_infos()[0].note
+    place.bed.configure(queues={name: {"enabled": True, "started": True} for name in ("workq", "later")})
+    wait_until(place.has_room, "it may be tried again")
+    assert place.end(place.submit("b", "exit 3")).exit_code == 3
+    assert not place.outlet.slot_infos()[0].note
 
 
 @pytest.mark.parametrize("is_killed", [False, True])

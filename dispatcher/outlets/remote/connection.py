@@ -31,9 +31,10 @@ from dispatcher.outlets.remote.operations import ANSWERS, Failed, Operation, Sto
 from dispatcher.outlets.remote.programs import Finished, Program, given
 
 # The source of the agent is the first thing that it reads.
+# Without single quotes, so that every login shell reads it alike.
 _LOADER: Final = (
     "import sys,zlib;f=sys.stdin.buffer;"
-    "exec(compile(zlib.decompress(f.read(int(f.readline()))),'agent','exec'),{'__name__':'__main__'})"
+    'exec(compile(zlib.decompress(f.read(int(f.readline()))),"agent","exec"),{"__name__":"__main__"})'
 )
 # Its first argument tells how many of the next ones are files; the others are the command.
 _FEEDER: Final = 'cat -- - "${@:2:$1}" | "${@:$1+2}"'
@@ -200,7 +201,7 @@ class Connection:
         if self.shared is None:
             words = [sys.executable, "-I", "-c", _LOADER]
         else:
-            words = self.shared.words(f"exec {shlex.quote(self._python)} -I -c {shlex.quote(_LOADER)}")
+            words = self.shared.words(_remote_command(self._python))
         if not sources:
             return words
         # The request comes first, from stdin, and the files behind it, however large.
@@ -235,6 +236,11 @@ class Connection:
         if finished.killed_because:
             return f"{self.name}: {finished.killed_because}" + (f": {err.strip()}" if err.strip() else "")
         return ssh.explain(finished.exit_code, err, self.name if self.shared is None else self.shared.target)
+
+
+def _remote_command(python: str) -> str:
+    """What the login shell there is given, whichever it is."""
+    return f"exec {shlex.quote(python)} -I -c {shlex.quote(_LOADER)}"
 
 
 @functools.cache

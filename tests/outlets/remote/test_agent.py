@@ -112,6 +112,17 @@ def test_with_an_older_python(python: str, tmp_path: Path) -> None:
     wait_until(lambda: not processes.of_attempt(tmp_path / "1"), "it has ended")
 
 
+@pytest.mark.parametrize("shell", ["sh", "bash", "zsh", "tcsh", "fish"])
+def test_with_another_login_shell(shell: str) -> None:
+    if not shutil.which(shell):
+        pytest.skip(f"{shell} is not installed")
+    operations = [Run(words=["printf", "%s", ODD])]
+    request = connection._request(operations, "nonce", 60)
+    command = [shell, "-c", connection._remote_command(sys.executable)]
+    done = subprocess.run(command, input=request, capture_output=True, check=False)
+    assert connection._answers(operations, done.stdout, "nonce") == [Ran(exit_code=0, out=ODD)], done.stderr
+
+
 def test_it_knows_the_files_of_an_attempt() -> None:
     for name in ("ATTEMPT_DIR", "WRAPPER_FILE", "LOG_FILE", "EXIT_FILE", "ALIVE_FILE", "TAKEN_FILE"):
         assert getattr(agent, name) == getattr(contract, name)

@@ -74,5 +74,5 @@ def read_exit(directory: Path) -> Ended | Unknown:
         status = json.loads(text)
         reason, told_by = str(status.get("reason", "")), str(status.get("signal", ""))
         return Ended(int(status["exit_code"]), reason, str(status["ended_at"]), told_by_signal=told_by)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return Ended(None, "unreadable exit status")

@@ -21,6 +21,7 @@ stand against seconds. A missed target is shown as missed; nothing here fails be
     start       a job from its start to its first step              a bare script
     batch       the search for the largest batch, on a GPU          what is remembered of it
     slurm       200 submissions as an array; calls for each poll    one sbatch for each; the poll interval
+    hang        turnover of local slots, a host behind ssh hangs    one that answers
 
 The rows from `step` to `batch` need the packages of the extra `jax` (scripts/install jax). They run on the device that
 JAX takes by default, a GPU where there is one, and say its name.

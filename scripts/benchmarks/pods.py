@@ -35,13 +35,13 @@ def run_pod(root: Path, *options: str) -> float:
 
 
 @contextlib.contextmanager
-def start_pod(root: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A pod that is stopped at the end of the block."""
+def start_pod(root: Path, *options: str, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A pod, with these environment variables besides, that is stopped at the end of the block."""
     with open(_log(root), "wb") as log:
         pod = subprocess.Popen(
             [DISPATCHER, "--pod", "bench", *options],
             cwd=root,
-            env=environment(),
+            env={**environment(), **variables},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

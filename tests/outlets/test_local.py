@@ -18,6 +18,7 @@ from dispatcher.base.host import host_name
 from dispatcher.outlets.base import CANNOT_START, Ended, Orphan, Placement, Report, Running, Slot, Unknown
 from dispatcher.outlets.local import processes
 from dispatcher.outlets.local.reaping import orphans
+from dispatcher.outlets.remote.programs import Program, given
 from dispatcher.outlets.wrapper import read_exit
 from dispatcher.run_state import liveness
 
@@ -220,6 +221,25 @@ def test_a_helper_of_the_dispatcher_is_no_orphan():
         wait_until(lambda: os.waitid(os.P_PID, helper.pid, os.WEXITED | os.WNOWAIT), "the helper has ended")
         orphans(set())
         assert helper.wait() == 7
+
+
+def test_a_program_of_another_outlet_is_no_orphan():
+    """Its exit status is left to whoever has started it."""
+    program = Program(["bash", "-c", "read; exit 7"], limit_s=60, stdin=given(b"\n"))
+    (child,) = processes.children() - orphans(set())
+    wait_until(lambda: os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT), "the program has ended")
+    orphans(set())
+    finished = wait_until(program.poll, "its end is noticed")
+    assert finished.exit_code == 7
+
+
+def test_what_was_there_before_an_attempt_is_no_orphan_of_it():
+    """A shared connection that ssh leaves behind: for its sake too all processes of the host would be looked at."""
+    before_s = processes.boot_time_s()
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as stray:
+        assert stray.pid in orphans(set(), before_s)
+        assert stray.pid not in orphans(set(), processes.boot_time_s() + 1)
+        stray.kill()
 
 
 def test_a_process_of_another_user_ends_nobody(monkeypatch):

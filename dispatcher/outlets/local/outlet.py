@@ -170,6 +170,7 @@ class LocalOutlet:
 
     def _start(self, bundle: Bundle) -> None:
         child, pid = None, 0
+        earliest_s = processes.boot_time_s()
         try:
             if deliver(bundle, self._layout):
                 child = spawn(bundle, self._layout)
@@ -181,7 +182,9 @@ class LocalOutlet:
             ended = Ended(None, CANNOT_START, error=str(error), blames_host=True)
             self._ended[bundle.key] = Report(ended)
             return
-        self._watch(Tree(bundle.key, self._paths(bundle.key), pid, bundle.slot, child))
+        tree = self._watch(Tree(bundle.key, self._paths(bundle.key), pid, bundle.slot, child))
+        if child is not None:
+            tree.earliest_s = earliest_s
 
     def _watch(self, tree: Tree) -> Tree:
         tree.limits = read_limits(tree.paths, Limits(grace_s=self._config.kill_grace_s))

@@ -7,15 +7,31 @@ import os
 
 from dispatcher.outlets.local import processes
 
+# Programs that other outlets run, whose exit statuses they collect themselves.
+_programs: set[int] = set()
 
-def orphans(own: set[int]) -> set[int]:
-    """The children besides `own` that this process has inherited and that live; those that have ended are collected."""
+
+def keep(pid: int) -> None:
+    """This child is no orphan, and its exit status is not to be collected here, until `release`."""
+    _programs.add(pid)
+
+
+def release(pid: int) -> None:
+    _programs.discard(pid)
+
+
+def orphans(own: set[int], since_s: float = 0.0) -> set[int]:
+    """The children besides `own` that this process has inherited and that live; those that have ended are collected.
+
+    Those are left out that were started before `since_s`, by `processes.boot_time_s`: neither they nor their
+    descendants are of an attempt that began then. Such is the shared connection that ssh leaves behind.
+    """
     while True:
-        inherited = {pid for pid in processes.children() - own if not _is_helper(pid)}
+        inherited = {pid for pid in processes.children() - own - _programs if not _is_helper(pid)}
         alive = {pid for pid in inherited if not _reap(pid)}
         # One that had ended may have left us a child of its own after the list was read.
         if alive == inherited:
-            return alive
+            return {pid for pid in alive if _begun_s(pid) >= since_s}
 
 
 def _is_helper(pid: int) -> bool:
@@ -23,6 +39,12 @@ def _is_helper(pid: int) -> bool:
     with contextlib.suppress(ProcessLookupError):
         return os.getsid(pid) == os.getsid(0)
     return False
+
+
+def _begun_s(pid: int) -> float:
+    """When it was started, at the latest: the kernel counts ticks."""
+    begun_s = processes.begun_s(pid)
+    return float("inf") if begun_s is None else begun_s + 1 / os.sysconf("SC_CLK_TCK")
 
 
 def _reap(pid: int) -> bool:

@@ -42,6 +42,8 @@ class Tree:
         self.limits = Limits()
         # By the clock of the kernel's boot, which a restarted dispatcher can read too.
         self.begun_s = processes.boot_time_s()
+        # Nothing of it was started before.
+        self.earliest_s = 0.0
         # What the exit status of an attempt that is being stopped will tell; None: it is not.
         self.stop_reason: str | None = None
         self._stopped_s = 0.0
@@ -129,7 +131,7 @@ class Tree:
         """Whether any process of the tree still lives; cheap where this process would have inherited it."""
         if self.popen is not None:
             wrappers = {tree.pid for tree in own if tree.popen is not None and not tree.wrapper_gone}
-            if not orphans(wrappers) and not self._group_is_left():
+            if not orphans(wrappers, self.earliest_s) and not self._group_is_left():
                 return False
         directory = self.paths.directory
         # A process that forks and ends while the list is read is missed with its child: so nothing must be there twice.

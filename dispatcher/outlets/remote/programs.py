@@ -15,7 +15,7 @@ from typing import IO, Final
 import msgspec
 
 from dispatcher.errors import OutletError
-from dispatcher.outlets.local import processes
+from dispatcher.outlets.local import processes, reaping
 
 _CHUNK: Final = 1 << 18
 _MOST_CHUNKS: Final = 64
@@ -63,6 +63,7 @@ class Program:
             )
         except OSError as error:
             raise OutletError(f"{words[0]} cannot be started: {error.strerror or error}") from error
+        reaping.keep(self._child.pid)
         assert self._child.stdout is not None and self._child.stderr is not None
         self._pidfd = processes.open_pidfd(self._child.pid)
         self._out = _Output(self._child.stdout, most_bytes)
@@ -135,6 +136,7 @@ class Program:
         processes.send_group(self._child.pid, number)
 
     def _finish(self, status: int) -> None:
+        reaping.release(self._child.pid)
         self._out.close()
         self._err.close()
         if self._pidfd >= 0:

@@ -10,6 +10,7 @@ from benchmarks.rows import (
     batch,
     claim,
     contention,
+    hang,
     hold,
     idle,
     lab,
@@ -42,4 +43,5 @@ ROWS: dict[str, Row] = {
     "start": start.measure,
     "batch": batch.measure,
     "slurm": slurm.measure,
+    "hang": hang.measure,
 }

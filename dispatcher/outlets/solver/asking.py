@@ -16,15 +16,15 @@ from dispatcher.outlets.solver.request import HardwareRequest
 
 
 class Need(msgspec.Struct, frozen=True, kw_only=True):
-    """What the outlet asks the scheduler for: the GPUs of each node, CPUs and memory of every node.
+    """What the outlet asks the scheduler for: the GPUs and the CPUs of each node, and memory of every node.
 
     `gpu_type` is the type that is asked for, empty for any; `chip` is what people call it.
     """
 
     gpus: tuple[int, ...]
+    cpus: tuple[int, ...]
     gpu_type: str
     chip: str
-    cpus: int
     memory_mib: int
 
     @property
@@ -95,7 +95,7 @@ def _asked_of_slurm(
         gpus=(shape.gpus_per_node,) * shape.nodes,
         gpu_type=slurm_resources.gpu_type(host, hosts, asked) if host.gres_supported else "",
         chip=request.chip,
-        cpus=request.cpus or 1,
+        cpus=(request.cpus or 1,) * shape.nodes,
         # A job that does not ask for memory gets what the host says.
         memory_mib=request.memory_mib or int((host.mem or "1").removesuffix("M")) or 1,
     )
@@ -126,7 +126,7 @@ def _asked_of_pbs(host: PbsHost, request: HardwareRequest) -> tuple[Need, Site] 
         gpus=gpus,
         gpu_type=request.chip if len(host.chips) > 1 else "",
         chip=request.chip,
-        cpus=request.cpus or max(1, *gpus),
+        cpus=tuple(request.cpus or max(1, number) for number in gpus),
         memory_mib=request.memory_mib or 1,
     )
     site = Site(

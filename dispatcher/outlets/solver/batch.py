@@ -42,7 +42,7 @@ def give(host: SlurmHost | PbsHost, request: HardwareRequest, hosts: Hosts, foun
     taken: dict[str, int] = {}
     for name in _names(site, found):
         queue = found.queues.get(name)
-        taken = {} if queue is None or queue.closed else _placed(need, site.usable(queue))
+        taken = {} if queue is None or queue.closed else _placed(need, _working(site.usable(queue)))
         if taken:
             break
     return BatchReport(
@@ -58,26 +58,45 @@ def give(host: SlurmHost | PbsHost, request: HardwareRequest, hosts: Hosts, foun
     )
 
 
-def _placed(need: Need, nodes: Sequence[Node]) -> dict[str, int]:
-    """The GPUs that it takes of each node, of the nodes with the least free ones that suffice; none if it must wait."""
-    ready = [node for node in nodes if not node.unusable and _has_room(node, need)]
-    taken: dict[str, int] = {}
-    for part in sorted(need.gpus, reverse=True):
-        fitting = [node for node in ready if node.name not in taken and need.free(node) >= part]
+def _placed(need: Need, nodes: Sequence[Node], *, if_empty: bool = False) -> dict[str, int]:
+    """The part of the job for each node, of the nodes with the fewest GPUs that suffice; none if it must wait.
+
+    `if_empty`: as if no other job ran.
+    """
+    has = need.has if if_empty else need.free
+    placed: dict[str, int] = {}
+    for part in sorted(range(len(need.gpus)), key=lambda part: (need.gpus[part], need.cpus[part]), reverse=True):
+        fitting = [
+            node
+            for node in nodes
+            if node.name not in placed
+            and has(node) >= need.gpus[part]
+            and (node.cpus if if_empty else _free_cpus(node)) >= need.cpus[part]
+            and (node.memory_mib if if_empty else node.free_mib) >= need.memory_mib
+        ]
         if not fitting:
             return {}
-        taken[min(fitting, key=need.free).name] = part
-    return taken
+        placed[min(fitting, key=has).name] = part
+    return placed
 
 
-def _less(node: Node, gpus: int, need: Need) -> Node:
-    """The node without what an attempt takes of it."""
+def _working(nodes: Sequence[Node]) -> list[Node]:
+    return [node for node in nodes if not node.unusable]
+
+
+def _free_cpus(node: Node) -> int:
+    return 0 if node.is_taken else node.free_cpus
+
+
+def _less(node: Node, part: int, need: Need) -> Node:
+    """The node without what a part of an attempt takes of it."""
     left = dict(node.gpus)
+    gpus = need.gpus[part]
     for kind, there in node.gpus.items():
         number = min(gpus, there.total - there.used) if need.suits(kind) else 0
         left[kind] = Gpus(there.total, there.used + number)
         gpus -= number
-    free_mib, free_cpus = node.free_mib - need.memory_mib, node.free_cpus - need.cpus
+    free_mib, free_cpus = node.free_mib - need.memory_mib, node.free_cpus - need.cpus[part]
     return msgspec.structs.replace(node, gpus=left, free_cpus=free_cpus, free_mib=free_mib)
 
 
@@ -118,35 +137,22 @@ def _in_queue(name: str, need: Need, site: Site, found: BatchReport) -> _Verdict
         why = f"{site.program} shows none of this name{nearest(name, found.queues)}"
         return _Verdict(queue=name, why=f"{place}: {why}")
     nodes = site.usable(queue)
-    working = [node for node in nodes if not node.unusable]
+    working = _working(nodes)
     why = queue.closed or _no_node(nodes, working) or _never_fits(need, working, site)
     if why:
         return _Verdict(queue=name, why=f"{place}: {why}")
     free = sum(need.free(node) for node in working)
     share = _share(need, working, free)
-    ready = [node for node in working if _has_room(node, need)]
-    if _covers([need.free(node) for node in ready], need):
+    if _placed(need, working):
         return _Verdict(queue=name, can_start=True, can_wait=True, free=free, why=f"{place}: {share}")
     waiting = f", {counted(queue.pending, 'job')} waiting" if queue.pending else ""
     return _Verdict(queue=name, can_wait=True, free=free, why=f"{place}: no room now ({share}{waiting})")
 
 
-def _has_room(node: Node, need: Need) -> bool:
-    return not node.is_taken and node.free_cpus >= need.cpus and node.free_mib >= need.memory_mib
-
-
-def _covers(gpus: Sequence[int], need: Need) -> bool:
-    """Whether nodes with so many GPUs are enough, each for one part of the job."""
-    largest = sorted(gpus, reverse=True)
-    parts = sorted(need.gpus, reverse=True)
-    return len(largest) >= len(parts) and all(has >= part for has, part in zip(largest, parts, strict=False))
-
-
 def _share(need: Need, nodes: Sequence[Node], free: int) -> str:
     if need.total:
         return f"{free} of {chips_text(sum(need.has(node) for node in nodes), need.chip)} free"
-    free_cpus = sum(node.free_cpus for node in nodes if not node.is_taken)
-    return f"{free_cpus} of {sum(node.cpus for node in nodes)} CPUs free"
+    return f"{sum(map(_free_cpus, nodes))} of {sum(node.cpus for node in nodes)} CPUs free"
 
 
 def _no_node(nodes: Sequence[Node], working: Sequence[Node]) -> str:
@@ -166,16 +172,23 @@ def _never_fits(need: Need, nodes: Sequence[Node], site: Site) -> str:
     if most < max(need.gpus):
         return f"too few chips: a node has {chips_text(most, need.chip)}, {_spread(need, most)}"
     large = [node for node in nodes if need.has(node) >= min(need.gpus)]
-    roomy = [node for node in large if node.cpus >= need.cpus]
-    if not roomy:
-        return f"too few CPUs: a node has {max(node.cpus for node in large)}, {need.cpus} needed"
-    fitting = [node for node in roomy if node.memory_mib >= need.memory_mib]
-    if not fitting:
-        memory_mib = max(node.memory_mib for node in roomy)
+    cpus = max(node.cpus for node in large)
+    if cpus < max(need.cpus):
+        return f"too few CPUs: a node has {cpus}, {max(need.cpus)} needed"
+    memory_mib = max(node.memory_mib for node in large)
+    if memory_mib < need.memory_mib:
         return f"too little memory: a node has {memory_mib} MiB, {need.memory_mib} MiB needed"
-    if not _covers([need.has(node) for node in fitting], need):
-        return f"too few nodes: {len(fitting)} can run it, {len(need.gpus)} needed"
+    if not _placed(need, nodes, if_empty=True):
+        return f"too few nodes: {_number_of_fitting(need, nodes)} can run it, {len(need.gpus)} needed"
     return ""
+
+
+def _number_of_fitting(need: Need, nodes: Sequence[Node]) -> int:
+    """How many nodes could run the smallest part."""
+    return sum(
+        need.has(node) >= min(need.gpus) and node.cpus >= min(need.cpus) and node.memory_mib >= need.memory_mib
+        for node in nodes
+    )
 
 
 def _spread(need: Need, most: int) -> str:

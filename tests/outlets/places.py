@@ -64,7 +64,8 @@ class Place:
             layout=Layout(root),
             matrix=root / "m.json",
             methods={"m": Method(name="m", template=root / "none.py")},
-            kill_grace_s=1.0,
+            # Enough for a shell that does much on a busy machine before it passes TERM on.
+            kill_grace_s=4.0,
             # So that wrappers look for `superseded` every second.
             lost_after_s=4.0,
             hosts=Hosts(hosts={one.name: one for one in made}),

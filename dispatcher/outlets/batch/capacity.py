@@ -17,7 +17,7 @@ class Submissions:
 
     `problem` is why nothing can be submitted now, empty when nothing is wrong. `refused(request)` is why the host as it
     is configured can never run it. `place` is where attempts keep their checkpoints, empty until the host was reached.
-    `packs`: several attempts may go in one job.
+    `packs`: several attempts may go in one job. `gpus_are_taken`: attempts wait already for GPUs that are in use.
     """
 
     def __init__(
@@ -35,6 +35,7 @@ class Submissions:
         self.problem = ""
         self.place = ""
         self.in_flight = 0
+        self.gpus_are_taken = False
         self._chips = dict(chips)
         self._refused = refused
         self._free = free
@@ -65,8 +66,11 @@ class Submissions:
         return self.offer().refuses_now(request)
 
     def take(self, request: Request, ahead: Sequence[Request] = ()) -> Slot | None:
-        """Any request takes one submission, so those ahead have no more need of it than this one."""
-        if self.is_full or self.refuses(request):
+        """Any request takes one submission, so those ahead have no more need of it than this one.
+
+        One that would wait for GPUs behind others is left to other outlets and pods.
+        """
+        if self.is_full or self.refuses(request) or (self.gpus_are_taken and request.gpus != 0):
             return None
         self.in_flight += 1
         if self._free is not None:

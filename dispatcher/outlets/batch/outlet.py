@@ -364,6 +364,7 @@ class BatchOutlet:
             self._log(f"warning: {self.name}: {wrong}" if wrong else f"{self.name} can be used again")
             self._told = wrong
         self.capacity.place = self._landing.place
+        self.capacity.gpus_are_taken = bool(self._sender.waiting_text())
 
     def _problem(self) -> str:
         return self.capacity.problem or self._watcher.problem or (self._free.problem if self._free is not None else "")

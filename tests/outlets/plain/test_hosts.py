@@ -186,8 +186,15 @@ def test_gpus_that_others_use(lab: Lab) -> None:
     lab.begun("one")
     assert lab.fleet.record("one").gpu == 1
     lab.shows("GPU 0: 4000 MiB used by pid 1")
+    lab.fleet.write_manifest([
+        shell("one", GATED, gpus=1), shell("two", "true", gpus=2), shell("three", "true", gpus=1),
+        shell("four", "true", gpus=0),
+    ])  # fmt: skip
+    lab.fleet.wait_for("four", "done")
+    assert lab.fleet.states() == {"one": "running", "two": "submitted", "three": "queued", "four": "done"}
     (host.bin / "apps").unlink()
     lab.let_go(host)
-    lab.fleet.wait_for("two", "done")
+    for job in ("two", "three"):
+        lab.fleet.wait_for(job, "done")
     assert lab.fleet.wait_for("one", "failed").exit_code == 3
     assert dispatcher.stop() == 1

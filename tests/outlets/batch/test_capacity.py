@@ -1,0 +1,29 @@
+"""The slots of a batch outlet."""
+
+from __future__ import annotations
+
+from dispatcher.outlets.base import Request, Slot
+from dispatcher.outlets.batch.capacity import Submissions
+
+
+def submissions(limit: int = 8) -> Submissions:
+    return Submissions(limit, {"h100": 4}, lambda request: "", packs=False)
+
+
+def test_no_more_than_the_limit() -> None:
+    made = submissions(2)
+    assert [made.take(Request(1)) for _ in range(3)] == [Slot(), Slot(), None]
+    made.release(Slot())
+    assert made.take(Request(0)) == Slot()
+
+
+def test_gpus_that_attempts_wait_for_already() -> None:
+    """More of them would only keep jobs from other pods."""
+    made = submissions()
+    made.gpus_are_taken = True
+    assert made.take(Request(1)) is None
+    assert made.take(Request()) is None, "it would get a GPU"
+    assert made.take(Request(0)) == Slot()
+    assert made.refuses_now(Request(1)) == "", "waiting helps"
+    made.gpus_are_taken = False
+    assert made.take(Request(1)) == Slot()

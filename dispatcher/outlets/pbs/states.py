@@ -14,7 +14,8 @@
 | 256 + signal  | 128 + s   | "cancelled", unless the comment names a preemption                                      |
 | none          | none      | "cancelled": deleted before it began                                                    |
 | -29           | none      | "time limit"                                                                            |
-| -24 to -28    | none      | a limit of CPUs, CPU time or memory                                                     |
+| -26 -27       | none      | "out of memory": more than it had asked for                                             |
+| -28, -24 -25  | none      | "time limit" of its CPU time; "cancelled": more CPUs than it had asked for              |
 | -1 -2 -8 ...  | none      | "cannot start"                                                                          |
 | -20           | none      | its node was lost, and it may still run there                                           |
 | others        | none      |                                                                                         |
@@ -36,6 +37,7 @@ from dispatcher.errors import OutletError
 from dispatcher.outlets.base import CANNOT_START, TIME_LIMIT
 from dispatcher.outlets.batch.scheduler import CANCELLED, JobState, Phase
 
+OUT_OF_MEMORY: Final = "out of memory"
 # With this status the batch script refuses to run a second time.
 REFUSED: Final = 91
 _PHASES: Final = {
@@ -73,13 +75,14 @@ _NOT_STARTED: Final = {
     -17: "a hook of the site deleted it",
     -19: "the node refused it for security",
 }
-_OTHERS: Final = {
-    _NODE_LOST: "its node was lost",
-    -24: "it used more CPUs than it had asked for",
-    -25: "it used more CPUs than it had asked for",
-    -26: "it used more virtual memory than it had asked for",
-    -27: "it used more memory than it had asked for",
-    -28: "its CPU time was over",
+# The limits of what was asked for, and what that is as a reason.
+_LIMITS: Final = {
+    -24: (CANCELLED, "it used more CPUs than it had asked for"),
+    -25: (CANCELLED, "it used more CPUs than it had asked for"),
+    -26: (OUT_OF_MEMORY, "it used more virtual memory than it had asked for"),
+    -27: (OUT_OF_MEMORY, "it used more memory than it had asked for"),
+    -28: (TIME_LIMIT, "its CPU time was over"),
+    _WALLTIME: (TIME_LIMIT, "its walltime was over"),
 }
 _DECODER: Final = json.JSONDecoder(strict=False)
 _ENVIRONMENT: Final = re.compile(r'^([ \t]*)"Variable_List":\s*\{.*?^\1\},?[ \t]*$', re.MULTILINE | re.DOTALL)
@@ -195,8 +198,8 @@ def _end(job: PbsJob) -> tuple[int | None, str, str]:
 
 def _ended_by_pbs(status: int) -> tuple[str, str]:
     """The reason of a negative Exit_status, and the words for it."""
-    if status == _WALLTIME:
-        return TIME_LIMIT, "its walltime was over"
+    if status in _LIMITS:
+        return _LIMITS[status]
     if status in _NOT_STARTED:
         return CANNOT_START, _NOT_STARTED[status]
-    return "", _OTHERS.get(status, f"PBS ended it (Exit_status {status})")
+    return "", "its node was lost" if status == _NODE_LOST else f"PBS ended it (Exit_status {status})"

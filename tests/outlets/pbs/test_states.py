@@ -10,7 +10,7 @@ import pytest
 from dispatcher.errors import OutletError
 from dispatcher.outlets.base import CANNOT_START, TIME_LIMIT
 from dispatcher.outlets.batch.scheduler import CANCELLED, JobState, Phase
-from dispatcher.outlets.pbs.states import REFUSED, read_jobs, state_of
+from dispatcher.outlets.pbs.states import OUT_OF_MEMORY, REFUSED, read_jobs, state_of
 
 
 def answer(**attributes: Any) -> str:
@@ -54,7 +54,9 @@ def test_states_of_a_job_that_has_not_ended(letter: str, phase: Phase, why: str)
         (271, 143, CANCELLED, "killed by signal 15"),
         (265, 137, CANCELLED, "killed by signal 9"),
         (-29, None, TIME_LIMIT, "its walltime was over"),
-        (-27, None, "", "it used more memory than it had asked for"),
+        (-27, None, OUT_OF_MEMORY, "it used more memory than it had asked for"),
+        (-28, None, TIME_LIMIT, "its CPU time was over"),
+        (-25, None, CANCELLED, "it used more CPUs than it had asked for"),
         (-1, None, CANNOT_START, "it could not be started (before its files were there)"),
         (-3, None, CANNOT_START, "it could not be started, repeatedly"),
         (-20, None, "", "its node was lost"),

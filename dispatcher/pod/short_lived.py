@@ -14,7 +14,7 @@ from dispatcher.workspace import Layout
 
 def unique_name(verb: str) -> str:
     """A name that no other pod has or will have: the attempts that it claims are never taken for another's."""
-    return f"{verb}-{host_name()}-{os.getpid()}-{os.urandom(2).hex()}"
+    return f"{verb}-{host_name()}-{os.getpid()}-{os.urandom(4).hex()}"
 
 
 def remove_ended(layout: Layout, records: Iterable[Record]) -> None:

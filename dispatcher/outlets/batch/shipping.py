@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from dispatcher.base import files
 from dispatcher.config import CodeMode
 from dispatcher.errors import CodeError, OutletError
 from dispatcher.outlets.code.command import read_snapshot, snapshot_words
@@ -25,6 +26,8 @@ _HAS_LIMIT_S: Final = 60.0
 # An upload may take so long for each MiB, and at least a minute.
 _SECONDS_PER_MIB: Final = 8.0
 _TRY_AGAIN_S: Final = 30.0
+# Longer than jobs wait in a queue: archives on a host that nobody has asked for in this time are removed.
+_KEPT_S: Final = 60 * 86400.0
 # For so long the host is not asked again whether it has an archive: the call would double those of a submission.
 _STILL_THERE_S: Final = 300.0
 # After so many answers that it cannot be stored (a full disk), submissions that wait for it are given up.
@@ -55,6 +58,7 @@ class Shipping:
         self._failed = failed
         self._mode = CodeMode.NONE
         self._directory = ""
+        self._umask = 0o022
         # Submissions that wait for a snapshot, and those that wait for the one under way.
         self._waiting: list[str] = []
         self._batch: list[str] = []
@@ -83,6 +87,8 @@ class Shipping:
         A first snapshot is made at once: whether there can be one is known before anything is claimed.
         """
         self._mode, self._directory = mode, posixpath.join(share, "code")
+        # Where the group works together here, it does so there.
+        self._umask = 0o002 if files.group_may_write(self._layout.root) else 0o022
         if self.is_wanted:
             self.problem = _ARCHIVING
 
@@ -159,7 +165,14 @@ class Shipping:
         operation: Operation = Has(paths=[archive])
         limit_s = _HAS_LIMIT_S
         if self._is_missing:
-            operation = Store(path=archive, source=snapshot.path, size=snapshot.size, sha256=snapshot.digest)
+            operation = Store(
+                path=archive,
+                source=snapshot.path,
+                size=snapshot.size,
+                sha256=snapshot.digest,
+                umask=self._umask,
+                unused_s=_KEPT_S,
+            )
             limit_s = max(limit_s, snapshot.size / 2**20 * _SECONDS_PER_MIB)
         self._call = self._connection.call([operation], timeout_s=limit_s, lane=Lane.TRANSFER)
 

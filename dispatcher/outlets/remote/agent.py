@@ -265,7 +265,18 @@ def replace_link(path: str, target: str) -> None:
 
 
 def has(words: Data, _stdin: BinaryIO) -> Data:
-    return {"sizes": [size_of(path) for path in words["paths"]]}
+    sizes = [size_of(path) for path in words["paths"]]
+    for path, size in zip(words["paths"], sizes):
+        if size is not None:
+            touch(path)
+    return {"sizes": sizes}
+
+
+def touch(path: str) -> None:
+    """Show that the file is used."""
+    # It may be another person's, or have been removed just now: then it is sent again.
+    with contextlib.suppress(FileNotFoundError, PermissionError):
+        os.utime(path)
 
 
 def size_of(path: str) -> Optional[int]:
@@ -308,6 +319,8 @@ def store_from(words: Data, stdin: BinaryIO, rest: List[int]) -> Data:
         if os.path.exists(part):
             os.unlink(part)
         raise
+    if words["unused_s"] is not None:
+        remove_unused(path, words["unused_s"])
     return {"existed": False}
 
 
@@ -326,6 +339,21 @@ def take_chunk(stdin: BinaryIO, rest: List[int]) -> bytes:
     chunk = stdin.read(min(CHUNK, rest[0]))
     rest[0] -= len(chunk)
     return chunk
+
+
+def remove_unused(path: str, unused_s: float) -> None:
+    """Files like this one that nobody has used for so long."""
+    directory, name = os.path.split(path)
+    ending = os.path.splitext(name)[1]
+    for other in os.listdir(directory):
+        if other != name and other.endswith(ending):
+            file = os.path.join(directory, other)
+            try:
+                if time.time() - os.stat(file).st_mtime > unused_s:
+                    os.unlink(file)
+            except (FileNotFoundError, PermissionError):
+                # Another agent has removed it, or it is another person's.
+                continue
 
 
 def remove_old_parts(path: str) -> None:

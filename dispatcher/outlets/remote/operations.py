@@ -268,7 +268,7 @@ class GpuList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Has(Operation, frozen=True, kw_only=True):
-    """Which of these files there are."""
+    """Which of these files there are. Asking counts as using them, see `Store`."""
 
     paths: Sequence[str]
 
@@ -283,7 +283,8 @@ class Store(Operation, frozen=True, kw_only=True):
     """Write a large file, such as an archive of code; one that exists with this size stays as it is.
 
     Its content is that of the file `source` of this machine. It appears at `path` when it is complete and its SHA-256
-    is as given (hexadecimal digits).
+    is as given (hexadecimal digits). `unused_s`: files beside it with the same ending that nobody has stored or asked
+    for in this time are removed; None: none are.
     """
 
     path: str
@@ -291,6 +292,7 @@ class Store(Operation, frozen=True, kw_only=True):
     size: int
     sha256: str
     umask: int = 0o022
+    unused_s: float | None = None
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):

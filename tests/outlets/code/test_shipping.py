@@ -126,6 +126,27 @@ def test_an_archive_that_is_not_complete_on_the_host_is_sent_again(
     assert Path(archive).stat().st_size == snapshot.size
 
 
+def test_archives_that_nobody_asks_for_are_removed_when_another_one_arrives(
+    repository: Repository, tmp_path: Path, ships: Callable[..., Ship]
+) -> None:
+    code = tmp_path / SHARE / "code"
+    code.mkdir(parents=True)
+    for name in ("old.tar", "other.txt"):
+        (code / name).touch()
+        os.utime(code / name, (1, 1))
+    repository.root.chmod(0o775)
+    used = ships(repository.root, os.fspath(tmp_path / SHARE)).ready().ship("one")[1]
+    assert sorted(os.listdir(code)) == sorted([Path(used).name, "other.txt"])
+    assert os.stat(used).st_mode & 0o777 == 0o664
+    os.utime(used, (1, 1))
+    # Asking for it is using it.
+    ships(repository.root, os.fspath(tmp_path / SHARE)).ready().ship("two")
+    repository.write("train.py", "changed\n")
+    repository.commit()
+    new = ships(repository.root, os.fspath(tmp_path / SHARE)).ready().ship("three")[1]
+    assert sorted(os.listdir(code)) == sorted([Path(used).name, Path(new).name, "other.txt"])
+
+
 def test_two_dispatchers_that_send_the_same_at_once(
     repository: Repository, tmp_path: Path, ships: Callable[..., Ship]
 ) -> None:

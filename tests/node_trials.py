@@ -57,7 +57,8 @@ class Node:
         """Start an attempt of a bash script and wait for its end."""
         return self.start(script, **words).ended()
 
-    def start(self, script: str, *, number: int = 1, code: bytes | None = None, setup: str = "", **words: Any) -> Run:
+    def written(self, *, number: int = 1, code: bytes | None = None, setup: str = "", **words: Any) -> Run:
+        """An attempt that is not started: its directory with node.sh and what that reads."""
         one = Run(self, number)
         one.directory.mkdir(parents=True, exist_ok=True)
         if code is not None:
@@ -69,16 +70,11 @@ class Node:
             (one.directory / contract.CODE_FILE).write_bytes(code_file(digest, "abc", os.fspath(archive)))
         if setup:
             (one.directory / contract.SETUP_FILE).write_text(f"{setup}\ndispatcher_setup_is_read=1\n")
-        environment = {contract.ATTEMPT_DIR: os.fspath(one.directory), **words.pop("environment", {})}
-        arguments = words.pop("arguments", ["bash", "-c", script])
-        command_environment = {**self.environment, contract.ATTEMPT_DIR: os.fspath(one.directory)}
-        command_environment["PATH"] = os.pathsep.join([*map(os.fspath, self.path), self.environment["PATH"]])
-        command_environment |= words.pop("outside", {})
         job = NodeJob(
             root=os.fspath(self.root),
             directory=os.fspath(one.directory),
             label=f"job.{number}",
-            environment=environment,
+            environment={contract.ATTEMPT_DIR: os.fspath(one.directory), **words.pop("environment", {})},
             uses_gpus=words.pop("uses_gpus", False),
             group_may_write=False,
             has_setup=bool(setup),
@@ -88,13 +84,22 @@ class Node:
         one.script.write_text(render_node(self.layout, self.setup, job))
         for name, content in private_files(self.setup).items():
             (one.directory / name).write_bytes(content)
+        return one
+
+    def start(self, script: str, **words: Any) -> Run:
+        """Start an attempt; `arguments` are its command, else the bash script; `outside` are variables of node.sh."""
+        arguments = words.pop("arguments", ["bash", "-c", script])
+        outside = words.pop("outside", {})
+        one = self.written(**words)
+        environment = {**self.environment, contract.ATTEMPT_DIR: os.fspath(one.directory)}
+        environment["PATH"] = os.pathsep.join([*map(os.fspath, self.path), self.environment["PATH"]])
         with open(one.log, "ab") as log:
             one.process = subprocess.Popen(
                 ["bash", os.fspath(one.script), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=command_environment,
+                env={**environment, **outside},
                 start_new_session=True,
             )
         self.started.append(one.process)

@@ -134,7 +134,8 @@ def test_everything_that_may_be_written(tmp_path: Path) -> None:
         tmp_path,
         """
 clusters:
-  pbs1: {data: /d, checkpoints: /c/, results: /r, status: /s, cache_size: 1024, all_squash: 1000, env: {A: 1}}
+  pbs1: {data: /d, checkpoints: /c/, results: /r, status: /s, cache_size: 1024, all_squash: 1000, env: {A: 1},
+    uv_installer: https://example.org/install.sh}
 hosts:
   login1:
     type: slurm
@@ -174,6 +175,7 @@ gres_mapping: {4090: [gpu:rtx4090, rtx_4090, rtx4090]}
         status="/s",
         cache_size="1024",
         all_squash="1000",
+        uv_installer="https://example.org/install.sh",
         env={"A": "1"},
     )
     assert hosts.hosts["login1"] == SlurmHost(

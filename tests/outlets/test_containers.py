@@ -31,12 +31,12 @@ def test_the_words_of_each_runtime():
     assert (made.image, made.convert, made.remove) == (URI, ("apptainer", "pull"), ())
     made = container_words(Container(runtime="podman", image="x:1", mounts=("/data",)), ["/w"])
     assert made.begin == (
-        *("podman", "run", "--rm", "--init", "--replace", "--network", "host", "--ipc", "host"),
+        *("podman", "run", "--init", "--replace", "--network", "host", "--ipc", "host"),
         *("--security-opt", "label=disable"),
     )
     assert (made.options, made.image_file) == (("--volume", "/data:/data"), "")
     made = container_words(Container(runtime="podman", image="x", options=("--network=none", "--ipc", "private")), [])
-    assert made.begin[5:] == ("--security-opt", "label=disable")
+    assert made.begin[4:] == ("--security-opt", "label=disable")
     made = container_words(Container(runtime="enroot", image=URI), ["/w"])
     assert (made.begin, made.convert) == (("enroot", "start"), ("enroot", "import", "--output"))
 

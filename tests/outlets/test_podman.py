@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -50,7 +52,7 @@ def test_words_variables_and_secrets(contained):
     environment = {f"WORD_{number}": word for number, word in enumerate(words)} | {"API_KEY": "s3cret-value"}
     script = 'echo ready; until [ -e go ]; do sleep 0.05; done; for w; do printf "%s\\0" "$w"; done; env'
     one = contained.start("", arguments=[*in_shell(script), "sh", *words], environment=environment).says("ready")
-    seen = [path.read_bytes() for path in processes_now()]
+    seen = command_lines()
     assert any(b"API_KEY" in line for line in seen)
     assert not any(b"s3cret-value" in line for line in seen)
     (contained.root / "go").touch()
@@ -62,8 +64,23 @@ def test_words_variables_and_secrets(contained):
     assert "PATH=/usr/local/sbin" in one.output
 
 
-def processes_now() -> list[Path]:
-    return [path for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+def command_lines() -> list[bytes]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found.append(path.read_bytes())
+    return found
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.02, 0.05, 0.1, 0.2])
+def test_told_to_stop_while_the_container_starts(contained, pause_s):
+    """Podman then leaves with status 0, which must not be taken for that of the command."""
+    one = contained.start("", arguments=["sleep", "60"])
+    wait_until(lambda: any(b"podman\0run\0" in line for line in command_lines()), "podman runs")
+    time.sleep(pause_s)
+    one.tell_group()
+    assert one.ended().status == 143
+    assert (one.signal, one.has_failed_setup) == ("TERM", False)
 
 
 def test_directories(contained):
@@ -167,26 +184,51 @@ def test_a_setup_with_variables_of_the_same_names(contained):
     assert (one.status, one.output.splitlines()[1:]) == (3, ["code", "yes"])
 
 
-def test_the_bundle_of_a_container_on_this_host(trial, podman, monkeypatch):
-    """The local outlet: the wrapper starts node.sh, and the command runs in the container with its own python."""
+@pytest.fixture
+def locally(trial, podman, monkeypatch):
+    """Makes attempts of the local outlet, whose commands run in a container."""
     monkeypatch.setenv("PATH", f"{podman.bin}:{os.environ['PATH']}")
     for name, value in podman.environment.items():
         monkeypatch.setenv(name, value)
-    script = 'echo "$DISPATCHER_JOB_ID in $PWD"; ls /bin/busybox; exit 3'
-    one = trial("", command=("sh", "-c", script), container=CONTAINER)
-    ended = one.start().end()
-    assert (ended.exit_code, ended.exit_reason) == (3, "")
-    assert one.output == f"job in {one.root}\n/bin/busybox\n"
+    yield lambda script, **words: trial("", **{"command": ("sh", "-c", script), "container": CONTAINER, **words})
     assert podman.containers() == []
 
 
-def test_an_image_that_is_missing_is_a_failed_setup(trial, podman, monkeypatch):
-    monkeypatch.setenv("PATH", f"{podman.bin}:{os.environ['PATH']}")
-    for name, value in podman.environment.items():
-        monkeypatch.setenv(name, value)
+def test_the_bundle_of_a_container_on_this_host(locally):
+    """The wrapper starts node.sh, and the command runs in the container."""
+    one = locally('echo "$DISPATCHER_JOB_ID in $PWD"; ls /bin/busybox; exit 3')
+    ended = one.start().end()
+    assert (ended.exit_code, ended.exit_reason) == (3, "")
+    assert one.output == f"job in {one.root}\n/bin/busybox\n"
+
+
+def test_an_image_that_is_missing_is_a_failed_setup(locally):
     container = Container(runtime="podman", image="localhost/absent:1", options=("--pull", "never"))
-    ended = trial("", command=("true",), container=container).start().end()
+    ended = locally("true", container=container).start().end()
     assert (ended.exit_code, ended.exit_reason) == (125, "setup")
+
+
+def test_the_time_limit(locally):
+    one = locally("trap 'echo saving; exit 9' TERM; echo ready; while :; do sleep 0.05; done", time_limit_s=3.0)
+    ended = one.start().end()
+    assert (ended.exit_code, ended.exit_reason) == (9, "time limit")
+    assert one.output == "ready\nsaving\n"
+
+
+def test_a_command_that_does_not_hear_is_killed_with_its_container(locally, podman):
+    one = locally("trap '' TERM; echo ready; while :; do sleep 0.05; done", grace_s=1.0).start().says("ready")
+    one.send(signal.SIGTERM)
+    assert one.end().exit_code == 137
+    wait_until(lambda: podman.containers() == [], "the container is gone")
+
+
+def test_a_killed_attempt_ends_with_its_container(locally, podman):
+    """It is no child of the wrapper: no end is reported while it runs."""
+    one = locally("echo ready; while :; do sleep 0.05; done").start().says("ready")
+    os.killpg(one.pid, signal.SIGKILL)
+    ended = one.end()
+    assert (ended.exit_code, ended.error) == (None, "signal 9 killed its wrapper")
+    wait_until(lambda: podman.containers() == [], "the container is gone")
 
 
 def test_python_of_the_image(trial, podman):

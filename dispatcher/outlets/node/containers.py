@@ -22,7 +22,8 @@ _BEGIN: Final[dict[Runtime, tuple[str, ...]]] = {
     "apptainer": ("apptainer", "exec"),
     "singularity": ("singularity", "exec"),
     # An init process passes signals on and collects orphans; a container that an earlier run by hand left is replaced.
-    "podman": ("podman", "run", "--rm", "--init", "--replace"),
+    # It is not removed by --rm but at the end of the script, which asks it first how it ended.
+    "podman": ("podman", "run", "--init", "--replace"),
     "enroot": ("enroot", "start"),
 }
 _MOUNT: Final[dict[Runtime, str]] = {

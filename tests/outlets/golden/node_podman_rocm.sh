@@ -281,10 +281,30 @@ add_gpus() {
 
 # Where the container can stay in the control group of a batch job, the job's limits hold and its end is the container's.
 add_place() {
-    container_words+=(--name "$dispatcher_container" --cidfile "$dispatcher_private/cid" --workdir "$dispatcher_cwd")
+    container_words+=(--name "$dispatcher_container" --workdir "$dispatcher_cwd")
 
     [[ $(podman info --format '{{.Host.OCIRuntime.Name}}') != crun ]] || container_words+=(--cgroups disabled)
     container_end=(x)
+}
+
+# Told to stop while it starts a container, podman leaves with status 0 and the container runs on: the container itself
+# knows how it ended. One that has never run is a failed set-up.
+judge_container() {
+    local state
+    [[ -n $told_by ]] || ((status >= 125 && status <= 127)) || return
+
+    state=$(podman container inspect --format '{{.State.Status}} {{.State.ExitCode}}' "$container_name" 2>/dev/null)
+    case $state in
+        exited\ * | stopped\ * | stopping\ *) status=${state#* } ;;
+        running\ *)
+            podman kill --signal "${told_by:-TERM}" "$container_name" >/dev/null 2>&1
+            status=$(podman wait "$container_name")
+            ;;
+        *)
+            [[ -z $told_by ]] || fail 1 stopped
+            mark_failed
+            ;;
+    esac
 }
 
 # Removes the container should this script be killed: podman's are no children of it. The process is found by nothing
@@ -318,7 +338,7 @@ launch() {
         dispatcher_container=${container_name-}
     mkdir -p -m 700 -- "$dispatcher_tmp" || fail 1 "$dispatcher_tmp cannot be made"
     : >"$dispatcher_private/started"
-    local container_words=(podman run --rm --init --replace --network host --ipc host --security-opt 'label=disable') container_end=()
+    local container_words=(podman run --init --replace --network host --ipc host --security-opt 'label=disable') container_end=()
     mount_directories
     add_gpus
     add_environment
@@ -383,6 +403,5 @@ if [[ ! -e $private/started ]]; then
     mark_failed
     ((status)) || status=1
 fi
-# Without a container, podman itself is what has failed.
-((status != 125)) || [[ -e $private/cid ]] || mark_failed
+judge_container
 exit "$status"

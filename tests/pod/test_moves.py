@@ -7,7 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +51,11 @@ class Lab:
             # The job's environment has the package and its libraries.
             ssh[name].install("python", f'#!/bin/bash\nexec {sys.executable} "$@"\n')
 
-    def train(self, *outlets: str, job_id: str = "a", method: str = "m", **training: Any) -> None:
-        entry = {"job_id": job_id, "method": method, "job": "tests/tiny", "gpus": 0, "config": config(**training)}
-        self.fleet.write_manifest([{**entry, **({"outlet": list(outlets)} if outlets else {})}])
+    def train(self, *outlets: str, method: str = "m", checkpoints: str = "", env: Any = None, **training: Any) -> None:
+        """Write the manifest: one training, and which outlets it may use."""
+        where = {"checkpoints": checkpoints} if checkpoints else {}
+        entry = {"job_id": "a", "method": method, "job": "tests/tiny", "gpus": 0, "config": config(**training)}
+        self.fleet.write_manifest([{**entry, **where, "env": env or {}, "outlet": list(outlets)}])
 
     def start(self, *words: str, pod: str = "pod") -> Dispatcher:
         environment = {"DISPATCHER_SSH_CONFIG": os.fspath(self.ssh.config), "JAX_PLATFORMS": "cpu"}
@@ -149,3 +152,48 @@ def test_where_its_method_says_so_it_starts_anew_on_the_next_host(lab: Lab) -> N
     record = lab.fleet.record("a")
     assert (record.state, record.outlet, record.attempt) == ("done", "h2", 2)
     assert "resuming" not in lab.fleet.output("a", 2)
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """The environment of jobs for an object store with the bucket `lab`."""
+    pytest.importorskip("moto.server", reason="the S3 server of these tests is moto[server]")
+    import boto3
+    from moto.server import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
+
+    monkeypatch.setattr("werkzeug.serving.WSGIRequestHandler.log", lambda *_: None)
+    server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), threaded=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    environment = {
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}",
+        "AWS_ALLOW_HTTP": "true",
+    }
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    client = boto3.client("s3", region_name="us-east-1", endpoint_url=environment["AWS_ENDPOINT_URL"])
+    client.create_bucket(Bucket="lab")
+    yield environment
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_with_checkpoints_in_an_object_store_it_goes_on_where_there_is_room(lab: Lab, store: dict[str, str]) -> None:
+    words = {"steps": 200, "save_every": 20, "eval_every": 100}
+    lab.train("h1", "h2", checkpoints="s3://lab/checkpoints", env=store, **words)
+    pod = lab.start("--until-empty", "--outlet", "h1:1", "--outlet", "h2:1")
+    # The one that was reached first.
+    first = lab.fleet.wait_for("a", "running").outlet
+    assert first in ("h1", "h2")
+    lab.preempt(first)
+    assert pod.end(240) == 0, pod.said
+    record = lab.fleet.record("a")
+    assert (record.state, record.outlet, record.attempt) == ("done", "h1" if first == "h2" else "h2", 2)
+    assert "resuming from step" in lab.fleet.output("a", 2)
+    row = json.loads((lab.fleet.attempt("a", 2).directory / "result.json").read_text())
+    assert row == made(lab.fleet.root / "undisturbed", "a", **words)()

@@ -43,16 +43,8 @@ def test_small_jobs_share_a_submission(slurm_fleet: Fleet) -> None:
 
 def test_what_slurm_does_not_start_in_time_runs_here(slurm_fleet: Fleet, slurm: SlurmBed) -> None:
     slurm.run("scontrol", "update", "PartitionName=low", "State=DOWN")
-    slurm_fleet.write_manifest(
-        [
-            # Until the cluster is known to be there.
-            shell("busy", "until [ -e go ]; do sleep 0.02; done", outlet="local", priority=1, gpus=0),
-            shell("a", "true", outlet=["hpc", "local"], queue_limit="3s", gpus=0),
-        ]
-    )
+    slurm_fleet.write_manifest([shell("a", "true", outlet=["hpc", "local"], queue_limit="3s", gpus=0)])
     pod = start(slurm_fleet, "--outlet", "local:1")
-    slurm_fleet.wait_for("a", "submitted")
-    (slurm_fleet.root / "go").touch()
     assert pod.end() == 0, pod.said
     record = slurm_fleet.record("a")
     assert (record.state, record.outlet, record.attempt) == ("done", "local", 2)
@@ -107,3 +99,16 @@ def test_any_pod_with_the_hosts_configured_recovers_what_runs_there(slurm_fleet:
     assert (record.pod, record.outlet, record.attempt) == ("pod", "hpc", 1)
     second.says("of pod pod, which is gone")
     assert second.stop() == 0
+
+
+def test_what_prefers_a_cluster_that_does_not_answer_goes_on_here(slurm_fleet: Fleet, slurm: SlurmBed) -> None:
+    slurm_fleet.write_manifest(
+        [shell("a", "true", outlet=["hpc", "local"], gpus=0), shell("b", "true", outlet="local", gpus=0)]
+    )
+    with slurm.hanging_controller():
+        pod = start(slurm_fleet, "--outlet", "local:1")
+        # What does not prefer it is not held up.
+        pod.says("done b")
+        assert slurm_fleet.record("a").state == "queued"
+        assert pod.end() == 0, pod.said
+    assert slurm_fleet.record("a").outlet == "local"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ class Submissions:
     `problem` is why nothing can be submitted now, empty when nothing is wrong. `refused(request)` is why the host as it
     is configured can never run it. `place` is where attempts keep their checkpoints, empty until the host was reached.
     `packs`: several attempts may go in one job. `gpus_are_taken`: attempts wait already for GPUs that are in use.
+    `is_awaited`: it is not known yet whether anything can be submitted.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class Submissions:
         self.packs = packs
         self.problem = ""
         self.place = ""
+        self.is_awaited = False
         self.in_flight = 0
         self.gpus_are_taken = False
         self._chips = dict(chips)
@@ -88,6 +91,8 @@ class Submissions:
             self._free.note_end()
 
     def outlook(self, request: Request) -> float | None:
+        if self.is_awaited:
+            return math.inf
         return 0.0 if self._free is None else self._free.outlook(request)
 
     def slot_text(self, slot: Slot) -> str:

@@ -54,6 +54,8 @@ from dispatcher.run_state.states import State
 
 # After a submission or a stop its effect is looked for sooner than at the next poll interval.
 _SOON_S: Final = 2.0
+# For how long the first answer of a host is awaited before what prefers it goes elsewhere.
+_FIRST_ANSWER_S: Final = 10.0
 
 
 class BatchOutlet:
@@ -95,6 +97,9 @@ class BatchOutlet:
         self._log = context.log
         # The problem that was last reported to people.
         self._told = ""
+        # An entry that prefers this host does not go elsewhere because the pod has just begun.
+        self._awaited_until_s = time.monotonic() + _FIRST_ANSWER_S
+        self.capacity.is_awaited = bool(self.capacity.limit)
         self._note_problem()
 
     def site(self, slot: Slot) -> Site:
@@ -183,8 +188,10 @@ class BatchOutlet:
         """Whether there is room follows from what `poll` takes in."""
 
     def capacity_due_in_s(self) -> float | None:
-        """Until attempts go elsewhere, because the host does not tell what is free."""
-        return None if self._free is None else self._free.awaited_for_s()
+        """Until attempts go elsewhere, because the host does not answer or does not tell what is free."""
+        first_s = self._awaited_until_s - time.monotonic() if self.capacity.is_awaited else None
+        free_s = None if self._free is None else self._free.awaited_for_s()
+        return min((max(0.0, wait_s) for wait_s in (first_s, free_s) if wait_s is not None), default=None)
 
     def hold(self, scopes: Mapping[str, str]) -> None:
         """Scopes are GPUs of this host, of which this outlet has none."""
@@ -365,6 +372,8 @@ class BatchOutlet:
             self._told = wrong
         self.capacity.place = self._landing.place
         self.capacity.gpus_are_taken = bool(self._sender.waiting_text())
+        if wrong or not self.capacity.problem or time.monotonic() >= self._awaited_until_s:
+            self.capacity.is_awaited = False
 
     def _problem(self) -> str:
         return self.capacity.problem or self._watcher.problem or (self._free.problem if self._free is not None else "")

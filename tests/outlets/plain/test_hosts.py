@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 from collections.abc import Callable
 from typing import Any
@@ -198,3 +199,27 @@ def test_gpus_that_others_use(lab: Lab) -> None:
         lab.fleet.wait_for(job, "done")
     assert lab.fleet.wait_for("one", "failed").exit_code == 3
     assert dispatcher.stop() == 1
+
+
+def test_dispatchers_that_are_killed_and_hosts_that_go_away(lab: Lab) -> None:
+    """Nothing is lost, nothing runs twice, nothing is left running."""
+    script = 'mkdir "ran.$DISPATCHER_JOB_ID" && echo once; sleep 0.4'
+    jobs = [f"job{number}" for number in range(40)]
+    lab.fleet.write_manifest([shell(job, script, gpus=0) for job in jobs])
+    pods = {name: lab.start("h1", "h2", pod=name) for name in ("one", "two")}
+    choice = random.Random(5)
+    for _ in range(8):
+        name = choice.choice(list(pods))
+        lab.fleet.wait_for(choice.choice(jobs), "running", "done", timeout_s=120)
+        pods[name].kill()
+        with lab.bed[choice.choice(("h1", "h2"))].away():
+            pods[name] = lab.start("h1", "h2", pod=name).ready()
+    wait_until(lambda: set(lab.fleet.states().values()) == {"done"}, "all are done", timeout_s=150)
+    assert [lab.fleet.output(job, lab.fleet.record(job).attempt) for job in jobs] == ["once\n"] * len(jobs)
+    for name in ("h1", "h2"):
+        left = lab.bed[name].run(
+            "sh", "-c", "cat /proc/[0-9]*/environ | tr '\\0' '\\n' | grep ^DISPATCHER_JOB_ID; true"
+        )
+        assert left == ""
+    for pod in pods.values():
+        assert pod.stop() == 0

@@ -56,6 +56,8 @@ class Starter:
             choice = claimed.choice
             attempt = self._attempts.add(claimed.key, choice.outlet, choice.slot, choice.pack)
             added.append(attempt)
+            if choice.starts_anew:
+                self._log(f"{choice.entry.job_id} starts anew: {choice.outlet} does not see its checkpoint")
             bundle = self._render(attempt, claimed)
             if bundle is None:
                 continue

@@ -152,6 +152,7 @@ def test_where_its_method_says_so_it_starts_anew_on_the_next_host(lab: Lab) -> N
     record = lab.fleet.record("a")
     assert (record.state, record.outlet, record.attempt) == ("done", "h2", 2)
     assert "resuming" not in lab.fleet.output("a", 2)
+    assert "a starts anew: h2 does not see its checkpoint" in other.said
 
 
 @pytest.fixture

@@ -239,7 +239,7 @@ def test_a_killed_script_leaves_locks_that_the_next_one_can_take(node):
     one.ended()
     again = node.run("echo again", code=archive_of(CODE))
     assert again.status == 0
-    assert [name for name in node.leftovers() if not name.startswith("node.")] == []
+    assert node.leftovers() == []
 
 
 @pytest.mark.skipif(not MODULES.exists(), reason="needs the package environment-modules")

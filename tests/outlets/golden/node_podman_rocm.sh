@@ -174,7 +174,17 @@ make_private() {
         fail 1 "$base is needed for locks, and is not a directory of this user"
     fi
     locks=$base
-    private=$(mktemp -d -- "$base/node.XXXXXX") || fail 1 "no temporary directory can be made in $base"
+    local folder fd own pid
+    exec {fd}<"$base" && flock --exclusive --wait 60 "$fd" || fail 1 "the lock on $base cannot be taken"
+    # Those of scripts that were killed: nobody has them locked. A pid says less, because containers have their own.
+    for folder in "$base"/node.*/; do
+        pid=${folder#"$base/node."}
+        [[ ! -d $folder || -d /proc/${pid%%.*} ]] || flock --exclusive --nonblock "$folder" rm -rf -- "$folder"
+    done
+    private=$(mktemp -d -- "$base/node.$$.XXXXXX") || fail 1 "no temporary directory can be made in $base"
+    exec {own}<"$private" && flock --shared "$own"
+    hold "$own"
+    exec {fd}<&-
 }
 
 set_variables() {

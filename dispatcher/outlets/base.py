@@ -25,7 +25,7 @@ SUPERSEDED: Final = "superseded"
 CANNOT_START: Final = "cannot start"
 # It waited longer in its outlet's queue than it may, and another outlet can take it.
 QUEUE_LIMIT: Final = "queue limit"
-# One of a pack that was not begun before the time of the pack was over.
+# Put back as it was: never submitted, or one of a pack whose time was over before it was begun.
 NOT_REACHED: Final = "not reached"
 
 # Where attempts keep their checkpoints that see this workspace: see OutletOffer.place.

@@ -97,7 +97,7 @@ def classify(ended: Ended, log_end: str) -> Ended:
     if code == contract.EXIT_DONE and not ended.by_scheduler:
         return msgspec.structs.replace(ended, exit_reason="", error=None)
     if ended.exit_reason in _NOT_COUNTED:
-        return msgspec.structs.replace(ended, error=None)
+        return ended
     if ended.exit_reason == PREEMPTED or (
         code == contract.EXIT_PREEMPTED and ended.exit_reason not in (TIME_LIMIT, SETUP)
     ):

@@ -152,7 +152,8 @@ def test_what_was_not_begun_goes_back_without_being_counted(reason: str, tmp_pat
     fields = {name: value for name, value in change.fields().items() if value is not None}
     finished = {"finished_at": "1970-01-01T00:00:00.000Z"} if reason == QUEUE_LIMIT else {}
     assert fields == {
-        "state": "queued", "outlet": "batch", "reason": reason, "requeues": 2, "retries": 1, "backoff": 4, **finished,
+        "state": "queued", "outlet": "batch", "reason": reason, "error": "x", "requeues": 2, "retries": 1, "backoff": 4,
+        **finished,
     }  # fmt: skip
 
 

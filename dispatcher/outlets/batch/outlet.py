@@ -18,7 +18,7 @@ from dispatcher.config import CodeMode
 from dispatcher.errors import StorageError
 from dispatcher.hosts.types import ConnectedHost
 from dispatcher.outlets.base import (
-    CANNOT_START,
+    NOT_REACHED,
     PREEMPTED,
     Bundle,
     Ended,
@@ -243,7 +243,7 @@ class BatchOutlet:
             one = Tracked(key, "", 0, "", self._preparer.paths(key))
             self.fence([key])
             error = "its dispatcher died before it was submitted"
-            one.end(Ended(None, CANNOT_START, error=error, blames_host=True))
+            one.end(Ended(None, NOT_REACHED, error=error))
         one.handle = placement.handle
         one.given_before_s = _age_s(one.paths.submission) or 0.0
         superseded_before_s = _age_s(one.paths.superseded)

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher.errors import OutletError, StorageError
-from dispatcher.outlets.base import CANNOT_START, SUPERSEDED, Ended, Key, Unknown
+from dispatcher.outlets.base import NOT_REACHED, SUPERSEDED, Ended, Key, Unknown
 from dispatcher.outlets.batch import mirror
 from dispatcher.outlets.batch.conversation import Step
 from dispatcher.outlets.batch.ends import end_of, needs_detail
@@ -223,7 +223,7 @@ class Watcher:
             if not self._resubmit(one.name):
                 self._fence([one.key])
                 error = "its dispatcher died before the scheduler had accepted it"
-                one.end(Ended(None, CANNOT_START, error=error, blames_host=True))
+                one.end(Ended(None, NOT_REACHED, error=error))
 
     def _has_begun(self, one: Tracked) -> bool:
         return one.handle is not None or one.paths.taken.exists()

@@ -40,6 +40,8 @@ class PbsBed:
     def __init__(self, nodes: Mapping[str, Mapping[str, Any]] = NODES, **config: Any) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="pbs-"))
         self.bin = self.directory / "bin"
+        self.conf = self.directory / "pbs.conf"
+        self.conf.write_text(f"PBS_EXEC={self.directory}\nPBS_SERVER={pbs_state.SERVER}\nPBS_HOME=/var/spool/pbs\n")
         self._state = pbs_state.State(os.fspath(self.directory))
         self._state.write(pbs_state.fresh(nodes, **config))
         (self.directory / "calls").touch()
@@ -48,10 +50,6 @@ class PbsBed:
             path = self.bin / program
             path.write_text(f'#!/bin/sh\nexec "{PYTHON}" -S "{FAKES}" "{self.directory}" {program} "$@"\n')
             path.chmod(0o755)
-
-    def program(self, name: str) -> str:
-        """The text of one of the programs, to be put on the PATH of a host that sees `directory`."""
-        return (self.bin / name).read_text()
 
     @property
     def env(self) -> dict[str, str]:

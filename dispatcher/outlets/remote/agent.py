@@ -941,7 +941,19 @@ def perform(words: Data, stdin: BinaryIO) -> List[Any]:
         return ["failed", {"error": why, "errno": 0}]
 
 
+def find_pbs() -> None:
+    """Put PBS's programs on PATH. PBS does so in /etc/profile.d, which a command that comes by ssh does not read."""
+    try:
+        with open(os.environ.get("PBS_CONF_FILE") or "/etc/pbs.conf", encoding="utf-8", errors="replace") as file:
+            settings = dict(line.strip().split("=", 1) for line in file if "=" in line)
+    except OSError:
+        return
+    if settings.get("PBS_EXEC"):
+        os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), settings["PBS_EXEC"] + "/bin"])
+
+
 def main() -> None:
+    find_pbs()
     stdin, stdout = sys.stdin.buffer, sys.stdout.buffer
     request = json.loads(zlib.decompress(stdin.read(int(stdin.readline()))).decode())
     # Nobody waits for it any longer by then.

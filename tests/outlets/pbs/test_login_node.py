@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from beds.pbs import PROGRAMS, PbsBed
+from beds.pbs import PbsBed
 from beds.sshd import SshBed
 from outlets.places import MANY, PbsPlace
 
@@ -20,9 +20,8 @@ GATED = "echo begun >>begun; until [ -e go ]; do sleep 0.02; done; exit 3"
 def place(
     pbs: PbsBed, start_ssh: Callable[..., SshBed], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[PbsPlace]:
-    ssh = start_ssh(["login"], shared=[pbs.directory])
-    for name in PROGRAMS:
-        ssh["login"].install(name, pbs.program(name))
+    # A command that comes by ssh does not read /etc/profile.d, where PBS puts its programs on PATH.
+    ssh = start_ssh(["login"], shared=[pbs.directory], env={"PBS_CONF_FILE": os.fspath(pbs.conf)})
     monkeypatch.setenv("DISPATCHER_SSH_CONFIG", os.fspath(ssh.config))
     made = PbsPlace(tmp_path / "a'; echo foo", pbs, ssh="login")
     made.working = ssh["login"].path(made.outlet.site(made.outlet.capacity.take(Request(0))).layout.root)

@@ -33,12 +33,14 @@ class Mirror:
         self._have: dict[str, tuple[int, int]] = {}
         # An exit status that waits for the rest of the log.
         self._exit: bytes | None = None
+        # What could not be read on the host.
+        self.problem = ""
         self.is_complete = paths.exit.exists()
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the exit status is here and the rest of the log is not."""
-        return self._exit is not None and not self.is_complete
+        """Whether the exit status is here and the rest of the log is not, or the host could not read what it has."""
+        return not self.is_complete and (self._exit is not None or bool(self.problem))
 
     def look(self) -> Look:
         """What to ask for next."""
@@ -46,6 +48,9 @@ class Mirror:
 
     def take_in(self, seen: Seen) -> bool:
         """Write what is new into the workspace; whether there is more to fetch at once. Raises StorageError."""
+        self.problem = seen.error
+        if seen.error:
+            return False
         with files.storing("copying what a host reports to", self._paths.directory):
             contents = dict(seen.files)
             self._exit = contents.pop(contract.EXIT_FILE, self._exit)
@@ -54,6 +59,8 @@ class Mirror:
             log_is_complete = self._append(seen)
             self._have |= seen.stamps
             if self._exit is not None and log_is_complete and not self.is_complete:
+                # One that has printed nothing has a log all the same.
+                self._paths.log.touch()
                 files.replace_file(self._paths.exit, self._exit)
                 self.is_complete = True
         return not log_is_complete

@@ -380,12 +380,14 @@ def read(words: Data, _stdin: BinaryIO) -> Data:
 
 def look(wanted: Data, names: List[str], budget: List[int]) -> Data:
     directory = wanted["directory"]
-    seen = {"exists": True, "files": {}, "stamps": {}, "error": ""}
+    # Of a log that is not there, or cannot be read, there is nothing new.
+    known = {"log_at": wanted["log_at"] or 0, "log_size": wanted["log_at"] or 0}
+    seen: Data = dict(known, exists=True, files={}, stamps={}, error="")
     try:
         # Also fetches the names anew where a network filesystem would show old ones.
         present = set(os.listdir(directory))
     except (FileNotFoundError, NotADirectoryError):
-        return {"exists": False, "is_alive": False}
+        return dict(known, exists=False, is_alive=False)
     except OSError as error:
         return dict(seen, error=str(error))
     try:
@@ -399,7 +401,8 @@ def look(wanted: Data, names: List[str], budget: List[int]) -> Data:
         if wanted["log_at"] is not None and LOG_FILE in present:
             look_at_log(os.path.join(directory, LOG_FILE), wanted["log_at"], seen, budget)
     except OSError as error:
-        seen["error"] = str(error)
+        # All of it or nothing: an exit status without the rest of the log would be taken for the end.
+        return dict(known, exists=True, error=str(error))
     return seen
 
 

@@ -262,10 +262,10 @@ def test_what_is_in_the_place_of_a_file(here: Connection, tmp_path: Path) -> Non
     (tmp_path / "exit.json").mkdir()
     os.mkfifo(tmp_path / "output.log")
     (tmp_path / "result.json").symlink_to("result.json")
-    looks = [Look(directory=os.fspath(tmp_path), log_at=0), Look(directory=os.fspath(tmp_path / "none"), log_at=0)]
+    looks = [Look(directory=os.fspath(tmp_path), log_at=0), Look(directory=os.fspath(tmp_path / "none"), log_at=5)]
     seen, missing = ask(here, Read(looks=looks, names=("exit.json", "result.json"))).seen
     assert (seen.files, seen.log, seen.error) == ({}, b"", "")
-    assert missing == Seen(exists=False, is_alive=False)
+    assert missing == Seen(exists=False, is_alive=False, log_at=5, log_size=5), "nothing new is known of its log"
 
 
 def test_the_liveness_lock_is_seen(here: Connection, tmp_path: Path) -> None:

@@ -1,0 +1,97 @@
+"""What attempts report on a host that does not see the workspace is brought home."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from outlets.remote.calls import ask
+
+from dispatcher.outlets.batch.mirror import NAMES, Mirror
+from dispatcher.outlets.remote.connection import Connection
+from dispatcher.outlets.remote.operations import Read, Seen
+from dispatcher.workspace import AttemptPaths
+
+
+@pytest.fixture
+def here() -> Iterator[Connection]:
+    connection = Connection("here", None)
+    yield connection
+    connection.close()
+
+
+class Attempt:
+    """An attempt on a host, which is this machine, and its mirror."""
+
+    def __init__(self, root: Path, connection: Connection) -> None:
+        self.there = AttemptPaths(root / "there")
+        self.home = AttemptPaths(root / "home")
+        for paths in (self.there, self.home):
+            paths.directory.mkdir()
+        self.connection = connection
+        self.mirror = Mirror(self.home, str(self.there.directory))
+
+    def fetch(self, most_bytes: int = 1 << 20) -> bool:
+        answer = ask(self.connection, Read(looks=[self.mirror.look()], names=NAMES, most_bytes=most_bytes))
+        return self.mirror.take_in(answer.seen[0])
+
+
+@pytest.fixture
+def attempt(tmp_path: Path, here: Connection) -> Attempt:
+    return Attempt(tmp_path, here)
+
+
+def test_the_log_grows_and_the_exit_status_comes_last(attempt: Attempt) -> None:
+    attempt.there.log.write_text("0123456789")
+    attempt.there.progress.write_text("{}")
+    assert not attempt.fetch()
+    assert attempt.home.log.read_text() == "0123456789"
+    assert attempt.home.progress.read_text() == "{}"
+    attempt.there.log.write_text("0123456789abcdef")
+    attempt.there.exit.write_text("ended")
+    assert attempt.fetch(most_bytes=2), "there is more"
+    assert attempt.home.log.read_text() == "0123456789ab"
+    assert attempt.mirror.is_waiting
+    assert not attempt.home.exit.exists()
+    assert not attempt.fetch()
+    assert attempt.home.log.read_text() == "0123456789abcdef"
+    assert attempt.home.exit.read_text() == "ended"
+    assert not attempt.mirror.is_waiting
+
+
+def test_a_log_that_the_job_begins_anew(attempt: Attempt) -> None:
+    attempt.there.log.write_text("0123456789")
+    attempt.fetch()
+    attempt.there.log.write_text("abc")
+    attempt.fetch()
+    assert attempt.home.log.read_text() == "abc"
+
+
+def test_one_that_has_printed_nothing_has_a_log(attempt: Attempt) -> None:
+    attempt.there.exit.write_text("ended")
+    attempt.fetch()
+    assert attempt.home.log.read_bytes() == b""
+
+
+@pytest.mark.parametrize("gone", ["the log", "the directory"])
+def test_what_is_gone_on_the_host_stays_at_home(attempt: Attempt, gone: str) -> None:
+    attempt.there.log.write_text("0123456789")
+    attempt.fetch()
+    attempt.there.log.unlink()
+    if gone == "the directory":
+        attempt.there.directory.rmdir()
+    assert not attempt.fetch()
+    assert attempt.home.log.read_text() == "0123456789"
+
+
+def test_what_the_host_cannot_read_is_not_the_end(attempt: Attempt) -> None:
+    attempt.there.log.write_text("0123456789")
+    attempt.fetch()
+    assert not attempt.mirror.take_in(Seen(log_at=10, log_size=10, error="output.log: Input/output error"))
+    assert attempt.mirror.is_waiting
+    assert attempt.home.log.read_text() == "0123456789"
+    attempt.there.exit.write_text("ended")
+    attempt.fetch()
+    assert not attempt.mirror.is_waiting
+    assert attempt.home.exit.exists()

@@ -563,7 +563,7 @@ def start(words: Data, alive_fd: Optional[int], gpus: List[int], held: List[int]
         environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in gpus)
     try:
-        link_log(directory, words["log"], words["needs_shared_log"])
+        link_log(directory, log_prefix(words["log"], environment), words["needs_shared_log"])
         wrapper = [shutil.which("bash") or "/bin/bash", os.path.join(directory, WRAPPER_FILE)]
         wrapper.append("none" if alive_fd is None else str(alive_fd))
         with open(os.path.join(directory, LAUNCH_LOG), "ab") as printed:
@@ -584,12 +584,19 @@ def start(words: Data, alive_fd: Optional[int], gpus: List[int], held: List[int]
     return child.pid
 
 
+def log_prefix(configured: str, environment: Dict[str, str]) -> str:
+    """Where the log is to be; the host's own environment has the last word on the directory."""
+    override = environment.get("DISPATCHER_LOG_OVERRIDE")
+    if configured and override:
+        configured = os.path.join(override, os.path.basename(configured))
+    return os.path.expandvars(os.path.expanduser(configured))
+
+
 def link_log(directory: str, prefix: str, needs_shared_log: bool) -> None:
     """The log is a file in a directory of the cluster's; `output.log` is a link to it, or the other way round."""
     inside = os.path.join(directory, LOG_FILE)
     if not prefix or os.path.lexists(inside):
         return
-    prefix = os.path.expandvars(os.path.expanduser(prefix))
     outside = f"{prefix}_{time.strftime('%Y%m%d-%H%M%S')}.log"
     os.makedirs(os.path.dirname(outside), exist_ok=True)
     if needs_shared_log:

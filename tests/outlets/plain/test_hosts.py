@@ -95,6 +95,16 @@ def test_jobs_on_two_hosts(lab: Lab) -> None:
         assert log.read_text() == f"{ODD}{name}\n"
 
 
+def test_the_environment_of_a_host_overrides_where_its_logs_are(start_ssh: Callable[..., SshBed], fleet: Fleet) -> None:
+    lab = Lab(fleet, start_ssh(["h1", "h2"], env={"DISPATCHER_LOG_OVERRIDE": "~/other logs"}))
+    fleet.write_manifest([shell("a", "echo said", outlet="h1", gpus=0)])
+    lab.run_all("h1", "h2")
+    assert fleet.output("a") == "said\n"
+    (log,) = lab.bed["h1"].path("other logs").glob("*_m_a_*.log")
+    assert log.read_text() == "said\n"
+    assert not lab.bed["h1"].path("logs").exists()
+
+
 def test_a_host_that_goes_away_while_a_job_runs(lab: Lab) -> None:
     lab.fleet.write_manifest([shell("a", GATED, gpus=0)])
     dispatcher = lab.start("h1")

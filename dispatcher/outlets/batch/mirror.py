@@ -52,12 +52,17 @@ class Mirror:
         if seen.error:
             return False
         with files.storing("copying what a host reports to", self._paths.directory):
-            contents = dict(seen.files)
-            self._exit = contents.pop(contract.EXIT_FILE, self._exit)
+            contents, stamps = dict(seen.files), dict(seen.stamps)
+            ended = contents.pop(contract.EXIT_FILE, None)
+            if ended is not None and not ended.endswith(b"\n") and seen.is_alive is not False:
+                # Its wrapper is writing it, or waits for room on a full disk.
+                stamps.pop(contract.EXIT_FILE, None)
+            elif ended is not None:
+                self._exit = ended
             for name, content in contents.items():
                 files.replace_file(self._paths.directory / name, content, durable=False)
             log_is_complete = self._append(seen)
-            self._have |= seen.stamps
+            self._have |= stamps
             if self._exit is not None and log_is_complete and not self.is_complete:
                 # One that has printed nothing has a log all the same.
                 self._paths.log.touch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,6 +73,28 @@ def test_one_that_has_printed_nothing_has_a_log(attempt: Attempt) -> None:
     attempt.there.exit.write_text("ended")
     attempt.fetch()
     assert attempt.home.log.read_bytes() == b""
+
+
+def test_an_exit_status_that_is_being_written(attempt: Attempt) -> None:
+    """On a full disk the wrapper has created the file, and waits for room."""
+    with open(attempt.there.alive, "w") as alive:
+        fcntl.flock(alive, fcntl.LOCK_EX)
+        attempt.there.exit.touch()
+        attempt.fetch()
+        assert not attempt.home.exit.exists()
+        attempt.there.exit.write_text('{"exit_code": 0}\n')
+        attempt.fetch()
+        assert attempt.home.exit.read_text() == '{"exit_code": 0}\n'
+
+
+def test_a_wrapper_that_was_killed_while_it_wrote(attempt: Attempt) -> None:
+    with open(attempt.there.alive, "w") as alive:
+        fcntl.flock(alive, fcntl.LOCK_EX)
+        attempt.there.exit.write_text('{"exit')
+        attempt.fetch()
+    assert not attempt.home.exit.exists()
+    attempt.fetch()
+    assert attempt.home.exit.read_text() == '{"exit'
 
 
 @pytest.mark.parametrize("gone", ["the log", "the directory"])

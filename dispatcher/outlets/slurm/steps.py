@@ -7,16 +7,29 @@ from typing import Final
 
 # srun kills its tasks at once when it gets TERM, before they can save anything. So it is kept out of the process group
 # that the wrapper signals, and the tasks are told through SLURM: `scancel --signal` reaches all steps of the job, and
-# not its batch script. Where that fails, srun is told after all.
+# not its batch script. Where that fails, srun is told after all. The status comes through a pipe, because bash 5.2
+# loses that of a process that ends while a signal interrupts `wait`; in POSIX mode a signal interrupts `read`.
 _START: Final = r"""
-setsid srun "$@" &
-srun=$!
-trap 'was_told=1; scancel --signal=TERM "$SLURM_JOB_ID" || kill -TERM "$srun"' TERM INT
-while :; do
-    was_told=
-    wait "$srun"
-    status=$?
-    [[ -n $was_told ]] || break
+exec {output}>&1
+coproc steps {
+    trap : TERM INT
+    read -r _ || exit
+    setsid srun "$@" >&"$output" {output}>&-
+    echo $?
+}
+starter=$!
+exec {outcome}<&"${steps[0]}"
+tell() {
+    scancel --signal=TERM "$SLURM_JOB_ID" || kill -TERM $(<"/proc/$starter/task/$starter/children")
+}
+trap tell TERM INT
+echo >&"${steps[1]}"
+set -o posix
+status=
+while [[ -z $status ]]; do
+    read -r -u "$outcome" status
+    read_status=$?
+    [[ -n $status ]] || ((read_status > 128)) || status=1
 done
 exit "$status"
 """

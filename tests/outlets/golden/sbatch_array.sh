@@ -59,8 +59,8 @@ put_back() {
     printf '{"exit_code": 143, "reason": "preempted", "ended_at": "%s"}\n' "$at" >"$1/exit.json"
 }
 
-# The wrapper leads a process group, so that it can end all of it. The second `wait` gets the status of a wrapper that
-# ended just when a signal interrupted the first one.
+# The wrapper leads a process group, so that it can end all of it. bash 5.2 loses the status of a process that ends while
+# a signal interrupts `wait`; the wrapper has written it down.
 run() {
     directory=$1
     DISPATCHER_ATTEMPT_DIR=$directory setsid bash "$directory/job.sh" &
@@ -72,6 +72,9 @@ run() {
         status=$?
         [[ -n $interrupted ]] || break
     done
+    if [[ -n $was_told && $(cat "$directory/exit.json" 2>/dev/null) =~ \"exit_code\":\ ([0-9]+) ]]; then
+        status=${BASH_REMATCH[1]}
+    fi
     wrapper=
 }
 

@@ -195,6 +195,20 @@ def test_it_waits_for_a_wrapper_that_takes_its_time(root: Path) -> None:
     assert batch.end() == (6, "")
 
 
+def test_its_status_when_all_processes_are_told_at_once(root: Path) -> None:
+    """As scancel does. bash loses the status of a process that ends while a signal interrupts its `wait`."""
+    command = """trap 'echo "{\\"exit_code\\": 9, \\"reason\\": \\"\\"}" >exit.json; exit 9' TERM
+echo $$ >begun; while :; do sleep 0.01; done"""
+    for number in range(10):
+        inner = root / str(number)
+        inner.mkdir()
+        batch = Batch(inner, command)
+        wait_for(lambda batch=batch: (batch.read(0, "begun") or "").endswith("\n"), 20, "it begins")
+        batch.tell(signal.SIGTERM)
+        os.kill(int(batch.read(0, "begun") or ""), signal.SIGTERM)
+        assert batch.end() == (9, "")
+
+
 @pytest.mark.parametrize(
     ("shown", "stop"),
     [

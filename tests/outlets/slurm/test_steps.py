@@ -1,0 +1,86 @@
+"""What starts a command on several nodes, over stand-ins for srun and scancel."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from beds.bed import wait_for
+
+from dispatcher.outlets.slurm.steps import start_on_nodes
+
+# Takes the place of a step: what srun was given runs as one task, in another process group as on another node.
+SRUN = """#!/bin/bash
+trap 'echo TERM >>srun-told; exit 137' TERM
+printf '%s\\n' "$@" >words
+while [[ $1 == --* ]]; do shift; done
+setsid bash -c 'echo $$ >task; exec "$@"' task "$@" &
+while kill -0 $! 2>/dev/null; do wait $!; status=$?; done
+exit "$status"
+"""
+SCANCEL = """#!/bin/bash
+echo "$*" >>told
+[[ ! -e fails ]] && kill -TERM "$(<task)"
+"""
+TASK = "trap 'echo saved; exit 9' TERM; echo begun; while :; do sleep 0.01; done"
+Start = Callable[[str], "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Start:
+    for name, text in (("srun", SRUN), ("scancel", SCANCEL)):
+        path = tmp_path / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def begin(task: str) -> subprocess.Popen[str]:
+        words = [*start_on_nodes(2, 3), "bash", "-c", task]
+        environment = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+        return subprocess.Popen(
+            words, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+
+    return begin
+
+
+def test_one_node_needs_none() -> None:
+    assert start_on_nodes(1, 8) == ()
+
+
+def test_the_words_of_srun(start: Start, tmp_path: Path) -> None:
+    process = start("echo 'on it'; exit 4")
+    assert process.communicate(timeout=20) == ("on it\n", None)
+    assert process.returncode == 4
+    words = (tmp_path / "words").read_text().splitlines()
+    assert words[:4] == ["--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--cpus-per-task=3"]
+    assert "--kill-on-bad-exit=1" in words
+
+
+def test_tasks_have_time_to_save(start: Start, tmp_path: Path) -> None:
+    """The wrapper signals its process group; srun must not hear of it."""
+    for _ in range(10):
+        process = start(TASK)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        os.killpg(process.pid, signal.SIGTERM)
+        assert process.communicate(timeout=20)[0] == "saved\n"
+        assert process.returncode == 9
+    assert set((tmp_path / "told").read_text().splitlines()) == {"--signal=TERM 7"}
+    assert not (tmp_path / "srun-told").exists()
+
+
+def test_where_slurm_cannot_be_asked(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "fails").touch()
+    process = start(TASK)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    process.terminate()
+    wait_for((tmp_path / "srun-told").exists, 20, "srun itself is told")
+    os.kill(int((tmp_path / "task").read_text()), signal.SIGKILL)
+    process.communicate(timeout=20)
+    assert process.returncode == 137

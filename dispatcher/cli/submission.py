@@ -7,6 +7,8 @@ each was accepted or refused, and ends. Any other pod, or `dispatcher poll`, rec
 from __future__ import annotations
 
 import functools
+import itertools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -123,15 +125,18 @@ def choose_targets(
     outlets = {job: named or _outlets_of(config, entry, by_solver=by_solver) for job, entry in entries.items()}
     own = {job: request_of(config, entry) for job, entry in entries.items()}
     solved = _solve(config, {job: options.hardware.over(own[job]) for job, found in outlets.items() if not found})
-    return {
-        job: Target(
+    equal = Counter(solved.values())
+    targets = {}
+    for job in entries:
+        # The best host is enough for one job; several find room by what is free meanwhile.
+        by_hardware = job in solved and equal[solved[job]] > 1
+        targets[job] = Target(
             manifest=manifests[job],
-            outlets=outlets[job] or solved[job],
+            outlets=outlets[job] or (solved[job] if by_hardware else solved[job][:1]),
             request=_request(options.hardware, own[job]) if options.hardware.are_given else None,
-            by_hardware=job in solved,
+            by_hardware=by_hardware,
         )
-        for job in entries
-    }
+    return targets
 
 
 def submit_jobs(config: Config, options: SubmissionOptions, targets: Mapping[str, Target]) -> int:
@@ -234,7 +239,8 @@ def _request(hardware: HardwareOptions, own: Request) -> Request:
 def _solve(config: Config, requests: Mapping[str, HardwareRequest]) -> dict[str, tuple[str, ...]]:
     """The hosts that can run these jobs, the best first; all are asked once, at the same time.
 
-    StateError, with the reason of each host, when none can run one of them.
+    Only those of preferred clusters, if one of these is the best. StateError, with the reason of each host, when none
+    can run one of the jobs.
     """
     from dispatcher.outlets.solver.query import ask_hosts
     from dispatcher.outlets.solver.solve import solve, worth_asking
@@ -247,5 +253,7 @@ def _solve(config: Config, requests: Mapping[str, HardwareRequest]) -> dict[str,
         if not solution.choices:
             reasons = [f"{refusal.host}: {refusal.why}" for refusal in solution.refusals]
             raise StateError(indented(f"no host can run {job} ({request.chips_text})", reasons))
-        found[job] = tuple(choice.host for choice in solution.choices)
+        names = tuple(choice.host for choice in solution.choices)
+        preferred = [config.hosts.hosts[name].cluster in request.preferred_clusters for name in names]
+        found[job] = tuple(itertools.compress(names, preferred)) if preferred[0] else names
     return found

@@ -275,11 +275,17 @@ def test_dry_run_changes_nothing(lab: Lab) -> None:
 
 
 def test_the_solver_chooses_the_host_that_has_the_chip(lab: Lab) -> None:
-    lab.write(shell("a", "true", gpus=0))
+    lab.write(shell("a", "true", gpus=0), shell("b", "true", gpus=0))
     assert lab.submit("a", "--dry-run", "-n", "0", "--cluster", "h1") == [{"job": "a", "outlet": "h1"}]
     (row,) = lab.submit("a", "-n", "0", "--cluster", "h2")
     assert row["outlet"] == "h2" and row["handle"]
     lab.poll_until("a", "done")
+    lab.run("requeue", "a")
+    # Several find room where there is some, on any of these hosts.
+    rows = lab.submit("*", "-n", "0", "--exclude-cluster", "h1")
+    assert [row["outlet"] for row in rows] == ["h2", "h2"]
+    lab.poll_until("a", "done")
+    lab.poll_until("b", "done")
     lab.run("requeue", "a")
     error = lab.fails("submit", "a", "--chip", "a100", "-n", "4")
     assert "no host can run a (4 a100)" in error

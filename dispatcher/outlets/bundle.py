@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -162,7 +163,9 @@ def _node_setup(config: Config, method: Method, entry: Entry, site: Site) -> Nod
     container = entry.container or method.container
     if container is None:
         return site.node
-    own = NodeSetup(work_id="local", images=os.fspath(config.layout.run_state / "images"))
+    # Paths tell the workspaces of this host apart.
+    work_id = hashlib.sha256(os.fsencode(config.layout.root)).hexdigest()[:12]
+    own = NodeSetup(work_id=work_id, images=os.fspath(config.layout.run_state / "images"))
     return msgspec.structs.replace(site.node or own, container=container)
 
 

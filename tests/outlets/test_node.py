@@ -242,6 +242,22 @@ def test_a_killed_script_leaves_locks_that_the_next_one_can_take(node):
     assert node.leftovers() == []
 
 
+def test_locks_of_scripts_that_were_killed_long_ago_are_removed(node):
+    """And those of one that runs are not."""
+    code = archive_of(CODE)
+    killed = node.start("echo ready; sleep 60", number=1, code=code).says("ready")
+    killed.tell_group(signal.SIGKILL)
+    killed.ended()
+    runs = node.start("echo ready; sleep 60", number=2, code=code).says("ready")
+    for path in node.local.glob("dispatcher-*/work-*"):
+        os.utime(path, (0, 0))
+    assert node.run("true", number=3).status == 0
+    left = sorted(path.name for path in node.local.glob("dispatcher-*/work-*"))
+    assert left == [f"work-{node.setup.work_id}-job.2.lock", f"work-{node.setup.work_id}-job.2.users"]
+    runs.tell_group()
+    assert runs.ended().status == 143
+
+
 @pytest.mark.skipif(not MODULES.exists(), reason="needs the package environment-modules")
 class TestModules:
     @pytest.fixture(autouse=True)

@@ -181,6 +181,8 @@ make_private() {
         pid=${folder#"$base/node."}
         [[ ! -d $folder || -d /proc/${pid%%.*} ]] || flock --exclusive --nonblock "$folder" rm -rf -- "$folder"
     done
+    find "$base" -maxdepth 1 -name 'work-*.lock' -mmin +60 -exec bash -c \
+        'flock --nonblock "$1" flock --nonblock "${1%.lock}.users" rm -f -- "$1" "${1%.lock}.users"' sweep {} \;
     private=$(mktemp -d -- "$base/node.$$.XXXXXX") || fail 1 "no temporary directory can be made in $base"
     exec {own}<"$private" && flock --shared "$own"
     hold "$own"
@@ -233,7 +235,8 @@ extract() {
 remove_work() {
     try_lock "$work_lock.lock" 60 || return
     users_fd=$work_users
-    ((status == 0 || status == 75)) || [[ -n $told_by ]] || : >"$here/failed"
+    # Without code there is nothing but the /tmp of a container.
+    [[ -z $tree || -n $told_by ]] || ((status == 0 || status == 75)) || : >"$here/failed"
     if leave "$work_lock"; then
         if [[ ! -e $here/failed ]]; then
             # Directories without write permission, such as those of a cache of Go modules.

@@ -273,6 +273,14 @@ class PbsPlace(Place):
         self.node_names = list(NODES)
         super().__init__(root, [partial(PbsHost, name="hpc", cluster="hpc", **settings)], working)
 
+    def is_stopped(self, key: Key) -> bool:
+        """Whether every process of the attempt is suspended."""
+        states = set()
+        for pid in processes.of_attempt(Path(self.directory(key))):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                states.add(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0])
+        return states == {"T"}
+
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
         self.bed.stop_queue()

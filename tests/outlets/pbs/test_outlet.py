@@ -30,6 +30,8 @@ from dispatcher.outlets.pbs import scheduler
 
 LONG = "echo begun >>begun; sleep 600"
 GATED = "echo begun >>begun; until [ -e go ]; do sleep 0.02; done; exit 3"
+# By TERM, or by KILL on a machine that is so busy that the grace period of a second is over first.
+KILLED = (143, 137)
 STUBBORN = "trap '' TERM; echo begun >>begun; until [ -e go ]; do sleep 0.02; done; exit 3"
 
 
@@ -72,7 +74,8 @@ def test_a_job_that_somebody_else_deletes(place: PbsPlace) -> None:
     key = place.submit("a", LONG)
     place.bed.run("qdel", running_job(place, key))
     ended = place.end(key)
-    assert (ended.exit_code, ended.exit_reason, ended.told_by_signal) == (143, CANCELLED, "TERM")
+    assert (ended.exit_reason, ended.told_by_signal) == (CANCELLED, "TERM")
+    assert ended.exit_code in KILLED
 
 
 def test_one_that_does_not_end_when_it_is_deleted(place: PbsPlace) -> None:
@@ -108,10 +111,12 @@ def test_the_walltime_of_the_site(make_place: Callable[..., PbsPlace]) -> None:
     """One that the attempt knows nothing of."""
     place = make_place(pbsbatch_args=("-l", "walltime=00:00:01"))
     ended = place.end(place.submit("a", LONG))
-    assert (ended.exit_code, ended.exit_reason) == (143, TIME_LIMIT)
+    assert ended.exit_reason == TIME_LIMIT
+    assert ended.exit_code in KILLED
     place.bed.configure(kill_delay_s=0.3)
     stubborn = place.end(place.submit("b", STUBBORN))
-    assert (stubborn.exit_code, stubborn.exit_reason) == (None, TIME_LIMIT)
+    assert stubborn.exit_reason == TIME_LIMIT
+    assert stubborn.exit_code in (None, 137)
 
 
 def test_the_walltime_of_an_attempt_with_a_time_limit(make_place: Callable[..., PbsPlace]) -> None:
@@ -163,11 +168,13 @@ def test_preempted_by_deletion(place: PbsPlace, script: str) -> None:
 def test_preempted_by_suspension(place: PbsPlace) -> None:
     key = place.submit("a", GATED)
     job = running_job(place, key)
-    place.bed.preempt(job, by="suspend")
+    for _ in range(3):
+        place.bed.preempt(job, by="suspend")
+        wait_until(lambda: place.is_stopped(key), "all of it is stopped")
+        assert isinstance(place.outlet.poll([key])[key].status, Running)
+        place.bed.resume(job)
+        wait_until(lambda: not place.is_stopped(key), "it goes on")
     place.let_go()
-    place.outlet.poll([key])
-    assert isinstance(place.outlet.poll([key])[key].status, Running)
-    place.bed.resume(job)
     assert place.end(key).exit_code == 3
 
 
@@ -343,7 +350,7 @@ def test_those_that_a_job_does_not_come_to(place: PbsPlace) -> None:
     first, second, third = submit_pack(place, {"a": "true", "b": LONG, "c": LONG})
     place.bed.run("qdel", running_job(place, second))
     assert place.end(first).exit_code == 0
-    assert (place.end(second).exit_code, place.end(second).exit_reason) == (143, CANCELLED)
+    assert place.end(second).exit_reason == CANCELLED
     assert place.end(third).exit_reason == NOT_REACHED
     assert place.begun() == ["begun"]
 

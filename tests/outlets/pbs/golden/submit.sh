@@ -60,8 +60,8 @@ lock_argument() {
     (($? <= 1)) || echo none
 }
 
-# Of one attempt: its directory, and the arguments of `env` for its wrapper. The second `wait` gets the status of a
-# wrapper that ended just when a signal interrupted the first one.
+# Of one attempt: its directory, and the arguments of `env` for its wrapper. A signal ends `wait`, and with `set -m` so
+# does a wrapper that PBS has suspended.
 status=0
 has_run=
 run() {
@@ -79,7 +79,7 @@ run() {
         interrupted=
         wait "$wrapper"
         status=$?
-        [[ -n $interrupted ]] || break
+        [[ -n $interrupted || -n $(jobs -rp; jobs -sp) ]] || break
     done
     wrapper=
 }

@@ -198,7 +198,7 @@ class Watcher:
             # One of a pack is superseded, because the scheduler can only stop all of it. A signal may arrive before
             # the file that tells why: SLURM sends its own when it preempts.
             is_ours = own.exit_reason == SUPERSEDED or (own.told_by_signal and not own.exit_reason)
-            reason = stop.reason if is_ours else own.exit_reason
+            reason = (is_ours and stop.reason) or own.exit_reason
             return msgspec.structs.replace(own, exit_reason=reason, by_scheduler=stop.by_scheduler)
         ended = end_of(own, told, has_begun=True)
         if ended is None:

@@ -67,7 +67,8 @@ _REASONS: Final = {
     "RECONFIG_FAIL": CANNOT_START,
     "TIMEOUT": TIME_LIMIT,
 }
-# The reasons of jobs that FAILED or were CANCELLED before they ran: what they ask for cannot be given.
+# The reasons of jobs that FAILED before they ran: what they ask for cannot be given. One that was CANCELLED keeps the
+# reason why it had waited.
 _NEVER_RUN: Final = frozenset(
     ["BadConstraints", "DependencyNeverSatisfied", "PartitionDown", "ReqNodeNotAvail", "Prolog"]
 )
@@ -103,7 +104,8 @@ def job_state(row: Row) -> JobState:
     """What a row means."""
     word = _state_word(row.state)
     phase = PHASES.get(word, Phase.UNKNOWN)
-    was_preempted = word == "PREEMPTED" or row.preempted_at not in _NOTHING
+    # One that SLURM has started again was stopped to make room, or by an administrator, or with its node.
+    was_preempted = word == "PREEMPTED" or row.preempted_at not in _NOTHING or row.restarts > 0
     common = JobState(
         phase=phase,
         handle=row.handle,
@@ -150,7 +152,9 @@ def _state_word(state: str) -> str:
 
 
 def _reason(row: Row, word: str) -> str:
-    if word in ("FAILED", "CANCELLED") and row.reason in _NEVER_RUN:
+    if word == "FAILED" and row.reason in _NEVER_RUN:
+        return CANNOT_START
+    if word == "CANCELLED" and row.reason == "DependencyNeverSatisfied":
         return CANNOT_START
     return _REASONS.get(word, "")
 

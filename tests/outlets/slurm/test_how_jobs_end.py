@@ -90,7 +90,7 @@ def test_what_jobs_do_and_people_do_to_them(start_lab: Callable[..., Lab]) -> No
     assert lab.ended("cancelled")[::2] == ("failed", "cancelled")
     # What SLURM begins again is refused, and the dispatcher starts an attempt of its own.
     lab.begun("requeued", 2)
-    assert lab.reasons("requeued") in (["lost"], ["preempted"])
+    assert lab.reasons("requeued") == ["preempted"]
     (lab.fleet.root / "go").touch()
     assert lab.ended("requeued") == ("failed", 3, "exit 3", 2)
     pod.stop()
@@ -112,7 +112,6 @@ def test_what_waits(start_lab: Callable[..., Lab]) -> None:
     lab.slurm.run("scontrol", "hold", held)
     lab.slurm.run("scancel", cancelled)
     assert lab.ended("cancelled")[::2] == ("failed", "cancelled")
-    wait_until(lambda: "held: scontrol release" in lab.fleet.run("status"), "status says why it waits")
     lab.slurm.run("scontrol", "update", "PartitionName=low", "State=UP")
     lab.slurm.run("scontrol", "release", held)
     assert lab.ended("held") == ("done", 0, None, 1)

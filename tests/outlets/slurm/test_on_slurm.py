@@ -199,7 +199,7 @@ def test_requeued_by_an_administrator(start_slurm: Start) -> None:
     jobs.wait(Phase.PENDING)
     slurm.run("scontrol", "update", f"JobId={handle}", "StartTime=now")
     state = jobs.wait(Phase.ENDED, limit_s=60)
-    assert (state.exit_code, state.reason) == (None, "")
+    assert (state.exit_code, state.reason) == (None, PREEMPTED)
     assert "started again by SLURM 1 times" in state.why
     assert (jobs.directory("j0") / "times").read_text() == "once\n"
     assert re.search(r"started again by SLURM \(restart 1\)", jobs.log("j0"))

@@ -53,7 +53,7 @@ def state(word: str, reason: str = "None", status: str | None = "0:0", **fields:
         (state("FAILED", "BadConstraints", "0:1"), None, CANNOT_START, False),
         (state("CANCELLED", "DependencyNeverSatisfied"), None, CANNOT_START, False),
         # Its script has refused to run again.
-        (state("FAILED", "NonZeroExitCode", "1:0", restarts=1), None, "", False),
+        (state("FAILED", "NonZeroExitCode", "1:0", restarts=1), None, PREEMPTED, True),
     ],
 )
 def test_ends(found: JobState, code: int | None, reason: str, preempted: bool) -> None:

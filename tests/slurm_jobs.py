@@ -14,7 +14,7 @@ from dispatcher import contract
 from dispatcher.hosts.types import Hosts, SlurmHost
 from dispatcher.outlets.base import Bundle, Key, Request, Slot
 from dispatcher.outlets.batch.scheduler import Accepted, JobState, Phase, Submission, Submitted
-from dispatcher.outlets.remote import agent
+from dispatcher.outlets.remote.agent import programs
 from dispatcher.outlets.remote.operations import Operation, Ran, Run
 from dispatcher.outlets.slurm.scheduler import SlurmScheduler
 from dispatcher.workspace import Layout
@@ -83,7 +83,7 @@ class Jobs:
         words = list(operation.words)
         if self.user is not None:
             words = self.bed.command(*words, user=self.user)
-        found = agent.run(
+        found = programs.run(
             {
                 "words": words,
                 "stdin": operation.stdin,

@@ -27,7 +27,7 @@ from dispatcher.outlets.batch.scheduler import (
     Submission,
     Submitted,
 )
-from dispatcher.outlets.remote.agent import LAUNCH_LOG
+from dispatcher.outlets.remote.agent.names import LAUNCH_LOG
 from dispatcher.outlets.remote.operations import (
     Check,
     Checked,

@@ -1,7 +1,8 @@
 """Running things on a host without ever waiting for it.
 
 operations   What a host is asked to do, and what it answers: plain data.
-agent        The program that carries operations out on the host. It is sent there with every call.
+agent/       The program that carries operations out on the host. It is sent there with every call.
+agent_source Its modules as one program.
 connection   One host: this machine, or another one over ssh; calls of the agent there.
 ssh          The ssh client: its options, its shared connections, what its failures mean.
 asking       The same question to several hosts at once, for commands that wait.

@@ -20,13 +20,13 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from dispatcher.errors import OutletError
 from dispatcher.outlets.remote import ssh
+from dispatcher.outlets.remote.agent_source import agent_source
 from dispatcher.outlets.remote.operations import ANSWERS, Failed, Operation, Store
 from dispatcher.outlets.remote.programs import Finished, Program, given
 
@@ -245,7 +245,7 @@ def _remote_command(python: str) -> str:
 
 @functools.cache
 def _source() -> bytes:
-    return zlib.compress(Path(__file__).with_name("agent.py").read_bytes(), 9)
+    return zlib.compress(agent_source().encode(), 9)
 
 
 def _request(operations: Sequence[Operation], nonce: str, limit_s: float) -> bytes:

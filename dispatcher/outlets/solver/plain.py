@@ -11,7 +11,7 @@ import msgspec
 from dispatcher.errors import OutletError
 from dispatcher.hosts.types import Hosts, PlainHost
 from dispatcher.outlets.plain.scheduler import visible_gpus
-from dispatcher.outlets.remote import agent
+from dispatcher.outlets.remote.agent import gpus as agent_gpus
 from dispatcher.outlets.remote.operations import Failed, GpuSeen, ListGpus, Operation, Run
 from dispatcher.outlets.solver.answers import output
 from dispatcher.outlets.solver.reports import PlainReport
@@ -51,7 +51,7 @@ def gpus_for(host: PlainHost, chip: str, gpus: Sequence[GpuSeen]) -> list[GpuSee
     """
     visible = visible_gpus(host)
     only = None if visible is None else list(visible)
-    found = agent.gpus_for(only, chip, list(host.chips), [msgspec.to_builtins(gpu) for gpu in gpus])
+    found = agent_gpus.gpus_for(only, chip, list(host.chips), [msgspec.to_builtins(gpu) for gpu in gpus])
     taken = {gpu["index"] for gpu in found}
     return [gpu for gpu in gpus if gpu.index in taken]
 

@@ -21,6 +21,8 @@ from dispatcher import contract
 from dispatcher.base import host
 from dispatcher.outlets.local import processes
 from dispatcher.outlets.remote import agent, connection
+from dispatcher.outlets.remote.agent import names
+from dispatcher.outlets.remote.agent_source import agent_source
 from dispatcher.outlets.remote.connection import Connection, Lane
 from dispatcher.outlets.remote.operations import (
     ANSWERS,
@@ -56,12 +58,20 @@ def here() -> Iterator[Connection]:
     connection.close()
 
 
-def test_it_runs_on_old_pythons() -> None:
-    source = Path(agent.__file__).read_text(encoding="utf-8")
+def test_all_modules_are_sent() -> None:
+    files = {path.stem for path in Path(agent.__file__).parent.glob("*.py")}
+    assert files - {"__init__"} == set(agent.MODULES)
+    ast.parse(agent_source(), feature_version=(3, 6))
+
+
+@pytest.mark.parametrize("name", agent.MODULES)
+def test_it_runs_on_old_pythons(name: str) -> None:
+    source = Path(agent.__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
     tree = ast.parse(source, feature_version=(3, 6))
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert imported <= sys.stdlib_module_names
+    sent_before = {f"{agent.__name__}.{other}" for other in agent.MODULES[: agent.MODULES.index(name)]}
+    assert imported - sent_before <= sys.stdlib_module_names
     assert not imported & {"dataclasses", "contextvars", "zoneinfo", "tomllib", "__future__"}
     # What came later than Python 3.6 and a parser does not see.
     later = {
@@ -125,7 +135,7 @@ def test_with_another_login_shell(shell: str) -> None:
 
 def test_it_knows_the_files_of_an_attempt() -> None:
     for name in ("ATTEMPT_DIR", "WRAPPER_FILE", "LOG_FILE", "EXIT_FILE", "ALIVE_FILE", "TAKEN_FILE"):
-        assert getattr(agent, name) == getattr(contract, name)
+        assert getattr(names, name) == getattr(contract, name)
 
 
 def test_where_one_has_arrived(here: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

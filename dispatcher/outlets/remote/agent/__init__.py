@@ -1,0 +1,38 @@
+"""The agent: carries out operations on a host, and ends. Sent there with every call, so nothing has to be installed.
+
+It reads one request from stdin (the length of the compressed JSON as a line, the JSON, then the content of the files to
+store), and writes one answer: a line with the request's nonce and a length, then so much compressed JSON. Whatever a
+login shell prints before or after is skipped by that. What the operations mean is described in operations.py.
+
+The modules of this package run on hosts with Python 3.6. They import the standard library and each other, and know the
+dispatcher only by the names in names.py. agent_source.py makes one program of them; this file itself is not sent.
+
+names      Names that the dispatcher knows too, and the exception for what cannot be done.
+facts      What this host is.
+programs   Running programs.
+locks      Kernel locks.
+writing    Files of attempts.
+storing    Large files.
+reading    What attempts have written.
+attempts   Which attempts are alive as processes of this host.
+signals    Stopping them.
+gpus       The GPUs of this host.
+launching  Starting attempts.
+main       A request and its answer.
+"""
+
+# Each after those that it imports.
+MODULES = (
+    "names",
+    "facts",
+    "programs",
+    "locks",
+    "writing",
+    "storing",
+    "reading",
+    "attempts",
+    "signals",
+    "gpus",
+    "launching",
+    "main",
+)

@@ -1,0 +1,74 @@
+"""One request from stdin, carried out operation by operation, and one answer to stdout."""
+
+import json
+import os
+import signal
+import sys
+import traceback
+import zlib
+from typing import Any, BinaryIO, List
+
+from dispatcher.outlets.remote.agent.attempts import check
+from dispatcher.outlets.remote.agent.facts import hello
+from dispatcher.outlets.remote.agent.gpus import list_gpus
+from dispatcher.outlets.remote.agent.launching import launch
+from dispatcher.outlets.remote.agent.names import Data, Refusal
+from dispatcher.outlets.remote.agent.programs import find_pbs, run
+from dispatcher.outlets.remote.agent.reading import read, tail
+from dispatcher.outlets.remote.agent.signals import send_signal
+from dispatcher.outlets.remote.agent.storing import has, store
+from dispatcher.outlets.remote.agent.writing import deliver, write
+
+OPERATIONS = {
+    "Hello": hello,
+    "Run": run,
+    "Deliver": deliver,
+    "Write": write,
+    "Read": read,
+    "Tail": tail,
+    "Launch": launch,
+    "Check": check,
+    "Signal": send_signal,
+    "ListGpus": list_gpus,
+    "Has": has,
+    "Store": store,
+}
+
+
+def perform(words: Data, stdin: BinaryIO) -> List[Any]:
+    """`["done", answer]`, or `["failed", why]`: no operation spoils another."""
+    try:
+        return ["done", OPERATIONS[words["type"]](words, stdin)]
+    except OSError as error:
+        # Of a renaming, the name that was wanted.
+        named = error.filename2 or error.filename
+        where = f"{named}: " if named else ""
+        return ["failed", {"error": where + (error.strerror or str(error)), "errno": error.errno or 0}]
+    except Refusal as error:
+        return ["failed", {"error": str(error), "errno": 0}]
+    except Exception as error:  # noqa: BLE001 -- a program that prints what nobody expected must not hide the rest
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{place.filename}, line {place.lineno}, in {place.name}"
+        why = f"{words['type']}: {type(error).__name__}: {error} ({where})"
+        return ["failed", {"error": why, "errno": 0}]
+
+
+def main() -> None:
+    find_pbs()
+    stdin, stdout = sys.stdin.buffer, sys.stdout.buffer
+    request = json.loads(zlib.decompress(stdin.read(int(stdin.readline()))).decode())
+    # Nobody waits for it any longer by then.
+    signal.setitimer(signal.ITIMER_REAL, request["limit_s"])
+    umask = os.umask(0o022)
+    os.umask(umask)
+    answers: List[List[Any]] = []
+    for words in request["operations"]:
+        before = words.pop("only_after")
+        if before and any(word == "failed" for word, _ in answers[-before:]):
+            answers.append(["failed", {"error": "not done, because what comes before it has failed", "errno": 0}])
+            continue
+        answers.append(perform(words, stdin))
+        os.umask(umask)
+    answer = zlib.compress(json.dumps(answers).encode())
+    stdout.write(b"\n%s %d\n" % (request["nonce"].encode(), len(answer)) + answer)
+    stdout.flush()

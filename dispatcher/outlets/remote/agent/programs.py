@@ -1,0 +1,72 @@
+"""Running programs on this host, with a time limit, and without the variables of a scheduler's job."""
+
+import os
+import re
+import signal
+import subprocess
+from typing import BinaryIO, Dict, List, Optional, Tuple
+
+from dispatcher.outlets.remote.agent.names import Data
+
+LONGEST_OUTPUT = 16 << 20
+# Membership in a scheduler's job, which what runs here does not have, and options of its programs; what tells these
+# programs where their scheduler is stays.
+_SCHEDULERS = re.compile(
+    r"(SLURM|SBATCH|SRUN|SALLOC|SQUEUE|SINFO|SACCT|SCANCEL|SCONTROL|PBS)_(?!(CONF|CONF_FILE|SERVER|DEFAULT|EXEC)$)"
+)
+
+
+def run(words: Data, _stdin: BinaryIO) -> Data:
+    directory = words["directory"]
+    status, out, err = run_program(
+        words["words"], words["stdin"].encode(), scrubbed(words["environment"]), directory, words["timeout_s"]
+    )
+    return {"exit_code": status, "out": decoded(out), "err": decoded(err)}
+
+
+def run_program(
+    words: List[str], given: bytes, environment: Dict[str, str], directory: str, timeout_s: float
+) -> Tuple[Optional[int], bytes, bytes]:
+    """Exit status (None: it was killed when its time was over), output and errors."""
+    child = subprocess.Popen(
+        words,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        cwd=directory,
+        start_new_session=True,
+    )
+    try:
+        out, err = child.communicate(given, timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        out, err = child.communicate()
+        return None, out, err
+    return child.returncode, out, err
+
+
+def scrubbed(changes: Dict[str, Optional[str]]) -> Dict[str, str]:
+    """The environment of this login without the variables of a scheduler's job, and with these changes."""
+    environment = {name: value for name, value in os.environ.items() if not _SCHEDULERS.match(name)}
+    for name, value in changes.items():
+        if value is None:
+            environment.pop(name, None)
+        else:
+            environment[name] = value
+    return environment
+
+
+def decoded(output: bytes) -> str:
+    return output[:LONGEST_OUTPUT].decode("utf-8", "replace")
+
+
+def find_pbs() -> None:
+    """Put PBS's programs on PATH. PBS does so in /etc/profile.d, which a command that comes by ssh does not read."""
+    try:
+        with open(os.environ.get("PBS_CONF_FILE") or "/etc/pbs.conf", encoding="utf-8", errors="replace") as file:
+            settings = dict(line.strip().split("=", 1) for line in file if "=" in line)
+    except OSError:
+        return
+    if settings.get("PBS_EXEC"):
+        os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), settings["PBS_EXEC"] + "/bin"])

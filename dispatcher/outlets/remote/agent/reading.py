@@ -1,0 +1,102 @@
+"""What attempts have written since the last time: reports, and the new part of their logs."""
+
+import base64
+import errno
+import os
+import stat
+from typing import BinaryIO, List, Optional
+
+from dispatcher.outlets.remote.agent.locks import is_locked
+from dispatcher.outlets.remote.agent.names import ALIVE_FILE, LOG_FILE, Data
+
+LONGEST_FILE = 1 << 20
+
+
+def read(words: Data, _stdin: BinaryIO) -> Data:
+    budget = [words["most_bytes"]]
+    return {"seen": [look(wanted, words["names"], budget) for wanted in words["looks"]]}
+
+
+def look(wanted: Data, names: List[str], budget: List[int]) -> Data:
+    directory = wanted["directory"]
+    # Of a log that is not there, or cannot be read, there is nothing new.
+    known = {"log_at": wanted["log_at"] or 0, "log_size": wanted["log_at"] or 0}
+    seen: Data = dict(known, exists=True, files={}, stamps={}, error="")
+    try:
+        # Also fetches the names anew where a network filesystem would show old ones.
+        present = set(os.listdir(directory))
+    except (FileNotFoundError, NotADirectoryError):
+        return dict(known, exists=False, is_alive=False)
+    except OSError as error:
+        return dict(seen, error=str(error))
+    try:
+        # Before the files are read: a wrapper that is gone has written its exit status.
+        seen["is_alive"] = is_locked(os.path.join(directory, ALIVE_FILE))
+        if not seen["is_alive"]:
+            present = set(os.listdir(directory))
+        for name in names:
+            if name in present:
+                look_at_file(directory, name, wanted["have"].get(name), seen)
+        if wanted["log_at"] is not None and LOG_FILE in present:
+            look_at_log(os.path.join(directory, LOG_FILE), wanted["log_at"], seen, budget)
+    except OSError as error:
+        # All of it or nothing: an exit status without the rest of the log would be taken for the end.
+        return dict(known, exists=True, error=str(error))
+    return seen
+
+
+def look_at_file(directory: str, name: str, had: Optional[List[int]], seen: Data) -> None:
+    opened = open_regular(os.path.join(directory, name))
+    if opened is None:
+        return
+    with opened as file:
+        found = os.fstat(file.fileno())
+        stamp = [found.st_mtime_ns, found.st_size]
+        if stamp == had or found.st_size > LONGEST_FILE:
+            return
+        seen["files"][name] = encoded(file.read(LONGEST_FILE))
+        seen["stamps"][name] = stamp
+
+
+def look_at_log(path: str, log_at: int, seen: Data, budget: List[int]) -> None:
+    opened = open_regular(path)
+    if opened is None:
+        return
+    with opened as file:
+        size = os.fstat(file.fileno()).st_size
+        seen["log_size"] = size
+        # It has become shorter: the job has begun its log anew.
+        seen["log_at"] = log_at = 0 if size < log_at else log_at
+        file.seek(log_at)
+        content = file.read(min(budget[0], size - log_at))
+        budget[0] -= len(content)
+        seen["log"] = encoded(content)
+
+
+def open_regular(path: str) -> Optional[BinaryIO]:
+    """The file, opened to read; None when there is none, or when the job has put something else in its place."""
+    try:
+        # Without O_NONBLOCK, opening a named pipe would wait for its other end.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENXIO, errno.ELOOP):
+            return None
+        raise
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        return None
+    return open(fd, "rb")
+
+
+def tail(words: Data, _stdin: BinaryIO) -> Data:
+    opened = open_regular(words["path"])
+    if opened is None:
+        return {"content": None}
+    with opened as file:
+        size = os.fstat(file.fileno()).st_size
+        file.seek(max(0, size - words["most_bytes"]))
+        return {"content": encoded(file.read(words["most_bytes"]))}
+
+
+def encoded(content: bytes) -> str:
+    return base64.b64encode(content).decode("ascii")

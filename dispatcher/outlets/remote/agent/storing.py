@@ -1,0 +1,121 @@
+"""Large files, such as archives of code: stored under their name only when their checksum is right."""
+
+import contextlib
+import hashlib
+import os
+import socket
+import stat
+import time
+from typing import BinaryIO, List, Optional
+
+from dispatcher.outlets.remote.agent.names import Data, Refusal
+
+CHUNK = 1 << 20
+# A part of an upload that broke off is removed when it is this old.
+OLD_PART_S = 6 * 3600
+
+
+def has(words: Data, _stdin: BinaryIO) -> Data:
+    sizes = [size_of(path) for path in words["paths"]]
+    for path, size in zip(words["paths"], sizes):
+        if size is not None:
+            touch(path)
+    return {"sizes": sizes}
+
+
+def touch(path: str) -> None:
+    """Show that the file is used."""
+    # It may be another person's, or have been removed just now: then it is sent again.
+    with contextlib.suppress(FileNotFoundError, PermissionError):
+        os.utime(path)
+
+
+def size_of(path: str) -> Optional[int]:
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
+def store(words: Data, stdin: BinaryIO) -> Data:
+    """The content is read from stdin whatever happens: behind it comes that of the next operation."""
+    rest = [words["size"]]
+    try:
+        return store_from(words, stdin, rest)
+    finally:
+        while rest[0] and take_chunk(stdin, rest):
+            pass
+
+
+def store_from(words: Data, stdin: BinaryIO, rest: List[int]) -> Data:
+    path = words["path"]
+    if size_of(path) == words["size"]:
+        return {"existed": True}
+    os.umask(words["umask"])
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    remove_old_parts(path)
+    part = f"{path}.{socket.gethostname()}.{os.getpid()}.part"
+    try:
+        with open(part, "wb") as file:
+            digest = copy_hashed(stdin, rest, file)
+            file.flush()
+            os.fsync(file.fileno())
+        if rest[0]:
+            raise Refusal(f"{path}: the upload broke off, {rest[0]} bytes are missing")
+        if digest != words["sha256"]:
+            raise Refusal(f"{path}: what arrived has another checksum than what was sent")
+        os.rename(part, path)
+    except (OSError, Refusal):
+        if os.path.exists(part):
+            os.unlink(part)
+        raise
+    if words["unused_s"] is not None:
+        remove_unused(path, words["unused_s"])
+    return {"existed": False}
+
+
+def copy_hashed(stdin: BinaryIO, rest: List[int], file: BinaryIO) -> str:
+    digest = hashlib.sha256()
+    while rest[0]:
+        chunk = take_chunk(stdin, rest)
+        if not chunk:
+            break
+        digest.update(chunk)
+        file.write(chunk)
+    return digest.hexdigest()
+
+
+def take_chunk(stdin: BinaryIO, rest: List[int]) -> bytes:
+    chunk = stdin.read(min(CHUNK, rest[0]))
+    rest[0] -= len(chunk)
+    return chunk
+
+
+def remove_unused(path: str, unused_s: float) -> None:
+    """Files like this one that nobody has used for so long."""
+    directory, name = os.path.split(path)
+    ending = os.path.splitext(name)[1]
+    for other in os.listdir(directory):
+        if other != name and other.endswith(ending):
+            file = os.path.join(directory, other)
+            try:
+                if time.time() - os.stat(file).st_mtime > unused_s:
+                    os.unlink(file)
+            except (FileNotFoundError, PermissionError):
+                # Another agent has removed it, or it is another person's.
+                continue
+
+
+def remove_old_parts(path: str) -> None:
+    """Those of uploads whose agent was killed."""
+    directory, name = os.path.split(path)
+    for other in os.listdir(directory):
+        if other.startswith(name + ".") and other.endswith(".part"):
+            part = os.path.join(directory, other)
+            try:
+                if time.time() - os.stat(part).st_mtime > OLD_PART_S:
+                    os.unlink(part)
+            except FileNotFoundError:
+                # Another agent has removed it.
+                continue

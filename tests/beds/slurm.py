@@ -278,6 +278,13 @@ class SlurmBed:
         jobs = [pid for pid in self.processes() if _environment(pid).get("SLURMD_NODENAME") == name]
         self.kill([*steps, *jobs])
 
+    def resume_nodes(self) -> None:
+        """What an administrator does with nodes that SLURM has set aside, such as after a step that was killed."""
+        for line in self.run("sinfo", "-h", "-N", "-p", "low", "-o", "%N %T", check=False).stdout.splitlines():
+            name, state = line.split()
+            if state.startswith(("down", "drain")):
+                self.run("scontrol", "update", f"NodeName={name}", "State=RESUME", check=False)
+
     def wait_for_nodes(self, limit_s: float = 30) -> None:
         def are_up() -> bool:
             found = self.run("sinfo", "-h", "-N", "-p", "low", "-o", "%t", check=False, timeout_s=20).stdout.split()

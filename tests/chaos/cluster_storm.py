@@ -39,6 +39,7 @@ class ClusterStorm:
             self.requeue_in_slurm: 2,
             self.crash_controller: 1,
             self.take_controller_away: 1,
+            self.resume_nodes: 3,
         }
 
     def blow(self, seconds: float) -> None:
@@ -118,7 +119,9 @@ class ClusterStorm:
         """A job that SLURM begins again by itself."""
         jobs = self._jobs("--states=RUNNING")
         if jobs:
-            self.slurm.run("scontrol", "requeue", self.random.choice(jobs), check=False)
+            job = self.random.choice(jobs)
+            self.slurm.run("scontrol", "update", f"JobId={job}", "Requeue=1", check=False)
+            self.slurm.run("scontrol", "requeue", job, check=False)
         return bool(jobs)
 
     def kill_step(self) -> bool:
@@ -127,6 +130,10 @@ class ClusterStorm:
         if steps:
             self.slurm.kill([self.random.choice(steps)])
         return bool(steps)
+
+    def resume_nodes(self) -> bool:
+        self.slurm.resume_nodes()
+        return True
 
     def crash_controller(self) -> bool:
         self.slurm.restart_controller(signal.SIGKILL)

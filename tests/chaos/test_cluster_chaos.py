@@ -67,7 +67,7 @@ def write_matrix(fleet: Fleet, proof: Path, chance: random.Random, seconds: floa
     """Jobs that together keep all CPUs of the cluster busy for about a quarter of the storm."""
     fleet.write_config(CONFIG)
     python = [sys.executable, "-I", "-S", str(HERE / "witness.py"), str(proof)]
-    longest_s = seconds / 20
+    longest_s = min(seconds / 20, 6.0)
     fleet.write_manifest([
         {
             "job_id": f"job_{number:03d}",
@@ -83,6 +83,7 @@ def finish(fleet: Fleet, storm: ClusterStorm) -> None:
     end_s = time.monotonic() + 300
     while True:
         storm.settle()
+        storm.resume_nodes()
         left = {job: record for job, record in fleet.records().items() if record.state != "done"}
         if not left:
             break

@@ -69,10 +69,16 @@ def submission_name(workspace: str, keys: Sequence[Key]) -> str:
     return f"d-{workspace}-{digest}"
 
 
-def write_submission(paths: AttemptPaths, submission: SubmissionFile) -> None:
-    """Record under which name the attempt is about to be submitted; raises StorageError."""
+def write_submission(paths: AttemptPaths, submission: SubmissionFile, *, durable: bool) -> None:
+    """Record under which name the attempt is about to be submitted; raises StorageError.
+
+    An attempt without this file counts as one that was never sent, also after a power cut when `durable`.
+    """
     with files.storing("recording the submission in", paths.submission):
-        files.replace_file(paths.submission, msgspec.json.encode(submission) + b"\n", durable=False)
+        is_new = durable and not paths.submission.exists()
+        files.replace_file(paths.submission, msgspec.json.encode(submission) + b"\n", durable=durable)
+        if is_new:
+            files.sync_directory(paths.directory)
 
 
 def read_submission(paths: AttemptPaths) -> SubmissionFile | None:
@@ -82,4 +88,5 @@ def read_submission(paths: AttemptPaths) -> SubmissionFile | None:
     try:
         return None if data is None else msgspec.json.decode(data, type=SubmissionFile)
     except msgspec.DecodeError as error:
-        raise files.storage_error(OSError(str(error)), "reading", paths.submission) from None
+        why = f"{error}; if nothing of the attempt is in the scheduler, remove the file: then the job is queued again"
+        raise files.storage_error(OSError(why), "reading", paths.submission) from None

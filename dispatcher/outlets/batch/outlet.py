@@ -18,6 +18,7 @@ from dispatcher.config import CodeMode
 from dispatcher.errors import StorageError
 from dispatcher.hosts.types import ConnectedHost
 from dispatcher.outlets.base import (
+    CANNOT_START,
     NOT_REACHED,
     PREEMPTED,
     Bundle,
@@ -81,14 +82,14 @@ class BatchOutlet:
         self._tracked: dict[Key, Tracked] = {}
         # Submitted before the host was reached.
         self._waiting: dict[Key, Bundle] = {}
+        # Attempts that were never submitted, to be marked as superseded before that is reported.
+        self._unfenced: list[Key] = []
         self._sender = Sender(
             scheduler, host.submits_per_minute, self._accepted, self._cannot_start, context.poll_interval_s
         )
         self._stopper = Stopper(scheduler, self._landing, self._tracked)
         guard_s = 2 * watch_interval_s(config) + config.kill_grace_s
-        self._watcher = Watcher(
-            scheduler, self._sender.absent, self._make_room, self.fence, config.lost_after_s, guard_s
-        )
+        self._watcher = Watcher(scheduler, self._sender, self._make_room, self.fence, config.lost_after_s, guard_s)
         self._conversation = Conversation(connection, self._plan, self._call_was_lost)
         self._shipping = Shipping(config.layout, connection, self._code_shipped, self._code_failed)
         self._config, self._asked_code = config, context.code
@@ -117,10 +118,13 @@ class BatchOutlet:
         for bundle in bundles:
             if bundle.key in self._tracked or bundle.key in self._waiting:
                 continue
-            if self._preparer.found(bundle.key) is None:
-                self._waiting[bundle.key] = bundle
-            else:
-                self._track_again(bundle.key, Placement())
+            try:
+                if self._preparer.found(bundle.key) is None:
+                    self._waiting[bundle.key] = bundle
+                else:
+                    self._track_again(bundle.key, Placement())
+            except StorageError as error:
+                self._cannot_be_found(bundle.key, error)
         self._work()
 
     def poll(self, keys: Sequence[Key]) -> Mapping[Key, Report]:
@@ -159,22 +163,31 @@ class BatchOutlet:
             self._watcher.forget(key)
 
     def adopt(self, attempts: Mapping[Key, Placement]) -> Mapping[Key, Slot]:
+        adopted = {}
         for key, placement in attempts.items():
-            self._track_again(key, placement)
-            self.capacity.adopt(Slot())
-        return dict.fromkeys(attempts, Slot())
+            # One whose files cannot be read is recovered when they can be.
+            with contextlib.suppress(StorageError):
+                self._track_again(key, placement)
+                self.capacity.adopt(Slot())
+                adopted[key] = Slot()
+        return adopted
 
     def recover(self, orphans: Sequence[Orphan]) -> Mapping[Key, Report]:
         wanted = {orphan.key for orphan in orphans}
         self.forget([key for key, one in self._tracked.items() if one.is_orphan and key not in wanted])
+        unreadable: dict[Key, Report] = {}
         for orphan in orphans:
             one = self._tracked.get(orphan.key)
             if one is None:
-                one = self._track_again(orphan.key, orphan.placement)
+                try:
+                    one = self._track_again(orphan.key, orphan.placement)
+                except StorageError as error:
+                    unreadable[orphan.key] = Report(Unknown(str(error)))
+                    continue
                 one.is_orphan = True
             if orphan.is_unwanted and one.stop is None and not one.has_ended:
                 self.cancel([orphan.key])
-        return self.poll([orphan.key for orphan in orphans])
+        return {**self.poll([orphan.key for orphan in orphans if orphan.key not in unreadable]), **unreadable}
 
     def inspect(self, orphans: Sequence[Orphan]) -> Mapping[Key, Status]:
         found: dict[Key, Status] = {}
@@ -241,20 +254,22 @@ class BatchOutlet:
         one = self._preparer.found(key)
         if one is None:
             one = Tracked(key, "", 0, "", self._preparer.paths(key))
-            self.fence([key])
+            self._unfenced.append(key)
             error = "its dispatcher died before it was submitted"
             one.end(Ended(None, NOT_REACHED, error=error))
         one.handle = placement.handle
         one.given_before_s = _age_s(one.paths.submission) or 0.0
-        superseded_before_s = _age_s(one.paths.superseded)
-        if superseded_before_s is not None:
-            one.superseded_s = time.monotonic() - superseded_before_s
+        if one.paths.superseded.exists():
+            # Who wrote that may have died before the host was told.
+            self._stopper.supersede(one)
         self._tracked[key] = one
         self._asked_s = -self._interval_s
         return one
 
     def _work(self) -> None:
         """Take in what was answered, and begin what is due; never waits."""
+        unfenced, self._unfenced = self._unfenced, []
+        self.fence(unfenced)
         if self._landing.has_landed and self._waiting:
             waiting, self._waiting = self._waiting, {}
             self._submit(list(waiting.values()))
@@ -357,6 +372,12 @@ class BatchOutlet:
                 one.is_known = True
                 one.handle = handle
 
+    def _cannot_be_found(self, key: Key, error: StorageError) -> None:
+        """It may have been submitted by an earlier dispatcher, under a name that cannot be read."""
+        one = self._tracked[key] = Tracked(key, "", 0, "", self._preparer.paths(key))
+        one.end(Ended(None, CANNOT_START, error=str(error), blames_host=True))
+        self._unfenced.append(key)
+
     def _cannot_start(self, key: Key, ended: Ended) -> None:
         one = self._tracked.get(key)
         if one is not None:
@@ -376,7 +397,8 @@ class BatchOutlet:
             self.capacity.is_awaited = False
 
     def _problem(self) -> str:
-        return self.capacity.problem or self._watcher.problem or (self._free.problem if self._free is not None else "")
+        found = self.capacity.problem or self._watcher.problem or self._stopper.problem
+        return found or (self._free.problem if self._free is not None else "")
 
     def _report(self, key: Key) -> Report:
         one = self._tracked.get(key)

@@ -65,7 +65,8 @@ class Preparer:
             code=one.code or "",
             is_packed=one.is_packed,
         )
-        write_submission(one.paths, file)
+        # A network filesystem, as hosts share one, has had it on disk when the file was closed.
+        write_submission(one.paths, file, durable=not self._landing.is_shared)
 
     def prepare(self, group: Sequence[Bundle]) -> tuple[Submission, list[Tracked], list[Operation]]:
         """One submission of these bundles, its attempts, and the deliveries that come first.

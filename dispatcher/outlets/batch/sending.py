@@ -125,10 +125,14 @@ class Sender:
         reasons = [sending.waits_for for sending in self._unsent.values() if sending.waits_for]
         return f"{len(reasons)} waiting: {reasons[0]}" if reasons else ""
 
-    def found(self, names: Sequence[str]) -> None:
-        """The scheduler knows these: they are not submitted again."""
-        for name in names:
-            self._unsent.pop(name, None)
+    def found(self, name: str) -> None:
+        """The scheduler knows this one, although its answer was lost or doubtful."""
+        if self._unsent.pop(name, None) is not None:
+            self._brake.accepted()
+
+    def drop(self, name: str) -> None:
+        """The scheduler surely does not know this one, and nobody wants it any more."""
+        self._unsent.pop(name, None)
 
     def absent(self, name: str) -> bool:
         """The scheduler surely does not know it: it is submitted again, if this dispatcher has it. Whether it has."""

@@ -47,7 +47,10 @@ class Stopper:
 
     def supersede(self, one: Tracked) -> None:
         """The attempt is marked in the workspace; where the host does not see that, it is to be marked there too."""
-        if one.directory:
+        one.is_superseded = True
+        if self._landing.is_shared:
+            one.marked_s = time.monotonic()
+        elif one.directory:
             self._superseded[one.directory] = one
 
     def has_work(self) -> bool:
@@ -94,20 +97,26 @@ class Stopper:
         self.supersede(one)
 
     def _supersede_steps(self) -> list[Step]:
-        marked, self._superseded = self._superseded, {}
+        asked = dict(self._superseded)
         if self._landing.is_shared:
+            # They were to be marked before the host was reached.
+            self._superseded.clear()
+            for one in asked.values():
+                one.marked_s = time.monotonic()
             return []
         writes = [
             Write(path=posixpath.join(directory, contract.SUPERSEDED_FILE), content=b"superseded\n")
-            for directory in marked
+            for directory in asked
         ]
 
+        # A call that is lost leaves them to be marked.
         def take_in(answers: Sequence[Any]) -> None:
-            for directory, answer in zip(marked, answers, strict=True):
-                # Without its directory there is nothing left that could run.
-                if isinstance(answer, Failed) and not answer.is_missing:
-                    self._superseded[directory] = marked[directory]
+            for directory, answer in zip(asked, answers, strict=True):
+                if isinstance(answer, Failed):
+                    self.problem = answer.error
                     self._not_before_s = time.monotonic() + _TRY_AGAIN_S
+                else:
+                    self._superseded.pop(directory).marked_s = time.monotonic()
 
         return [Step(writes, take_in)]
 

@@ -47,8 +47,9 @@ class Tracked:
         # For how long an earlier dispatcher had been submitting it when this one began to watch it.
         self.given_before_s = 0.0
         self.stop: Stop | None = None
-        # When it was marked as superseded because nothing tells how it ended.
-        self.superseded_s: float | None = None
+        # Whether it is to be superseded, and since when it is marked so where it runs.
+        self.is_superseded = False
+        self.marked_s: float | None = None
         self.tail = ""
         self.report: Report | None = None
         self.is_orphan = False

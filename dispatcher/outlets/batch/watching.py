@@ -15,6 +15,7 @@ from dispatcher.outlets.batch.conversation import Step
 from dispatcher.outlets.batch.ends import end_of, needs_detail
 from dispatcher.outlets.batch.mirror import Mirror
 from dispatcher.outlets.batch.scheduler import JobState, Phase, Scheduler
+from dispatcher.outlets.batch.sending import Sender
 from dispatcher.outlets.batch.tracked import Stop, Tracked
 from dispatcher.outlets.remote.operations import Failed, Operation, Read, Tail, TailRead
 from dispatcher.outlets.wrapper import read_exit
@@ -28,8 +29,9 @@ _TAIL_BYTES: Final = 2000
 class Watcher:
     """Asks how attempts are, all with one call, and concludes how those ended that the scheduler has let go.
 
-    `resubmit(name)` tries a submission again that the scheduler does not know, and tells whether it can.
-    `make_room(one)` stops an attempt that the scheduler has preempted. `fence(keys)` marks attempts as superseded.
+    `sender` is told of submissions that the scheduler names, or surely does not know. `make_room(one)` stops an attempt
+    that the scheduler has preempted. `fence(keys)` marks attempts as superseded, also where they run: until
+    `Tracked.marked_s` tells that this has worked, none of them counts as ended, because its job might be started anew.
     `lost_after_s` is for how long nothing must be known of an attempt before it is superseded, and `guard_s` how long
     it then has to notice that before it counts as lost.
     """
@@ -37,14 +39,14 @@ class Watcher:
     def __init__(
         self,
         scheduler: Scheduler,
-        resubmit: Callable[[str], bool],
+        sender: Sender,
         make_room: Callable[[Tracked], None],
         fence: Callable[[Sequence[Key]], None],
         lost_after_s: float,
         guard_s: float,
     ) -> None:
         self._scheduler = scheduler
-        self._resubmit = resubmit
+        self._sender = sender
         self._make_room = make_room
         self._fence = fence
         self._lost_after_s = lost_after_s
@@ -74,7 +76,7 @@ class Watcher:
         steps = []
         if is_due:
             # Accounting lags: what was not known of an end may be known now.
-            self._open |= {key for key, one in tracked.items() if one.was_detailed and one.detail is None}
+            self._open |= {key for key, one in tracked.items() if one.was_detailed and not _is_end(one.detail)}
         details = [tracked[key] for key in self._open if key in tracked and not tracked[key].has_ended]
         if details:
             steps.append(self._detail_step(details))
@@ -102,6 +104,8 @@ class Watcher:
         for one in attempts:
             state = states.get(one.key)
             if state is not None:
+                if not one.is_known:
+                    self._sender.found(one.name)
                 one.see(state)
             elif one.absent_since_s is None:
                 one.absent_since_s = now if self._has_begun(one) else now - one.given_before_s
@@ -134,7 +138,9 @@ class Watcher:
             try:
                 found = self._scheduler.details(submitted, answers[: len(asked)])
             except OutletError as error:
+                # Asked again after the next states.
                 self.problem = str(error)
+                self._open.difference_update(one.key for one in attempts)
                 return
             for one, tail in zip([one for one, _ in logs], answers[len(asked) :], strict=True):
                 if isinstance(tail, TailRead) and tail.content:
@@ -152,9 +158,9 @@ class Watcher:
             return
         for one in tracked.values():
             if not one.has_ended:
-                self._conclude(one)
+                self._conclude(one, tracked)
 
-    def _conclude(self, one: Tracked) -> None:
+    def _conclude(self, one: Tracked, tracked: Mapping[Key, Tracked]) -> None:
         state = one.state if one.absent_since_s is None else None
         if state is not None and state.phase is not Phase.ENDED:
             if state.was_preempted and one.stop is None and (state.phase is Phase.RUNNING or one.paths.taken.exists()):
@@ -167,13 +173,14 @@ class Watcher:
         if own is None:
             return
         if own.exit_code is None and state is None and not one.is_known:
-            self._never_seen(one)
+            self._never_seen(one, tracked)
             return
         # One that was told to stop by a dispatcher needs no explanation.
         if needs_detail(own) and not one.was_detailed and (own.exit_code is None or one.stop is None):
             self._open.add(one.key)
             return
-        told = one.detail or one.state
+        # A program that could not be asked for details does not change what was told before.
+        told = one.detail if one.state is None or _is_end(one.detail) else one.state
         may_still_run = own.exit_code is None and told is not None and told.may_still_run
         if own.exit_code is None and not may_still_run and self._is_twin(one):
             return
@@ -199,7 +206,8 @@ class Watcher:
             # the file that tells why: SLURM sends its own when it preempts.
             is_ours = own.exit_reason == SUPERSEDED or (own.told_by_signal and not own.exit_reason)
             reason = (is_ours and stop.reason) or own.exit_reason
-            return msgspec.structs.replace(own, exit_reason=reason, by_scheduler=stop.by_scheduler)
+            # One that was done before it heard of it ended by itself.
+            return msgspec.structs.replace(own, exit_reason=reason, by_scheduler=stop.by_scheduler and bool(reason))
         ended = end_of(own, told, has_begun=True)
         if ended is None:
             return None
@@ -214,16 +222,31 @@ class Watcher:
         own = read_exit(one.paths.directory)
         return None if isinstance(own, Unknown) else own
 
-    def _never_seen(self, one: Tracked) -> None:
+    def _never_seen(self, one: Tracked, tracked: Mapping[Key, Tracked]) -> None:
         """The scheduler answers and does not name an attempt that it may never have been given."""
         if self._has_begun(one):
             one.is_known = True
-        elif one.absent_since_s is not None and time.monotonic() - one.absent_since_s > ABSENT_S:
-            one.absent_since_s = None
-            if not self._resubmit(one.name):
-                self._fence([one.key])
-                error = "its dispatcher died before the scheduler had accepted it"
-                one.end(Ended(None, NOT_REACHED, error=error))
+            return
+        if one.absent_since_s is None or time.monotonic() - one.absent_since_s <= ABSENT_S:
+            return
+        if not one.is_superseded:
+            if self._submits_again(one, tracked):
+                one.absent_since_s = None
+                return
+            self._fence([one.key])
+        # A wrapper takes its attempt before it looks whether that is superseded.
+        if one.marked_s is not None and not self._has_begun(one):
+            one.end(_never_submitted(one.stop))
+
+    def _submits_again(self, one: Tracked, tracked: Mapping[Key, Tracked]) -> bool:
+        """Whether this dispatcher has the submission, and somebody wants it still."""
+        if one.stop is None:
+            return self._sender.absent(one.name)
+        members = (other for other in tracked.values() if other.name == one.name and not other.has_ended)
+        if any(other.stop is None for other in members):
+            return self._sender.absent(one.name)
+        self._sender.drop(one.name)
+        return False
 
     def _has_begun(self, one: Tracked) -> bool:
         return one.handle is not None or one.paths.taken.exists()
@@ -235,12 +258,21 @@ class Watcher:
     def _wait_for(self, one: Tracked, ended: Ended | None) -> None:
         """Nothing tells surely that no process of it is left: it is superseded, and counts when that has had time."""
         now = time.monotonic()
-        if one.superseded_s is None:
+        if not one.is_superseded:
             since_s = one.absent_since_s or now
             # What a person wants stopped need not wait for the scheduler to remember it.
             if ended is None and one.stop is None and now - since_s < self._lost_after_s:
                 return
             self._fence([one.key])
-            one.superseded_s = now
-        if now - one.superseded_s >= self._guard_s:
+        if one.marked_s is not None and now - one.marked_s >= self._guard_s:
             one.end(ended or Ended(None, error="the scheduler does not know it any more"))
+
+
+def _is_end(state: JobState | None) -> bool:
+    return state is not None and state.phase is Phase.ENDED
+
+
+def _never_submitted(stop: Stop | None) -> Ended:
+    if stop is not None:
+        return Ended(None, stop.reason, error="cancelled before the scheduler had accepted it", by_scheduler=True)
+    return Ended(None, NOT_REACHED, error="its dispatcher died before the scheduler had accepted it")

@@ -7,7 +7,6 @@ host; `~` and variables are not expanded except by `Hello`.
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
@@ -305,11 +304,6 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True):
 
     error: str
     errno: int = 0
-
-    @property
-    def is_missing(self) -> bool:
-        """Whether the file or directory does not exist."""
-        return self.errno == errno.ENOENT
 
 
 # What is answered to each operation, unless it failed.

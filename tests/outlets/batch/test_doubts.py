@@ -1,0 +1,302 @@
+"""What a batch outlet makes of answers that are lost, doubtful or contradictory: nothing runs twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from dispatcher import contract
+from dispatcher.config import CodeMode, Config
+from dispatcher.hosts.types import Hosts, SlurmHost
+from dispatcher.outlets.base import NOT_REACHED, Bundle, Ended, Key, Orphan, Placement, Report, Request, Slot, Unknown
+from dispatcher.outlets.batch import stopping, watching
+from dispatcher.outlets.batch.outlet import BatchOutlet
+from dispatcher.outlets.context import PodContext
+from dispatcher.outlets.remote.connection import Connection, Unreached
+from dispatcher.outlets.remote.operations import (
+    Deliver,
+    Delivered,
+    Failed,
+    Greeting,
+    Hello,
+    Operation,
+    Ran,
+    Read,
+    Run,
+    Seen,
+    Sight,
+    Tail,
+    TailRead,
+    Write,
+    Written,
+)
+from dispatcher.outlets.slurm.scheduler import SlurmScheduler
+from dispatcher.run_state.observer import Observer
+from dispatcher.workspace import Layout
+
+KEY = Key("a", 1)
+HOME = "/home/me/.dispatcher"
+# Of squeue: the ids of the array, its task and the job, name, state, exit status, preemption, restarts, host, reason.
+COLUMNS = (20, 14, 20, 128, 24, 14, 26, 12, 72, 256)
+
+
+class Wire:
+    """In place of a connection: a host that answers as the test says, and does not see the workspace."""
+
+    def __init__(self) -> None:
+        self.programs: dict[str, Ran] = {"sbatch": Ran(exit_code=0, out="7\n")}
+        self.queue: list[str] = []
+        self.seen = Seen()
+        self.refuses_writes = False
+        # How many of the next calls bring no answer.
+        self.loses = 0
+        # Whether the next call that marks an attempt as superseded brings none.
+        self.loses_mark = False
+        self.done: list[Operation] = []
+
+    def free_in_s(self, _lane: object = None) -> float | None:
+        return 0.0
+
+    def call(self, operations: Sequence[Operation], *, timeout_s: float, lane: object = None) -> Wire:
+        self.done += operations
+        self._answers = [self._answer(operation) for operation in operations]
+        return self
+
+    def outcome(self) -> Any:
+        if self.loses_mark and any(isinstance(answer, Written) for answer in self._answers):
+            self.loses_mark, self.loses = False, 1
+        if self.loses:
+            self.loses -= 1
+            return Unreached("the connection broke off")
+        return self._answers
+
+    def wait_fds(self) -> list[int]:
+        return []
+
+    def due_in_s(self) -> float | None:
+        return None
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def name_job(self, name: str, state: str) -> None:
+        values = ("7", "N/A", "7", name, state, "0", "N/A", "0", "n1", "None")
+        self.queue = ["".join(value.ljust(width) for value, width in zip(values, COLUMNS, strict=True))]
+
+    def submissions(self) -> int:
+        return sum(isinstance(one, Run) and one.words[0] == "sbatch" for one in self.done)
+
+    def marked(self) -> list[str]:
+        """The directories on the host that were to be marked as superseded."""
+        paths = [Path(one.path) for one in self.done if isinstance(one, Write)]
+        return [str(path.parent) for path in paths if path.name == contract.SUPERSEDED_FILE]
+
+    def _answer(self, operation: Operation) -> Any:  # noqa: PLR0911 -- one line for each operation
+        match operation:
+            case Hello():
+                found = dict.fromkeys(operation.programs, "/bin/true")
+                return Greeting(
+                    host="login", boot_id="", user="me", home="/home/me", python="3.6", programs=found,
+                    directories={**operation.directories, "base": HOME},
+                )  # fmt: skip
+            case Deliver():
+                return Delivered()
+            case Read():
+                return Sight(seen=[self.seen] * len(operation.looks))
+            case Write():
+                return Failed(error="disk full", errno=28) if self.refuses_writes else Written()
+            case Tail():
+                return TailRead()
+            case Run() if operation.words[0] == "squeue":
+                return Ran(exit_code=0, out="\n".join(self.queue))
+            case Run():
+                return self.programs.get(operation.words[0], Ran(exit_code=1, err="no such thing"))
+        raise AssertionError(operation)
+
+
+class Pod:
+    """One outlet of one dispatcher, whose clock for absences and guards is at the end of all of them."""
+
+    def __init__(self, root: Path, wire: Wire) -> None:
+        host = SlurmHost(name="hpc", cluster="hpc", ssh="login")
+        self.config = Config(
+            layout=Layout(root), matrix=root / "m.json", hosts=Hosts(hosts={"hpc": host}), code=CodeMode.NONE
+        )
+        scheduler = SlurmScheduler(host, self.config.hosts, self.config.layout, 1.0)
+        observer = Observer(self.config.layout, 60.0, lambda: True)
+        context = PodContext(pod="pod", config=self.config, observer=observer, log=print, poll_interval_s=0.0)
+        self.wire = wire
+        self.outlet = BatchOutlet(host, scheduler, cast(Connection, wire), context, 8)
+        self.passes(3)
+
+    def submit(self) -> None:
+        paths = self.config.layout.attempt(KEY.job_id, KEY.number)
+        paths.directory.mkdir(parents=True)
+        bundle = Bundle(key=KEY, request=Request(0), slot=Slot(), files={contract.WRAPPER_FILE: b"true"})
+        self.outlet.submit([bundle])
+
+    @property
+    def workspace_id(self) -> str:
+        return self.config.layout.id_file.read_text().strip()
+
+    @property
+    def superseded(self) -> Path:
+        return self.config.layout.attempt(KEY.job_id, KEY.number).superseded
+
+    def passes(self, number: int) -> Report:
+        for _ in range(number):
+            report = self.outlet.poll([KEY])[KEY]
+        return report
+
+    def end(self) -> Ended:
+        status = self.passes(6).status
+        assert isinstance(status, Ended)
+        return status
+
+
+@pytest.fixture
+def wire() -> Wire:
+    return Wire()
+
+
+@pytest.fixture
+def pod(tmp_path: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> Pod:
+    monkeypatch.setattr(stopping, "_TRY_AGAIN_S", 0.0)
+    made = Pod(tmp_path, wire)
+    assert not made.outlet.capacity.is_full
+    return made
+
+
+@pytest.fixture
+def is_absent(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From then on what a scheduler does not name counts as absent at once."""
+    return lambda: monkeypatch.setattr(watching, "ABSENT_S", -1.0)
+
+
+def name_of(pod: Pod) -> str:
+    (deliver,) = {path for one in pod.wire.done if isinstance(one, Deliver) for path in one.shared}
+    return Path(deliver).parent.name
+
+
+def orphaned(pod: Pod) -> Pod:
+    """Another dispatcher, after the one that had submitted the attempt has died."""
+    return Pod(pod.config.layout.root, pod.wire)
+
+
+def recover(pod: Pod, passes: int = 6) -> Report:
+    orphan = Orphan(key=KEY, pod="dead", placement=Placement())
+    for _ in range(passes):
+        report = pod.outlet.recover([orphan])[KEY]
+    return report
+
+
+def test_a_doubtful_submission_that_is_there_does_not_keep_others_away(pod: Pod, wire: Wire) -> None:
+    wire.programs["sbatch"] = Ran(exit_code=1, err="sbatch: error: Socket timed out on send/recv operation")
+    pod.submit()
+    pod.passes(1)
+    wire.name_job(name_of(pod), "PENDING")
+    pod.passes(3)
+    assert not pod.outlet.capacity.is_full
+    assert wire.submissions() == 1
+
+
+def test_a_doubtful_submission_that_nobody_wants_any_more_is_not_repeated(
+    pod: Pod, wire: Wire, is_absent: Callable[[], None]
+) -> None:
+    wire.programs["sbatch"] = Ran(exit_code=1, err="sbatch: error: Socket timed out on send/recv operation")
+    pod.submit()
+    pod.passes(1)
+    is_absent()
+    pod.outlet.cancel([KEY], reason="queue limit")
+    ended = pod.end()
+    assert (ended.exit_code, ended.exit_reason, ended.by_scheduler) == (None, "queue limit", True)
+    assert wire.submissions() == 1
+    assert wire.marked() == [f"{HOME}/{pod.workspace_id}/run_state/jobs/a/1"]
+
+
+def test_an_attempt_that_was_never_submitted_is_marked_on_the_host_before_it_has_ended(
+    pod: Pod, wire: Wire, is_absent: Callable[[], None]
+) -> None:
+    """The program that submits it may still be under way there, and its job may be given to another attempt at once."""
+    wire.loses = 1
+    pod.submit()
+    is_absent()
+    other = orphaned(pod)
+    wire.refuses_writes = True
+    assert not isinstance(recover(other).status, Ended)
+    assert other.superseded.exists()
+    wire.refuses_writes = False
+    status = recover(other).status
+    assert isinstance(status, Ended)
+    assert status.exit_reason == NOT_REACHED
+
+
+def test_a_mark_whose_call_was_lost_is_made_again(pod: Pod, wire: Wire, is_absent: Callable[[], None]) -> None:
+    wire.loses = 1
+    pod.submit()
+    is_absent()
+    other = orphaned(pod)
+    wire.loses_mark = True
+    assert isinstance(recover(other, 9).status, Ended)
+    assert len(wire.marked()) == 2
+
+
+def test_an_attempt_that_was_taken_before_it_was_marked_has_not_ended(
+    pod: Pod, wire: Wire, is_absent: Callable[[], None]
+) -> None:
+    wire.loses = 1
+    pod.submit()
+    is_absent()
+    other = orphaned(pod)
+    recover(other, 1)
+    wire.seen = Seen(files={contract.TAKEN_FILE: b"n1 42\n"}, stamps={contract.TAKEN_FILE: (1, 6)})
+    assert not isinstance(recover(other).status, Ended)
+    content = b'{"exit_code": 143, "reason": "superseded", "ended_at": "2026-01-01T00:00:00.000Z"}\n'
+    wire.seen = Seen(files={contract.EXIT_FILE: content}, stamps={contract.EXIT_FILE: (2, len(content))})
+    status = recover(other).status
+    assert isinstance(status, Ended)
+    assert (status.exit_code, status.exit_reason) == (143, "superseded")
+
+
+def test_a_mark_that_a_dead_dispatcher_had_begun_is_made_on_the_host(pod: Pod, wire: Wire) -> None:
+    pod.submit()
+    pod.superseded.write_text("somebody\n")
+    recover(orphaned(pod))
+    assert wire.marked()
+
+
+def test_a_submission_file_that_cannot_be_read_concerns_its_attempt_alone(pod: Pod, wire: Wire) -> None:
+    pod.submit()
+    file = pod.config.layout.attempt(KEY.job_id, KEY.number).submission
+    file.write_bytes(b'{"outl')
+    other = orphaned(pod)
+    assert other.outlet.adopt({KEY: Placement()}) == {}
+    report = recover(other)
+    assert isinstance(report.status, Unknown)
+    assert "remove the file" in report.status.why
+
+
+def test_who_only_looks_marks_nothing(pod: Pod) -> None:
+    """A dry run adopts, and a live dispatcher of that name may be about to submit the attempt."""
+    pod.superseded.parent.mkdir(parents=True)
+    pod.outlet.adopt({KEY: Placement()})
+    assert not pod.superseded.exists()
+    assert isinstance(pod.passes(1).status, Ended)
+    assert pod.superseded.exists()
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_an_attempt_that_ended_by_itself_while_it_was_to_make_room(pod: Pod, wire: Wire, code: int) -> None:
+    pod.submit()
+    pod.passes(1)
+    wire.name_job(name_of(pod), "RUNNING")
+    wire.queue = [wire.queue[0].replace("N/A".ljust(26), "2026-11-22T12:17:13".ljust(26))]
+    pod.passes(2)
+    wire.name_job(name_of(pod), "COMPLETED")
+    content = b'{"exit_code": %d, "reason": "", "ended_at": "2026-01-01T00:00:00.000Z"}\n' % code
+    wire.seen = Seen(files={contract.EXIT_FILE: content}, stamps={contract.EXIT_FILE: (2, len(content))})
+    ended = pod.end()
+    assert (ended.exit_code, ended.exit_reason, ended.by_scheduler) == (code, "", False)

@@ -2,15 +2,15 @@
 
 Every `{{ value }}` becomes one quoted word, a list becomes quoted words; quoting cannot be switched off. Undefined
 names are errors. A template with a value inside its own quotes is refused, because the value would lose its quoting
-(see `shell.py`). Comments are `{{# ... #}}`. A launcher in the workspace's `templates/` overrides the packaged one of
-the same name.
+(see `shell.py`). Comments are `{{# ... #}}`. A long launcher includes its parts (`{% include "node_uv.sh.j2" %}`). A
+file in the workspace's `templates/` overrides the packaged one of the same name, parts included.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from functools import cache, lru_cache
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,57 +28,39 @@ def render_launcher(layout: Layout, name: str, values: Mapping[str, Any]) -> str
     """The launcher `name` (`wrapper.sh.j2`) filled with `values`: text, numbers, booleans, paths and lists of them."""
     import jinja2
 
-    path, template = _load(layout, name)
+    environment = _environment(layout.templates_dir)
+    path: object = name
     try:
+        template = environment.get_template(name)
+        path = template.filename
         return template.render(values)
     except jinja2.UndefinedError as error:
         known = ", ".join(sorted(values))
         raise TemplateError(f"{path}: {error.message}; this launcher is given: {known}") from None
+    except jinja2.TemplateSyntaxError as error:
+        raise TemplateError(f"{error.filename or path}, line {error.lineno}: {error.message}") from None
     except (jinja2.TemplateError, ValueError, TypeError, ArithmeticError, LookupError) as error:
         raise TemplateError(f"{path}: {error}") from None
 
 
-def _load(layout: Layout, name: str) -> tuple[Path, jinja2.Template]:
-    for folder in (layout.templates_dir, _PACKAGED):
-        path = folder / name
-        try:
-            status = os.stat(path)
-            return path, _compile(path, status.st_mtime_ns, status.st_size)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise TemplateError(f"{path}: the launcher cannot be read: {error.strerror}") from None
-    raise TemplateError(f"{layout.templates_dir / name}: there is no such launcher, in the package neither")
-
-
 @lru_cache(maxsize=64)
-def _compile(path: Path, mtime_ns: int, size: int) -> jinja2.Template:
-    """Compile a launcher. `mtime_ns` and `size` are keys of the cache: attempts share a launcher until it changes."""
+def _environment(templates_dir: Path) -> jinja2.Environment:
+    """One for each workspace. It keeps compiled launchers until their files change: attempts share them."""
     import jinja2
 
-    try:
-        source = path.read_text(encoding="utf-8")
-        shell.check_template(_environment().lex(source))
-        return _environment().from_string(source)
-    except jinja2.TemplateSyntaxError as error:
-        raise TemplateError(f"{path}, line {error.lineno}: {error.message}") from None
-    except ValueError as error:
-        raise TemplateError(f"{path}: {error}") from None
+    def load(name: str) -> tuple[str, str, Callable[[], bool]]:
+        path, source, stamp = _read(templates_dir, name)
+        try:
+            shell.check_template(environment.lex(source))
+        except ValueError as error:
+            raise TemplateError(f"{path}: {error}") from None
+        # A launcher that a project adds may take the place of this one, so it is looked for anew.
+        return source, os.fspath(path), lambda: _found(templates_dir, name) == (path, stamp)
 
-
-@cache
-def _environment() -> jinja2.Environment:
-    import jinja2
-
-    def finalize(value: object) -> str:
-        if isinstance(value, jinja2.Undefined):
-            # Raises an error with the missing name.
-            return str(value)
-        return shell.quoted(value)
-
-    return jinja2.Environment(
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(load),
         undefined=jinja2.StrictUndefined,
-        finalize=finalize,
+        finalize=_finalize,
         autoescape=False,
         keep_trailing_newline=True,
         trim_blocks=True,
@@ -87,3 +69,35 @@ def _environment() -> jinja2.Environment:
         comment_start_string="{{#",
         comment_end_string="#}}",
     )
+    return environment
+
+
+def _finalize(value: object) -> str:
+    import jinja2
+
+    if isinstance(value, jinja2.Undefined):
+        # Raises an error with the missing name.
+        return str(value)
+    return shell.quoted(value)
+
+
+def _read(templates_dir: Path, name: str) -> tuple[Path, str, tuple[int, int]]:
+    """The file of a launcher, its text, and what changes with it."""
+    path, stamp = _found(templates_dir, name)
+    try:
+        return path, path.read_text(encoding="utf-8"), stamp
+    except (OSError, ValueError) as error:
+        raise TemplateError(f"{path}: the launcher cannot be read: {error}") from None
+
+
+def _found(templates_dir: Path, name: str) -> tuple[Path, tuple[int, int]]:
+    for folder in (templates_dir, _PACKAGED):
+        path = folder / name
+        try:
+            status = os.stat(path)
+            return path, (status.st_mtime_ns, status.st_size)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise TemplateError(f"{path}: the launcher cannot be read: {error.strerror}") from None
+    raise TemplateError(f"{templates_dir / name}: there is no such launcher, in the package neither")

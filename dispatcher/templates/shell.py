@@ -43,10 +43,11 @@ def quoted(value: object) -> str:
 def check_template(tokens: Iterable[Token]) -> None:
     """ValueError, with the line, for a launcher with a value inside quotes or with a here-document.
 
-    In `"{{ value }}"` the value's own quotes would become text, and the shell would expand the value.
+    In `"{{ value }}"` the value's own quotes would become text, and the shell would expand the value. Each file is
+    checked by itself, so quotes begin and end in the same file, and none are open where a part is included.
     """
     scanner = _Scanner()
-    before = ""
+    before, line = "", 1
     for line, kind, text in tokens:
         if kind == "data":
             if _HEREDOC.search(text):
@@ -57,10 +58,21 @@ def check_template(tokens: Iterable[Token]) -> None:
                 problem = "a value inside quotes or after '$' or '\\'"
                 raise ValueError(f"line {line}: {problem}: write it without quotes, it is quoted when rendered")
             scanner.previous = "x"
-        elif kind == "name" and text == "filter" and before == "block_begin":
-            raise ValueError(f"line {line}: filter blocks are not possible in a launcher: they could remove quotes")
+        elif kind == "name" and before == "block_begin":
+            _check_block(line, text, scanner)
         if kind != "whitespace":
             before = kind
+    if scanner.within not in ("", "#"):
+        raise ValueError(f"line {line}: the file ends inside quotes or '$('")
+
+
+def _check_block(line: int, name: str, scanner: _Scanner) -> None:
+    if name == "filter":
+        raise ValueError(f"line {line}: filter blocks are not possible in a launcher: they could remove quotes")
+    if name in ("extends", "import", "from"):
+        raise ValueError(f"line {line}: '{name}' is not possible in a launcher: use include")
+    if name == "include" and scanner.within:
+        raise ValueError(f"line {line}: include inside quotes or a comment: write it on a line of its own")
 
 
 class _Scanner:

@@ -84,6 +84,10 @@ def test_numbers_booleans_and_paths(tmp_path: Path) -> None:
         ("cat <<EOF\n{{ x }}\nEOF", "here-documents are not possible"),
         ("cat <<{{ x }}", "here-documents are not possible"),
         ("{% filter upper %}{{ x }}{% endfilter %}", "filter blocks are not possible"),
+        ("x='", "line 1: the file ends inside quotes"),
+        ('x="\n{% include "part.sh.j2" %}"', "line 2: include inside quotes"),
+        ('#{% include "part.sh.j2" %}', "line 1: include inside quotes or a comment"),
+        ('{% extends "part.sh.j2" %}', "line 1: 'extends' is not possible"),
         ("{{ y }}", "'y' is undefined; this launcher is given: x"),
         ("{{ x.y }}", "no attribute 'y'"),
         ("{{ x", "line 1: unexpected end of template"),
@@ -107,3 +111,30 @@ def test_a_projects_launcher_overrides_the_packaged_one(tmp_path: Path) -> None:
         render_launcher(Layout(tmp_path), "none.sh.j2", {})
     assert rendered(tmp_path, "first {{ x }}", x=1) == "first 1"
     assert rendered(tmp_path, "second, longer {{ x }}", x=1) == "second, longer 1"
+
+
+def test_parts_of_a_launcher(tmp_path: Path) -> None:
+    text = 'a\n{% include "part.sh.j2" %}\nc\n'
+    with pytest.raises(TemplateError, match=r"part\.sh\.j2: there is no such launcher"):
+        rendered(tmp_path, text)
+    part = tmp_path / "templates" / "part.sh.j2"
+    part.write_text("echo {{ x }}\n")
+    assert rendered(tmp_path, text, x="b c") == "a\necho 'b c'\nc\n"
+    part.write_text("echo changed {{ x }}\n")
+    assert rendered(tmp_path, text, x="b c") == "a\necho changed 'b c'\nc\n"
+    for fault, expected in (('echo "{{ x }}"', "part.sh.j2: line 1: a value inside quotes"), ("{{ x", "part.sh.j2")):
+        part.write_text(fault)
+        with pytest.raises(TemplateError, match=expected):
+            rendered(tmp_path, text, x="b c")
+
+
+def test_a_project_may_replace_a_part_of_a_packaged_launcher(tmp_path: Path) -> None:
+    """Also one that was rendered before."""
+    layout = Layout(tmp_path)
+    values = {"directory": "/d", "root": "/r", "local_dir": "/tmp", "work": "", "work_id": "0", "label": "a.1"}
+    others = ("group_may_write", "juicefs", "container", "exports", "unset", "modules", "uv", "setup")
+    values |= dict.fromkeys(others, "")
+    assert "# mine" not in render_launcher(layout, "node.sh.j2", values)
+    layout.templates_dir.mkdir()
+    (layout.templates_dir / "node_work.sh.j2").write_text("# mine {{ label }}\n")
+    assert "# mine a.1" in render_launcher(layout, "node.sh.j2", values)

@@ -23,6 +23,8 @@ LOST: Final = "lost"
 TIME_LIMIT: Final = "time limit"
 SUPERSEDED: Final = "superseded"
 CANNOT_START: Final = "cannot start"
+# In the scheduler, and not by a dispatcher.
+CANCELLED: Final = "cancelled"
 # It waited longer in its outlet's queue than it may, and another outlet can take it.
 QUEUE_LIMIT: Final = "queue limit"
 # Put back as it was: never submitted, or one of a pack whose time was over before it was begun.

@@ -10,7 +10,7 @@ from dispatcher.base.host import host_name
 from dispatcher.config import Config
 from dispatcher.contract import EXIT_DONE
 from dispatcher.matrix.entry import Entry
-from dispatcher.outlets.base import LOST, PREEMPTED, Ended, Key, Placement
+from dispatcher.outlets.base import CANCELLED, LOST, PREEMPTED, Ended, Key, Placement
 from dispatcher.outlets.kinds import DEFAULT
 from dispatcher.pod import outcome
 from dispatcher.pod.outcome import Policy
@@ -102,7 +102,7 @@ class Recorder:
         if event is Event.STOPPED:
             return Blame()
         method = gpu = None
-        if ended.exit_reason not in (PREEMPTED, LOST) and not ended.blames_host:
+        if ended.exit_reason not in (PREEMPTED, LOST, CANCELLED) and not ended.blames_host:
             method = None if entry is None else entry.method
             gpu = _gpu_scope(record)
         # An attempt that was only submitted has no host that could be at fault.

@@ -12,16 +12,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from dispatcher.outlets.base import Bundle, Key, Request
 from dispatcher.outlets.remote.operations import Operation
 from dispatcher.workspace import Layout
-
-# Why an attempt ended that was cancelled in the scheduler, and not by a dispatcher.
-CANCELLED: Final = "cancelled"
 
 
 class Phase(enum.Enum):

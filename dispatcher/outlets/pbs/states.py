@@ -34,8 +34,8 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher.errors import OutletError
-from dispatcher.outlets.base import CANNOT_START, TIME_LIMIT
-from dispatcher.outlets.batch.scheduler import CANCELLED, JobState, Phase
+from dispatcher.outlets.base import CANCELLED, CANNOT_START, TIME_LIMIT
+from dispatcher.outlets.batch.scheduler import JobState, Phase
 
 OUT_OF_MEMORY: Final = "out of memory"
 # With this status the batch script refuses to run a second time.

@@ -15,8 +15,8 @@ from typing import Final
 
 import msgspec
 
-from dispatcher.outlets.base import CANNOT_START, PREEMPTED, TIME_LIMIT
-from dispatcher.outlets.batch.scheduler import CANCELLED, JobState, Phase
+from dispatcher.outlets.base import CANCELLED, CANNOT_START, PREEMPTED, TIME_LIMIT
+from dispatcher.outlets.batch.scheduler import JobState, Phase
 
 # Of pod.outcome: a job that ends so is not tried again on the same hardware.
 OUT_OF_MEMORY: Final = "out of memory"

@@ -14,6 +14,7 @@ from fleet import wait_until
 from outlets.places import PbsPlace
 
 from dispatcher.outlets.base import (
+    CANCELLED,
     CANNOT_START,
     NOT_REACHED,
     PREEMPTED,
@@ -25,7 +26,6 @@ from dispatcher.outlets.base import (
     Unknown,
 )
 from dispatcher.outlets.batch import brake
-from dispatcher.outlets.batch.scheduler import CANCELLED
 from dispatcher.outlets.pbs import scheduler
 
 LONG = "echo begun >>begun; sleep 600"

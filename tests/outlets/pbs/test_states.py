@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dispatcher.errors import OutletError
-from dispatcher.outlets.base import CANNOT_START, TIME_LIMIT
-from dispatcher.outlets.batch.scheduler import CANCELLED, JobState, Phase
+from dispatcher.outlets.base import CANCELLED, CANNOT_START, TIME_LIMIT
+from dispatcher.outlets.batch.scheduler import JobState, Phase
 from dispatcher.outlets.pbs.states import OUT_OF_MEMORY, REFUSED, read_jobs, state_of
 
 

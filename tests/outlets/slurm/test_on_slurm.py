@@ -14,8 +14,8 @@ from beds.slurm import ORDINARY, SlurmBed
 from slurm_jobs import Jobs
 
 from dispatcher.errors import OutletError
-from dispatcher.outlets.base import PREEMPTED, TIME_LIMIT, Key, Request
-from dispatcher.outlets.batch.scheduler import CANCELLED, Phase
+from dispatcher.outlets.base import CANCELLED, PREEMPTED, TIME_LIMIT, Key, Request
+from dispatcher.outlets.batch.scheduler import Phase
 
 Start = Callable[..., SlurmBed]
 NAME = "d-0123456789ab-0123456789abcdef"

@@ -6,8 +6,8 @@ import pytest
 from recordings import answers, moments
 
 from dispatcher.errors import OutletError
-from dispatcher.outlets.base import PREEMPTED, TIME_LIMIT, Key
-from dispatcher.outlets.batch.scheduler import CANCELLED, Accepted, Doubtful, JobState, Phase, Refused, Submitted
+from dispatcher.outlets.base import CANCELLED, PREEMPTED, TIME_LIMIT, Key
+from dispatcher.outlets.batch.scheduler import Accepted, Doubtful, JobState, Phase, Refused, Submitted
 from dispatcher.outlets.remote.operations import Ran
 from dispatcher.outlets.slurm import questions, submitting
 

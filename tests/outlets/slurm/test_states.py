@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.outlets.base import CANNOT_START, PREEMPTED, TIME_LIMIT
-from dispatcher.outlets.batch.scheduler import CANCELLED, JobState, Phase
+from dispatcher.outlets.base import CANCELLED, CANNOT_START, PREEMPTED, TIME_LIMIT
+from dispatcher.outlets.batch.scheduler import JobState, Phase
 from dispatcher.outlets.slurm.states import (
     OUT_OF_MEMORY,
     PHASES,

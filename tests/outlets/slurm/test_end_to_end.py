@@ -147,6 +147,18 @@ def test_cancelled_in_slurm(start_lab: Callable[..., Lab]) -> None:
     assert (lab.states(), lab.record("a").reason) == ({"a": "failed"}, "cancelled")
 
 
+def test_many_that_a_person_cancels_in_slurm_do_not_pause_their_method(start_lab: Callable[..., Lab]) -> None:
+    lab = start_lab()
+    lab.write_manifest([shell(f"job{number}", "sleep 600", gpus=0) for number in range(6)])
+    pod = lab.start("hpc", "--slots", "6", "--outlet", "hpc", "--until-empty", poll="0.5")
+    wait_until(lambda: list(lab.states().values()) == ["running"] * 6, "all run")
+    lab.bed.run("scancel", "--user=root")
+    pod.end()
+    assert list(lab.states().values()) == ["failed"] * 6
+    assert {record.reason for record in lab.records().values()} == {"cancelled"}
+    assert "paused" not in pod.said
+
+
 def test_what_sbatch_refuses(start_lab: Callable[..., Lab]) -> None:
     """Its own words stand in the record, and the job waits for somebody to mend it."""
     lab = start_lab(config=CONFIG + "    partitions: [nowhere]\n")

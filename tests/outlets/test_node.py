@@ -117,6 +117,19 @@ def test_code_is_extracted_and_removed_after_success(node):
     assert node.leftovers() == []
 
 
+def test_without_a_work_directory_code_is_extracted_where_others_cannot_write(node):
+    node.configure(work="")
+    shared, own = node.folder / "shared", node.folder / "own"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    own.mkdir()
+    private = node.local / f"dispatcher-{os.getuid()}"
+    for tmpdir, expected in ((shared, private), (own, own), (node.folder / "none", private)):
+        one = node.run('echo "$PWD"', code=archive_of(CODE), outside={"TMPDIR": os.fspath(tmpdir)})
+        assert one.output.splitlines()[-1].startswith(f"{expected}/dispatcher-work/"), one.output
+    assert list(shared.iterdir()) == []
+
+
 @pytest.mark.parametrize(("status", "is_kept"), [(3, True), (75, False)])
 def test_the_work_directory_is_kept_after_a_failure(node, status, is_kept):
     one = node.run(f"touch made; exit {status}", code=archive_of(CODE))

@@ -337,7 +337,11 @@ sync_tree() {
 make_work() {
     local base=${DISPATCHER_WORK_OVERRIDE-}
     [[ -n $base ]] || expand base '$SCRATCH/it'"'"'s work'
-    [[ -n $base ]] || base=${TMPDIR:-/tmp}
+    if [[ -z $base ]]; then
+        # Not a directory where others may have made `dispatcher-work` before: its owner could exchange the code in it.
+        base=$locks
+        [[ ! -O ${TMPDIR-} || -k $TMPDIR ]] || base=$TMPDIR
+    fi
     local folder
     mkdir -p -- "$base" || fail 1 "the work directory $base cannot be made"
     for folder in "$base/dispatcher-work" "$base/dispatcher-work/"0123456789ab; do

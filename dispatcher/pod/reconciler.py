@@ -100,7 +100,7 @@ class Reconciler:
         if poll_is_due:
             found = self._recovery.find(backlog.in_flight_elsewhere())
             self._take_back_late()
-        self._carry_out_desired()
+        self._carry_out_desired(poll_is_due=poll_is_due)
         self._attempts.release(ended)
         # What has ended may be what others wait for, so only the transaction itself can tell what is ready then.
         claiming = claiming and not (self._claimer.has_enough or backlog.external.problem or self._script_waits())
@@ -283,14 +283,17 @@ class Reconciler:
         self._starter.start(claims)
         return len(claims)
 
-    def _carry_out_desired(self) -> None:
-        """Stop what people want stopped, and kill what is no longer its job's current attempt."""
+    def _carry_out_desired(self, *, poll_is_due: bool) -> None:
+        """Stop what people want stopped, and kill what is no longer its job's current attempt.
+
+        `poll_is_due`: files are looked for. Thousands may be in flight, and each short job wakes the loop.
+        """
         for attempt in self._attempts:
             if attempt.ended is not None or attempt.is_stopping:
                 continue
             job, number = attempt.key.job_id, attempt.key.number
             record = self._store.records.get(job)
-            if not is_current(record, number) or attempt.paths.superseded.exists():
+            if not is_current(record, number) or (poll_is_due and attempt.paths.superseded.exists()):
                 self._log(f"{job} (attempt {number}) was taken over by another pod: killing it")
                 self._attempts.kill(attempt)
             elif record is not None and record.desired is not None:

@@ -11,6 +11,7 @@ from typing import Final
 
 from dispatcher import contract
 from dispatcher.base import files
+from dispatcher.errors import StorageError
 from dispatcher.outlets.remote.operations import Look, Seen
 from dispatcher.workspace import AttemptPaths
 
@@ -25,7 +26,11 @@ NAMES: Final = (
 
 
 class Mirror:
-    """What of one attempt has been brought home. A new one continues where an earlier dispatcher's copy ends."""
+    """What of one attempt has been brought home. A new one continues where an earlier dispatcher's copy ends.
+
+    `problem` is why the copy may lack something, empty when it does not. `is_alive`: a process of the attempt holds its
+    liveness lock, as far as the host can tell.
+    """
 
     def __init__(self, paths: AttemptPaths, directory: str) -> None:
         self._paths = paths
@@ -33,24 +38,34 @@ class Mirror:
         self._have: dict[str, tuple[int, int]] = {}
         # An exit status that waits for the rest of the log.
         self._exit: bytes | None = None
-        # What could not be read on the host.
+        # How much of the log there was when it was last asked for.
+        self._log_at = 0
         self.problem = ""
+        self.is_alive: bool | None = None
         self.is_complete = paths.exit.exists()
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the exit status is here and the rest of the log is not, or the host could not read what it has."""
+        """Whether the exit status is here and the rest of the log is not, or something could not be copied."""
         return not self.is_complete and (self._exit is not None or bool(self.problem))
 
     def look(self) -> Look:
         """What to ask for next."""
-        return Look(directory=self._directory, have=self._have, log_at=self._log_size())
+        self._log_at = self._log_size()
+        return Look(directory=self._directory, have=self._have, log_at=self._log_at)
 
     def take_in(self, seen: Seen) -> bool:
-        """Write what is new into the workspace; whether there is more to fetch at once. Raises StorageError."""
-        self.problem = seen.error
+        """Write what is new into the workspace; whether there is more to fetch at once."""
+        self.is_alive, self.problem = seen.is_alive, seen.error
         if seen.error:
             return False
+        try:
+            return self._copy(seen)
+        except StorageError as error:
+            self.problem = str(error)
+            return False
+
+    def _copy(self, seen: Seen) -> bool:
         with files.storing("copying what a host reports to", self._paths.directory):
             contents, stamps = dict(seen.files), dict(seen.stamps)
             ended = contents.pop(contract.EXIT_FILE, None)
@@ -71,12 +86,14 @@ class Mirror:
         return not log_is_complete
 
     def _append(self, seen: Seen) -> bool:
-        if seen.log or seen.log_at < self._log_size():
+        has_begun_anew = seen.log_at < self._log_at
+        if seen.log or has_begun_anew:
             fd = os.open(self._paths.log, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:
                 files.write_all(fd, seen.log, seen.log_at)
-                # A log that the job has begun anew.
-                os.truncate(fd, seen.log_at + len(seen.log))
+                # Never otherwise: another dispatcher may have copied more of it meanwhile.
+                if has_begun_anew:
+                    os.truncate(fd, len(seen.log))
             finally:
                 os.close(fd)
         return seen.log_at + len(seen.log) >= seen.log_size

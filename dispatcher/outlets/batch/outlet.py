@@ -408,7 +408,7 @@ class BatchOutlet:
 
     def _status(self, one: Tracked) -> Status:
         state = one.state
-        problem = self._conversation.problem or self._landing.problem or self._watcher.problem
+        problem = self._conversation.problem or self._landing.problem or self._watcher.problem_of(one.key)
         if problem and (one.is_known or not self._sender.is_unsent(one.name)):
             return Unknown(problem)
         if state is None or one.absent_since_s is not None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from dispatcher.errors import OutletError, StorageError
+from dispatcher.base import files
+from dispatcher.errors import OutletError
 from dispatcher.outlets.base import NOT_REACHED, SUPERSEDED, Ended, Key, Unknown
 from dispatcher.outlets.batch import mirror
 from dispatcher.outlets.batch.conversation import Step
@@ -67,6 +69,11 @@ class Watcher:
         if self._mirrors is not None:
             self._mirrors.pop(key, None)
 
+    def problem_of(self, key: Key) -> str:
+        """Why it cannot be told how an attempt is; empty when it can."""
+        copy = None if self._mirrors is None else self._mirrors.get(key)
+        return self.problem or ("" if copy is None else copy.problem)
+
     def has_questions(self) -> bool:
         """Whether details are to be asked for at once."""
         return bool(self._open) or self.has_more
@@ -122,11 +129,7 @@ class Watcher:
             return
         self.has_more = False
         for one, seen in zip(mirrors, answer.seen, strict=True):
-            try:
-                self.has_more |= one.take_in(seen)
-            except StorageError as error:
-                # The attempt has not ended for us before its directory is complete.
-                self.problem = str(error)
+            self.has_more |= one.take_in(seen)
 
     def _detail_step(self, attempts: list[Tracked]) -> Step:
         submitted = [one.submitted for one in attempts]
@@ -234,8 +237,12 @@ class Watcher:
                 one.absent_since_s = None
                 return
             self._fence([one.key])
+        if one.marked_s is None:
+            return
+        with contextlib.suppress(OSError):
+            files.refresh_names(one.paths.directory)
         # A wrapper takes its attempt before it looks whether that is superseded.
-        if one.marked_s is not None and not self._has_begun(one):
+        if not self._has_begun(one):
             one.end(_never_submitted(one.stop))
 
     def _submits_again(self, one: Tracked, tracked: Mapping[Key, Tracked]) -> bool:
@@ -253,7 +260,10 @@ class Watcher:
 
     def _is_twin(self, one: Tracked) -> bool:
         """Whether what has ended is a second run of an attempt whose first one is alive."""
-        return self._mirrors is None and is_held(one.paths.alive) is True
+        if self._mirrors is None:
+            return is_held(one.paths.alive) is True
+        copy = self._mirrors.get(one.key)
+        return copy is not None and copy.is_alive is True
 
     def _wait_for(self, one: Tracked, ended: Ended | None) -> None:
         """Nothing tells surely that no process of it is left: it is superseded, and counts when that has had time."""

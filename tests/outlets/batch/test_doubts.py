@@ -82,8 +82,8 @@ class Wire:
     def close(self) -> None:
         """Nothing is held."""
 
-    def name_job(self, name: str, state: str) -> None:
-        values = ("7", "N/A", "7", name, state, "0", "N/A", "0", "n1", "None")
+    def name_job(self, name: str, state: str, exit_status: int = 0) -> None:
+        values = ("7", "N/A", "7", name, state, str(exit_status), "N/A", "0", "n1", "None")
         self.queue = ["".join(value.ljust(width) for value, width in zip(values, COLUMNS, strict=True))]
 
     def submissions(self) -> int:
@@ -300,3 +300,14 @@ def test_an_attempt_that_ended_by_itself_while_it_was_to_make_room(pod: Pod, wir
     wire.seen = Seen(files={contract.EXIT_FILE: content}, stamps={contract.EXIT_FILE: (2, len(content))})
     ended = pod.end()
     assert (ended.exit_code, ended.exit_reason, ended.by_scheduler) == (code, "", False)
+
+
+def test_the_end_of_a_second_run_is_not_that_of_the_first_one_which_lives(pod: Pod, wire: Wire) -> None:
+    """SLURM has killed the batch script, and the wrapper lives: another attempt would run beside it."""
+    wire.seen = Seen(files={contract.TAKEN_FILE: b"n1 42\n"}, stamps={contract.TAKEN_FILE: (1, 6)}, is_alive=True)
+    pod.submit()
+    pod.passes(1)
+    wire.name_job(name_of(pod), "FAILED", exit_status=9)
+    assert not isinstance(pod.passes(6).status, Ended)
+    wire.seen = Seen(is_alive=False)
+    assert pod.end().exit_code == 137

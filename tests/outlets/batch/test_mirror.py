@@ -118,3 +118,27 @@ def test_what_the_host_cannot_read_is_not_the_end(attempt: Attempt) -> None:
     attempt.fetch()
     assert not attempt.mirror.is_waiting
     assert attempt.home.exit.exists()
+
+
+def test_an_older_answer_does_not_shorten_the_log(attempt: Attempt) -> None:
+    """Two dispatchers may look after the attempt of a dead one, and the slower one must not undo the copy."""
+    other = Mirror(attempt.home, str(attempt.there.directory))
+    attempt.there.log.write_text("0123")
+    look = other.look()
+    (late,) = ask(attempt.connection, Read(looks=[look], names=NAMES)).seen
+    attempt.there.log.write_text("0123456789")
+    attempt.there.exit.write_text("ended\n")
+    assert not attempt.fetch()
+    other.take_in(late)
+    assert attempt.home.log.read_text() == "0123456789"
+
+
+def test_a_directory_that_was_removed_here_is_the_problem_of_its_attempt(attempt: Attempt) -> None:
+    attempt.there.taken.write_text("n1 1\n")
+    attempt.home.directory.rmdir()
+    assert not attempt.fetch()
+    assert str(attempt.home.directory) in attempt.mirror.problem
+    assert attempt.mirror.is_waiting, "nothing can be said of its end"
+    attempt.home.directory.mkdir()
+    assert not attempt.fetch()
+    assert (attempt.mirror.problem, attempt.home.taken.read_text()) == ("", "n1 1\n")

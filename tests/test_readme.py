@@ -92,7 +92,18 @@ def test_a_lab_moves_in_by_the_lines_of_the_readme(tmp_path: Path) -> None:
     assert status["fft_spanish_cfgB_s42_main"] == {**STATUS["fft_spanish_cfgB_s42_main"], "rev": 1}
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/architecture.md"])
+OUTLET_PAGES = sorted((ROOT / "docs" / "outlets").glob("*.md"))
+
+
+def test_the_overview_of_outlets_links_to_every_page() -> None:
+    overview = (ROOT / "docs" / "outlets" / "README.md").read_text()
+    assert [page.name for page in OUTLET_PAGES if page.name != "README.md" and f"]({page.name})" not in overview] == []
+
+
+PAGES = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/architecture.md"]
+
+
+@pytest.mark.parametrize("page", [*PAGES, *(str(page.relative_to(ROOT)) for page in OUTLET_PAGES)])
 def test_what_a_page_links_to_is_there(page: str) -> None:
     targets = re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text())
     assert targets

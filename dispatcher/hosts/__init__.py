@@ -3,7 +3,7 @@
 types      Frozen types of clusters and hosts, of every kind.
 read       Parsing of the keys `clusters`, `hosts`, `priority` and `gres_mapping`; every fault at once.
 
-The format is that of the `~/.theseus.yaml` that labs already have. The keys stand in dispatcher.yaml, or in a file that
+The format is that of the `~/.theseus.yaml` that labs already have. The keys are in dispatcher.yaml, or in a file that
 is given with `--hosts FILE`. What is done on a host is a matter of outlets/; nothing here connects to one.
 
 To add a kind of host: a subclass of Host in types.py, its keys and a line in read.py: _KINDS, and its outlet.

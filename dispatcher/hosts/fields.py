@@ -45,7 +45,7 @@ class PartsError(BadValueError):
 
 
 def faults_of(error: BadValueError, value: object, place: str = "") -> list[PartFault]:
-    """The faults that a reader has raised for `value`, which stands at `place`."""
+    """The faults that a reader has raised for `value`, which is found at `place`."""
     if isinstance(error, PartsError):
         return [fault._replace(place=place + fault.place) for fault in error.faults]
     return [PartFault(place, value, str(error))]

@@ -49,7 +49,7 @@ _UNUSED_OF_CLUSTER: Final[Mapping[str, str]] = {
     "wandb_project": "set WANDB_PROJECT in env",
 }
 _UNUSED_OF_HOST: Final[Mapping[str, str]] = {"annotations": "nothing reads it"}
-# Values that never stand in a message.
+# Values that no message may contain.
 _SECRET_KEYS: Final = frozenset({"mount", "wandb", "hf_token"})
 
 _WORD: Final = fields.parse_word

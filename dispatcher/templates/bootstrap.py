@@ -17,7 +17,7 @@ from typing import Any
 PARAMS = {
     # The entry of the manifest as it was claimed.
     "entry": ...,
-    # What was asked for: `gpus` (None: not said), `chip`; the cluster's directories: `root`, `data`, `checkpoints`,
+    # What was asked for: `gpus` (None: not given), `chip`; the cluster's directories: `root`, `data`, `checkpoints`,
     # `results`.
     "hardware": {},
     # `job_id`, `attempt`, `pod`.

@@ -4,5 +4,5 @@ setup        NodeSetup: what a node needs, from the cluster and the host; the fi
 containers   Words of the command lines of container runtimes.
 script       Rendering of node.sh, and of the files that it reads.
 
-The order of its steps, what each reports and what is cleaned up are described in docs/outlets/containers.md.
+The order of its steps, what each reports and what is cleaned up are described in docs/outlets/node.md.
 """

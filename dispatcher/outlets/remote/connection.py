@@ -1,4 +1,4 @@
-"""One host, and calls of the agent there: at most one at a time, no more often than the host is to bear.
+"""One host, and calls of the agent there: one at a time for each lane, and only so many a minute.
 
     connection = Connection("hpc", "user@login1")
     call = connection.call([Hello()], timeout_s=60)       when connection.free_in_s() is 0

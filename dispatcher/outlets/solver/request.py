@@ -49,7 +49,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """A host that cannot run the request, and why. `is_unreachable`: nobody knows whether it can."""
+    """A host that cannot run the request, and why. `is_unreachable`: it did not answer, so it may be able to."""
 
     host: str
     why: str

@@ -74,7 +74,7 @@ def look_at_log(path: str, log_at: int, seen: Data, budget: List[int]) -> None:
 
 
 def open_regular(path: str) -> Optional[BinaryIO]:
-    """The file, opened to read; None when there is none, or when the job has put something else in its place."""
+    """The file, opened to read; None when there is none, or when something else has its name, such as a directory."""
     try:
         # Without O_NONBLOCK, opening a named pipe would wait for its other end.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)

@@ -253,6 +253,7 @@ class Reconciler:
             "stopped": self._why_no_claims(),
             "blocked": self._fence.shown(),
             "slots": self._shown_slots,
+            "pending": self._attempts.pending(),
             "notes": self._notes(),
             "matrix": os.fspath(self._backlog.manifest.path),
         }
@@ -294,7 +295,8 @@ class Reconciler:
             job, number = attempt.key.job_id, attempt.key.number
             record = self._store.records.get(job)
             if not is_current(record, number) or (poll_is_due and attempt.paths.superseded.exists()):
-                self._log(f"{job} (attempt {number}) was taken over by another pod: killing it")
+                by_whom = "is superseded" if is_current(record, number) else "was taken over by another pod"
+                self._log(f"{job} (attempt {number}) {by_whom}: killing it")
                 self._attempts.kill(attempt)
             elif record is not None and record.desired is not None:
                 self._attempts.stop([attempt])

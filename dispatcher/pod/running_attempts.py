@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import Final
 
 from dispatcher.outlets.base import (
     Ended,
@@ -24,6 +26,9 @@ from dispatcher.run_state.liveness import SlotInfo
 from dispatcher.run_state.states import Record
 from dispatcher.workspace import AttemptPaths, Layout
 
+# So many reasons fit into a pod's file, which is written with every heartbeat.
+_PUBLISHED: Final = 100
+
 
 class RunningAttempt:
     """One attempt of this pod. `ended` is set when it has ended and is kept until that is recorded."""
@@ -38,6 +43,8 @@ class RunningAttempt:
         self.has_begun = False
         # Whether its outlet has not started it yet, nor another one of its pack.
         self.is_pending = False
+        # What its outlet tells of why it has not begun.
+        self.waits_for = ""
         self.ended: Ended | None = None
         # Whether it was asked to stop or killed.
         self.is_stopping = False
@@ -66,6 +73,7 @@ class RunningAttempt:
         self.has_begun |= has_run(report.status, self.placement)
         if self.pack is not None:
             self.pack.has_begun |= self.has_begun
+        self.waits_for = report.status.why if isinstance(report.status, Pending) else ""
         self.is_pending = isinstance(report.status, Pending) and not (self.pack is not None and self.pack.has_begun)
         if isinstance(report.status, Ended):
             self.ended = outcome.judge(report.status, self.paths)
@@ -164,6 +172,11 @@ class RunningAttempts:
     def unrecorded(self) -> list[RunningAttempt]:
         """Those of which the journal does not have yet where they run."""
         return [attempt for attempt in self if not attempt.is_recorded]
+
+    def pending(self) -> dict[str, str]:
+        """Why jobs that were submitted have not begun, for the pod's file; not more than it has room for."""
+        waiting = ((attempt.key.job_id, attempt.waits_for) for attempt in self if attempt.waits_for)
+        return dict(itertools.islice(waiting, _PUBLISHED))
 
     def notes(self) -> list[str]:
         """Which attempts are in a state that their outlets cannot tell, and why."""

@@ -63,8 +63,8 @@ def overview(snapshot: Snapshot, unfiltered: Snapshot | None = None) -> Overview
 def job_row(snapshot: Snapshot, job: str) -> Row:
     """One job as plain data, durations in seconds; None for values that are unknown or do not apply.
 
-    `step`, `of` and `metrics` are what the job has reported. `edited`: by hand, not applied yet. `changed`: it ran with
-    other parameters than the manifest has now.
+    `step`, `of` and `metrics` are what the job has reported, `waits_for` what its outlet tells of a submitted job.
+    `edited`: by hand, not applied yet. `changed`: it ran with other parameters than the manifest has now.
     """
     record = snapshot.records[job]
     progress = snapshot.progress.get(job)
@@ -85,6 +85,7 @@ def job_row(snapshot: Snapshot, job: str) -> Row:
         "step": progress.step if progress else None,
         "of": progress.of if progress else None,
         "metrics": progress.metrics if progress else None,
+        "waits_for": snapshot.waits_for(job),
         "exit_code": record.exit_code,
         "reason": record.reason,
         "error": record.error,
@@ -117,7 +118,7 @@ def shown_job(snapshot: Snapshot, row: Row) -> Row:
         "pod": row["pod"],
         "gpu": gpu_text(row["gpu"]),
         "attempt": row["attempt"] or None,
-        "progress": progress_text(snapshot.progress.get(row["job"])),
+        "progress": progress_text(snapshot.progress.get(row["job"])) or row["waits_for"],
         "elapsed": duration_text(row["elapsed_s"]) if started else None,
         "remaining": duration_text(row["remaining_s"]) if row["remaining_s"] is not None else None,
         "reason": row["reason"],

@@ -17,7 +17,7 @@ from dispatcher.report.ran import RanWith, last_counts
 from dispatcher.run_state.external import Presence
 from dispatcher.run_state.fold import Pause, Refusal
 from dispatcher.run_state.liveness import PodInfo
-from dispatcher.run_state.states import FIELD_NAMES, IN_FLIGHT, Record
+from dispatcher.run_state.states import FIELD_NAMES, IN_FLIGHT, Record, State
 
 
 def _stated_request(entry: Entry) -> Request:
@@ -123,6 +123,14 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         record, entry = self.records.get(job), self.entries.get(job)
         stated = entry.priority if entry else 0
         return record.priority_or(stated) if record else stated
+
+    def waits_for(self, job: str) -> str | None:
+        """What the outlet of a submitted job tells of why it has not begun; None when it does not."""
+        record = self.records[job]
+        if record.state is not State.SUBMITTED:
+            return None
+        pod = next((one for one in self.pods if one.info.pod == record.pod and one.is_alive), None)
+        return None if pod is None else pod.info.pending.get(job)
 
     def method(self, job: str) -> str | None:
         entry = self.entry(job)

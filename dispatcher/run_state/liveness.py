@@ -127,6 +127,8 @@ class PodInfo(msgspec.Struct, kw_only=True):
     is_short_lived: bool = False
     slots: list[SlotInfo] = []
     notes: list[str] = []
+    # Why jobs that it has submitted have not begun.
+    pending: dict[str, str] = {}
 
     def same_host(self) -> bool:
         """Whether its pids mean the same processes here: one machine, one boot, one PID namespace."""

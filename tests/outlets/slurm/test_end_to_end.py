@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -250,3 +251,21 @@ def test_over_ssh_without_the_workspace(start_lab: Callable[..., Lab], start_ssh
         assert len({line.split()[1] for line in lab.submitted()}) == 1
     finally:
         away.close()
+
+
+def test_status_says_what_a_submitted_job_waits_for(start_lab: Callable[..., Lab]) -> None:
+    lab = start_lab()
+    lab.bed.run("scontrol", "update", "PartitionName=low", "State=DOWN")
+    lab.write_manifest([shell("a", "true", gpus=0)])
+    pod = lab.start("hpc", "--slots", "1", "--outlet", "hpc", "--until-empty", poll="0.5")
+
+    def why() -> object:
+        (row,) = json.loads(lab.run("status", "--json"))["jobs"]
+        return row["waits_for"]
+
+    lab.wait_for("a", "submitted")
+    wait_until(lambda: why() == "PartitionDown", "status says it")
+    assert "PartitionDown" in lab.run("status")
+    lab.bed.run("scontrol", "update", "PartitionName=low", "State=UP")
+    pod.end()
+    assert (lab.states(), why()) == ({"a": "done"}, None)

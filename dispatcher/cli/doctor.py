@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 import click
 
 from dispatcher.cli.common import json_option, layout
+from dispatcher.cli.hardware import hosts_option
 from dispatcher.cli.printing import note, print_json, print_rows
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dispatcher.doctor.findings import Finding
     from dispatcher.workspace import Layout
 
@@ -20,8 +23,9 @@ if TYPE_CHECKING:
     "--peer-wait", type=click.FloatRange(0), metavar="SECONDS",
     help="How long to wait for a doctor on another host.  [default: 10; 30 on FUSE; 0 on a local disk]",
 )  # fmt: skip
+@hosts_option
 @json_option
-def doctor(repair: bool, peer_wait: float | None, as_json: bool) -> int:
+def doctor(repair: bool, peer_wait: float | None, hosts_file: Path | None, as_json: bool) -> int:
     """Check this host, the workspace, files and locks.
 
     Started on two hosts at about the same time, the two find each other and test that locks exclude and that each sees
@@ -35,7 +39,7 @@ def doctor(repair: bool, peer_wait: float | None, as_json: bool) -> int:
     if not as_json:
         for line in done:
             click.echo(line)
-    findings = examine(where, peer_wait, (lambda _: None) if as_json else note)
+    findings = examine(where, peer_wait, (lambda _: None) if as_json else note, hosts_file)
     if as_json:
         print_json({"repaired": done, "findings": findings})
     else:

@@ -97,11 +97,13 @@ def hardware_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def hosts_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--hosts FILE`, passed to the command as `hosts_file`."""
+    """`--hosts FILE`, or DISPATCHER_HOSTS as for a pod, passed to the command as `hosts_file`."""
     return click.option(
         "--hosts",
         "hosts_file",
+        envvar="DISPATCHER_HOSTS",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="Clusters and hosts, such as ~/.theseus.yaml; they come before those of dispatcher.yaml.",
+        help="Clusters and hosts, such as ~/.theseus.yaml; they come before those of dispatcher.yaml.  "
+        "[default: $DISPATCHER_HOSTS]",
     )(function)

@@ -12,10 +12,13 @@ import click
 
 from dispatcher.cli.common import open_workspace
 from dispatcher.cli.complete import complete_jobs
+from dispatcher.cli.hardware import hosts_option
 from dispatcher.cli.printing import note
 from dispatcher.errors import StateError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dispatcher.api import Workspace
     from dispatcher.cli.remote_log import Elsewhere
     from dispatcher.workspace import AttemptPaths
@@ -31,13 +34,14 @@ _STATE_PAUSE_S: Final = 1.0
 @click.option("-f", "--follow", is_flag=True, help="Follow the log until the attempt has ended.")
 @click.option("--attempt", type=click.IntRange(1), metavar="N", help="Which attempt.  [default: the last one]")
 @click.option("-n", "--tail", type=click.IntRange(0), metavar="LINES", help="Only the last lines.")
-def logs(job: str, follow: bool, attempt: int | None, tail: int | None) -> None:
+@hosts_option
+def logs(job: str, follow: bool, attempt: int | None, tail: int | None, hosts_file: Path | None) -> None:
     """Print the log of JOB's last attempt."""
     workspace = open_workspace()
     number = attempt or _last_attempt(workspace, job)
     paths = workspace.layout.attempt(job, number)
     out = sys.stdout.buffer
-    elsewhere = _elsewhere(workspace, paths, job, number) if follow else None
+    elsewhere = _elsewhere(workspace, paths, job, number, hosts_file) if follow else None
     if elsewhere is not None:
         _follow_elsewhere(workspace, elsewhere, out, job, number, tail)
         return
@@ -57,13 +61,16 @@ def _show(file: BinaryIO, out: BinaryIO, tail: int | None) -> None:
     _copy(file, out)
 
 
-def _elsewhere(workspace: Workspace, paths: AttemptPaths, job: str, number: int) -> Elsewhere | None:
+def _elsewhere(
+    workspace: Workspace, paths: AttemptPaths, job: str, number: int, hosts_file: Path | None
+) -> Elsewhere | None:
     """Where an attempt in flight writes its log, if that is not in the workspace."""
     if not paths.submission.exists() or _is_over(workspace, job, number):
         return None
     from dispatcher.cli.remote_log import log_elsewhere
+    from dispatcher.config import load_config
 
-    return log_elsewhere(workspace.config, paths)
+    return log_elsewhere(load_config(workspace.layout, hosts_file), paths)
 
 
 def _follow_elsewhere(

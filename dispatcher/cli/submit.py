@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dispatcher.cli.common import jobs_argument, open_workspace, where_option
+from dispatcher.cli.hardware import hosts_option
 from dispatcher.cli.submission import SubmissionOptions, choose_targets, submission_options, submit_jobs
 from dispatcher.errors import StateError, UsageError
 from dispatcher.matrix.condition import Where
@@ -41,12 +42,14 @@ def submit(jobs: tuple[str, ...], where: Where, options: SubmissionOptions) -> i
 
 @click.command()
 @jobs_argument
-def poll(jobs: tuple[str, ...]) -> None:
+@hosts_option
+def poll(jobs: tuple[str, ...], hosts_file: Path | None) -> None:
     """Record what has become of jobs that no live pod looks after, such as those of `submit`.
 
     Asks every host that has some, once, and prints what has changed. Jobs that were cancelled, held or requeued
     meanwhile are told to stop.
     """
+    from dispatcher.config import load_config
     from dispatcher.pod.options import PodOptions
     from dispatcher.pod.run import run_pod
     from dispatcher.pod.short_lived import unique_name
@@ -55,7 +58,7 @@ def poll(jobs: tuple[str, ...]) -> None:
     workspace = open_workspace()
     snapshot = workspace.snapshot()
     chosen = frozenset(select(snapshot, jobs)) if jobs else None
-    config = workspace.config
+    config = load_config(workspace.layout, hosts_file)
     # A workspace may have none but matrix/submitted.json.
     manifest = None if config.matrix.exists() else next(iter(config.layout.manifests()), None)
     options = PodOptions(pod=unique_name("poll"), matrix=manifest, jobs=chosen, once=True, on_exit="leave")

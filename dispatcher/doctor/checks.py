@@ -7,6 +7,7 @@ OSError, or with a finding that says how to cure them. Checks that need a second
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from dispatcher.base import files
@@ -43,15 +44,18 @@ _FUSE_WAIT_S: Final = 30.0
 _WAIT_S: Final = 10.0
 
 
-def examine(layout: Layout, peer_wait_s: float | None, log: Callable[[str], None]) -> list[Finding]:
+def examine(
+    layout: Layout, peer_wait_s: float | None, log: Callable[[str], None], hosts_file: Path | None = None
+) -> list[Finding]:
     """All checks of this host, and with a doctor of another host if one starts within `peer_wait_s`.
 
-    None waits as long as the filesystem may need, or not at all where no other host can see it.
+    None waits as long as the filesystem may need, or not at all where no other host can see it. `hosts_file` has
+    further hosts to check.
     """
     config: Config | DispatcherError
     wanted = AUTO
     try:
-        config = load_config(layout)
+        config = load_config(layout, hosts_file)
         layout, wanted = config.layout, config.lock
     except DispatcherError as error:
         config = error

@@ -41,11 +41,16 @@ class PodOutlets(Mapping[str, Outlet]):
         try:
             made = make_for_orphans(self._context, name)
         except UsageError as error:
-            self._problems[name] = f"attempts of dead dispatchers on {name} cannot be looked after here: {error}"
+            self._cannot(name, str(error))
             return None
-        if made is not None:
-            self.without_slots[name] = made
+        if made is None:
+            self._cannot(name, "no such host is configured (in dispatcher.yaml, or with --hosts FILE)")
+            return None
+        self.without_slots[name] = made
         return made
+
+    def _cannot(self, name: str, why: str) -> None:
+        self._problems[name] = f"attempts of dead dispatchers on {name} cannot be looked after here: {why}"
 
     def with_orphans(self) -> list[Outlet]:
         """All outlets, also those without slots."""

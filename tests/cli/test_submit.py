@@ -289,3 +289,23 @@ def test_the_solver_chooses_the_host_that_has_the_chip(lab: Lab) -> None:
     lab.run("requeue", "a")
     error = lab.fails("submit", "a", "--chip", "a100", "-n", "4")
     assert "no host can run a (4 a100)" in error
+
+
+def test_hosts_of_another_file_are_polled_and_followed_with_that_file(lab: Lab) -> None:
+    lab.write(shell("a", GATED))
+    others = lab.fleet.root / "hosts.yaml"
+    others.write_text("clusters: {}\nhosts: {other: {type: plain, ssh: h1}}\n")
+    given = ("--hosts", os.fspath(others))
+    lab.run("submit", "a", "--outlet", "other", *given)
+    said = lab.fleet.try_("poll", **lab.environment)
+    assert "on other cannot be looked after here: no such host is configured" in said.stdout + said.stderr
+    checks = lab.fleet.try_("doctor", "--peer-wait", "0", **lab.environment, DISPATCHER_HOSTS=os.fspath(others)).stdout
+    assert "host other" in checks
+    lab.let_go()
+    assert lab.run("logs", "a", "-f", *given).endswith("over\n")
+
+    def is_done() -> bool:
+        lab.run("poll", *given)
+        return lab.fleet.record("a").state == "done"
+
+    wait_until(is_done, "a is done")

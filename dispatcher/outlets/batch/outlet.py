@@ -416,7 +416,7 @@ class BatchOutlet:
             return self._absent(one, self._sender.problem or problem or waits_for or "not named by the scheduler yet")
         if state.phase in (Phase.PENDING, Phase.UNKNOWN):
             return Pending(state.why) if state.phase is Phase.PENDING else Unknown(state.why)
-        if one.is_packed and not one.paths.taken.exists():
+        if one.is_packed and not one.was_taken:
             return Pending("others of its pack run first")
         return Running("" if state.phase is Phase.RUNNING else "it has ended")
 

@@ -55,6 +55,8 @@ class Tracked:
         self.is_orphan = False
         # Whether it shares its job with others, which run before or after it.
         self.is_packed = False
+        # Whether a wrapper has taken it, and the wrapper's pid, when its directory was last looked at.
+        self.was_taken = False
         self._pid: int | None = None
 
     @property
@@ -76,17 +78,20 @@ class Tracked:
         if state is None:
             return None if self.handle is None else Placement(handle=self.handle, code=self.code)
         handle = state.handle or self.handle
-        pid = state.pid or (self._taken_pid() if state.host is not None else None)
+        pid = state.pid or (self._pid if state.host is not None else None)
         return Placement(handle=handle or None, host=state.host, pid=pid, gpus=state.gpus, code=self.code)
 
-    def _taken_pid(self) -> int | None:
-        """The wrapper's pid, as it has written it down; None before that."""
-        if self._pid is None:
-            try:
-                self._pid = int(self.paths.taken.read_text().split()[1])
-            except (OSError, ValueError, IndexError):
-                return None
-        return self._pid
+    def look_for_wrapper(self) -> None:
+        """Read what the wrapper has written down; done when there are answers, not whenever the loop asks."""
+        if self._pid is not None:
+            return
+        try:
+            words = self.paths.taken.read_text().split()
+            self.was_taken = True
+            self._pid = int(words[1])
+        except (OSError, ValueError, IndexError):
+            # There is none yet, or the disk was full when it was written.
+            return
 
     def end(self, ended: Ended) -> None:
         self.report = Report(ended, self.placement())

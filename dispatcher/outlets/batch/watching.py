@@ -156,6 +156,9 @@ class Watcher:
         return Step([*asked, *tails], take_in)
 
     def _conclude_all(self, tracked: Mapping[Key, Tracked]) -> None:
+        for one in tracked.values():
+            if not one.has_ended and one.state is not None and one.state.host is not None:
+                one.look_for_wrapper()
         # What failed above is no absence.
         if self.problem:
             return

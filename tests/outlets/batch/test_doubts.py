@@ -311,3 +311,26 @@ def test_the_end_of_a_second_run_is_not_that_of_the_first_one_which_lives(pod: P
     assert not isinstance(pod.passes(6).status, Ended)
     wire.seen = Seen(is_alive=False)
     assert pod.end().exit_code == 137
+
+
+def test_the_loop_may_ask_at_any_time_without_reading_files(
+    pod: Pod, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each short job of another outlet wakes the loop, and thousands may be in flight here."""
+    pod.submit()
+    pod.passes(1)
+    wire.name_job(name_of(pod), "RUNNING")
+    pod.passes(3)
+    monkeypatch.setattr(pod.outlet, "_interval_s", 3600.0)
+    pod.passes(2)
+    asked: list[str] = []
+    with monkeypatch.context() as patched:
+        for name in ("read_text", "exists", "stat"):
+            patched.setattr(Path, name, lambda path, **_: asked.append(str(path)))
+        pod.passes(1)
+    assert asked == []
+    monkeypatch.setattr(pod.outlet, "_interval_s", 0.0)
+    wire.seen = Seen(files={contract.TAKEN_FILE: b"n1 42\n"}, stamps={contract.TAKEN_FILE: (1, 6)})
+    placement = pod.passes(2).placement
+    assert placement is not None
+    assert (placement.host, placement.pid) == ("n1", 42)

@@ -45,6 +45,7 @@ _SECRET: Final = "it is not passed on, because scripts must not hold secrets; lo
 _UNUSED_OF_CLUSTER: Final[Mapping[str, str]] = {
     "wandb": _SECRET,
     "hf_token": _SECRET,
+    "status": "nothing reads it",
     "wandb_entity": "set WANDB_ENTITY in env",
     "wandb_project": "set WANDB_PROJECT in env",
 }
@@ -65,7 +66,7 @@ _Readers = Mapping[str, Reader]
 
 _CLUSTER_KEYS: Final[_Readers] = {
     **dict.fromkeys(
-        ("root", "work", "log", "share", "data", "checkpoints", "results", "status", "cache_dir", "uv_dir"),
+        ("root", "work", "log", "share", "data", "checkpoints", "results", "cache_dir", "uv_dir"),
         fields.parse_path,
     ),
     "mount": fields.parse_url,

@@ -34,7 +34,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
 
     They may begin with `~` and have `$VARIABLES`, which `remote.operations.Hello` expands on the host.
 
-    `root`: where data, checkpoints, results and status of jobs are kept; a JuiceFS is mounted there when `mount` names
+    `root`: where data, checkpoints and results of jobs are kept; a JuiceFS is mounted there when `mount` names
     its metadata engine. `mount` may hold a password: it must not appear in a log, a script or a message. `work` is
     scratch space for extracted code. `share` is a directory that login and compute nodes both see. `cache_size` and
     `all_squash` (`UID:GID`) are as `juicefs mount` takes them. `uv_dir` becomes UV_CACHE_DIR. `uv_installer` is a
@@ -49,7 +49,6 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     data: str | None = None
     checkpoints: str | None = None
     results: str | None = None
-    status: str | None = None
     mount: str | None = None
     cache_size: str | None = None
     cache_dir: str | None = None

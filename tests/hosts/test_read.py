@@ -172,12 +172,12 @@ gres_mapping: {4090: [gpu:rtx4090, rtx_4090, rtx4090]}
         data="/d",
         checkpoints="/c",
         results="/r",
-        status="/s",
         cache_size="1024",
         all_squash="1000",
         uv_installer="https://example.org/install.sh",
         env={"A": "1"},
     )
+    assert hosts.unused == ("clusters.pbs1.status: nothing reads it",)
     assert hosts.hosts["login1"] == SlurmHost(
         name="login1",
         cluster="login1",

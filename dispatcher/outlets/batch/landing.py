@@ -28,7 +28,7 @@ from dispatcher.workspace import Layout
 _BASE: Final = "base"
 _HOME: Final = "~/.dispatcher"
 # The cluster's directories that are expanded on the host.
-_EXPANDED: Final = ("root", "work", "log", "share", "data", "checkpoints", "results", "status", "uv_dir", "cache_dir")
+_EXPANDED: Final = ("root", "work", "log", "share", "data", "checkpoints", "results", "uv_dir", "cache_dir")
 # Those that job classes use; below `root` each workspace has a directory of its own.
 _OF_JOBS: Final = ("data", "checkpoints", "results")
 # After a host was reached on which something is missing.

@@ -82,7 +82,6 @@ class Call:
     ) -> None:
         """`explain` says why a program that has ended gave no answer; `ended` is called once, with the outcome set."""
         self.operations = operations
-        self.received_bytes = 0
         self._nonce = nonce
         self._explain = explain
         self._ended = ended
@@ -94,7 +93,6 @@ class Call:
         if self._outcome is None and self._program is not None:
             finished = self._program.poll()
             if finished is not None:
-                self.received_bytes = len(finished.out)
                 self._outcome = self._read(finished)
                 self._ended(self)
         return self._outcome
@@ -131,7 +129,6 @@ class Connection:
         self.pace = pace or Pace()
         self.shared = None if ssh_target is None else ssh.SharedConnection(ssh_target)
         self.sent_bytes = 0
-        self.received_bytes = 0
         self.calls = 0
         # Why the last call brought no answer; empty when it did.
         self.unreached = ""
@@ -209,7 +206,6 @@ class Connection:
 
     def _ended(self, lane: Lane, call: Call) -> None:
         del self._running[lane]
-        self.received_bytes += call.received_bytes
         outcome = call.outcome()
         if not isinstance(outcome, Unreached):
             self._failures = 0

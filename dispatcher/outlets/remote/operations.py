@@ -36,7 +36,6 @@ class Greeting(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     boot_id: str
     user: str
-    home: str
     python: str
     programs: Mapping[str, str] = {}
     directories: Mapping[str, str] = {}

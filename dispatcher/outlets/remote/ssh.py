@@ -146,10 +146,12 @@ def _parent_directory() -> str:
 
 def _remove_orphaned() -> None:
     """Directories of dispatchers that were killed."""
-    for path in Path(_parent_directory()).glob(f"{_DIRECTORY_PREFIX}-[0-9]*-*"):
-        pid = int(path.name.split("-")[2])
+    for path in Path(_parent_directory()).glob(f"{_DIRECTORY_PREFIX}-*"):
+        # Others may have put any name there.
+        named = re.fullmatch(rf"{_DIRECTORY_PREFIX}-([0-9]+)-\w+", path.name, re.ASCII)
         with contextlib.suppress(OSError):
-            if path.lstat().st_uid == os.getuid() and not os.path.exists(f"/proc/{pid}") and not any(path.iterdir()):
+            if named and path.lstat().st_uid == os.getuid() and not os.path.exists(f"/proc/{named[1]}"):
+                # Fails while a socket is in it: its connection has not ended yet.
                 path.rmdir()
 
 

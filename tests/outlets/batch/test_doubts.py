@@ -99,7 +99,7 @@ class Wire:
             case Hello():
                 found = dict.fromkeys(operation.programs, "/bin/true")
                 return Greeting(
-                    host="login", boot_id="", user="me", home="/home/me", python="3.6", programs=found,
+                    host="login", boot_id="", user="me", python="3.6", programs=found,
                     directories={**operation.directories, "base": HOME},
                 )  # fmt: skip
             case Deliver():

@@ -18,7 +18,6 @@ def hello(words: Data, _stdin: BinaryIO) -> Data:
         "host": host_name(),
         "boot_id": boot_id(),
         "user": user_name(),
-        "home": os.path.expanduser("~"),
         "python": platform.python_version(),
         "programs": {name: path for name in words["programs"] for path in [shutil.which(name)] if path},
         "directories": {name: os.path.expandvars(os.path.expanduser(d)) for name, d in words["directories"].items()},

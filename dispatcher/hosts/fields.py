@@ -18,6 +18,7 @@ from dispatcher.errors import nearest
 
 _SQUASH = re.compile(r"[0-9]+(:[0-9]+)?")
 _JUICEFS_SIZE = re.compile(r"[0-9]+(\.[0-9]+)?\s?([KMGT](i?B)?)?")
+_PASSWORD_IN_QUERY = re.compile(r"[?&](password|passwd|pwd)=", re.IGNORECASE)
 _VARIABLE = r"\$[A-Za-z_]\w*|\$\{[A-Za-z_]\w*\}"
 _PATH = re.compile(rf"(?:/|~/|~$|{_VARIABLE})(?:[^$`]|{_VARIABLE})*", re.ASCII)
 
@@ -147,6 +148,9 @@ def parse_url(value: object) -> str:
     """The address of a database, which may hold a password."""
     if not isinstance(value, str) or not value.isprintable() or " " in value or "://" not in value:
         raise BadValueError("expected an address such as redis://host:6379/0")
+    if _PASSWORD_IN_QUERY.search(value):
+        # It is removed from the address before that is passed to programs, and is found in its usual place alone.
+        raise BadValueError("write the password before the host, as in postgres://user:PASSWORD@host/db")
     return value
 
 

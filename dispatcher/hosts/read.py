@@ -235,7 +235,7 @@ def _entries(source: Source, key: str, reserved: Sequence[str]) -> Iterable[tupl
         elif name in reserved:
             source.faults.append(f"{place}: the name {name!r} has a meaning of its own; choose another one")
         elif keys is not None and not isinstance(keys, Mapping):
-            source.faults.append(f"{place} = {shown(keys)}: expected keys and values")
+            source.faults.append(f"{place}{_value(key, keys)}: expected keys and values")
         else:
             yield name, keys or {}
 
@@ -249,9 +249,14 @@ def _mapping(source: Source, key: str, expected: str) -> Mapping[Any, Any]:
     if found is None:
         return {}
     if not isinstance(found, Mapping):
-        source.faults.append(f"{key} = {shown(found)}: expected {expected}")
+        source.faults.append(f"{key}{_value(key, found)}: expected {expected}")
         return {}
     return found
+
+
+def _value(key: str, found: object) -> str:
+    """The value in a message, but not where it may have an address with a password."""
+    return "" if key == "clusters" else f" = {shown(found)}"
 
 
 def _read_clusters(source: Source, unused: list[str]) -> dict[str, Cluster]:

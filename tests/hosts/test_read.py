@@ -258,7 +258,7 @@ gres_mapping: {h100: [], l40: [a, 3.5]}
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("clusters: [hpc]", 'clusters = ["hpc"]: expected names of clusters, each with its keys'),
+        ("clusters: [hpc]", "clusters: expected names of clusters, each with its keys"),
         ("hosts: login1", 'hosts = "login1": expected names of hosts, each with its keys'),
         ("priority: {a: 1}", 'priority = {"a": 1}: expected a name of letters'),
         ("gres_mapping: [h100]", 'gres_mapping = ["h100"]: expected GRES types by chip'),
@@ -284,6 +284,23 @@ gres_mapping: {h100: a, l40: b}
 def both(root: Path, text: str) -> Hosts:
     (root / "hosts.yaml").write_text(text)
     return load_config(written(root, BASE), root / "hosts.yaml").hosts
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("clusters: [{mount: 'redis://:secret@h/1'}]", "clusters: expected names of clusters"),
+        ("clusters: {hpc: [{mount: 'redis://:secret@h/1'}]}", "clusters.hpc: expected keys and values"),
+        (
+            "clusters: {hpc: {root: /mnt, mount: 'postgres://me@h/db?sslmode=disable&password=secret'}}",
+            "clusters.hpc.mount: write the password before the host",
+        ),
+    ],
+)
+def test_no_message_shows_a_password(tmp_path: Path, text: str, expected: str) -> None:
+    (line,) = faults(tmp_path, text)
+    assert line.startswith(expected)
+    assert "secret" not in line
 
 
 def test_a_file_of_hosts_wins_by_name(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dispatcher.outlets.base import CANNOT_START, LOST, NOT_REACHED, PREEMPTED, Ended
+from dispatcher.outlets.base import CANCELLED, CANNOT_START, LOST, NOT_REACHED, PREEMPTED, Ended
 from dispatcher.outlets.batch.scheduler import JobState, Phase
 
 
@@ -18,11 +18,13 @@ def needs_detail(own: Ended) -> bool:
     return own.exit_code is None or bool(own.told_by_signal and not own.exit_reason)
 
 
-def end_of(own: Ended, told: JobState | None, tail: str = "", *, has_begun: bool) -> Ended | None:
+def end_of(
+    own: Ended, told: JobState | None, tail: str = "", *, has_begun: bool, is_packed: bool = False
+) -> Ended | None:
     """The end of an attempt that left the exit status `own` (`exit_code` None: none); None: it cannot be told.
 
     `told` is what the scheduler knows, None when nothing. `tail` is the end of the batch script's own output.
-    `has_begun`: a wrapper has taken the attempt.
+    `has_begun`: a wrapper has taken the attempt. `is_packed`: its job was to run others too.
     """
     if own.exit_code is not None:
         return _explained(own, told)
@@ -30,20 +32,24 @@ def end_of(own: Ended, told: JobState | None, tail: str = "", *, has_begun: bool
         return None
     error = "; ".join(filter(None, (told.why, tail))) or own.error
     reason = PREEMPTED if told.was_preempted else told.reason
-    if not (reason or has_begun):
+    if is_packed and not has_begun and reason not in ("", PREEMPTED, CANCELLED, CANNOT_START):
+        # The time or the memory was used up by others of its pack.
+        reason = NOT_REACHED
+    elif not (reason or has_begun):
         # Its batch script failed before the attempt, or did not come to it: one of several that share a job.
         reason = CANNOT_START if told.exit_code else NOT_REACHED
     if not (reason or told.exit_code):
         # That it completed is not believed: only an exit status of its own says that the command ran.
         return Ended(None, own.exit_reason, error=error)
-    return Ended(told.exit_code or None, reason, error=error, blames_host=reason == CANNOT_START, by_scheduler=True)
+    code = None if reason == NOT_REACHED else told.exit_code or None
+    return Ended(code, reason, error=error, blames_host=reason == CANNOT_START, by_scheduler=True)
 
 
 def _explained(own: Ended, told: JobState | None) -> Ended:
     """An exit status with what the scheduler knows of why the attempt was told to stop."""
     if not needs_detail(own):
         return own
-    if told is None or told.phase is not Phase.ENDED:
+    if told is None or told.phase is not Phase.ENDED or told.may_still_run:
         # Mostly a preemption or a node that is shut down; a training that saves and leaves with 0 is not done.
         error = f"stopped by {own.told_by_signal}, and the scheduler does not tell any more why"
         return msgspec.structs.replace(own, exit_reason=LOST, error=error, by_scheduler=True)

@@ -193,7 +193,7 @@ class Watcher:
         ended = (
             self._asked_end(own, told, one.stop)
             if one.stop
-            else end_of(own, told, one.tail, has_begun=one.paths.taken.exists())
+            else end_of(own, told, one.tail, has_begun=one.paths.taken.exists(), is_packed=one.is_packed)
         )
         if ended is None or may_still_run:
             self._wait_for(one, ended)

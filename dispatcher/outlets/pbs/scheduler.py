@@ -213,7 +213,12 @@ def _jobs(answer: Any, asked: Sequence[str]) -> dict[str, states.PbsJob]:
     strange = [line for line in ran.err.splitlines() if line.strip() and not any(name in line for name in asked)]
     if ran.exit_code != 0 and strange:
         raise OutletError(_words("qstat", ran))
-    return states.read_jobs(ran.out) if ran.out.strip() else {}
+    if ran.out.strip():
+        return states.read_jobs(ran.out)
+    if ran.exit_code == 0:
+        # An answer without jobs is JSON too.
+        raise OutletError("qstat: it printed nothing (exit status 0)")
+    return {}
 
 
 def _states_of(attempts: Sequence[Submitted], jobs: Iterable[states.PbsJob]) -> dict[Key, JobState]:

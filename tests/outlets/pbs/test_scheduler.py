@@ -146,6 +146,7 @@ def test_a_job_that_is_not_known(code: int) -> None:
         Ran(exit_code=162, err="qstat: cannot connect to server pbs"),
         Ran(exit_code=None),
         Ran(exit_code=0, out="no JSON"),
+        Ran(exit_code=0),
         Ran(exit_code=153, err="qstat: Unknown Job Id 12.pbs\nqstat: cannot connect to server pbs2"),
         Failed(error="no qstat", errno=2),
     ],

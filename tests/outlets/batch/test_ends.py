@@ -1,0 +1,54 @@
+"""How an attempt ended, from its own exit status and the scheduler's word."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatcher.outlets.base import CANCELLED, CANNOT_START, LOST, NOT_REACHED, PREEMPTED, TIME_LIMIT, Ended
+from dispatcher.outlets.batch.ends import end_of
+from dispatcher.outlets.batch.scheduler import JobState, Phase
+
+NONE = Ended(None)
+
+
+def told(reason: str = "", exit_code: int | None = None, **words: bool) -> JobState:
+    return JobState(phase=Phase.ENDED, reason=reason, exit_code=exit_code, **words)
+
+
+def end(own: Ended, state: JobState | None, *, has_begun: bool = True, is_packed: bool = False) -> tuple[object, str]:
+    ended = end_of(own, state, has_begun=has_begun, is_packed=is_packed)
+    assert ended is not None
+    return ended.exit_code, ended.exit_reason
+
+
+@pytest.mark.parametrize("reason", [TIME_LIMIT, "out of memory"])
+def test_what_others_of_its_pack_have_used_up_is_not_the_end_of_one_that_was_not_begun(reason: str) -> None:
+    state = told(reason, 137)
+    assert end(NONE, state, has_begun=False, is_packed=True) == (None, NOT_REACHED)
+    assert end(NONE, state, has_begun=True, is_packed=True) == (137, reason)
+    assert end(NONE, state, has_begun=False) == (137, reason)
+
+
+@pytest.mark.parametrize("reason", [PREEMPTED, CANCELLED, CANNOT_START])
+def test_what_was_done_to_the_whole_pack_is_the_end_of_each(reason: str) -> None:
+    assert end(NONE, told(reason), has_begun=False, is_packed=True) == (None, reason)
+
+
+def test_an_exit_status_counts_before_the_word_of_the_scheduler() -> None:
+    assert end(Ended(3), told(CANCELLED, 0)) == (3, "")
+    assert end(Ended(0), told(TIME_LIMIT, 1)) == (0, "")
+
+
+@pytest.mark.parametrize("code", [0, 143])
+def test_one_that_a_signal_stopped_on_a_node_that_was_lost_is_not_done(code: int) -> None:
+    own = Ended(code, told_by_signal="TERM")
+    assert end(own, told(may_still_run=True)) == (code, LOST)
+    assert end(own, None) == (code, LOST)
+    assert end(own, told(was_preempted=True)) == (code, PREEMPTED)
+    assert end(own, told()) == (code, "")
+
+
+def test_that_a_job_completed_is_not_believed_without_an_exit_status() -> None:
+    assert end(NONE, told(exit_code=0)) == (None, "")
+    assert end_of(NONE, None, has_begun=True) is None
+    assert end_of(NONE, JobState(phase=Phase.UNKNOWN), has_begun=True) is None

@@ -185,6 +185,7 @@ def test_a_second_wrapper_runs_nothing_and_is_not_the_end(place: Place) -> None:
     assert place.begun() == ["begun"]
 
 
+@pytest.mark.slow
 def test_many_in_flight_with_one_poll(place: Place) -> None:
     bundles = [place.claim(f"job{number}", "sleep 600") for number in range(MANY)]
     assert place.outlet.capacity.is_full

@@ -22,6 +22,8 @@ from podman_here import IMAGE
 from dispatcher.hosts.types import Container
 from dispatcher.outlets.local import processes
 
+pytestmark = pytest.mark.slow
+
 NODE = os.uname().nodename
 CONTAINER = Container(runtime="podman", image=IMAGE)
 

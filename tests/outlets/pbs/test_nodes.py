@@ -12,6 +12,8 @@ from outlets.places import PbsPlace
 
 from dispatcher.outlets.base import Key, Request
 
+pytestmark = pytest.mark.slow
+
 TWO_NODES = Request(8, nodes=2)
 
 

@@ -28,6 +28,8 @@ from dispatcher.outlets.base import (
 from dispatcher.outlets.batch import brake
 from dispatcher.outlets.pbs import scheduler
 
+pytestmark = pytest.mark.slow
+
 LONG = "echo begun >>begun; sleep 600"
 GATED = "echo begun >>begun; until [ -e go ]; do sleep 0.02; done; exit 3"
 # By TERM, or by KILL on a machine that is so busy that the grace period of a second is over first.

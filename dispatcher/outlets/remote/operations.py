@@ -20,7 +20,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Hello(Operation, frozen=True, kw_only=True):
-    """Find out where one has arrived. `directories` may begin with `~` or have `$VARIABLES`; `programs` are names.
+    """Describe the host. `directories` may begin with `~` or have `$VARIABLES`; `programs` are names.
 
     `probe` is a file of the workspace: the host sees the workspace when it reads the same content there.
     """
@@ -97,9 +97,9 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
-    """What of one attempt's directory is wanted: files that are not as `have` says (mtime in ns, size), and the log.
+    """What to read of one attempt: files that differ from `have` (mtime in ns, size), and the log from `log_at` on.
 
-    `log_at` is how much of the log is there already; None: the log is not wanted.
+    `log_at` None: the log is not wanted.
     """
 
     directory: str
@@ -179,7 +179,7 @@ class Launch(Operation, frozen=True, kw_only=True):
 
 
 class Launched(msgspec.Struct, frozen=True, kw_only=True):
-    """What has come of `Launch`.
+    """The outcome of `Launch`.
 
     `started`: now; `taken`: a wrapper had it before; `alive`: a process of it lives, started before; `no_room`: too few
     GPUs are free now, and `why` says by whom they are used.
@@ -193,7 +193,7 @@ class Launched(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Check(Operation, frozen=True, kw_only=True):
-    """How these attempts are that `Launch` has started, by their directories."""
+    """Whether attempts that `Launch` has started are alive; they are named by their directories."""
 
     directories: Sequence[str]
 
@@ -232,7 +232,7 @@ class Signal(Operation, frozen=True, kw_only=True):
 
 
 class Signalled(msgspec.Struct, frozen=True, kw_only=True):
-    """`count` processes were told; 0: none of it lives on this host."""
+    """`count` processes were signalled; 0: none was found on this host."""
 
     count: int = 0
 
@@ -267,13 +267,13 @@ class GpuList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Has(Operation, frozen=True, kw_only=True):
-    """Which of these files there are. Asking counts as using them, see `Store`."""
+    """Which of these files exist. Asking counts as using them, see `Store`."""
 
     paths: Sequence[str]
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """Their sizes in bytes, None for one that there is not; in the order of the paths."""
+    """Their sizes in bytes, None for a missing one; in the order of the paths."""
 
     sizes: Sequence[int | None] = ()
 

@@ -88,7 +88,7 @@ class SharedConnection:
     def words(self, command: str) -> list[str]:
         """The words that run a shell command on the host over the shared connection, which the first one opens."""
         if not self._directory.is_dir():
-            # Somebody has tidied up.
+            # A program that cleans /tmp has removed it.
             self._directory = _new_directory()
         return [*client_words(*self._sharing(), *self._proxy()), "--", self.target, command]
 

@@ -27,7 +27,7 @@ AWAITED_S: Final = 10.0
 
 
 class FreeHardware:
-    """One host. It is asked while somebody wants to know: `outlook` says so, and `due_in_s` then tells when."""
+    """One host. `outlook` says that an answer is wanted, and `due_in_s` then tells when to ask."""
 
     def __init__(self, host: ConnectedHost, hosts: Hosts, clock: Callable[[], float] = time.monotonic) -> None:
         self._host = host
@@ -49,7 +49,7 @@ class FreeHardware:
         return self._report.error if isinstance(self._report, Unreachable) else ""
 
     def due_in_s(self) -> float | None:
-        """Seconds until the host is to be asked; None while nobody wants to know."""
+        """Seconds until the host is to be asked; None while no answer is wanted."""
         if not self._is_wanted:
             return None
         every_s = ASK_AGAIN_S if self._has_changed else ASK_EVERY_S

@@ -29,7 +29,7 @@ hold() {
     held[$1]=1
 }
 
-let_go() {
+close_lock() {
     local fd=$1
     exec {fd}>&-
     unset -v "held[$fd]"
@@ -50,9 +50,9 @@ mark_failed() {
     echo "$node" >"$dispatcher_directory/node.failed"
 }
 
-# For a process that is not to end with the attempt: it has neither the variables by which processes of an attempt are
-# found, nor any descriptor such as the liveness lock.
-become_stranger() {
+# For a process that outlives the attempt: removes the variables by which processes of an attempt are found, and closes
+# all descriptors, the liveness lock among them.
+detach_from_attempt() {
     local fd name
     for fd in /proc/$BASHPID/fd/*; do
         fd=${fd##*/}
@@ -108,19 +108,19 @@ supervise() {
     return "$ended_with"
 }
 
-# Waits for a lock and takes it. It has a limit, because whoever holds it may hang.
+# Waits for a lock and takes it, within a limit, because the process that holds it may hang.
 try_lock() {
     local lock_fd
     while :; do
         exec {lock_fd}>>"$1" || return
         hold "$lock_fd"
         if ! flock --exclusive --wait "$2" "$lock_fd"; then
-            let_go "$lock_fd"
+            close_lock "$lock_fd"
             return 1
         fi
         # The file may have been removed meanwhile.
         [[ ! /proc/$BASHPID/fd/$lock_fd -ef $1 ]] || break
-        let_go "$lock_fd"
+        close_lock "$lock_fd"
     done
     taken+=("$lock_fd")
 }
@@ -129,10 +129,10 @@ lock() {
     try_lock "$1" "$2" || fail 1 "$3: waited for $2 s for another process of this node, lock $1"
 }
 
-# Lets go of the lock that was taken last.
+# Releases the lock that was taken last.
 unlock() {
     local last=$((${#taken[@]} - 1))
-    let_go "${taken[last]}"
+    close_lock "${taken[last]}"
     unset -v "taken[last]"
 }
 
@@ -144,7 +144,7 @@ join() {
 }
 
 leave() {
-    let_go "$users_fd"
+    close_lock "$users_fd"
     local fd answer
     exec {fd}>>"$1.users"
     flock --exclusive --nonblock "$fd"
@@ -176,7 +176,8 @@ make_private() {
     locks=$base
     local folder fd own pid
     exec {fd}<"$base" && flock --exclusive --wait 60 "$fd" || fail 1 "the lock on $base cannot be taken"
-    # Those of scripts that were killed: nobody has them locked. A pid says less, because containers have their own.
+    # Directories of scripts that were killed: no process has them locked. That there is no such pid does not prove it,
+    # because a container has pids of its own.
     for folder in "$base"/node.*/; do
         pid=${folder#"$base/node."}
         [[ ! -d $folder || -d /proc/${pid%%.*} ]] || flock --exclusive --nonblock "$folder" rm -rf -- "$folder"
@@ -306,7 +307,7 @@ add_place() {
 
 # Told to stop while it starts a container, podman leaves with status 0 and the container runs on: the container itself
 # knows how it ended. One that has never run is a failed set-up.
-judge_container() {
+read_container_status() {
     local state
     [[ -n $told_by ]] || ((status >= 125 && status <= 127)) || return
 
@@ -337,7 +338,7 @@ watch_over_container() {
 
 reap() {
     trap - EXIT TERM INT
-    become_stranger
+    detach_from_attempt
     exec setsid bash -c 'exec 3>>"$1"; flock --exclusive 3; rm -f -- "$1"; shift; exec "$@"' reap "$1" \
         podman rm --force --ignore "$container_name"
 }
@@ -420,5 +421,5 @@ if [[ ! -e $private/started ]]; then
     mark_failed
     ((status)) || status=1
 fi
-judge_container
+read_container_status
 exit "$status"

@@ -110,7 +110,7 @@ def gpu_holder(directory: str, index: int) -> str:
     except FileNotFoundError:
         return ""
     try:
-        # Those who tidy up /tmp take what was not touched for days.
+        # Programs that clean /tmp remove files that were not touched for days.
         os.utime(fd)
         return "" if try_lock(fd) else read_holder(fd)
     finally:

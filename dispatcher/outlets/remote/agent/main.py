@@ -36,7 +36,7 @@ OPERATIONS = {
 
 
 def perform(words: Data, stdin: BinaryIO) -> List[Any]:
-    """`["done", answer]`, or `["failed", why]`: no operation spoils another."""
+    """`["done", answer]`, or `["failed", why]`: an operation that fails does not affect the others."""
     try:
         return ["done", OPERATIONS[words["type"]](words, stdin)]
     except OSError as error:
@@ -46,7 +46,7 @@ def perform(words: Data, stdin: BinaryIO) -> List[Any]:
         return ["failed", {"error": where + (error.strerror or str(error)), "errno": error.errno or 0}]
     except Refusal as error:
         return ["failed", {"error": str(error), "errno": 0}]
-    except Exception as error:  # noqa: BLE001 -- a program that prints what nobody expected must not hide the rest
+    except Exception as error:  # noqa: BLE001 -- unexpected output of a program must not hide the other answers
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{place.filename}, line {place.lineno}, in {place.name}"
         why = f"{words['type']}: {type(error).__name__}: {error} ({where})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import posixpath
 import time
 from collections.abc import Mapping, Sequence
@@ -48,7 +49,7 @@ class Stopper:
     def supersede(self, one: Tracked) -> None:
         """The attempt is marked in the workspace; where the host does not see that, it is to be marked there too."""
         one.is_superseded = True
-        if self._landing.is_shared:
+        if one.directory == os.fspath(one.paths.directory):
             one.marked_s = time.monotonic()
         elif one.directory:
             self._superseded[one.directory] = one
@@ -98,12 +99,6 @@ class Stopper:
 
     def _supersede_steps(self) -> list[Step]:
         asked = dict(self._superseded)
-        if self._landing.is_shared:
-            # They were to be marked before the host was reached.
-            self._superseded.clear()
-            for one in asked.values():
-                one.marked_s = time.monotonic()
-            return []
         writes = [
             Write(path=posixpath.join(directory, contract.SUPERSEDED_FILE), content=b"superseded\n")
             for directory in asked
@@ -111,6 +106,7 @@ class Stopper:
 
         # A call that is lost leaves them to be marked.
         def take_in(answers: Sequence[Any]) -> None:
+            self.problem = ""
             for directory, answer in zip(asked, answers, strict=True):
                 if isinstance(answer, Failed):
                     self.problem = answer.error

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher.base import files
-from dispatcher.errors import OutletError
+from dispatcher.errors import OutletError, StorageError
 from dispatcher.outlets.base import NOT_REACHED, SUPERSEDED, Ended, Key, Unknown
 from dispatcher.outlets.batch import mirror
 from dispatcher.outlets.batch.conversation import Step
@@ -57,6 +57,8 @@ class Watcher:
         self.problem = ""
         # Attempts that are to be asked about in detail.
         self._open: set[Key] = set()
+        # What of an attempt's directory could not be read, by attempt.
+        self._unread: dict[Key, str] = {}
         # Whether more of a log is to be fetched at once.
         self.has_more = False
 
@@ -72,7 +74,7 @@ class Watcher:
     def problem_of(self, key: Key) -> str:
         """Why it cannot be told how an attempt is; empty when it can."""
         copy = None if self._mirrors is None else self._mirrors.get(key)
-        return self.problem or ("" if copy is None else copy.problem)
+        return self.problem or self._unread.get(key, "") or ("" if copy is None else copy.problem)
 
     def has_questions(self) -> bool:
         """Whether details are to be asked for at once."""
@@ -162,9 +164,14 @@ class Watcher:
         # What failed above is no absence.
         if self.problem:
             return
+        self._unread.clear()
         for one in tracked.values():
             if not one.has_ended:
-                self._conclude(one, tracked)
+                try:
+                    self._conclude(one, tracked)
+                except StorageError as error:
+                    # What its job has done to its directory concerns no other attempt.
+                    self._unread[one.key] = str(error)
 
     def _conclude(self, one: Tracked, tracked: Mapping[Key, Tracked]) -> None:
         state = one.state if one.absent_since_s is None else None

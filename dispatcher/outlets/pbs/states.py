@@ -96,7 +96,6 @@ class PbsJob(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     name: str
     state: str
-    owner: str = ""
     exit_status: int | None = None
     comment: str = ""
     exec_host: str = ""
@@ -132,7 +131,6 @@ def _read_job(name: str, job: Mapping[str, Any]) -> PbsJob:
         id=name,
         name=str(job.get("Job_Name", "")),
         state=str(job.get("job_state", "")),
-        owner=str(job.get("Job_Owner", "")),
         exit_status=_number(job.get("Exit_status")),
         comment=str(job.get("comment", "")),
         exec_host=str(job.get("exec_host", "")),

@@ -51,6 +51,8 @@ class Wire:
         self.queue: list[str] = []
         self.seen = Seen()
         self.refuses_writes = False
+        # Whether the host sees the workspace.
+        self.sees = False
         # How many of the next calls bring no answer.
         self.loses = 0
         # Whether the next call that marks an attempt as superseded brings none.
@@ -101,6 +103,7 @@ class Wire:
                 return Greeting(
                     host="login", boot_id="", user="me", python="3.6", programs=found,
                     directories={**operation.directories, "base": HOME},
+                    probe=Path(operation.probe).read_text() if self.sees else None,
                 )  # fmt: skip
             case Deliver():
                 return Delivered()
@@ -334,3 +337,18 @@ def test_the_loop_may_ask_at_any_time_without_reading_files(
     placement = pod.passes(2).placement
     assert placement is not None
     assert (placement.host, placement.pid) == ("n1", 42)
+
+
+def test_what_a_job_has_done_to_its_directory_concerns_it_alone(wire: Wire, tmp_path: Path) -> None:
+    wire.sees = True
+    pod = Pod(tmp_path, wire)
+    pod.submit()
+    pod.passes(1)
+    alive = pod.config.layout.attempt(KEY.job_id, KEY.number).alive
+    alive.mkdir()
+    wire.name_job(name_of(pod), "FAILED", exit_status=9)
+    status = pod.passes(6).status
+    assert isinstance(status, Unknown)
+    assert str(alive) in status.why
+    alive.rmdir()
+    assert pod.end().exit_code == 137

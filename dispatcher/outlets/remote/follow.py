@@ -41,4 +41,4 @@ def rest_words(target: str | None, directory: str, offset: int) -> list[str]:
 def _words(target: str | None, command: list[str]) -> list[str]:
     if target is None:
         return command
-    return [*ssh.client_words(), "--", ssh.checked_target(target), shlex.join(command)]
+    return [*ssh.client_words(*ssh.opened_by_hand()), "--", ssh.checked_target(target), shlex.join(command)]

@@ -65,6 +65,12 @@ def client_words(*options: str) -> list[str]:
     return words
 
 
+def opened_by_hand() -> list[str]:
+    """The options that use a connection that somebody has opened by hand; none without DISPATCHER_SSH_SOCKET."""
+    path = os.environ.get(SOCKET_VARIABLE)
+    return ["ControlMaster=no", f"ControlPath={path}"] if path else []
+
+
 def _config_words() -> list[str]:
     config = os.environ.get(CONFIG_VARIABLE)
     return ["-F", config] if config else []
@@ -109,9 +115,8 @@ class SharedConnection:
         return words
 
     def _sharing(self) -> list[str]:
-        if os.environ.get(SOCKET_VARIABLE):
-            return ["ControlMaster=no", f"ControlPath={self._control_path()}"]
-        return ["ControlMaster=auto", f"ControlPath={self._control_path()}", f"ControlPersist={PERSIST_S}"]
+        own = ["ControlMaster=auto", f"ControlPath={self.socket}", f"ControlPersist={PERSIST_S}"]
+        return opened_by_hand() or own
 
     def _control_path(self) -> str:
         return os.environ.get(SOCKET_VARIABLE) or os.fspath(self.socket)

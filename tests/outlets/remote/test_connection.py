@@ -21,6 +21,7 @@ from outlets.remote.calls import ask, unreached, wait
 from dispatcher.errors import OutletError
 from dispatcher.outlets.remote import ssh as ssh_client
 from dispatcher.outlets.remote.connection import Connection, Lane, Pace, Unreached
+from dispatcher.outlets.remote.follow import rest_words
 from dispatcher.outlets.remote.operations import Deliver, Has, Hello, Ran, Run, Store, Stored, Tail
 
 pytestmark = pytest.mark.slow
@@ -307,6 +308,10 @@ def test_a_connection_that_was_opened_by_hand(
             next_call(h1)
             assert ask(h1, Hello()).host == "h1"
             h1.close()
+            # What `logs -f` runs, too.
+            ssh["h1"].path("output.log").write_text("last line\n")
+            followed = subprocess.run(rest_words("h1", "/root", 5), capture_output=True, check=True)
+            assert followed.stdout == b"line\n"
             subprocess.run([*by_hand, "-O", "check", "h1"], check=True, stderr=subprocess.DEVNULL)
         finally:
             subprocess.run([*by_hand, "-O", "exit", "h1"], check=True, stderr=subprocess.DEVNULL)

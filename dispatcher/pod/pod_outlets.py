@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 from dispatcher.errors import UsageError
 from dispatcher.outlets.base import Outlet
@@ -66,6 +67,9 @@ class PodOutlets(Mapping[str, Outlet]):
         return list(self._problems.values())
 
     def close(self) -> None:
-        """Release what the outlets hold; attempts run on."""
-        for outlet in self.with_orphans():
-            outlet.close()
+        """Release what the outlets hold; attempts run on. Hosts that hang are waited for at the same time."""
+        outlets = self.with_orphans()
+        with ThreadPoolExecutor(max(1, len(outlets))) as pool:
+            closing = [pool.submit(outlet.close) for outlet in outlets]
+        for each in closing:
+            each.result()

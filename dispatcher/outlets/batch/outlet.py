@@ -134,19 +134,21 @@ class BatchOutlet:
         return {key: self._report(key) for key in keys}
 
     def cancel(self, keys: Sequence[Key], *, reason: str = "", force: bool = False) -> None:
+        # Of submissions that are taken back, those that go on without the others.
+        rest: dict[Key, Bundle] = {}
         for key in keys:
             if self._waiting.pop(key, None) is not None:
                 self._tracked[key] = Tracked(key, "", 0, "", self._preparer.paths(key))
             one = self._tracked.get(key)
             if one is None or one.has_ended:
                 continue
-            withdrawn = self._sender.withdraw(key) if one.name else []
-            if withdrawn is not None:
+            rest |= {bundle.key: bundle for bundle in self._sender.withdraw(one.name)}
+            if rest.pop(key, None) is not None or not one.name:
                 one.end(Ended(None, reason, error="cancelled before it was submitted", by_scheduler=True))
-                self._submit([bundle for bundle in withdrawn if bundle.key != key])
             else:
                 self._stopper.ask(one, reason, force=force)
                 self._asked_s = min(self._asked_s, time.monotonic() - self._interval_s + _SOON_S)
+        self._submit(list(rest.values()))
         self._work()
 
     def fence(self, keys: Sequence[Key]) -> None:

@@ -103,14 +103,13 @@ class Sender:
         if sending is not None:
             self._end(sending.submission, why)
 
-    def withdraw(self, key: Key) -> list[Bundle] | None:
-        """Take the submission of an attempt back that was not tried yet; its bundles, or None when it is too late."""
-        for name, sending in self._unsent.items():
-            keys = [bundle.key for bundle in sending.submission.bundles]
-            if key in keys and not sending.is_tried:
-                del self._unsent[name]
-                return list(sending.submission.bundles)
-        return None
+    def withdraw(self, name: str) -> Sequence[Bundle]:
+        """Take a submission back that was not tried yet; its bundles, none when it is too late."""
+        sending = self._unsent.get(name)
+        if sending is None or sending.is_tried:
+            return ()
+        del self._unsent[name]
+        return sending.submission.bundles
 
     def is_unsent(self, name: str) -> bool:
         return name in self._unsent

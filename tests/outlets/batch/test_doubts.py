@@ -14,6 +14,7 @@ from dispatcher.hosts.types import Hosts, SlurmHost
 from dispatcher.outlets.base import NOT_REACHED, Bundle, Ended, Key, Orphan, Placement, Report, Request, Slot, Unknown
 from dispatcher.outlets.batch import stopping, watching
 from dispatcher.outlets.batch.outlet import BatchOutlet
+from dispatcher.outlets.batch.preparing import Preparer
 from dispatcher.outlets.context import PodContext
 from dispatcher.outlets.remote.connection import Connection, Unreached
 from dispatcher.outlets.remote.operations import (
@@ -135,11 +136,13 @@ class Pod:
         self.outlet = BatchOutlet(host, scheduler, cast(Connection, wire), context, 8)
         self.passes(3)
 
-    def submit(self) -> None:
-        paths = self.config.layout.attempt(KEY.job_id, KEY.number)
-        paths.directory.mkdir(parents=True)
-        bundle = Bundle(key=KEY, request=Request(0), slot=Slot(), files={contract.WRAPPER_FILE: b"true"})
-        self.outlet.submit([bundle])
+    def submit(self, *keys: Key) -> None:
+        bundles = []
+        for key in keys or (KEY,):
+            self.config.layout.attempt(key.job_id, key.number).directory.mkdir(parents=True)
+            files = {contract.WRAPPER_FILE: b"true"}
+            bundles.append(Bundle(key=key, request=Request(0), slot=Slot(), files=files))
+        self.outlet.submit(bundles)
 
     @property
     def workspace_id(self) -> str:
@@ -352,3 +355,28 @@ def test_what_a_job_has_done_to_its_directory_concerns_it_alone(wire: Wire, tmp_
     assert str(alive) in status.why
     alive.rmdir()
     assert pod.end().exit_code == 137
+
+
+def test_members_of_an_array_that_are_cancelled_together_before_it_is_submitted(
+    pod: Pod, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wire.programs["sbatch"] = Ran(exit_code=1, err="sbatch: error: QOSMaxSubmitJobPerUserLimit")
+    keys = [Key(job, 1) for job in "abcd"]
+    pod.submit(*keys)
+    pod.passes(2)
+    assert pod.outlet.capacity.is_full, "submissions pause"
+    prepared: list[int] = []
+    prepare = Preparer.prepare
+
+    def counted(self: Preparer, group: Sequence[Bundle]) -> Any:
+        prepared.append(len(group))
+        return prepare(self, group)
+
+    monkeypatch.setattr(Preparer, "prepare", counted)
+    pod.outlet.cancel(keys[:3])
+    assert [isinstance(report.status, Ended) for report in pod.outlet.poll(keys).values()] == [True, True, True, False]
+    assert prepared == [1], "what is left is written once, whatever the number"
+    pod.outlet.cancel(keys)
+    assert isinstance(pod.outlet.poll(keys)[keys[3]].status, Ended)
+    assert prepared == [1]
+    assert wire.submissions() == 1

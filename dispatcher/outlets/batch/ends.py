@@ -36,8 +36,8 @@ def end_of(
         # The time or the memory was used up by others of its pack.
         reason = NOT_REACHED
     elif not (reason or has_begun):
-        # Its batch script failed before the attempt, or did not come to it: one of several that share a job.
-        reason = CANNOT_START if told.exit_code else NOT_REACHED
+        # Its batch script failed before the attempt, or did not come to it. One that had the job to itself is lost.
+        reason = CANNOT_START if told.exit_code else NOT_REACHED if is_packed else ""
     if not (reason or told.exit_code):
         # That it completed is not believed: only an exit status of its own says that the command ran.
         return Ended(None, own.exit_reason, error=error)

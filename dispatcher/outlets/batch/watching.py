@@ -197,10 +197,12 @@ class Watcher:
         may_still_run = own.exit_code is None and told is not None and told.may_still_run
         if own.exit_code is None and not may_still_run and self._is_twin(one):
             return
+        # A directory that is missing was removed by the attempt itself.
+        was_taken = one.paths.taken.exists() or not one.paths.directory.exists()
         ended = (
             self._asked_end(own, told, one.stop)
             if one.stop
-            else end_of(own, told, one.tail, has_begun=one.paths.taken.exists(), is_packed=one.is_packed)
+            else end_of(own, told, one.tail, has_begun=was_taken, is_packed=one.is_packed)
         )
         if ended is None or may_still_run:
             self._wait_for(one, ended)

@@ -34,6 +34,11 @@ def test_what_was_done_to_the_whole_pack_is_the_end_of_each(reason: str) -> None
     assert end(NONE, told(reason), has_begun=False, is_packed=True) == (None, reason)
 
 
+def test_only_one_of_a_pack_goes_back_uncounted_when_its_job_completed_without_it() -> None:
+    assert end(NONE, told(exit_code=0), has_begun=False, is_packed=True) == (None, NOT_REACHED)
+    assert end(NONE, told(exit_code=0), has_begun=False) == (None, "")
+
+
 def test_an_exit_status_counts_before_the_word_of_the_scheduler() -> None:
     assert end(Ended(3), told(CANCELLED, 0)) == (3, "")
     assert end(Ended(0), told(TIME_LIMIT, 1)) == (0, "")

@@ -160,6 +160,18 @@ def test_many_that_a_person_cancels_in_slurm_do_not_pause_their_method(start_lab
     assert "paused" not in pod.said
 
 
+@pytest.mark.parametrize("pack", [1, 2])
+def test_a_job_that_removes_its_own_directory_is_lost(start_lab: Callable[..., Lab], pack: int) -> None:
+    """It counts as a requeue, also in a pack: it would come back for ever otherwise."""
+    lab = start_lab(config=CONFIG + f"max_requeues: 1\nmethods: {{train: {{pack: {pack}}}}}\n")
+    words = 'sleep 0.5; rm -rf "$DISPATCHER_ATTEMPT_DIR"; echo >>"$DISPATCHER_ROOT/starts"; sleep 0.5'
+    lab.write_manifest([shell("a", words, gpus=0), shell("b", "true", gpus=0)])
+    lab.run_all("--outlet", "hpc", "--slots", "2", poll="0.5")
+    assert lab.states() == {"a": "failed", "b": "done"}
+    assert lab.record("a").reason == "lost 2 times"
+    assert len((lab.root / "starts").read_text()) == 2
+
+
 def test_what_sbatch_refuses(start_lab: Callable[..., Lab]) -> None:
     """Its own words stand in the record, and the job waits for somebody to mend it."""
     lab = start_lab(config=CONFIG + "    partitions: [nowhere]\n")

@@ -14,8 +14,8 @@ from .sshfs import SshfsBed
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        for bed in NEEDS:
-            if bed in getattr(item, "fixturenames", ()):
+        for bed, needs in NEEDS.items():
+            if needs.is_shared and bed in getattr(item, "fixturenames", ()):
                 item.add_marker(bed)
 
 

@@ -9,6 +9,7 @@ preparing     From bundles to submissions, with their files in the workspace.
 sending       Submissions on their way, their refusals, and the limits that they keep to.
 watching      How attempts are; ends: how one ended, by its own exit status and the scheduler's word.
 stopping      Attempts that are to be stopped or superseded.
+status        What the loop is told of attempts that have not ended.
 mirror        The copy in the workspace of what attempts report elsewhere.
 identity      The names by which a scheduler's jobs are known as attempts of this workspace.
 capacity      Submissions in flight as slots; offer: what a pod publishes of them.
@@ -19,6 +20,6 @@ An answer that is lost, or doubtful, leaves the submission as tried: it is submi
 answered for ABSENT_S without naming it. A dispatcher that is started again, or another one, finds it by
 `submission.json`; without that file it was never sent. What the scheduler does not name any more has ended if there
 is an exit status; if not, it is asked for details; if it has none, nothing is concluded for `lost_after`, then the
-attempt is superseded and counts as lost when every wrapper of it must have noticed. A question that fails is never an
-absence.
+attempt is superseded and counts as lost when every wrapper of it must have noticed. No attempt is given up before its
+host has the mark. A question that fails is never an absence.
 """

@@ -28,7 +28,6 @@ from dispatcher.outlets.base import (
     Pending,
     Placement,
     Report,
-    Running,
     Site,
     Slot,
     Status,
@@ -38,9 +37,10 @@ from dispatcher.outlets.batch.capacity import Submissions
 from dispatcher.outlets.batch.conversation import Conversation, Step
 from dispatcher.outlets.batch.landing import Landing
 from dispatcher.outlets.batch.preparing import LAUNCHER, Preparer
-from dispatcher.outlets.batch.scheduler import Phase, Scheduler, Submission
+from dispatcher.outlets.batch.scheduler import Scheduler, Submission
 from dispatcher.outlets.batch.sending import Sender
 from dispatcher.outlets.batch.shipping import Shipping
+from dispatcher.outlets.batch.status import status_of
 from dispatcher.outlets.batch.stopping import Stopper
 from dispatcher.outlets.batch.tracked import Tracked
 from dispatcher.outlets.batch.watching import Watcher
@@ -406,29 +406,8 @@ class BatchOutlet:
         one = self._tracked.get(key)
         if one is None:
             return Report(Pending(self._landing.problem or "the host was not reached yet"))
-        return one.report or Report(self._status(one), one.placement())
-
-    def _status(self, one: Tracked) -> Status:
-        state = one.state
-        problem = self._conversation.problem or self._landing.problem or self._watcher.problem_of(one.key)
-        if problem and (one.is_known or not self._sender.is_unsent(one.name)):
-            return Unknown(problem)
-        if state is None or one.absent_since_s is not None:
-            waits_for = self._sender.waits_for(one.name)
-            return self._absent(one, self._sender.problem or problem or waits_for or "not named by the scheduler yet")
-        if state.phase in (Phase.PENDING, Phase.UNKNOWN):
-            return Pending(state.why) if state.phase is Phase.PENDING else Unknown(state.why)
-        if one.is_packed and not one.was_taken:
-            return Pending("others of its pack run first")
-        return Running("" if state.phase is Phase.RUNNING else "it has ended")
-
-    def _absent(self, one: Tracked, why: str) -> Status:
-        """The status of an attempt that the scheduler does not name."""
-        if not one.is_known:
-            return Pending(why)
-        if one.state is None:
-            return Pending("accepted, not named by the scheduler yet")
-        return Unknown("the scheduler does not name it any more, and it left no exit status")
+        problem = self._conversation.problem or self._landing.problem or self._watcher.problem_of(key)
+        return one.report or Report(status_of(one, problem, self._sender.why_unsent(one.name)), one.placement())
 
 
 def _age_s(path: Path) -> float | None:

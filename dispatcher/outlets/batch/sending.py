@@ -111,13 +111,10 @@ class Sender:
         del self._unsent[name]
         return sending.submission.bundles
 
-    def is_unsent(self, name: str) -> bool:
-        return name in self._unsent
-
-    def waits_for(self, name: str) -> str:
-        """Why there is no room for this submission; empty when it is on its way or accepted."""
+    def why_unsent(self, name: str) -> str | None:
+        """Why this submission was not accepted yet, empty when it is on its way; None when none is left to be sent."""
         sending = self._unsent.get(name)
-        return "" if sending is None else sending.waits_for
+        return None if sending is None else self.problem or sending.waits_for
 
     def waiting_text(self) -> str:
         """How many submissions there is no room for, and why for the first one; empty for none."""

@@ -309,3 +309,14 @@ def test_hosts_of_another_file_are_polled_and_followed_with_that_file(lab: Lab) 
         return lab.fleet.record("a").state == "done"
 
     wait_until(is_done, "a is done")
+
+
+def test_a_script_finds_the_contract_on_a_host_where_nothing_is_installed(lab: Lab) -> None:
+    script = "from dispatcher.contract import report_result\nreport_result(loss=0.5)\n"
+    lab.write({"job_id": "a", "method": "train", "command": ["python", "module.py"]})
+    (lab.fleet.root / "module.py").write_text(script)
+    lab.repository.commit()
+    lab.run("submit", "a", "--outlet", "h1")
+    lab.poll_until("a", "done", "failed")
+    assert lab.fleet.record("a").state == "done", lab.fleet.output("a")
+    assert json.loads(lab.fleet.attempt("a").result.read_text()) == {"loss": 0.5}

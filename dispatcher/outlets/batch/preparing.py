@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import posixpath
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -30,6 +32,18 @@ from dispatcher.workspace import AttemptPaths, Layout
 
 # What is run between an attempt's wrapper and its command.
 LAUNCHER: Final = "launch.sh"
+
+
+@functools.cache
+def contract_package() -> dict[str, bytes]:
+    """What a script needs for `from dispatcher.contract import ...` on a host without this package, by relative path.
+
+    node.sh puts the directory on PYTHONPATH where the command's interpreter finds no dispatcher.contract.
+    """
+    assert contract.__file__ is not None
+    folder = posixpath.join("run_state", "python", "dispatcher")
+    note = b'"""dispatcher.contract alone, for scripts: the rest of the package is not installed on this host."""\n'
+    return {f"{folder}/__init__.py": note, f"{folder}/contract.py": Path(contract.__file__).read_bytes()}
 
 
 class Preparer:
@@ -120,11 +134,12 @@ class Preparer:
         if is_shared:
             return []
         root = os.fspath(self._landing.layout().root)
+        shared_files = {**whole.shared_files, **contract_package()}
         fence = {contract.SUPERSEDED_FILE: b"superseded\n"} if one.paths.superseded.exists() else {}
         delivered = Deliver(
             directory=one.directory,
             files={**whole.files, **fence},
-            shared={posixpath.join(root, name): content for name, content in whole.shared_files.items()},
+            shared={posixpath.join(root, name): content for name, content in shared_files.items()},
             executable=[contract.WRAPPER_FILE],
         )
         if not whole.private_files:

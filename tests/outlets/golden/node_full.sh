@@ -426,7 +426,16 @@ launch() {
         echo "dispatcher: error: '$1': there is no such program on PATH=$PATH" >&2
         exit 127
     fi
+    [[ ! -d $workspace/run_state/python ]] || offer_contract "$1"
     exec -- "$@"
+}
+
+# On a host that does not see the workspace, scripts find dispatcher.contract also where nobody has installed it.
+offer_contract() {
+    [[ ${1##*/} == python* ]] || return 0
+    "$1" -c 'import sys; sys.path = [path for path in sys.path if path]; import dispatcher.contract' \
+        >/dev/null 2>&1 </dev/null ||
+        export PYTHONPATH=${PYTHONPATH:+$PYTHONPATH:}$workspace/run_state/python
 }
 
 # What an attempt leaves that was stopped or puts itself back is of no use to anybody; what a failed one leaves may be.

@@ -183,8 +183,9 @@ def is_absent(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 def name_of(pod: Pod) -> str:
-    (deliver,) = {path for one in pod.wire.done if isinstance(one, Deliver) for path in one.shared}
-    return Path(deliver).parent.name
+    shared = {Path(path) for one in pod.wire.done if isinstance(one, Deliver) for path in one.shared}
+    (script,) = [path for path in shared if path.parent.parent.name == "submissions"]
+    return script.parent.name
 
 
 def orphaned(pod: Pod) -> Pod:

@@ -144,6 +144,7 @@ def test_a_killed_script_leaves_no_container(contained, podman):
     one.ended()
     wait_until(lambda: podman.containers() == [], "the container is gone")
     wait_until(lambda: processes.of_attempt(one.directory) == [], "nothing of the attempt is left")
+    assert list(contained.local.glob("dispatcher-*/node.*")) == []
 
 
 def test_an_image_that_is_not_there(contained):

@@ -445,8 +445,8 @@ that converts the image; if none does, remove $image.lock"
     close_lock "$fd"
 }
 
-# Removes the container should this script be killed: podman's are no children of it. The process is found by nothing
-# that stops an attempt, and ends when the lock is free.
+# Removes the container and the temporary directory should this script be killed: containers of podman are no children
+# of it. The process is found by nothing that stops an attempt, and ends when the lock is free.
 watch_over_container() {
     local lock=$locks/$container_name
     # Kept until the end.
@@ -459,8 +459,8 @@ watch_over_container() {
 reap() {
     trap - EXIT TERM INT
     detach_from_attempt
-    exec setsid bash -c 'exec 3>>"$1"; flock --exclusive 3; rm -f -- "$1"; shift; exec "$@"' reap "$1" \
-        enroot remove --force "$container_name"
+    exec setsid bash -c 'exec 3>>"$1"; flock --exclusive 3; rm -f -- "$1"; rm -rf -- "$2"; shift 2; exec "$@"' reap \
+        "$1" "$private" enroot remove --force "$container_name"
 }
 
 remove_container() {

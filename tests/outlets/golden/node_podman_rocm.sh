@@ -325,8 +325,8 @@ read_container_status() {
     esac
 }
 
-# Removes the container should this script be killed: podman's are no children of it. The process is found by nothing
-# that stops an attempt, and ends when the lock is free.
+# Removes the container and the temporary directory should this script be killed: containers of podman are no children
+# of it. The process is found by nothing that stops an attempt, and ends when the lock is free.
 watch_over_container() {
     local lock=$locks/$container_name
     # Kept until the end.
@@ -339,8 +339,8 @@ watch_over_container() {
 reap() {
     trap - EXIT TERM INT
     detach_from_attempt
-    exec setsid bash -c 'exec 3>>"$1"; flock --exclusive 3; rm -f -- "$1"; shift; exec "$@"' reap "$1" \
-        podman rm --force --ignore "$container_name"
+    exec setsid bash -c 'exec 3>>"$1"; flock --exclusive 3; rm -f -- "$1"; rm -rf -- "$2"; shift 2; exec "$@"' reap \
+        "$1" "$private" podman rm --force --ignore "$container_name"
 }
 
 remove_container() {

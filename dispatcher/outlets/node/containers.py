@@ -1,6 +1,7 @@
 """What differs between container runtimes: words of their command lines, and which images are converted. Pure.
 
-What is known on the node alone (GPUs, variables, the rank's directories) is added there by templates/node.sh.j2.
+What is known on the node alone (GPUs, variables, the rank's directories) is added there by
+templates/node_containers.sh.j2.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _REMOVE: Final[dict[Runtime, tuple[str, ...]]] = {
 
 
 class ContainerWords(msgspec.Struct, frozen=True, kw_only=True):
-    """What node.sh.j2 puts together to the command line of a container: `begin`, what the node knows, `options`, image.
+    """Words of a container: `begin`, what the node knows (see node_containers.sh.j2), `options` and the image.
 
     `image` is the image as configured; when `image_file` is not empty, that file in the directory of images, which
     `convert`, a path and the image make. `remove`, followed by the container's name, removes it.

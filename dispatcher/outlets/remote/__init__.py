@@ -6,5 +6,7 @@ agent_source Its modules as one program.
 connection   One host: this machine, or another one over ssh; calls of the agent there.
 ssh          The ssh client: its options, its shared connections, what its failures mean.
 asking       The same question to several hosts at once, for commands that wait.
+follow       The command that follows a log there, for `logs -f`.
+forwarding   Ports of this machine that lead to a job.
 programs     Child processes whose pipes join the loop's wait.
 """

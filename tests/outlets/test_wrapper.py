@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
@@ -403,3 +404,16 @@ def test_what_a_person_has_run_by_hand_is_not_started_again(trial):
     assert start_wrapper(one).wait(60) == 1
     assert one.by_hand().returncode == 3
     assert one.output == "ran\nran\n"
+
+
+def test_a_test_of_the_lock_does_not_keep_an_attempt_from_starting(trial):
+    """A dispatcher elsewhere looks at that very moment whether the attempt is alive."""
+    one = trial("echo began")
+    one.paths.alive.touch()
+    with open(one.paths.alive, "r+b") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        wrapper = subprocess.Popen(["bash", os.fspath(one.paths.wrapper)])
+        wait_until(lambda: any(b"flock" in command(pid) for pid in children(wrapper.pid)), "it waits for the lock")
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        assert wrapper.wait() == 0
+    assert one.paths.log.read_text() == "began\n"

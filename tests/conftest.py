@@ -55,6 +55,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 # A run that was started in the background ignores SIGINT, and so would every program that the tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _refused() -> int:

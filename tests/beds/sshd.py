@@ -67,6 +67,9 @@ Host {name}
 """
 
 
+CHECKOUT = Path(__file__).parents[2]
+
+
 @dataclass(frozen=True)
 class HostSettings:
     """`user` logs in; `shared` are directories of this machine that the host sees; `env` is set in every session.
@@ -248,8 +251,10 @@ class SshHost:
         quote = shlex.quote
         own = quote(str(self.directory))
         # Kept across the mounts over them; /run is private already, so nothing is left on this machine.
-        kept = [self._bed.directory, *self.settings.shared]
         hidden = sorted({"/tmp", tempfile.gettempdir()})
+        # The package and its stand-ins are on every host, also where they are checked out below one of these.
+        checkout = [CHECKOUT] if any(CHECKOUT.is_relative_to(path) for path in hidden) else []
+        kept = [self._bed.directory, *checkout, *self.settings.shared]
         account = pwd.getpwnam(self.user)
         lines = ["mount -t tmpfs -o mode=755 run /run", "mkdir -m 755 /run/sshd /run/kept"]
         for index, path in enumerate(kept):

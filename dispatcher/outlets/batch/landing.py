@@ -47,6 +47,8 @@ class Landing:
         self._host = host
         self._scheduler = scheduler
         self.cluster = cluster
+        # Read once: every attempt that is claimed asks for it.
+        self.workspace_id = workspace_id(layout)
         self._probe = layout.pod_probe(pod, host.name)
         self._token = ""
         self._there: Layout | None = None
@@ -82,12 +84,12 @@ class Landing:
         """The cluster's directories as job classes are told of them."""
         found = {name: path for name in _OF_JOBS if (path := getattr(self.cluster, name)) is not None}
         root = self.cluster.root
-        return {**found, "root": posixpath.join(root, workspace_id(self._layout))} if root is not None else found
+        return {**found, "root": posixpath.join(root, self.workspace_id)} if root is not None else found
 
     def node(self) -> NodeSetup:
         """What is set up on every node before a command; OutletError before the host was reached."""
         self.layout()
-        return node_setup(self.cluster, self._host, work_id=workspace_id(self._layout), base=self._base)
+        return node_setup(self.cluster, self._host, work_id=self.workspace_id, base=self._base)
 
     def due_in_s(self) -> float:
         return max(0.0, self._next_s - time.monotonic())
@@ -140,4 +142,4 @@ class Landing:
         base = self._base = found.pop(_BASE)
         self.share = found.get("share", base)
         self.cluster = msgspec.structs.replace(self.cluster, **found)
-        self._there = self._layout if self.is_shared else Layout(f"{base}/{workspace_id(self._layout)}")
+        self._there = self._layout if self.is_shared else Layout(f"{base}/{self.workspace_id}")

@@ -20,7 +20,6 @@ from dispatcher.outlets.batch.identity import (
     SubmissionFile,
     read_submission,
     submission_name,
-    workspace_id,
     write_submission,
 )
 from dispatcher.outlets.batch.landing import Landing
@@ -53,7 +52,6 @@ class Preparer:
         self._outlet = outlet
         self._layout = layout
         self._landing = landing
-        self._workspace_id = workspace_id(layout)
 
     def paths(self, key: Key) -> AttemptPaths:
         return self._layout.attempt(key.job_id, key.number)
@@ -92,7 +90,7 @@ class Preparer:
         directories = [os.fspath(layout.attempt(key.job_id, key.number).directory) for key in keys]
         jobs = jobs_of(group)
         submission = Submission(
-            name=submission_name(self._workspace_id, keys),
+            name=submission_name(self._landing.workspace_id, keys),
             bundles=tuple(group),
             directories=tuple(directories),
             layout=layout,

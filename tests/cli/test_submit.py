@@ -114,7 +114,7 @@ def test_clean_and_dirty_code(lab: Lab) -> None:
     assert lab.output("dirty") == f"changed\n{head}+dirty\n"
     assert str(lab.fleet.record("dirty").code).startswith(f"{head[:12]}+dirty ")
     # Once for each content, and nothing but whole archives.
-    assert len(list(lab.ssh["h1"].path("/root/.dispatcher/code").iterdir())) == 2
+    assert len(list(lab.ssh["h1"].path(".dispatcher/code").iterdir())) == 2
 
 
 @pytest.mark.parametrize(("verb", "state"), [("cancel", "abandoned"), ("hold", "held"), ("requeue", "queued")])

@@ -13,8 +13,6 @@ from dispatcher.outlets.remote.operations import Run
 # Of OpenPBS, which exits with the low byte of its error numbers (15000 and up).
 UNKNOWN_JOB: Final = 153
 FINISHED_JOB: Final = 35
-NO_HISTORY: Final = 36
-BAD_STATE: Final = 152
 ALREADY_EXITING: Final = 202
 DELETE_IN_PROGRESS: Final = 237
 # 162: the server cannot be connected to, or the system has failed; 171: a credential; 183: the protocol.

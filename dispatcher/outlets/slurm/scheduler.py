@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping, Sequence
-from pathlib import PurePosixPath
 from typing import Any, Final
 
 from dispatcher.errors import ConfigError, TemplateError
@@ -86,9 +85,7 @@ class SlurmScheduler:
         return cancelling.cancelled(answer)
 
     def error_log(self, attempt: Submitted) -> str:
-        # The attempt's directory is ROOT/run_state/jobs/JOB/NUMBER.
-        layout = Layout(PurePosixPath(attempt.directory).parents[3])
-        return str(_log(layout, attempt.name, str(attempt.index)))
+        return _log(Layout.of_attempt(attempt.directory), attempt.name, str(attempt.index))
 
     def limits_query(self) -> Sequence[Operation]:
         return [*submitting.limits_query(self._host.qos), gres.query(self._host)]

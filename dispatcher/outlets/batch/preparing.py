@@ -106,7 +106,7 @@ class Preparer:
         for member, one in enumerate(attempts):
             one.request = group[member].request
             one.is_packed = len(jobs[job_of[member]]) > 1
-        deliveries: list[Operation] = []
+        deliveries = self._for_all(submission)
         for one, bundle in zip(attempts, group, strict=True):
             try:
                 deliveries += self._write(one, bundle)
@@ -124,6 +124,14 @@ class Preparer:
             return []
         return [Deliver(directory=one.directory, files={contract.CODE_FILE: content})]
 
+    def _for_all(self, submission: Submission) -> list[Operation]:
+        """What has to be written on the host once, however many attempts are submitted."""
+        if self._landing.is_shared:
+            return []
+        root, directory = submission.layout.root, submission.layout.submission_script(submission.name).parent
+        shared = {posixpath.join(root, name): content for name, content in contract_package().items()}
+        return [Deliver(directory=os.fspath(directory), files={}, shared=shared)]
+
     def _write(self, one: Tracked, bundle: Bundle) -> list[Operation]:
         whole = self._landing.with_launcher(bundle, one.directory, LAUNCHER)
         is_shared = self._landing.is_shared
@@ -132,12 +140,11 @@ class Preparer:
         if is_shared:
             return []
         root = os.fspath(self._landing.layout().root)
-        shared_files = {**whole.shared_files, **contract_package()}
         fence = {contract.SUPERSEDED_FILE: b"superseded\n"} if one.paths.superseded.exists() else {}
         delivered = Deliver(
             directory=one.directory,
             files={**whole.files, **fence},
-            shared={posixpath.join(root, name): content for name, content in shared_files.items()},
+            shared={posixpath.join(root, name): content for name, content in whole.shared_files.items()},
             executable=[contract.WRAPPER_FILE],
         )
         if not whole.private_files:

@@ -25,14 +25,15 @@ def outlets(hosts_file: Path | None, timeout_s: float, as_json: bool) -> None:
     """
     from dispatcher.config import load_config
     from dispatcher.hosts.types import ConnectedHost
-    from dispatcher.outlets.solver.query import ask_hosts
+    from dispatcher.outlets.solver.survey import ask_hosts
     from dispatcher.report.outlets import free_text, limits_text, outlet_rows
 
     workspace = open_workspace()
-    hosts = load_config(workspace.layout, hosts_file).hosts
+    config = load_config(workspace.layout, hosts_file)
+    hosts = config.hosts
     for line in hosts.unused:
         note(line)
-    reports = ask_hosts([host for host in hosts.in_order() if isinstance(host, ConnectedHost)], timeout_s)
+    reports = ask_hosts([host for host in hosts.in_order() if isinstance(host, ConnectedHost)], config, timeout_s)
     workspace.store.refresh()
     rows = outlet_rows(hosts, reports, workspace.store.records)
     if as_json:

@@ -16,7 +16,8 @@ from dispatcher.cli.printing import note
 from dispatcher.config import Config
 from dispatcher.errors import OutletError
 from dispatcher.outlets.batch.identity import read_submission
-from dispatcher.outlets.remote.follow import follow_words, rest_words
+from dispatcher.outlets.kinds import make_road
+from dispatcher.outlets.remote.road import Road
 from dispatcher.workspace import AttemptPaths
 
 _BLOCK: Final = 1 << 16
@@ -26,10 +27,10 @@ _LONGEST_PAUSE_S: Final = 60.0
 
 
 class Elsewhere(msgspec.Struct, frozen=True):
-    """Where an attempt's own log is. `ssh` None: this machine."""
+    """Where an attempt's own log is: a directory where `road` leads, which `follow_elsewhere` closes."""
 
     host: str
-    ssh: str | None
+    road: Road
     directory: str
 
 
@@ -42,7 +43,7 @@ def log_elsewhere(config: Config, paths: AttemptPaths) -> Elsewhere | None:
     if host is None:
         note(f"{submission.outlet} is no configured host: only what was brought home from there is shown")
         return None
-    return Elsewhere(host.name, getattr(host, "ssh", None), submission.directory)
+    return Elsewhere(host.name, make_road(host, config, "logs"), submission.directory)
 
 
 def follow_elsewhere(where: Elsewhere, out: BinaryIO, offset: int, has_ended: Callable[[], bool]) -> None:
@@ -50,12 +51,17 @@ def follow_elsewhere(where: Elsewhere, out: BinaryIO, offset: int, has_ended: Ca
 
     A connection that breaks off is made again, and nothing is printed twice or left out.
     """
+    with contextlib.closing(where.road):
+        _follow(where, out, offset, has_ended)
+
+
+def _follow(where: Elsewhere, out: BinaryIO, offset: int, has_ended: Callable[[], bool]) -> None:
     pause_s, problem = _FIRST_PAUSE_S, ""
     while True:
-        copied, code, error = _run(follow_words(where.ssh, where.directory, offset), out, has_ended)
+        copied, code, error = _run(where.road.follow_words(where.directory, offset), out, has_ended)
         offset += copied
         if code == 0 or has_ended():
-            _run(rest_words(where.ssh, where.directory, offset), out, lambda: False)
+            _run(where.road.rest_words(where.directory, offset), out, lambda: False)
             return
         if error != problem:
             problem = error

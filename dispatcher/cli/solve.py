@@ -34,11 +34,12 @@ def solve(hardware: HardwareOptions, hosts_file: Path | None, explain: bool, tim
     """
     from dispatcher.config import load_config
     from dispatcher.outlets.base import Request
-    from dispatcher.outlets.solver.query import ask_hosts
     from dispatcher.outlets.solver.solve import solve as find
     from dispatcher.outlets.solver.solve import worth_asking
+    from dispatcher.outlets.solver.survey import ask_hosts
 
-    hosts = load_config(layout(), hosts_file).hosts
+    config = load_config(layout(), hosts_file)
+    hosts = config.hosts
     if not hosts.hosts:
         raise ConfigError(
             "no hosts are configured: describe them under `hosts` in dispatcher.yaml, or use --hosts FILE"
@@ -47,7 +48,7 @@ def solve(hardware: HardwareOptions, hosts_file: Path | None, explain: bool, tim
     for line in hosts.unused:
         note(line)
     request = hardware.over(Request())
-    solution = find(request, hosts, ask_hosts(worth_asking(request, hosts), timeout_s))
+    solution = find(request, hosts, ask_hosts(worth_asking(request, hosts), config, timeout_s))
     _print(request, hosts, solution, explain=explain, as_json=as_json)
     return int(solution.chosen is None)
 

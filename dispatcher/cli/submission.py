@@ -242,11 +242,11 @@ def _solve(config: Config, requests: Mapping[str, HardwareRequest]) -> dict[str,
     Only those of preferred clusters, if one of these is the best. StateError, with the reason of each host, when none
     can run one of the jobs.
     """
-    from dispatcher.outlets.solver.query import ask_hosts
     from dispatcher.outlets.solver.solve import solve, worth_asking
+    from dispatcher.outlets.solver.survey import ask_hosts
 
     asked = {host.name: host for request in requests.values() for host in worth_asking(request, config.hosts)}
-    reports = ask_hosts(asked.values(), _ASK_LIMIT_S)
+    reports = ask_hosts(asked.values(), config, _ASK_LIMIT_S)
     found = {}
     for job, request in requests.items():
         solution = solve(request, config.hosts, reports)

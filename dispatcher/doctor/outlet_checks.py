@@ -12,7 +12,7 @@ from dispatcher.doctor.context import Context
 from dispatcher.doctor.findings import OK, WARNING, WRONG, Finding, Findings
 from dispatcher.errors import DispatcherError
 from dispatcher.hosts.types import ConnectedHost, Host
-from dispatcher.outlets.kinds import SCHEDULERS, make_scheduler
+from dispatcher.outlets.kinds import SCHEDULERS, make_road, make_scheduler
 from dispatcher.outlets.remote.asking import ask_all
 from dispatcher.outlets.remote.connection import Unreached
 from dispatcher.outlets.remote.operations import Failed, Greeting, Hello, Operation, Ran, Run
@@ -47,7 +47,7 @@ def hosts(context: Context) -> Findings:
     questions = {}
     for host in list(able):
         try:
-            questions[host.name] = host.ssh, _questions(config, host)
+            questions[host.name] = make_road(host, config, "doctor"), _questions(config, host)
         except DispatcherError as error:
             able.remove(host)
             yield Finding(f"host {host.name}", WRONG, str(error))
@@ -55,7 +55,8 @@ def hosts(context: Context) -> Findings:
     for host in able:
         outcome = outcomes[host.name]
         if isinstance(outcome, Unreached):
-            cure = f"`ssh {host.ssh} true` must work without a question" if host.ssh else "see the message"
+            target = getattr(host, "ssh", None)
+            cure = f"`ssh {target} true` must work without a question" if target else "see the message"
             yield Finding(f"host {host.name}", WRONG, outcome.why, cure)
         else:
             yield from _judge(config, host, outcome)

@@ -28,6 +28,7 @@ from dispatcher.hosts.types import (
     RESERVED_NAMES,
     AnyHost,
     Cluster,
+    CreateMode,
     Hosts,
     Partition,
     PbsHost,
@@ -108,8 +109,6 @@ class _Kind(NamedTuple):
     make: Any
     readers: _Readers
     required: tuple[str, ...] = ()
-    # The keys are kept together in the field `settings`.
-    keeps_settings: bool = False
 
 
 _SLOT_TYPE: Final = fields.one_of(*get_args(SlotType))
@@ -156,8 +155,10 @@ _KINDS: Final[Mapping[str, _Kind]] = {
             **dict.fromkeys(("spot", "preemptible", "internal_ip"), _FLAG),
             # A start-up script has several lines.
             "metadata": fields.mapped(values.parse_text, "names and values"),
+            "create": fields.one_of(*get_args(CreateMode)),
+            "idle_delete": values.parse_duration,
         },
-        keeps_settings=True,
+        ("zone", "accelerator_type"),
     ),
     VolcanoHost.type: _Kind(
         VolcanoHost,
@@ -177,9 +178,13 @@ _KINDS: Final[Mapping[str, _Kind]] = {
             **dict.fromkeys(("node_selector", "labels", "helper_resources"), _LABELS),
             "tolerations": fields.listed(_LABELS),
         },
-        keeps_settings=True,
+        ("image", "pvc_name", "pvc_mount_path"),
     ),
 }
+
+
+# Keys whose field has another name.
+_FIELDS: Final[Mapping[str, str]] = {"idle_delete": "idle_delete_s"}
 
 
 class Source(NamedTuple):
@@ -296,10 +301,8 @@ def _read_host(name: str, document: Mapping[Any, Any], faults: list[str], unused
     found = _read_keys(keys, {**_HOST_KEYS, **kind.readers}, kind.required, place, faults)
     if found is None:
         return None
-    common = {key: value for key, value in found.items() if key in _HOST_KEYS or not kind.keeps_settings}
-    if kind.keeps_settings:
-        common["settings"] = {key: value for key, value in found.items() if key in kind.readers}
-    host: AnyHost = kind.make(**{"name": name, "cluster": name, **common})
+    named = {_FIELDS.get(key, key): value for key, value in found.items()}
+    host: AnyHost = kind.make(**{"name": name, "cluster": name, **named})
     return host
 
 

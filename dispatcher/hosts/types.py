@@ -13,6 +13,7 @@ RESERVED_NAMES: Final = ("local", "auto")
 
 Runtime = Literal["apptainer", "singularity", "podman", "enroot"]
 SlotType = Literal["cuda", "rocm", "cpu"]
+CreateMode = Literal["auto", "ask"]
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -143,19 +144,66 @@ class PbsHost(Host, frozen=True, kw_only=True):
 
 
 class TpuHost(Host, frozen=True, kw_only=True):
-    """A Cloud TPU VM. No outlet uses it yet: `settings` are its own keys, checked and kept as they are given."""
+    """A Cloud TPU VM, which has the host's name. What is None is gcloud's own default.
+
+    `accelerator_type` as Google calls it (`v4-32`), `version` the runtime version that a VM is created with. `create`
+    says whether a dispatcher may create it (`auto`), or only a command that asks (`ask`), because it costs money.
+    `idle_delete_s`: after so long without an attempt the dispatcher deletes a VM that was created for this workspace;
+    None: never.
+    """
 
     type: ClassVar[str] = "tpu"
 
-    settings: Mapping[str, Any] = _NOTHING
+    zone: str
+    accelerator_type: str
+    project: str | None = None
+    version: str | None = None
+    spot: bool = False
+    preemptible: bool = False
+    network: str | None = None
+    subnetwork: str | None = None
+    service_account: str | None = None
+    internal_ip: bool = False
+    metadata: Mapping[str, str] = _NOTHING
+    create: CreateMode = "ask"
+    idle_delete_s: float | None = None
 
 
 class VolcanoHost(Host, frozen=True, kw_only=True):
-    """A queue of Volcano. No outlet uses it yet: `settings` are its own keys, checked and kept as they are given."""
+    """A queue of Volcano in a Kubernetes cluster. What is None is left to the cluster.
+
+    `kubeconfig` and `context` are for kubectl. Attempts' files are on the volume of the claim `pvc_name`, mounted at
+    `pvc_mount_path` in every Kubernetes pod. A Job has `num_nodes` Kubernetes pods, or more where the request needs
+    them, each with `gpus_per_node` devices of `gpu_resource_key`; `cpu` and `memory` are what each gets, `cpu_cpu` and
+    `cpu_memory` what it gets without GPUs, as Kubernetes writes quantities. `shm_size` is the size of /dev/shm. `rdma`:
+    with `rdma_per_node` RDMA devices each. `helper_resources` are requests and limits of what copies files.
+    """
 
     type: ClassVar[str] = "volcano"
 
-    settings: Mapping[str, Any] = _NOTHING
+    image: str
+    pvc_name: str
+    pvc_mount_path: str
+    namespace: str = "default"
+    queue: str = "default"
+    kubeconfig: str | None = None
+    context: str | None = None
+    num_nodes: int = 1
+    gpus_per_node: int | None = None
+    gpu_resource_key: str = "nvidia.com/gpu"
+    cpu: str | None = None
+    memory: str | None = None
+    cpu_cpu: str | None = None
+    cpu_memory: str | None = None
+    shm_size: str | None = None
+    priority_class: str | None = None
+    service_account: str | None = None
+    rdma: bool = False
+    rdma_per_node: int = 1
+    node_selector: Mapping[str, str] = _NOTHING
+    tolerations: tuple[Mapping[str, str], ...] = ()
+    labels: Mapping[str, str] = _NOTHING
+    helper_resources: Mapping[str, str] = _NOTHING
 
 
 # Those that are reached with ssh, or that are this machine.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from dispatcher.config import Config
     from dispatcher.hosts.types import AnyHost
     from dispatcher.outlets.batch.scheduler import Scheduler
+    from dispatcher.outlets.remote.road import Road
 
 # The outlet of an attempt whose record names none.
 DEFAULT: Final = LOCAL
@@ -64,7 +66,8 @@ OUTLET_KINDS: Final[dict[str, OutletKind]] = {
 _HOST: Final = OutletKind(
     _make_no_host, batch_offer.read_offer, batch_offer.refused_by_all, batch_offer.no_shared_hardware
 )
-# The package of each type of host, with a function `make_scheduler(host, config)`.
+# The package of each type of host, with the functions `make_scheduler(host, config)` and `make_road(host, config,
+# owner)`.
 SCHEDULERS: Final[dict[str, str]] = {
     "plain": "dispatcher.outlets.plain",
     "slurm": "dispatcher.outlets.slurm",
@@ -119,9 +122,10 @@ def make_host(context: PodContext, name: str, limit: int) -> Outlet:
     host = configured_host(context, name)
     scheduler = make_scheduler(host, context.config)
     assert isinstance(host, ConnectedHost), "its type has a scheduler"
+    road = make_road(host, context.config, context.pod)
     # Two calls for every poll, and some for what happens between them.
     pace = Pace(calls_per_minute=math.ceil(max(60.0, 180.0 / context.poll_interval_s)))
-    connection = Connection(name, host.ssh, pace=pace)
+    connection = Connection(name, road, pace=pace)
     return BatchOutlet(host, scheduler, connection, context, limit)
 
 
@@ -138,11 +142,24 @@ def configured_host(context: PodContext, name: str) -> AnyHost:
 
 def make_scheduler(host: AnyHost, config: Config) -> Scheduler:
     """What gives attempts to this host; UsageError for a type of host that cannot run any yet."""
+    made: Scheduler = _package(host).make_scheduler(host, config)
+    return made
+
+
+def make_road(host: AnyHost, config: Config, owner: str) -> Road:
+    """How this host is reached; UsageError as make_scheduler, OutletError for an `ssh` that can be no host.
+
+    `owner` tells apart what dispatchers and commands of one workspace keep there for as long as they use the host.
+    """
+    made: Road = _package(host).make_road(host, config, owner)
+    return made
+
+
+def _package(host: AnyHost) -> ModuleType:
     package = SCHEDULERS.get(host.type)
     if package is None:
         able = ", ".join(SCHEDULERS)
         raise UsageError(
             f"--outlet {host.name}: no attempts can be run on hosts of type {host.type} yet (but on: {able})"
         )
-    made: Scheduler = importlib.import_module(package).make_scheduler(host, config)
-    return made
+    return importlib.import_module(package)

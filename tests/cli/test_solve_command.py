@@ -152,7 +152,8 @@ def test_pbs_here(tmp_path: Path, pbs: PbsBed) -> None:
 
 def test_json(tmp_path: Path) -> None:
     (tmp_path / "dispatcher.yaml").write_text(
-        "hosts: {t: {type: tpu, cluster: gcp}, ws1: {ssh: nobody.invalid, chips: {h100: 1}}}\nclusters: {gcp: {}}\n"
+        "hosts: {t: {type: tpu, cluster: gcp, zone: z, accelerator_type: v4-8},"
+        " ws1: {ssh: nobody.invalid, chips: {h100: 1}}}\nclusters: {gcp: {}}\n"
     )
     solved = solve(tmp_path, "--chip", "h100", "--mem", "64G", "--exclude-cluster", "gcp", "--json")
     answer: dict[str, Any] = json.loads(solved.stdout)
@@ -174,9 +175,19 @@ def test_json(tmp_path: Path) -> None:
     ("text", "words", "code", "expected"),
     [
         ("", [], 1, "no hosts are configured: describe them under `hosts` in dispatcher.yaml, or use --hosts FILE"),
-        ("hosts: {a: {type: tpu}}", ["--cluster", "b"], 2, "--cluster b: there is no such cluster (known: a)"),
-        ("hosts: {a: {type: tpu}}", ["--exclude-cluster", "b"], 2, "--exclude-cluster b: there is no such cluster"),
-        ("hosts: {a: {type: tpu}}", ["--mem", "64"], 2, 'expected an amount with its unit, such as "64G"'),
+        (
+            "hosts: {a: {ssh: nobody.invalid}}",
+            ["--cluster", "b"],
+            2,
+            "--cluster b: there is no such cluster (known: a)",
+        ),
+        (
+            "hosts: {a: {ssh: nobody.invalid}}",
+            ["--exclude-cluster", "b"],
+            2,
+            "--exclude-cluster b: there is no such cluster",
+        ),
+        ("hosts: {a: {ssh: nobody.invalid}}", ["--mem", "64"], 2, 'expected an amount with its unit, such as "64G"'),
         ("hosts: {a: {}}", [], 1, "hosts.a.ssh: is missing"),
         ("", ["--hosts", "nowhere.yaml"], 1, "nowhere.yaml: there is no such file"),
     ],
@@ -188,6 +199,8 @@ def test_what_cannot_be_solved(tmp_path: Path, text: str, words: Sequence[str], 
 
 
 def test_keys_that_mean_nothing_are_noted(tmp_path: Path) -> None:
-    (tmp_path / "lab.yaml").write_text("clusters: {c: {hf_token: hf_42}}\nhosts: {t: {type: tpu, cluster: c}}\n")
+    (tmp_path / "lab.yaml").write_text(
+        "clusters: {c: {hf_token: hf_42}}\nhosts: {t: {type: tpu, cluster: c, zone: z, accelerator_type: v4-8}}\n"
+    )
     solved = solve(tmp_path, "--hosts", str(tmp_path / "lab.yaml"))
     assert solved.stderr.startswith("note: clusters.c.hf_token: it is not passed on") and "hf_42" not in solved.stderr

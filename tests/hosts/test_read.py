@@ -106,8 +106,8 @@ def test_a_file_of_a_lab_works_unchanged(tmp_path: Path) -> None:
     )
     tpu, volcano = hosts.hosts["my-tpu-v4"], hosts.hosts["gpu-cluster"]
     assert isinstance(tpu, TpuHost) and tpu.env == {"JAX_PLATFORMS": "tpu"}
-    assert tpu.settings["metadata"] == {"startup-script": "#!/bin/bash\necho hello\n"} and tpu.settings["spot"] is True
-    assert isinstance(volcano, VolcanoHost) and volcano.chips == {"h100": 8} and volcano.settings["num_nodes"] == 4
+    assert tpu.metadata == {"startup-script": "#!/bin/bash\necho hello\n"} and tpu.spot is True
+    assert isinstance(volcano, VolcanoHost) and volcano.chips == {"h100": 8} and volcano.num_nodes == 4
 
 
 @pytest.mark.parametrize("path", ["/", "/a b", "~", "~/lab", "$SCRATCH", "$SCRATCH/lab", "/s/${USER}/x", "/ünter/é"])

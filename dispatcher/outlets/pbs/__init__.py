@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dispatcher.config import Config
     from dispatcher.hosts.types import PbsHost
     from dispatcher.outlets.batch.scheduler import Scheduler
+    from dispatcher.outlets.remote.road import Road
 
 
 def make_scheduler(host: PbsHost, config: Config) -> Scheduler:
@@ -24,3 +25,10 @@ def make_scheduler(host: PbsHost, config: Config) -> Scheduler:
     from dispatcher.outlets.pbs.scheduler import PbsScheduler
 
     return PbsScheduler(host, config.layout)
+
+
+def make_road(host: PbsHost, config: Config, owner: str) -> Road:
+    """How it is reached."""
+    from dispatcher.outlets.remote.road import road_to
+
+    return road_to(host.name, host.ssh)

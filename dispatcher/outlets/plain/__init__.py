@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from dispatcher.config import Config
     from dispatcher.hosts.types import PlainHost
     from dispatcher.outlets.plain.scheduler import PlainScheduler
+    from dispatcher.outlets.remote.road import Road
 
 
 def make_scheduler(host: PlainHost, config: Config) -> PlainScheduler:
@@ -18,3 +19,10 @@ def make_scheduler(host: PlainHost, config: Config) -> PlainScheduler:
     from dispatcher.outlets.plain.scheduler import PlainScheduler
 
     return PlainScheduler(host, config.hosts.cluster_of(host), config.layout.root)
+
+
+def make_road(host: PlainHost, config: Config, owner: str) -> Road:
+    """How it is reached."""
+    from dispatcher.outlets.remote.road import road_to
+
+    return road_to(host.name, host.ssh)

@@ -6,25 +6,21 @@ import contextlib
 import select
 from collections.abc import Mapping, Sequence
 
-from dispatcher.errors import OutletError
-from dispatcher.outlets.remote.connection import Call, Connection, Outcome, Unreached
+from dispatcher.outlets.remote.connection import Call, Connection, Outcome
 from dispatcher.outlets.remote.operations import Operation
+from dispatcher.outlets.remote.road import Road
 
 
-def ask_all(questions: Mapping[str, tuple[str | None, Sequence[Operation]]], timeout_s: float) -> dict[str, Outcome]:
+def ask_all(questions: Mapping[str, tuple[Road, Sequence[Operation]]], timeout_s: float) -> dict[str, Outcome]:
     """What each host answers, by name; returns when all have answered or their time is over.
 
-    `questions` has the target for ssh (None: this machine) and the operations of each host.
+    `questions` has the road to each host, which is closed in the end, and its operations.
     """
     outcomes: dict[str, Outcome] = {}
     calls: dict[str, Call] = {}
     with contextlib.ExitStack() as stack:
-        for name, (target, operations) in questions.items():
-            try:
-                connection = Connection(name, target)
-            except OutletError as error:
-                outcomes[name] = Unreached(str(error))
-                continue
+        for name, (road, operations) in questions.items():
+            connection = Connection(name, road)
             stack.callback(connection.close, 0.0)
             calls[name] = connection.call(operations, timeout_s=timeout_s)
         while calls:

@@ -1,4 +1,4 @@
-"""The log of an attempt on a host that does not see the workspace, as it grows: a `tail -F` over ssh."""
+"""The log of an attempt on a host that does not see the workspace, as it grows: a `tail -F` there."""
 
 from __future__ import annotations
 
@@ -23,22 +23,20 @@ exit 0
 _REST: Final = '[ ! -e "$1/$3" ] || tail -c "+$2" -- "$1/$3"'
 
 
-def follow_words(target: str | None, directory: str, offset: int) -> list[str]:
+def follow_command(directory: str, offset: int) -> list[str]:
     """The command that prints the log from `offset` on, until the attempt in `directory` has ended or stdin has.
 
-    Its status is 0 when the attempt has ended. The last lines may be missing then: `rest_words`. `target` None: the
-    directory is on this machine.
+    Its status is 0 when the attempt has ended. The last lines may be missing then: `rest_command`.
     """
     names = (contract.LOG_FILE, contract.EXIT_FILE)
-    return _words(target, ["sh", "-c", _FOLLOW, "sh", directory, str(offset + 1), *names])
+    return ["sh", "-c", _FOLLOW, "sh", directory, str(offset + 1), *names]
 
 
-def rest_words(target: str | None, directory: str, offset: int) -> list[str]:
+def rest_command(directory: str, offset: int) -> list[str]:
     """The command that prints the log from `offset` on, as far as it is now."""
-    return _words(target, ["sh", "-c", _REST, "sh", directory, str(offset + 1), contract.LOG_FILE])
+    return ["sh", "-c", _REST, "sh", directory, str(offset + 1), contract.LOG_FILE]
 
 
-def _words(target: str | None, command: list[str]) -> list[str]:
-    if target is None:
-        return command
+def over_ssh(target: str, command: list[str]) -> list[str]:
+    """The words that run a command on another machine; raises OutletError for a target that can be no host."""
     return [*ssh.client_words(*ssh.opened_by_hand()), "--", ssh.checked_target(target), shlex.join(command)]

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dispatcher.config import Config
     from dispatcher.hosts.types import SlurmHost
+    from dispatcher.outlets.remote.road import Road
     from dispatcher.outlets.slurm.scheduler import SlurmScheduler
 
 
@@ -29,3 +30,10 @@ def make_scheduler(host: SlurmHost, config: Config) -> SlurmScheduler:
     from dispatcher.outlets.slurm.scheduler import SlurmScheduler
 
     return SlurmScheduler(host, config.hosts, config.layout, config.kill_grace_s)
+
+
+def make_road(host: SlurmHost, config: Config, owner: str) -> Road:
+    """How it is reached."""
+    from dispatcher.outlets.remote.road import road_to
+
+    return road_to(host.name, host.ssh)

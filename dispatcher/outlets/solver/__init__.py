@@ -8,7 +8,7 @@ asking     What an outlet would ask a scheduler for, and in which partitions or 
 batch      Partitions of SLURM and queues of PBS: whether a request fits, now or some day.
 slurm pbs  The questions to each scheduler, and reading its answers.
 free       What is free on one host, as the loop of a pod keeps it.
-query      Asking hosts, all at the same time.
+query      The questions of every kind, and reading their answers; survey: asking hosts, all at the same time.
 
 A host that cannot be reached is refused with the error; it never counts as a host without free GPUs. A host of which
 there is no report is judged by its configuration alone.

@@ -1,13 +1,12 @@
-"""Asking hosts what they have: all at the same time, each with its own time limit."""
+"""What to ask a host of what it has, and how to read the answers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from dispatcher.errors import OutletError
 from dispatcher.hosts.types import ConnectedHost, PbsHost, PlainHost, SlurmHost
-from dispatcher.outlets.remote.asking import ask_all
 from dispatcher.outlets.remote.connection import Unreached
 from dispatcher.outlets.remote.operations import Operation
 from dispatcher.outlets.solver import pbs, plain, slurm
@@ -44,10 +43,3 @@ def read_report(host: ConnectedHost, outcome: Sequence[Any] | Unreached) -> Host
         return _KINDS[host.type].report(outcome)
     except OutletError as error:
         return Unreachable(str(error))
-
-
-def ask_hosts(hosts: Iterable[ConnectedHost], timeout_s: float) -> dict[str, HostReport]:
-    """What every host reports, by name; returns when all have answered or their time is over."""
-    by_name = {host.name: host for host in hosts}
-    asked = {name: (host.ssh, questions(host, timeout_s)) for name, host in by_name.items()}
-    return {name: read_report(by_name[name], outcome) for name, outcome in ask_all(asked, timeout_s).items()}

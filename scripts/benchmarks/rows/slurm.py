@@ -25,6 +25,7 @@ from dispatcher.outlets.batch.outlet import BatchOutlet
 from dispatcher.outlets.bundle import Assignment, render
 from dispatcher.outlets.context import PodContext
 from dispatcher.outlets.remote.connection import Connection, Pace
+from dispatcher.outlets.remote.road import LocalRoad
 from dispatcher.outlets.slurm.scheduler import SlurmScheduler
 from dispatcher.run_state import journal
 from dispatcher.run_state.observer import Observer
@@ -159,7 +160,7 @@ def _outlet(bed: Any, kind: type[SlurmScheduler]) -> Iterator[tuple[BatchOutlet,
     observer = Observer(config.layout, config.lost_after_s, lambda: True)
     context = PodContext(pod="bench", config=config, observer=observer, log=print, poll_interval_s=_POLL_S)
     scheduler = kind(host, hosts, config.layout, config.kill_grace_s)
-    connection = Connection("hpc", None, Pace(calls_per_minute=10_000))
+    connection = Connection("hpc", LocalRoad("hpc"), Pace(calls_per_minute=10_000))
     outlet = BatchOutlet(host, scheduler, connection, context, _ENTRIES)
     try:
         _wait(outlet, [], lambda: not outlet.capacity.is_full, "the host is reached")

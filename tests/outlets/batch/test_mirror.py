@@ -12,12 +12,13 @@ from outlets.remote.calls import ask
 from dispatcher.outlets.batch.mirror import NAMES, Mirror
 from dispatcher.outlets.remote.connection import Connection
 from dispatcher.outlets.remote.operations import Read, Seen
+from dispatcher.outlets.remote.road import LocalRoad
 from dispatcher.workspace import AttemptPaths
 
 
 @pytest.fixture
 def here() -> Iterator[Connection]:
-    connection = Connection("here", None)
+    connection = Connection("here", LocalRoad("here"))
     yield connection
     connection.close()
 

@@ -20,10 +20,11 @@ from outlets.remote.calls import ask
 from dispatcher import contract
 from dispatcher.base import host
 from dispatcher.outlets.local import processes
-from dispatcher.outlets.remote import agent, connection
+from dispatcher.outlets.remote import agent
 from dispatcher.outlets.remote.agent import names
 from dispatcher.outlets.remote.agent_source import agent_source
 from dispatcher.outlets.remote.connection import Connection, Lane
+from dispatcher.outlets.remote.exchange import Exchange, agent_command, agent_words
 from dispatcher.outlets.remote.operations import (
     ANSWERS,
     Check,
@@ -47,13 +48,14 @@ from dispatcher.outlets.remote.operations import (
     Write,
     Written,
 )
+from dispatcher.outlets.remote.road import LocalRoad
 
 ODD = "it's; $(touch pwned)\n\"'\\ \u00e4"
 
 
 @pytest.fixture
 def here() -> Iterator[Connection]:
-    connection = Connection("here", None)
+    connection = Connection("here", LocalRoad("here"))
     yield connection
     connection.close()
 
@@ -113,10 +115,10 @@ def test_with_an_older_python(python: str, tmp_path: Path) -> None:
         Signal(directory=directory),
         Has(paths=[directory]),
     ]
-    request = connection._request(operations, "nonce", 60)
-    done = subprocess.run([python, "-I", "-c", connection._LOADER], input=request, capture_output=True, check=False)
+    exchange = Exchange(operations, 60)
+    done = subprocess.run(agent_words(python), input=exchange.request, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
-    answers = connection._answers(operations, done.stdout, "nonce")
+    answers = exchange.answers(done.stdout)
     assert answers is not None
     assert [type(answer) for answer in answers] == [ANSWERS[type(operation)] for operation in operations], answers
     wait_until(lambda: not processes.of_attempt(tmp_path / "1"), "it has ended")
@@ -127,10 +129,10 @@ def test_with_another_login_shell(shell: str) -> None:
     if not shutil.which(shell):
         pytest.skip(f"{shell} is not installed")
     operations = [Run(words=["printf", "%s", ODD])]
-    request = connection._request(operations, "nonce", 60)
-    command = [shell, "-c", connection._remote_command(sys.executable)]
-    done = subprocess.run(command, input=request, capture_output=True, check=False)
-    assert connection._answers(operations, done.stdout, "nonce") == [Ran(exit_code=0, out=ODD)], done.stderr
+    exchange = Exchange(operations, 60)
+    command = [shell, "-c", agent_command(sys.executable)]
+    done = subprocess.run(command, input=exchange.request, capture_output=True, check=False)
+    assert exchange.answers(done.stdout) == [Ran(exit_code=0, out=ODD)], done.stderr
 
 
 def test_it_knows_the_files_of_an_attempt() -> None:
@@ -328,8 +330,8 @@ def test_an_upload_that_breaks_off_leaves_nothing(here: Connection, tmp_path: Pa
 def test_a_request_that_breaks_off_does_nothing(tmp_path: Path) -> None:
     """Whatever arrived of it: the operations are known when all of it has."""
     write = Write(path=os.fspath(tmp_path / "file"), content=os.urandom(4096))
-    request = connection._request([write], "nonce", 60)
-    loader = [sys.executable, "-I", "-c", connection._LOADER]
+    request = Exchange([write], 60).request
+    loader = agent_words(sys.executable)
     for length in (10, len(request) // 2, len(request) - 1):
         done = subprocess.run(loader, input=request[:length], capture_output=True, check=False)
         assert done.returncode == 1

@@ -21,8 +21,9 @@ from outlets.remote.calls import ask, unreached, wait
 from dispatcher.errors import OutletError
 from dispatcher.outlets.remote import ssh as ssh_client
 from dispatcher.outlets.remote.connection import Connection, Lane, Pace, Unreached
-from dispatcher.outlets.remote.follow import rest_words
+from dispatcher.outlets.remote.follow import over_ssh, rest_command
 from dispatcher.outlets.remote.operations import Deliver, Has, Hello, Ran, Run, Store, Stored, Tail
+from dispatcher.outlets.remote.road import LocalRoad, SshRoad
 
 pytestmark = pytest.mark.slow
 
@@ -38,13 +39,13 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Connectio
 
     def make(bed: SshBed, name: str, pace: Pace = QUICK, **rest: Any) -> Connection:
         monkeypatch.setenv(ssh_client.CONFIG_VARIABLE, os.fspath(bed.config))
-        made.append(Connection(name, name, pace, **rest))
+        made.append(Connection(name, SshRoad(name, name, **rest), pace))
         return made[-1]
 
     yield make
     for connection in made:
-        assert connection.shared is not None
-        socket = connection.shared.socket
+        assert isinstance(connection.road, SshRoad)
+        socket = connection.road.shared.socket
         connection.close()
         assert not socket.parent.exists()
 
@@ -87,7 +88,7 @@ def test_calls_share_a_connection(ssh: SshBed, connect: Callable[..., Connection
     pids = {ask(h1, Run(words=["sh", "-c", 'echo "$SSH_CONNECTION"'])).out for _ in range(3)}
     assert len(pids) == 1
     assert h1.calls == 3
-    assert 0 < h1.sent_bytes < 3 * 13_000
+    assert 0 < h1.road.sent_bytes < 3 * 13_000
 
 
 def test_megabytes_both_ways(ssh: SshBed, connect: Callable[..., Connection], tmp_path: Path) -> None:
@@ -105,13 +106,13 @@ def test_megabytes_both_ways(ssh: SshBed, connect: Callable[..., Connection], tm
     tail, has = ask(h1, Tail(path=store.path, most_bytes=len(content)), Has(paths=[store.path]))
     assert tail.content == content
     assert has.sizes == [len(content)]
-    assert h1.sent_bytes > len(content)
+    assert h1.road.sent_bytes > len(content)
 
 
 def test_the_directory_of_its_socket_is_removed(ssh: SshBed, connect: Callable[..., Connection]) -> None:
     h1 = connect(ssh, "h1")
-    assert h1.shared is not None
-    h1.shared.remove()
+    assert isinstance(h1.road, SshRoad)
+    h1.road.shared.remove()
     assert ask(h1, Hello()).host == "h1"
 
 
@@ -145,7 +146,7 @@ def test_one_call_at_a_time(ssh: SshBed, connect: Callable[..., Connection]) -> 
 
 
 def test_calls_per_minute_are_limited(tmp_path: Path) -> None:
-    here = Connection("here", None, Pace(calls_per_minute=2))
+    here = Connection("here", LocalRoad("here"), Pace(calls_per_minute=2))
     for _ in range(2):
         ask(here, Hello())
     free_in_s = here.free_in_s()
@@ -310,7 +311,7 @@ def test_a_connection_that_was_opened_by_hand(
             h1.close()
             # What `logs -f` runs, too.
             ssh["h1"].path("output.log").write_text("last line\n")
-            followed = subprocess.run(rest_words("h1", "/root", 5), capture_output=True, check=True)
+            followed = subprocess.run(over_ssh("h1", rest_command("/root", 5)), capture_output=True, check=True)
             assert followed.stdout == b"line\n"
             subprocess.run([*by_hand, "-O", "check", "h1"], check=True, stderr=subprocess.DEVNULL)
         finally:
@@ -320,7 +321,7 @@ def test_a_connection_that_was_opened_by_hand(
 @pytest.mark.parametrize("target", ["", "-oProxyCommand=touch pwned", "a b", "a\nb"])
 def test_what_is_no_host(target: str) -> None:
     with pytest.raises(OutletError, match="is not the name of a host"):
-        Connection("x", target)
+        SshRoad("x", target)
 
 
 def test_a_dispatcher_that_ends_lets_a_call_come_to_its_end(ssh: SshBed, connect: Callable[..., Connection]) -> None:
@@ -333,6 +334,6 @@ def test_a_dispatcher_that_ends_lets_a_call_come_to_its_end(ssh: SshBed, connect
 
 def test_here_the_agent_needs_no_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    here = Connection("here", None)
+    here = Connection("here", LocalRoad("here"))
     assert ask(here, Hello()).python == ".".join(str(part) for part in sys.version_info[:3])
     here.close()

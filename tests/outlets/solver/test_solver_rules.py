@@ -393,7 +393,10 @@ def test_an_unreachable_host_is_never_one_without_free_gpus() -> None:
 
 
 def test_kinds_of_hosts_that_have_no_outlet_yet() -> None:
-    hosts = hosts_of(TpuHost(name="t", cluster="t"), VolcanoHost(name="v", cluster="v"))
+    hosts = hosts_of(
+        TpuHost(name="t", cluster="t", zone="us-central2-b", accelerator_type="v4-8"),
+        VolcanoHost(name="v", cluster="v", image="i", pvc_name="p", pvc_mount_path="/p"),
+    )
     assert [refusal.why for refusal in solve(ask(0), hosts, {}).refusals] == [
         "hosts of type tpu cannot be used yet",
         "hosts of type volcano cannot be used yet",
@@ -406,7 +409,7 @@ def test_only_hosts_whose_reports_matter_are_asked() -> None:
         plain("ws1"),
         plain("excluded", "other"),
         login(),
-        TpuHost(name="t", cluster="t"),
+        TpuHost(name="t", cluster="t", zone="us-central2-b", accelerator_type="v4-8"),
         priority=("login1",),
     )
     request = ask(4, excluded_clusters=("other",))
@@ -446,7 +449,12 @@ unreachable = st.just(Unreachable("no route to host"))
     ),
 )
 def test_what_always_holds(request: HardwareRequest, reports: Mapping[str, HostReport]) -> None:
-    hosts = hosts_of(plain("ws1"), login(), pbs(queues=("gpu",)), TpuHost(name="t", cluster="t"))
+    hosts = hosts_of(
+        plain("ws1"),
+        login(),
+        pbs(queues=("gpu",)),
+        TpuHost(name="t", cluster="t", zone="us-central2-b", accelerator_type="v4-8"),
+    )
     solution = solve(request, hosts, reports)
     assert solve(request, hosts, reports) == solution
     told = [*names(solution), *(refusal.host for refusal in solution.refusals)]

@@ -1,0 +1,137 @@
+"""Roads: how the agent is reached where a host's files are, on this machine or over ssh."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from dispatcher.errors import OutletError
+from dispatcher.outlets.remote import follow, ssh
+from dispatcher.outlets.remote.exchange import Exchange, Talk, agent_command, agent_words, talk_once
+from dispatcher.outlets.remote.operations import Operation
+from dispatcher.outlets.remote.programs import Finished, Program
+
+_CONTROL_LIMIT_S: Final = 10.0
+
+
+class Road(Protocol):
+    """The way to one host. `sent_bytes` is what calls have sent there by now."""
+
+    @property
+    def sent_bytes(self) -> int: ...
+
+    def talk(self, operations: Sequence[Operation], timeout_s: float) -> Talk:
+        """One call of the agent, which has this time altogether. Two calls may be under way at the same time."""
+
+    def failed(self, *, another_runs: bool) -> None:
+        """A call brought no answer: the next one may need another connection. Never waits."""
+
+    def follow_words(self, directory: str, offset: int) -> list[str]:
+        """The command that prints an attempt's log from `offset` on, until the attempt has ended or stdin has.
+
+        Its status is 0 when the attempt has ended. The last lines may be missing then: `rest_words`.
+        """
+
+    def rest_words(self, directory: str, offset: int) -> list[str]:
+        """The command that prints an attempt's log from `offset` on, as far as it is now."""
+
+    def close(self) -> None:
+        """No call is under way any more."""
+
+
+def road_to(name: str, ssh_target: str | None) -> Road:
+    """The road to a machine; `ssh_target` None: this one. Raises OutletError for a target that can be no host."""
+    return LocalRoad(name) if ssh_target is None else SshRoad(name, ssh_target)
+
+
+class LocalRoad:
+    """This machine, where the agent runs as a child process. `name` is what messages call it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.sent_bytes = 0
+
+    def talk(self, operations: Sequence[Operation], timeout_s: float) -> Talk:
+        exchange = Exchange(operations, timeout_s)
+        self.sent_bytes += exchange.size
+        return talk_once(exchange, agent_words(sys.executable), timeout_s, self._explain)
+
+    def failed(self, *, another_runs: bool) -> None:
+        """There is nothing to be opened anew."""
+
+    def follow_words(self, directory: str, offset: int) -> list[str]:
+        return follow.follow_command(directory, offset)
+
+    def rest_words(self, directory: str, offset: int) -> list[str]:
+        return follow.rest_command(directory, offset)
+
+    def close(self) -> None:
+        """Nothing stays open between calls."""
+
+    def _explain(self, finished: Finished) -> str:
+        return explain_limit(self.name, finished) or ssh.explain(finished.exit_code, _errors(finished), self.name)
+
+
+class SshRoad:
+    """Another machine over ssh; the calls share a connection. `python` is the interpreter there."""
+
+    def __init__(self, name: str, target: str, python: str = "python3") -> None:
+        """Raises OutletError for a target that can be no host."""
+        self.name = name
+        self.shared = ssh.SharedConnection(target)
+        self.sent_bytes = 0
+        self._python = python
+        # Programs that close connections: nobody waits for them.
+        self._closing: list[Program] = []
+
+    def talk(self, operations: Sequence[Operation], timeout_s: float) -> Talk:
+        self._closing = [program for program in self._closing if program.poll() is None]
+        exchange = Exchange(operations, timeout_s)
+        self.sent_bytes += exchange.size
+        return talk_once(exchange, self.shared.words(agent_command(self._python)), timeout_s, self._explain)
+
+    def failed(self, *, another_runs: bool) -> None:
+        """The connection may hang for longer than a new one takes, and a call over it that was given up goes on.
+
+        A call that is under way keeps it until it has ended.
+        """
+        if self.shared.is_open():
+            self._begin_to_close(self.shared.renew("stop" if another_runs else "exit"))
+
+    def follow_words(self, directory: str, offset: int) -> list[str]:
+        return follow.over_ssh(self.shared.target, follow.follow_command(directory, offset))
+
+    def rest_words(self, directory: str, offset: int) -> list[str]:
+        return follow.over_ssh(self.shared.target, follow.rest_command(directory, offset))
+
+    def close(self) -> None:
+        if self.shared.is_open():
+            self._begin_to_close(self.shared.control_words("exit"))
+        for program in self._closing:
+            program.close(_CONTROL_LIMIT_S)
+        self.shared.remove()
+
+    def _begin_to_close(self, words: Sequence[str]) -> None:
+        try:
+            self._closing.append(Program(words, limit_s=_CONTROL_LIMIT_S))
+        except OutletError:
+            # Without its client it ends when it is idle, and the next call tells that there is no ssh.
+            return
+
+    def _explain(self, finished: Finished) -> str:
+        return explain_limit(self.name, finished) or ssh.explain(
+            finished.exit_code, _errors(finished), self.shared.target
+        )
+
+
+def explain_limit(name: str, finished: Finished) -> str:
+    """That a program was killed from here, and what it had to say until then; empty when it ended by itself."""
+    if not finished.killed_because:
+        return ""
+    err = _errors(finished).strip()
+    return f"{name}: {finished.killed_because}" + (f": {err}" if err else "")
+
+
+def _errors(finished: Finished) -> str:
+    return finished.err.decode(errors="replace")

@@ -1,0 +1,108 @@
+"""A host in two places: programs run here, files are elsewhere, and the order of operations holds across both."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from outlets.remote.calls import ask, unreached
+
+from dispatcher.errors import OutletError
+from dispatcher.outlets.remote.connection import Connection
+from dispatcher.outlets.remote.divided import DividedRoad
+from dispatcher.outlets.remote.exchange import Exchange, Talk, agent_words
+from dispatcher.outlets.remote.operations import Deliver, Failed, Hello, Operation, Run, Tail
+from dispatcher.outlets.remote.road import LocalRoad
+
+
+class Elsewhere(LocalRoad):
+    """The agent in another place: only there `ELSEWHERE` is set, and a first program has to make the place."""
+
+    def __init__(self) -> None:
+        super().__init__("elsewhere")
+        self.calls: list[Sequence[Operation]] = []
+        self.why_not = ""
+
+    def talk(self, operations: Sequence[Operation], timeout_s: float) -> Talk:
+        if self.why_not:
+            raise OutletError(self.why_not)
+        self.calls.append(operations)
+        made = yield Exchange([], timeout_s).program(["true"], timeout_s)
+        assert made.exit_code == 0
+        exchange = Exchange(operations, timeout_s)
+        self.sent_bytes += exchange.size
+        finished = yield exchange.program(["env", "ELSEWHERE=1", *agent_words(sys.executable)], timeout_s)
+        answers = exchange.answers(finished.out)
+        assert answers is not None, finished.err
+        return answers
+
+
+@pytest.fixture
+def place() -> Elsewhere:
+    return Elsewhere()
+
+
+@pytest.fixture
+def host(place: Elsewhere) -> Iterator[Connection]:
+    connection = Connection("cloud", DividedRoad("cloud", ["sh"], place))
+    yield connection
+    connection.close()
+
+
+def test_programs_run_here_and_files_are_there(host: Connection, place: Elsewhere, tmp_path: Path) -> None:
+    where = Run(words=["sh", "-c", "echo ${ELSEWHERE-here}"])
+    expanded = Hello(directories={"base": f"{tmp_path}/$ELSEWHERE"})
+    greeting, told = ask(host, expanded, where)
+    assert greeting.directories == {"base": f"{tmp_path}/1"}
+    assert told.out == "here\n"
+    assert host.road.sent_bytes == place.sent_bytes > 0
+
+
+def test_each_group_is_one_call_in_order(host: Connection, place: Elsewhere, tmp_path: Path) -> None:
+    deliver = Deliver(directory=os.fspath(tmp_path / "a"), files={"f": b"text"})
+    tail = Tail(path=os.fspath(tmp_path / "a/f"))
+    changed = Run(words=["sh", "-c", f"printf more >> {tmp_path}/a/f"])
+    _, before, _, after = ask(host, deliver, tail, changed, tail)
+    assert (before.content, after.content) == (b"text", b"textmore")
+    assert [len(call) for call in place.calls] == [2, 1]
+
+
+def test_programs_are_looked_for_where_they_run(host: Connection) -> None:
+    greeting = ask(host, Hello(programs=["sh", "env", "no-such-program"]))
+    assert set(greeting.programs) == {"sh", "env"}
+
+
+def test_what_follows_a_failure_is_not_done_in_either_place(host: Connection, tmp_path: Path) -> None:
+    bad = Deliver(directory="/proc/nowhere", files={})
+    run = Run(words=["sh", "-c", f"touch {tmp_path}/ran"], only_after=1)
+    then = Deliver(directory=os.fspath(tmp_path / "late"), files={}, only_after=1)
+    independent = Tail(path="/proc/nowhere")
+    failed, not_run, not_delivered, other = ask(host, bad, run, then, independent)
+    assert isinstance(failed, Failed)
+    assert "before it has failed" in not_run.error
+    assert "before it has failed" in not_delivered.error
+    assert other.content is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_follows_a_success_is_done_in_both_places(host: Connection, tmp_path: Path) -> None:
+    first = Deliver(directory=os.fspath(tmp_path / "a"), files={})
+    second = Deliver(directory=os.fspath(tmp_path / "b"), files={}, only_after=1)
+    run = Run(words=["ls", os.fspath(tmp_path)], only_after=2)
+    third = Deliver(directory=os.fspath(tmp_path / "c"), files={}, only_after=3)
+    *_, told, _ = ask(host, first, second, run, third)
+    assert told.out.split() == ["a", "b"]
+    assert (tmp_path / "c").is_dir()
+
+
+def test_a_place_that_cannot_be_reached_is_no_answer(host: Connection, place: Elsewhere) -> None:
+    place.why_not = "no such claim"
+    assert unreached(host, [Run(words=["true"]), Tail(path="/x")]) == "no such claim"
+
+
+def test_programs_alone_do_not_need_the_other_place(host: Connection, place: Elsewhere) -> None:
+    place.why_not = "no such claim"
+    assert ask(host, Run(words=["echo", "yes"])).out == "yes\n"

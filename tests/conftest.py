@@ -10,7 +10,18 @@ from pathlib import Path
 
 import groups
 import pytest
-from beds.fixtures import mark_beds, pbs, slurm, ssh, start_pbs, start_slurm, start_ssh  # noqa: F401 - fixtures of all tests
+from beds.fixtures import (  # noqa: F401 - fixtures of all tests
+    k8s,
+    mark_beds,
+    pbs,
+    shared_k8s,
+    slurm,
+    ssh,
+    start_k8s,
+    start_pbs,
+    start_slurm,
+    start_ssh,
+)
 from fleet import Fleet, fleet_at
 from small_disks import small_disk_at
 

@@ -63,6 +63,7 @@ def checkout(tmp_path: Path) -> Path:
     # The conftest.py, and whatever it imports.
     for helper in (*TESTS.glob("[!t]*.py"), *(TESTS / "beds").glob("[!ct]*.py")):
         shutil.copy(helper, tmp_path / helper.relative_to(TESTS.parent))
+    shutil.copytree(TESTS / "beds" / "kubernetes", tmp_path / "tests" / "beds" / "kubernetes")
     shutil.copytree(TESTS / "fakes", tmp_path / "tests" / "fakes")
     shutil.copy(SCRIPT, tmp_path / "scripts" / "test")
     for name in ("install", "install-beds"):

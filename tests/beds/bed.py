@@ -124,13 +124,17 @@ class Bed:
     @contextlib.contextmanager
     def connect(self, address: str, port: int) -> Iterator[socket.socket]:
         """A TCP connection to an address of the bed's network; ConnectionError where nobody answers."""
+        with self.dial(address, port) as connection:
+            yield connection
+
+    def dial(self, address: str, port: int) -> socket.socket:
+        """As `connect`; the caller closes it."""
         with self._turn:
             self._send("connect", address=address, port=port)
             message, fds, _, _ = socket.recv_fds(self._control, 1 << 20, 1)
         if not fds:
             raise ConnectionError(f"{address}:{port}: {json.loads(message)['error']}")
-        with socket.socket(fileno=fds[0]) as connection:
-            yield connection
+        return socket.socket(fileno=fds[0])
 
     def _ask(self, op: str, **fields: object) -> dict:
         with self._turn:

@@ -1,4 +1,4 @@
-"""The beds that come up in a moment, for tests in any folder: each test has its own.
+"""The beds that tests in any folder use; but for `k8s`, each test has its own, which comes up in a moment.
 
     def test_that_submits(slurm): ...                       # with its defaults
     def test_that_purges(start_slurm):
@@ -8,24 +8,30 @@
         slurm = start_slurm()
         ssh = start_ssh(["login"], shared=[slurm.directory], env=slurm.env)
     def test_on_pbs(pbs): ...                               # stand-ins; start_pbs(NODES, history=False)
+    def test_on_kubernetes(k8s): ...                        # one cluster for all, a namespace for each
+    def test_of_eviction(start_k8s):
+        k8s = start_k8s(nodes=1, eviction_s=5)              # a cluster of its own: 6 s
 
-They mark their tests (`slurm`, `ssh`) and skip them where a component is missing.
+They mark their tests (`slurm`, `ssh`, `k8s`) and skip them where a component is missing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
+from .k8s import K8sBed, K8sSettings
 from .needs import why_not
 from .pbs import PbsBed
 from .slurm import SlurmBed, SlurmSettings
 from .sshd import HostSettings, SshBed
 
-MARKED_BY = {"start_slurm": "slurm", "start_ssh": "ssh"}
+NUMBERS = itertools.count(1)
+MARKED_BY = {"start_slurm": "slurm", "start_ssh": "ssh", "start_k8s": "k8s", "k8s": "k8s"}
 
 
 def mark_beds(items: list[pytest.Item]) -> None:
@@ -87,3 +93,31 @@ def start_pbs() -> Iterator[Callable[..., PbsBed]]:
 def pbs(start_pbs: Callable[..., PbsBed]) -> PbsBed:
     """A server with two nodes of four CPUs and four GPUs each."""
     return start_pbs()
+
+
+@pytest.fixture(scope="session")
+def shared_k8s() -> Iterator[K8sBed]:
+    """Only for `k8s`."""
+    skip_without("k8s")
+    with K8sBed() as bed:
+        yield bed
+
+
+@pytest.fixture
+def k8s(shared_k8s: K8sBed) -> Iterator[K8sBed]:
+    """A cluster of two nodes with 16 CPUs and eight GPUs each, and an empty namespace, `k8s.namespace`."""
+    shared_k8s.enter_namespace(f"test-{next(NUMBERS)}")
+    yield shared_k8s
+    shared_k8s.heal()
+
+
+@pytest.fixture
+def start_k8s() -> Iterator[Callable[..., K8sBed]]:
+    """Makes clusters from the fields of `K8sSettings`."""
+    with contextlib.ExitStack() as beds:
+
+        def start(**settings: Any) -> K8sBed:
+            skip_without("k8s")
+            return beds.enter_context(K8sBed(K8sSettings(**settings)))
+
+        yield start

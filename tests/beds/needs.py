@@ -24,11 +24,19 @@ class Needs:
     is_root_needed: bool = True
     # Whether it takes seconds to boot: one bed then serves all its tests, which run one after the other.
     is_shared: bool = True
+    # Programs that no package brings, outside of the tree.
+    built: tuple[str, ...] = ()
 
     def missing(self) -> dict[str, str]:
         return {name: package for name, package in self.packages.items() if not _is_there(name)}
 
+    def unbuilt(self) -> list[str]:
+        return [path for path in self.built if not os.path.exists(path)]
 
+
+# Of a user, for all checkouts.
+CACHE = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "dispatcher-beds")
+KUBERNETES = os.path.join(CACHE, "k8s-1.20.2")
 SLURM = {
     "slurmctld": "slurmctld",
     "slurmd": "slurmd",
@@ -85,6 +93,17 @@ NEEDS = {
     "slurm": Needs(SLURM, is_shared=False),
     "slurm-accounting": Needs({**SLURM, "slurmdbd": "slurmdbd", "mariadbd": "mariadb-server-core"}, is_shared=False),
     "sshd": Needs({"sshd": "openssh-server", "ssh": "openssh-client", "ssh-keygen": "openssh-client"}, is_shared=False),
+    "k8s": Needs(
+        {
+            "etcd": "etcd-server",
+            "kubectl": "kubernetes-client",
+            "openssl": "openssl",
+            "ip": "iproute2",
+        },
+        built=tuple(
+            os.path.join(KUBERNETES, name) for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+        ),
+    ),
     "rsync": Needs({"rsync": "rsync"}, is_root_needed=False, is_shared=False),
     "podman": Needs(
         {"podman": "podman", "/usr/bin/catatonit": "catatonit", "/bin/busybox": "busybox-static"}, is_shared=False
@@ -101,11 +120,15 @@ def why_not(bed: str) -> str | None:
     if missing := needs.missing():
         packages = " ".join(sorted(set(missing.values())))
         return f"the {bed} bed needs {', '.join(missing)}: run scripts/install-beds, or apt-get install {packages}"
+    if needs.unbuilt():
+        return f"the {bed} bed's programs are not built: run scripts/install-beds, which takes some minutes"
     for device in needs.devices:
         if not os.path.exists(device):
             return f"the {bed} bed needs {device}, which this machine or container does not have"
-    if not needs.is_root_needed:
-        return None
+    return _why_no_namespaces(bed) if needs.is_root_needed else None
+
+
+def _why_no_namespaces(bed: str) -> str | None:
     probe = subprocess.run(
         ["unshare", "--mount", "--pid", "--net", "--uts", "--fork", "--mount-proc", "true"],
         capture_output=True,

@@ -12,13 +12,16 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 
 class Relay:
-    """A context manager with threads of its own. `delay_s` is what each packet takes, each way."""
+    """A context manager with threads of its own. `delay_s` is what each packet takes, each way.
 
-    def __init__(self, listen: int, to: int) -> None:
+    `to` is a port of this machine, or makes a connection to somewhere else.
+    """
+
+    def __init__(self, listen: int, to: int | Callable[[], socket.socket]) -> None:
         self.delay_s = 0.0
         self.connections = 0
         self._to = to
@@ -28,7 +31,7 @@ class Relay:
         self._open: set[socket.socket] = set()
         self._turn = threading.Lock()
         self._listener: socket.socket | None = None
-        self._listen()
+        self.listen()
 
     def __enter__(self) -> Relay:
         return self
@@ -37,7 +40,7 @@ class Relay:
         self.close()
 
     def close(self) -> None:
-        self._refuse()
+        self.refuse()
         self._flows.set()
 
     @contextlib.contextmanager
@@ -50,17 +53,17 @@ class Relay:
 
     @contextlib.contextmanager
     def down(self) -> Iterator[None]:
-        self._refuse()
+        self.refuse()
         try:
             yield
         finally:
-            self._listen()
+            self.listen()
 
-    def _listen(self) -> None:
+    def listen(self) -> None:
         self._listener = socket.create_server(self._address, backlog=64)
         threading.Thread(target=self._accept, args=[self._listener], daemon=True).start()
 
-    def _refuse(self) -> None:
+    def refuse(self) -> None:
         listener, self._listener = self._listener, None
         if listener is None:
             return
@@ -85,7 +88,7 @@ class Relay:
     def _serve(self, near: socket.socket) -> None:
         self._flows.wait()
         try:
-            far = socket.create_connection(("127.0.0.1", self._to), timeout=10)
+            far = self._dial()
         except OSError:
             near.close()
             return
@@ -100,6 +103,11 @@ class Relay:
             self._open -= {near, far}
         near.close()
         far.close()
+
+    def _dial(self) -> socket.socket:
+        if callable(self._to):
+            return self._to()
+        return socket.create_connection(("127.0.0.1", self._to), timeout=10)
 
     def _pump(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):

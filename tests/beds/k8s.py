@@ -1,0 +1,155 @@
+"""A private Kubernetes on this machine: a real control plane, and nodes that run pods as local processes.
+
+    with K8sBed(K8sSettings(nodes=2, gpus=8)) as k8s:
+        k8s.make_volume("data")                     # a PVC, bound; its files: k8s.volume("data")
+        k8s.kubectl("create", "-f", "-", input=json.dumps(manifest))
+        k8s.wait_for_phase("a-pod", "Succeeded")
+        subprocess.run(["kubectl", "--kubeconfig", k8s.kubeconfig, "get", "pods"])
+
+Everything is in namespaces of the bed, with a network of its own, and ends with it. `kubectl` runs anywhere on this
+machine with `k8s.kubeconfig`, through `k8s.relay`, which can delay, swallow or refuse what goes through.
+The kubeconfig has two contexts, `admin` and `ordinary`; the latter's user has no rights until a test gives it some.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .bed import Bed, BedError, wait_for
+from .kubernetes.api import ApiError, Object
+from .kubernetes.control_plane import PORT, ControlPlane
+from .namespace import Ports
+from .needs import SEARCH_PATH
+from .relay import Relay
+
+
+@dataclass(frozen=True)
+class K8sSettings:
+    """Nodes are called n1, n2 ...; each has these resources, written as Kubernetes does."""
+
+    nodes: int = 2
+    cpus: int = 16
+    memory: str = "64Gi"
+    gpus: int = 8
+    # Further resources of each node, such as {"rdma/hca": "4"}.
+    resources: Mapping[str, str] = field(default_factory=dict)
+    # How long a node may be silent before it is NotReady, and how long its pods are kept then.
+    node_grace_s: int = 6
+    eviction_s: int = 300
+    api_options: tuple[str, ...] = ()
+
+
+class K8sBed(Bed):
+    """A context manager."""
+
+    name = "k8s"
+
+    def __init__(self, settings: K8sSettings | None = None) -> None:
+        self.settings = settings or K8sSettings()
+        self.node_names = [f"n{index}" for index in range(1, self.settings.nodes + 1)]
+        # Where kubectl looks and where objects are made when nothing else is said.
+        self.namespace = "default"
+        self._ports = Ports()
+        super().__init__()
+
+    def _up(self) -> None:
+        self.run("ip", "link", "set", "lo", "up")
+        self._plane = ControlPlane(
+            self,
+            [
+                f"--default-not-ready-toleration-seconds={self.settings.eviction_s}",
+                f"--default-unreachable-toleration-seconds={self.settings.eviction_s}",
+                *self.settings.api_options,
+            ],
+            [f"--node-monitor-grace-period={self.settings.node_grace_s}s", "--node-monitor-period=1s"],
+        )
+        self.api = self._plane.api
+        self._port = self._ports.take()
+        self.relay = Relay(self._port, lambda: self.dial("127.0.0.1", PORT))
+        self._plane.up()
+        self.enter_namespace(self.namespace)
+
+    def close(self) -> None:
+        if hasattr(self, "relay"):
+            self.relay.close()
+        super().close()
+        self._ports.close()
+
+    # What a test asks and does.
+
+    @property
+    def kubeconfig(self) -> str:
+        return self.outside(f"{self.directory}/kubeconfig")
+
+    def kubectl(
+        self, *words: str, input: str | None = None, check: bool = True, timeout_s: float = 60
+    ) -> subprocess.CompletedProcess[str]:
+        """Run kubectl with captured text."""
+        done = subprocess.run(
+            ["kubectl", *words], env={**os.environ, "PATH": SEARCH_PATH, "KUBECONFIG": self.kubeconfig}, input=input,
+            capture_output=True, text=True, timeout=timeout_s, check=False,
+        )  # fmt: skip
+        if check and done.returncode != 0:
+            raise BedError(f"kubectl {' '.join(words)}: exit status {done.returncode}: {done.stdout}{done.stderr}")
+        return done
+
+    def create(self, *objects: Mapping[str, Any]) -> None:
+        self.kubectl("create", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+
+    def get(self, kind: str, name: str) -> Object:
+        """What kubectl shows of one object; BedError where there is none."""
+        return json.loads(self.kubectl("get", kind, name, "-o", "json").stdout)
+
+    def pod(self, name: str) -> Object:
+        return self.api.get(f"/api/v1/namespaces/{self.namespace}/pods/{name}")
+
+    def wait_for_phase(self, pod: str, phase: str, limit_s: float = 30) -> Object:
+        """The pod as soon as it is in this phase."""
+
+        def status() -> Object:
+            try:
+                return self.pod(pod)["status"]
+            except ApiError as error:
+                return {"error": str(error)}
+
+        wait_for(lambda: status().get("phase") == phase, limit_s, lambda: f"pod {pod} to be {phase}: {status()}", 0.05)
+        return self.pod(pod)
+
+    def enter_namespace(self, namespace: str) -> None:
+        """Make a Kubernetes namespace where there is none, and use it from now on."""
+        self.namespace = namespace
+        try:
+            self.api.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
+        except ApiError as error:
+            if error.status != 409:
+                raise
+        self._plane.write_kubeconfig(f"{self.directory}/kubeconfig", self._port, namespace)
+        # Until then pods are refused.
+        wait_for(self._has_account, 30, f"the service account of namespace {namespace} has a token")
+
+    def _has_account(self) -> bool:
+        try:
+            account = self.api.get(f"/api/v1/namespaces/{self.namespace}/serviceaccounts/default")
+        except ApiError:
+            return False
+        return bool(account.get("secrets"))
+
+    def heal(self) -> None:
+        """After a test: end what it left in its namespace, and undo faults."""
+        self.kubectl("delete", "namespace", self.namespace, "--wait=false")
+
+    # Faults.
+
+    def apiserver_down(self) -> None:
+        """kubectl is refused the connection; pods go on."""
+        self.relay.refuse()
+        self._plane.stop_api_server()
+
+    def apiserver_up(self) -> None:
+        self._plane.start_api_server()
+        self.relay.listen()

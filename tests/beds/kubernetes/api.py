@@ -1,0 +1,78 @@
+"""Requests to the bed's API server, past everything that a test has put between it and `kubectl`."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Object = dict[str, Any]
+
+
+class ApiError(Exception):
+    """The API server refused; `status` is the HTTP status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"{status}: {message}")
+        self.status = status
+
+
+class _Connection(http.client.HTTPSConnection):
+    """HTTPS over a connection that somebody else makes."""
+
+    def __init__(self, dial: Callable[[], socket.socket], context: ssl.SSLContext) -> None:
+        super().__init__("127.0.0.1", context=context, timeout=30)
+        self._dial = dial
+        self._tls = context
+
+    def connect(self) -> None:
+        self.sock = self._tls.wrap_socket(self._dial(), server_hostname="127.0.0.1")
+        self.sock.settimeout(30)
+
+
+class Api:
+    """`dial` makes a connection to the API server; `authority` is the PEM file that vouches for it."""
+
+    def __init__(self, dial: Callable[[], socket.socket], authority: str, token: str) -> None:
+        self._dial = dial
+        self._authority = authority
+        self._token = token
+
+    def get(self, path: str) -> Object:
+        return self._ask("GET", path)
+
+    def create(self, path: str, body: Mapping[str, Any]) -> Object:
+        return self._ask("POST", path, body)
+
+    def patch(self, path: str, body: Mapping[str, Any]) -> Object:
+        """A merge patch."""
+        return self._ask("PATCH", path, body, "application/merge-patch+json")
+
+    def delete(self, path: str, body: Mapping[str, Any] | None = None) -> Object:
+        return self._ask("DELETE", path, body)
+
+    def is_ready(self) -> bool:
+        try:
+            self._ask("GET", "/readyz?verbose=no", parse=False)
+        except (ApiError, OSError, http.client.HTTPException):
+            return False
+        return True
+
+    def _ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, kind: str = "application/json",
+        parse: bool = True,
+    ) -> Object:  # fmt: skip
+        connection = _Connection(self._dial, ssl.create_default_context(cafile=self._authority))
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": kind}
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            answer = connection.getresponse()
+            data = answer.read()
+        finally:
+            connection.close()
+        if answer.status >= 300:
+            raise ApiError(answer.status, f"{method} {path}: {data.decode(errors='replace')[:500]}")
+        return json.loads(data) if parse else {}

@@ -1,0 +1,332 @@
+"""The words of gcloud for TPU VMs and queued resources, and what its answers and failures mean. Pure.
+
+Every value is an argument of its own, so a shell never sees one. gcloud asks nothing (`--quiet`) and answers in JSON.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from dispatcher.errors import OutletError
+from dispatcher.hosts.types import TpuHost
+from dispatcher.outlets.remote.operations import Failed, Ran
+
+PROGRAM: Final = "gcloud"
+# Which workspace a VM was created for. Google allows lower case letters, digits, `-` and `_` in both.
+WORKSPACE_LABEL: Final = "dispatcher-workspace"
+
+_VM: Final = ("compute", "tpus", "tpu-vm")
+_QUEUED: Final = ("compute", "tpus", "queued-resources")
+# What the API takes as the name of a VM or of a queued resource.
+_NAME: Final = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
+_LONGEST_NAME: Final = 63
+# gcloud splits a list at the characters that stand between two carets at its beginning.
+_SEPARATORS: Final = ",;|~#!@%&+*/:?<>\x1f\x1e\x1d\x1c\x01\x02\x03\x04\x05\x06\x07"
+_LONGEST_MESSAGE: Final = 2000
+
+
+class Failure(enum.Enum):
+    """What a failure of gcloud means for what comes next."""
+
+    # There is no such VM or queued resource.
+    ABSENT = "absent"
+    # There is one already, or it was asked for before.
+    EXISTS = "exists"
+    # Google has none free there at the moment.
+    NO_CAPACITY = "no capacity"
+    # The project may not have more.
+    QUOTA = "quota"
+    # The same call will be refused again: no permission, an argument that cannot be, not logged in.
+    REFUSED = "refused"
+    # The same call may work later: the API is busy, has a fault, cannot be reached, or changes the same thing now.
+    TRANSIENT = "transient"
+
+
+class GcloudError(OutletError):
+    """gcloud has failed; `failure` is the class, the message has gcloud's own words."""
+
+    def __init__(self, failure: Failure, message: str) -> None:
+        super().__init__(message)
+        self.failure = failure
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker's addresses; `external` is empty for a VM that has internal ones only."""
+
+    address: str
+    external: str = ""
+
+
+class Vm(msgspec.Struct, frozen=True, kw_only=True):
+    """A TPU VM as the API describes it. `state` is the API's word; new ones appear.
+
+    `identity` differs from that of any VM that had this name before. `workers` are in the order of their index.
+    `health` is empty where the API tells none, `queued_resource` is the id of the request that has brought it.
+    """
+
+    state: str
+    identity: str
+    accelerator_type: str = ""
+    workers: tuple[Endpoint, ...] = ()
+    labels: Mapping[str, str] = {}
+    health: str = ""
+    health_description: str = ""
+    queued_resource: str = ""
+    created: str = ""
+
+    def is_of(self, workspace: str) -> bool:
+        """Whether it was created for the workspace with this id."""
+        return self.labels.get(WORKSPACE_LABEL) == workspace
+
+
+class Queued(msgspec.Struct, frozen=True, kw_only=True):
+    """A queued resource: `state` is the API's word, `why` what it tells of a failure."""
+
+    state: str
+    why: str = ""
+
+
+def name_problem(host: TpuHost) -> str:
+    """Why no TPU VM can have the host's name; empty when one can."""
+    if _NAME.fullmatch(host.name):
+        return ""
+    return (
+        f"hosts.{host.name}: a TPU VM has the host's name, and that must begin with a lower case letter and have only "
+        f"lower case letters, digits and '-', at most {_LONGEST_NAME}"
+    )
+
+
+def queued_id(workspace: str, host: str) -> str:
+    """The id of the queued resource for a host: the same whoever asks, so that none is made twice."""
+    name = f"d-{workspace}-{host}"
+    if len(name) <= _LONGEST_NAME:
+        return name
+    return f"d-{workspace}-{hashlib.blake2b(host.encode(), digest_size=10).hexdigest()}"
+
+
+def describe(host: TpuHost) -> list[str]:
+    """The command that describes the VM: `read_vm`."""
+    return [PROGRAM, *_VM, "describe", host.name, *_common(host)]
+
+
+def create(host: TpuHost, workspace: str) -> list[str]:
+    """The command that creates the VM and waits until it is READY. Raises OutletError for a host without `version`."""
+    version = f"--version={_version(host)}"
+    preemptible = ["--preemptible"] if host.preemptible and not host.spot else []
+    return [PROGRAM, *_VM, "create", host.name, version, *_shape(host, workspace), *preemptible, *_common(host)]
+
+
+def delete(host: TpuHost) -> list[str]:
+    """The command that deletes the VM and waits for that; one of a queued resource goes with `delete_queued`."""
+    return [PROGRAM, *_VM, "delete", host.name, *_common(host)]
+
+
+def create_queued(host: TpuHost, workspace: str) -> list[str]:
+    """The command that asks for the VM when there is capacity; it returns when the request stands.
+
+    Google knows no preemptible ones there: a spot VM takes their place. Raises OutletError as `create`.
+    """
+    words = [PROGRAM, *_QUEUED, "create", queued_id(workspace, host.name), f"--node-id={host.name}"]
+    spot = ["--spot"] if host.preemptible and not host.spot else []
+    version = f"--runtime-version={_version(host)}"
+    return [*words, version, *_shape(host, workspace), *spot, "--async", *_common(host)]
+
+
+def describe_queued(host: TpuHost, queued: str) -> list[str]:
+    """The command that describes a queued resource: `read_queued`."""
+    return [PROGRAM, *_QUEUED, "describe", queued, *_common(host)]
+
+
+def delete_queued(host: TpuHost, queued: str) -> list[str]:
+    """The command that takes the request back, whatever its state, and deletes the VM that it has brought."""
+    return [PROGRAM, *_QUEUED, "delete", queued, "--force", *_common(host)]
+
+
+def start_text(host: TpuHost) -> str:
+    """The command with which a person starts a VM that is stopped."""
+    project = "" if host.project is None else f" --project={host.project}"
+    return f"gcloud {' '.join(_VM)} start {host.name} --zone={host.zone}{project}"
+
+
+def location(host: TpuHost) -> list[str]:
+    """Where the VM is: the options that every command about it has."""
+    return [f"--zone={host.zone}", *([] if host.project is None else [f"--project={host.project}"])]
+
+
+def dictionary(values: Mapping[str, str]) -> str:
+    """Names and values as one argument of gcloud, whatever the values have in them.
+
+    Raises OutletError for a name with `=`, and where no separator is left.
+    """
+    wrong = next((name for name in values if "=" in name or not name), None)
+    if wrong is not None:
+        raise OutletError(f"metadata: {wrong!r} cannot be a name: it is empty or has a '='")
+    text = "".join(f"{name}{value}" for name, value in values.items())
+    separator = next((char for char in _SEPARATORS if char not in text), None)
+    if separator is None:
+        raise OutletError("metadata: the values have every character that could separate them; put them into a file")
+    return f"^{separator}^" + separator.join(f"{name}={value}" for name, value in values.items())
+
+
+def read_vm(answer: Ran | Failed) -> Vm | None:
+    """The VM that `describe` has shown; None: there is surely none. Raises GcloudError when it cannot be told."""
+    found = _read(answer)
+    return None if found is None else _vm(found)
+
+
+def read_queued(answer: Ran | Failed) -> Queued | None:
+    """The queued resource that `describe_queued` has shown; None: there is surely none. Raises GcloudError."""
+    found = _read(answer)
+    if found is None:
+        return None
+    state = _mapping(found.get("state"))
+    data = next((value for name, value in state.items() if name.endswith("Data") and isinstance(value, dict)), {})
+    error = _mapping(data.get("error"))
+    return Queued(state=str(state.get("state", "")), why=str(error.get("message", "")))
+
+
+def check(answer: Ran | Failed) -> None:
+    """Raises GcloudError when the command has failed."""
+    if isinstance(answer, Failed):
+        raise GcloudError(Failure.REFUSED, answer.error)
+    if answer.exit_code is None:
+        raise GcloudError(Failure.TRANSIENT, f"gcloud did not answer in time: {message(answer.err)}".rstrip(": "))
+    if answer.exit_code != 0:
+        raise GcloudError(failure_of(answer.exit_code, answer.err), message(answer.err) or _silent(answer.exit_code))
+
+
+def failure_of(exit_code: int, err: str) -> Failure:
+    """The class of a failure with this exit status and these words on stderr."""
+    if exit_code == 2:
+        return Failure.REFUSED
+    text = message(err)
+    for failure, pattern in _WORDINGS:
+        if pattern.search(text):
+            return failure
+    return Failure.REFUSED if exit_code > 0 else Failure.TRANSIENT
+
+
+def message(err: str) -> str:
+    """What gcloud says about its failure, in one line, without its warnings and its usage."""
+    errors = err[err.find("ERROR:") :] if "ERROR:" in err else err
+    text = re.sub(r"^ERROR: (\(gcloud[^)]*\) )?", "", errors.strip())
+    text = text.partition("\nUsage:")[0]
+    inner = re.search(r'"message": ("(?:[^"\\]|\\.)*")', text)
+    if inner is not None:
+        code = re.search(r'"code": (\d+)', text)
+        text = f"{msgspec.json.decode(inner[1], type=str)}" + (f" (code {code[1]})" if code else "")
+    text = " ".join(text.split())
+    return text if len(text) <= _LONGEST_MESSAGE else text[:_LONGEST_MESSAGE] + " [...]"
+
+
+# In this order: a stock-out and a full quota are both code 8, and the API says RESOURCE_EXHAUSTED of a caller that asks
+# too often as well.
+_WORDINGS: Final[tuple[tuple[Failure, re.Pattern[str]], ...]] = (
+    (Failure.ABSENT, re.compile(r"NOT_FOUND: Resource '[^']*/(nodes|queuedResources)/[^']*' was not found")),
+    (Failure.EXISTS, re.compile(r"ALREADY_EXISTS")),
+    (
+        Failure.TRANSIENT,
+        re.compile(r"rate.?limit|per (minute|second|100 seconds)|quota metric|too many requests|\b429\b", re.I),
+    ),
+    (
+        Failure.NO_CAPACITY,
+        re.compile(
+            r"no more capacity|not enough (capacity|resources)|insufficient capacity|out of (capacity|stock)|stock-?out"
+            r"|RESOURCE_POOL_EXHAUSTED|enough resources available|no (available )?capacity|capacity is (un|not )avail"
+            r"|reservation .{0,80}(exhausted|no capacity)|currently unavailable",
+            re.I,
+        ),
+    ),
+    (Failure.QUOTA, re.compile(r"quota|limit '[^']*' (has been )?exceeded", re.I)),
+    (Failure.NO_CAPACITY, re.compile(r"\(code 8\)|RESOURCE_EXHAUSTED")),
+    (
+        Failure.TRANSIENT,
+        re.compile(
+            r"\b(ABORTED|UNAVAILABLE|INTERNAL|DEADLINE_EXCEEDED|UNKNOWN|CANCELLED|FAILED_PRECONDITION)\b"
+            r"|\b(409|5\d\d)\b|HTTPError 5|backend error|internal error|server error|try again"
+            r"|\(code (4|10|13|14)\)|reach|connect|network|timed? ?out|time-?out|temporar|name resolution",
+            re.I,
+        ),
+    ),
+)
+
+
+def _common(host: TpuHost) -> list[str]:
+    return [*location(host), "--format=json", "--quiet"]
+
+
+def _version(host: TpuHost) -> str:
+    if host.version is None:
+        raise OutletError(
+            f"hosts.{host.name}.version is missing: a TPU VM is created with a runtime version, such as "
+            f"tpu-ubuntu2204-base; `gcloud {' '.join(_VM)} versions list --zone={host.zone}` lists them"
+        )
+    return host.version
+
+
+def _shape(host: TpuHost, workspace: str) -> list[str]:
+    """The options that `create` and `create_queued` have in common."""
+    words = [f"--accelerator-type={host.accelerator_type}", f"--labels={WORKSPACE_LABEL}={workspace}"]
+    if host.spot:
+        words.append("--spot")
+    if host.network is not None:
+        words.append(f"--network={host.network}")
+    if host.subnetwork is not None:
+        words.append(f"--subnetwork={host.subnetwork}")
+    if host.service_account is not None:
+        words.append(f"--service-account={host.service_account}")
+    if host.internal_ip:
+        words.append("--internal-ips")
+    if host.metadata:
+        words.append(f"--metadata={dictionary(host.metadata)}")
+    return words
+
+
+def _read(answer: Ran | Failed) -> dict[str, Any] | None:
+    try:
+        check(answer)
+    except GcloudError as error:
+        if error.failure is Failure.ABSENT:
+            return None
+        raise
+    assert isinstance(answer, Ran)
+    try:
+        return msgspec.json.decode(answer.out, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise GcloudError(Failure.TRANSIENT, f"gcloud's answer cannot be read: {error}: {answer.out[:200]!r}") from None
+
+
+def _vm(found: Mapping[str, Any]) -> Vm:
+    endpoints = [_mapping(each) for each in found.get("networkEndpoints") or ()]
+    return Vm(
+        state=str(found.get("state", "")),
+        # The bare number is the API's own id; without it the time of creation tells two of one name apart.
+        identity=str(found.get("id") or found.get("createTime") or ""),
+        accelerator_type=str(found.get("acceleratorType", "")),
+        workers=tuple(
+            Endpoint(
+                address=str(each.get("ipAddress", "")),
+                external=str(_mapping(each.get("accessConfig")).get("externalIp", "")),
+            )
+            for each in endpoints
+        ),
+        labels={str(name): str(value) for name, value in _mapping(found.get("labels")).items()},
+        health=str(found.get("health", "")),
+        health_description=str(found.get("healthDescription", "")),
+        queued_resource=str(found.get("queuedResource") or "").rpartition("/")[2],
+        created=str(found.get("createTime", "")),
+    )
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _silent(exit_code: int) -> str:
+    return f"gcloud has ended with status {exit_code} and said nothing"

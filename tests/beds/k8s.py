@@ -23,6 +23,7 @@ from typing import Any
 from .bed import Bed, BedError, wait_for
 from .kubernetes.api import ApiError, Object
 from .kubernetes.control_plane import PORT, ControlPlane
+from .kubernetes.nodes import Node, make_network
 from .namespace import Ports
 from .needs import SEARCH_PATH
 from .relay import Relay
@@ -30,14 +31,15 @@ from .relay import Relay
 
 @dataclass(frozen=True)
 class K8sSettings:
-    """Nodes are called n1, n2 ...; each has these resources, written as Kubernetes does."""
+    """Nodes are called n1, n2 ...; each has these resources."""
 
     nodes: int = 2
     cpus: int = 16
-    memory: str = "64Gi"
+    memory_gib: int = 64
     gpus: int = 8
-    # Further resources of each node, such as {"rdma/hca": "4"}.
-    resources: Mapping[str, str] = field(default_factory=dict)
+    max_pods: int = 110
+    # Further resources of each node, such as {"rdma/hca": 4}.
+    resources: Mapping[str, int] = field(default_factory=dict)
     # How long a node may be silent before it is NotReady, and how long its pods are kept then.
     node_grace_s: int = 6
     eviction_s: int = 300
@@ -54,11 +56,12 @@ class K8sBed(Bed):
         self.node_names = [f"n{index}" for index in range(1, self.settings.nodes + 1)]
         # Where kubectl looks and where objects are made when nothing else is said.
         self.namespace = "default"
+        self._volumes: dict[str, list[str]] = {}
         self._ports = Ports()
         super().__init__()
 
     def _up(self) -> None:
-        self.run("ip", "link", "set", "lo", "up")
+        make_network(self)
         self._plane = ControlPlane(
             self,
             [
@@ -72,6 +75,19 @@ class K8sBed(Bed):
         self._port = self._ports.take()
         self.relay = Relay(self._port, lambda: self.dial("127.0.0.1", PORT))
         self._plane.up()
+        inside = self._plane.write_kubeconfig(f"{self.directory}/inside.kubeconfig", PORT)
+        hardware = {
+            "Cpus": self.settings.cpus,
+            "MemoryB": self.settings.memory_gib << 30,
+            "Resources": {"nvidia.com/gpu": self.settings.gpus, **self.settings.resources},
+            "MaxPods": self.settings.max_pods,
+        }
+        self._nodes = {
+            name: Node(self, name, number, inside, hardware) for number, name in enumerate(self.node_names, start=1)
+        }
+        for node in self._nodes.values():
+            node.up()
+        self.wait_for_nodes()
         self.enter_namespace(self.namespace)
 
     def close(self) -> None:
@@ -108,6 +124,47 @@ class K8sBed(Bed):
     def pod(self, name: str) -> Object:
         return self.api.get(f"/api/v1/namespaces/{self.namespace}/pods/{name}")
 
+    def make_volume(self, name: str, size: str = "10Gi") -> str:
+        """A bound PVC of this name that many pods can mount; the answer is where this process finds its files."""
+        volume = f"{self.namespace}-{name}"
+        path = f"{self.directory}/volumes/{volume}"
+        os.makedirs(self.outside(path))
+        modes = ["ReadWriteMany"]
+        claim = {"namespace": self.namespace, "name": name}
+        self.create(
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolume",
+                "metadata": {"name": volume},
+                "spec": {
+                    "capacity": {"storage": size},
+                    "accessModes": modes,
+                    "hostPath": {"path": path},
+                    "claimRef": claim,
+                    "storageClassName": "",
+                },
+            },
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {"name": name},
+                "spec": {
+                    "accessModes": modes,
+                    "resources": {"requests": {"storage": size}},
+                    "storageClassName": "",
+                    "volumeName": volume,
+                },
+            },
+        )
+        self._volumes.setdefault(self.namespace, []).append(volume)
+        path_of_claim = f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims/{name}"
+        wait_for(lambda: self.api.get(path_of_claim)["status"].get("phase") == "Bound", 20, f"PVC {name} to be bound")
+        return self.outside(path)
+
+    def volume(self, name: str) -> str:
+        """Where this process finds the files of a PVC of `make_volume`."""
+        return self.outside(f"{self.directory}/volumes/{self.namespace}-{name}")
+
     def wait_for_phase(self, pod: str, phase: str, limit_s: float = 30) -> Object:
         """The pod as soon as it is in this phase."""
 
@@ -141,7 +198,25 @@ class K8sBed(Bed):
 
     def heal(self) -> None:
         """After a test: end what it left in its namespace, and undo faults."""
-        self.kubectl("delete", "namespace", self.namespace, "--wait=false")
+        pods = f"/api/v1/namespaces/{self.namespace}/pods"
+        self.api.delete(f"/api/v1/namespaces/{self.namespace}")
+        self.api.delete(pods, {"gracePeriodSeconds": 0})
+        for volume in self._volumes.pop(self.namespace, []):
+            self.api.delete(f"/api/v1/persistentvolumes/{volume}")
+
+    # Nodes.
+
+    def wait_for_nodes(self, limit_s: float = 30) -> None:
+        """Until all of them are Ready."""
+
+        def ready() -> set[str]:
+            return {item["metadata"]["name"] for item in self.api.get("/api/v1/nodes")["items"] if is_ready(item)}
+
+        def trouble() -> str:
+            away = sorted(set(self.node_names) - ready())
+            return f"nodes {away} to be ready: {[self._nodes[name].log() for name in away]}"
+
+        wait_for(lambda: ready() == set(self.node_names), limit_s, trouble, 0.1)
 
     # Faults.
 
@@ -153,3 +228,11 @@ class K8sBed(Bed):
     def apiserver_up(self) -> None:
         self._plane.start_api_server()
         self.relay.listen()
+
+
+def is_ready(node: Object) -> bool:
+    """Whether the control plane takes it as Ready."""
+    states = {condition["type"]: condition["status"] for condition in node["status"].get("conditions", [])}
+    return states.get("Ready") == "True" and not any(
+        taint["effect"] != "PreferNoSchedule" for taint in node["spec"].get("taints", [])
+    )

@@ -5,12 +5,14 @@ Only the standard library is used, because `scripts/install-beds` runs before th
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
 from dataclasses import dataclass
 
 # Daemons and mkfs stand in the administrator's folders, which a test run's PATH may lack.
+HERE = os.path.dirname(os.path.abspath(__file__))
 SEARCH_PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin"))
 
 
@@ -37,6 +39,19 @@ class Needs:
 # Of a user, for all checkouts.
 CACHE = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "dispatcher-beds")
 KUBERNETES = os.path.join(CACHE, "k8s-1.20.2")
+
+
+def _built_of(program: str, sources: str) -> str:
+    """The path of a program of ours that is compiled; another text has another name."""
+    digest = hashlib.sha256()
+    for name in sorted(os.listdir(os.path.join(HERE, sources))):
+        with open(os.path.join(HERE, sources, name), "rb") as file:
+            digest.update(name.encode() + b"\0" + file.read() + b"\0")
+    return os.path.join(KUBERNETES, f"{program}-{digest.hexdigest()[:12]}")
+
+
+KUBELET = _built_of("bed-kubelet", "kubernetes/kubelet")
+CONTAINER = _built_of("bed-container", "kubernetes/container")
 SLURM = {
     "slurmctld": "slurmctld",
     "slurmd": "slurmd",
@@ -100,8 +115,13 @@ NEEDS = {
             "openssl": "openssl",
             "ip": "iproute2",
         },
-        built=tuple(
-            os.path.join(KUBERNETES, name) for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+        built=(
+            *(
+                os.path.join(KUBERNETES, name)
+                for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+            ),
+            KUBELET,
+            CONTAINER,
         ),
     ),
     "rsync": Needs({"rsync": "rsync"}, is_root_needed=False, is_shared=False),

@@ -1,0 +1,73 @@
+"""Nodes of the bed, each in a process and mount namespace of its own: the kubelet, and containers below it.
+
+A node without a kubelet that answers (`stop`) is what the control plane calls NotReady: its containers go on.
+"""
+
+from __future__ import annotations
+
+import json
+import sysconfig
+import tempfile
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..needs import CONTAINER, KUBELET
+
+if TYPE_CHECKING:
+    from ..bed import Bed
+
+BRIDGE = "pods"
+GATEWAY = "10.244.0.1"
+# Of all images: the Python that runs the tests comes first, so that what it can import is there.
+IMAGE_PATH = f"{sysconfig.get_path('scripts')}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# What a container does not see of this machine: the tests' own directories.
+HIDDEN = sorted({"/tmp", "/var/tmp", tempfile.gettempdir()})
+
+
+def make_network(bed: Bed) -> None:
+    """A bridge for the pods; the nodes' own addresses are on the loopback interface."""
+    bed.run("ip", "link", "set", "lo", "up")
+    bed.run("ip", "link", "add", BRIDGE, "type", "bridge")
+    bed.run("ip", "address", "add", f"{GATEWAY}/16", "dev", BRIDGE)
+    bed.run("ip", "link", "set", BRIDGE, "up")
+
+
+class Node:
+    """`number` begins at 1; `hardware` are fields of the kubelet's configuration (kubelet/main.go)."""
+
+    def __init__(self, bed: Bed, name: str, number: int, kubeconfig: str, hardware: Mapping[str, Any]) -> None:
+        self._bed = bed
+        self.name = name
+        self.address = f"10.0.0.{number}"
+        self.directory = f"{bed.directory}/nodes/{name}"
+        self._log = f"{bed.directory}/log/{name}.log"
+        self._leader = 0
+        self._config = {
+            "Name": name,
+            "Address": self.address,
+            "Directory": self.directory,
+            "Kubeconfig": kubeconfig,
+            "Labels": {},
+            "PodNetwork": f"10.244.{number}",
+            "Bridge": BRIDGE,
+            "Dns": GATEWAY,
+            "Container": CONTAINER,
+            "ImagePath": IMAGE_PATH,
+            "Hidden": HIDDEN,
+            "Shared": [],
+            "HeartbeatS": 1,
+            **hardware,
+        }
+        bed.run("ip", "address", "add", f"{self.address}/32", "dev", "lo")
+
+    def up(self) -> None:
+        config = self._bed.write(f"{self.directory}/config.json", json.dumps(self._config))
+        namespaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        self._leader = self._bed.start([*namespaces, KUBELET, config], self._log)
+
+    def kill(self) -> None:
+        """As when its power fails: nothing of it runs when this returns."""
+        self._bed.kill(self._leader)
+
+    def log(self) -> str:
+        return self._bed.log_tail(self._log)

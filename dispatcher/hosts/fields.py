@@ -19,6 +19,7 @@ from dispatcher.errors import nearest
 _SQUASH = re.compile(r"[0-9]+(:[0-9]+)?")
 _JUICEFS_SIZE = re.compile(r"[0-9]+(\.[0-9]+)?\s?([KMGT](i?B)?)?")
 _PASSWORD_IN_QUERY = re.compile(r"[?&](password|passwd|pwd)=", re.IGNORECASE)
+_ACCELERATOR = re.compile(r"[a-z][a-z0-9]*-[1-9][0-9]{0,5}")
 _VARIABLE = r"\$[A-Za-z_]\w*|\$\{[A-Za-z_]\w*\}"
 _PATH = re.compile(rf"(?:/|~/|~$|{_VARIABLE})(?:[^$`]|{_VARIABLE})*", re.ASCII)
 
@@ -234,6 +235,13 @@ def parse_squash(value: object) -> str:
     if not isinstance(text, str) or not _SQUASH.fullmatch(text):
         raise BadValueError("expected UID:GID in quotes, such as '1000:1000'")
     return text
+
+
+def parse_accelerator_type(value: object) -> str:
+    """A kind of TPU and a number, as Google writes them."""
+    if not isinstance(value, str) or not _ACCELERATOR.fullmatch(value):
+        raise BadValueError("expected a TPU as Google calls it, such as v4-32 or v5litepod-16")
+    return value
 
 
 def parse_gres_types(value: object) -> tuple[str, ...]:

@@ -149,9 +149,8 @@ _KINDS: Final[Mapping[str, _Kind]] = {
     TpuHost.type: _Kind(
         TpuHost,
         {
-            **dict.fromkeys(
-                ("zone", "project", "accelerator_type", "version", "network", "subnetwork", "service_account"), _WORD
-            ),
+            **dict.fromkeys(("zone", "project", "version", "network", "subnetwork", "service_account"), _WORD),
+            "accelerator_type": fields.parse_accelerator_type,
             **dict.fromkeys(("spot", "preemptible", "internal_ip"), _FLAG),
             # A start-up script has several lines.
             "metadata": fields.mapped(values.parse_text, "names and values"),

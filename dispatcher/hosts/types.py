@@ -173,9 +173,10 @@ class VolcanoHost(Host, frozen=True, kw_only=True):
     """A queue of Volcano in a Kubernetes cluster. What is None is left to the cluster.
 
     `kubeconfig` and `context` are for kubectl. Attempts' files are on the volume of the claim `pvc_name`, mounted at
-    `pvc_mount_path` in every Kubernetes pod. A Job has `num_nodes` Kubernetes pods, or more where the request needs
-    them, each with `gpus_per_node` devices of `gpu_resource_key`; `cpu` and `memory` are what each gets, `cpu_cpu` and
-    `cpu_memory` what it gets without GPUs, as Kubernetes writes quantities. `shm_size` is the size of /dev/shm. `rdma`:
+    `pvc_mount_path` in every Kubernetes pod. A node has `gpus_per_node` devices of `gpu_resource_key`, by default the
+    number in `chips`; a Job has as many Kubernetes pods as its request needs, and `num_nodes` where that leaves GPUs
+    open. `cpu` and `memory` are what each gets, `cpu_cpu` and `cpu_memory` what it gets without GPUs, as Kubernetes
+    writes quantities. `shm_size` is the size of /dev/shm. `rdma`:
     with `rdma_per_node` RDMA devices each. `helper_resources` are requests and limits of what copies files.
     """
 

@@ -262,6 +262,13 @@ gres_mapping: {h100: [], l40: [a, 3.5]}
         ("hosts: login1", 'hosts = "login1": expected names of hosts, each with its keys'),
         ("priority: {a: 1}", 'priority = {"a": 1}: expected a name of letters'),
         ("gres_mapping: [h100]", 'gres_mapping = ["h100"]: expected GRES types by chip'),
+        *(
+            (
+                f"hosts: {{t: {{type: tpu, zone: z, accelerator_type: {written}}}}}",
+                f"hosts.t.accelerator_type = {shown}: expected a TPU as Google calls it, such as v4-32",
+            )
+            for written, shown in [("v4", '"v4"'), ("v4-0", '"v4-0"'), ("v4-8;x", '"v4-8;x"'), ("4", "4")]
+        ),
         ("priority: [ws1]", 'priority[0] = "ws1": there is no such host (none is described)'),
         ("hosts: {a: {ssh: a, cluster: b}}", 'hosts.a.cluster = "b": there is no such cluster (none is described)'),
     ],

@@ -14,7 +14,7 @@ from outlets.remote.nvidia_smi import SCRIPT, gpus
 CONFIG = """
 code: none
 hosts:
-  tpu1: {type: tpu}
+  tpu1: {type: tpu, zone: z, accelerator_type: v4-8}
   ws1: {ssh: ws1, chips: {h100: 2}}
   ws2: {ssh: ws2, chips: {h100: 4}}
   login1: {type: slurm, ssh: login1, partitions: [low], cluster: hpc}
@@ -121,7 +121,7 @@ def test_a_host_that_cannot_be_reached_holds_up_nobody(fleet: Fleet, ssh: SshBed
 
 
 def test_without_hosts_that_can_run_jobs(fleet: Fleet, tmp_path: Path) -> None:
-    fleet.write_config("hosts: {tpu1: {type: tpu}}\n")
+    fleet.write_config("hosts: {tpu1: {type: tpu, zone: z, accelerator_type: v4-8}}\n")
     fleet.write_manifest([ask("one", 1)])
     tried = fleet.try_("--pod", "pod", *AUTO)
     assert (tried.returncode, "--outlet auto: no hosts are configured that could run jobs" in tried.stderr) == (2, True)

@@ -1,4 +1,4 @@
-"""A machine within this one: processes, mounts and a host name of its own, on this machine's network.
+"""A machine within this one: processes, mounts and a host name of its own, on this machine's network or its own.
 
     with Namespace("h1", mounts=["mount -t tmpfs tmpfs /mnt"]) as machine:
         machine.run("ps", "ax")
@@ -23,20 +23,32 @@ from .needs import SEARCH_PATH
 
 # Below the kernel's own choice for outgoing connections (32768 and above).
 PORTS = range(10_000, 32_000)
-UNSHARE = ["unshare", "--mount", "--pid", "--uts", "--fork", "--kill-child", "--mount-proc", "--propagation", "slave"]
+UNSHARE = ["unshare", "--fork", "--kill-child", "--mount-proc", "--propagation", "slave"]
 # While the first process ignores SIGCHLD, the kernel collects orphans itself.
 INIT = "{steps}echo ready && exec env --ignore-signal=CHLD cat >/dev/null"
+INIT_AND_END = "{steps}echo ready && cat >/dev/null; {at_end}"
 
 
 class Namespace:
-    """`mounts` are shell commands that run inside before anything else."""
+    """`mounts` are shell commands that run inside before anything else, `at_end` one that runs after everything."""
 
-    def __init__(self, hostname: str | None = None, mounts: Sequence[str] = (), env: Mapping[str, str] | None = None):
+    def __init__(
+        self,
+        hostname: str | None = None,
+        mounts: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        *,
+        has_network: bool = False,
+        at_end: str = "",
+    ) -> None:
+        self._own = ["--mount", "--pid", "--uts", *(["--net"] if has_network else [])]
         self.env = {"PATH": SEARCH_PATH, "LANG": "C.UTF-8", **(env or {})}
         steps = [f"hostname {hostname}"] if hostname else []
-        script = INIT.format(steps="".join(f"{step} && " for step in [*steps, *mounts]))
+        script = (INIT_AND_END if at_end else INIT).format(
+            steps="".join(f"{step} && " for step in [*steps, *mounts]), at_end=at_end
+        )
         self._unshare = subprocess.Popen(
-            [*UNSHARE, "sh", "-c", script],
+            [*UNSHARE, *self._own, "sh", "-c", script],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -93,7 +105,7 @@ class Namespace:
         return Daemon(entered, argv, log)
 
     def _enter(self, argv: Sequence[str]) -> list[str]:
-        return ["nsenter", f"--target={self.init_pid}", "--mount", "--pid", "--uts", "--", *argv]
+        return ["nsenter", f"--target={self.init_pid}", *self._own, "--", *argv]
 
     def processes(self, name: str | None = None) -> list[int]:
         """Pids, as this process sees them, of what runs inside; `name` is what /proc/PID/comm says (15 characters)."""

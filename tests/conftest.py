@@ -21,6 +21,8 @@ from beds.fixtures import (  # noqa: F401 - fixtures of all tests
     start_pbs,
     start_slurm,
     start_ssh,
+    start_tpu,
+    tpu,
 )
 from fleet import Fleet, fleet_at
 from small_disks import small_disk_at

@@ -20,7 +20,7 @@ MARKERS = ("nfs", *sorted(name for name, needs in NEEDS.items() if needs.is_shar
 BY_FILE = ("runtime", "examples")
 
 SLOW_FOLDERS = ("beds", "chaos", "runtime", "examples")
-SLOW_MARKERS = (*MARKERS, "slurm", "ssh", "demo", "slow")
+SLOW_MARKERS = (*MARKERS, "slurm", "ssh", "tpu", "demo", "slow")
 NOT_FAST = f"the folders {', '.join(SLOW_FOLDERS)} of tests/ and what is marked {', '.join(SLOW_MARKERS)}"
 
 

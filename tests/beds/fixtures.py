@@ -7,12 +7,13 @@
     def test_on_a_login_node(start_slurm, start_ssh):
         slurm = start_slurm()
         ssh = start_ssh(["login"], shared=[slurm.directory], env=slurm.env)
+    def test_on_a_tpu(tpu): ...                             # no VM yet; start_tpu(user=...)
     def test_on_pbs(pbs): ...                               # stand-ins; start_pbs(NODES, history=False)
     def test_on_kubernetes(k8s): ...                        # one cluster for all, a namespace for each
     def test_of_eviction(start_k8s):
         k8s = start_k8s(nodes=1, eviction_s=5)              # a cluster of its own: 6 s
 
-They mark their tests (`slurm`, `ssh`, `k8s`) and skip them where a component is missing.
+They mark their tests (`slurm`, `ssh`, `k8s`, `tpu`) and skip them where a component is missing.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ from .needs import why_not
 from .pbs import PbsBed
 from .slurm import SlurmBed, SlurmSettings
 from .sshd import HostSettings, SshBed
+from .tpu import TpuBed
 
 NUMBERS = itertools.count(1)
-MARKED_BY = {"start_slurm": "slurm", "start_ssh": "ssh", "start_k8s": "k8s", "k8s": "k8s"}
+MARKED_BY = {"start_slurm": "slurm", "start_ssh": "ssh", "start_k8s": "k8s", "k8s": "k8s", "start_tpu": "tpu"}
 
 
 def mark_beds(items: list[pytest.Item]) -> None:
@@ -80,6 +82,24 @@ def start_ssh() -> Iterator[Callable[..., SshBed]]:
 def ssh(start_ssh: Callable[..., SshBed]) -> SshBed:
     """Hosts h1 and h2, which see nothing of the test's directories."""
     return start_ssh()
+
+
+@pytest.fixture
+def start_tpu() -> Iterator[Callable[..., TpuBed]]:
+    """Makes clouds of TPU VMs whose workers have these fields of `HostSettings`."""
+    with contextlib.ExitStack() as beds:
+
+        def start(*, has_key: bool = True, **settings: Any) -> TpuBed:
+            skip_without("tpu")
+            return beds.enter_context(TpuBed(HostSettings(**settings), has_key=has_key))
+
+        yield start
+
+
+@pytest.fixture
+def tpu(start_tpu: Callable[..., TpuBed]) -> TpuBed:
+    """A cloud without any VM yet; `tpu.env` makes programs use it."""
+    return start_tpu()
 
 
 @pytest.fixture

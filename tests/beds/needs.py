@@ -124,6 +124,16 @@ NEEDS = {
             CONTAINER,
         ),
     ),
+    "tpu": Needs(
+        {
+            "gcloud": "google-cloud-cli",
+            "sshd": "openssh-server",
+            "ssh": "openssh-client",
+            "ssh-keygen": "openssh-client",
+            "ip": "iproute2",
+        },
+        is_shared=False,
+    ),
     "rsync": Needs({"rsync": "rsync"}, is_root_needed=False, is_shared=False),
     "podman": Needs(
         {"podman": "podman", "/usr/bin/catatonit": "catatonit", "/bin/busybox": "busybox-static"}, is_shared=False

@@ -74,7 +74,7 @@ class K8sBed(Bed):
         self.api = self._plane.api
         self._port = self._ports.take()
         self.relay = Relay(self._port, lambda: self.dial("127.0.0.1", PORT))
-        self._plane.up()
+        self._plane.up(self._prepare)
         inside = self._plane.write_kubeconfig(f"{self.directory}/inside.kubeconfig", PORT)
         hardware = {
             "Cpus": self.settings.cpus,
@@ -89,6 +89,9 @@ class K8sBed(Bed):
             node.up()
         self.wait_for_nodes()
         self.enter_namespace(self.namespace)
+
+    def _prepare(self) -> None:
+        """Make the kinds that the controllers must know: for later ones they look every 30 s only."""
 
     def close(self) -> None:
         if hasattr(self, "relay"):

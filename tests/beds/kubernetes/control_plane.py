@@ -7,7 +7,7 @@ import json
 import os
 import secrets
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from ..bed import BedError, wait_for
@@ -39,7 +39,8 @@ class ControlPlane:
         self.certificate = f"{bed.directory}/certs/apiserver.crt"
         self.api = Api(lambda: bed.dial("127.0.0.1", PORT), bed.outside(self.certificate), self.tokens["admin"])
 
-    def up(self) -> None:
+    def up(self, prepare: Callable[[], None]) -> None:
+        """`prepare` is called when the API server is up and no controller runs yet."""
         bed = self._bed
         for name in ("certs", "log", "etcd"):
             os.makedirs(bed.outside(f"{bed.directory}/{name}"), mode=0o700)
@@ -56,6 +57,7 @@ class ControlPlane:
             f"--initial-cluster=bed={PEERS}", "--unsafe-no-fsync",
         )  # fmt: skip
         self.start_api_server()
+        prepare()
         self.start_controllers()
 
     def start_api_server(self) -> None:

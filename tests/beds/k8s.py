@@ -13,6 +13,7 @@ The kubeconfig has two contexts, `admin` and `ordinary`; the latter's user has n
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -24,6 +25,7 @@ from typing import Any
 from .bed import HERE, Bed, BedError, wait_for
 from .kubernetes.api import ApiError, Object
 from .kubernetes.control_plane import PORT, ControlPlane
+from .kubernetes.faults import Fault, Faults
 from .kubernetes.nodes import GATEWAY, Node, make_network
 from .namespace import Ports
 from .needs import SEARCH_PATH
@@ -80,8 +82,17 @@ class K8sBed(Bed):
         )
         self.api = self._plane.api
         self._port = self._ports.take()
-        self.relay = Relay(self._port, lambda: self.dial("127.0.0.1", PORT))
+        certificate = self.outside(self._plane.certificate)
+        key = certificate.removesuffix(".crt") + ".key"
+        self._faults = Faults(lambda: self.dial("127.0.0.1", PORT), certificate, key)
+        self.relay = Relay(self._port, self._faults.connect)
         self._plane.up(self._prepare)
+        self._start_nodes()
+        self._start_dns()
+        self.wait_for_nodes()
+        self.enter_namespace(self.namespace)
+
+    def _start_nodes(self) -> None:
         inside = self._plane.write_kubeconfig(f"{self.directory}/inside.kubeconfig", PORT)
         hardware = {
             "Cpus": self.settings.cpus,
@@ -94,14 +105,14 @@ class K8sBed(Bed):
         }
         for node in self._nodes.values():
             node.up()
+
+    def _start_dns(self) -> None:
         dns = [sys.executable, "-B", "-m", "beds.kubernetes.dns", GATEWAY, "53"]
         self.start(
             [*dns, self._plane.certificate, self._plane.token_file],
             f"{self.directory}/log/dns.log",
             PYTHONPATH=os.path.dirname(HERE),
         )
-        self.wait_for_nodes()
-        self.enter_namespace(self.namespace)
 
     def _prepare(self) -> None:
         """Make the kinds that the controllers must know: for later ones they look every 30 s only."""
@@ -291,6 +302,14 @@ class K8sBed(Bed):
     def apiserver_up(self) -> None:
         self._plane.start_api_server()
         self.relay.listen()
+
+    def answering(self, status: int, message: str = "", **fault: Any) -> contextlib.AbstractContextManager[Fault]:
+        """kubectl's requests are answered so instead of by the API server; the rest are fields of `Fault`."""
+        return self._faults.during(Fault(status, message, **fault))
+
+    def losing_answers(self, **fault: Any) -> contextlib.AbstractContextManager[Fault]:
+        """kubectl's requests are carried out, and the connection breaks before it has the answer."""
+        return self._faults.during(Fault(0, **fault))
 
 
 def is_ready(node: Object) -> bool:

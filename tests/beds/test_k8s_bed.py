@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from .bed import wait_for
 from .k8s import K8sBed
 
@@ -134,3 +136,39 @@ def test_nothing_that_ran_on_a_node_survives_its_power_cut(start_k8s) -> None:
     k8s.node_start("n1")
     assert terminated(k8s.wait_for_phase("victim", "Failed"))["exitCode"] == 255
     assert (files / "start").read_text() == started
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(403, "(Forbidden)"), (409, "(Conflict)"), (500, "(InternalError)"), (503, "(ServiceUnavailable)")],
+)
+def test_the_api_server_answers_with_an_error(k8s: K8sBed, status: int, said: str) -> None:
+    some = json.dumps({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "some"}})
+    with k8s.answering(status, 'exceeded: "quota"', method="POST", path="/configmaps"):
+        refused = k8s.kubectl("create", "-f", "-", input=some, check=False)
+        assert k8s.kubectl("get", "configmaps").returncode == 0
+    assert refused.returncode == 1
+    assert said in refused.stderr
+    assert 'exceeded: "quota"' in refused.stderr
+    assert k8s.kubectl("create", "-f", "-", input=some).returncode == 0
+
+
+def test_kubectl_waits_when_there_are_too_many_requests(k8s: K8sBed) -> None:
+    with k8s.answering(429, headers={"Retry-After": "1"}, path="/configmaps", times=1) as fault:
+        assert k8s.kubectl("get", "configmaps").returncode == 0
+    assert fault.happened == 1
+
+
+def test_an_answer_is_lost_after_the_request_has_worked(k8s: K8sBed) -> None:
+    with k8s.losing_answers(method="POST", path="/configmaps"):
+        lost = k8s.kubectl("create", "configmap", "some", check=False)
+    assert lost.returncode == 1
+    assert k8s.kubectl("get", "configmap", "some").returncode == 0
+
+
+def test_commands_run_in_a_pod_through_the_proxy_too(k8s: K8sBed) -> None:
+    k8s.create(pod("host", "sleep", "300"))
+    k8s.wait_for_phase("host", "Running")
+    with k8s.answering(500, path="/none-of-these"):
+        done = k8s.kubectl("exec", "-i", "host", "--", "sh", "-c", "cat; exit 4", input="echo", check=False)
+    assert (done.returncode, done.stdout) == (4, "echo")

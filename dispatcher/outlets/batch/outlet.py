@@ -74,7 +74,7 @@ class BatchOutlet:
         self._scheduler = scheduler
         self._interval_s = context.poll_interval_s
         most = limit if host.max_in_flight is None else min(limit, host.max_in_flight)
-        self._free = FreeHardware(host, config.hosts, config.layout.root) if context.by_hardware and most else None
+        self._free = FreeHardware(host, config.hosts) if context.by_hardware and most else None
         packs = scheduler.makes_packs
         self.capacity = Submissions(most, host.chips, scheduler.refuses, packs=packs, free=self._free)
         self._landing = Landing(config.layout, context.pod, host, config.hosts.cluster_of(host), scheduler)
@@ -306,16 +306,13 @@ class BatchOutlet:
 
     def _take_in_hardware(self, answers: Sequence[Any]) -> None:
         assert self._free is not None
-        waiting, running = (
-            {
-                (one.name, one.index): one.request
-                for one in self._tracked.values()
-                if one.request is not None and not one.has_ended and one.is_running is is_running
-            }
-            for is_running in (False, True)
-        )
-        unsent = [bundle.request for bundle in self._waiting.values()]
-        self._free.take_in(answers, [*waiting.values(), *unsent], running.values())
+        jobs = {
+            (one.name, one.index): one.request
+            for one in self._tracked.values()
+            if one.request is not None and not one.has_ended and not one.is_running
+        }
+        waiting = [*jobs.values(), *(bundle.request for bundle in self._waiting.values())]
+        self._free.take_in(answers, [request for request in waiting if request is not None])
 
     def _is_asked_now(self) -> bool:
         return self._is_waiting() and time.monotonic() - self._asked_s >= self._interval_s

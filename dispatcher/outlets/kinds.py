@@ -67,7 +67,7 @@ _HOST: Final = OutletKind(
     _make_no_host, batch_offer.read_offer, batch_offer.refused_by_all, batch_offer.no_shared_hardware
 )
 # The package of each type of host, with the functions `make_scheduler(host, config)` and `make_road(host, config,
-# owner)`.
+# owner)`, and where a host may have to be made first, `make_provisioning(host, context, limit)`.
 SCHEDULERS: Final[dict[str, str]] = {
     "plain": "dispatcher.outlets.plain",
     "slurm": "dispatcher.outlets.slurm",
@@ -115,18 +115,18 @@ def make_for_orphans(context: PodContext, name: str) -> Outlet | None:
 
 def make_host(context: PodContext, name: str, limit: int) -> Outlet:
     """The outlet of a configured host, with at most `limit` attempts in flight; raises UsageError."""
-    from dispatcher.hosts.types import ConnectedHost
     from dispatcher.outlets.batch.outlet import BatchOutlet
     from dispatcher.outlets.remote.connection import Connection, Pace
 
     host = configured_host(context, name)
     scheduler = make_scheduler(host, context.config)
-    assert isinstance(host, ConnectedHost), "its type has a scheduler"
     road = make_road(host, context.config, context.pod)
     # Two calls for every poll, and some for what happens between them.
     pace = Pace(calls_per_minute=math.ceil(max(60.0, 180.0 / context.poll_interval_s)))
     connection = Connection(name, road, pace=pace)
-    return BatchOutlet(host, scheduler, connection, context, limit)
+    make_provisioning = getattr(_package(host), "make_provisioning", None)
+    provisioning = None if make_provisioning is None else make_provisioning(host, context, limit)
+    return BatchOutlet(host, scheduler, connection, context, limit, provisioning)
 
 
 def configured_host(context: PodContext, name: str) -> AnyHost:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from dispatcher.outlets.base import Request, Slot
 from dispatcher.outlets.batch.offer import BatchOffer, RefusedNow
 
 if TYPE_CHECKING:
+    from dispatcher.outlets.batch.provisioning import Demand
     from dispatcher.outlets.solver.free import FreeHardware
+
+
+# What is up already comes before what has to be made.
+_AFTER_ALL_OTHERS: Final = 1.0
 
 
 class Submissions:
@@ -19,7 +24,8 @@ class Submissions:
     `problem` is why nothing can be submitted now, empty when nothing is wrong. `refused(request)` is why the host as it
     is configured can never run it. `place` is where attempts keep their checkpoints, empty until the host was reached.
     `packs`: several attempts may go in one job. `gpus_are_taken`: attempts wait already for GPUs that are in use.
-    `is_awaited`: it is not known yet whether anything can be submitted.
+    `is_awaited`: it is not known yet whether anything can be submitted. `can_be_made`: the host is not up, but it will
+    be while there is `demand` for it, which jobs are that nothing else takes.
     """
 
     def __init__(
@@ -30,6 +36,7 @@ class Submissions:
         *,
         packs: bool,
         free: FreeHardware | None = None,
+        demand: Demand | None = None,
     ) -> None:
         """`free`: what the host has told of its hardware, for a pod that chooses hosts by that."""
         self.limit = limit
@@ -37,11 +44,13 @@ class Submissions:
         self.problem = ""
         self.place = ""
         self.is_awaited = False
+        self.can_be_made = False
         self.in_flight = 0
         self.gpus_are_taken = False
         self._chips = dict(chips)
         self._refused = refused
         self._free = free
+        self._demand = demand
 
     def keep_to(self, most: int | None) -> None:
         """The site allows a user so many; None: any number. One is kept, so that the site can say why it takes none."""
@@ -50,6 +59,8 @@ class Submissions:
 
     @property
     def is_full(self) -> bool:
+        if self.can_be_made:
+            return not self.limit
         return bool(self.problem) or self.in_flight >= self.limit
 
     def offer(self) -> BatchOffer:
@@ -75,6 +86,10 @@ class Submissions:
         """
         if self.is_full or self.refuses(request) or (self.gpus_are_taken and request.gpus != 0):
             return None
+        if self.can_be_made:
+            if self._demand is not None:
+                self._demand.ask()
+            return None
         self.in_flight += 1
         if self._free is not None:
             self._free.give(request)
@@ -93,6 +108,8 @@ class Submissions:
     def outlook(self, request: Request) -> float | None:
         if self.is_awaited:
             return math.inf
+        if self.can_be_made:
+            return _AFTER_ALL_OTHERS
         return 0.0 if self._free is None else self._free.outlook(request)
 
     def slot_text(self, slot: Slot) -> str:

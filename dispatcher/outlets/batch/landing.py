@@ -46,7 +46,7 @@ class Landing:
         self._layout = layout
         self._host = host
         self._scheduler = scheduler
-        self.cluster = cluster
+        self.cluster = self._configured = cluster
         # Read once: every attempt that is claimed asks for it.
         self.workspace_id = workspace_id(layout)
         self._probe = layout.pod_probe(pod, host.name)
@@ -110,6 +110,15 @@ class Landing:
         base = self.cluster.work or self.cluster.root or _HOME
         hello = Hello(programs=programs, directories={**given, _BASE: base}, probe=os.fspath(self._probe))
         return [Step([hello, *self._scheduler.limits_query()], self._take_in)]
+
+    def start_over(self) -> None:
+        """The host is another one: nothing is known of it."""
+        self._there = None
+        self._base = self.share = self.problem = ""
+        self.is_shared = False
+        self.limits = None
+        self.cluster = self._configured
+        self._next_s = 0.0
 
     def close(self) -> None:
         with contextlib.suppress(OSError):

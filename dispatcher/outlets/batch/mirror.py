@@ -6,6 +6,7 @@ the copy of the log is complete, because it tells readers that nothing more will
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Final
 
@@ -64,6 +65,15 @@ class Mirror:
         except StorageError as error:
             self.problem = str(error)
             return False
+
+    def settle(self) -> None:
+        """Nothing more will come: an exit status that is here counts without the rest of the log."""
+        if self._exit is None or self.is_complete:
+            return
+        with contextlib.suppress(OSError):
+            self._paths.log.touch()
+            files.replace_file(self._paths.exit, self._exit)
+            self.is_complete = True
 
     def _copy(self, seen: Seen) -> bool:
         with files.storing("copying what a host reports to", self._paths.directory):

@@ -10,13 +10,12 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from dispatcher.base import files
 from dispatcher.base.messages import counted
-from dispatcher.config import CodeMode
 from dispatcher.errors import StorageError
-from dispatcher.hosts.types import ConnectedHost
+from dispatcher.hosts.types import AnyHost, ConnectedHost
 from dispatcher.outlets.base import (
     CANNOT_START,
     NOT_REACHED,
@@ -34,19 +33,20 @@ from dispatcher.outlets.base import (
     Unknown,
 )
 from dispatcher.outlets.batch.capacity import Submissions
+from dispatcher.outlets.batch.coding import Coding
 from dispatcher.outlets.batch.conversation import Conversation, Step
+from dispatcher.outlets.batch.hardware import HardwareQuestions
 from dispatcher.outlets.batch.landing import Landing
 from dispatcher.outlets.batch.preparing import LAUNCHER, Preparer
+from dispatcher.outlets.batch.problems import Problems
+from dispatcher.outlets.batch.provisioning import Demand, Loss, Provisioning, Standing
 from dispatcher.outlets.batch.scheduler import Scheduler, Submission
 from dispatcher.outlets.batch.sending import Sender
-from dispatcher.outlets.batch.shipping import Shipping
 from dispatcher.outlets.batch.status import status_of
 from dispatcher.outlets.batch.stopping import Stopper
 from dispatcher.outlets.batch.tracked import Tracked
 from dispatcher.outlets.batch.watching import Watcher
-from dispatcher.outlets.code.snapshot import Snapshot
 from dispatcher.outlets.context import PodContext
-from dispatcher.outlets.node.setup import code_file
 from dispatcher.outlets.remote.connection import Connection
 from dispatcher.outlets.solver.free import FreeHardware
 from dispatcher.outlets.wrapper import read_exit, watch_interval_s
@@ -55,8 +55,6 @@ from dispatcher.run_state.states import State
 
 # After a submission or a stop its effect is looked for sooner than at the next poll interval.
 _SOON_S: Final = 2.0
-# For how long the first answer of a host is awaited before what prefers it goes elsewhere.
-_FIRST_ANSWER_S: Final = 10.0
 
 
 class BatchOutlet:
@@ -65,23 +63,34 @@ class BatchOutlet:
     first_state = State.SUBMITTED
 
     def __init__(
-        self, host: ConnectedHost, scheduler: Scheduler, connection: Connection, context: PodContext, limit: int
+        self,
+        host: AnyHost,
+        scheduler: Scheduler,
+        connection: Connection,
+        context: PodContext,
+        limit: int,
+        provisioning: Provisioning | None = None,
     ) -> None:
         config = context.config
         self.name = host.name
         self._layout = config.layout
         self._pod = context.pod
-        self._scheduler = scheduler
+        self._host = provisioning or Standing()
         self._interval_s = context.poll_interval_s
         most = limit if host.max_in_flight is None else min(limit, host.max_in_flight)
-        self._free = FreeHardware(host, config.hosts) if context.by_hardware and most else None
-        packs = scheduler.makes_packs
-        self.capacity = Submissions(most, host.chips, scheduler.refuses, packs=packs, free=self._free)
+        knows_hardware = context.by_hardware and most
+        free = FreeHardware(host, config.hosts) if knows_hardware and isinstance(host, ConnectedHost) else None
+        # Every live dispatcher looks for room at each poll interval.
+        self._demand = Demand(3 * self._interval_s + _SOON_S)
+        self.capacity = Submissions(
+            most, host.chips, scheduler.refuses, packs=scheduler.makes_packs, free=free, demand=self._demand
+        )
         self._landing = Landing(config.layout, context.pod, host, config.hosts.cluster_of(host), scheduler)
         self._preparer = Preparer(host.name, config.layout, self._landing)
         self._tracked: dict[Key, Tracked] = {}
         # Submitted before the host was reached.
         self._waiting: dict[Key, Bundle] = {}
+        self._hardware = HardwareQuestions(free, self._tracked, self._waiting)
         # Attempts that were never submitted, to be marked as superseded before that is reported.
         self._unfenced: list[Key] = []
         self._sender = Sender(
@@ -91,17 +100,18 @@ class BatchOutlet:
         guard_s = 2 * watch_interval_s(config) + config.kill_grace_s
         self._watcher = Watcher(scheduler, self._sender, self._make_room, self.fence, config.lost_after_s, guard_s)
         self._conversation = Conversation(connection, self._plan, self._call_was_lost)
-        self._shipping = Shipping(config.layout, connection, self._code_shipped, self._code_failed)
-        self._config, self._asked_code = config, context.code
-        self._knows_code = False
+        self._connection = connection
+        self._coding = Coding(config, connection, self._sender, self._preparer, self._tracked, context.code)
+        self._shipping = self._coding.shipping
+        # The host that was last up, where several have the same name one after the other.
+        self._identity = ""
         self._asked_s = -self._interval_s
-        self._log = context.log
-        # The problem that was last reported to people.
-        self._told = ""
-        # An entry that prefers this host does not go elsewhere because the pod has just begun.
-        self._awaited_until_s = time.monotonic() + _FIRST_ANSWER_S
+        self._problems = Problems(
+            self._host, self._conversation, self._landing, self._shipping, self._sender,
+            lambda wrong: context.log(f"warning: {host.name}: {wrong}" if wrong else f"{host.name} can be used again"),
+        )  # fmt: skip
         self.capacity.is_awaited = bool(self.capacity.limit)
-        self._note_problem()
+        self._problems.note(self.capacity)
 
     def site(self, slot: Slot) -> Site:
         layout = self._landing.layout()
@@ -130,7 +140,7 @@ class BatchOutlet:
     def poll(self, keys: Sequence[Key]) -> Mapping[Key, Report]:
         self._sender.refresh()
         self._work()
-        self._note_problem()
+        self._problems.note(self.capacity)
         return {key: self._report(key) for key in keys}
 
     def cancel(self, keys: Sequence[Key], *, reason: str = "", force: bool = False) -> None:
@@ -204,9 +214,9 @@ class BatchOutlet:
 
     def capacity_due_in_s(self) -> float | None:
         """Until attempts go elsewhere, because the host does not answer or does not tell what is free."""
-        first_s = self._awaited_until_s - time.monotonic() if self.capacity.is_awaited else None
-        free_s = None if self._free is None else self._free.awaited_for_s()
-        return min((max(0.0, wait_s) for wait_s in (first_s, free_s) if wait_s is not None), default=None)
+        first_s = self._problems.awaited_for_s() if self.capacity.is_awaited else None
+        waits = (first_s, self._hardware.awaited_for_s(), self._demand.due_in_s())
+        return min((max(0.0, wait_s) for wait_s in waits if wait_s is not None), default=None)
 
     def hold(self, scopes: Mapping[str, str]) -> None:
         """Scopes are GPUs of this host, of which this outlet has none."""
@@ -221,21 +231,23 @@ class BatchOutlet:
         return f"{counted(self.capacity.limit, 'submission')} to {self.name}" if self.capacity.limit else ""
 
     def is_up_to_date(self) -> bool:
-        if self._conversation.is_busy or self._shipping.is_busy:
+        if self._conversation.is_busy or self._shipping.is_busy or (self._is_needed() and self._host.is_busy):
             return False
         next_s = self._next_in_s()
-        return bool(self._conversation.problem or self._landing.problem) or next_s is None or next_s > 0
+        return bool(self._problems.unreached) or next_s is None or next_s > 0
 
     def wait_fds(self) -> list[int]:
-        return [*self._conversation.wait_fds(), *self._shipping.wait_fds()]
+        return [*self._conversation.wait_fds(), *self._shipping.wait_fds(), *self._host.wait_fds()]
 
     def due_in_s(self) -> float | None:
-        waits = (self._conversation.due_in_s(self._next_in_s()), self._shipping.due_in_s())
+        host_s = self._host.due_in_s() if self._is_needed() else None
+        waits = (self._conversation.due_in_s(self._next_in_s()), self._shipping.due_in_s(), host_s)
         return min((wait_s for wait_s in waits if wait_s is not None), default=None)
 
     def close(self) -> None:
         self._shipping.close()
         self._conversation.close()
+        self._host.close()
         self._landing.close()
 
     def _submit(self, bundles: Sequence[Bundle]) -> None:
@@ -272,22 +284,49 @@ class BatchOutlet:
         """Take in what was answered, and begin what is due; never waits."""
         unfenced, self._unfenced = self._unfenced, []
         self.fence(unfenced)
+        self._follow_host()
         if self._landing.has_landed and self._waiting:
-            waiting, self._waiting = self._waiting, {}
-            self._submit(list(waiting.values()))
-        self._shipping.work(one.code.rpartition(" ")[2] for one in self._tracked.values() if one.code)
+            waiting = list(self._waiting.values())
+            self._waiting.clear()
+            self._submit(waiting)
+        self._coding.work(one.code.rpartition(" ")[2] for one in self._tracked.values() if one.code)
         self._conversation.work()
-        if self._landing.has_landed and self.capacity.limit and not self._knows_code:
-            # Before anything is claimed.
-            self._knows_code = True
-            self._shipping.begin(self._code_mode(), self._landing.share)
-            self._shipping.work(())
+        if self._landing.has_landed and self.capacity.limit:
+            self._coding.begin(self._landing)
+
+    def _follow_host(self) -> None:
+        """See whether the host is there; what ran on one that is gone has ended."""
+        if not self._is_needed():
+            return
+        is_used = self._is_waiting() or bool(self._waiting)
+        self._host.work(is_wanted=self._demand.stands, is_used=is_used)
+        self.capacity.can_be_made = self._host.can_be_made
+        if self._host.loss is not None:
+            self._lose(self._host.loss)
+        elif self._host.identity and self._identity not in ("", self._host.identity):
+            self._lose(self._host.replaced)
+        self._identity = self._host.identity or self._identity
+
+    def _lose(self, loss: Loss) -> None:
+        """The host is gone with all that was on it."""
+        for key in self._waiting:
+            self._tracked[key] = Tracked(key, "", 0, "", self._preparer.paths(key))
+        self._waiting.clear()
+        for one in self._tracked.values():
+            if not one.has_ended:
+                self._sender.drop(one.name)
+                self._watcher.conclude_lost(one, loss)
+        if self._landing.has_landed:
+            self._landing.start_over()
+            self._coding.start_over()
+            self._connection.start_over()
 
     def _plan(self) -> list[Step]:
         """What the next call of the agent has to do."""
+        if not (self._is_needed() and self._host.is_up):
+            return []
         if not self._landing.has_landed:
-            is_needed = bool(self.capacity.limit or self._tracked or self._waiting)
-            return self._landing.steps() if is_needed else []
+            return self._landing.steps()
         if self._landing.limits is not None:
             self._sender.limits = self._landing.limits
             self.capacity.keep_to(self._landing.limits.in_flight)
@@ -297,22 +336,13 @@ class BatchOutlet:
         is_due = self._is_asked_now() or any(step.operations for step in steps)
         if is_due:
             self._asked_s = time.monotonic()
-        return [*steps, *self._watcher.steps(self._tracked, is_due=is_due), *self._hardware_steps()]
+        asked = self._host.questions()
+        last = [Step(asked, self._host.take_in)] if asked else []
+        return [*steps, *self._watcher.steps(self._tracked, is_due=is_due), *self._hardware.steps(), *last]
 
-    def _hardware_steps(self) -> list[Step]:
-        """What is asked when attempts are to be placed; after the states, which tell what runs by then."""
-        asked = self._free.questions() if self._free is not None else []
-        return [Step(asked, self._take_in_hardware)] if asked else []
-
-    def _take_in_hardware(self, answers: Sequence[Any]) -> None:
-        assert self._free is not None
-        jobs = {
-            (one.name, one.index): one.request
-            for one in self._tracked.values()
-            if one.request is not None and not one.has_ended and not one.is_running
-        }
-        waiting = [*jobs.values(), *(bundle.request for bundle in self._waiting.values())]
-        self._free.take_in(answers, [request for request in waiting if request is not None])
+    def _is_needed(self) -> bool:
+        """Whether there is anything to be done on the host, now or later."""
+        return bool(self.capacity.limit or self._tracked or self._waiting)
 
     def _is_asked_now(self) -> bool:
         return self._is_waiting() and time.monotonic() - self._asked_s >= self._interval_s
@@ -322,11 +352,13 @@ class BatchOutlet:
 
     def _next_in_s(self) -> float | None:
         """Seconds until the next call has something to do."""
+        if not (self._is_needed() and self._host.is_up):
+            return None
         if not self._landing.has_landed:
-            return self._landing.due_in_s() if self.capacity.limit or self._tracked or self._waiting else None
-        if self._watcher.has_questions() or self._stopper.has_work():
+            return self._landing.due_in_s()
+        if self._watcher.has_questions() or self._stopper.has_work() or self._host.questions():
             return 0.0
-        waits = [self._sender.due_in_s(), None if self._free is None else self._free.due_in_s()]
+        waits = [self._sender.due_in_s(), self._hardware.due_in_s()]
         if self._is_waiting():
             waits.append(max(0.0, self._asked_s + self._interval_s - time.monotonic()))
         return min((wait_s for wait_s in waits if wait_s is not None), default=None)
@@ -335,34 +367,7 @@ class BatchOutlet:
         """Whatever the call was to do may have been done: the scheduler is asked before anything is repeated."""
         self._asked_s = -self._interval_s
         self._stopper.repeat()
-
-    def _code_mode(self) -> CodeMode:
-        """Which code attempts run there: what the host sees of the workspace, unless a person asks otherwise."""
-        if self._asked_code is not None:
-            return self._asked_code
-        return CodeMode.NONE if self._landing.is_shared else self._config.code
-
-    def _code_shipped(self, names: Sequence[str], snapshot: Snapshot, archive: str) -> None:
-        """The host has the code of these submissions, so they can go."""
-        content = code_file(snapshot.digest, snapshot.commit_text, archive)
-        for name in names:
-            submission = self._sender.held(name)
-            if submission is None:
-                continue
-            try:
-                deliveries = [
-                    delivery
-                    for bundle in submission.bundles
-                    for delivery in self._preparer.add_code(self._tracked[bundle.key], content, snapshot.label)
-                ]
-            except StorageError as error:
-                self._sender.give_up(name, str(error))
-            else:
-                self._sender.release(name, deliveries)
-
-    def _code_failed(self, names: Sequence[str], why: str) -> None:
-        for name in names:
-            self._sender.give_up(name, why)
+        self._host.doubt()
 
     def _make_room(self, one: Tracked) -> None:
         self._stopper.ask(one, PREEMPTED, by_scheduler=True)
@@ -385,28 +390,15 @@ class BatchOutlet:
         if one is not None:
             one.end(ended)
 
-    def _note_problem(self) -> None:
-        """What keeps anything from being submitted now: the loop claims nothing for this outlet meanwhile."""
-        landed = "" if self._landing.has_landed else (self._landing.problem or "not reached yet")
-        self.capacity.problem = self._conversation.problem or landed or self._shipping.problem or self._sender.problem
-        wrong = self._conversation.problem or self._landing.problem or self._shipping.failure or self._sender.problem
-        if wrong != self._told and self.capacity.limit:
-            self._log(f"warning: {self.name}: {wrong}" if wrong else f"{self.name} can be used again")
-            self._told = wrong
-        self.capacity.place = self._landing.place
-        self.capacity.gpus_are_taken = bool(self._sender.waiting_text())
-        if wrong or not self.capacity.problem or time.monotonic() >= self._awaited_until_s:
-            self.capacity.is_awaited = False
-
     def _problem(self) -> str:
         found = self.capacity.problem or self._watcher.problem or self._stopper.problem
-        return found or (self._free.problem if self._free is not None else "")
+        return found or self._hardware.problem
 
     def _report(self, key: Key) -> Report:
         one = self._tracked.get(key)
         if one is None:
-            return Report(Pending(self._landing.problem or "the host was not reached yet"))
-        problem = self._conversation.problem or self._landing.problem or self._watcher.problem_of(key)
+            return Report(Pending(self._problems.unreached or "the host was not reached yet"))
+        problem = self._problems.unreached or self._watcher.problem_of(key)
         return one.report or Report(status_of(one, problem, self._sender.why_unsent(one.name)), one.placement())
 
 

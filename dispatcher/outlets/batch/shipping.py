@@ -92,6 +92,17 @@ class Shipping:
         if self.is_wanted:
             self.problem = _ARCHIVING
 
+    def start_over(self) -> None:
+        """The host is another one: what the old one had is not there, and nothing waits for it any more."""
+        self._mode = CodeMode.NONE
+        self._there_s.clear()
+        self._waiting, self._batch = [], []
+        self._snapshot, self._is_missing = None, False
+        self._failures, self._next_s, self.problem = 0, 0.0, ""
+        if self._program is not None:
+            self._program.close()
+            self._program = None
+
     def want(self, name: str) -> None:
         """This submission needs the code as it is now."""
         self._waiting.append(name)

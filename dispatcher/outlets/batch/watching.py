@@ -11,11 +11,12 @@ import msgspec
 
 from dispatcher.base import files
 from dispatcher.errors import OutletError, StorageError
-from dispatcher.outlets.base import NOT_REACHED, SUPERSEDED, Ended, Key, Unknown
+from dispatcher.outlets.base import NOT_REACHED, PREEMPTED, SUPERSEDED, Ended, Key, Unknown
 from dispatcher.outlets.batch import mirror
 from dispatcher.outlets.batch.conversation import Step
 from dispatcher.outlets.batch.ends import end_of, needs_detail
 from dispatcher.outlets.batch.mirror import Mirror
+from dispatcher.outlets.batch.provisioning import Loss
 from dispatcher.outlets.batch.scheduler import JobState, Phase, Scheduler
 from dispatcher.outlets.batch.sending import Sender
 from dispatcher.outlets.batch.tracked import Stop, Tracked
@@ -75,6 +76,20 @@ class Watcher:
         """Why it cannot be told how an attempt is; empty when it can."""
         copy = None if self._mirrors is None else self._mirrors.get(key)
         return self.problem or self._unread.get(key, "") or ("" if copy is None else copy.problem)
+
+    def conclude_lost(self, one: Tracked, loss: Loss) -> None:
+        """End an attempt whose host is gone, with its own exit status if that has come home."""
+        if self._mirrors is not None and (copy := self._mirrors.get(one.key)) is not None:
+            copy.settle()
+        found = read_exit(one.paths.directory)
+        own = Ended(None) if isinstance(found, Unknown) else found
+        if own.exit_code is None and not (one.is_known or self._has_begun(one)):
+            one.end(Ended(None, one.stop.reason if one.stop else NOT_REACHED, error=loss.why, by_scheduler=True))
+            return
+        was_preempted = loss.reason == PREEMPTED
+        told = JobState(phase=Phase.ENDED, why=loss.why, was_preempted=was_preempted)
+        ended = self._asked_end(own, told, one.stop) if one.stop else end_of(own, told, has_begun=True)
+        one.end(ended or Ended(None, error=loss.why))
 
     def has_questions(self) -> bool:
         """Whether details are to be asked for at once."""

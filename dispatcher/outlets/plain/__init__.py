@@ -1,6 +1,7 @@
 """Hosts without a scheduler (`type: plain`): attempts are processes there, which the agent starts and finds.
 
 scheduler   Such a host as a Scheduler: launches, checks and signals in place of a scheduler's programs.
+states      What the check of an attempt means; the same for a TPU VM.
 """
 
 from __future__ import annotations

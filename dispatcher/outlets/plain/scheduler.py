@@ -15,22 +15,21 @@ from typing import Any, Final
 
 from dispatcher.errors import OutletError
 from dispatcher.hosts.types import Cluster, PlainHost
-from dispatcher.outlets.base import CANNOT_START, Key, Request
+from dispatcher.outlets.base import Key, Request
 from dispatcher.outlets.batch.scheduler import (
     Accepted,
     Doubtful,
     JobState,
     Limits,
     NoRoom,
-    Phase,
     Refused,
     Submission,
     Submitted,
 )
+from dispatcher.outlets.plain.states import handle_of, state_of
 from dispatcher.outlets.remote.agent.names import LAUNCH_LOG
 from dispatcher.outlets.remote.operations import (
     Check,
-    Checked,
     CheckResult,
     Failed,
     Launch,
@@ -96,7 +95,7 @@ class PlainScheduler:
             raise OutletError(f"{self._host.name}: unexpected answer to a launch: {answer!r}")
         if answer.outcome == "no_room":
             return NoRoom(why=f"{self._host.name}: {answer.why}")
-        return Accepted(handle=_handle(answer.host, answer.pid))
+        return Accepted(handle=handle_of(answer.host, answer.pid))
 
     def query(self, attempts: Sequence[Submitted]) -> Sequence[Operation]:
         return [Check(directories=[attempt.directory for attempt in attempts])]
@@ -106,7 +105,7 @@ class PlainScheduler:
         if not isinstance(answer, CheckResult):
             raise OutletError(f"{self._host.name}: {getattr(answer, 'error', answer)}")
         found = zip(attempts, answer.attempts, strict=True)
-        return {attempt.key: _state(one) for attempt, one in found if one.was_launched or one.is_alive or one.error}
+        return {attempt.key: state_of(one) for attempt, one in found if one.was_launched or one.is_alive or one.error}
 
     def detail(self, attempts: Sequence[Submitted]) -> Sequence[Operation]:
         """Nothing is known beyond the states."""
@@ -149,32 +148,6 @@ def visible_gpus(host: PlainHost) -> tuple[int, ...] | None:
     """The GPUs that a CUDA_VISIBLE_DEVICES in the host's `env` leaves; None: all."""
     words = [word.strip() for word in host.env.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     return tuple(map(int, words)) if all(word.isdecimal() for word in words) else None
-
-
-def _state(one: Checked) -> JobState:
-    handle = _handle(one.host, one.pid)
-    if one.is_alive:
-        return JobState(phase=Phase.RUNNING, handle=handle, host=one.host or None, pid=one.pid, gpus=one.gpus)
-    if one.is_alive is None:
-        return JobState(phase=Phase.UNKNOWN, handle=handle, host=one.host or None, why=one.error)
-    state = JobState(phase=Phase.ENDED, handle=handle, host=one.host or None, pid=one.pid, gpus=one.gpus)
-    if one.has_exit:
-        return state
-    if one.was_rebooted:
-        return _replaced(state, f"{one.host} was started anew while it ran")
-    if not one.was_taken:
-        return _replaced(state, "its wrapper ended before it began", CANNOT_START)
-    return _replaced(state, f"its processes on {one.host} are gone, and it left no exit status")
-
-
-def _replaced(state: JobState, why: str, reason: str = "") -> JobState:
-    return JobState(
-        phase=state.phase, handle=state.handle, host=state.host, pid=state.pid, gpus=state.gpus, why=why, reason=reason
-    )
-
-
-def _handle(host: str, pid: int | None) -> str:
-    return f"{host}:{pid}" if pid else host
 
 
 def _listed(chips: Mapping[str, int]) -> str:

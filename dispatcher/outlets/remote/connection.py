@@ -141,6 +141,11 @@ class Connection:
             self._ended(lane, call)
         return call
 
+    def start_over(self) -> None:
+        """The host is another one: what has failed on the old one delays nothing."""
+        self._failures = 0
+        self._next_s = 0.0
+
     def wait_fds(self) -> list[int]:
         """Descriptors that become readable when a call has something to do."""
         return [fd for call in self._running.values() for fd in call.wait_fds()]

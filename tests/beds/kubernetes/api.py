@@ -6,7 +6,7 @@ import http.client
 import json
 import socket
 import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 Object = dict[str, Any]
@@ -54,16 +54,6 @@ class Api:
     def delete(self, path: str, body: Mapping[str, Any] | None = None) -> Object:
         return self._ask("DELETE", path, body)
 
-    def watch(self, path: str) -> Iterator[Object]:
-        """Its events, until the API server ends the connection."""
-        connection, answer = self._send("GET", path, None, "application/json")
-        try:
-            connection.sock.settimeout(None)
-            while line := answer.readline():
-                yield json.loads(line)
-        finally:
-            connection.close()
-
     def is_ready(self) -> bool:
         try:
             self._ask("GET", "/readyz?verbose=no", parse=False)
@@ -75,24 +65,14 @@ class Api:
         self, method: str, path: str, body: Mapping[str, Any] | None = None, kind: str = "application/json",
         parse: bool = True,
     ) -> Object:  # fmt: skip
-        connection, answer = self._send(method, path, body, kind)
-        try:
-            data = answer.read()
-        finally:
-            connection.close()
-        return json.loads(data) if parse else {}
-
-    def _send(
-        self, method: str, path: str, body: Mapping[str, Any] | None, kind: str
-    ) -> tuple[_Connection, http.client.HTTPResponse]:
         connection = _Connection(self._dial, ssl.create_default_context(cafile=self._authority))
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": kind}
         try:
             connection.request(method, path, None if body is None else json.dumps(body), headers)
             answer = connection.getresponse()
-            if answer.status >= 300:
-                raise ApiError(answer.status, f"{method} {path}: {answer.read().decode(errors='replace')[:500]}")
-        except BaseException:
+            data = answer.read()
+        finally:
             connection.close()
-            raise
-        return connection, answer
+        if answer.status >= 300:
+            raise ApiError(answer.status, f"{method} {path}: {data.decode(errors='replace')[:500]}")
+        return json.loads(data) if parse else {}

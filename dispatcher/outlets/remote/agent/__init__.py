@@ -13,11 +13,10 @@ programs   Running programs.
 locks      Kernel locks.
 writing    Files of attempts.
 storing    Large files.
-attempts   Which attempts are alive as processes of this host.
 reading    What attempts have written.
+attempts   Which attempts are alive as processes of this host.
 signals    Stopping them.
 gpus       The GPUs of this host.
-machine    This machine as a whole, and its place among several.
 launching  Starting attempts.
 main       A request and its answer.
 """
@@ -30,11 +29,10 @@ MODULES = (
     "locks",
     "writing",
     "storing",
-    "attempts",
     "reading",
+    "attempts",
     "signals",
     "gpus",
-    "machine",
     "launching",
     "main",
 )

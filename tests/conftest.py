@@ -15,6 +15,7 @@ from beds.fixtures import (  # noqa: F401 - fixtures of all tests
     mark_beds,
     pbs,
     shared_k8s,
+    shared_volcano,
     slurm,
     ssh,
     start_k8s,
@@ -22,7 +23,9 @@ from beds.fixtures import (  # noqa: F401 - fixtures of all tests
     start_slurm,
     start_ssh,
     start_tpu,
+    start_volcano,
     tpu,
+    volcano,
 )
 from fleet import Fleet, fleet_at
 from small_disks import small_disk_at

@@ -219,7 +219,7 @@ class Computer:
         checkout = [CHECKOUT] if any(CHECKOUT.is_relative_to(path) for path in hidden) else []
         kept = [self._seen, *checkout, *self.settings.shared]
         account = pwd.getpwnam(self.user)
-        lines = ["mount -t tmpfs -o mode=755 run /run", "mkdir -m 755 /run/sshd /run/kept"]
+        lines = ["mount -t tmpfs -o mode=755 run /run", "mkdir -m 755 /run/sshd /run/kept", "mkdir -m 1777 /run/lock"]
         for index, path in enumerate(kept):
             lines.append(f"mkdir /run/kept/{index} && mount --rbind {quote(str(path))} /run/kept/{index}")
         lines += [f"mount -t tmpfs -o mode=1777 private {quote(path)}" for path in hidden]

@@ -12,6 +12,9 @@
     def test_on_kubernetes(k8s): ...                        # one cluster for all, a namespace for each
     def test_of_eviction(start_k8s):
         k8s = start_k8s(nodes=1, eviction_s=5)              # a cluster of its own: 6 s
+    def test_on_volcano(volcano): ...                       # a cluster with Volcano 1.5, likewise
+    def test_of_another(start_volcano):
+        volcano = start_volcano(release="master", preempts=True)
 
 They mark their tests (`slurm`, `ssh`, `k8s`, `tpu`) and skip them where a component is missing.
 """
@@ -31,9 +34,18 @@ from .pbs import PbsBed
 from .slurm import SlurmBed, SlurmSettings
 from .sshd import HostSettings, SshBed
 from .tpu import TpuBed
+from .volcano import VolcanoBed, VolcanoSettings
 
 NUMBERS = itertools.count(1)
-MARKED_BY = {"start_slurm": "slurm", "start_ssh": "ssh", "start_k8s": "k8s", "k8s": "k8s", "start_tpu": "tpu"}
+MARKED_BY = {
+    "start_slurm": "slurm",
+    "start_ssh": "ssh",
+    "start_k8s": "k8s",
+    "k8s": "k8s",
+    "start_volcano": "k8s",
+    "volcano": "k8s",
+    "start_tpu": "tpu",
+}
 
 
 def mark_beds(items: list[pytest.Item]) -> None:
@@ -139,5 +151,33 @@ def start_k8s() -> Iterator[Callable[..., K8sBed]]:
         def start(**settings: Any) -> K8sBed:
             skip_without("k8s")
             return beds.enter_context(K8sBed(K8sSettings(**settings)))
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def shared_volcano() -> Iterator[VolcanoBed]:
+    """Only for `volcano`."""
+    skip_without("k8s")
+    with VolcanoBed() as bed:
+        yield bed
+
+
+@pytest.fixture
+def volcano(shared_volcano: VolcanoBed) -> Iterator[VolcanoBed]:
+    """As `k8s`, with Volcano 1.5.1 as it is when installed."""
+    shared_volcano.enter_namespace(f"test-{next(NUMBERS)}")
+    yield shared_volcano
+    shared_volcano.heal()
+
+
+@pytest.fixture
+def start_volcano() -> Iterator[Callable[..., VolcanoBed]]:
+    """Makes clusters with Volcano from the fields of `VolcanoSettings`."""
+    with contextlib.ExitStack() as beds:
+
+        def start(**settings: Any) -> VolcanoBed:
+            skip_without("k8s")
+            return beds.enter_context(VolcanoBed(VolcanoSettings(**settings)))
 
         yield start

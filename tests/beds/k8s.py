@@ -13,17 +13,20 @@ The kubeconfig has two contexts, `admin` and `ordinary`; the latter's user has n
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .bed import Bed, BedError, wait_for
+from .bed import HERE, Bed, BedError, wait_for
 from .kubernetes.api import ApiError, Object
 from .kubernetes.control_plane import PORT, ControlPlane
-from .kubernetes.nodes import Node, make_network
+from .kubernetes.faults import Fault, Faults
+from .kubernetes.nodes import GATEWAY, Node, make_network
 from .namespace import Ports
 from .needs import SEARCH_PATH
 from .relay import Relay
@@ -57,6 +60,7 @@ class K8sBed(Bed):
         # Where kubectl looks and where objects are made when nothing else is said.
         self.namespace = "default"
         self._volumes: dict[str, list[str]] = {}
+        self._away: set[str] = set()
         self._ports = Ports()
         super().__init__()
 
@@ -69,12 +73,26 @@ class K8sBed(Bed):
                 f"--default-unreachable-toleration-seconds={self.settings.eviction_s}",
                 *self.settings.api_options,
             ],
-            [f"--node-monitor-grace-period={self.settings.node_grace_s}s", "--node-monitor-period=1s"],
+            [
+                f"--node-monitor-grace-period={self.settings.node_grace_s}s",
+                "--node-monitor-period=1s",
+                "--node-eviction-rate=10",
+                "--secondary-node-eviction-rate=10",
+            ],
         )
         self.api = self._plane.api
         self._port = self._ports.take()
-        self.relay = Relay(self._port, lambda: self.dial("127.0.0.1", PORT))
-        self._plane.up()
+        certificate = self.outside(self._plane.certificate)
+        key = certificate.removesuffix(".crt") + ".key"
+        self._faults = Faults(lambda: self.dial("127.0.0.1", PORT), certificate, key)
+        self.relay = Relay(self._port, self._faults.connect)
+        self._plane.up(self._prepare)
+        self._start_nodes()
+        self._start_dns()
+        self.wait_for_nodes()
+        self.enter_namespace(self.namespace)
+
+    def _start_nodes(self) -> None:
         inside = self._plane.write_kubeconfig(f"{self.directory}/inside.kubeconfig", PORT)
         hardware = {
             "Cpus": self.settings.cpus,
@@ -87,8 +105,17 @@ class K8sBed(Bed):
         }
         for node in self._nodes.values():
             node.up()
-        self.wait_for_nodes()
-        self.enter_namespace(self.namespace)
+
+    def _start_dns(self) -> None:
+        dns = [sys.executable, "-B", "-m", "beds.kubernetes.dns", GATEWAY, "53"]
+        self.start(
+            [*dns, self._plane.certificate, self._plane.token_file],
+            f"{self.directory}/log/dns.log",
+            PYTHONPATH=os.path.dirname(HERE),
+        )
+
+    def _prepare(self) -> None:
+        """Make the kinds that the controllers must know: for later ones they look every 30 s only."""
 
     def close(self) -> None:
         if hasattr(self, "relay"):
@@ -198,6 +225,11 @@ class K8sBed(Bed):
 
     def heal(self) -> None:
         """After a test: end what it left in its namespace, and undo faults."""
+        for name in sorted(self._away):
+            self.node_back(name)
+        for name in self.node_names:
+            if not self._nodes[name].is_up():
+                self.node_start(name)
         pods = f"/api/v1/namespaces/{self.namespace}/pods"
         self.api.delete(f"/api/v1/namespaces/{self.namespace}")
         self.api.delete(pods, {"gracePeriodSeconds": 0})
@@ -218,7 +250,49 @@ class K8sBed(Bed):
 
         wait_for(lambda: ready() == set(self.node_names), limit_s, trouble, 0.1)
 
-    # Faults.
+    def node_of(self, pod: str) -> Node:
+        return self._nodes[self.pod(pod)["spec"]["nodeName"]]
+
+    def node_away(self, name: str, limit_s: float = 60) -> None:
+        """Its kubelet falls silent; returns when the control plane takes it as NotReady. What runs there goes on."""
+        self._nodes[name].stop()
+        self._away.add(name)
+        wait_for(lambda: not self._is_ready(name), limit_s, f"node {name} to be NotReady", 0.1)
+
+    def node_back(self, name: str) -> None:
+        self._nodes[name].go_on()
+        self._away.discard(name)
+        self.wait_for_nodes()
+
+    def node_kill(self, name: str) -> None:
+        """Its power fails: all that ran on it is gone at once. The control plane sees that after `node_grace_s`."""
+        self._nodes[name].kill()
+
+    def node_start(self, name: str) -> None:
+        """After `node_kill`."""
+        self._nodes[name].up()
+        self.wait_for_nodes()
+
+    def _is_ready(self, name: str) -> bool:
+        return is_ready(self.api.get(f"/api/v1/nodes/{name}"))
+
+    # Faults of pods.
+
+    def evict(self, pod: str) -> Object:
+        """Make its node run out of memory because of this pod; the answer is the pod when it is Failed and Evicted."""
+        for directory in self.node_of(pod).containers(self.namespace, pod):
+            with open(f"{directory}/memory", "w", encoding="ascii") as file:
+                file.write(str(self.settings.memory_gib << 30))
+        return self.wait_for_phase(pod, "Failed")
+
+    def oom_kill(self, pod: str) -> None:
+        """Kill its container as the kernel does with one that is over its memory limit: exit code 137."""
+        node = self.node_of(pod)
+        directory = node.containers(self.namespace, pod)[-1]
+        with open(f"{directory}/oom", "w", encoding="ascii"):
+            node.kill_container(directory)
+
+    # Faults of the API server.
 
     def apiserver_down(self) -> None:
         """kubectl is refused the connection; pods go on."""
@@ -228,6 +302,14 @@ class K8sBed(Bed):
     def apiserver_up(self) -> None:
         self._plane.start_api_server()
         self.relay.listen()
+
+    def answering(self, status: int, message: str = "", **fault: Any) -> contextlib.AbstractContextManager[Fault]:
+        """kubectl's requests are answered so instead of by the API server; the rest are fields of `Fault`."""
+        return self._faults.during(Fault(status, message, **fault))
+
+    def losing_answers(self, **fault: Any) -> contextlib.AbstractContextManager[Fault]:
+        """kubectl's requests are carried out, and the connection breaks before it has the answer."""
+        return self._faults.during(Fault(0, **fault))
 
 
 def is_ready(node: Object) -> bool:

@@ -7,6 +7,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from .bed import wait_for
 from .k8s import K8sBed
 
 
@@ -52,3 +55,120 @@ def test_two_pods_share_a_volume(k8s: K8sBed) -> None:
     k8s.wait_for_phase("reader", "Succeeded")
     assert k8s.kubectl("logs", "reader").stdout == "from outside\n"
     assert not Path("/some").exists()
+
+
+def test_pods_of_a_headless_service_find_each_other_by_name(k8s: K8sBed) -> None:
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "team"},
+        "spec": {"clusterIP": "None", "selector": {"team": "yes"}, "publishNotReadyAddresses": True},
+    }
+    ask = 'until getent hosts "$0"; do sleep 0.1; done; hostname; hostname -f'
+    pods = [
+        pod(f"team-{mine}", "sh", "-c", ask, f"team-{other}.team", hostname=f"team-{mine}", subdomain="team")
+        for mine, other in ((0, 1), (1, 0))
+    ]
+    for each in pods:
+        each["metadata"]["labels"] = {"team": "yes"}
+    k8s.create(service, *pods)
+    done = [k8s.wait_for_phase(f"team-{index}", "Succeeded") for index in (0, 1)]
+    for mine, other in ((0, 1), (1, 0)):
+        full = f"team-{{}}.team.{k8s.namespace}.svc.cluster.local"
+        found, short, long = k8s.kubectl("logs", f"team-{mine}").stdout.splitlines()
+        assert found.split() == [done[other]["status"]["podIP"], full.format(other)]
+        assert (short, long) == (f"team-{mine}", full.format(mine))
+
+
+def terminated(found: dict[str, Any]) -> dict[str, Any]:
+    """How the container of a pod ended."""
+    return found["status"]["containerStatuses"][0]["state"]["terminated"]
+
+
+def test_the_exit_code_of_a_command_is_that_of_its_container(k8s: K8sBed) -> None:
+    k8s.create(pod("three", "sh", "-c", "exit 3"))
+    assert terminated(k8s.wait_for_phase("three", "Failed"))["exitCode"] == 3
+
+
+def test_a_container_that_is_killed_for_its_memory(k8s: K8sBed) -> None:
+    k8s.create(pod("big", "sleep", "300"))
+    k8s.wait_for_phase("big", "Running")
+    k8s.oom_kill("big")
+    ended = terminated(k8s.wait_for_phase("big", "Failed"))
+    assert (ended["exitCode"], ended["reason"]) == (137, "OOMKilled")
+
+
+def test_a_pod_that_its_node_evicts(k8s: K8sBed) -> None:
+    k8s.create(pod("greedy", "sleep", "300"), pod("modest", "sleep", "300"))
+    for name in ("greedy", "modest"):
+        k8s.wait_for_phase(name, "Running")
+    status = k8s.evict("greedy")["status"]
+    assert status["reason"] == "Evicted"
+    assert status["message"].startswith("The node was low on resource: memory.")
+    assert k8s.pod("modest")["status"]["phase"] == "Running"
+
+
+def test_pods_on_a_node_that_is_not_ready_go_on(start_k8s) -> None:
+    k8s = start_k8s(eviction_s=1)
+    files = Path(k8s.make_volume("data"))
+    count = "i=0; while :; do i=$((i+1)); echo $i > /data/count; sleep 0.1; done"
+    k8s.create(pod("counter", "sh", "-c", count, mounts={"mountPath": "/data"}))
+    k8s.wait_for_phase("counter", "Running")
+    node = k8s.pod("counter")["spec"]["nodeName"]
+    k8s.node_away(node)
+    # The control plane wants it gone, and nobody is there to end it.
+    wait_for(lambda: "deletionTimestamp" in k8s.pod("counter")["metadata"], 30, "the pod is to be deleted")
+    assert k8s.pod("counter")["status"]["phase"] == "Running"
+    before = (files / "count").read_text()
+    wait_for(lambda: (files / "count").read_text() not in ("", before), 10, "the pod counts on")
+    k8s.node_back(node)
+    wait_for(lambda: "counter" not in k8s.kubectl("get", "pods", "-o", "name").stdout, 30, "the pod is gone")
+
+
+def test_nothing_that_ran_on_a_node_survives_its_power_cut(start_k8s) -> None:
+    k8s = start_k8s(nodes=1)
+    files = Path(k8s.make_volume("data"))
+    k8s.create(pod("victim", "sh", "-c", "date +%s%N > /data/start; sleep 300", mounts={"mountPath": "/data"}))
+    k8s.wait_for_phase("victim", "Running")
+    wait_for((files / "start").exists, 10, "the pod has started")
+    started = (files / "start").read_text()
+    k8s.node_kill("n1")
+    k8s.node_start("n1")
+    assert terminated(k8s.wait_for_phase("victim", "Failed"))["exitCode"] == 255
+    assert (files / "start").read_text() == started
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(403, "(Forbidden)"), (409, "(Conflict)"), (500, "(InternalError)"), (503, "(ServiceUnavailable)")],
+)
+def test_the_api_server_answers_with_an_error(k8s: K8sBed, status: int, said: str) -> None:
+    some = json.dumps({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "some"}})
+    with k8s.answering(status, 'exceeded: "quota"', method="POST", path="/configmaps"):
+        refused = k8s.kubectl("create", "-f", "-", input=some, check=False)
+        assert k8s.kubectl("get", "configmaps").returncode == 0
+    assert refused.returncode == 1
+    assert said in refused.stderr
+    assert 'exceeded: "quota"' in refused.stderr
+    assert k8s.kubectl("create", "-f", "-", input=some).returncode == 0
+
+
+def test_kubectl_waits_when_there_are_too_many_requests(k8s: K8sBed) -> None:
+    with k8s.answering(429, headers={"Retry-After": "1"}, path="/configmaps", times=1) as fault:
+        assert k8s.kubectl("get", "configmaps").returncode == 0
+    assert fault.happened == 1
+
+
+def test_an_answer_is_lost_after_the_request_has_worked(k8s: K8sBed) -> None:
+    with k8s.losing_answers(method="POST", path="/configmaps"):
+        lost = k8s.kubectl("create", "configmap", "some", check=False)
+    assert lost.returncode == 1
+    assert k8s.kubectl("get", "configmap", "some").returncode == 0
+
+
+def test_commands_run_in_a_pod_through_the_proxy_too(k8s: K8sBed) -> None:
+    k8s.create(pod("host", "sleep", "300"))
+    k8s.wait_for_phase("host", "Running")
+    with k8s.answering(500, path="/none-of-these"):
+        done = k8s.kubectl("exec", "-i", "host", "--", "sh", "-c", "cat; exit 4", input="echo", check=False)
+    assert (done.returncode, done.stdout) == (4, "echo")

@@ -125,6 +125,9 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     liveness lock, as far as this host can tell; None where locks do not work. It is asked before the files are read: a
     wrapper that was gone then has left its exit status in `files`, or none. `error` names what could not be read;
     nothing else is told then.
+
+    Where the attempt runs on several machines, the further ones tell only whether it has begun and ended, and
+    `log_end`, the end of its log there, when none of its processes is left.
     """
 
     exists: bool = True
@@ -135,6 +138,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     log_size: int = 0
     is_alive: bool | None = None
     error: str = ""
+    log_end: bytes | None = None
 
 
 class Sight(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,6 +169,11 @@ class Launch(Operation, frozen=True, kw_only=True):
     `log` is where its log is to be, without the end `_<time>.log`: `output.log` in its directory becomes a link to it;
     empty: no link. It may begin with `~` or have variables. `needs_shared_log`: `output.log` is the file, and the other
     one the link.
+
+    `exclusive` is a directory, made for all users of the host, whose file `alive` stays locked for as long as a process
+    of the attempt lives: there is no room while another attempt has it. `workers` are all machines that run the
+    attempt together, this one among them, each with its addresses, of which the first is for the others: its processes
+    are told their number, their count, and the first machine as the place to meet.
     """
 
     directory: str
@@ -176,13 +185,15 @@ class Launch(Operation, frozen=True, kw_only=True):
     chips: Sequence[str] = ()
     log: str = ""
     needs_shared_log: bool = False
+    exclusive: str = ""
+    workers: Sequence[Sequence[str]] = ()
 
 
 class Launched(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of `Launch`.
 
     `started`: now; `taken`: a wrapper had it before; `alive`: a process of it lives, started before; `no_room`: too few
-    GPUs are free now, and `why` says by whom they are used.
+    GPUs are free now, or the machine is not, and `why` says by whom they are used.
     """
 
     outcome: Literal["started", "taken", "alive", "no_room"]

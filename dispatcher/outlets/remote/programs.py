@@ -48,10 +48,14 @@ class Program:
         limit_s: float | None,
         stdin: IO[bytes] | None = None,
         environment: Mapping[str, str] | None = None,
+        directory: str | None = None,
         most_bytes: int = 64 << 20,
         most_error_bytes: int = 32 << 10,
     ) -> None:
-        """`stdin` is an open file, not a pipe that somebody has to fill. Raises OutletError when it cannot start."""
+        """`stdin` is an open file, not a pipe that somebody has to fill. It starts in `directory`.
+
+        Raises OutletError when it cannot start.
+        """
         try:
             self._child = subprocess.Popen(
                 list(words),
@@ -59,6 +63,7 @@ class Program:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=None if environment is None else dict(environment),
+                cwd=directory,
                 start_new_session=True,
             )
         except OSError as error:

@@ -6,7 +6,7 @@ import http.client
 import json
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 Object = dict[str, Any]
@@ -54,6 +54,16 @@ class Api:
     def delete(self, path: str, body: Mapping[str, Any] | None = None) -> Object:
         return self._ask("DELETE", path, body)
 
+    def watch(self, path: str) -> Iterator[Object]:
+        """Its events, until the API server ends the connection."""
+        connection, answer = self._send("GET", path, None, "application/json")
+        try:
+            connection.sock.settimeout(None)
+            while line := answer.readline():
+                yield json.loads(line)
+        finally:
+            connection.close()
+
     def is_ready(self) -> bool:
         try:
             self._ask("GET", "/readyz?verbose=no", parse=False)
@@ -65,14 +75,24 @@ class Api:
         self, method: str, path: str, body: Mapping[str, Any] | None = None, kind: str = "application/json",
         parse: bool = True,
     ) -> Object:  # fmt: skip
+        connection, answer = self._send(method, path, body, kind)
+        try:
+            data = answer.read()
+        finally:
+            connection.close()
+        return json.loads(data) if parse else {}
+
+    def _send(
+        self, method: str, path: str, body: Mapping[str, Any] | None, kind: str
+    ) -> tuple[_Connection, http.client.HTTPResponse]:
         connection = _Connection(self._dial, ssl.create_default_context(cafile=self._authority))
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": kind}
         try:
             connection.request(method, path, None if body is None else json.dumps(body), headers)
             answer = connection.getresponse()
-            data = answer.read()
-        finally:
+            if answer.status >= 300:
+                raise ApiError(answer.status, f"{method} {path}: {answer.read().decode(errors='replace')[:500]}")
+        except BaseException:
             connection.close()
-        if answer.status >= 300:
-            raise ApiError(answer.status, f"{method} {path}: {data.decode(errors='replace')[:500]}")
-        return json.loads(data) if parse else {}
+            raise
+        return connection, answer

@@ -7,7 +7,7 @@ import json
 import os
 import secrets
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from ..bed import BedError, wait_for
@@ -36,15 +36,17 @@ class ControlPlane:
         self._controller_options = controller_options
         self._pids: dict[str, int] = {}
         self.tokens = {user: secrets.token_hex(16) for user in USERS}
+        self.token_file = f"{bed.directory}/tokens"
         self.certificate = f"{bed.directory}/certs/apiserver.crt"
         self.api = Api(lambda: bed.dial("127.0.0.1", PORT), bed.outside(self.certificate), self.tokens["admin"])
 
-    def up(self) -> None:
+    def up(self, prepare: Callable[[], None]) -> None:
+        """`prepare` is called when the API server is up and no controller runs yet."""
         bed = self._bed
         for name in ("certs", "log", "etcd"):
             os.makedirs(bed.outside(f"{bed.directory}/{name}"), mode=0o700)
         bed.write(
-            f"{bed.directory}/tokens",
+            self.token_file,
             "".join(f'{self.tokens[user]},{user},{user},"{group}"\n' for user, group in USERS.items()),
             mode=0o600,
         )
@@ -56,6 +58,7 @@ class ControlPlane:
             f"--initial-cluster=bed={PEERS}", "--unsafe-no-fsync",
         )  # fmt: skip
         self.start_api_server()
+        prepare()
         self.start_controllers()
 
     def start_api_server(self) -> None:
@@ -63,7 +66,7 @@ class ControlPlane:
         self._start(
             f"{KUBERNETES}/kube-apiserver", f"--etcd-servers={ETCD}", "--bind-address=127.0.0.1",
             "--advertise-address=127.0.0.1", f"--secure-port={PORT}", f"--cert-dir={certs}",
-            f"--token-auth-file={self._bed.directory}/tokens", "--authorization-mode=RBAC",
+            f"--token-auth-file={self.token_file}", "--authorization-mode=RBAC",
             f"--service-cluster-ip-range={SERVICES}", "--service-account-issuer=https://bed",
             f"--service-account-key-file={certs}/accounts.key",
             f"--service-account-signing-key-file={certs}/accounts.key", "--allow-privileged=true",

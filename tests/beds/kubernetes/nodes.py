@@ -6,6 +6,7 @@ A node without a kubelet that answers (`stop`) is what the control plane calls N
 from __future__ import annotations
 
 import json
+import os
 import sysconfig
 import tempfile
 from collections.abc import Mapping
@@ -68,6 +69,32 @@ class Node:
     def kill(self) -> None:
         """As when its power fails: nothing of it runs when this returns."""
         self._bed.kill(self._leader)
+
+    def stop(self) -> None:
+        """Its kubelet does nothing more and answers nobody; containers go on."""
+        self._bed.run("kill", "-STOP", str(self._kubelet()))
+
+    def go_on(self) -> None:
+        self._bed.run("kill", "-CONT", str(self._kubelet()))
+
+    def is_up(self) -> bool:
+        return self._bed.alive(self._leader)
+
+    def containers(self, namespace: str, pod: str) -> list[str]:
+        """The directories of a pod's containers, as this process sees them; kubelet/container.go names them."""
+        folder = self._bed.outside(f"{self.directory}/containers")
+        return sorted(f"{folder}/{name}" for name in os.listdir(folder) if name.startswith(f"{namespace}_{pod}_"))
+
+    def kill_container(self, directory: str) -> None:
+        """Outright, from outside of it: its own first process is safe from what runs inside."""
+        with open(f"{directory}/pid", encoding="ascii") as file:
+            pid = file.read()
+        self._bed.run("nsenter", f"--target={self._kubelet()}", "--pid", "kill", "-KILL", pid)
+
+    def _kubelet(self) -> int:
+        """Its pid in the bed; it is the child of what has made its namespaces."""
+        with open(self._bed.outside(f"/proc/{self._leader}/task/{self._leader}/children"), encoding="ascii") as file:
+            return int(file.read())
 
     def log(self) -> str:
         return self._bed.log_tail(self._log)

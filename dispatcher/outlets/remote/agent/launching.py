@@ -6,12 +6,13 @@ import os
 import shutil
 import subprocess
 import time
-from typing import BinaryIO, Dict, List, Optional, Sequence
+from typing import BinaryIO, Dict, List, Optional, Sequence, Tuple
 
-from dispatcher.outlets.remote.agent.attempts import check_attempt
+from dispatcher.outlets.remote.agent.attempts import check_attempt, read_launch
 from dispatcher.outlets.remote.agent.facts import boot_id, host_name, user_name
 from dispatcher.outlets.remote.agent.gpus import take_gpus
 from dispatcher.outlets.remote.agent.locks import lock_patiently
+from dispatcher.outlets.remote.agent.machine import index_among, process_variables, take_machine
 from dispatcher.outlets.remote.agent.names import (
     ALIVE_FILE,
     ATTEMPT_DIR,
@@ -32,6 +33,8 @@ def launch(words: Data, _stdin: BinaryIO) -> Data:
     directory = words["directory"]
     if not os.path.exists(os.path.join(directory, WRAPPER_FILE)):
         raise Refusal(f"{directory}: the attempt was not delivered to {host_name()}")
+    worker = index_among(words["workers"])
+    refuse_shared(directory, worker)
     before = check_attempt(directory)
     if before["is_alive"]:
         return launched("alive", before["pid"], before["gpus"])
@@ -42,15 +45,16 @@ def launch(words: Data, _stdin: BinaryIO) -> Data:
     try:
         if locked is False:
             return launched("alive")
-        gpus, why = take_gpus(words, held)
+        gpus, why = take_room(words, held)
         if why:
             return launched("no_room", why=why)
-        if not create_file(os.path.join(directory, LAUNCH_FILE), launch_record(None, gpus)):
+        if not create_file(os.path.join(directory, LAUNCH_FILE), launch_record(None, gpus, worker)):
             return launched("taken")
+        words["environment"].update(process_variables(directory, words["workers"], worker))
         pid = start(words, None if locked is None else alive_fd, gpus, held)
         # It runs, so a full disk is no failure of the launch any more: the wrapper's own file tells its pid too.
         with contextlib.suppress(OSError):
-            replace_file(os.path.join(directory, LAUNCH_FILE), launch_record(pid, gpus), 0o666)
+            replace_file(os.path.join(directory, LAUNCH_FILE), launch_record(pid, gpus, worker), 0o666)
         return launched("started", pid, gpus)
     finally:
         # The wrapper has inherited them: from now on its processes alone keep them locked.
@@ -58,13 +62,29 @@ def launch(words: Data, _stdin: BinaryIO) -> Data:
             os.close(fd)
 
 
+def take_room(words: Data, held: List[int]) -> Tuple[List[int], str]:
+    """The GPUs that the attempt gets, locked as the machine is where it needs all of it; or why there is no room."""
+    why = take_machine(words["exclusive"], words["directory"], held)
+    return ([], why) if why else take_gpus(words, held)
+
+
+def refuse_shared(directory: str, worker: Optional[int]) -> None:
+    """An attempt on several machines has a directory on each: in a common one only the first of them would start."""
+    other = read_launch(directory).get("worker", worker or 0)
+    if other != (worker or 0):
+        raise Refusal(
+            f"{directory}: the machines of the attempt share this directory, and each needs one of its own: set `work` "
+            "of the cluster to a local one"
+        )
+
+
 def launched(outcome: str, pid: Optional[int] = None, gpus: Sequence[int] = (), why: str = "") -> Data:
     return {"outcome": outcome, "host": host_name(), "pid": pid, "gpus": list(gpus), "why": why}
 
 
-def launch_record(pid: Optional[int], gpus: List[int]) -> bytes:
+def launch_record(pid: Optional[int], gpus: List[int], worker: Optional[int]) -> bytes:
     """Written before the start too, without the pid: an attempt that may have been started is not started again."""
-    record = {"host": host_name(), "boot_id": boot_id(), "pid": pid, "gpus": gpus}
+    record = {"host": host_name(), "boot_id": boot_id(), "pid": pid, "gpus": gpus, "worker": worker or 0}
     return (json.dumps(record) + "\n").encode()
 
 

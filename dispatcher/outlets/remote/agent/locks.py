@@ -46,10 +46,14 @@ def is_locked(path: str) -> Optional[bool]:
 def lock_patiently(path: str, tries: int = 20, pause_s: float = 0.05) -> Tuple[int, Optional[bool]]:
     """The descriptor of the locked file, and whether it is locked: a test of the lock takes it for a moment."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    return fd, try_lock_patiently(fd, tries, pause_s)
+
+
+def try_lock_patiently(fd: int, tries: int = 20, pause_s: float = 0.05) -> Optional[bool]:
     for number in range(tries):
         locked = try_lock(fd)
         if locked is not False:
-            return fd, locked
+            return locked
         if number + 1 < tries:
             time.sleep(pause_s)
-    return fd, False
+    return False

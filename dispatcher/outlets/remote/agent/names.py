@@ -4,6 +4,10 @@ from typing import Any, Dict
 
 ATTEMPT_DIR = "DISPATCHER_ATTEMPT_DIR"
 HOST = "DISPATCHER_HOST"
+# For the processes of an attempt on several machines.
+PROCESS_ID = "DISPATCHER_PROCESS_ID"
+NUM_PROCESSES = "DISPATCHER_NUM_PROCESSES"
+COORDINATOR = "DISPATCHER_COORDINATOR"
 WRAPPER_FILE = "job.sh"
 LOG_FILE = "output.log"
 EXIT_FILE = "exit.json"

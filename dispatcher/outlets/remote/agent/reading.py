@@ -4,12 +4,15 @@ import base64
 import errno
 import os
 import stat
-from typing import BinaryIO, List, Optional
+from typing import BinaryIO, List, Optional, Set
 
+from dispatcher.outlets.remote.agent.attempts import read_launch
 from dispatcher.outlets.remote.agent.locks import is_locked
-from dispatcher.outlets.remote.agent.names import ALIVE_FILE, LOG_FILE, Data
+from dispatcher.outlets.remote.agent.names import ALIVE_FILE, EXIT_FILE, LOG_FILE, TAKEN_FILE, Data
 
 LONGEST_FILE = 1 << 20
+# Of the logs of further workers.
+LONGEST_END = 64 << 10
 
 
 def read(words: Data, _stdin: BinaryIO) -> Data:
@@ -34,6 +37,9 @@ def look(wanted: Data, names: List[str], budget: List[int]) -> Data:
         seen["is_alive"] = is_locked(os.path.join(directory, ALIVE_FILE))
         if not seen["is_alive"]:
             present = set(os.listdir(directory))
+        if read_launch(directory).get("worker"):
+            look_at_worker(directory, present, seen)
+            return seen
         for name in names:
             if name in present:
                 look_at_file(directory, name, wanted["have"].get(name), seen)
@@ -43,6 +49,15 @@ def look(wanted: Data, names: List[str], budget: List[int]) -> Data:
         # All of it or nothing: an exit status without the rest of the log would be taken for the end.
         return dict(known, exists=True, error=str(error))
     return seen
+
+
+def look_at_worker(directory: str, present: Set[str], seen: Data) -> None:
+    """On a further machine of an attempt: whether it has begun and ended, and then the end of its log."""
+    for name in (TAKEN_FILE, EXIT_FILE):
+        if name in present:
+            look_at_file(directory, name, None, seen)
+    if seen["is_alive"] is False and LOG_FILE in present:
+        seen["log_end"] = tail({"path": os.path.join(directory, LOG_FILE), "most_bytes": LONGEST_END}, None)["content"]
 
 
 def look_at_file(directory: str, name: str, had: Optional[List[int]], seen: Data) -> None:
@@ -88,7 +103,7 @@ def open_regular(path: str) -> Optional[BinaryIO]:
     return open(fd, "rb")
 
 
-def tail(words: Data, _stdin: BinaryIO) -> Data:
+def tail(words: Data, _stdin: Optional[BinaryIO]) -> Data:
     opened = open_regular(words["path"])
     if opened is None:
         return {"content": None}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -67,14 +66,10 @@ func (r *runtime) CreateContainer(sandboxID string, config *runtimeapi.Container
 		id: id, directory: filepath.Join(r.config.Directory, "containers", id), sandbox: s, config: config,
 		createdAt: time.Now().UnixNano(), ended: make(chan struct{}), spec: r.specOf(s, config),
 	}
-	data, err := json.Marshal(c.spec)
-	if err != nil {
-		return "", err
-	}
 	if err := os.MkdirAll(c.directory, 0o755); err != nil {
 		return "", err
 	}
-	if err := os.WriteFile(filepath.Join(c.directory, "spec.json"), data, 0o600); err != nil {
+	if err := c.save(); err != nil {
 		return "", err
 	}
 	r.lock.Lock()
@@ -143,7 +138,7 @@ func (r *runtime) StartContainer(id string) error {
 		wait()
 		c.end()
 	}()
-	return nil
+	return c.savePid()
 }
 
 // launch returns the pid of the container's first process.
@@ -176,8 +171,7 @@ func (c *container) end() {
 		Code       int32
 		FinishedAt int64
 	}
-	data, err := os.ReadFile(filepath.Join(c.directory, "exit.json"))
-	if err != nil || json.Unmarshal(data, &exit) != nil {
+	if readJSON(c.directory, "exit.json", &exit) != nil {
 		exit.Code, exit.FinishedAt = 137, time.Now().UnixNano()
 	}
 	reason := "Error"

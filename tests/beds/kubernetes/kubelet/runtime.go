@@ -37,6 +37,9 @@ func newRuntime(config Config) (*runtime, error) {
 			return nil, err
 		}
 	}
+	if err := r.load(); err != nil {
+		return nil, err
+	}
 	settings := streaming.DefaultConfig
 	port, err := freePort(config.Address)
 	if err != nil {

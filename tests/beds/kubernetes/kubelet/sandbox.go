@@ -86,6 +86,9 @@ func (r *runtime) RunPodSandbox(config *runtimeapi.PodSandboxConfig, _ string) (
 			return "", err
 		}
 	}
+	if err := s.save(); err != nil {
+		return "", err
+	}
 	r.lock.Lock()
 	defer r.lock.Unlock()
 	r.sandboxes[id] = s

@@ -1,0 +1,188 @@
+"""The road to all workers of a TPU VM, through gcloud: together they answer as one host.
+
+A call is one `gcloud compute tpus tpu-vm ssh --worker=all`: each worker runs the agent, gcloud keeps what each has
+printed in a file of its own, and the answers are merged (merging.py). So nothing of one worker is mixed with that of
+another, whatever it prints and however long its answer is. Requests that may hold a secret, such as an attempt's
+environment, and those that are too large for an argument go ahead by scp, as do archives of code.
+
+A launch takes three calls more: the VM is described, because the processes of the attempt need the addresses of its
+workers; then worker 0 alone launches, which takes the lock of the VM; and only if it has got that, all do. So of two
+dispatchers one gets the whole VM.
+
+What fails is no answer, and says nothing about attempts: `gcloud describe` tells whether the VM is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shlex
+import tempfile
+import time
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from dispatcher import contract
+from dispatcher.errors import OutletError
+from dispatcher.hosts.types import TpuHost
+from dispatcher.outlets.remote import follow
+from dispatcher.outlets.remote.exchange import Exchange, Talk
+from dispatcher.outlets.remote.operations import (
+    Check,
+    Deliver,
+    Has,
+    Hello,
+    Launch,
+    Operation,
+    Ran,
+    Read,
+    Signal,
+    Store,
+    Tail,
+    Write,
+)
+from dispatcher.outlets.remote.programs import Finished, Program
+from dispatcher.outlets.tpu import gcloud, merging, reaching
+
+# What an attempt on a VM keeps locked, whoever's it is; on a filesystem that is never cleaned up by age.
+EXCLUSIVE: Final = "/run/lock/dispatcher-tpu"
+# A call without a large file; gcloud would try for longer to reach a worker that is down.
+_CALL_LIMIT_S: Final = 45.0
+_DESCRIBE_LIMIT_S: Final = 30.0
+# In what these tell and ask there is no secret.
+_OPEN: Final = (Hello, Read, Tail, Check, Has, Signal, Write)
+_LOG: Final = re.compile(r"([0-9]+)\.log", re.ASCII)
+
+_Answers = list[Sequence[Any]]
+
+
+class WorkersRoad:
+    """All workers of a TPU VM."""
+
+    def __init__(self, host: TpuHost) -> None:
+        self._host = host
+        self.sent_bytes = 0
+
+    def talk(self, operations: Sequence[Operation], timeout_s: float) -> Talk:
+        # An upload has a limit of its own, by its size.
+        limit_s = timeout_s if any(isinstance(one, Store) for one in operations) else min(timeout_s, _CALL_LIMIT_S)
+        if any(isinstance(operation, Launch) for operation in operations):
+            return (yield from self._launching(operations, limit_s))
+        answers = yield from self._ask(operations, reaching.ALL, limit_s)
+        yield from self._stop(merging.to_be_stopped(operations, answers), limit_s, force=False)
+        return merging.merged(operations, answers)
+
+    def failed(self, *, another_runs: bool) -> None:
+        """No connection is kept between calls."""
+
+    def follow_words(self, directory: str, offset: int) -> list[str]:
+        return self._followed(follow.follow_command(directory, offset))
+
+    def rest_words(self, directory: str, offset: int) -> list[str]:
+        return self._followed(follow.rest_command(directory, offset))
+
+    def close(self) -> None:
+        """Nothing stays open between calls."""
+
+    def _followed(self, command: list[str]) -> list[str]:
+        return reaching.ssh_words(self._host, "0", shlex.join(command))
+
+    def _launching(self, operations: Sequence[Operation], limit_s: float) -> Talk:
+        """All of it on worker 0, and then on all what it has not refused: whatever is done twice is done once."""
+        addresses = yield from self._addresses()
+        wanted = [
+            msgspec.structs.replace(one, workers=addresses) if isinstance(one, Launch) else one for one in operations
+        ]
+        ((*first,),) = yield from self._ask(wanted, "0", limit_s)
+        refused = [isinstance(one, Launch) and not merging.has_room(first[at]) for at, one in enumerate(wanted)]
+        if len(addresses) == 1 or all(refused):
+            return first
+        # A question for nothing stands in the place of what worker 0 has refused.
+        asked = [Has(paths=()) if refused[at] else one for at, one in enumerate(wanted)]
+        answers = yield from self._ask(asked, reaching.ALL, limit_s)
+        # What worker 0 has done the first time it only finds done the second time.
+        done = [isinstance(one, (Deliver, Write, Launch)) for one in asked]
+        answers[0] = [first[at] if done[at] else answer for at, answer in enumerate(answers[0])]
+        yield from self._stop(merging.half_started(asked, answers), limit_s, force=True)
+        merged = merging.merged(asked, answers)
+        return [first[at] if refused[at] else answer for at, answer in enumerate(merged)]
+
+    def _addresses(self) -> Generator[Program, Finished, list[list[str]]]:
+        """The addresses of each worker, the internal one first."""
+        finished = yield Program(
+            gcloud.describe(self._host), limit_s=_DESCRIBE_LIMIT_S, environment=reaching.environment()
+        )
+        exit_code = None if finished.killed_because else finished.exit_code
+        answer = Ran(exit_code=exit_code, out=finished.out.decode(errors="replace"), err=_errors(finished))
+        vm = gcloud.read_vm(answer)
+        if vm is None:
+            raise OutletError(f"{self._host.name}: {gcloud.message(answer.err)}")
+        if not vm.workers:
+            raise OutletError(f"{self._host.name} is {vm.state} and has no addresses")
+        return [[worker.address, *filter(None, [worker.external])] for worker in vm.workers]
+
+    def _ask(
+        self, operations: Sequence[Operation], worker: str, limit_s: float
+    ) -> Generator[Program, Finished, _Answers]:
+        """The answers of a worker, or of all, by the worker."""
+        exchange = Exchange(operations, limit_s)
+        self.sent_bytes += exchange.size
+        ends_at_s = time.monotonic() + limit_s
+        with tempfile.TemporaryDirectory(prefix="dispatcher-tpu-") as directory:
+            (Path(directory) / "None").mkdir()
+            command = reaching.command_with(exchange.request)
+            is_open = all(isinstance(operation, _OPEN) for operation in operations)
+            if not is_open or len(command) > reaching.LONGEST_COMMAND:
+                command = yield from self._sent_ahead(exchange, worker, directory, ends_at_s)
+            words = reaching.ssh_words(self._host, worker, command, directory)
+            finished = yield self._program(words, directory, ends_at_s)
+            logs = _logs(Path(directory) / "None")
+        answers = [exchange.answers(log) for log in logs]
+        missing = [index for index, answer in enumerate(answers) if answer is None]
+        if missing or not answers:
+            raise self._failure(finished, logs, missing)
+        return [answer for answer in answers if answer is not None]
+
+    def _sent_ahead(
+        self, exchange: Exchange, worker: str, directory: str, ends_at_s: float
+    ) -> Generator[Program, Finished, str]:
+        """Copies the request and the files that follow it; the command that gives them to the agent."""
+        nonce = secrets.token_hex(8)
+        names = [os.path.join(directory, name) for name in reaching.file_names(nonce, 1 + len(exchange.sources))]
+        with open(os.open(names[0], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(exchange.request)
+        for name, source in zip(names[1:], exchange.sources, strict=True):
+            os.symlink(os.path.abspath(source), name)
+        finished = yield self._program(reaching.scp_words(self._host, worker, names), directory, ends_at_s)
+        if finished.exit_code != 0:
+            raise self._failure(finished, (), ())
+        return reaching.command_for_files(nonce)
+
+    def _stop(self, directories: Sequence[str], limit_s: float, *, force: bool) -> Generator[Program, Finished, None]:
+        """Stop attempts on all workers, because they cannot go on without the one that has failed."""
+        if directories:
+            marks = [Write(path=f"{each}/{contract.STOP_FILE}", content=b"") for each in directories]
+            signals = [Signal(directory=each, force=force) for each in directories]
+            yield from self._ask([*marks, *signals], reaching.ALL, limit_s)
+
+    def _program(self, words: list[str], directory: str, ends_at_s: float) -> Program:
+        limit_s = max(1.0, ends_at_s - time.monotonic())
+        return Program(words, limit_s=limit_s, environment=reaching.environment(), directory=directory)
+
+    def _failure(self, finished: Finished, logs: Sequence[bytes], missing: Sequence[int]) -> OutletError:
+        limit = f"{finished.killed_because}: " if finished.killed_because else ""
+        return OutletError(f"{self._host.name}: {limit}{reaching.explain(_errors(finished), logs, missing)}")
+
+
+def _logs(directory: Path) -> list[bytes]:
+    """What each worker has printed, by its index; none where gcloud did not come to them."""
+    found = {int(match[1]): path for path in directory.iterdir() if (match := _LOG.fullmatch(path.name))}
+    return [found[index].read_bytes() for index in sorted(found)]
+
+
+def _errors(finished: Finished) -> str:
+    return finished.err.decode(errors="replace")

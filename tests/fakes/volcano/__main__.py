@@ -1,0 +1,122 @@
+"""A stand-in for Volcano's controller, scheduler and admission, which are not packaged by Debian.
+
+    python tests/fakes/volcano --kubeconfig FILE --directory DIR --release v1.5.1 [--preempts] [--webhook-timeout S]
+
+It behaves as the releases do that it knows (`dialects.py`), by their documentation and by what their sources do: which
+objects it makes of a Job and what they are called, which events and policies lead to which phases, what its conditions
+and events say, what it refuses. The custom resource definitions must be there already. Restarting it loses nothing:
+as the real components it keeps all state in the API server. `DIR/switches.json` pauses parts of it (`switches.py`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import queue
+import sys
+import time
+from collections import deque
+from pathlib import Path
+
+from api import Api, ApiError
+from cluster import Cluster
+from controller import Controller
+from dialects import DIALECTS
+from expiry import Expiry
+from informers import Change, Informers
+from queues import Queues
+from scheduler import Scheduler
+from switches import Switches
+from webhook import Webhook
+
+KINDS = ("nodes", "pods", "persistentvolumeclaims", "storageclasses", "priorityclasses", "queues", "podgroups", "jobs",
+         "commands")  # fmt: skip
+# The real scheduler's period is a second; tests wait for this one.
+SESSION_EVERY_S = 0.1
+EXPIRY_EVERY_S = 0.5
+LONGEST_WAIT_S = 0.1
+
+
+class Volcano:
+    def __init__(self, options: argparse.Namespace) -> None:
+        api, dialect = Api.from_kubeconfig(options.kubeconfig), DIALECTS[options.release]
+        self._switches = Switches(options.directory / "switches.json")
+        self._cluster = Cluster()
+        self._informers = Informers(api, KINDS)
+        self._controller = Controller(api, self._cluster, dialect)
+        self._queues = Queues(api, self._cluster, dialect)
+        self._scheduler = Scheduler(api, self._cluster, dialect, options.preempts)
+        self._expiry = Expiry(api, self._cluster)
+        self._webhook = Webhook(api.another(), dialect, self._switches, options.directory, options.webhook_timeout)
+        self._news: deque[Change] = deque()
+        self._is_session_due = False
+        self._last_session_s = self._last_expiry_s = 0.0
+
+    def run(self) -> None:
+        self._queues.make_default()
+        self._webhook.start()
+        self._informers.start()
+        print("ready", flush=True)
+        while True:
+            paused = self._switches.paused
+            self._receive(paused)
+            try:
+                if "controller" not in paused:
+                    self._tell_controller()
+                self._work(paused)
+            except (ApiError, OSError) as error:
+                # Such as an API server that is away: everything is looked at again.
+                print(f"again: {error}", file=sys.stderr, flush=True)
+                self._is_session_due = True
+                time.sleep(LONGEST_WAIT_S)
+
+    def _receive(self, paused: frozenset[str]) -> None:
+        """Take what has come in; waits a little when that is nothing."""
+        due_s = None if "controller" in paused else self._controller.due_in_s()
+        with contextlib.suppress(queue.Empty):
+            self._news.append(self._informers.changes.get(timeout=min(due_s or LONGEST_WAIT_S, LONGEST_WAIT_S)))
+            while True:
+                self._news.append(self._informers.changes.get_nowait())
+        self._is_session_due |= bool(self._news)
+        if "controller" in paused:
+            # The scheduler goes on; the controller hears of it all when it is back.
+            for change in self._news:
+                self._cluster.apply(change)
+
+    def _tell_controller(self) -> None:
+        while self._news:
+            change = self._news[0]
+            # One after the other: a pod that failed is not seen as such before its event is handled.
+            self._cluster.apply(change)
+            self._controller.changed(change)
+            self._queues.changed(change)
+            self._controller.work()
+            self._news.popleft()
+
+    def _work(self, paused: frozenset[str]) -> None:
+        now_s = time.monotonic()
+        if "controller" not in paused:
+            self._controller.work()
+            if now_s - self._last_expiry_s > EXPIRY_EVERY_S:
+                self._last_expiry_s = now_s
+                self._expiry.work()
+        if self._is_session_due and now_s - self._last_session_s > SESSION_EVERY_S:
+            self._is_session_due, self._last_session_s = False, now_s
+            if "controller" not in paused:
+                self._queues.work()
+            if "scheduler" not in paused:
+                self._scheduler.session()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kubeconfig", type=Path, required=True)
+    parser.add_argument("--directory", type=Path, required=True)
+    parser.add_argument("--release", choices=sorted(DIALECTS), required=True)
+    parser.add_argument("--preempts", action="store_true")
+    parser.add_argument("--webhook-timeout", type=int, default=10)
+    Volcano(parser.parse_args()).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""What a test has switched off: read from a file, which the test replaces by rename."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+COMPONENTS = ("controller", "scheduler")
+
+
+class Switches:
+    """`paused` are components that do nothing for now; `webhook` is "serve" or "hang"."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @property
+    def paused(self) -> frozenset[str]:
+        return frozenset(self._read().get("paused", ()))
+
+    @property
+    def webhook(self) -> str:
+        return str(self._read().get("webhook", "serve"))
+
+    def _read(self) -> dict[str, object]:
+        try:
+            return json.loads(self._path.read_text())
+        except FileNotFoundError:
+            return {}

@@ -61,8 +61,9 @@ def checkout(tmp_path: Path) -> Path:
     for name in ("scripts", "tests/beds", "tests/runtime", ".venv/bin"):
         (tmp_path / name).mkdir(parents=True)
     # The conftest.py, and whatever it imports.
-    for helper in (*TESTS.glob("[!t]*.py"), *(TESTS / "beds").glob("[!ct]*.py")):
-        shutil.copy(helper, tmp_path / helper.relative_to(TESTS.parent))
+    for helper in (*TESTS.glob("*.py"), *(TESTS / "beds").glob("*.py")):
+        if not helper.name.startswith("test_") and helper != TESTS / "beds" / "conftest.py":
+            shutil.copy(helper, tmp_path / helper.relative_to(TESTS.parent))
     shutil.copytree(TESTS / "beds" / "kubernetes", tmp_path / "tests" / "beds" / "kubernetes")
     shutil.copytree(TESTS / "fakes", tmp_path / "tests" / "fakes")
     shutil.copy(SCRIPT, tmp_path / "scripts" / "test")

@@ -17,11 +17,14 @@ from dispatcher.config import Config
 from dispatcher.errors import OutletError
 from dispatcher.outlets.batch.identity import read_submission
 from dispatcher.outlets.kinds import make_road
+from dispatcher.outlets.remote.asking import carry_out
 from dispatcher.outlets.remote.road import Road
 from dispatcher.workspace import AttemptPaths
 
 _BLOCK: Final = 1 << 16
 _LOOK_S: Final = 1.0
+_REACH_S: Final = 120.0
+_MOST_TRIES: Final = 5
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
 
@@ -55,19 +58,52 @@ def follow_elsewhere(where: Elsewhere, out: BinaryIO, offset: int, has_ended: Ca
         _follow(where, out, offset, has_ended)
 
 
+class _Patience:
+    """Pauses between failures, which double while nothing is copied; what is new of them is printed."""
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+        self._pause_s = _FIRST_PAUSE_S
+        self._told = ""
+
+    def pause(self, copied: int, code: int, error: str) -> None:
+        problem = error or f"the connection has ended (status {code})"
+        if problem != self._told:
+            self._told = problem
+            note(f"{self._host}: {problem}; trying again")
+        self._pause_s = _FIRST_PAUSE_S if copied else min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        time.sleep(self._pause_s)
+
+
 def _follow(where: Elsewhere, out: BinaryIO, offset: int, has_ended: Callable[[], bool]) -> None:
-    pause_s, problem = _FIRST_PAUSE_S, ""
+    patience = _Patience(where.host)
     while True:
-        copied, code, error = _run(where.road.follow_words(where.directory, offset), out, has_ended)
+        copied, code, error = _copy(where, where.road.follow_words, offset, out, has_ended)
         offset += copied
         if code == 0 or has_ended():
-            _run(where.road.rest_words(where.directory, offset), out, lambda: False)
+            break
+        patience.pause(copied, code, error)
+    for _ in range(_MOST_TRIES):
+        copied, code, error = _copy(where, where.road.rest_words, offset, out, lambda: False)
+        offset += copied
+        if code != 0:
+            patience.pause(copied, code, error)
+        elif not copied:
+            # Only now: a stream may have been cut off although its command has ended well.
             return
-        if error != problem:
-            problem = error
-            note(f"{where.host}: {error or f'the connection has ended (status {code})'}; trying again")
-        pause_s = _FIRST_PAUSE_S if copied else min(2 * pause_s, _LONGEST_PAUSE_S)
-        time.sleep(pause_s)
+    note(f"{where.host}: the end of the log may be missing here")
+
+
+def _copy(
+    where: Elsewhere, words: Callable[[str, int], list[str]], offset: int, out: BinaryIO, is_over: Callable[[], bool]
+) -> tuple[int, int, str]:
+    """Copy the log from `offset` on, with the words of the road; see `_run`."""
+    try:
+        carry_out(where.road.reach(_REACH_S))
+        command = words(where.directory, offset)
+    except OutletError as error:
+        return 0, 1, str(error)
+    return _run(command, out, is_over)
 
 
 def _run(words: Sequence[str], out: BinaryIO, is_over: Callable[[], bool]) -> tuple[int, int, str]:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from dispatcher.base import values
 from dispatcher.base.values import BadValueError, Reader, shown
 from dispatcher.errors import nearest
+from dispatcher.hosts.quantity import parse_quantity
 
 _SQUASH = re.compile(r"[0-9]+(:[0-9]+)?")
 _JUICEFS_SIZE = re.compile(r"[0-9]+(\.[0-9]+)?\s?([KMGT](i?B)?)?")
@@ -242,6 +243,18 @@ def parse_accelerator_type(value: object) -> str:
     if not isinstance(value, str) or not _ACCELERATOR.fullmatch(value):
         raise BadValueError("expected a TPU as Google calls it, such as v4-32 or v5litepod-16")
     return value
+
+
+def parse_amount(value: object) -> str:
+    """An amount as Kubernetes writes it; a number counts as its digits."""
+    text = str(value) if type(value) in (int, float) else value
+    try:
+        amount = parse_quantity(text) if isinstance(text, str) else None
+    except ValueError:
+        amount = None
+    if not isinstance(text, str) or amount is None or amount <= 0:
+        raise BadValueError("expected an amount such as 4, 500m or 64Gi")
+    return text
 
 
 def parse_gres_types(value: object) -> tuple[str, ...]:

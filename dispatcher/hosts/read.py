@@ -165,10 +165,11 @@ _KINDS: Final[Mapping[str, _Kind]] = {
             **dict.fromkeys(
                 (
                     *("namespace", "queue", "image", "pvc_name", "gpu_resource_key", "priority_class"),
-                    *("service_account", "context", "cpu", "memory", "shm_size", "cpu_cpu", "cpu_memory"),
+                    *("service_account", "context"),
                 ),
                 _WORD,
             ),
+            **dict.fromkeys(("cpu", "memory", "shm_size", "cpu_cpu", "cpu_memory"), fields.parse_amount),
             "pvc_mount_path": fields.parse_path,
             "kubeconfig": _TEXT,
             **dict.fromkeys(("num_nodes", "rdma_per_node"), _POSITIVE),

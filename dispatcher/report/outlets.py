@@ -7,9 +7,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from dispatcher.base.messages import counted
-from dispatcher.hosts.types import AnyHost, Hosts, PlainHost
+from dispatcher.hosts.types import AnyHost, Hosts, PlainHost, TpuHost, VolcanoHost
 from dispatcher.outlets.solver.plain import gpus_for
-from dispatcher.outlets.solver.reports import BatchReport, Gpus, HostReport, PlainReport, Queue, Unreachable
+from dispatcher.outlets.solver.reports import (
+    BatchReport,
+    Gpus,
+    HostReport,
+    PlainReport,
+    Queue,
+    QueueReport,
+    Unreachable,
+    VmReport,
+)
+from dispatcher.outlets.solver.volcano import free_in_queue
+from dispatcher.outlets.tpu.accelerator import accelerator_of
 from dispatcher.run_state.states import IN_FLIGHT, Record
 
 # What `free` says of hosts that cannot be asked.
@@ -63,6 +74,11 @@ def _free(host: AnyHost, report: HostReport | None) -> list[dict[str, str]]:
         return [{"queue": "", "free": _free_here(host, report)}]
     if isinstance(report, BatchReport):
         return [{"queue": queue.name, "free": _free_in(queue)} for queue in report.queues.values()]
+    if isinstance(report, QueueReport) and isinstance(host, VolcanoHost):
+        return [{"queue": host.queue, "free": free_in_queue(report)}]
+    if isinstance(report, VmReport) and isinstance(host, TpuHost):
+        has = accelerator_of(host)
+        return [{"queue": "", "free": f"{report.state or 'no VM'}, {has.number} {has.chip}"}]
     return []
 
 

@@ -110,6 +110,15 @@ def test_a_file_of_a_lab_works_unchanged(tmp_path: Path) -> None:
     assert isinstance(volcano, VolcanoHost) and volcano.chips == {"h100": 8} and volcano.num_nodes == 4
 
 
+def test_amounts_of_kubernetes(tmp_path: Path) -> None:
+    words = "type: volcano, image: i, pvc_name: p, pvc_mount_path: /p"
+    host = loaded(tmp_path, f"hosts: {{k: {{{words}, cpu: 4, memory: 1.5Gi, shm_size: 64Gi, cpu_cpu: 0.5}}}}").hosts[
+        "k"
+    ]
+    assert isinstance(host, VolcanoHost)
+    assert (host.cpu, host.memory, host.shm_size, host.cpu_cpu) == ("4", "1.5Gi", "64Gi", "0.5")
+
+
 @pytest.mark.parametrize("path", ["/", "/a b", "~", "~/lab", "$SCRATCH", "$SCRATCH/lab", "/s/${USER}/x", "/ünter/é"])
 def test_paths(tmp_path: Path, path: str) -> None:
     assert loaded(tmp_path, f"clusters: {{a: {{work: '{path}'}}}}").clusters["a"].work == path
@@ -268,6 +277,19 @@ gres_mapping: {h100: [], l40: [a, 3.5]}
                 f"hosts.t.accelerator_type = {shown}: expected a TPU as Google calls it, such as v4-32",
             )
             for written, shown in [("v4", '"v4"'), ("v4-0", '"v4-0"'), ("v4-8;x", '"v4-8;x"'), ("4", "4")]
+        ),
+        *(
+            (
+                f"hosts: {{k: {{type: volcano, image: i, pvc_name: p, pvc_mount_path: /p, {key}: {written}}}}}",
+                f"hosts.k.{key} = {shown}: expected an amount such as 4, 500m or 64Gi",
+            )
+            for key, written, shown in [
+                ("cpu", "-1", "-1"),
+                ("memory", "64GB", '"64GB"'),
+                ("shm_size", "0", "0"),
+                ("cpu_cpu", "two", '"two"'),
+                ("cpu_memory", "[1]", "[1]"),
+            ]
         ),
         ("priority: [ws1]", 'priority[0] = "ws1": there is no such host (none is described)'),
         ("hosts: {a: {ssh: a, cluster: b}}", 'hosts.a.cluster = "b": there is no such cluster (none is described)'),

@@ -41,10 +41,13 @@ class HardwareQuestions:
 
     def _take_in(self, answers: Sequence[Any]) -> None:
         assert self._free is not None
-        jobs = {
-            (one.name, one.index): one.request
-            for one in self._tracked.values()
-            if one.request is not None and not one.has_ended and not one.is_running
-        }
-        waiting = [*jobs.values(), *(bundle.request for bundle in self._waiting.values())]
-        self._free.take_in(answers, [request for request in waiting if request is not None])
+        waiting, running = (
+            {
+                (one.name, one.index): one.request
+                for one in self._tracked.values()
+                if one.request is not None and not one.has_ended and one.is_running is is_running
+            }
+            for is_running in (False, True)
+        )
+        unsent = [bundle.request for bundle in self._waiting.values()]
+        self._free.take_in(answers, [*waiting.values(), *unsent], running.values())

@@ -79,7 +79,9 @@ class BatchOutlet:
         self._interval_s = context.poll_interval_s
         most = limit if host.max_in_flight is None else min(limit, host.max_in_flight)
         knows_hardware = context.by_hardware and most
-        free = FreeHardware(host, config.hosts) if knows_hardware and isinstance(host, ConnectedHost) else None
+        free = None
+        if knows_hardware and isinstance(host, ConnectedHost):
+            free = FreeHardware(host, config.hosts, config.layout.root)
         # Every live dispatcher looks for room at each poll interval.
         self._demand = Demand(3 * self._interval_s + _SOON_S)
         self.capacity = Submissions(

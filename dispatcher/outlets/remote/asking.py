@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import select
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from dispatcher.outlets.remote.connection import Call, Connection, Outcome
+from dispatcher.outlets.remote.exchange import Talk
 from dispatcher.outlets.remote.operations import Operation
+from dispatcher.outlets.remote.programs import Program
 from dispatcher.outlets.remote.road import Road
 
 
@@ -33,7 +36,20 @@ def ask_all(questions: Mapping[str, tuple[Road, Sequence[Operation]]], timeout_s
     return outcomes
 
 
-def _wait(calls: Sequence[Call]) -> None:
+def carry_out(talk: Talk) -> Sequence[Any]:
+    """The answers of a talk, which is waited for; raises OutletError."""
+    try:
+        program = next(talk)
+        while True:
+            while (finished := program.poll()) is None:
+                _wait([program])
+            program = talk.send(finished)
+    except StopIteration as end:
+        answers: Sequence[Any] = end.value
+        return answers
+
+
+def _wait(calls: Sequence[Call | Program]) -> None:
     """Until one of them has something to do."""
     if not calls:
         return

@@ -53,6 +53,9 @@ class DividedRoad:
     def failed(self, *, another_runs: bool) -> None:
         self._files.failed(another_runs=another_runs)
 
+    def reach(self, timeout_s: float) -> Talk:
+        return self._files.reach(timeout_s)
+
     def follow_words(self, directory: str, offset: int) -> list[str]:
         return self._files.follow_words(directory, offset)
 

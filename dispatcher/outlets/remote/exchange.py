@@ -102,6 +102,12 @@ def talk_once(exchange: Exchange, words: Sequence[str], timeout_s: float, explai
     return answers
 
 
+def nothing() -> Talk:
+    """A talk that needs no program and has no answers."""
+    return ()
+    yield
+
+
 @functools.cache
 def _source() -> bytes:
     return zlib.compress(agent_source().encode(), 9)

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from dispatcher.errors import OutletError
 from dispatcher.outlets.remote import follow, ssh
-from dispatcher.outlets.remote.exchange import Exchange, Talk, agent_command, agent_words, talk_once
+from dispatcher.outlets.remote.exchange import Exchange, Talk, agent_command, agent_words, nothing, talk_once
 from dispatcher.outlets.remote.operations import Operation
 from dispatcher.outlets.remote.programs import Finished, Program
 
@@ -26,6 +26,9 @@ class Road(Protocol):
 
     def failed(self, *, another_runs: bool) -> None:
         """A call brought no answer: the next one may need another connection. Never waits."""
+
+    def reach(self, timeout_s: float) -> Talk:
+        """What has to be done before the words of the next two methods can be run; without answers."""
 
     def follow_words(self, directory: str, offset: int) -> list[str]:
         """The command that prints an attempt's log from `offset` on, until the attempt has ended or stdin has.
@@ -59,6 +62,9 @@ class LocalRoad:
 
     def failed(self, *, another_runs: bool) -> None:
         """There is nothing to be opened anew."""
+
+    def reach(self, timeout_s: float) -> Talk:
+        return nothing()
 
     def follow_words(self, directory: str, offset: int) -> list[str]:
         return follow.follow_command(directory, offset)
@@ -98,6 +104,9 @@ class SshRoad:
         """
         if self.shared.is_open():
             self._begin_to_close(self.shared.renew("stop" if another_runs else "exit"))
+
+    def reach(self, timeout_s: float) -> Talk:
+        return nothing()
 
     def follow_words(self, directory: str, offset: int) -> list[str]:
         return follow.over_ssh(self.shared.target, follow.follow_command(directory, offset))

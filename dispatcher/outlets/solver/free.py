@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
-from dispatcher.hosts.types import ConnectedHost, Hosts, PlainHost
+from dispatcher.hosts.types import AnyHost, ConnectedHost, Hosts, PlainHost, TpuHost, VolcanoHost
 from dispatcher.outlets.base import Request
 from dispatcher.outlets.remote.operations import Operation
-from dispatcher.outlets.solver import batch, plain
 from dispatcher.outlets.solver.query import questions, read_report
-from dispatcher.outlets.solver.reports import BatchReport, HostReport, PlainReport, Unreachable
+from dispatcher.outlets.solver.reports import HostReport, Unreachable, VmReport
 from dispatcher.outlets.solver.request import Choice, HardwareRequest, Refusal
-from dispatcher.outlets.solver.solve import judge
+from dispatcher.outlets.solver.solve import give, judge
+from dispatcher.outlets.volcano.resources import shape_of
 
 # While attempts are to be placed, a host is asked so often, sooner when one of the pod's own attempts has ended there.
 # What it has told longer ago than USE_FOR_S is not used.
@@ -29,9 +30,13 @@ AWAITED_S: Final = 10.0
 class FreeHardware:
     """One host. `outlook` says that an answer is wanted, and `due_in_s` then tells when to ask."""
 
-    def __init__(self, host: ConnectedHost, hosts: Hosts, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, host: ConnectedHost, hosts: Hosts, root: Path, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`root`: of the workspace."""
         self._host = host
         self._hosts = hosts
+        self._root = root
         self._clock = clock
         self._report: HostReport | None = None
         self._told_s = 0.0
@@ -57,26 +62,28 @@ class FreeHardware:
 
     def questions(self) -> list[Operation]:
         """What to ask the host now; nothing when it is not due."""
-        return questions(self._host, _ANSWER_S) if self.due_in_s() == 0.0 else []
+        return questions(self._host, _ANSWER_S, self._root) if self.due_in_s() == 0.0 else []
 
-    def take_in(self, answers: Sequence[Any], waiting: Iterable[Request]) -> None:
-        """The answers to `questions`; `waiting` are attempts that this pod has submitted and that do not run yet."""
+    def take_in(self, answers: Sequence[Any], waiting: Iterable[Request], running: Iterable[Request] = ()) -> None:
+        """The answers to `questions`.
+
+        `waiting` are attempts that this pod has submitted and that do not run yet, `running` those that do.
+        """
         self._report = read_report(self._host, answers)
         self._told_s = self._clock()
         self._is_wanted = self._has_changed = False
         self._awaited_since_s = None
         self._verdicts.clear()
         self._refused.clear()
-        for request in waiting:
+        # Other hosts tell themselves what running attempts use.
+        unseen = running if isinstance(self._report, VmReport) else ()
+        for request in (*waiting, *unseen):
             self.give(request)
 
     def give(self, request: Request) -> None:
         """An attempt was placed here: what it will use is not free any more."""
-        asked = self._asked(request)
-        if isinstance(self._report, BatchReport) and not isinstance(self._host, PlainHost):
-            self._report = batch.give(self._host, asked, self._hosts, self._report)
-        elif isinstance(self._report, PlainReport) and isinstance(self._host, PlainHost):
-            self._report = plain.give(self._host, asked, self._report)
+        if self._report is not None:
+            self._report = give(self._host, self._asked(request), self._hosts, self._report)
         self._verdicts.clear()
 
     def note_end(self) -> None:
@@ -93,7 +100,7 @@ class FreeHardware:
         verdict = self._verdicts.get(request)
         if verdict is None:
             verdict = self._verdicts[request] = judge(self._host, self._asked(request), self._hosts, self._report)
-        if isinstance(verdict, Refusal):
+        if isinstance(verdict, Refusal) or verdict.must_be_created:
             self._refused[request] = verdict.why
             return None
         self._refused.pop(request, None)
@@ -112,12 +119,23 @@ class FreeHardware:
 
     def _asked(self, request: Request) -> HardwareRequest:
         """The request as the host's outlet takes it: where GPUs are left open, it is one if the host has any."""
-        host = self._host
-        has_gpus = bool(host.chips) if isinstance(host, PlainHost) else host.slot_type != "cpu"
         return HardwareRequest(
             chip=request.chip,
-            min_chips=int(has_gpus) if request.gpus is None else request.gpus,
+            min_chips=_default_gpus(self._host, request) if request.gpus is None else request.gpus,
             cpus=request.cpus,
             memory_mib=request.memory_mib,
             nodes=request.nodes,
         )
+
+
+def _default_gpus(host: AnyHost, request: Request) -> int:
+    """The GPUs of an attempt that leaves them open."""
+    match host:
+        case VolcanoHost():
+            return shape_of(host, request).gpus
+        case PlainHost():
+            return int(bool(host.chips))
+        case TpuHost():
+            return 1
+        case _:
+            return int(host.slot_type != "cpu")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from dispatcher.errors import OutletError
@@ -25,9 +26,9 @@ _SIZE: Final = re.compile(r"(\d+)([kmgt]?)([bw]?)")
 _SHIFTS: Final = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 
-def questions(host: PbsHost, timeout_s: float) -> list[Operation]:
+def questions(host: PbsHost, timeout_s: float, root: Path) -> list[Operation]:
     """What to ask: the nodes, the queues, and which queue is the default."""
-    del host
+    del host, root
     return [Run(words=words, timeout_s=timeout_s) for words in _COMMANDS]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -20,9 +21,9 @@ from dispatcher.outlets.solver.request import Choice, HardwareRequest, Refusal, 
 _GIVEN: Final = "given to an attempt just now"
 
 
-def questions(host: PlainHost, timeout_s: float) -> list[Operation]:
+def questions(host: PlainHost, timeout_s: float, root: Path) -> list[Operation]:
     """What to ask a host: its processors, its memory, and its GPUs with those who use them."""
-    del host
+    del host, root
     words = (["nproc", "--all"], ["cat", "/proc/meminfo"])
     return [*(Run(words=each, timeout_s=timeout_s) for each in words), ListGpus()]
 
@@ -76,8 +77,9 @@ def judge(host: PlainHost, request: HardwareRequest, hosts: Hosts, found: PlainR
     return Refusal(host=host.name, why=why)
 
 
-def give(host: PlainHost, request: HardwareRequest, found: PlainReport) -> PlainReport:
+def give(host: PlainHost, request: HardwareRequest, hosts: Hosts, found: PlainReport) -> PlainReport:
     """The report as it will be when an attempt with this request has started, if it can start now."""
+    del hosts
     free = [gpu.index for gpu in gpus_for(host, request.chip, found.gpus) if not gpu.busy]
     taken = free[: request.min_chips] if len(free) >= request.min_chips else []
     gpus = (msgspec.structs.replace(gpu, busy=_GIVEN) if gpu.index in taken else gpu for gpu in found.gpus)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from dispatcher.errors import OutletError
-from dispatcher.hosts.types import ConnectedHost, PbsHost, PlainHost, SlurmHost
+from dispatcher.hosts.types import AnyHost, PbsHost, PlainHost, SlurmHost, TpuHost, VolcanoHost
 from dispatcher.outlets.remote.connection import Unreached
 from dispatcher.outlets.remote.operations import Operation
-from dispatcher.outlets.solver import pbs, plain, slurm
+from dispatcher.outlets.solver import pbs, plain, slurm, tpu, volcano
 from dispatcher.outlets.solver.reports import HostReport, Unreachable
 
 
 class _Kind(NamedTuple):
     """What to ask a host of a kind within a time for each question, and how to read the answers."""
 
-    questions: Callable[[Any, float], list[Operation]]
+    questions: Callable[[Any, float, Path], list[Operation]]
     report: Callable[[Sequence[Any]], HostReport]
 
 
@@ -24,18 +25,20 @@ _KINDS: Final[Mapping[str, _Kind]] = {
     PlainHost.type: _Kind(plain.questions, plain.report),
     SlurmHost.type: _Kind(slurm.questions, slurm.report),
     PbsHost.type: _Kind(pbs.questions, pbs.report),
+    TpuHost.type: _Kind(tpu.questions, tpu.report),
+    VolcanoHost.type: _Kind(volcano.questions, volcano.report),
 }
 
 
-def questions(host: ConnectedHost, timeout_s: float) -> list[Operation]:
-    """What to ask the host.
+def questions(host: AnyHost, timeout_s: float, root: Path) -> list[Operation]:
+    """What to ask the host. `root` is the workspace's, to which files in the configuration are relative.
 
     One question may take a third of the time: when it hangs, there is time left for the host to say so.
     """
-    return _KINDS[host.type].questions(host, timeout_s / 3)
+    return _KINDS[host.type].questions(host, timeout_s / 3, root)
 
 
-def read_report(host: ConnectedHost, outcome: Sequence[Any] | Unreached) -> HostReport:
+def read_report(host: AnyHost, outcome: Sequence[Any] | Unreached) -> HostReport:
     """What the answers to `questions` tell."""
     if isinstance(outcome, Unreached):
         return Unreachable(outcome.why)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import Decimal
 
 import msgspec
 
@@ -69,4 +70,36 @@ class BatchReport(msgspec.Struct, frozen=True):
     queues: Mapping[str, Queue]
 
 
-HostReport = Unreachable | PlainReport | BatchReport
+class QueueReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A Queue of Volcano. Amounts are by resource: cores, bytes, devices.
+
+    `capability` has what the Queue limits; of the rest it may have any amount. `allocated` is what is in use, or why
+    that is not known. `closed` is why it takes no jobs, empty when it does. `pending`: PodGroups that wait.
+    """
+
+    capability: Mapping[str, Decimal] = {}
+    allocated: Mapping[str, Decimal] | str = {}
+    closed: str = ""
+    pending: int = 0
+
+    def free(self) -> dict[str, Decimal]:
+        """What is not in use of everything that is limited; nothing where that is not known."""
+        if isinstance(self.allocated, str):
+            return {}
+        nothing = Decimal(0)
+        return {name: max(nothing, most - self.allocated.get(name, nothing)) for name, most in self.capability.items()}
+
+
+class VmReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A TPU VM: the API's word for its state, empty where there is no VM; `workers` is their number.
+
+    `is_taken`: an attempt was given to it, so it takes no further one now.
+    """
+
+    state: str = ""
+    accelerator_type: str = ""
+    workers: int = 0
+    is_taken: bool = False
+
+
+HostReport = Unreachable | PlainReport | BatchReport | QueueReport | VmReport

@@ -38,13 +38,15 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """A host that can run the request.
 
     `queue` is the partition or the queue to name; empty: the scheduler's own default, or none. `is_queued`: it would
-    wait there. `free_chips` is how many suitable GPUs are free, None when the host was not asked.
+    wait there. `free_chips` is how many suitable GPUs are free, None when the host was not asked or cannot tell.
+    `must_be_created`: somebody has to create the machine first.
     """
 
     host: str
     queue: str = ""
     is_queued: bool = False
     free_chips: int | None = None
+    must_be_created: bool = False
     why: str = ""
 
 

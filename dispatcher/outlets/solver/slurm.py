@@ -6,6 +6,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -32,8 +33,9 @@ _TAKEN: Final = frozenset({"reserved", "planned"})
 _NODE_RANGES: Final = re.compile(r"([^\[\],]*)(?:\[([^\]]*)\])?([^,\[\]]*)")
 
 
-def questions(host: SlurmHost, timeout_s: float) -> list[Operation]:
+def questions(host: SlurmHost, timeout_s: float, root: Path) -> list[Operation]:
     """What to ask: about the configured partitions alone, because a cluster may have thousands of nodes."""
+    del root
     chosen = used_partitions(host)
     nodes = ["sinfo", "--noheader", "--Node", *chosen, f"--Format={_FORMAT}"]
     waiting = ["squeue", "--noheader", "--states=PENDING", *chosen, "--format=%P"]

@@ -24,7 +24,7 @@ def ask_hosts(hosts: Iterable[ConnectedHost], config: Config, timeout_s: float) 
     asked = {}
     for name, host in by_name.items():
         try:
-            asked[name] = make_road(host, config, _OWNER), questions(host, timeout_s)
+            asked[name] = make_road(host, config, _OWNER), questions(host, timeout_s, config.layout.root)
         except OutletError as error:
             reports[name] = Unreachable(str(error))
     told = ask_all(asked, timeout_s)

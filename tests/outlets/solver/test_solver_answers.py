@@ -119,9 +119,9 @@ def test_slurm_is_asked_about_the_configured_partitions() -> None:
     from dispatcher.hosts.types import Partition
 
     host = SlurmHost(name="a", cluster="a", partitions=(Partition("gpu"), Partition("b")), cpu_partitions=("b", "cpu"))
-    for operation in questions(host, 20):
+    for operation in questions(host, 20, Path()):
         assert "--partition=gpu,b,cpu" in operation.words  # type: ignore[attr-defined]
-    assert not any("--partition" in word for asked in questions(SLURM, 20) for word in asked.words)  # type: ignore[attr-defined]
+    assert not any("--partition" in word for asked in questions(SLURM, 20, Path()) for word in asked.words)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from dispatcher.hosts.types import ConnectedHost, Hosts, Partition, PbsHost, PlainHost, SlurmHost
+from dispatcher.hosts.types import (
+    ConnectedHost,
+    Hosts,
+    Partition,
+    PbsHost,
+    PlainHost,
+    SlurmHost,
+    TpuHost,
+    VolcanoHost,
+)
 from dispatcher.outlets.base import Request
 from dispatcher.outlets.remote.operations import GpuList, GpuSeen, Ran
 from dispatcher.outlets.solver.free import ASK_AGAIN_S, ASK_EVERY_S, AWAITED_S, USE_FOR_S, FreeHardware
@@ -33,7 +42,7 @@ def clock() -> Clock:
 
 def plain(clock: Clock, **fields: Any) -> FreeHardware:
     host = PlainHost(name="ws1", cluster="ws1", ssh="ws1", **{"chips": {"h100": 4}, **fields})
-    return FreeHardware(host, Hosts(), clock)
+    return FreeHardware(host, Hosts(), Path(), clock)
 
 
 def gpus(*busy: str) -> Sequence[Any]:
@@ -51,7 +60,9 @@ def sinfo(*rows: str) -> Sequence[Any]:
 
 def login(clock: Clock, **fields: Any) -> FreeHardware:
     partitions = (Partition("gpu"), Partition("all"))
-    return FreeHardware(SlurmHost(name="s", cluster="s", **{"partitions": partitions, **fields}), Hosts(), clock)
+    return FreeHardware(
+        SlurmHost(name="s", cluster="s", **{"partitions": partitions, **fields}), Hosts(), Path(), clock
+    )
 
 
 def test_a_host_is_asked_while_somebody_wants_to_know(clock: Clock) -> None:
@@ -168,7 +179,7 @@ def test_of_queues_that_with_more_free_gpus_is_better(clock: Clock) -> None:
 def test_pbs(clock: Clock) -> None:
     golden = Path(__file__).parent / "golden"
     host: ConnectedHost = PbsHost(name="p", cluster="p", queues=("h100q",))
-    free = FreeHardware(host, Hosts(), clock)
+    free = FreeHardware(host, Hosts(), Path(), clock)
     nodes = json.loads((golden / "pbsnodes.json").read_text())
     nodes["nodes"] = {"h1": nodes["nodes"]["h1"]}
     queues = Ran(exit_code=0, out=(golden / "qstat_queues.json").read_text())
@@ -177,3 +188,61 @@ def test_pbs(clock: Clock) -> None:
     assert free.outlook(Request(4)) == 0
     free.give(Request(3))
     assert free.outlook(Request(1)) == 0 and free.outlook(Request(2)) == 1 / 2
+
+
+def volcano(clock: Clock, **keys: Any) -> FreeHardware:
+    place = {"image": "i", "pvc_name": "p", "pvc_mount_path": "/p", "gpus_per_node": 4}
+    return FreeHardware(VolcanoHost(name="k", cluster="k", **{**place, **keys}), Hosts(), Path(), clock)
+
+
+def queue_of_volcano(capability: dict[str, int], used: int = 0) -> Sequence[Any]:
+    described = {
+        "metadata": {"name": "default"},
+        "spec": {"capability": capability},
+        "status": {"state": "Open", "allocated": {"nvidia.com/gpu": used}},
+    }
+    return [Ran(exit_code=0, out=json.dumps(described)), Ran(exit_code=0)]
+
+
+def test_a_queue_of_volcano(clock: Clock) -> None:
+    free = volcano(clock)
+    free.take_in(queue_of_volcano({"nvidia.com/gpu": 8}, used=2), [])
+    assert [free.outlook(Request(number)) for number in (6, 7, 9)] == [0, 1 / 7, None]
+    free.give(Request(5))
+    assert [free.outlook(Request(number)) for number in (None, 1)] == [1, 1], "two Kubernetes pods of three"
+
+
+def test_a_job_that_leaves_gpus_open_has_one_in_each_kubernetes_pod(clock: Clock) -> None:
+    free = volcano(clock, num_nodes=3)
+    free.take_in(queue_of_volcano({"nvidia.com/gpu": 2}), [])
+    assert free.outlook(Request(1)) == 0 and free.outlook(Request()) is None
+
+
+def tpu(clock: Clock, **keys: Any) -> FreeHardware:
+    host = TpuHost(name="t", cluster="t", zone="z", accelerator_type="v4-8", **keys)
+    return FreeHardware(host, Hosts(), Path(), clock)
+
+
+READY = [Ran(exit_code=0, out='{"state": "READY"}')]
+NO_VM = [Ran(exit_code=1, err="ERROR: (x) NOT_FOUND: Resource 'projects/p/locations/z/nodes/t' was not found")]
+
+
+def test_a_tpu_vm_is_taken_as_long_as_an_attempt_runs(clock: Clock) -> None:
+    free = tpu(clock)
+    free.take_in(READY, [])
+    assert free.outlook(Request()) == free.outlook(Request(8, chip="tpu-v4")) == 0
+    free.give(Request(1))
+    assert free.outlook(Request()) == 1
+    free.take_in(READY, [], [Request(1)])
+    assert free.outlook(Request()) == 1
+    free.take_in(READY, [])
+    assert free.outlook(Request()) == 0
+
+
+def test_a_tpu_vm_that_does_not_exist_is_waited_for_where_it_may_be_created(clock: Clock) -> None:
+    asked, auto = tpu(clock), tpu(clock, create="auto")
+    for free in (asked, auto):
+        free.take_in(NO_VM, [])
+    assert auto.outlook(Request(1)) == 1
+    assert asked.outlook(Request(1)) is None
+    assert asked.refused() == {Request(1): "there is no VM t in z: it has to be created first"}

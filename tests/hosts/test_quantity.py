@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from dispatcher.outlets.volcano.quantity import parse_quantity
+from dispatcher.hosts.quantity import parse_quantity
 
 
 @pytest.mark.parametrize(

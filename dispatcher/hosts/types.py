@@ -176,8 +176,8 @@ class VolcanoHost(Host, frozen=True, kw_only=True):
     `pvc_mount_path` in every Kubernetes pod. A node has `gpus_per_node` devices of `gpu_resource_key`, by default the
     number in `chips`; a Job has as many Kubernetes pods as its request needs, and `num_nodes` where that leaves GPUs
     open. `cpu` and `memory` are what each gets, `cpu_cpu` and `cpu_memory` what it gets without GPUs, as Kubernetes
-    writes quantities. `shm_size` is the size of /dev/shm. `rdma`:
-    with `rdma_per_node` RDMA devices each. `helper_resources` are requests and limits of what copies files.
+    writes quantities. `shm_size` is the size of /dev/shm. `rdma`: with `rdma_per_node` devices of `rdma_resource_key`
+    each. `helper_resources` are requests and limits of what copies files.
     """
 
     type: ClassVar[str] = "volcano"
@@ -201,6 +201,7 @@ class VolcanoHost(Host, frozen=True, kw_only=True):
     service_account: str | None = None
     rdma: bool = False
     rdma_per_node: int = 1
+    rdma_resource_key: str = "rdma/hca"
     node_selector: Mapping[str, str] = _NOTHING
     tolerations: tuple[Mapping[str, str], ...] = ()
     labels: Mapping[str, str] = _NOTHING

@@ -1,4 +1,33 @@
 """Attempts as Jobs of Volcano in a Kubernetes cluster (`type: volcano`).
 
-kubectl     The words of every call of kubectl, and what its failures mean.
+scheduler    VolcanoScheduler: what the engine in outlets/batch calls.
+resources    The Kubernetes pods of a Job, and what each of them gets.
+manifest     The Job of an attempt, as data.
+merging      A project's own template of the Job, merged over it.
+submitting   `kubectl create`, and what its answers mean.
+objects      Jobs, PodGroups, Kubernetes pods and events as the API server shows them.
+questions    What is asked about Jobs, and how the answers are read.
+states       What they mean.
+limits       How many Jobs a namespace may have.
+kubectl      The words of every call of kubectl, and what its failures mean.
+
+templates/volcano_pod.sh.j2 is what a Kubernetes pod runs, templates/volcano_nodes.sh.j2 starts the command on all pods
+of a Job. docs/outlets/volcano.md describes all of it for users. Programs run on this machine; files are where the
+volume is mounted, and are reached through a Kubernetes pod that is kept for it.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dispatcher.config import Config
+    from dispatcher.hosts.types import VolcanoHost
+    from dispatcher.outlets.volcano.scheduler import VolcanoScheduler
+
+
+def make_scheduler(host: VolcanoHost, config: Config) -> VolcanoScheduler:
+    """What the engine of batch outlets needs for this host; ConfigError for a template that cannot be used."""
+    from dispatcher.outlets.volcano.scheduler import VolcanoScheduler
+
+    return VolcanoScheduler(host, config.layout, config.kill_grace_s)

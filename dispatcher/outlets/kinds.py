@@ -72,6 +72,7 @@ SCHEDULERS: Final[dict[str, str]] = {
     "plain": "dispatcher.outlets.plain",
     "slurm": "dispatcher.outlets.slurm",
     "pbs": "dispatcher.outlets.pbs",
+    "tpu": "dispatcher.outlets.tpu",
 }
 
 

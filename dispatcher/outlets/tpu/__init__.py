@@ -1,4 +1,67 @@
 """Cloud TPU VMs (`type: tpu`): a VM with the host's name, which gcloud creates, describes, deletes and reaches.
 
-gcloud      The words of gcloud for VMs and queued resources, and what its answers and failures mean.
+gcloud         The words of gcloud for VMs and queued resources, and what its answers and failures mean. Pure.
+vm             What the state of a VM means, and what is to be done next about it. Pure.
+provisioning   One VM in the course of time: looked at, created, queued for, deleted.
+usage          Whether anybody else still uses it.
+scheduler      The VM as a Scheduler: launches, checks and signals on all workers.
+workers        The road to all workers; merging: their answers as one.
+accelerator    What Google's names of accelerators are as chips.
+
+A VM is one host without a shared filesystem: what attempts need is sent to it, and what they report is brought home.
+Creation costs money: a dispatcher creates a VM only where the host says `create: auto` and jobs wait for it, a command
+asks. A VM of this workspace has its id as a label; nothing else is ever deleted.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dispatcher.config import Config
+    from dispatcher.hosts.types import TpuHost
+    from dispatcher.outlets.context import PodContext
+    from dispatcher.outlets.remote.road import Road
+    from dispatcher.outlets.tpu.provisioning import TpuProvisioning
+    from dispatcher.outlets.tpu.scheduler import TpuScheduler
+
+
+def make_scheduler(host: TpuHost, config: Config) -> TpuScheduler:
+    """What the engine of batch outlets needs for this host; UsageError for a name that no VM can have."""
+    from dispatcher.errors import UsageError
+    from dispatcher.outlets.tpu.gcloud import name_problem
+    from dispatcher.outlets.tpu.scheduler import TpuScheduler
+
+    problem = name_problem(host)
+    if problem:
+        raise UsageError(problem)
+    return TpuScheduler(host)
+
+
+def make_road(host: TpuHost, config: Config, owner: str) -> Road:
+    """How its workers are reached; gcloud runs on this machine."""
+    from dispatcher.outlets.remote.divided import DividedRoad
+    from dispatcher.outlets.tpu.gcloud import PROGRAM
+    from dispatcher.outlets.tpu.workers import WorkersRoad
+
+    return DividedRoad(host.name, (PROGRAM,), WorkersRoad(host))
+
+
+def make_provisioning(host: TpuHost, context: PodContext, limit: int) -> TpuProvisioning:
+    """Whether the VM is there, and what a pod with `limit` attempts on it does so that it is."""
+    from dispatcher.outlets.batch.identity import workspace_id
+    from dispatcher.outlets.tpu.provisioning import TpuProvisioning
+    from dispatcher.outlets.tpu.usage import other_pods
+
+    layout = context.config.layout
+    # One that ends at once leaves what it finds to those that stay.
+    is_lasting = bool(limit) and context.needs_slots
+    return TpuProvisioning(
+        host,
+        workspace_id(layout),
+        context.log,
+        may_create=host.create == "auto" and is_lasting,
+        interval_s=context.poll_interval_s,
+        is_used_elsewhere=lambda: bool(other_pods(layout, context.observer, context.pod, host.name)),
+        tells_at_end=is_lasting,
+    )

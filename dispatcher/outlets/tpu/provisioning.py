@@ -1,0 +1,393 @@
+"""One TPU VM in the course of time: it is looked at, created, queued for, and deleted, by one gcloud after the other.
+
+vm.py decides; this runs the programs and keeps what they have told. Creation is a child process that waits until the VM
+is READY. Should the dispatcher die meanwhile, Google goes on, and whoever looks next finds the VM.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from dispatcher.errors import OutletError
+from dispatcher.hosts.types import TpuHost
+from dispatcher.outlets.base import LOST, PREEMPTED
+from dispatcher.outlets.batch.provisioning import Loss
+from dispatcher.outlets.remote.operations import Operation, Ran
+from dispatcher.outlets.remote.programs import Finished, Program
+from dispatcher.outlets.tpu import gcloud, usage
+from dispatcher.outlets.tpu.gcloud import Failure, GcloudError, Queued, Vm
+from dispatcher.outlets.tpu.vm import (
+    Action,
+    Condition,
+    Sight,
+    action,
+    condition_of,
+    is_up,
+    kind_text,
+    lost_attempts,
+    waits_in_queue,
+)
+
+# gcloud waits until the VM is READY.
+CREATE_LIMIT_S: Final = 600.0
+DELETE_LIMIT_S: Final = 300.0
+LOOK_LIMIT_S: Final = 60.0
+# How often a VM is looked at that is not up and that nobody waits for.
+_SELDOM_S: Final = 60.0
+# After a failure: the pause before the next attempt, which doubles.
+_FIRST_PAUSE_S: Final = 10.0
+_LONGEST_PAUSE_S: Final = 1800.0
+# How long a dispatcher that ends waits for what it has to take back.
+_CLOSING_S: Final = 15.0
+
+_DOING: Final = {
+    Action.CREATE: "creating",
+    Action.QUEUE: "asking for",
+    Action.DELETE: "deleting",
+    Action.DELETE_QUEUED: "deleting",
+}
+
+
+class TpuProvisioning:
+    """The VM of one host. `workspace` is the id of this one.
+
+    `may_create`: it is created when jobs wait for it, and deleted when it was preempted. `interval_s` is how often it
+    is looked at while it matters. `is_used_elsewhere()`: other dispatchers have attempts on it. `tells_at_end`: what
+    goes on to cost money is named when the dispatcher ends.
+    """
+
+    def __init__(
+        self,
+        host: TpuHost,
+        workspace: str,
+        log: Callable[[str], None],
+        *,
+        may_create: bool,
+        interval_s: float,
+        is_used_elsewhere: Callable[[], bool],
+        tells_at_end: bool = True,
+    ) -> None:
+        self._host = host
+        self._workspace = workspace
+        self._log = log
+        self._may_create = may_create
+        self._interval_s = interval_s
+        self._is_used_elsewhere = is_used_elsewhere
+        self._tells_at_end = tells_at_end
+        self._vm: Vm | None = None
+        self._queued: Queued | None = None
+        self._knows_queue = False
+        self._is_short = ""
+        self._is_wanted = self._is_used = False
+        self._has_looked, self._must_look = False, True
+        self._looked_s = 0.0
+        # Why it could not be looked at, and why what was begun has failed.
+        self._unseen = self._trouble = ""
+        self._failures = 0
+        self._look_after_s = self._act_after_s = 0.0
+        self._idle_since_s: float | None = None
+        self._is_unused = False
+        self._program: Program | None = None
+        self._doing: Action | None = None
+        self._began_s = 0.0
+        self._began_at = ""
+        self._take_in_answer: Callable[[Ran], None] = self._take_in_look
+
+    @property
+    def is_up(self) -> bool:
+        return is_up(self._vm) and not self._must_look and self._doing is None
+
+    @property
+    def identity(self) -> str:
+        return "" if self._vm is None else self._vm.identity
+
+    @property
+    def can_be_made(self) -> bool:
+        if not (self._may_create and self._has_looked) or is_up(self._vm):
+            return False
+        return self._vm is None or self._vm.is_of(self._workspace)
+
+    @property
+    def is_busy(self) -> bool:
+        return self._must_look and not self._unseen
+
+    @property
+    def failure(self) -> str:
+        return self._trouble or (self._unseen if not self._has_looked else "")
+
+    @property
+    def loss(self) -> Loss | None:
+        lost = lost_attempts(self._host, self._vm) if self._has_looked else None
+        return None if lost is None else Loss(*lost)
+
+    @property
+    def replaced(self) -> Loss:
+        reason = PREEMPTED if self._host.spot or self._host.preemptible else LOST
+        return Loss(reason, f"the TPU VM {self._host.name} was deleted and created anew")
+
+    @property
+    def problem(self) -> str:
+        if self.is_up:
+            return ""
+        name = f"the TPU VM {self._host.name}"
+        if self._doing is not None:
+            return f"{_DOING[self._doing]} {name} ({kind_text(self._host)}) since {self._began_at}"
+        if not self._has_looked:
+            return self._unseen or f"{name} was not looked at yet"
+        if self._vm is not None:
+            return self._why_not_up(name, self._vm)
+        return self._trouble or self._why_absent(name)
+
+    def _why_not_up(self, name: str, vm: Vm) -> str:
+        if is_up(vm):
+            return f"{name} is looked at again"
+        told = f"{name} is {vm.state or 'in no state'}"
+        if vm.health_description:
+            told += f" ({vm.health_description})"
+        condition = condition_of(vm.state)
+        if action(self._sight()) is not Action.NOTHING:
+            return f"{told}; it is deleted"
+        if condition is Condition.DEAD:
+            return f"{told}; {_deletion(self._host.name)}"
+        return f"{told}; `{gcloud.start_text(self._host)}` starts it" if condition is Condition.STOPPED else told
+
+    def _why_absent(self, name: str) -> str:
+        if self._queued is not None:
+            queued = gcloud.queued_id(self._workspace, self._host.name)
+            short = f" ({self._is_short})" if self._is_short else ""
+            return f"{name} waits for capacity: its queued resource {queued} is {self._queued.state}{short}"
+        if self._may_create:
+            return f"{name} ({kind_text(self._host)}) is created when jobs wait for it"
+        return f"{name} does not exist: `dispatcher outlets create {self._host.name}` creates it ({_AUTO})"
+
+    def work(self, *, is_wanted: bool, is_used: bool) -> None:
+        self._is_wanted, self._is_used = is_wanted, is_used
+        self._note_idleness()
+        if self._program is not None:
+            finished = self._program.poll()
+            if finished is None:
+                return
+            self._program = None
+            self._take_in_answer(ran(finished))
+        if self._look_is_due() == 0.0:
+            self._look()
+        elif self._program is None and time.monotonic() >= self._act_after_s:
+            self._act(action(self._sight()))
+
+    def doubt(self) -> None:
+        self._must_look = True
+
+    def questions(self) -> Sequence[Operation]:
+        return usage.questions() if self._is_idle_for_long() else ()
+
+    def take_in(self, answers: Sequence[Any]) -> None:
+        if usage.is_used(answers) or self._is_used_elsewhere():
+            self._idle_since_s = time.monotonic()
+        else:
+            self._is_unused = True
+
+    def wait_fds(self) -> list[int]:
+        return [] if self._program is None else self._program.wait_fds()
+
+    def due_in_s(self) -> float | None:
+        if self._program is not None:
+            return self._program.due_in_s()
+        waits = [self._look_is_due(), self._idle_due_in_s()]
+        if self._has_looked and not self._must_look and action(self._sight()) is not Action.NOTHING:
+            waits.append(max(0.0, self._act_after_s - time.monotonic()))
+        return min((wait_s for wait_s in waits if wait_s is not None), default=None)
+
+    def close(self) -> None:
+        """What is under way at Google goes on; what waits in its queue is taken back."""
+        if self._program is not None:
+            self._program.close()
+            self._program = None
+        if not self._tells_at_end:
+            return
+        name = self._host.name
+        if waits_in_queue(self._queued) and self._may_create:
+            self._take_back()
+        elif self._doing is Action.CREATE:
+            self._log(f"{name} is being created and will cost money: `dispatcher outlets delete {name}` deletes it")
+        elif is_up(self._vm) and self._is_ours():
+            self._log(f"{name} is still up and costs money: `dispatcher outlets delete {name}` deletes it")
+
+    def _sight(self) -> Sight:
+        return Sight(
+            vm=self._vm,
+            queued=self._queued,
+            workspace=self._workspace,
+            is_wanted=self._is_wanted,
+            may_create=self._may_create and self._has_looked,
+            is_short=bool(self._is_short),
+            is_idle=self._is_unused and not (self._is_used or self._is_wanted),
+        )
+
+    def _is_ours(self) -> bool:
+        return self._vm is not None and self._vm.is_of(self._workspace)
+
+    def _look_is_due(self) -> float | None:
+        """Seconds until the VM is to be looked at; None when nothing asks for it."""
+        if self._program is not None:
+            return None
+        now_s = time.monotonic()
+        if self._must_look:
+            return max(0.0, self._look_after_s - now_s)
+        matters = self._is_wanted or self._is_used
+        if not matters and is_up(self._vm):
+            return None
+        pace_s = self._interval_s if matters else max(self._interval_s, _SELDOM_S)
+        return max(0.0, self._looked_s + pace_s - now_s, self._look_after_s - now_s)
+
+    def _look(self) -> None:
+        self._start(gcloud.describe(self._host), LOOK_LIMIT_S, self._take_in_look)
+
+    def _take_in_look(self, answer: Ran) -> None:
+        before = self._vm
+        try:
+            self._vm = gcloud.read_vm(answer)
+        except GcloudError as error:
+            self._unseen = f"{self._host.name}: {error}"
+            self._look_after_s = time.monotonic() + self._interval_s
+            return
+        self._has_looked, self._must_look, self._unseen = True, False, ""
+        self._looked_s = time.monotonic()
+        if self._vm is not None and (before is None or before.state != self._vm.state):
+            self._log(f"{self._host.name} is {self._vm.state}")
+        if is_up(self._vm):
+            self._trouble = self._is_short = ""
+            self._failures = 0
+        if self._vm is None and self._may_create:
+            queued = gcloud.queued_id(self._workspace, self._host.name)
+            self._start(gcloud.describe_queued(self._host, queued), LOOK_LIMIT_S, self._take_in_queue)
+
+    def _take_in_queue(self, answer: Ran) -> None:
+        try:
+            found = gcloud.read_queued(answer)
+        except GcloudError as error:
+            # Without the answer none is asked for: it might be the second one.
+            self._has_failed(Action.QUEUE, error)
+            return
+        if found is not None and found.why and found != self._queued:
+            self._trouble = f"the queued resource of {self._host.name} is {found.state}: {found.why}"
+        self._queued = found
+
+    def _act(self, chosen: Action) -> None:
+        if chosen is Action.NOTHING:
+            return
+        try:
+            words, limit_s = self._command(chosen)
+        except OutletError as error:
+            self._has_failed(chosen, error)
+            return
+        self._doing, self._began_s = chosen, time.monotonic()
+        self._began_at = time.strftime("%H:%M:%S")
+        if chosen in (Action.CREATE, Action.QUEUE):
+            self._log(f"{_DOING[chosen]} {self._host.name} ({kind_text(self._host)}), which costs money")
+        else:
+            why = f"is {self._vm.state}" if self._vm is not None and not is_up(self._vm) else "is not used any more"
+            self._log(f"deleting {self._host.name}: it {why}")
+        self._start(words, limit_s, self._take_in_act)
+
+    def _command(self, chosen: Action) -> tuple[list[str], float]:
+        if chosen is Action.CREATE:
+            return gcloud.create(self._host, self._workspace), CREATE_LIMIT_S
+        if chosen is Action.QUEUE:
+            return gcloud.create_queued(self._host, self._workspace), LOOK_LIMIT_S
+        if chosen is Action.DELETE:
+            return gcloud.delete(self._host), DELETE_LIMIT_S
+        return gcloud.delete_queued(self._host, self._queue_of_vm()), DELETE_LIMIT_S
+
+    def _queue_of_vm(self) -> str:
+        brought = "" if self._vm is None else self._vm.queued_resource
+        return brought or gcloud.queued_id(self._workspace, self._host.name)
+
+    def _take_in_act(self, answer: Ran) -> None:
+        done, self._doing = self._doing, None
+        assert done is not None
+        self._must_look, self._look_after_s = True, 0.0
+        self._is_unused, self._idle_since_s = False, None
+        try:
+            gcloud.check(answer)
+        except GcloudError as error:
+            self._has_failed(done, error)
+            return
+        self._trouble = ""
+        if done is Action.CREATE:
+            self._log(f"{self._host.name} was created in {time.monotonic() - self._began_s:.0f} s")
+        if done is Action.DELETE_QUEUED:
+            self._queued = None
+
+    def _has_failed(self, done: Action, error: OutletError) -> None:
+        failure = error.failure if isinstance(error, GcloudError) else Failure.REFUSED
+        is_gone = failure is Failure.ABSENT and done in (Action.DELETE, Action.DELETE_QUEUED)
+        if is_gone or (failure is Failure.EXISTS and done in (Action.CREATE, Action.QUEUE)):
+            # Somebody else was faster, or an answer was lost.
+            return
+        if failure is Failure.NO_CAPACITY and done is Action.CREATE:
+            self._is_short = str(error)
+            self._log(f"{self._host.name}: {error}")
+            return
+        if done is Action.QUEUE:
+            # The next one tries without the queue.
+            self._is_short = ""
+        pause_s = min(_FIRST_PAUSE_S * 2.0**self._failures, _LONGEST_PAUSE_S)
+        self._failures += 1
+        self._act_after_s = time.monotonic() + pause_s
+        what = f"{_DOING[done]} {self._host.name} ({kind_text(self._host)})"
+        self._trouble = f"{what} has failed: {error} (tried again in {pause_s:.0f} s)"
+
+    def _start(self, words: Sequence[str], limit_s: float, take_in: Callable[[Ran], None]) -> None:
+        self._take_in_answer = take_in
+        try:
+            self._program = Program(words, limit_s=limit_s)
+        except OutletError as error:
+            take_in(Ran(exit_code=127, err=str(error)))
+
+    def _note_idleness(self) -> None:
+        if not is_up(self._vm) or self._is_used or self._is_wanted:
+            self._idle_since_s, self._is_unused = None, False
+        elif self._idle_since_s is None:
+            self._idle_since_s = time.monotonic()
+
+    def _is_idle_for_long(self) -> bool:
+        return self.is_up and self._idle_due_in_s() == 0.0 and not self._is_unused
+
+    def _idle_due_in_s(self) -> float | None:
+        """Seconds until the VM has stood unused for so long that it is deleted; None when it never is."""
+        limit_s = self._host.idle_delete_s
+        if limit_s is None or self._idle_since_s is None or not self._is_ours():
+            return None
+        return max(0.0, self._idle_since_s + limit_s - time.monotonic())
+
+    def _take_back(self) -> None:
+        """Else the request would be fulfilled when nobody is there any more."""
+        name, queued = self._host.name, gcloud.queued_id(self._workspace, self._host.name)
+        words = [*gcloud.delete_queued(self._host, queued), "--async"]
+        try:
+            program = Program(words, limit_s=_CLOSING_S)
+            program.close(_CLOSING_S)
+            finished = program.poll()
+            gcloud.check(Ran(exit_code=None) if finished is None else ran(finished))
+        except OutletError as error:
+            self._log(f"{name}: its queued resource {queued} stays and may cost money: {error}. {_deletion(name)}")
+        else:
+            self._log(f"{name}: its queued resource {queued} was taken back")
+
+
+_AUTO: Final = "or `create: auto` in its configuration lets the dispatcher do that"
+
+
+def ran(finished: Finished) -> Ran:
+    """How a program of gcloud has ended, as the words of gcloud.py take it."""
+    return Ran(
+        exit_code=None if finished.killed_because else finished.exit_code,
+        out=finished.out.decode(errors="replace"),
+        err=finished.err.decode(errors="replace"),
+    )
+
+
+def _deletion(name: str) -> str:
+    return f"`dispatcher outlets delete {name}` deletes it"

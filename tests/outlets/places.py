@@ -22,11 +22,12 @@ from typing import Any
 from beds.pbs import NODES, PbsBed
 from beds.slurm import SlurmBed
 from beds.sshd import SshBed
+from beds.tpu import VERSION, TpuBed
 from fleet import PATIENCE_S, wait_until
 
 from dispatcher.base import host
 from dispatcher.config import CodeMode, Config, Method
-from dispatcher.hosts.types import AnyHost, Hosts, PbsHost, PlainHost, SlurmHost
+from dispatcher.hosts.types import AnyHost, Hosts, PbsHost, PlainHost, SlurmHost, TpuHost
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import Bundle, Ended, Key, Orphan, Outlet, Placement, Report, Request, Running, Slot
 from dispatcher.outlets.bundle import Assignment, render
@@ -39,7 +40,6 @@ from dispatcher.workspace import AttemptPaths, Layout
 
 # So many are in flight at once in one test; the local outlet starts a process for each.
 MANY = 200
-# How often a host is asked.
 POLL_S = 0.2
 ON_CPU = Request(0)
 
@@ -52,6 +52,8 @@ class Place:
     node_names: Sequence[str] = (host.host_name(),)
     # Whether an attempt can be pending, and the outlet out of reach.
     is_queue = False
+    # How often a host is asked.
+    poll_s = POLL_S
 
     def __init__(self, root: Path, hosts: Sequence[partial[AnyHost]] = (), working: Path | None = None) -> None:
         """`hosts` make what is configured. `working` is where attempts run, as this process finds it."""
@@ -106,7 +108,7 @@ class Place:
         hosts = self.config.hosts.hosts
         context = PodContext(
             pod=pod, config=self.config, observer=observer, log=print, cpu_slots=0 if hosts else MANY,
-            submissions=dict.fromkeys(hosts, MANY), poll_interval_s=POLL_S,
+            submissions=dict.fromkeys(hosts, MANY), poll_interval_s=self.poll_s,
         )  # fmt: skip
         (made,) = make_outlets(context).values()
         self._made.append(made)
@@ -349,3 +351,55 @@ class PlainPlace(Place):
         settings = [f"{name}={value}" for name, value in bundle.environment.items() if value is not None]
         words = ["env", *settings, "bash", f"{self.directory(bundle.key)}/job.sh", "none"]
         return self.bed.ssh("h1", shlex.join(words))
+
+
+class TpuPlace(Place):
+    """A Cloud TPU VM with one worker, which somebody has created."""
+
+    kind = "tpu"
+    # Each call is a run of gcloud, which takes a second of a processor.
+    poll_s = 2.0
+
+    def __init__(self, root: Path, bed: TpuBed) -> None:
+        self.bed = bed
+        (worker,) = bed.create("vm")
+        self.worker = worker
+        settings = {"cluster": "vm", "zone": bed.zone, "accelerator_type": "v4-8", "version": VERSION}
+        super().__init__(root, [partial(TpuHost, name="vm", **settings)])
+        self.node_names = [worker.name]
+        self.working = worker.path(self.outlet.site(Slot()).layout.root)
+        self.working.mkdir(parents=True, exist_ok=True)
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        self.worker.stop_sshd()
+        try:
+            yield
+        finally:
+            self.worker.start_sshd()
+
+    @contextlib.contextmanager
+    def hanging(self) -> Iterator[None]:
+        with self.worker.hanging():
+            yield
+
+    @contextlib.contextmanager
+    def losing_answers(self) -> Iterator[None]:
+        """What a worker has answered is lost; gcloud keeps it in a file of its directory."""
+        directory = self.root.parent / "shims"
+        directory.mkdir()
+        real = shutil.which("gcloud")
+        forget = r"[[ $* != *tpu-vm\ ssh* ]] || { rm -f None/*.log; exit 1; }"
+        (directory / "gcloud").write_text(f'#!/bin/bash\n{real} "$@"\nstatus=$?\n{forget}\nexit $status\n')
+        (directory / "gcloud").chmod(0o755)
+        before = os.environ["PATH"]
+        os.environ["PATH"] = f"{directory}:{before}"
+        try:
+            yield
+        finally:
+            os.environ["PATH"] = before
+
+    def run_wrapper(self, bundle: Bundle) -> subprocess.CompletedProcess[str]:
+        settings = [f"{name}={value}" for name, value in bundle.environment.items() if value is not None]
+        command = shlex.join(["env", *settings, "bash", f"{self.directory(bundle.key)}/job.sh", "none"])
+        return self.bed.gcloud("ssh", "vm", f"--command={command}")

@@ -13,7 +13,7 @@ from typing import Any
 import forks
 import pytest
 from fleet import wait_until
-from outlets.places import MANY, PbsPlace, Place, PlainPlace, SlurmPlace
+from outlets.places import MANY, PbsPlace, Place, PlainPlace, SlurmPlace, TpuPlace
 
 from dispatcher.outlets.base import CANNOT_START, Bundle, Ended, Pending, Placement, Running, Slot, Unknown
 from dispatcher.run_state.liveness import is_held
@@ -21,9 +21,9 @@ from dispatcher.run_state.liveness import is_held
 LONG = "echo begun >>begun; sleep 600"
 GATED = "echo begun >>begun; until [ -e go ]; do sleep 0.02; done; exit 3"
 
-LOCAL, SLURM, PBS, PLAIN = "local", "slurm", "pbs", "plain"
+LOCAL, SLURM, PBS, PLAIN, TPU = "local", "slurm", "pbs", "plain", "tpu"
 QUEUES: list[Any] = [pytest.param(SLURM, marks=pytest.mark.slurm), PBS]
-KINDS = [LOCAL, *QUEUES, pytest.param(PLAIN, marks=pytest.mark.ssh)]
+KINDS = [LOCAL, *QUEUES, pytest.param(PLAIN, marks=pytest.mark.ssh), pytest.param(TPU, marks=pytest.mark.tpu)]
 
 
 def make_place(kind: str, root: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Place:
@@ -41,6 +41,11 @@ def make_place(kind: str, root: Path, request: pytest.FixtureRequest, monkeypatc
         ssh = request.getfixturevalue("ssh")
         monkeypatch.setenv("DISPATCHER_SSH_CONFIG", os.fspath(ssh.config))
         return PlainPlace(root, ssh)
+    if kind == TPU:
+        tpu = request.getfixturevalue("tpu")
+        for name, value in tpu.env.items():
+            monkeypatch.setenv(name, value)
+        return TpuPlace(root, tpu)
     return Place(root)
 
 

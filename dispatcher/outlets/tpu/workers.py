@@ -30,7 +30,7 @@ from dispatcher import contract
 from dispatcher.errors import OutletError
 from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.remote import follow
-from dispatcher.outlets.remote.exchange import Exchange, Talk
+from dispatcher.outlets.remote.exchange import Exchange, Talk, nothing
 from dispatcher.outlets.remote.operations import (
     Check,
     Deliver,
@@ -78,6 +78,9 @@ class WorkersRoad:
 
     def failed(self, *, another_runs: bool) -> None:
         """No connection is kept between calls."""
+
+    def reach(self, timeout_s: float) -> Talk:
+        return nothing()
 
     def follow_words(self, directory: str, offset: int) -> list[str]:
         return self._followed(follow.follow_command(directory, offset))

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, get_args
 from dispatcher.base import values
 from dispatcher.base.values import BadValueError, Reader, shown
 from dispatcher.errors import nearest
-from dispatcher.hosts import fields
+from dispatcher.hosts import fields, kubernetes
 from dispatcher.hosts.container import parse_container
 from dispatcher.hosts.types import (
     RESERVED_NAMES,
@@ -61,7 +61,6 @@ _TEXT: Final = fields.parse_text
 _FLAG: Final = fields.parse_flag
 _COUNT: Final = values.parse_count
 _POSITIVE: Final = fields.parse_positive
-_LABELS: Final = fields.mapped(fields.parse_text, "names and values such as {team: speech}")
 
 _Readers = Mapping[str, Reader]
 
@@ -162,21 +161,19 @@ _KINDS: Final[Mapping[str, _Kind]] = {
     VolcanoHost.type: _Kind(
         VolcanoHost,
         {
-            **dict.fromkeys(
-                (
-                    *("namespace", "queue", "image", "pvc_name", "gpu_resource_key", "priority_class"),
-                    *("service_account", "context"),
-                ),
-                _WORD,
-            ),
+            **dict.fromkeys(("image", "context"), _WORD),
+            "namespace": kubernetes.parse_namespace,
+            **dict.fromkeys(("queue", "pvc_name", "priority_class", "service_account"), kubernetes.parse_object_name),
+            **dict.fromkeys(("gpu_resource_key", "rdma_resource_key"), kubernetes.parse_resource_key),
             **dict.fromkeys(("cpu", "memory", "shm_size", "cpu_cpu", "cpu_memory"), fields.parse_amount),
-            "pvc_mount_path": fields.parse_path,
+            "pvc_mount_path": kubernetes.parse_mount_path,
             "kubeconfig": _TEXT,
             **dict.fromkeys(("num_nodes", "rdma_per_node"), _POSITIVE),
             "gpus_per_node": _COUNT,
             "rdma": _FLAG,
-            **dict.fromkeys(("node_selector", "labels", "helper_resources"), _LABELS),
-            "tolerations": fields.listed(_LABELS),
+            **dict.fromkeys(("node_selector", "labels"), kubernetes.parse_labels),
+            "helper_resources": fields.mapped(fields.parse_amount, "amounts such as {cpu: 100m, memory: 128Mi}"),
+            "tolerations": fields.listed(kubernetes.parse_toleration),
         },
         ("image", "pvc_name", "pvc_mount_path"),
     ),

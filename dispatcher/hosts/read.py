@@ -161,7 +161,7 @@ _KINDS: Final[Mapping[str, _Kind]] = {
     VolcanoHost.type: _Kind(
         VolcanoHost,
         {
-            **dict.fromkeys(("image", "context"), _WORD),
+            **dict.fromkeys(("image", "context", "helper_image"), _WORD),
             "namespace": kubernetes.parse_namespace,
             **dict.fromkeys(("queue", "pvc_name", "priority_class", "service_account"), kubernetes.parse_object_name),
             **dict.fromkeys(("gpu_resource_key", "rdma_resource_key"), kubernetes.parse_resource_key),

@@ -79,6 +79,10 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     max_in_flight: int | None = None
     submits_per_minute: int | None = None
 
+    def keeps(self, path: str) -> bool:
+        """Whether files of attempts can be there: in a directory as it is configured, before it is expanded."""
+        return True
+
 
 class PlainHost(Host, frozen=True, kw_only=True):
     """A machine without a scheduler, reached with `ssh`: a name that the ssh client knows, or user@host."""
@@ -177,7 +181,8 @@ class VolcanoHost(Host, frozen=True, kw_only=True):
     number in `chips`; a Job has as many Kubernetes pods as its request needs, and `num_nodes` where that leaves GPUs
     open. `cpu` and `memory` are what each gets, `cpu_cpu` and `cpu_memory` what it gets without GPUs, as Kubernetes
     writes quantities. `shm_size` is the size of /dev/shm. `rdma`: with `rdma_per_node` devices of `rdma_resource_key`
-    each. `helper_resources` are requests and limits of what copies files.
+    each. What reads and writes files on the volume from outside runs in `helper_image` (None: `image`), which needs
+    Python, with `helper_resources` as its requests and limits.
     """
 
     type: ClassVar[str] = "volcano"
@@ -205,7 +210,12 @@ class VolcanoHost(Host, frozen=True, kw_only=True):
     node_selector: Mapping[str, str] = _NOTHING
     tolerations: tuple[Mapping[str, str], ...] = ()
     labels: Mapping[str, str] = _NOTHING
+    helper_image: str | None = None
     helper_resources: Mapping[str, str] = _NOTHING
+
+    def keeps(self, path: str) -> bool:
+        """Only what is on the volume; `~` is its root for what the dispatcher does there."""
+        return path[:1] == "~" or path == self.pvc_mount_path or path.startswith(f"{self.pvc_mount_path.rstrip('/')}/")
 
 
 # Those that are reached with ssh, or that are this machine.

@@ -107,7 +107,7 @@ class Landing:
         configured = {name: getattr(self.cluster, name) for name in _EXPANDED}
         # An object store is no directory.
         given = {name: path for name, path in configured.items() if path is not None and "://" not in path}
-        base = self.cluster.work or self.cluster.root or _HOME
+        base = self._kept(self.cluster.work) or self._kept(self.cluster.root) or _HOME
         hello = Hello(programs=programs, directories={**given, _BASE: base}, probe=os.fspath(self._probe))
         return [Step([hello, *self._scheduler.limits_query()], self._take_in)]
 
@@ -131,6 +131,10 @@ class Landing:
         contents = {**bundle.files, name: launcher.encode("utf-8", "surrogateescape")}
         return msgspec.structs.replace(bundle, files=contents)
 
+    def _kept(self, path: str | None) -> str:
+        """The directory, if files of attempts can be there."""
+        return path if path is not None and self._host.keeps(path) else ""
+
     def _take_in(self, answers: Sequence[Any]) -> None:
         greeting, *limits = answers
         self._next_s = time.monotonic() + _TRY_AGAIN_S
@@ -149,6 +153,6 @@ class Landing:
         self.is_shared = greeting.probe == self._token
         found = dict(greeting.directories)
         base = self._base = found.pop(_BASE)
-        self.share = found.get("share", base)
+        self.share = found.get("share", base) if self._kept(self.cluster.share) else base
         self.cluster = msgspec.structs.replace(self.cluster, **found)
         self._there = self._layout if self.is_shared else Layout(f"{base}/{self.workspace_id}")

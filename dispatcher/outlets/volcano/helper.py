@@ -1,0 +1,129 @@
+"""The way to the volume: calls of the agent in a helper, a small pod that mounts it.
+
+`kubectl exec` carries the agent's input and output. The helper is made when a call needs it, and one of the same owner
+is used again. It is removed at the end, and after a call that it gave no answer to; that of a dispatcher that was
+killed ends by itself when no call has used it for some minutes (helper_job.py). Archives of code arrive as with every
+other outlet: complete and with the right SHA-256, or not at all, however the stream ends.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from dispatcher.errors import OutletError
+from dispatcher.hosts.types import VolcanoHost
+from dispatcher.outlets.batch.identity import workspace_id
+from dispatcher.outlets.remote import follow
+from dispatcher.outlets.remote.exchange import Exchange, Talk, agent_words
+from dispatcher.outlets.remote.operations import Operation
+from dispatcher.outlets.remote.programs import Finished
+from dispatcher.outlets.remote.road import explain_limit
+from dispatcher.outlets.volcano.helper_job import CONTAINER, PYTHON, USING, helper_job
+from dispatcher.outlets.volcano.helper_pod import HelperPod, Steps
+from dispatcher.outlets.volcano.kubectl import Kubectl
+from dispatcher.workspace import Layout
+
+# A call waits so long for the helper, or for this part of its time if that is less.
+_READY_S: Final = 120.0
+_READY_PART: Final = 0.8
+# A command as a call: while it runs, the helper is in use.
+_RUN: Final = f"{USING}import sys;os.execvp(sys.argv[1],sys.argv[1:])"
+_TERMINATED: Final = re.compile(r"command terminated with (?:non-zero )?exit code:? (?:.*exit code )?(\d+)")
+
+
+class HelperRoad:
+    """The road to the volume of a host. `owner` is who has the helper: two at the same time must differ in it."""
+
+    def __init__(self, host: VolcanoHost, layout: Layout, owner: str) -> None:
+        """Raises StorageError."""
+        self.sent_bytes = 0
+        self._host = host
+        self._kubectl = Kubectl(host, layout.root)
+        self._helper = HelperPod(host.name, self._kubectl, helper_job(host, workspace_id(layout), owner))
+        # The helper's pod since it was ready; empty: it has to be looked for.
+        self._pod = ""
+        self._calls = 0
+
+    def talk(self, operations: Sequence[Operation], timeout_s: float) -> Talk:
+        ends_at_s = time.monotonic() + timeout_s
+        exchange = Exchange(operations, timeout_s)
+        pod = yield from self._reached(ends_at_s)
+        finished, answers = yield from self._call(exchange, pod, ends_at_s)
+        if answers is None and not finished.killed_because and (yield from self._helper.is_gone(pod)):
+            # It had ended before, or was deleted under the call. All operations may be repeated.
+            self._forget(pod)
+            pod = yield from self._reached(ends_at_s)
+            finished, answers = yield from self._call(exchange, pod, ends_at_s)
+        if answers is not None:
+            return answers
+        self._forget(pod)
+        if not self._calls:
+            yield from self._helper.removed()
+        raise OutletError(self._explain(pod, finished))
+
+    def failed(self, *, another_runs: bool) -> None:
+        """The call itself has removed what gave no answer."""
+
+    def reach(self, timeout_s: float) -> Talk:
+        self._pod = ""
+        yield from self._reached(time.monotonic() + timeout_s)
+        return ()
+
+    def follow_words(self, directory: str, offset: int) -> list[str]:
+        return self._exec(self._known_pod(), _RUN, *follow.follow_command(directory, offset))
+
+    def rest_words(self, directory: str, offset: int) -> list[str]:
+        return self._exec(self._known_pod(), _RUN, *follow.rest_command(directory, offset))
+
+    def close(self) -> None:
+        self._helper.close()
+
+    def _reached(self, ends_at_s: float) -> Steps[str]:
+        if not self._pod:
+            left_s = ends_at_s - time.monotonic()
+            self._pod = yield from self._helper.ready(min(_READY_S, _READY_PART * left_s))
+        return self._pod
+
+    def _call(self, exchange: Exchange, pod: str, ends_at_s: float) -> Steps[tuple[Finished, Sequence[Any] | None]]:
+        self.sent_bytes += exchange.size
+        words = self._exec(pod, USING + agent_words(PYTHON)[-1])
+        program = exchange.program(words, max(1.0, ends_at_s - time.monotonic()))
+        self._calls += 1
+        try:
+            finished = yield program
+        finally:
+            self._calls -= 1
+        return finished, exchange.answers(finished.out)
+
+    def _exec(self, pod: str, source: str, *arguments: str) -> list[str]:
+        """The words that run this program of Python in the helper."""
+        command = (PYTHON, "-I", "-c", source, *arguments)
+        return self._kubectl.words("exec", "-i", pod, f"--container={CONTAINER}", "--", *command, request_s=None)
+
+    def _known_pod(self) -> str:
+        if not self._pod:
+            raise OutletError(f"{self._host.name}: the helper was not reached")
+        return self._pod
+
+    def _forget(self, pod: str) -> None:
+        """Another call may have found the next one already."""
+        if self._pod == pod:
+            self._pod = ""
+
+    def _explain(self, pod: str, finished: Finished) -> str:
+        """Why the call of the agent has brought no answer, for people."""
+        where = f"{self._host.name}: the helper {pod}"
+        said = finished.err.decode(errors="replace").strip()
+        if finished.killed_because:
+            return explain_limit(where, finished)
+        if "SyntaxError" in said:
+            return f"{where} has a python3 older than 3.6; name another image with `helper_image`: {said}"
+        ended = _TERMINATED.search(said)
+        if ended and ended[1] == "137":
+            return f"{where}: the call was killed (status 137); if its memory was too small, `helper_resources` sets it"
+        if finished.exit_code == 0:
+            return f"{where}: the stream ended before the answer was complete"
+        return f"{where} gave no answer (status {finished.exit_code}): {said or 'and no error message'}"

@@ -10,6 +10,8 @@ questions    What is asked about Jobs, and how the answers are read.
 states       What they mean.
 limits       How many Jobs a namespace may have.
 kubectl      The words of every call of kubectl, and what its failures mean.
+helper       The Road to the volume: calls of the agent in a small pod that mounts it.
+helper_pod   Making that pod, waiting for it and removing it; helper_job: its manifest; helper_state: how it is.
 
 templates/volcano_pod.sh.j2 is what a Kubernetes pod runs, templates/volcano_nodes.sh.j2 starts the command on all pods
 of a Job. docs/outlets/volcano.md describes all of it for users. Programs run on this machine; files are where the
@@ -23,6 +25,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dispatcher.config import Config
     from dispatcher.hosts.types import VolcanoHost
+    from dispatcher.outlets.remote.road import Road
     from dispatcher.outlets.volcano.scheduler import VolcanoScheduler
 
 
@@ -31,3 +34,12 @@ def make_scheduler(host: VolcanoHost, config: Config) -> VolcanoScheduler:
     from dispatcher.outlets.volcano.scheduler import VolcanoScheduler
 
     return VolcanoScheduler(host, config.layout, config.kill_grace_s)
+
+
+def make_road(host: VolcanoHost, config: Config, owner: str) -> Road:
+    """How it is reached: kubectl runs here, and files are on the volume."""
+    from dispatcher.outlets.remote.divided import DividedRoad
+    from dispatcher.outlets.volcano.helper import HelperRoad
+    from dispatcher.outlets.volcano.kubectl import PROGRAM
+
+    return DividedRoad(host.name, [PROGRAM], HelperRoad(host, config.layout, owner))

@@ -90,7 +90,7 @@ class HelperRoad:
     def _call(self, exchange: Exchange, pod: str, ends_at_s: float) -> Steps[tuple[Finished, Sequence[Any] | None]]:
         self.sent_bytes += exchange.size
         words = self._exec(pod, USING + agent_words(PYTHON)[-1])
-        program = exchange.program(words, max(1.0, ends_at_s - time.monotonic()))
+        program = exchange.program(words, max(1, round(ends_at_s - time.monotonic())))
         self._calls += 1
         try:
             finished = yield program

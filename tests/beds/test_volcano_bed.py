@@ -1,43 +1,280 @@
-"""The Volcano bed does what tests of the outlet take for granted."""
+"""Which events give a Job of Volcano which phase: all that is known of Volcano 1.5, and in what later ones differ."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from .volcano import VolcanoBed
+from .bed import BedError, wait_for
+from .fixtures import skip_without
+from .kubernetes.api import ApiError
+from .volcano import VolcanoBed, VolcanoSettings
+from .volcano_jobs import job, on, pod_spec, shell
+
+SLEEP = ("sleep", "300")
+FAIL = shell("exit 3")
 
 
-def job(name: str, *command: str, replicas: int = 1, gpus: int = 0, **spec: Any) -> dict[str, Any]:
-    """A Job of one task, `w`."""
-    container: dict[str, Any] = {"name": "main", "image": "busybox", "command": command or ("true",)}
-    if gpus:
-        container["resources"] = {"limits": {"nvidia.com/gpu": str(gpus)}}
-    pod = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container]}
-    task = {"name": "w", "replicas": replicas, "template": {"spec": pod}}
-    return {
-        "apiVersion": "batch.volcano.sh/v1alpha1",
-        "kind": "Job",
-        "metadata": {"name": name},
-        "spec": {"tasks": [task], **spec},
-    }
+@pytest.fixture(scope="module")
+def later() -> Iterator[VolcanoBed]:
+    """The release after 1.5."""
+    skip_without("k8s")
+    with VolcanoBed(VolcanoSettings(release="master", nodes=1)) as bed:
+        yield bed
 
 
-def on(event: str, action: str) -> dict[str, str]:
-    return {"event": event, "action": action}
+def phases(volcano: VolcanoBed, name: str) -> list[str]:
+    """All that a Job has been in, in order."""
+    return [each["status"] for each in volcano.job(name)["status"]["conditions"]]
+
+
+def wait_for_pod(volcano: VolcanoBed, name: str) -> None:
+    volcano.wait_for_phase(name, "Running")
 
 
 def test_a_job_of_two_pods_completes(volcano: VolcanoBed) -> None:
     volcano.create(job("a", replicas=2))
     status = volcano.wait_for_job("a", "Completed")["status"]
     assert (status["succeeded"], status["minAvailable"]) == (2, 2)
+    assert status["taskStatusCount"] == {"w": {"phase": {"Succeeded": 2}}}
     assert set(volcano.pods("a")) == {"a-w-0", "a-w-1"}
+    # What ended has no PodGroup any more.
+    wait_for(lambda: volcano.podgroup("a") is None, 10, "the PodGroup is gone")
+
+
+def test_a_pod_that_fails_fails_its_job(volcano: VolcanoBed) -> None:
+    volcano.create(job("a", *shell('exit "$VC_TASK_INDEX"'), replicas=2, plugins={"env": []}))
+    status = volcano.wait_for_job("a", "Failed")["status"]
+    assert (status["succeeded"], status["failed"]) == (1, 1)
+    assert volcano.pods("a")["a-w-1"]["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 1
+
+
+def test_restarting_a_job_uses_up_its_retries(volcano: VolcanoBed) -> None:
+    volcano.create(job("a", *FAIL, policies=[on("PodFailed", "RestartJob")], maxRetry=2))
+    status = volcano.wait_for_job("a", "Failed")["status"]
+    assert status["retryCount"] == 2
+    seen = [phase for phase in phases(volcano, "a") if phase != "Running"]
+    assert seen == ["Pending", "Restarting", "Pending", "Restarting", "Failed"]
+    # The pods of the last try stay, those before are gone.
+    assert [pod["metadata"]["annotations"]["volcano.sh/job-version"] for pod in volcano.pods("a").values()] != ["0"]
 
 
 @pytest.mark.parametrize(
-    ("policies", "phase"), [([], "Failed"), ([on("PodFailed", "AbortJob")], "Aborted")], ids=["none", "abort"]
+    ("policy", "way", "end"),
+    [
+        (on("PodFailed", "AbortJob"), "Aborting", "Aborted"),
+        (on("PodFailed", "TerminateJob"), "Terminating", "Terminated"),
+        (on("*", "TerminateJob"), "Terminating", "Terminated"),
+        (on("PodFailed", "CompleteJob"), "Completing", "Completed"),
+        ({"exitCode": 3, "action": "TerminateJob"}, "Terminating", "Terminated"),
+        ({"events": ["PodEvicted", "PodFailed"], "action": "AbortJob"}, "Aborting", "Aborted"),
+        ({"exitCode": 4, "action": "TerminateJob"}, "Running", "Failed"),
+        (on("PodEvicted", "TerminateJob"), "Running", "Failed"),
+    ],
+    ids=["abort", "terminate", "any", "complete", "code", "events", "other code", "other event"],
 )
-def test_a_pod_that_fails_ends_its_job(volcano: VolcanoBed, policies: list[Any], phase: str) -> None:
-    volcano.create(job("a", "sh", "-c", "exit 3", policies=policies))
-    assert volcano.wait_for_job("a", "Failed", "Aborted")["status"]["state"]["phase"] == phase
+def test_what_a_policy_makes_of_a_failed_pod(volcano: VolcanoBed, policy: Any, way: str, end: str) -> None:
+    volcano.create(job("a", *FAIL, policies=[policy]))
+    volcano.wait_for_job("a", end)
+    assert phases(volcano, "a")[-2:] == [way, end]
+
+
+def test_a_task_has_policies_of_its_own(volcano: VolcanoBed) -> None:
+    made = job("a", *shell("exit 0"), policies=[on("TaskCompleted", "AbortJob")])
+    made["spec"]["tasks"][0]["policies"] = [on("TaskCompleted", "CompleteJob")]
+    made["spec"]["tasks"].append({"name": "other", "replicas": 1, "template": {"spec": pod_spec(*SLEEP)}})
+    volcano.create(made)
+    volcano.wait_for_job("a", "Completed")
+    assert phases(volcano, "a")[-2:] == ["Completing", "Completed"]
+
+
+def test_one_pod_that_fails_leaves_the_others_to_end(volcano: VolcanoBed) -> None:
+    """The gang is broken then, which only its PodGroup tells."""
+    volcano.create(job("a", *shell('[ "$VC_TASK_INDEX" = 0 ] && sleep 300; exit 3'), replicas=2, plugins={"env": []}))
+    broken = "pod group is not ready, 1 Failed, 1 Running, 2 minAvailable"
+    wait_for(lambda: broken in volcano.unschedulable("a"), 20, lambda: volcano.tell("a"))
+    assert volcano.job_phase("a") == "Running"
+    assert (volcano.podgroup("a") or {})["status"]["phase"] == "Unknown"
+
+
+def test_a_broken_gang_is_an_event_too(volcano: VolcanoBed) -> None:
+    script = '[ "$VC_TASK_INDEX" = 0 ] && sleep 300; exit 3'
+    volcano.create(job("a", *shell(script), replicas=2, plugins={"env": []}, policies=[on("Unknown", "AbortJob")]))
+    volcano.wait_for_job("a", "Aborted")
+
+
+@pytest.mark.parametrize(
+    ("policies", "end"), [([], "Running"), ([on("PodEvicted", "RestartJob")], "Running"),
+                          ([on("PodEvicted", "TerminateJob")], "Terminated")], ids=["none", "restart", "terminate"]
+)  # fmt: skip
+def test_an_evicted_pod(volcano: VolcanoBed, policies: list[Any], end: str) -> None:
+    volcano.create(job("a", *SLEEP, policies=policies))
+    volcano.wait_for_job("a", "Running")
+    before = volcano.pods("a")["a-w-0"]["metadata"]["uid"]
+    volcano.preempt("a")
+
+    def is_another() -> bool:
+        return volcano.pods("a").get("a-w-0", {}).get("metadata", {}).get("uid", before) != before
+
+    if end == "Running":
+        # It is made again, with or without the Job's own retries.
+        wait_for(is_another, 30, lambda: volcano.tell("a"))
+        wait_for_pod(volcano, "a-w-0")
+    volcano.wait_for_job("a", end)
+    assert volcano.job("a")["status"].get("retryCount", 0) == (1 if policies and end == "Running" else 0)
+    assert ("Pod", "Evict", "Pod is evicted, because of preempt") in volcano.events("a-w-0")
+
+
+def test_a_job_is_aborted_and_resumed_by_command(volcano: VolcanoBed) -> None:
+    volcano.create(job("a", *SLEEP))
+    volcano.wait_for_job("a", "Running")
+    volcano.command("AbortJob", "a")
+    volcano.wait_for_job("a", "Aborted")
+    volcano.command("ResumeJob", "a")
+    status = volcano.wait_for_job("a", "Running")["status"]
+    assert status["retryCount"] == 1
+    said = "Start to execute command AbortJob, and clean it up to make sure executed not more than once."
+    assert ("Job", "CommandIssued", said) in volcano.events("a")
+
+
+def test_a_deleted_job_is_gone_while_its_pod_still_ends(volcano: VolcanoBed) -> None:
+    volcano.create(job("a", *shell("trap '' TERM; while :; do sleep 0.1; done"), grace_s=4))
+    wait_for_pod(volcano, "a-w-0")
+    volcano.lose("a")
+    with pytest.raises(ApiError, match="404"):
+        volcano.job("a")
+    wait_for(lambda: "deletionTimestamp" in volcano.pod("a-w-0")["metadata"], 20, "its pod is told to end")
+    assert volcano.pod("a-w-0")["status"]["phase"] == "Running"
+    # A new Job of that name has its pod when the old one has ended.
+    volcano.create(job("a"))
+    volcano.wait_for_job("a", "Completed")
+
+
+def test_jobs_that_finished_are_deleted_in_time_but_aborted_ones(volcano: VolcanoBed) -> None:
+    volcano.create(
+        job("done", ttlSecondsAfterFinished=1),
+        job("failed", *FAIL, ttlSecondsAfterFinished=1),
+        job("aborted", *FAIL, policies=[on("PodFailed", "AbortJob")], ttlSecondsAfterFinished=1),
+    )
+
+    def left() -> list[str]:
+        listed = json.loads(volcano.kubectl("get", "jobs.batch.volcano.sh", "-o", "json").stdout)["items"]
+        return [item["metadata"]["name"] for item in listed]
+
+    wait_for(lambda: left() == ["aborted"], 30, lambda: f"only the aborted Job is left: {left()}", every_s=0.2)
+    assert volcano.job_phase("aborted") == "Aborted"
+    assert set(volcano.pods("aborted")) == {"aborted-w-0"}
+
+
+def test_pods_know_each_other_by_the_plugins(volcano: VolcanoBed) -> None:
+    script = "env | grep ^V[CK]_ | sort; cat /etc/volcano/w.host; echo; hostname; cd /root/.ssh; ls; stat -Lc %a id_rsa"
+    volcano.create(job("a", *shell(script), replicas=2, plugins={"env": [], "svc": [], "ssh": []}))
+    volcano.wait_for_job("a", "Completed")
+    assert volcano.kubectl("logs", "a-w-1").stdout.split() == [
+        "VC_TASK_INDEX=1", "VC_W_HOSTS=a-w-0.a,a-w-1.a", "VC_W_NUM=2", "VK_TASK_INDEX=1",
+        "a-w-0.a", "a-w-1.a", "a-w-1", "authorized_keys", "config", "id_rsa", "id_rsa.pub", "600",
+    ]  # fmt: skip
+
+
+def test_what_belongs_to_a_job_has_its_name(volcano: VolcanoBed) -> None:
+    made = job("a", *SLEEP, gpus=2, plugins={"svc": [], "ssh": []})
+    made["metadata"] |= {"labels": {"mine": "1"}, "annotations": {"note": "2"}}
+    made["spec"]["tasks"][0]["template"]["metadata"] = {"labels": {"inner": "3"}}
+    volcano.create(made)
+    volcano.wait_for_job("a", "Running")
+    pod, group = volcano.pods("a")["a-w-0"], volcano.podgroup("a") or {}
+    own = {"volcano.sh/job-name": "a", "volcano.sh/job-namespace": volcano.namespace, "volcano.sh/task-spec": "w",
+           "volcano.sh/queue-name": "default"}  # fmt: skip
+    assert pod["metadata"]["labels"] == {**own, "inner": "3"}
+    assert pod["metadata"]["annotations"]["scheduling.k8s.io/group-name"] == "a"
+    assert (pod["spec"]["schedulerName"], pod["spec"]["hostname"], pod["spec"]["subdomain"]) == (
+        "volcano",
+        "a-w-0",
+        "a",
+    )
+    assert (group["metadata"]["name"], group["metadata"]["labels"]) == ("a", {"mine": "1"})
+    assert group["spec"]["minMember"] == 1
+    assert group["spec"]["minResources"] == {"nvidia.com/gpu": "2"}
+    for words in (["service", "a"], ["configmap", "a-svc"], ["secret", "a-ssh"], ["networkpolicy", "a"]):
+        assert volcano.get(*words)["metadata"]["ownerReferences"][0]["name"] == "a"
+    volcano.lose("a")
+    wait_for(lambda: not volcano.pods("a") and volcano.podgroup("a") is None, 30, "all of it is gone")
+    with pytest.raises(BedError, match="NotFound"):
+        volcano.get("service", "a")
+
+
+def test_a_service_that_cannot_be_called_so(volcano: VolcanoBed) -> None:
+    """Names of services are stricter than those of Jobs, and nobody refuses the Job."""
+    volcano.create(job("0a", plugins={"svc": []}))
+
+    def told() -> bool:
+        return any(reason == "PluginError" and "0a" in message for _, reason, message in volcano.events("0a"))
+
+    wait_for(told, 20, lambda: f"{volcano.events('0a')}")
+    assert volcano.job_phase("0a") == "Pending"
+
+
+def test_a_claim_that_is_not_there_keeps_a_job_waiting(volcano: VolcanoBed) -> None:
+    volcano.create(
+        job("a", *shell("echo hello >/data/said"), volumes=[{"mountPath": "/data", "volumeClaimName": "data"}])
+    )
+    why = "pvc data is not found, the job will be in the Pending state until the PVC is created"
+    wait_for(lambda: ("Job", "PVCError", f"Failed to create PVC, err: {why}") in volcano.events("a"), 20, "it is told")
+    assert volcano.job_phase("a") == "Pending"
+    files = volcano.make_volume("data")
+    volcano.wait_for_job("a", "Completed")
+    with open(f"{files}/said", encoding="ascii") as said:
+        assert said.read() == "hello\n"
+
+
+def test_all_is_as_it_was_when_volcano_comes_back(start_volcano) -> None:
+    volcano = start_volcano(nodes=1)
+    volcano.create(job("a", *SLEEP), job("b", *shell("sleep 1; exit 3"), policies=[on("PodFailed", "AbortJob")]))
+    for name in ("a", "b"):
+        volcano.wait_for_job(name, "Running")
+    volcano.stop_volcano()
+    volcano.wait_for_phase("b-w-0", "Failed")
+    refused = volcano.kubectl("create", "-f", "-", input=json.dumps(job("c")), check=False)
+    assert 'failed calling webhook "mutatejob.volcano.sh"' in refused.stderr
+    volcano.start_volcano()
+    # Nobody has seen the event.
+    volcano.wait_for_job("b", "Failed")
+    assert volcano.job_phase("a") == "Running"
+    assert volcano.job("a")["status"].get("retryCount") is None
+
+
+def test_without_its_controller_a_job_has_no_phase(volcano: VolcanoBed) -> None:
+    with volcano.paused("controller"):
+        volcano.create(job("a"))
+        assert volcano.job_phase("a") == ""
+    volcano.wait_for_job("a", "Completed")
+
+
+@pytest.mark.parametrize(("release", "end"), [("v1.5.1", "Failed"), ("master", "Completed")])
+def test_restarting_a_task_is_new(volcano: VolcanoBed, later: VolcanoBed, release: str, end: str) -> None:
+    """Release 1.5 takes the action and does nothing."""
+    bed = volcano if release == "v1.5.1" else later
+    if bed is later:
+        bed.enter_namespace("restart")
+    bed.make_volume("data")
+    mount = [{"mountPath": "/data", "volumeClaimName": "data"}]
+    fail_once = shell("mkdir /data/tried && sleep 1 && exit 3; exit 0")
+    bed.create(job("a", *fail_once, volumes=mount, policies=[on("PodFailed", "RestartTask")]))
+    assert bed.wait_for_job("a", "Failed", "Completed")["status"]["state"]["phase"] == end
+
+
+def test_later_releases_name_a_podgroup_by_its_job(later: VolcanoBed) -> None:
+    later.enter_namespace("names")
+    later.create(job("a", *SLEEP, gpus=2))
+    uid = later.wait_for_job("a", "Running")["metadata"]["uid"]
+    group = later.podgroup("a") or {}
+    assert group["metadata"]["name"] == f"a-{uid}"
+    assert group["spec"]["minResources"] == {
+        "nvidia.com/gpu": "2", "requests.nvidia.com/gpu": "2", "pods": "1", "count/pods": "1",
+    }  # fmt: skip
+    wait_for(lambda: later.queue("default")["status"].get("allocated") == {"nvidia.com/gpu": "2"}, 10, "it is counted")
+    later.lose("a")
+    wait_for(lambda: later.queue("default")["status"].get("allocated") == {}, 20, "it is given back")

@@ -3,7 +3,7 @@
     with VolcanoBed(VolcanoSettings(release="master", nodes=1)) as volcano:
         volcano.create(job)                          # a Job, as data
         volcano.wait_for_job("a", "Running")
-        volcano.evict("a")
+        volcano.preempt("a")
 
 The stand-in (`tests/fakes/volcano`) is controller, scheduler and admission in one process: it makes PodGroups and pods
 of Jobs, places gangs on the nodes, keeps phases, conditions and events, and refuses what Volcano refuses, in its words.
@@ -150,13 +150,18 @@ class VolcanoBed(K8sBed):
     def queue(self, name: str) -> Object:
         return self.api.get(f"{SCHEDULING}/queues/{name}")
 
+    def make_priority(self, name: str, value: int) -> None:
+        """A PriorityClass, for Jobs and their pods."""
+        body = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
+        self.api.create(PRIORITIES, {**body, "value": value})
+
     def wait_for_queue(self, name: str, state: str) -> None:
         wait_for(lambda: self.queue(name).get("status", {}).get("state") == state, 20, f"queue {name} to be {state}")
 
     # Faults.
 
-    def evict(self, job: str, index: int | None = None, reason: str = "preempt") -> None:
-        """What the scheduler does to a victim: to all pods of a Job, or to those with one index."""
+    def preempt(self, job: str, index: int | None = None, reason: str = "preempt") -> None:
+        """What Volcano's scheduler does to a victim: to all pods of a Job, or to those with one index."""
         group = self.podgroup(job)
         for name, pod in self.pods(job).items():
             if index is not None and not name.endswith(f"-{index}"):
@@ -165,7 +170,11 @@ class VolcanoBed(K8sBed):
             self._record(pod, "Warning", "Evict", message)
             if group is not None:
                 self._record(group, "Normal", "Evict", reason)
-            self.api.delete(f"/api/v1/namespaces/{self.namespace}/pods/{name}")
+            path = f"/api/v1/namespaces/{self.namespace}/pods/{name}"
+            conditions = [each for each in pod["status"].get("conditions", []) if each["type"] != "Ready"]
+            conditions.append({"type": "Ready", "status": "False", "reason": "Evict", "message": message})
+            self.api.patch(f"{path}/status", {"status": {"conditions": conditions}})
+            self.api.delete(path)
 
     def lose(self, job: str) -> None:
         """Somebody deletes the Job: its pods end after it."""
@@ -208,8 +217,10 @@ class VolcanoBed(K8sBed):
             f"--directory={self._folder}", f"--release={settings.release}",
             f"--webhook-timeout={settings.webhook_timeout_s}",
         ]  # fmt: skip
+        self._ready = self.outside(f"{self._folder}/ready")
+        Path(self._ready).unlink(missing_ok=True)
         self._pid = self.start([*words, *(["--preempts"] if settings.preempts else [])], self._log)
-        wait_for(self._is_ready, 30, lambda: f"Volcano is not ready:\n{self.log_tail(self._log)}")
+        wait_for(self._serves, 30, lambda: f"Volcano is not ready:\n{self.log_tail(self._log)}")
 
     # Inside.
 
@@ -220,13 +231,10 @@ class VolcanoBed(K8sBed):
             for item in found
         )
 
-    def _is_ready(self) -> bool:
+    def _serves(self) -> bool:
         if not self.alive(self._pid):
             raise BedError(f"Volcano ended:\n{self.log_tail(self._log)}")
-        try:
-            return self.queue("default").get("status", {}).get("state") == "Open"
-        except ApiError:
-            return False
+        return os.path.exists(self._ready)
 
     def _record(self, about: Object, kind: str, reason: str, message: str) -> None:
         meta = about["metadata"]

@@ -4,8 +4,12 @@
 
 It behaves as the releases do that it knows (`dialects.py`), by their documentation and by what their sources do: which
 objects it makes of a Job and what they are called, which events and policies lead to which phases, what its conditions
-and events say, what it refuses. The custom resource definitions must be there already. Restarting it loses nothing:
-as the real components it keeps all state in the API server. `DIR/switches.json` pauses parts of it (`switches.py`).
+and events say, what it refuses. Missing: volumes that it would create, tasks that depend on others, delayed policies,
+changing a Job's size, plugins besides env, ssh and svc, queues within queues, and taking back what one queue lent to
+another.
+
+The custom resource definitions must be there already. Restarting it loses nothing: as the real ones it keeps all state
+in the API server. `DIR/switches.json` pauses parts of it (`switches.py`); `DIR/ready` is there when it takes Jobs.
 """
 
 from __future__ import annotations
@@ -41,6 +45,7 @@ class Volcano:
     def __init__(self, options: argparse.Namespace) -> None:
         api, dialect = Api.from_kubeconfig(options.kubeconfig), DIALECTS[options.release]
         self._switches = Switches(options.directory / "switches.json")
+        self._ready = options.directory / "ready"
         self._cluster = Cluster()
         self._informers = Informers(api, KINDS)
         self._controller = Controller(api, self._cluster, dialect)
@@ -56,7 +61,6 @@ class Volcano:
         self._queues.make_default()
         self._webhook.start()
         self._informers.start()
-        print("ready", flush=True)
         while True:
             paused = self._switches.paused
             self._receive(paused)
@@ -106,6 +110,8 @@ class Volcano:
                 self._queues.work()
             if "scheduler" not in paused:
                 self._scheduler.session()
+            if self._queues.is_default_open():
+                self._ready.touch()
 
 
 def main() -> None:

@@ -42,7 +42,8 @@ class ApiError(Exception):
     """The server's refusal: `code` is the HTTP status, `reason` and `causes` are as in metav1.Status."""
 
     def __init__(self, code: int, status: Object, what: str) -> None:
-        super().__init__(f"{what}: {code}: {status.get('message', '')}")
+        self.message = str(status.get("message", ""))
+        super().__init__(f"{what}: {code}: {self.message}")
         self.code = code
         self.reason = status.get("reason", "")
         self.causes: list[Object] = status.get("details", {}).get("causes", [])

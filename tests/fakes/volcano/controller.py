@@ -82,6 +82,8 @@ class Controller:
             return "PodFailed", states[0].get("terminated", {}).get("exitCode", 0) if states else 0
         if phase(pod) == "Succeeded" != before and self._pods.is_task_completed(pod):
             return "TaskCompleted", 0
+        if phase(pod) in ("Pending", "Running") and self._pods.is_task_failed(pod):
+            return "TaskFailed", 0
         if phase(pod) == "Running" != before and "PodRunning" in self._dialect.events:
             return "PodRunning", 0
         return OUT_OF_SYNC, 0

@@ -25,6 +25,10 @@ class Queues:
         default = {"apiVersion": PODGROUP_API, "kind": "Queue", "metadata": {"name": "default"}}
         self._api.create_once("queues", None, {**default, "spec": {"weight": 1, "reclaimable": True}})
 
+    def is_default_open(self) -> bool:
+        queue = self._cluster.get("queues", "", "default")
+        return queue is not None and queue.get("status", {}).get("state") == "Open"
+
     def changed(self, change: Change) -> None:
         """A Command to open or close a Queue (`vcctl queue operate`)."""
         command = change.new

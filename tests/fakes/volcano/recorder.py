@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 
 from api import Api, ApiError, Object
-from objects import now
+from objects import now, seconds_since
 
 MESSAGE_LIMIT = 1024
+# The same again within this time is not counted: the real components hold it back too.
+PAUSE_S = 2
 
 
 class Recorder:
@@ -26,6 +28,8 @@ class Recorder:
         same = about["metadata"]["uid"], reason, message
         try:
             if (event := self._recorded.get(same)) is not None:
+                if seconds_since(event["lastTimestamp"]) < PAUSE_S:
+                    return
                 more = {"count": event["count"] + 1, "lastTimestamp": now()}
                 meta = event["metadata"]
                 self._recorded[same] = self._api.patch("events", meta["namespace"], meta["name"], more)

@@ -146,6 +146,10 @@ class Scheduler:
             if not victims:
                 return
             chosen.append(victims.pop(0))
+        for task in list(chosen):
+            others = [each for each in chosen if each is not task]
+            if self._will_fit(gang, room, others):
+                chosen = others
         for task in chosen:
             owner = next(each for each in found if task in each.tasks)
             task.state = "Releasing"

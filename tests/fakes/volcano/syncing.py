@@ -6,10 +6,11 @@ import copy
 from collections import Counter
 
 import plugins
+from admission import DEFAULT_RETRIES
 from api import Api, ApiError, Object
 from cluster import Cluster
 from dialects import Dialect
-from objects import TASK_SPEC, annotation, is_terminating, job_phase, now, phase, seconds_since, tasks
+from objects import JOB_NAME, TASK_SPEC, annotation, is_terminating, job_phase, now, phase, seconds_since, tasks
 from pods import new_pod, new_podgroup, pod_name, podgroup_name
 from policies import Request
 from recorder import Recorder
@@ -53,13 +54,29 @@ class Pods:
     def is_task_completed(self, pod: Object) -> bool:
         """Whether all pods of a pod's task have succeeded."""
         task_name = annotation(pod, TASK_SPEC)
-        job = self._cluster.get("jobs", pod["metadata"]["namespace"], annotation(pod, "volcano.sh/job-name"))
+        job = self._cluster.get("jobs", pod["metadata"]["namespace"], annotation(pod, JOB_NAME))
         if job is None:
             return False
         pods = self._cluster.pods_of(job)
         wanted = [pod_name(job, task, index) for task in tasks(job) if task["name"] == task_name
                   for index in range(task.get("replicas", 0))]  # fmt: skip
         return bool(wanted) and all(name in pods and phase(pods[name]) == "Succeeded" for name in wanted)
+
+    def is_task_failed(self, pod: Object) -> bool:
+        """Whether the containers of a pod's task were restarted more often than the task may."""
+        task_name = annotation(pod, TASK_SPEC)
+        job = self._cluster.get("jobs", pod["metadata"]["namespace"], annotation(pod, JOB_NAME))
+        limits = [task.get("maxRetry", 0) for task in tasks(job) if task["name"] == task_name] if job else []
+        if job is None or not limits or limits[0] == -1:
+            return False
+        statuses = [
+            status
+            for each in self._cluster.pods_of(job).values()
+            if annotation(each, TASK_SPEC) == task_name and phase(each) in ("Pending", "Running")
+            for kind in ("containerStatuses", "initContainerStatuses")
+            for status in each["status"].get(kind, [])
+        ]
+        return sum(status["restartCount"] for status in statuses) > (limits[0] or DEFAULT_RETRIES)
 
     # Making.
 
@@ -93,10 +110,18 @@ class Pods:
         if job_phase(job) == "Pending":
             for name, plugin, arguments in plugins.of_job(job):
                 if f"plugin-{name}" not in controlled:
-                    plugin.add(self._api, job, arguments)
+                    self._add_plugin(job, plugin, arguments)
                     controlled[f"plugin-{name}"] = name
         self._make_podgroup(job)
         return job
+
+    def _add_plugin(self, job: Object, plugin: plugins.Plugin, arguments: list[str]) -> None:
+        try:
+            plugin.add(self._api, job, arguments)
+        except ApiError as error:
+            message = f"Execute plugin when job add failed, err: {error.message}"
+            self._recorder.warning(job, "PluginError", message)
+            raise
 
     def _check_claims(self, job: Object) -> None:
         for volume in job["spec"].get("volumes") or []:

@@ -63,7 +63,12 @@ class Webhook:
                     }
                 ],
             }
-            self._api.call("POST", f"{ADMISSION}/{kind.lower()}s", configuration)
+            try:
+                self._api.call("POST", f"{ADMISSION}/{kind.lower()}s", configuration)
+            except ApiError as error:
+                # From before a restart: the certificate is the same.
+                if error.reason != "AlreadyExists":
+                    raise
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         webhook = self
@@ -124,6 +129,8 @@ class Webhook:
 
 def _certificate(directory: Path) -> tuple[Path, Path]:
     certificate, key = directory / "webhook.crt", directory / "webhook.key"
+    if certificate.exists():
+        return certificate, key
     words = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
              "-days", "3650", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1",
              "-keyout", str(key), "-out", str(certificate)]  # fmt: skip

@@ -1,0 +1,196 @@
+"""How Volcano's scheduler places gangs, and what it says of those that it cannot place.
+
+The cluster has two nodes with eight GPUs each; as installed, Volcano promises at most 1.2 times what is free.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from .bed import wait_for
+from .volcano import VolcanoBed
+from .volcano_jobs import job, shell
+
+SLEEP = ("sleep", "300")
+
+
+def wait_for_reason(volcano: VolcanoBed, name: str, words: str) -> None:
+    wait_for(lambda: words in volcano.unschedulable(name), 20, lambda: f"{words!r} to be said: {volcano.tell(name)}")
+
+
+def scheduled(volcano: VolcanoBed, pod: str) -> dict[str, Any]:
+    """A pod's condition of that name."""
+    conditions = volcano.pod(pod)["status"].get("conditions", [])
+    return next((each for each in conditions if each["type"] == "PodScheduled"), {})
+
+
+def test_a_gang_that_is_too_large_for_the_cluster_has_no_pods(volcano: VolcanoBed) -> None:
+    volcano.create(job("a", *SLEEP, replicas=3, gpus=8))
+    wait_for_reason(volcano, "a", "3/0 tasks in gang unschedulable: pod group is not ready, 3 minAvailable")
+    assert volcano.job_phase("a") == "Pending"
+    assert volcano.pods("a") == {}
+    group = volcano.podgroup("a") or {}
+    assert group["status"]["phase"] == "Pending"
+    assert group["status"]["conditions"][0]["reason"] == "NotEnoughResources"
+    assert ("PodGroup", "Unschedulable", "resource in cluster is overused") in volcano.events("a")
+    why = "3/0 tasks in gang unschedulable: pod group is not ready, 3 minAvailable"
+    told = "Job", "PodGroupPending", f"PodGroup {volcano.namespace}:a unschedule,reason: {why}"
+    wait_for(lambda: told in volcano.events("a"), 10, lambda: str(volcano.events("a")))
+
+
+def test_a_gang_waits_until_all_of_it_has_room(volcano: VolcanoBed) -> None:
+    volcano.create(job("small", *SLEEP, gpus=2))
+    volcano.wait_for_job("small", "Running")
+    volcano.create(job("a", *SLEEP, replicas=2, gpus=8))
+    why = "1/2 tasks in gang unschedulable: pod group is not ready, 2 Pending, 2 minAvailable; "
+    wait_for_reason(volcano, "a", why + "Pending: 1 Schedulable, 1 Unschedulable")
+    assert [pod["status"]["phase"] for pod in volcano.pods("a").values()] == ["Pending", "Pending"]
+    assert not any("nodeName" in pod["spec"] for pod in volcano.pods("a").values())
+    assert (volcano.podgroup("a") or {})["status"]["phase"] == "Inqueue"
+    first, second = scheduled(volcano, "a-w-0"), scheduled(volcano, "a-w-1")
+    assert (first["status"], first["reason"]) == ("False", "Schedulable")
+    assert f"Pod {volcano.namespace}/a-w-0 can possibly be assigned to n" in first["message"]
+    assert (second["status"], second["reason"]) == ("False", "Unschedulable")
+    assert second["message"] == "all nodes are unavailable: 2 node(s) resource fit failed."
+    assert ("Pod", "FailedScheduling", second["message"]) in volcano.events("a-w-1")
+    volcano.lose("small")
+    volcano.wait_for_job("a", "Running")
+    assert {pod["spec"]["nodeName"] for pod in volcano.pods("a").values()} == {"n1", "n2"}
+    assert ("PodGroup", "Scheduled", "pod group is ready") in volcano.events("a")
+
+
+def test_a_job_may_begin_with_less_than_all_pods(volcano: VolcanoBed) -> None:
+    volcano.create(job("a", *SLEEP, replicas=3, gpus=8, minAvailable=2))
+    volcano.wait_for_job("a", "Running")
+    placed = [pod["spec"].get("nodeName") for pod in volcano.pods("a").values()]
+    assert sorted(map(str, placed)) == ["None", "n1", "n2"]
+
+
+def test_pods_that_were_not_tried_are_undetermined(volcano: VolcanoBed) -> None:
+    volcano.create(job("large", *SLEEP, replicas=2, gpus=5))
+    volcano.wait_for_job("large", "Running")
+    volcano.create(job("a", *SLEEP, replicas=2, gpus=4))
+    why = "2/2 tasks in gang unschedulable: pod group is not ready, 2 Pending, 2 minAvailable; "
+    wait_for_reason(volcano, "a", why + "Pending: 1 Undetermined, 1 Unschedulable")
+    wait_for(lambda: scheduled(volcano, "a-w-1").get("reason") == "Undetermined", 10, lambda: volcano.tell("a"))
+    assert scheduled(volcano, "a-w-1")["message"] == volcano.unschedulable("a")
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ({"nodeSelector": {"zone": "mars"}}, "2 node(s) didn't match Pod's node affinity"),
+        ({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "none"}}]}, 'claim "none" not found'),
+    ],
+    ids=["selector", "claim"],
+)
+def test_why_no_node_is_right(volcano: VolcanoBed, spec: dict[str, Any], reason: str) -> None:
+    made = job("a", *SLEEP)
+    made["spec"]["tasks"][0]["template"]["spec"] |= spec
+    volcano.create(made)
+    wait_for(lambda: "a-w-0" in volcano.pods("a"), 20, lambda: volcano.tell("a"))
+    wait_for(lambda: reason in scheduled(volcano, "a-w-0").get("message", ""), 20, lambda: volcano.tell("a"))
+    assert volcano.job_phase("a") == "Pending"
+
+
+def test_a_cordoned_cluster_takes_no_pods(volcano: VolcanoBed) -> None:
+    volcano.kubectl("cordon", *volcano.node_names)
+    try:
+        volcano.create(job("a"))
+        wait_for(lambda: "a-w-0" in volcano.pods("a"), 20, lambda: volcano.tell("a"))
+        full = "all nodes are unavailable: 2 node(s) were unschedulable."
+        wait_for(lambda: scheduled(volcano, "a-w-0").get("message") == full, 20, lambda: volcano.tell("a"))
+    finally:
+        volcano.kubectl("uncordon", *volcano.node_names)
+    volcano.wait_for_job("a", "Completed")
+
+
+def test_a_queue_is_not_used_beyond_its_capability(volcano: VolcanoBed) -> None:
+    volcano.make_queue("two", capability={"nvidia.com/gpu": "2"})
+    volcano.create(job("a", *SLEEP, gpus=2, queue="two"))
+    volcano.wait_for_job("a", "Running")
+    volcano.create(job("b", *SLEEP, gpus=1, queue="two"))
+    told = "PodGroup", "Unschedulable", "queue resource quota insufficient"
+    wait_for(lambda: told in volcano.events("b"), 20, lambda: volcano.tell("b"))
+    assert volcano.job_phase("b") == "Pending"
+    assert volcano.pods("b") == {}
+
+    def counts() -> tuple[int, int]:
+        status = volcano.queue("two")["status"]
+        return status["running"], status["pending"]
+
+    wait_for(lambda: counts() == (1, 1), 10, lambda: f"one runs, one waits: {volcano.queue('two')}")
+    volcano.lose("a")
+    volcano.wait_for_job("b", "Running")
+
+
+def test_the_older_job_comes_first_and_the_more_important_before(volcano: VolcanoBed) -> None:
+    volcano.make_priority("high", 100)
+    volcano.make_queue("one", capability={"nvidia.com/gpu": "1"})
+    with volcano.paused("scheduler"):
+        volcano.create(job("low", *shell("exit 0"), gpus=1, queue="one"))
+        volcano.create(job("high", *SLEEP, gpus=1, queue="one", priorityClassName="high"))
+        wait_for(lambda: volcano.podgroup("low") and volcano.podgroup("high"), 20, "both have PodGroups")
+    volcano.wait_for_job("high", "Running")
+    assert volcano.job_phase("low") == "Pending"
+    volcano.lose("high")
+    volcano.wait_for_job("low", "Completed")
+
+
+def test_a_more_important_job_takes_the_place_of_others(start_volcano) -> None:
+    volcano = start_volcano(nodes=1, preempts=True)
+    volcano.make_priority("high", 100)
+    volcano.create(job("low", *SLEEP, gpus=5), job("other", *SLEEP, gpus=3))
+    for name in ("low", "other"):
+        volcano.wait_for_job(name, "Running")
+    volcano.create(job("high", *SLEEP, gpus=4, priorityClassName="high"))
+    volcano.wait_for_job("high", "Running")
+    assert ("Pod", "Evict", "Pod is evicted, because of preempt") in volcano.events("low-w-0")
+    assert ("PodGroup", "Evict", "preempt") in volcano.events("low")
+    assert not [reason for _, reason, _ in volcano.events("other-w-0") if reason == "Evict"]
+    wait_for_reason(volcano, "low", "1 Pending, 1 minAvailable")
+    # Its phase does not tell.
+    assert volcano.job_phase("low") == "Running"
+    volcano.lose("high")
+    volcano.wait_for_phase("low-w-0", "Running")
+
+
+def test_a_job_on_a_lost_node_stays_running(start_volcano) -> None:
+    volcano = start_volcano(eviction_s=2)
+    volcano.create(job("a", *SLEEP))
+    volcano.wait_for_job("a", "Running")
+    node = volcano.pod("a-w-0")["spec"]["nodeName"]
+    volcano.node_away(node)
+    wait_for(
+        lambda: "deletionTimestamp" in volcano.pod("a-w-0")["metadata"], 60, "its pod is to be evicted", every_s=0.2
+    )
+    assert volcano.pod("a-w-0")["status"]["phase"] == "Running"
+    assert volcano.job_phase("a") == "Running"
+    volcano.node_back(node)
+    # The pod ends now, and another one takes its place.
+    volcano.wait_for_phase("a-w-0", "Running")
+    assert volcano.job_phase("a") == "Running"
+
+
+def test_a_gang_stuck_below_its_minimum_stays_running(volcano: VolcanoBed) -> None:
+    volcano.create(job("a", *SLEEP, replicas=2, gpus=8))
+    volcano.wait_for_job("a", "Running")
+    volcano.kubectl("cordon", *volcano.node_names)
+    try:
+        volcano.preempt("a", index=1)
+        wait_for_reason(volcano, "a", "1/2 tasks in gang unschedulable: pod group is not ready, 1 Pending, 1 Running")
+        assert volcano.job_phase("a") == "Running"
+        assert (volcano.podgroup("a") or {})["status"]["phase"] == "Unknown"
+    finally:
+        volcano.kubectl("uncordon", *volcano.node_names)
+    volcano.wait_for_phase("a-w-1", "Running")
+
+
+@pytest.mark.slow
+def test_a_hundred_jobs_at_once(volcano: VolcanoBed) -> None:
+    names = [f"a-{number}" for number in range(100)]
+    volcano.create(*(job(name) for name in names))
+    for name in names:
+        volcano.wait_for_job(name, "Completed", limit_s=120)

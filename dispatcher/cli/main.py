@@ -13,6 +13,7 @@ from click.core import ParameterSource
 
 from dispatcher import contract
 from dispatcher.cli.common import F, layout, read_list, read_where, root_option
+from dispatcher.cli.host_overrides import override_options, taken
 from dispatcher.cli.lazy import LazyGroup
 from dispatcher.errors import DispatcherError, UsageError, nearest
 
@@ -64,7 +65,8 @@ class _PodOption(click.Option):
     """
 
     def __init__(self, param_decls: Sequence[str], **attributes: Any) -> None:
-        variable = f"DISPATCHER_{param_decls[0].removeprefix('--').replace('-', '_').upper()}"
+        first = param_decls[0].partition("/")[0]
+        variable = f"DISPATCHER_{first.removeprefix('--').replace('-', '_').upper()}"
         super().__init__(param_decls, envvar=variable, **attributes)
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
@@ -116,6 +118,7 @@ def _read_interval(_ctx: click.Context, _param: click.Parameter, value: str | No
     "--hosts", "hosts_file", type=click.Path(dir_okay=False), metavar="FILE",
     help="Read further clusters and hosts from this file, such as ~/.theseus.yaml.",
 )  # fmt: skip
+@override_options(_pod_option)
 @_pod_option(
     "--jobs-per-gpu", type=click.IntRange(1), default=1, metavar="N",
     help="Number of single-GPU jobs that share one GPU.  [default: 1]",
@@ -170,12 +173,17 @@ cli.params.insert(0, root_option())
 def _run(given: dict[str, Any]) -> int:
     from pathlib import Path
 
+    import msgspec
+
     from dispatcher.config import load_config
 
     where = layout()
     hosts_file = given["hosts_file"]
     config = load_config(where, None if hosts_file is None else Path(hosts_file))
+    overrides = taken(given)
     options = _options(where, config.hosts, given)
+    hosts = overrides.over(config.hosts, options.submissions)
+    config = msgspec.structs.replace(config, hosts=hosts)
     if given["dry_run"]:
         from dispatcher.cli.dry_run import show_dry_run
 

@@ -46,7 +46,7 @@ def log_elsewhere(config: Config, paths: AttemptPaths) -> Elsewhere | None:
     if host is None:
         note(f"{submission.outlet} is no configured host: only what was brought home from there is shown")
         return None
-    return Elsewhere(host.name, make_road(host, config, "logs"), submission.directory)
+    return Elsewhere(host.name, make_road(host.in_part(submission.part), config, "logs"), submission.directory)
 
 
 def follow_elsewhere(where: Elsewhere, out: BinaryIO, offset: int, has_ended: Callable[[], bool]) -> None:

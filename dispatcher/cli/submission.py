@@ -18,10 +18,12 @@ import msgspec
 
 from dispatcher.base.messages import counted, indented
 from dispatcher.cli.hardware import HardwareOptions, hardware_options, hosts_option
+from dispatcher.cli.host_overrides import override_options, taken
 from dispatcher.cli.outlet_option import read_outlets
 from dispatcher.cli.printing import note, print_json, print_rows
 from dispatcher.config import CodeMode, Config, load_config
 from dispatcher.errors import StateError, UsageError, nearest
+from dispatcher.hosts.overrides import HostOverrides
 from dispatcher.workspace import Layout
 
 if TYPE_CHECKING:
@@ -39,14 +41,18 @@ class SubmissionOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     outlets: tuple[str, ...] = ()
     hosts_file: Path | None = None
+    overrides: HostOverrides = HostOverrides()
     hardware: HardwareOptions = HardwareOptions()
     code: CodeMode | None = None
     is_dry_run: bool = False
     as_json: bool = False
 
     def config(self, layout: Layout) -> Config:
-        """The configuration of the workspace with the hosts of `--hosts`."""
-        return load_config(layout, self.hosts_file)
+        """The configuration of the workspace with the hosts of `--hosts`, changed as the options say."""
+        config = load_config(layout, self.hosts_file)
+        named = [name.partition(":")[0] for name in self.outlets]
+        meant = named if named and "auto" not in named else config.hosts.hosts
+        return msgspec.structs.replace(config, hosts=self.overrides.over(config.hosts, meant))
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -82,6 +88,7 @@ def submission_options(function: Callable[..., Any]) -> Callable[..., Any]:
         options = SubmissionOptions(
             outlets=outlets,
             hosts_file=hosts_file,
+            overrides=taken(given),
             hardware=hardware,
             code=None if code is None else CodeMode(code),
             is_dry_run=dry_run,
@@ -100,6 +107,7 @@ def submission_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--dirty", "code", flag_value=CodeMode.DIRTY.value, default=None,
             help="Run the tracked files as they are now, shipped to the host.",
         ),
+        override_options(),
         hosts_option,
         hardware_options,
         click.option(

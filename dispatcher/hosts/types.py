@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal, Self
 
 import msgspec
 
@@ -82,6 +82,16 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     def keeps(self, path: str) -> bool:
         """Whether files of attempts can be there: in a directory as it is configured, before it is expanded."""
         return True
+
+    @property
+    def submits_to(self) -> str:
+        """The part of the host that attempts are submitted to; empty where it has one only."""
+        return ""
+
+    def in_part(self, part: str) -> Self:
+        """The same host, but attempts are submitted to this part; empty: to its own."""
+        assert not part, f"{self.name} has no parts"
+        return self
 
 
 class PlainHost(Host, frozen=True, kw_only=True):
@@ -216,6 +226,13 @@ class VolcanoHost(Host, frozen=True, kw_only=True):
     def keeps(self, path: str) -> bool:
         """Only what is on the volume; `~` is its root for what the dispatcher does there."""
         return path[:1] == "~" or path == self.pvc_mount_path or path.startswith(f"{self.pvc_mount_path.rstrip('/')}/")
+
+    @property
+    def submits_to(self) -> str:
+        return self.namespace
+
+    def in_part(self, part: str) -> Self:
+        return msgspec.structs.replace(self, namespace=part or self.namespace)
 
 
 # Those that are reached with ssh, or that are this machine.

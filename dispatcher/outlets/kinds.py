@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from dispatcher.errors import UsageError, nearest
+from dispatcher.errors import StorageError, UsageError, nearest
 from dispatcher.outlets.base import Outlet, OutletOffer, Request
 from dispatcher.outlets.batch import offer as batch_offer
 from dispatcher.outlets.context import PodContext
 from dispatcher.outlets.local import NAME as LOCAL
 from dispatcher.outlets.local import offer as local_offer
 from dispatcher.run_state.liveness import SlotInfo
+from dispatcher.workspace import AttemptPaths
 
 if TYPE_CHECKING:
     from dispatcher.config import Config
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 
 # The outlet of an attempt whose record names none.
 DEFAULT: Final = LOCAL
+
+
+# Between a host's name, which has none, and the part of it that attempts were submitted to.
+_PART: Final = "@"
 
 
 class OutletKind(msgspec.Struct, frozen=True):
@@ -105,13 +110,41 @@ def make_outlets(context: PodContext) -> dict[str, Outlet]:
 def make_for_orphans(context: PodContext, name: str) -> Outlet | None:
     """An outlet without slots, for attempts of dead dispatchers; None for a name that is not configured.
 
-    Raises UsageError for a host that cannot be used from here.
+    `name` may have a part of the host, as `orphan_outlet` tells it. Raises UsageError for a host that cannot be used
+    from here.
     """
     if name == LOCAL:
         from dispatcher.outlets.local.outlet import LocalOutlet
 
         return LocalOutlet(msgspec.structs.replace(context, gpus="", cpu_slots=0))
-    return make_host(context, name, 0) if name in context.config.hosts.hosts else None
+    name, _, part = name.partition(_PART)
+    host = context.config.hosts.hosts.get(name)
+    if host is None:
+        return None
+    return make_host(msgspec.structs.replace(context, config=_with(context.config, host.in_part(part))), name, 0)
+
+
+def orphan_outlet(config: Config, paths: AttemptPaths, outlet: str) -> str:
+    """What `make_for_orphans` makes for an attempt of this outlet: `HOST@PART` where it was submitted to another part.
+
+    The configuration, or an option, may have been another one then. A record that cannot be read says nothing.
+    """
+    from dispatcher.outlets.batch.identity import read_submission
+
+    host = config.hosts.hosts.get(outlet)
+    if host is None or not host.submits_to:
+        return outlet
+    try:
+        submission = read_submission(paths)
+    except StorageError:
+        return outlet
+    part = host.submits_to if submission is None else submission.part
+    return outlet if part in ("", host.submits_to) else f"{outlet}{_PART}{part}"
+
+
+def _with(config: Config, host: AnyHost) -> Config:
+    hosts = msgspec.structs.replace(config.hosts, hosts={**config.hosts.hosts, host.name: host})
+    return msgspec.structs.replace(config, hosts=hosts)
 
 
 def make_host(context: PodContext, name: str, limit: int) -> Outlet:

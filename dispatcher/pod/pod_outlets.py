@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from dispatcher.errors import UsageError
-from dispatcher.outlets.base import Outlet
+from dispatcher.outlets.base import Key, Outlet
 from dispatcher.outlets.context import PodContext
-from dispatcher.outlets.kinds import make_for_orphans, make_outlets
+from dispatcher.outlets.kinds import make_for_orphans, make_outlets, orphan_outlet
 
 
 class PodOutlets(Mapping[str, Outlet]):
@@ -33,6 +33,11 @@ class PodOutlets(Mapping[str, Outlet]):
 
     def __len__(self) -> int:
         return len(self._own)
+
+    def name_for_orphan(self, key: Key, outlet: str) -> str:
+        """What `for_orphans` makes for an attempt of a dead dispatcher whose record names this outlet."""
+        config = self._context.config
+        return orphan_outlet(config, config.layout.attempt(key.job_id, key.number), outlet)
 
     def for_orphans(self, name: str) -> Outlet | None:
         """The outlet of this name, made now if need be; None where this host has no configuration for it."""

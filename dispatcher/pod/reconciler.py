@@ -65,7 +65,9 @@ class Reconciler:
         self._claimer = Claimer(options, outlets, self._backlog, self._fence)
         self._starter = Starter(config, options.pod, outlets, self._attempts, self._backlog.request_of, log)
         self._recorder = Recorder(store, config, outlets.place, self._backlog.entry, log)
-        self._recovery = Recovery(config.layout, options.pod, outlets, observer, outlets.for_orphans)
+        self._recovery = Recovery(
+            config.layout, options.pod, outlets, observer, outlets.for_orphans, outlets.name_for_orphan
+        )
         self._queue_limits = QueueLimits(config, options.pod, observer, self._backlog.offer, self._outlets_with_room)
         self._status_problem = StatusProblem(store, log)
         path = config.script_lock

@@ -39,6 +39,7 @@ class Recovery:
     """Finds out how attempts in flight are whose dispatcher is dead, and so cannot record it.
 
     `make_outlet` makes the outlet of an attempt that is in none of `outlets`; None where it cannot be made here.
+    `outlet_of` is the name of the outlet that hears of an attempt, given the one in its record.
     """
 
     def __init__(
@@ -48,12 +49,14 @@ class Recovery:
         outlets: Mapping[str, Outlet],
         observer: Observer,
         make_outlet: Callable[[str], Outlet | None] = lambda _: None,
+        outlet_of: Callable[[Key, str], str] = lambda _, outlet: outlet,
     ) -> None:
         self._layout = layout
         self._me = me
         # Those that were made for orphans join them.
         self._outlets = dict(outlets)
         self._make_outlet = make_outlet
+        self._outlet_of = outlet_of
         self._observer = observer
         self._unknown = UnknownAttempts()
 
@@ -73,7 +76,8 @@ class Recovery:
                 if alive[pod]:
                     continue
                 if self._is_there(key):
-                    orphans.setdefault(record.outlet or DEFAULT, []).append(orphan_of(key, record))
+                    name = self._outlet_of(key, record.outlet or DEFAULT)
+                    orphans.setdefault(name, []).append(orphan_of(key, record))
                     records[key] = record
                     continue
             # No outlet can stop it: what a person asked for is carried out when its process is gone.

@@ -22,6 +22,7 @@ class SubmissionFile(msgspec.Struct, frozen=True, kw_only=True):
     """`submission.json` of an attempt, written before anything is sent: how it is found again.
 
     `directory` is the attempt's directory on the host, `code` the label of the code that was shipped for it, if any.
+    `part`: of the host, Host.submits_to; the configuration may say another one by now.
     """
 
     outlet: str
@@ -30,6 +31,7 @@ class SubmissionFile(msgspec.Struct, frozen=True, kw_only=True):
     directory: str
     code: str = ""
     is_packed: bool = False
+    part: str = ""
 
 
 def workspace_id(layout: Layout) -> str:

@@ -14,7 +14,7 @@ from typing import Final
 
 from dispatcher.base import files
 from dispatcher.base.messages import counted
-from dispatcher.errors import StorageError
+from dispatcher.errors import OutletError, StorageError
 from dispatcher.hosts.types import AnyHost, ConnectedHost
 from dispatcher.outlets.base import (
     CANNOT_START,
@@ -88,7 +88,7 @@ class BatchOutlet:
             most, host.chips, scheduler.refuses, packs=scheduler.makes_packs, free=free, demand=self._demand
         )
         self._landing = Landing(config.layout, context.pod, host, config.hosts.cluster_of(host), scheduler)
-        self._preparer = Preparer(host.name, config.layout, self._landing)
+        self._preparer = Preparer(host, config.layout, self._landing)
         self._tracked: dict[Key, Tracked] = {}
         # Submitted before the host was reached.
         self._waiting: dict[Key, Bundle] = {}
@@ -135,7 +135,7 @@ class BatchOutlet:
                     self._waiting[bundle.key] = bundle
                 else:
                     self._track_again(bundle.key, Placement())
-            except StorageError as error:
+            except (StorageError, OutletError) as error:
                 self._cannot_be_found(bundle.key, error)
         self._work()
 
@@ -179,8 +179,8 @@ class BatchOutlet:
     def adopt(self, attempts: Mapping[Key, Placement]) -> Mapping[Key, Slot]:
         adopted = {}
         for key, placement in attempts.items():
-            # One whose files cannot be read is recovered when they can be.
-            with contextlib.suppress(StorageError):
+            # One whose files cannot be read is recovered when they can be, by an outlet that hears of it.
+            with contextlib.suppress(StorageError, OutletError):
                 self._track_again(key, placement)
                 self.capacity.adopt(Slot())
                 adopted[key] = Slot()
@@ -195,7 +195,7 @@ class BatchOutlet:
             if one is None:
                 try:
                     one = self._track_again(orphan.key, orphan.placement)
-                except StorageError as error:
+                except (StorageError, OutletError) as error:
                     unreadable[orphan.key] = Report(Unknown(str(error)))
                     continue
                 one.is_orphan = True
@@ -381,7 +381,7 @@ class BatchOutlet:
                 one.is_known = True
                 one.handle = handle
 
-    def _cannot_be_found(self, key: Key, error: StorageError) -> None:
+    def _cannot_be_found(self, key: Key, error: StorageError | OutletError) -> None:
         """It may have been submitted by an earlier dispatcher, under a name that cannot be read."""
         one = self._tracked[key] = Tracked(key, "", 0, "", self._preparer.paths(key))
         one.end(Ended(None, CANNOT_START, error=str(error), blames_host=True))

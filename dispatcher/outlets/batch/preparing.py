@@ -14,6 +14,7 @@ import msgspec
 from dispatcher import contract
 from dispatcher.base import files
 from dispatcher.errors import OutletError, StorageError
+from dispatcher.hosts.types import Host
 from dispatcher.outlets.base import CANNOT_START, Bundle, Ended, Key
 from dispatcher.outlets.batch.grouping import jobs_of
 from dispatcher.outlets.batch.identity import (
@@ -48,8 +49,9 @@ def contract_package() -> dict[str, bytes]:
 class Preparer:
     """Prepares attempts for one outlet. Nothing has been sent to the host before an attempt is prepared."""
 
-    def __init__(self, outlet: str, layout: Layout, landing: Landing) -> None:
-        self._outlet = outlet
+    def __init__(self, host: Host, layout: Layout, landing: Landing) -> None:
+        self._outlet = host.name
+        self._part = host.submits_to
         self._layout = layout
         self._landing = landing
 
@@ -57,11 +59,16 @@ class Preparer:
         return self._layout.attempt(key.job_id, key.number)
 
     def found(self, key: Key) -> Tracked | None:
-        """An attempt that was prepared before, by any dispatcher; None when none was. Raises StorageError."""
+        """An attempt that was prepared before, by any dispatcher; None when none was. Raises StorageError.
+
+        OutletError for one that was submitted to another part of the host, of which this outlet hears nothing.
+        """
         paths = self.paths(key)
         file = read_submission(paths)
         if file is None:
             return None
+        if file.part != self._part:
+            raise OutletError(f"it was submitted to {file.part}, and not to {self._part}")
         one = Tracked(key, file.name, file.index, file.directory, paths)
         one.code = file.code or None
         one.is_packed = file.is_packed
@@ -76,6 +83,7 @@ class Preparer:
             directory=one.directory,
             code=one.code or "",
             is_packed=one.is_packed,
+            part=self._part,
         )
         # A network filesystem, as hosts share one, has had it on disk when the file was closed.
         write_submission(one.paths, file, durable=not self._landing.is_shared)

@@ -78,6 +78,7 @@ SCHEDULERS: Final[dict[str, str]] = {
     "slurm": "dispatcher.outlets.slurm",
     "pbs": "dispatcher.outlets.pbs",
     "tpu": "dispatcher.outlets.tpu",
+    "volcano": "dispatcher.outlets.volcano",
 }
 
 

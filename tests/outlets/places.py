@@ -23,11 +23,12 @@ from beds.pbs import NODES, PbsBed
 from beds.slurm import SlurmBed
 from beds.sshd import SshBed
 from beds.tpu import VERSION, TpuBed
+from beds.volcano import VolcanoBed
 from fleet import PATIENCE_S, wait_until
 
 from dispatcher.base import host
 from dispatcher.config import CodeMode, Config, Method
-from dispatcher.hosts.types import AnyHost, Hosts, PbsHost, PlainHost, SlurmHost, TpuHost
+from dispatcher.hosts.types import AnyHost, Hosts, PbsHost, PlainHost, SlurmHost, TpuHost, VolcanoHost
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import Bundle, Ended, Key, Orphan, Outlet, Placement, Report, Request, Running, Slot
 from dispatcher.outlets.bundle import Assignment, render
@@ -35,6 +36,7 @@ from dispatcher.outlets.context import PodContext
 from dispatcher.outlets.kinds import make_outlets
 from dispatcher.outlets.local import NAME as LOCAL
 from dispatcher.outlets.local import processes
+from dispatcher.outlets.volcano.manifest import CONTAINER, JOB_ID
 from dispatcher.run_state.observer import Observer
 from dispatcher.workspace import AttemptPaths, Layout
 
@@ -403,3 +405,63 @@ class TpuPlace(Place):
         settings = [f"{name}={value}" for name, value in bundle.environment.items() if value is not None]
         command = shlex.join(["env", *settings, "bash", f"{self.directory(bundle.key)}/job.sh", "none"])
         return self.bed.gcloud("ssh", "vm", f"--command={command}")
+
+
+class VolcanoPlace(Place):
+    """A namespace of Kubernetes with Volcano, and a volume that its pods mount."""
+
+    kind = "volcano"
+    is_queue = True
+    # Each call is a `kubectl exec` and a `kubectl get`.
+    poll_s = 0.5
+
+    def __init__(self, root: Path, bed: VolcanoBed) -> None:
+        self.bed = bed
+        self.node_names = bed.node_names
+        volume, mount = Path(bed.make_volume("data")), "/data"
+        settings = {"namespace": bed.namespace, "kubeconfig": str(bed.kubeconfig), "image": "jax"}
+        settings |= {"pvc_name": "data", "pvc_mount_path": mount}
+        super().__init__(root, [partial(VolcanoHost, name="k", cluster="k", **settings)])
+        self.working = volume / self.outlet.site(Slot()).layout.root.relative_to(mount)
+        self.working.mkdir(parents=True, exist_ok=True)
+
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[None]:
+        with self.bed.paused("scheduler"):
+            yield
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        with self.bed.answering(503):
+            yield
+
+    @contextlib.contextmanager
+    def hanging(self) -> Iterator[None]:
+        directory = self.root.parent / "shims"
+        directory.mkdir()
+        (directory / "kubectl").write_text("#!/bin/bash\nexec sleep 600\n")
+        (directory / "kubectl").chmod(0o755)
+        before = os.environ["PATH"]
+        os.environ["PATH"] = f"{directory}:{before}"
+        try:
+            yield
+        finally:
+            os.environ["PATH"] = before
+
+    @contextlib.contextmanager
+    def losing_answers(self) -> Iterator[None]:
+        with self.bed.losing_answers(method="POST", path="batch.volcano.sh/.*/jobs"):
+            yield
+
+    def run_wrapper(self, bundle: Bundle) -> subprocess.CompletedProcess[str]:
+        """In the attempt's own Kubernetes pod."""
+        (pod,) = [
+            pod["metadata"]["name"]
+            for pod in self.bed.api.get(f"/api/v1/namespaces/{self.bed.namespace}/pods")["items"]
+            if pod["metadata"].get("annotations", {}).get(JOB_ID) == bundle.key.job_id
+        ]
+        settings = [f"{name}={value}" for name, value in bundle.environment.items() if value is not None]
+        words = ["env", *settings, "bash", f"{self.directory(bundle.key)}/job.sh", "none"]
+        options = [f"--kubeconfig={self.bed.kubeconfig}", f"--namespace={self.bed.namespace}"]
+        command = ["kubectl", *options, "exec", pod, f"--container={CONTAINER}", "--", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False)

@@ -13,7 +13,7 @@ from typing import Any
 import forks
 import pytest
 from fleet import wait_until
-from outlets.places import MANY, PbsPlace, Place, PlainPlace, SlurmPlace, TpuPlace
+from outlets.places import MANY, PbsPlace, Place, PlainPlace, SlurmPlace, TpuPlace, VolcanoPlace
 
 from dispatcher.outlets.base import CANNOT_START, Bundle, Ended, Pending, Placement, Running, Slot, Unknown
 from dispatcher.run_state.liveness import is_held
@@ -21,8 +21,8 @@ from dispatcher.run_state.liveness import is_held
 LONG = "echo begun >>begun; sleep 600"
 GATED = "echo begun >>begun; until [ -e go ]; do sleep 0.02; done; exit 3"
 
-LOCAL, SLURM, PBS, PLAIN, TPU = "local", "slurm", "pbs", "plain", "tpu"
-QUEUES: list[Any] = [pytest.param(SLURM, marks=pytest.mark.slurm), PBS]
+LOCAL, SLURM, PBS, PLAIN, TPU, VOLCANO = "local", "slurm", "pbs", "plain", "tpu", "volcano"
+QUEUES: list[Any] = [pytest.param(SLURM, marks=pytest.mark.slurm), PBS, pytest.param(VOLCANO, marks=pytest.mark.k8s)]
 KINDS = [LOCAL, *QUEUES, pytest.param(PLAIN, marks=pytest.mark.ssh), pytest.param(TPU, marks=pytest.mark.tpu)]
 
 
@@ -46,6 +46,8 @@ def make_place(kind: str, root: Path, request: pytest.FixtureRequest, monkeypatc
         for name, value in tpu.env.items():
             monkeypatch.setenv(name, value)
         return TpuPlace(root, tpu)
+    if kind == VOLCANO:
+        return VolcanoPlace(root, request.getfixturevalue("volcano"))
     return Place(root)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from beds.k8s import K8sBed
 from beds.volcano import VolcanoBed
 from volcano_jobs import VolcanoJobs
 
@@ -122,7 +123,7 @@ def test_while_it_is_being_preempted(jobs: VolcanoJobs) -> None:
 def test_evicted_by_its_node(jobs: VolcanoJobs) -> None:
     jobs.submit(POLITE)
     jobs.wait_for_file("begun")
-    jobs.bed.evict(jobs.pod())
+    K8sBed.evict(jobs.bed, jobs.pod())
     ended = jobs.wait(Phase.ENDED)
     assert (ended.reason, ended.was_preempted) == (PREEMPTED, True)
     assert "Evicted" in ended.why

@@ -5,8 +5,12 @@ The first of these launchers whose variables are set is used:
 - `DISPATCHER_COORDINATOR` (host:port), `DISPATCHER_NUM_PROCESSES`, `DISPATCHER_PROCESS_ID`: set by hand, or by one of
   our launchers;
 - SLURM: the tasks of a step (`srun`), `SLURM_NTASKS`, `SLURM_PROCID`, `SLURM_STEP_NODELIST`, `SLURM_JOB_ID`;
-- Volcano: the `svc` plugin's `VC_<TASK>_HOSTS` and the `env` plugin's `VC_TASK_INDEX` (`VK_TASK_INDEX` before 1.6);
+- Volcano: the `svc` plugin's `VC_<TASK>_HOSTS` and the `env` plugin's `VC_TASK_INDEX` (`VK_TASK_INDEX` before 1.6),
+  for a Job that somebody has written: our own sets the first three, too;
 - Cloud TPU: `TPU_WORKER_HOSTNAMES` and `TPU_WORKER_ID` of the metadata.
+
+On a TPU VM our launcher gives processes the ids of their workers, which are those that JAX would find in the metadata;
+which devices belong to which process libtpu decides, whatever the ids.
 
 With one process, or none of these variables, nothing is initialized. Incomplete variables are an error: a process that
 ran alone by mistake would train and save as if it were the whole job.
@@ -20,6 +24,7 @@ import os
 import re
 import socket
 import threading
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -34,10 +39,12 @@ PROCESS_ID: Final = "DISPATCHER_PROCESS_ID"
 # Seconds until the processes notice that one of them is gone; JAX's default is 100.
 HEARTBEAT_S: Final = "DISPATCHER_HEARTBEAT_S"
 
+# On a TPU VM, where JAX uses the same.
 PORT: Final = 8476
 # How long the processes wait for each other.
 WAIT_S: Final = 300
-_SLURM_PORTS: Final = range(20_000, 30_000)
+# Of launchers whose jobs may share hosts; below those from which systems choose ports themselves.
+_PORTS: Final = range(20_000, 30_000)
 
 _log = logging.getLogger(__name__)
 
@@ -133,7 +140,7 @@ def _slurm(env: Mapping[str, str]) -> ProcessGroup | None:
     _need(env, count, "SLURM_JOB_ID")
     # Concurrent steps on one host have different numbers, and so different ports.
     step = _int(env, "SLURM_STEP_ID") if "SLURM_STEP_ID" in env else 0
-    port = _SLURM_PORTS[(_int(env, "SLURM_JOB_ID") + 1009 * step) % len(_SLURM_PORTS)]
+    port = _PORTS[(_int(env, "SLURM_JOB_ID") + 1009 * step) % len(_PORTS)]
     host = first_host(env["SLURM_STEP_NODELIST"])
     number = _int(env, "SLURM_PROCID")
     return ProcessGroup(f"{host}:{port}", _int(env, count), number, _slurm_devices(env))
@@ -176,7 +183,9 @@ def _volcano(env: Mapping[str, str], hostname: str) -> ProcessGroup | None:
         raise ConfigError(
             f"Volcano lists the hosts {', '.join(hosts)} of several tasks, and {hostname!r} is not one of them"
         )
-    return ProcessGroup(f"{hosts[0]}:{PORT}", len(hosts), number)
+    # Kubernetes pods with `hostNetwork` share the ports of their node; the names of a Job's pods are its own.
+    port = _PORTS[zlib.crc32(hosts[0].encode()) % len(_PORTS)]
+    return ProcessGroup(f"{hosts[0]}:{port}", len(hosts), number)
 
 
 def _tpu(env: Mapping[str, str]) -> ProcessGroup | None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +50,8 @@ VOLCANO = {"VC_WORKER_HOSTS": "run-worker-0.run,run-worker-1.run", "VC_WORKER_NU
         ),
         (SLURM, ProcessGroup("gpu013:22345", 4, 3)),
         ({**SLURM, "SLURM_STEP_ID": "2"}, ProcessGroup("gpu013:24363", 4, 3)),
-        ({**VOLCANO, "VC_TASK_INDEX": "1"}, ProcessGroup(f"run-worker-0.run:{PORT}", 2, 1)),
-        ({**VOLCANO, "VK_TASK_INDEX": "0"}, ProcessGroup(f"run-worker-0.run:{PORT}", 2, 0)),
+        ({**VOLCANO, "VC_TASK_INDEX": "1"}, ProcessGroup("run-worker-0.run:21407", 2, 1)),
+        ({**VOLCANO, "VK_TASK_INDEX": "0"}, ProcessGroup("run-worker-0.run:21407", 2, 0)),
         (
             {"TPU_WORKER_HOSTNAMES": "10.0.0.2,10.0.0.3", "TPU_WORKER_ID": "1"},
             ProcessGroup(f"10.0.0.2:{PORT}", 2, 1),
@@ -87,7 +90,7 @@ def test_which_devices_a_task_of_slurm_takes(said: dict[str, str], devices: tupl
 
 def test_a_pod_of_several_tasks_finds_itself_by_its_name() -> None:
     said = {**VOLCANO, "VC_MASTER_HOSTS": "run-master-0.run", "VC_TASK_INDEX": "1"}
-    assert detect(said, "run-worker-1") == ProcessGroup(f"run-master-0.run:{PORT}", 3, 2)
+    assert detect(said, "run-worker-1") == ProcessGroup("run-master-0.run:27786", 3, 2)
     with pytest.raises(ConfigError, match="'elsewhere' is not one of them"):
         detect(said, "elsewhere")
 
@@ -193,6 +196,9 @@ def test_two_processes_are_preempted_and_killed_and_end_with_the_same_bits(tmp_p
     assert lines[1] == lines[0]
 
 
+# A port for each, because ports of Volcano follow from the names of the hosts.
+ADDRESS = f"127.0.0.1:{free_port()}"
+HOSTS = ",".join([f"127.{os.getpid() % 250}.{time.time_ns() % 250}.1"] * 2)
 COUNTING = """
 import jax
 # Before the others are known this would keep them from being found.
@@ -213,27 +219,41 @@ class Both(BasicJob[Text]):
 """
 
 
-def test_one_of_them_reports_the_row(tmp_path: Path) -> None:
+def by_hand(number: int) -> dict[str, str]:
+    return one_of_two(ADDRESS, number)
+
+
+def by_volcano(number: int) -> dict[str, str]:
+    """As the plugins svc and env of a Job with two Kubernetes pods say it."""
+    return {
+        "DISPATCHER_VOLCANO_MODE": "1",
+        "VC_WORKER_HOSTS": HOSTS,
+        "VC_WORKER_NUM": "2",
+        "VK_TASK_INDEX": f"{number}",
+    }
+
+
+@pytest.mark.parametrize("said", [by_hand, by_volcano])
+def test_one_of_them_reports_the_row(tmp_path: Path, said: Callable[[int], dict[str, str]]) -> None:
     """`dispatcher job run`, of a job in a file that uses JAX when it is imported."""
     (tmp_path / "both.py").write_text(COUNTING)
     (tmp_path / "c.yaml").write_text("job: tests/both\n")
-    address = f"127.0.0.1:{free_port()}"
     command = [sys.executable, "-P", "-m", "dispatcher.runtime", "run", "x", "c.yaml", "out", "--import", "both.py"]
     started = [
         subprocess.Popen(
-            command, cwd=tmp_path, env=environment(tmp_path / "cache", **one_of_two(address, number)),
+            command, cwd=tmp_path, env=environment(tmp_path / "cache", **said(number)),
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
         for number in range(2)
     ]  # fmt: skip
     try:
-        said = [process.communicate(timeout=120) for process in started]
+        printed = [process.communicate(timeout=120) for process in started]
     finally:
         for process in started:
             process.kill()
-    assert [process.returncode for process in started] == [0, 0], said
+    assert [process.returncode for process in started] == [0, 0], printed
     # Gloo has something to say there too.
-    rows = [[line for line in out.splitlines() if line.startswith("{")] for out, _ in said]
+    rows = [[line for line in out.splitlines() if line.startswith("{")] for out, _ in printed]
     assert rows == [['{"devices": 2, "sum": 3}'], []]
 
 

@@ -13,6 +13,12 @@ from dispatcher import contract
 STATUS_FILE: Final = "matrix_status.json"
 
 
+def log_name(worker: int) -> str:
+    """The name of a machine's log in the directory of an attempt that ran on several: `output.1.log`."""
+    stem, _, ending = contract.LOG_FILE.rpartition(".")
+    return f"{stem}.{worker}.{ending}" if worker else contract.LOG_FILE
+
+
 @dataclass(frozen=True)
 class AttemptPaths:
     """The files in the directory of one attempt, the contract between dispatcher and job."""
@@ -35,6 +41,10 @@ class AttemptPaths:
     @property
     def log(self) -> Path:
         return self.directory / contract.LOG_FILE
+
+    def log_of(self, worker: int) -> Path:
+        """The log of one machine of an attempt that ran on several: of all but the first its end, once it has ended."""
+        return self.directory / log_name(worker)
 
     @property
     def progress(self) -> Path:

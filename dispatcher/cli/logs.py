@@ -77,8 +77,15 @@ def _follow_elsewhere(
     workspace: Workspace, elsewhere: Elsewhere, out: BinaryIO, job: str, number: int, tail: int | None
 ) -> None:
     """Print what was brought home of the log, then the rest from where it is written."""
-    from dispatcher.cli.remote_log import follow_elsewhere
+    from dispatcher.cli.remote_log import follow_elsewhere, several_logs
 
+    several = several_logs(elsewhere)
+    if several:
+        from dispatcher.cli.worker_logs import follow_several
+
+        with contextlib.closing(elsewhere.road):
+            follow_several(several, out, tail, lambda: _is_over(workspace, job, number))
+        return
     offset = 0
     with contextlib.suppress(FileNotFoundError), open(workspace.layout.attempt(job, number).log, "rb") as file:
         _show(file, out, tail)

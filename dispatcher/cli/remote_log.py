@@ -8,7 +8,7 @@ import select
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import BinaryIO, Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -27,6 +27,14 @@ _REACH_S: Final = 120.0
 _MOST_TRIES: Final = 5
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
+
+
+class Sink(Protocol):
+    """Where a log is copied to."""
+
+    def write(self, block: bytes, /) -> object: ...
+
+    def flush(self) -> object: ...
 
 
 class Elsewhere(msgspec.Struct, frozen=True):
@@ -49,13 +57,28 @@ def log_elsewhere(config: Config, paths: AttemptPaths) -> Elsewhere | None:
     return Elsewhere(host.name, make_road(host.in_part(submission.part), config, "logs"), submission.directory)
 
 
-def follow_elsewhere(where: Elsewhere, out: BinaryIO, offset: int, has_ended: Callable[[], bool]) -> None:
+def several_logs(where: Elsewhere) -> list[Elsewhere]:
+    """Where the logs are of an attempt that has one on each of several machines; none when there is one."""
+    try:
+        roads = carry_out(where.road.reach(_REACH_S))
+    except OutletError as error:
+        note(f"{where.host}: {error}")
+        return []
+    return [Elsewhere(f"{where.host}, worker {index}", road, where.directory) for index, road in enumerate(roads)]
+
+
+def follow_elsewhere(where: Elsewhere, out: Sink, offset: int, has_ended: Callable[[], bool]) -> None:
     """Copy the log from `offset` on until the attempt has ended there, or as far as the workspace knows.
 
     A connection that breaks off is made again, and nothing is printed twice or left out.
     """
     with contextlib.closing(where.road):
         _follow(where, out, offset, has_ended)
+
+
+def copy_what_is_there(where: Elsewhere, out: Sink) -> int:
+    """Copy the log as far as it is now; the bytes."""
+    return _copy(where, where.road.rest_words, 0, out, lambda: False)[0]
 
 
 class _Patience:
@@ -75,7 +98,7 @@ class _Patience:
         time.sleep(self._pause_s)
 
 
-def _follow(where: Elsewhere, out: BinaryIO, offset: int, has_ended: Callable[[], bool]) -> None:
+def _follow(where: Elsewhere, out: Sink, offset: int, has_ended: Callable[[], bool]) -> None:
     patience = _Patience(where.host)
     while True:
         copied, code, error = _copy(where, where.road.follow_words, offset, out, has_ended)
@@ -95,7 +118,7 @@ def _follow(where: Elsewhere, out: BinaryIO, offset: int, has_ended: Callable[[]
 
 
 def _copy(
-    where: Elsewhere, words: Callable[[str, int], list[str]], offset: int, out: BinaryIO, is_over: Callable[[], bool]
+    where: Elsewhere, words: Callable[[str, int], list[str]], offset: int, out: Sink, is_over: Callable[[], bool]
 ) -> tuple[int, int, str]:
     """Copy the log from `offset` on, with the words of the road; see `_run`."""
     try:
@@ -106,7 +129,7 @@ def _copy(
     return _run(command, out, is_over)
 
 
-def _run(words: Sequence[str], out: BinaryIO, is_over: Callable[[], bool]) -> tuple[int, int, str]:
+def _run(words: Sequence[str], out: Sink, is_over: Callable[[], bool]) -> tuple[int, int, str]:
     """Copy what a command prints until it ends or `is_over`; the bytes, its status, and the end of its errors."""
     copied = 0
     with _started(words) as process:

@@ -197,7 +197,7 @@ class Ended(msgspec.Struct, frozen=True):
     `ran_s` is for how long it ran. `oom_killed`: the kernel killed a process of its host for lack of memory meanwhile.
     `blames_host`: it could not be started, and not because of the entry. `told_by_signal`: the signal (`TERM`, `INT`)
     with which somebody else, such as a scheduler that preempts, told its wrapper to stop; empty when nobody did, or
-    the dispatcher.
+    the dispatcher. `worker` is the machine whose status it is, of an attempt that ran on several; 0: the first one.
 
     `pod.outcome.classify` completes the reason and the error from the end of the log, adds `pod_stopped` (its
     dispatcher was told to stop), `step` and `checkpoint` (the last ones that it reported).
@@ -212,6 +212,7 @@ class Ended(msgspec.Struct, frozen=True):
     blames_host: bool = False
     by_scheduler: bool = False
     told_by_signal: str = ""
+    worker: int = 0
     pod_stopped: bool = False
     step: float | None = None
     checkpoint: float | None = None

@@ -73,6 +73,7 @@ def read_exit(directory: Path) -> Ended | Unknown:
     try:
         status = json.loads(text)
         reason, told_by = str(status.get("reason", "")), str(status.get("signal", ""))
-        return Ended(int(status["exit_code"]), reason, str(status["ended_at"]), told_by_signal=told_by)
+        code, worker = int(status["exit_code"]), int(status.get("worker", 0))
+        return Ended(code, reason, str(status["ended_at"]), told_by_signal=told_by, worker=worker)
     except (ValueError, KeyError, TypeError, AttributeError):
         return Ended(None, "unreadable exit status")

@@ -86,7 +86,11 @@ def judge(ended: Ended, paths: AttemptPaths) -> Ended:
         return classify(ended, "")
     if ended.exit_reason == CANNOT_START:
         return ended
-    judged = classify(ended, read_log_end(paths.log))
+    judged = classify(ended, read_log_end(paths.log_of(ended.worker)))
+    if ended.worker and judged.exit_reason != PREEMPTED:
+        judged = msgspec.structs.replace(
+            judged, error=f"worker {ended.worker}: {judged.error or 'no error in its log'}"
+        )
     step, checkpoint = read_step(paths.progress), read_step(paths.checkpoint)
     return msgspec.structs.replace(judged, step=step, checkpoint=checkpoint)
 

@@ -28,7 +28,10 @@ class Road(Protocol):
         """A call brought no answer: the next one may need another connection. Never waits."""
 
     def reach(self, timeout_s: float) -> Talk:
-        """What has to be done before the words of the next two methods can be run; without answers."""
+        """What has to be done before the words of the next two methods can be run.
+
+        Answers with a road to each machine where an attempt has a log on each of several; else with nothing.
+        """
 
     def follow_words(self, directory: str, offset: int) -> list[str]:
         """The command that prints an attempt's log from `offset` on, until the attempt has ended or stdin has.

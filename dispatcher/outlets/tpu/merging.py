@@ -3,7 +3,7 @@
 An attempt has begun when it has begun on all workers, lives while it lives on any, and has ended when all have left
 their exit status. It is that of the worker that failed first, and names it: what fails on the others is mostly that
 this one is gone. Reports, progress and `output.log` are those of worker 0; the ends of the other logs come home as
-`output.1.log`, `output.2.log` ... when all have ended.
+`output.1.log`, `output.2.log` ... when no process is left on any.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from dispatcher.outlets.remote.operations import (
     Write,
     Written,
 )
+from dispatcher.workspace import log_name
 
 # What each worker has answered to one operation, by its index.
 Answers = Sequence[Any]
@@ -202,20 +203,14 @@ def _seen(each: Sequence[Seen]) -> Seen:
     files, stamps = dict(first.files), dict(first.stamps)
     if not all(contract.TAKEN_FILE in one.files for one in each[1:]):
         _leave_out(contract.TAKEN_FILE, files, stamps)
-    if not all(_has_ended(one) for one in each):
-        _leave_out(contract.EXIT_FILE, files, stamps)
-    else:
+    if all(_has_ended(one) for one in each):
         files[contract.EXIT_FILE] = _first_failure([one.files[contract.EXIT_FILE] for one in each])
-        for index, one in enumerate(each[1:], 1):
-            if one.log_end:
-                files[log_name(index)] = one.log_end
-    return msgspec.structs.replace(first, files=files, stamps=stamps, is_alive=_is_alive([o.is_alive for o in each]))
-
-
-def log_name(worker: int) -> str:
-    """The file of the workspace's attempt directory with the end of a worker's log; that of worker 0 is whole."""
-    stem, _, ending = contract.LOG_FILE.rpartition(".")
-    return f"{stem}.{worker}.{ending}" if worker else contract.LOG_FILE
+    else:
+        _leave_out(contract.EXIT_FILE, files, stamps)
+    is_alive = _is_alive([one.is_alive for one in each])
+    if is_alive is False:
+        files |= {log_name(index): one.log_end for index, one in enumerate(each) if one.log_end}
+    return msgspec.structs.replace(first, files=files, stamps=stamps, is_alive=is_alive)
 
 
 def _leave_out(name: str, files: dict[str, bytes], stamps: dict[str, tuple[int, int]]) -> None:

@@ -37,6 +37,9 @@ _OPTIONS: Final = {
     "LogLevel": "ERROR",
 }
 _STEM: Final = ".dispatcher-"
+_CLEAN: Final = f"find . -maxdepth 1 -name '{_STEM}*.??' -type f -mtime +0 -exec rm -f {{}} +"
+# EX_TEMPFAIL.
+_BEGUN_BEFORE: Final = 75
 # What gcloud itself says while it tries, and what it says of a command's status.
 _CHATTER: Final = re.compile(
     r"(SSH|SCP): Attempting to connect|Using (ssh|scp) batch size|Failed to execute command on multiple workers"
@@ -91,9 +94,17 @@ def command_for_files(nonce: str) -> str:
     Those of requests that never came to their command are removed after a day.
     """
     mine = f"{_STEM}{nonce}."
+    return _in_sh(f"cd || exit 1; cat {mine}?? | ({agent_command('python3')}); s=$?; rm -f {mine}??; {_CLEAN}; exit $s")
+
+
+def command_once(nonce: str, words: Sequence[str]) -> str:
+    """The shell command that runs these words, but not a second time when gcloud tries again after a broken connection.
+
+    It tells by a file, which is removed after a day.
+    """
     return _in_sh(
-        f"cd || exit 1; cat {mine}?? | ({agent_command('python3')}); s=$?; rm -f {mine}??; "
-        f"find . -maxdepth 1 -name '{_STEM}*.??' -type f -mtime +0 -exec rm -f {{}} +; exit $s"
+        f"begun=$HOME/{_STEM}{nonce}.00; set -C; : 2>/dev/null >$begun || exit {_BEGUN_BEFORE}; set +C; "
+        f"(cd && {_CLEAN}) </dev/null; exec {shlex.join(words)}"
     )
 
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import shlex
 import tempfile
 import time
 from collections.abc import Generator, Sequence
@@ -30,7 +29,7 @@ from dispatcher import contract
 from dispatcher.errors import OutletError
 from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.remote import follow
-from dispatcher.outlets.remote.exchange import Exchange, Talk, nothing
+from dispatcher.outlets.remote.exchange import Exchange, Talk
 from dispatcher.outlets.remote.operations import (
     Check,
     Deliver,
@@ -61,10 +60,11 @@ _Answers = list[Sequence[Any]]
 
 
 class WorkersRoad:
-    """All workers of a TPU VM."""
+    """All workers of a TPU VM, or the one with the index `worker`."""
 
-    def __init__(self, host: TpuHost) -> None:
+    def __init__(self, host: TpuHost, worker: str = reaching.ALL) -> None:
         self._host = host
+        self._worker = worker
         self.sent_bytes = 0
 
     def talk(self, operations: Sequence[Operation], timeout_s: float) -> Talk:
@@ -72,7 +72,7 @@ class WorkersRoad:
         limit_s = timeout_s if any(isinstance(one, Store) for one in operations) else min(timeout_s, _CALL_LIMIT_S)
         if any(isinstance(operation, Launch) for operation in operations):
             return (yield from self._launching(operations, limit_s))
-        answers = yield from self._ask(operations, reaching.ALL, limit_s)
+        answers = yield from self._ask(operations, self._worker, limit_s)
         yield from self._stop(merging.to_be_stopped(operations, answers), limit_s, force=False)
         return merging.merged(operations, answers)
 
@@ -80,7 +80,10 @@ class WorkersRoad:
         """No connection is kept between calls."""
 
     def reach(self, timeout_s: float) -> Talk:
-        return nothing()
+        if self._worker != reaching.ALL:
+            return ()
+        addresses = yield from self._addresses(min(timeout_s, _DESCRIBE_LIMIT_S))
+        return [WorkersRoad(self._host, str(index)) for index in range(len(addresses))] if len(addresses) > 1 else ()
 
     def follow_words(self, directory: str, offset: int) -> list[str]:
         return self._followed(follow.follow_command(directory, offset))
@@ -92,11 +95,12 @@ class WorkersRoad:
         """Nothing stays open between calls."""
 
     def _followed(self, command: list[str]) -> list[str]:
-        return reaching.ssh_words(self._host, "0", shlex.join(command))
+        worker = "0" if self._worker == reaching.ALL else self._worker
+        return reaching.ssh_words(self._host, worker, reaching.command_once(secrets.token_hex(8), command))
 
     def _launching(self, operations: Sequence[Operation], limit_s: float) -> Talk:
         """All of it on worker 0, and then on all what it has not refused: whatever is done twice is done once."""
-        addresses = yield from self._addresses()
+        addresses = yield from self._addresses(_DESCRIBE_LIMIT_S)
         wanted = [
             msgspec.structs.replace(one, workers=addresses) if isinstance(one, Launch) else one for one in operations
         ]
@@ -114,11 +118,9 @@ class WorkersRoad:
         merged = merging.merged(asked, answers)
         return [first[at] if refused[at] else answer for at, answer in enumerate(merged)]
 
-    def _addresses(self) -> Generator[Program, Finished, list[list[str]]]:
+    def _addresses(self, limit_s: float) -> Generator[Program, Finished, list[list[str]]]:
         """The addresses of each worker, the internal one first."""
-        finished = yield Program(
-            gcloud.describe(self._host), limit_s=_DESCRIBE_LIMIT_S, environment=reaching.environment()
-        )
+        finished = yield Program(gcloud.describe(self._host), limit_s=limit_s, environment=reaching.environment())
         exit_code = None if finished.killed_because else finished.exit_code
         answer = Ran(exit_code=exit_code, out=finished.out.decode(errors="replace"), err=_errors(finished))
         vm = gcloud.read_vm(answer)

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import os
+import re
+import shlex
+import shutil
+import time
+import zlib
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from beds.tpu import TpuBed
+from beds.tpu_network import Worker
 from fleet import wait_until
-from outlets.remote.calls import ask
+from outlets.remote.calls import ask, unreached
 
 from dispatcher.hosts.types import TpuHost
-from dispatcher.outlets.remote.connection import Connection
+from dispatcher.outlets.remote.connection import Connection, Lane, Pace
 from dispatcher.outlets.remote.operations import (
     Check,
     Checked,
     Deliver,
     Delivered,
+    Failed,
+    Found,
+    Has,
     Hello,
     Launch,
     Launched,
@@ -24,6 +39,8 @@ from dispatcher.outlets.remote.operations import (
     Operation,
     Read,
     Seen,
+    Store,
+    Stored,
 )
 from dispatcher.outlets.tpu.workers import EXCLUSIVE, WorkersRoad
 
@@ -49,13 +66,14 @@ class Pod:
         self.connection = self.connect()
         self.base = f"{ask(self.connection, Hello(directories={'base': '~'})).directories['base']}/it's; $(x)"
 
-    def connect(self) -> Connection:
-        host = TpuHost(name="pod", cluster="pod", zone=self.bed.zone, accelerator_type="v4-16")
-        return Connection("pod", WorkersRoad(host))
+    def host(self) -> TpuHost:
+        return TpuHost(name="pod", cluster="pod", zone=self.bed.zone, accelerator_type="v4-16")
 
-    def ask(self, *operations: Operation) -> object:
-        wait_until(lambda: self.connection.free_in_s() == 0, "a call is allowed")
-        return ask(self.connection, *operations, timeout_s=120)
+    def connect(self) -> Connection:
+        return Connection("pod", WorkersRoad(self.host()), Pace(calls_per_minute=600))
+
+    def ask(self, *operations: Operation, lane: Lane = Lane.CONTROL) -> Any:
+        return ask(self.connection, *operations, timeout_s=120, lane=lane)
 
     def directory(self, name: str) -> str:
         return f"{self.base}/{name}"
@@ -75,11 +93,11 @@ class Pod:
             wait_until(lambda worker=worker: self.file(worker, name, "output.log"), "it has begun")
         return launched
 
-    def file(self, worker: object, name: str, file: str) -> str:
+    def file(self, worker: Worker, name: str, file: str) -> str:
         path = worker.path(f"it's; $(x)/{name}/{file}")
         return path.read_text() if path.exists() else ""
 
-    def end(self, worker: object, name: str, code: int) -> None:
+    def end(self, worker: Worker, name: str, code: int) -> None:
         worker.path(f"it's; $(x)/{name}/go").write_text(f"{code}\n")
 
     def check(self, name: str) -> Checked:
@@ -123,7 +141,145 @@ def test_an_attempt_runs_on_all_workers(pod: Pod) -> None:
     seen = pod.look("a")
     assert (seen.is_alive, "exit.json" in seen.files, "taken" in seen.files) == (True, False, True)
     pod.end(pod.workers[1], "a", 0)
-    wait_until(lambda: pod.check("a").has_exit, "all have ended")
+    wait_until(lambda: pod.file(pod.workers[1], "a", "exit.json"), "worker 1 has ended")
+    assert pod.check("a").has_exit
     seen = pod.look("a")
     assert json.loads(seen.files["exit.json"])["exit_code"] == 0
     assert seen.files["output.1.log"].decode() == f"{pod.workers[1].name} has begun\n"
+
+
+def test_one_worker_fails_and_the_others_are_stopped(pod: Pod) -> None:
+    pod.begin("a")
+    pod.end(pod.workers[1], "a", 3)
+    wait_until(lambda: pod.file(pod.workers[1], "a", "exit.json"), "worker 1 has failed")
+    assert "exit.json" not in pod.look("a").files
+    wait_until(lambda: pod.file(pod.workers[0], "a", "exit.json"), "the others are stopped")
+    seen = pod.look("a")
+    assert json.loads(seen.files["exit.json"]) | {"ended_at": ""} == {"exit_code": 3, "ended_at": "", "worker": 1}
+    assert seen.files["output.1.log"].decode() == f"{pod.workers[1].name} has begun\n"
+    assert json.loads(pod.file(pod.workers[0], "a", "exit.json"))["exit_code"] == 143
+
+
+def test_a_worker_whose_processes_are_gone_explains_the_end(pod: Pod) -> None:
+    pod.begin("a")
+    pod.workers[1].run("pkill", "-KILL", "-f", "job.sh")
+    assert pod.check("a").is_alive is True
+    wait_until(lambda: pod.file(pod.workers[0], "a", "exit.json"), "the others are stopped")
+    found = pod.check("a")
+    assert (found.has_exit, found.host) == (False, pod.workers[1].name)
+    assert "exit.json" not in pod.look("a").files
+
+
+def test_one_attempt_at_a_time_has_the_vm(pod: Pod) -> None:
+    lock = Read(looks=[Look(directory=EXCLUSIVE)], names=())
+    pod.begin("a")
+    other = pod.connect()
+    delivered, launched = ask(other, pod.deliver("b"), pod.launch("b"), timeout_s=120)
+    other.close()
+    assert delivered == Delivered()
+    assert isinstance(launched, Launched)
+    assert launched.outcome == "no_room"
+    assert launched.why == f"the attempt {pod.directory('a')} runs there"
+    # The other worker was not asked, and has the files all the same.
+    assert not pod.file(pod.workers[1], "b", "launch.json")
+    assert pod.file(pod.workers[1], "b", "job.sh")
+    assert pod.ask(lock).seen[0].is_alive is True
+    for worker in pod.workers:
+        pod.end(worker, "a", 0)
+    wait_until(lambda: all(pod.file(worker, "a", "exit.json") for worker in pod.workers), "it has ended")
+    assert pod.ask(lock).seen[0].is_alive is False
+    assert pod.ask(pod.launch("b")).outcome == "started"
+    # The same again finds it.
+    assert pod.ask(pod.launch("b")).outcome in ("alive", "taken")
+
+
+def test_a_launch_that_one_worker_cannot_do_leaves_nothing_behind(pod: Pod) -> None:
+    pod.workers[1].path("it's; $(x)").mkdir()
+    pod.workers[1].path("it's; $(x)/a").write_text("in the way")
+    delivered, launched = pod.ask(pod.deliver("a"), msgspec.structs.replace(pod.launch("a"), only_after=1))
+    assert isinstance(delivered, Failed)
+    assert isinstance(launched, Failed)
+    assert delivered.error.startswith(f"worker 1: {pod.directory('a')}: ")
+    assert pod.check("a").is_alive is False
+    assert not [line for line in pod.workers[0].run("ps", "-eo", "args").splitlines() if "job.sh" in line]
+
+
+def test_a_launch_that_was_cut_off_is_completed(pod: Pod) -> None:
+    """Worker 1 goes away when worker 0 has launched: what is known of the attempt has it submitted again."""
+    alone = Connection("pod", WorkersRoad(pod.host(), "0"))
+    assert ask(alone, pod.deliver("a"), pod.launch("a"), timeout_s=120)[1].outcome == "started"
+    alone.close()
+    found = pod.check("a")
+    assert (found.was_launched, found.is_alive) == (False, False)
+    assert pod.begin("a").outcome == "started"
+    assert pod.check("a").is_alive is True
+
+
+def test_a_worker_that_is_down_is_named(pod: Pod) -> None:
+    pod.begin("a")
+    pod.workers[1].power_cut()
+    begun_s = time.monotonic()
+    why = unreached(pod.connection, [Check(directories=[pod.directory("a")])], timeout_s=300)
+    assert time.monotonic() - begun_s < 60
+    assert why.startswith("pod: ")
+    assert "worker 1 of 2 gave no answer: ssh: connect to host" in why
+    assert "worker 0 of" not in why
+
+
+def test_a_vm_that_is_not_there_is_told_in_words(pod: Pod) -> None:
+    pod.bed.set("pod", state="PREEMPTED")
+    why = unreached(pod.connection, [Hello()])
+    assert why == 'pod: This TPU has terminal state "PREEMPTED", so it cannot be used anymore.'
+    pod.bed.gcloud("delete", "pod", check=True)
+    connection = pod.connect()
+    assert "NOT_FOUND" in unreached(connection, [Hello()])
+    wait_until(lambda: connection.free_in_s() == 0, "a call is allowed")
+    assert "NOT_FOUND" in unreached(connection, [pod.launch("a")])
+    connection.close()
+
+
+def test_what_may_be_secret_or_is_large_goes_by_file(pod: Pod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No argument of a program has it; what was sent is removed from the workers."""
+    calls = record_gcloud(tmp_path, monkeypatch)
+    archive = tmp_path / "code it's.tar"
+    archive.write_bytes(os.urandom(20 << 20))
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    path = f"{pod.directory('code')}/{digest}.tar"
+    store = Store(path=path, source=os.fspath(archive), size=20 << 20, sha256=digest)
+    assert pod.ask(Has(paths=[path])) == Found(sizes=[None])
+    assert pod.ask(store, lane=Lane.TRANSFER) == Stored()
+    assert pod.ask(Has(paths=[path])) == Found(sizes=[20 << 20])
+    pod.workers[1].path(f"it's; $(x)/code/{digest}.tar").unlink()
+    assert pod.ask(Has(paths=[path])) == Found(sizes=[None])
+    wrong = msgspec.structs.replace(store, sha256="0" * 64)
+    answer = pod.ask(wrong, lane=Lane.TRANSFER)
+    assert isinstance(answer, Failed)
+    assert answer.error.startswith("worker 1: ") and "checksum" in answer.error
+    # An environment, which `launch` has, and a question that is too long for an argument.
+    pod.begin("a")
+    many = [f"/{number}/{os.urandom(20).hex()}" for number in range(6000)]
+    assert pod.ask(Has(paths=many)) == Found(sizes=[None] * 6000)
+    said = calls.read_text()
+    assert "SECRET" not in said
+    assert said.count(" scp ") == 5
+    for line in said.splitlines():
+        for word in re.findall(r"[A-Za-z0-9+/=]{200,}", line):
+            assert b"SECRET" not in unpacked(base64.b64decode(word))
+    assert pod.workers[0].run("find", "/", "-xdev", "-name", ".dispatcher-*") == ""
+
+
+def record_gcloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file with the words of all calls of gcloud from now on."""
+    real = shutil.which("gcloud")
+    program, said = tmp_path / "bin" / "gcloud", tmp_path / "said"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/bash\necho "$*" >>{shlex.quote(os.fspath(said))}\nexec {real} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    return said
+
+
+def unpacked(request: bytes) -> bytes:
+    """The document in a request of the agent."""
+    length, _, rest = request.partition(b"\n")
+    return zlib.decompress(rest[int(length) + 1 :].partition(b"\n")[2])

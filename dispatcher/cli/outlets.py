@@ -9,20 +9,25 @@ import click
 from dispatcher.cli.common import json_option, open_workspace
 from dispatcher.cli.hardware import hosts_option
 from dispatcher.cli.printing import note, print_json, print_rows
+from dispatcher.cli.vms import create_command, delete_command, standing
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @hosts_option
 @click.option(
     "--timeout", "timeout_s", type=click.FloatRange(1), default=30.0, metavar="SECONDS",
     help="How long each host has for its answer.  [default: 30]",
 )  # fmt: skip
 @json_option
-def outlets(hosts_file: Path | None, timeout_s: float, as_json: bool) -> None:
+@click.pass_context
+def outlets(context: click.Context, hosts_file: Path | None, timeout_s: float, as_json: bool) -> None:
     """List the configured hosts: reachable or not, what is free, what is in flight.
 
-    All are asked at the same time. In flight are the jobs of this workspace, whichever pod has submitted them.
+    All are asked at the same time. In flight are the jobs of this workspace, whichever pod has submitted them. The
+    commands below create and delete what costs money.
     """
+    if context.invoked_subcommand is not None:
+        return
     from dispatcher.config import load_config
     from dispatcher.hosts.types import ConnectedHost
     from dispatcher.outlets.solver.survey import ask_hosts
@@ -52,4 +57,10 @@ def outlets(hosts_file: Path | None, timeout_s: float, as_json: bool) -> None:
         for row in rows
     ]
     place = workspace.layout.config_file
+    for line in standing(config, reports):
+        note(line)
     print_rows(shown, "plain", none=f"no hosts are configured: describe them under `hosts` in {place}, or use --hosts")
+
+
+outlets.add_command(create_command)
+outlets.add_command(delete_command)

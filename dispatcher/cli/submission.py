@@ -21,6 +21,7 @@ from dispatcher.cli.hardware import HardwareOptions, hardware_options, hosts_opt
 from dispatcher.cli.host_overrides import override_options, taken
 from dispatcher.cli.outlet_option import read_outlets
 from dispatcher.cli.printing import note, print_json, print_rows
+from dispatcher.cli.vms import create_missing, yes_option
 from dispatcher.config import CodeMode, Config, load_config
 from dispatcher.errors import StateError, UsageError, nearest
 from dispatcher.hosts.overrides import HostOverrides
@@ -45,6 +46,7 @@ class SubmissionOptions(msgspec.Struct, frozen=True, kw_only=True):
     hardware: HardwareOptions = HardwareOptions()
     code: CodeMode | None = None
     is_dry_run: bool = False
+    yes: bool = False
     as_json: bool = False
 
     def config(self, layout: Layout) -> Config:
@@ -82,6 +84,7 @@ def submission_options(function: Callable[..., Any]) -> Callable[..., Any]:
         hardware: HardwareOptions,
         code: str | None,
         dry_run: bool,
+        yes: bool,
         as_json: bool,
         **given: Any,
     ) -> Any:
@@ -92,6 +95,7 @@ def submission_options(function: Callable[..., Any]) -> Callable[..., Any]:
             hardware=hardware,
             code=None if code is None else CodeMode(code),
             is_dry_run=dry_run,
+            yes=yes,
             as_json=as_json,
         )
         return function(*args, options=options, **given)
@@ -99,6 +103,7 @@ def submission_options(function: Callable[..., Any]) -> Callable[..., Any]:
     command: Callable[..., Any] = given_options
     for decorate in (
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+        yes_option,
         click.option("--dry-run", is_flag=True, help="Show where the jobs would go; change nothing."),
         click.option(
             "--clean", "code", flag_value=CodeMode.SHIP.value, help="Run the code of HEAD, shipped to the host."
@@ -156,6 +161,8 @@ def submit_jobs(config: Config, options: SubmissionOptions, targets: Mapping[str
     groups: dict[Target, list[str]] = {}
     for job, target in targets.items():
         groups.setdefault(target, []).append(job)
+    for outlets in dict.fromkeys(target.outlets for target in groups):
+        create_missing(config, outlets, yes=options.yes)
     for target, jobs in groups.items():
         _run(config, options, target, jobs)
     records = _records(config, targets)

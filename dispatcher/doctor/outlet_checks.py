@@ -8,10 +8,11 @@ from typing import Any, Final
 from dispatcher.base import files
 from dispatcher.base.messages import counted
 from dispatcher.config import Config
+from dispatcher.doctor import vm_checks
 from dispatcher.doctor.context import Context
 from dispatcher.doctor.findings import OK, WARNING, WRONG, Finding, Findings
 from dispatcher.errors import DispatcherError
-from dispatcher.hosts.types import ConnectedHost, Host
+from dispatcher.hosts.types import ConnectedHost, Host, TpuHost
 from dispatcher.outlets.kinds import SCHEDULERS, make_road, make_scheduler
 from dispatcher.outlets.remote.asking import ask_all
 from dispatcher.outlets.remote.connection import Unreached
@@ -44,6 +45,10 @@ def hosts(context: Context) -> Findings:
     for name in set(config.hosts.hosts) - {host.name for host in able}:
         kind = config.hosts.hosts[name].type
         yield Finding(f"host {name}", WARNING, f"attempts cannot be run on hosts of type {kind} yet")
+    machines = [host for host in able if isinstance(host, TpuHost)]
+    found = vm_checks.look(config, machines)
+    yield from vm_checks.vms(config, machines, found)
+    able = [host for host in able if host.name not in found or vm_checks.is_reachable(found[host.name])]
     questions = {}
     for host in list(able):
         try:
@@ -64,6 +69,8 @@ def hosts(context: Context) -> Findings:
 
 def _questions(config: Config, host: ConnectedHost) -> list[Operation]:
     programs = (*_PROGRAMS, *make_scheduler(host, config).programs)
+    if isinstance(host, TpuHost):
+        return [Hello(programs=programs, probe=str(config.layout.id_file))]
     hello = Hello(programs=programs, probe=str(config.layout.id_file))
     versions = [
         Run(words=[program, "--version"], timeout_s=10) for program in make_scheduler(host, config).programs[:1]
@@ -73,6 +80,9 @@ def _questions(config: Config, host: ConnectedHost) -> list[Operation]:
 
 
 def _directories(config: Config, host: Host) -> list[tuple[str, str]]:
+    if isinstance(host, TpuHost):
+        # Its disk is its own, and new with every VM.
+        return []
     cluster = config.hosts.cluster_of(host)
     found = [(name, path) for name in _DIRECTORIES if (path := getattr(cluster, name)) is not None]
     # Those with `~` or variables are expanded by the host when it is used.

@@ -235,8 +235,8 @@ class VolcanoHost(Host, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, namespace=part or self.namespace)
 
 
-# Those that are reached with ssh, or that are this machine.
-ConnectedHost = PlainHost | SlurmHost | PbsHost
+# Those that attempts can be run on.
+ConnectedHost = PlainHost | SlurmHost | PbsHost | TpuHost
 AnyHost = PlainHost | SlurmHost | PbsHost | TpuHost | VolcanoHost
 
 

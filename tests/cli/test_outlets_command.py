@@ -31,7 +31,7 @@ hosts:
   h1: {type: plain, ssh: h1, cluster: lab, max_in_flight: 8, submits_per_minute: 30}
   h2: {type: plain, ssh: h2}
   gone: {type: plain, ssh: no-such-host}
-  pod: {type: tpu, zone: z, project: p, accelerator_type: v4-8, version: v}
+  pod: {type: volcano, image: i, pvc_name: c, pvc_mount_path: /m}
 priority: [h2]
 """
     environment = {"DISPATCHER_SSH_CONFIG": os.fspath(ssh.config)}

@@ -93,12 +93,14 @@ class QueueReport(msgspec.Struct, frozen=True, kw_only=True):
 class VmReport(msgspec.Struct, frozen=True, kw_only=True):
     """A TPU VM: the API's word for its state, empty where there is no VM; `workers` is their number.
 
-    `is_taken`: an attempt was given to it, so it takes no further one now.
+    `is_taken`: an attempt was given to it, so it takes no further one now. `workspace`: the id of the one that it was
+    created for, if it was by this tool.
     """
 
     state: str = ""
     accelerator_type: str = ""
     workers: int = 0
+    workspace: str = ""
     is_taken: bool = False
 
 

@@ -30,7 +30,12 @@ def report(answers: Sequence[Any]) -> VmReport:
     vm = gcloud.read_vm(answer)
     if vm is None:
         return VmReport()
-    return VmReport(state=vm.state, accelerator_type=vm.accelerator_type, workers=len(vm.workers))
+    return VmReport(
+        state=vm.state,
+        accelerator_type=vm.accelerator_type,
+        workers=len(vm.workers),
+        workspace=vm.labels.get(gcloud.WORKSPACE_LABEL, ""),
+    )
 
 
 def judge(host: TpuHost, request: HardwareRequest, hosts: Hosts, found: VmReport | None) -> Choice | Refusal:

@@ -235,9 +235,10 @@ class TpuProvisioning:
         now_s = time.monotonic()
         if self._must_look:
             return max(0.0, self._look_after_s - now_s)
-        matters = self._is_wanted or self._is_used
-        if not matters and is_up(self._vm):
+        if is_up(self._vm):
+            # Calls that its workers answer tell that it is, and one that they do not answer makes it be looked at.
             return None
+        matters = self._is_wanted or self._is_used
         pace_s = self._interval_s if matters else max(self._interval_s, _SELDOM_S)
         return max(0.0, self._looked_s + pace_s - now_s, self._look_after_s - now_s)
 

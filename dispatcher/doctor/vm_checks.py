@@ -1,0 +1,50 @@
+"""The checks of TPU VMs: whether gcloud can be asked, what stands and costs money, and what could not be created."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dispatcher.base.messages import counted
+from dispatcher.config import Config
+from dispatcher.doctor.findings import OK, WARNING, WRONG, Finding, Findings
+from dispatcher.errors import OutletError
+from dispatcher.hosts.types import TpuHost
+from dispatcher.outlets.batch.identity import workspace_id
+from dispatcher.outlets.tpu.by_hand import Found, look_at_all
+from dispatcher.outlets.tpu.gcloud import name_problem
+from dispatcher.outlets.tpu.vm import is_up
+
+
+def look(config: Config, hosts: Sequence[TpuHost]) -> Mapping[str, Found | OutletError]:
+    """What there is of each; StorageError when the workspace has no id."""
+    return look_at_all(hosts, workspace_id(config.layout)) if hosts else {}
+
+
+def vms(config: Config, hosts: Sequence[TpuHost], found: Mapping[str, Found | OutletError]) -> Findings:
+    """What each of these hosts is at Google."""
+    for host in hosts:
+        name = f"host {host.name}"
+        problem = name_problem(host)
+        if problem:
+            yield Finding(name, WRONG, problem, "give the host another name")
+        if host.version is None:
+            yield Finding(name, WARNING, "it has no `version`, so its VM cannot be created")
+        one = found[host.name]
+        if isinstance(one, OutletError):
+            yield Finding(name, WRONG, str(one), "`gcloud auth login`, and `gcloud` on PATH of this machine")
+        else:
+            yield _standing(name, host, one, workspace_id(config.layout))
+
+
+def is_reachable(found: Found | OutletError) -> bool:
+    """Whether its workers can be asked."""
+    return isinstance(found, Found) and is_up(found.vm)
+
+
+def _standing(name: str, host: TpuHost, found: Found, workspace: str) -> Finding:
+    text = found.text(workspace)
+    if found.vm is not None:
+        text += f", {counted(len(found.vm.workers), 'worker')}"
+    if found.costs_of(workspace):
+        return Finding(name, OK, f"{text}: it may cost money; `dispatcher outlets delete {host.name}` deletes it")
+    return Finding(name, OK, text)

@@ -79,7 +79,7 @@ def test_a_stopped_node_keeps_its_disk(tpu: TpuBed) -> None:
     before, after = tpu.gcloud("ssh", "vm", show, check=True).stdout.split()
     assert before != after
     tpu.create("pod", "v4-16")
-    assert "cannot be stopped" in tpu.gcloud("stop", "pod").stderr
+    assert "stop is not supported for a node of several workers" in tpu.gcloud("stop", "pod").stderr
 
 
 def test_an_ordinary_user_logs_in(start_tpu: Callable[..., TpuBed]) -> None:

@@ -30,8 +30,8 @@ from .bed import BedError, wait_for
 from .computer import HostSettings
 from .needs import SEARCH_PATH, why_not
 from .tpu_api import Api, Fault, Request
-from .tpu_checks import PROJECT, ZONES, Refusal
-from .tpu_cloud import NO_CAPACITY, Cloud
+from .tpu_checks import NO_CAPACITY, PROJECT, ZONES, Refusal
+from .tpu_cloud import Cloud
 from .tpu_network import Hub, Vm, Worker
 from .tpu_queue import Queue
 
@@ -85,7 +85,7 @@ class TpuBed:
         self, command: str, *words: str, group: str = "tpu-vm", check: bool = False, timeout_s: float = 120, **run: Any
     ) -> subprocess.CompletedProcess[str]:
         """`gcloud compute tpus GROUP COMMAND WORDS`; `run` goes to subprocess.run."""
-        streams = {"stdin": subprocess.DEVNULL} if "input" not in run else {}
+        streams = {} if run.keys() & {"input", "stdin"} else {"stdin": subprocess.DEVNULL}
         env = {**os.environ, **self.env, **run.pop("env", {})}
         done = subprocess.run(
             ["gcloud", "compute", "tpus", group, command, *words],
@@ -155,9 +155,9 @@ class TpuBed:
         with self.cloud.lock:
             self.cloud.node(self._full(name)).update(fields)
 
-    def no_capacity(self, message: str = NO_CAPACITY, code: int = 8) -> None:
-        """From now on creating ends so; `there_is_capacity` takes it back."""
-        self.cloud.no_capacity = (code, message)
+    def no_capacity(self, ending: tuple[int, str] = NO_CAPACITY) -> None:
+        """From now on creating ends so (tpu_checks has others); `there_is_capacity` takes it back."""
+        self.cloud.no_capacity = ending
 
     def there_is_capacity(self) -> None:
         self.cloud.no_capacity = None

@@ -43,6 +43,22 @@ ALPHA_NODE: dict[str, Any] = {"autocheckpointEnabled": bool, "bootDiskConfig": d
 ALPHA_SCHEDULING: dict[str, Any] = {"provisioningModel": str, "reservationName": str}
 ALPHA_QUEUED: dict[str, Any] = {"bestEffort": {}, "provisioningModel": str, "runDuration": dict}
 
+# Code and message that creating a node or granting a queued resource ends with.
+NO_CAPACITY = (
+    8,
+    (
+        'There is no more capacity in the zone "{zone}"; you can try in another zone where Cloud TPU Nodes are offered '
+        "(see https://cloud.google.com/tpu/docs/regions) [EID: {event}]"
+    ),
+)
+NO_RESERVATION = (
+    9,
+    ("Insufficient reserved capacity. Contact customer support to increase your reservation. [EID: {event}]"),
+)
+PREEMPTED = 3, "Cloud TPU received a bad request. update is not supported while in state PREEMPTED [EID: {event}]"
+# Message of the refusal with status 429.
+QUOTA = "Quota limit 'TPUV4PreemptiblePerProjectPerRegionForTPUAPI' has been exceeded. Limit: 0 in region us-central2."
+
 STATUS = {
     "INVALID_ARGUMENT": 400, "FAILED_PRECONDITION": 400, "UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403,
     "NOT_FOUND": 404, "ALREADY_EXISTS": 409, "ABORTED": 409, "RESOURCE_EXHAUSTED": 429, "INTERNAL": 500,
@@ -60,6 +76,11 @@ class Refusal(Exception):
 
 def bad_request(text: str) -> Refusal:
     return Refusal("INVALID_ARGUMENT", f"Cloud TPU received a bad request. {text} [EID: {event_id()}]")
+
+
+def error_of(ending: tuple[int, str], zone: str) -> dict[str, Any]:
+    code, message = ending
+    return {"code": code, "message": message.replace("{zone}", zone).replace("{event}", event_id())}
 
 
 def event_id() -> str:

@@ -16,10 +16,6 @@ from . import tpu_checks as checks
 from .tpu_checks import Refusal
 from .tpu_network import Vm
 
-NO_CAPACITY = (
-    'There is no more capacity in the zone "{zone}"; you can try in another zone where Cloud TPU Nodes are offered '
-    "(see https://cloud.google.com/tpu/docs/regions) [EID: {event}]"
-)
 TYPE = "type.googleapis.com/google.cloud.tpu.{version}.{name}"
 GONE = ("PREEMPTED", "TERMINATED")
 
@@ -88,7 +84,7 @@ class Cloud:
     the machines have external addresses.
 
     - `create_s`, `delete_s`, `update_s`: how long operations take.
-    - `no_capacity`: code and message that creating ends with from now on; `{zone}` and `{event}` are filled in.
+    - `no_capacity`: code and message that creating ends with from now on, as those in tpu_checks.
     """
 
     def __init__(self, make_vm: Callable[[str, int, bool], Vm]) -> None:
@@ -134,18 +130,16 @@ class Cloud:
 
     def stop_node(self, name: str, version: str) -> dict[str, Any]:
         node = self.node(name)
-        if node["state"] != "READY":
-            raise Refusal("FAILED_PRECONDITION", f"the node is in state {node['state']}, not READY")
+        self._check_state(node, "stop", "READY")
         if len(node["networkEndpoints"]) > 1:
-            raise Refusal("FAILED_PRECONDITION", "a node of several workers cannot be stopped")
+            raise checks.bad_request("stop is not supported for a node of several workers")
         node["state"] = "STOPPING"
         self.vms[name].power_cut()
         return self._become(name, "STOPPED", self.begin(name, "stop", version))
 
     def start_node(self, name: str, version: str) -> dict[str, Any]:
         node = self.node(name)
-        if node["state"] != "STOPPED":
-            raise Refusal("FAILED_PRECONDITION", f"the node is in state {node['state']}, not STOPPED")
+        self._check_state(node, "start", "STOPPED")
         node["state"] = "STARTING"
         self.vms[name].boot()
         return self._become(name, "READY", self.begin(name, "start", version))
@@ -157,6 +151,7 @@ class Cloud:
         if not mask or not set(mask.split(",")) <= known:
             raise Refusal("INVALID_ARGUMENT", f"Invalid update mask: {mask!r}")
         checks.check_fields(body, checks.node_fields(version), "node")
+        self._check_state(node, "update", "CREATING", "READY")
         if name in self._busy:
             raise Refusal("ABORTED", f"there is another operation in progress for {name}")
         self._busy.add(name)
@@ -225,7 +220,8 @@ class Cloud:
 
     def lose_node(self, name: str, state: str) -> None:
         """Its machines vanish at once, with their disks; the node stays in `state` until somebody deletes it."""
-        self.vms.pop(name).erase()
+        if name in self.vms:
+            self.vms.pop(name).erase()
         self.nodes[name]["state"] = state
         if state in GONE:
             self.on_loss(name)
@@ -263,15 +259,13 @@ class Cloud:
         operation.is_done = True
 
     def refusal_of_capacity(self, name: str) -> dict[str, Any] | None:
-        if self.no_capacity is None:
-            return None
-        code, message = self.no_capacity
-        zone = name.split("/")[3]
-        return {"code": code, "message": message.replace("{zone}", zone).replace("{event}", checks.event_id())}
+        return checks.error_of(self.no_capacity, name.split("/")[3]) if self.no_capacity else None
 
     def _created(self, name: str, operation: Operation) -> None:
         node = self.nodes.get(name)
-        if node is None or node["state"] != "CREATING":
+        if node is not None and node["state"] in GONE:
+            operation.error = checks.error_of(checks.PREEMPTED, "")
+        elif node is None or node["state"] != "CREATING":
             operation.error = {"code": 10, "message": f"{name} was deleted while it was created"}
         elif error := self.refusal_of_capacity(name):
             operation.error = error
@@ -280,6 +274,11 @@ class Cloud:
             self.make_ready(name)
             operation.response = node
         self.finish(operation)
+
+    @staticmethod
+    def _check_state(node: dict[str, Any], verb: str, *states: str) -> None:
+        if node["state"] not in states:
+            raise checks.bad_request(f"{verb} is not supported while in state {node['state']}")
 
     def _become(self, name: str, state: str, operation: Operation) -> dict[str, Any]:
         node = self.nodes[name]

@@ -104,8 +104,8 @@ class Queue:
 
     def _expire(self, name: str, request: dict[str, Any]) -> None:
         if any(self._is_in(name, request, state) for state in ("ACCEPTED", "WAITING_FOR_RESOURCES")):
-            error = {"code": 4, "message": "The valid-until time of the queued resource is over"}
-            _become(request, "FAILED", "SERVICE", failedData={"error": error})
+            ending = 4, "The valid-until time of the queued resource is over"
+            _become(request, "FAILED", "SERVICE", failedData={"error": checks.error_of(ending, "")})
 
     def _is_in(self, name: str, request: dict[str, Any], state: str) -> bool:
         return self.requests.get(name) is request and request["state"]["state"] == state

@@ -9,7 +9,7 @@ import hashlib
 import os
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 # Daemons and mkfs stand in the administrator's folders, which a test run's PATH may lack.
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -26,11 +26,14 @@ class Needs:
     is_root_needed: bool = True
     # Whether it takes seconds to boot: one bed then serves all its tests, which run one after the other.
     is_shared: bool = True
-    # Programs that no package brings, outside of the tree.
+    # Programs that no package brings: `builder`, a script of this folder, makes them once, outside of the tree.
     built: tuple[str, ...] = ()
+    to_build: dict[str, str] = field(default_factory=dict)
+    builder: str = ""
 
     def missing(self) -> dict[str, str]:
-        return {name: package for name, package in self.packages.items() if not _is_there(name)}
+        wanted = {**self.packages, **(self.to_build if self.unbuilt() else {})}
+        return {name: package for name, package in wanted.items() if not _is_there(name)}
 
     def unbuilt(self) -> list[str]:
         return [path for path in self.built if not os.path.exists(path)]
@@ -50,6 +53,9 @@ def _built_of(program: str, sources: str) -> str:
     return os.path.join(KUBERNETES, f"{program}-{digest.hexdigest()[:12]}")
 
 
+CONTROL_PLANE = tuple(
+    os.path.join(KUBERNETES, name) for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+)
 KUBELET = _built_of("bed-kubelet", "kubernetes/kubelet")
 CONTAINER = _built_of("bed-container", "kubernetes/container")
 SLURM = {

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,19 @@ import pytest
 
 from .bed import wait_for
 from .k8s import K8sBed
+
+TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# Prints where its bed is, then waits to be killed.
+HOLD = """
+import signal
+from beds.k8s import K8sBed, K8sSettings
+k8s = K8sBed(K8sSettings(nodes=1))
+k8s.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [
+    {"name": "main", "image": "busybox", "command": ["sleep", "300"]}]}})
+k8s.wait_for_phase("a", "Running")
+print(k8s.directory, k8s.keeper_pid, flush=True)
+signal.pause()
+"""
 
 
 def pod(name: str, *command: str, mounts: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
@@ -172,3 +187,27 @@ def test_commands_run_in_a_pod_through_the_proxy_too(k8s: K8sBed) -> None:
     with k8s.answering(500, path="/none-of-these"):
         done = k8s.kubectl("exec", "-i", "host", "--", "sh", "-c", "cat; exit 4", input="echo", check=False)
     assert (done.returncode, done.stdout) == (4, "echo")
+
+
+def test_two_beds_are_up_at_once_and_leave_nothing(start_k8s) -> None:
+    beds = [start_k8s(nodes=1), start_k8s(nodes=1)]
+    for index, bed in enumerate(beds):
+        bed.create(pod(f"of-{index}", "sleep", "300"))
+        bed.wait_for_phase(f"of-{index}", "Running")
+    assert [bed.kubectl("get", "pods", "-o", "name").stdout.split() for bed in beds] == [["pod/of-0"], ["pod/of-1"]]
+    for bed in beds:
+        bed.close()
+        assert not Path(f"/proc/{bed.keeper_pid}").exists()
+        assert not Path(bed.directory).exists()
+
+
+def test_nothing_is_left_of_a_killed_test_run() -> None:
+    run = subprocess.Popen(
+        [sys.executable, "-c", HOLD], env={**os.environ, "PYTHONPATH": TESTS}, stdout=subprocess.PIPE, text=True
+    )
+    assert run.stdout is not None
+    directory, keeper = run.stdout.readline().split()
+    run.kill()
+    run.wait()
+    run.stdout.close()
+    wait_for(lambda: not Path(f"/proc/{keeper}").exists() and not Path(directory).exists(), 10, "all is gone")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import glob
+import json
 import os
 import re
 import shutil
@@ -36,15 +37,7 @@ KEPT = 4
 GO = ("/usr/lib/go-1.19/bin/go", "go")
 K8S = "k8s.io/kubernetes"
 # The same kubelet, which looks more often: in tests nobody wants to wait for its seconds.
-PATCHES = {
-    "pkg/kubelet/kubelet.go": {
-        "housekeepingPeriod = time.Second * 2": "housekeepingPeriod = time.Millisecond * 500",
-        "evictionMonitoringPeriod = time.Second * 10": "evictionMonitoringPeriod = time.Second",
-        "plegRelistPeriod = time.Second * 1": "plegRelistPeriod = time.Millisecond * 200",
-        "backOffPeriod = time.Second * 10": "backOffPeriod = time.Second",
-    },
-    "pkg/kubelet/status/status_manager.go": {"const syncPeriod = 10 * time.Second": "const syncPeriod = time.Second"},
-}
+PATCHES = os.path.join(HERE, "kubelet", "patches.json")
 
 
 class BuildError(Exception):
@@ -129,7 +122,9 @@ class Source:
         vendored = os.path.join(self._tree, "vendor/github.com/modern-go/reflect2")
         shutil.rmtree(vendored)
         shutil.copytree(newer, vendored, ignore=shutil.ignore_patterns("*_test.go", "debian", "tests"))
-        for path, changes in PATCHES.items():
+        with open(PATCHES, encoding="utf-8") as file:
+            patches = json.load(file)
+        for path, changes in patches.items():
             replace(os.path.join(self._tree, path), changes)
 
     def generate(self) -> None:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import sysconfig
 import tempfile
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..bed import HERE
 from ..needs import CONTAINER, KUBELET
 
 if TYPE_CHECKING:
@@ -31,6 +33,20 @@ def make_network(bed: Bed) -> None:
     bed.run("ip", "link", "add", BRIDGE, "type", "bridge")
     bed.run("ip", "address", "add", f"{GATEWAY}/16", "dev", BRIDGE)
     bed.run("ip", "link", "set", BRIDGE, "up")
+
+
+def shared() -> list[str]:
+    """What containers see all the same: this checkout and its Python, where they are hidden or on other mounts."""
+    wanted = {sys.prefix, sys.base_prefix, os.path.dirname(os.path.dirname(HERE))}
+    return sorted(path for path in wanted if _is_out_of_sight(path))
+
+
+def _is_out_of_sight(path: str) -> bool:
+    while path != "/":
+        if os.path.ismount(path) or path in HIDDEN:
+            return True
+        path = os.path.dirname(path)
+    return False
 
 
 class Node:
@@ -55,7 +71,7 @@ class Node:
             "Container": CONTAINER,
             "ImagePath": IMAGE_PATH,
             "Hidden": HIDDEN,
-            "Shared": [],
+            "Shared": shared(),
             "HeartbeatS": 1,
             **hardware,
         }

@@ -46,6 +46,10 @@ func (m *machine) MachineInfo() (*cadvisorapi.MachineInfo, error) {
 	}, nil
 }
 
+func (m *machine) VersionInfo() (*cadvisorapi.VersionInfo, error) {
+	return &cadvisorapi.VersionInfo{KernelVersion: "6.1.0", ContainerOsVersion: "Debian GNU/Linux 12 (bookworm)"}, nil
+}
+
 // The root's memory is what the kubelet's eviction goes by.
 func (m *machine) ContainerInfoV2(name string, _ cadvisorapiv2.RequestOptions) (map[string]cadvisorapiv2.ContainerInfo, error) {
 	if name != "/" {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	clientset "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -66,6 +67,8 @@ func main() {
 	check(json.Unmarshal(data, &config))
 	// The kubelet keeps logs there, whatever it is told.
 	check(syscall.Mount("tmpfs", "/var/log", "tmpfs", 0, "mode=755"))
+	// What clusters of today do: memory of a volume ends at its size limit.
+	check(utilfeature.DefaultMutableFeatureGate.Set("SizeMemoryBackedVolumes=true"))
 	flags, settings := configure(config)
 	tls, err := app.InitializeTLS(flags, settings)
 	check(err)

@@ -192,7 +192,7 @@ class K8sBed(Bed):
         """Where this process finds the files of a PVC of `make_volume`."""
         return self.outside(f"{self.directory}/volumes/{self.namespace}-{name}")
 
-    def wait_for_phase(self, pod: str, phase: str, limit_s: float = 30) -> Object:
+    def wait_for_phase(self, pod: str, phase: str, limit_s: float = 60) -> Object:
         """The pod as soon as it is in this phase."""
 
         def status() -> Object:
@@ -214,7 +214,7 @@ class K8sBed(Bed):
                 raise
         self._plane.write_kubeconfig(f"{self.directory}/kubeconfig", self._port, namespace)
         # Until then pods are refused.
-        wait_for(self._has_account, 30, f"the service account of namespace {namespace} has a token")
+        wait_for(self._has_account, 60, f"the service account of namespace {namespace} has a token")
 
     def _has_account(self) -> bool:
         try:
@@ -238,7 +238,7 @@ class K8sBed(Bed):
 
     # Nodes.
 
-    def wait_for_nodes(self, limit_s: float = 30) -> None:
+    def wait_for_nodes(self, limit_s: float = 90) -> None:
         """Until all of them are Ready."""
 
         def ready() -> set[str]:

@@ -73,7 +73,7 @@ class ControlPlane:
             "--endpoint-reconciler-type=none", "--kubelet-preferred-address-types=InternalIP", GATES,
             *self._api_options,
         )  # fmt: skip
-        self._wait(self.api.is_ready, "kube-apiserver", 60)
+        self._wait(self.api.is_ready, "kube-apiserver", 120)
 
     def stop_api_server(self) -> None:
         """Outright; `kubectl` is refused the connection then."""

@@ -12,7 +12,7 @@ import pytest
 
 from .bed import BedError, wait_for
 from .slurm import ORDINARY
-from .tpu import VERSION, TpuBed
+from .tpu import TOKEN, VERSION, TpuBed
 from .tpu_checks import workers_of
 
 POD = ("--accelerator-type=v4-16", f"--version={VERSION}")
@@ -199,6 +199,114 @@ def test_states_that_lie(tpu: TpuBed) -> None:
     tpu.create("kept")
     with pytest.raises(BedError, match="neither spot nor preemptible"):
         tpu.preempt("kept")
+
+
+def test_a_worker_can_be_silent_or_hang_and_comes_back(tpu: TpuBed) -> None:
+    first, second = tpu.create("pod", "v4-16")
+
+    def reaches() -> bool:
+        script = f"import socket; print(socket.create_connection(('{second.address}', 22), 1).recv(4))"
+        return first.run("python3", "-c", script, check=False) == "b'SSH-'\n"
+
+    assert reaches()
+    for trouble in (second.silent, second.hanging):
+        with trouble():
+            assert not reaches()
+        wait_for(reaches, 20, "it answers again")
+    second.stop_sshd()
+    assert not reaches()
+    second.start_sshd()
+    assert reaches()
+
+
+def test_creating_takes_as_long_as_it_is_told(tpu: TpuBed) -> None:
+    tpu.cloud.create_s = 600
+    answer(tpu, "POST", "/nodes?nodeId=vm", NODE)
+    node = answer(tpu, "GET", "/nodes/vm")[1]
+    assert (node["state"], node["networkEndpoints"], tpu.workers("vm")) == ("CREATING", [], [])
+    operation = answer(tpu, "DELETE", "/nodes/vm")[1]["name"]
+    tpu.wait_for("vm", None)
+    shown = answer(tpu, "GET", "/operations/" + operation.rpartition("/")[2])[1]
+    assert shown["done"] is True
+    assert shown["response"]["@type"].endswith("Empty")
+
+
+# What is asked without gcloud.
+
+NODE = {"acceleratorType": "v4-8", "runtimeVersion": VERSION}
+PLACE = "projects/lab-project/locations/us-central2-b"
+SPEC = {"parent": PLACE, "nodeId": "vm", "node": NODE}
+
+
+def answer(
+    tpu: TpuBed, method: str, path: str, body: object = None, version: str = "v2", token: str = TOKEN
+) -> tuple[int, dict]:
+    data = json.dumps(body).encode() if body is not None else b""
+    status, message = tpu.api.answer(method, f"/{version}/{PLACE}{path}", f"Bearer {token}", data)
+    return status, message
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/nodes?nodeId=vm", {"acceleratorType": "v4-8"}, "a runtime version is required"),
+        ("/nodes?nodeId=vm", {**NODE, "zone": "x"}, "Unknown name \"zone\" at 'node': Cannot find field."),
+        ("/nodes?nodeId=vm", {**NODE, "labels": {"A": "b"}}, "the label A=b is invalid"),
+        ("/nodes?nodeId=vm", {**NODE, "autocheckpointEnabled": True}, "Unknown name"),
+        ("/nodes?nodeId=vm", {**NODE, "schedulingConfig": {"spot": "yes"}}, "Invalid value at 'node.schedulingConfig"),
+        ("/nodes?nodeId=My_VM", NODE, "node_id 'My_VM' must match"),
+        ("/queuedResources?queuedResourceId=q", {"tpu": {}}, "has one node spec"),
+        ("/queuedResources?queuedResourceId=q", {"tpu": {"nodeSpec": [{**SPEC, "parent": "x"}]}}, "the parent x"),
+        (
+            "/queuedResources?queuedResourceId=q",
+            {"tpu": {"nodeSpec": [SPEC]}, "spot": {}, "guaranteed": {}},
+            "either spot or guaranteed",
+        ),
+    ],
+)
+def test_bodies_are_checked(tpu: TpuBed, path: str, body: object, message: str) -> None:
+    status, refusal = answer(tpu, "POST", path, body)
+    assert status == 400
+    assert refusal["error"]["status"] == "INVALID_ARGUMENT"
+    assert message in refusal["error"]["message"]
+    assert tpu.names() == []
+
+
+def test_versions_tokens_and_paths_are_checked(tpu: TpuBed) -> None:
+    alpha = {**NODE, "autocheckpointEnabled": True}
+    assert answer(tpu, "POST", "/nodes?nodeId=vm", alpha, version="v2alpha1")[0] == 200
+    assert answer(tpu, "GET", "/nodes/vm", token="old")[1]["error"]["status"] == "UNAUTHENTICATED"
+    assert answer(tpu, "POST", "/nodes?nodeId=vm", NODE)[1]["error"]["status"] == "ALREADY_EXISTS"
+    assert answer(tpu, "GET", "/nowhere")[0] == 404
+    assert answer(tpu, "POST", "/nodes/vm:simulateMaintenanceEvent", {})[0] == 501
+    assert answer(tpu, "GET", "/operations/operation-0")[0] == 404
+    assert answer(tpu, "PATCH", "/nodes/vm?updateMask=state", {})[0] == 400
+
+
+def test_lists(tpu: TpuBed) -> None:
+    tpu.create("vm")
+    tpu.queue.wait_s = None
+    answer(tpu, "POST", "/queuedResources?queuedResourceId=q", {"tpu": {"nodeSpec": [{**SPEC, "nodeId": "other"}]}})
+    assert [node["name"] for node in answer(tpu, "GET", "/nodes")[1]["nodes"]] == [f"{PLACE}/nodes/vm"]
+    (queued,) = answer(tpu, "GET", "/queuedResources")[1]["queuedResources"]
+    assert queued["name"] == f"{PLACE}/queuedResources/q"
+    assert "v4-32" in [kind["type"] for kind in answer(tpu, "GET", "/acceleratorTypes")[1]["acceleratorTypes"]]
+    assert VERSION in [each["version"] for each in answer(tpu, "GET", "/runtimeVersions")[1]["runtimeVersions"]]
+
+
+def test_several_nodes_of_one_queued_resource(tpu: TpuBed) -> None:
+    several = {"parent": PLACE, "node": NODE, "multisliceParams": {"nodeCount": 2, "nodeIdPrefix": "slice"}}
+    answer(tpu, "POST", "/queuedResources?queuedResourceId=q", {"tpu": {"nodeSpec": [several]}, "spot": {}})
+    for name in ("slice-0", "slice-1"):
+        tpu.wait_for(name, "READY")
+    tpu.preempt("slice-1")
+    wait_for(
+        lambda: answer(tpu, "GET", "/queuedResources/q")[1]["state"]["state"] == "SUSPENDED", 20, "it is suspended"
+    )
+    assert answer(tpu, "DELETE", "/queuedResources/q")[1]["error"]["status"] == "FAILED_PRECONDITION"
+    assert answer(tpu, "DELETE", "/queuedResources/q?force=true")[0] == 200
+    tpu.wait_for("slice-0", None)
+    wait_for(lambda: answer(tpu, "GET", "/queuedResources/q")[0] == 404, 20, "it is deleted")
 
 
 def test_two_beds_at_once_and_nothing_is_left(start_tpu: Callable[..., TpuBed]) -> None:

@@ -109,11 +109,9 @@ def _follow(where: Elsewhere, out: Sink, offset: int, has_ended: Callable[[], bo
     for _ in range(_MOST_TRIES):
         copied, code, error = _copy(where, where.road.rest_words, offset, out, lambda: False)
         offset += copied
-        if code != 0:
-            patience.pause(copied, code, error)
-        elif not copied:
-            # Only now: a stream may have been cut off although its command has ended well.
+        if code == 0:
             return
+        patience.pause(copied, code, error)
     note(f"{where.host}: the end of the log may be missing here")
 
 

@@ -24,6 +24,7 @@ from dispatcher.outlets.remote.road import explain_limit
 from dispatcher.outlets.volcano.helper_job import CONTAINER, PYTHON, USING, helper_job
 from dispatcher.outlets.volcano.helper_pod import HelperPod, Steps
 from dispatcher.outlets.volcano.kubectl import Kubectl
+from dispatcher.outlets.volcano.merging import FILE, read_template
 from dispatcher.workspace import Layout
 
 # A call waits so long for the helper, or for this part of its time if that is less.
@@ -31,6 +32,18 @@ _READY_S: Final = 120.0
 _READY_PART: Final = 0.8
 # A command as a call: while it runs, the helper is in use.
 _RUN: Final = f"{USING}import sys;os.execvp(sys.argv[1],sys.argv[1:])"
+# kubectl's status is also 0 when the stream was cut off: a command that has ended well says so by another one.
+_DONE: Final = 99
+_DONE_THERE: Final = f'"$@" && exit {_DONE}'
+_DONE_HERE: Final = f"""
+exec 3<&0
+"$@" <&3 & child=$!
+trap 'kill "$child"' TERM
+wait "$child"; code=$?
+[ "$code" -ne {_DONE} ] || exit 0
+[ "$code" -ne 0 ] || exit 1
+exit "$code"
+"""
 _TERMINATED: Final = re.compile(r"command terminated with (?:non-zero )?exit code:? (?:.*exit code )?(\d+)")
 
 
@@ -38,11 +51,12 @@ class HelperRoad:
     """The road to the volume of a host. `owner` is who has the helper: two at the same time must differ in it."""
 
     def __init__(self, host: VolcanoHost, layout: Layout, owner: str) -> None:
-        """Raises StorageError."""
+        """Raises StorageError, and TemplateError for a template of the project's Jobs that cannot be used."""
         self.sent_bytes = 0
         self._host = host
         self._kubectl = Kubectl(host, layout.root)
-        self._helper = HelperPod(host.name, self._kubectl, helper_job(host, workspace_id(layout), owner))
+        job = helper_job(host, workspace_id(layout), owner, read_template(layout.templates_dir / FILE))
+        self._helper = HelperPod(host.name, self._kubectl, job)
         # The helper's pod since it was ready; empty: it has to be looked for.
         self._pod = ""
         self._calls = 0
@@ -52,9 +66,8 @@ class HelperRoad:
         exchange = Exchange(operations, timeout_s)
         pod = yield from self._reached(ends_at_s)
         finished, answers = yield from self._call(exchange, pod, ends_at_s)
-        if answers is None and not finished.killed_because and (yield from self._helper.is_gone(pod)):
-            # It had ended before, or was deleted under the call. All operations may be repeated.
-            self._forget(pod)
+        if answers is None and not finished.killed_because and (yield from self._may_work_again(pod, finished)):
+            # All operations may be repeated.
             pod = yield from self._reached(ends_at_s)
             finished, answers = yield from self._call(exchange, pod, ends_at_s)
         if answers is not None:
@@ -73,10 +86,10 @@ class HelperRoad:
         return ()
 
     def follow_words(self, directory: str, offset: int) -> list[str]:
-        return self._exec(self._known_pod(), _RUN, *follow.follow_command(directory, offset))
+        return self._run(follow.follow_command(directory, offset))
 
     def rest_words(self, directory: str, offset: int) -> list[str]:
-        return self._exec(self._known_pod(), _RUN, *follow.rest_command(directory, offset))
+        return self._run(follow.rest_command(directory, offset))
 
     def close(self) -> None:
         self._helper.close()
@@ -98,15 +111,25 @@ class HelperRoad:
             self._calls -= 1
         return finished, exchange.answers(finished.out)
 
+    def _may_work_again(self, pod: str, finished: Finished) -> Steps[bool]:
+        if (yield from self._helper.is_gone(pod)):
+            # It had ended before, or was deleted under the call.
+            self._forget(pod)
+            return True
+        # kubectl ends well when its stream was cut off.
+        return finished.exit_code == 0
+
     def _exec(self, pod: str, source: str, *arguments: str) -> list[str]:
         """The words that run this program of Python in the helper."""
         command = (PYTHON, "-I", "-c", source, *arguments)
         return self._kubectl.words("exec", "-i", pod, f"--container={CONTAINER}", "--", *command, request_s=None)
 
-    def _known_pod(self) -> str:
+    def _run(self, command: Sequence[str]) -> list[str]:
+        """The words that run a command in the helper; their status is 0 only when the command's was."""
         if not self._pod:
             raise OutletError(f"{self._host.name}: the helper was not reached")
-        return self._pod
+        there = self._exec(self._pod, _RUN, "sh", "-c", _DONE_THERE, "sh", *command)
+        return ["sh", "-c", _DONE_HERE, "sh", *there]
 
     def _forget(self, pod: str) -> None:
         """Another call may have found the next one already."""

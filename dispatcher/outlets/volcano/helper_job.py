@@ -9,11 +9,10 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher.hosts.types import VolcanoHost
+from dispatcher.outlets.volcano.manifest import TASK, WORKSPACE
 
 CONTAINER: Final = "helper"
 PYTHON: Final = "python3"
-# The workspace's id, on everything that the workspace makes in a cluster.
-WORKSPACE_LABEL: Final = "dispatcher/workspace"
 HELPER_LABEL: Final = "dispatcher/helper"
 OWNER_ANNOTATION: Final = "dispatcher/owner"
 # After so long without a call it ends by itself; its dispatcher may have been killed.
@@ -22,6 +21,7 @@ IDLE_S: Final = 300
 _LONGEST_S: Final = 12 * 3600
 _KEPT_AFTER_END_S: Final = 60
 _NAME_BYTES: Final = 6
+_FROM_TEMPLATE: Final = ("imagePullSecrets", "securityContext")
 _USED_DIRECTORY: Final = "/run/dispatcher-helper"
 _USED: Final = f"{_USED_DIRECTORY}/used"
 _REQUESTS: Final[Mapping[str, str]] = {"cpu": "100m", "memory": "128Mi"}
@@ -56,13 +56,16 @@ USING: Final = (
 )
 
 
-def helper_job(host: VolcanoHost, workspace: str, owner: str) -> dict[str, Any]:
-    """The Job of `owner`'s helper: the same name for the same helper, another one when the configuration changes."""
-    pod = _pod(host)
+def helper_job(host: VolcanoHost, workspace: str, owner: str, template: Mapping[str, Any]) -> dict[str, Any]:
+    """The Job of `owner`'s helper: the same name for the same helper, another one when the configuration changes.
+
+    Who may fetch images and write on the volume is as in the project's `template` of Jobs.
+    """
+    pod = {**_pod(host), **_of_template(template)}
     # What is in the name is the same in every dispatcher of the owner.
     identity = msgspec.json.encode([host.name, owner, pod], order="deterministic")
     name = f"d-{workspace}-helper-{hashlib.blake2b(identity, digest_size=_NAME_BYTES).hexdigest()}"
-    labels = {**host.labels, WORKSPACE_LABEL: workspace, HELPER_LABEL: name}
+    labels = {**host.labels, WORKSPACE: workspace, HELPER_LABEL: name}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -80,6 +83,13 @@ def helper_job(host: VolcanoHost, workspace: str, owner: str) -> dict[str, Any]:
             "template": {"metadata": {"labels": labels}, "spec": pod},
         },
     }
+
+
+def _of_template(template: Mapping[str, Any]) -> dict[str, Any]:
+    tasks = (template.get("spec") or {}).get("tasks") or []
+    task: Mapping[str, Any] = next((task for task in tasks if task.get("name") == TASK), {})
+    pod = (task.get("template") or {}).get("spec") or {}
+    return {key: pod[key] for key in _FROM_TEMPLATE if pod.get(key) is not None}
 
 
 def _pod(host: VolcanoHost) -> dict[str, Any]:

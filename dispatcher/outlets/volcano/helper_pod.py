@@ -108,11 +108,11 @@ class HelperPod:
             whys.append(f"it was made {_MOST_MADE} times and is gone, or a Job of its name is somebody else's")
         try:
             about = f"--field-selector=type=Warning,involvedObject.name={what}"
-            whys.append(warnings((yield from self._objects("events", about))))
+            whys.append(warnings((yield from self._objects("events", about)), state.why))
         except OutletError:
             # Whoever may not read events still gets the rest.
             pass
-        said = "; ".join(dict.fromkeys(why for why in whys if why)) or "the cluster gives no reason"
+        said = "; ".join(why for why in whys if why) or "the cluster gives no reason"
         how = {Stage.ENDED: "has ended", Stage.BROKEN: "cannot start"}.get(state.stage, "is not ready")
         hint = f" ({_NO_PYTHON})" if "executable file not found" in said or "no such file or directory" in said else ""
         return f"{self._host}: the helper {what} {how}: {said}{hint}"

@@ -48,7 +48,7 @@ def judge(name: str, objects: Sequence[_Object]) -> HelperState:
     if "deletionTimestamp" in job["metadata"]:
         return HelperState(stage=Stage.WAITING, why=f"the Job {name} is being deleted")
     pods = [one for one in objects if one["kind"] == "Pod" and _is_live_pod_of(one, job)]
-    ready = [pod for pod in pods if _condition(pod, "Ready").get("status") == "True"]
+    ready = [pod for pod in pods if _is_ready(pod)]
     if ready:
         return HelperState(stage=Stage.READY, pod=ready[0]["metadata"]["name"])
     for word in ("Complete", "Failed"):
@@ -58,12 +58,10 @@ def judge(name: str, objects: Sequence[_Object]) -> HelperState:
     return _unready(pods[-1]) if pods else HelperState(stage=Stage.WAITING)
 
 
-def warnings(events: Sequence[_Object]) -> str:
-    """What the cluster has complained of, the last of each reason."""
-    latest: dict[str, str] = {}
-    for event in sorted(events, key=_time):
-        latest[event.get("reason", "")] = " ".join((event.get("message") or "").split())
-    return "; ".join(f"{reason}: {message}" if message else reason for reason, message in latest.items())
+def warnings(events: Sequence[_Object], known: str) -> str:
+    """What the cluster has complained of, the last of each reason, without what is `known` already."""
+    latest: dict[str, _Object] = {event.get("reason", ""): event for event in sorted(events, key=_time)}
+    return "; ".join(_text(event) for event in latest.values() if not _message(event) or _message(event) not in known)
 
 
 def _unready(pod: _Object) -> HelperState:
@@ -102,6 +100,10 @@ def _is_live_pod_of(pod: _Object, job: _Object) -> bool:
     return "deletionTimestamp" not in pod["metadata"] and job["metadata"]["uid"] in owners
 
 
+def _is_ready(pod: _Object) -> bool:
+    return pod["status"].get("phase") == "Running" and _condition(pod, "Ready").get("status") == "True"
+
+
 def _condition(one: _Object, type_: str) -> _Object:
     conditions = one.get("status", {}).get("conditions") or []
     return next((condition for condition in conditions if condition["type"] == type_), {})
@@ -115,8 +117,11 @@ def _container_statuses(pod: _Object) -> Iterator[_Object]:
 
 def _text(said: _Object) -> str:
     """`Reason: message`, as far as there are both."""
-    words = [" ".join(str(said[key]).split()) for key in ("reason", "message") if said.get(key)]
-    return ": ".join(words)
+    return ": ".join(word for word in (said.get("reason"), _message(said)) if word)
+
+
+def _message(said: _Object) -> str:
+    return " ".join((said.get("message") or "").split())
 
 
 def _time(event: _Object) -> str:

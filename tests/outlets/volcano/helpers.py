@@ -41,7 +41,7 @@ class Site:
         return HelperRoad(msgspec.structs.replace(self.host, **changes), self.layout, owner)
 
     def connect(self, owner: str = "pod-a", **changes: Any) -> Connection:
-        pace = Pace(first_pause_s=0.01, longest_pause_s=0.01)
+        pace = Pace(first_pause_s=0)
         self._made.append(Connection(self.host.name, self.road(owner, **changes), pace=pace))
         return self._made[-1]
 

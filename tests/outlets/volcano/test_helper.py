@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from fleet import wait_until
 from outlets.remote.calls import ask, wait
 from outlets.volcano.helpers import MOUNT, Site, archive
 
 from dispatcher.outlets.remote.connection import Lane, Unreached
 from dispatcher.outlets.remote.operations import Deliver, Failed, Has, Hello, Look, Read, Run, Stored, Tail
+
+pytestmark = pytest.mark.slow
 
 
 def test_files_are_written_and_read_on_the_volume(site: Site) -> None:

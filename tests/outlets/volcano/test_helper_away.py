@@ -10,12 +10,15 @@ import sys
 from pathlib import Path
 
 import msgspec
+import pytest
 from fleet import wait_until
 from outlets.remote.calls import ask, unreached, wait
 from outlets.volcano.helpers import MOUNT, Site, archive
 
 from dispatcher.outlets.remote.connection import Lane, Unreached
 from dispatcher.outlets.remote.operations import Hello, Run, Stored
+
+pytestmark = pytest.mark.slow
 
 # Runs until the test lets it go on.
 GATE = Run(words=["sh", "-c", f"touch {MOUNT}/begun; until [ -e {MOUNT}/go ]; do sleep 0.05; done; echo gone"])

@@ -125,7 +125,7 @@ def test_an_evicted_pod(volcano: VolcanoBed, policies: list[Any], end: str) -> N
         wait_for_pod(volcano, "a-w-0")
     volcano.wait_for_job("a", end)
     assert volcano.job("a")["status"].get("retryCount", 0) == (1 if policies and end == "Running" else 0)
-    assert ("Pod", "Evict", "Pod is evicted, because of preempt") in volcano.events("a-w-0")
+    volcano.wait_for_event("a-w-0", "Pod", "Evict", "Pod is evicted, because of preempt")
 
 
 def test_a_job_is_aborted_and_resumed_by_command(volcano: VolcanoBed) -> None:
@@ -137,7 +137,7 @@ def test_a_job_is_aborted_and_resumed_by_command(volcano: VolcanoBed) -> None:
     status = volcano.wait_for_job("a", "Running")["status"]
     assert status["retryCount"] == 1
     said = "Start to execute command AbortJob, and clean it up to make sure executed not more than once."
-    assert ("Job", "CommandIssued", said) in volcano.events("a")
+    volcano.wait_for_event("a", "Job", "CommandIssued", said)
 
 
 def test_a_deleted_job_is_gone_while_its_pod_still_ends(volcano: VolcanoBed) -> None:
@@ -209,11 +209,7 @@ def test_what_belongs_to_a_job_has_its_name(volcano: VolcanoBed) -> None:
 def test_a_service_that_cannot_be_called_so(volcano: VolcanoBed) -> None:
     """Names of services are stricter than those of Jobs, and nobody refuses the Job."""
     volcano.create(job("0a", plugins={"svc": []}))
-
-    def told() -> bool:
-        return any(reason == "PluginError" and "0a" in message for _, reason, message in volcano.events("0a"))
-
-    wait_for(told, 20, lambda: f"{volcano.events('0a')}")
+    volcano.wait_for_event("0a", "Job", "PluginError", 'Service "0a" is invalid')
     assert volcano.job_phase("0a") == "Pending"
 
 
@@ -222,7 +218,7 @@ def test_a_claim_that_is_not_there_keeps_a_job_waiting(volcano: VolcanoBed) -> N
         job("a", *shell("echo hello >/data/said"), volumes=[{"mountPath": "/data", "volumeClaimName": "data"}])
     )
     why = "pvc data is not found, the job will be in the Pending state until the PVC is created"
-    wait_for(lambda: ("Job", "PVCError", f"Failed to create PVC, err: {why}") in volcano.events("a"), 20, "it is told")
+    volcano.wait_for_event("a", "Job", "PVCError", f"Failed to create PVC, err: {why}")
     assert volcano.job_phase("a") == "Pending"
     files = volcano.make_volume("data")
     volcano.wait_for_job("a", "Completed")

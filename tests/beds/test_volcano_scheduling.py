@@ -34,10 +34,10 @@ def test_a_gang_that_is_too_large_for_the_cluster_has_no_pods(volcano: VolcanoBe
     group = volcano.podgroup("a") or {}
     assert group["status"]["phase"] == "Pending"
     assert group["status"]["conditions"][0]["reason"] == "NotEnoughResources"
-    assert ("PodGroup", "Unschedulable", "resource in cluster is overused") in volcano.events("a")
+    volcano.wait_for_event("a", "PodGroup", "Unschedulable", "resource in cluster is overused")
     why = "3/0 tasks in gang unschedulable: pod group is not ready, 3 minAvailable"
-    told = "Job", "PodGroupPending", f"PodGroup {volcano.namespace}:a unschedule,reason: {why}"
-    wait_for(lambda: told in volcano.events("a"), 10, lambda: str(volcano.events("a")))
+    told = f"PodGroup {volcano.namespace}:a unschedule,reason: {why}"
+    volcano.wait_for_event("a", "Job", "PodGroupPending", told)
 
 
 def test_a_gang_waits_until_all_of_it_has_room(volcano: VolcanoBed) -> None:
@@ -54,11 +54,11 @@ def test_a_gang_waits_until_all_of_it_has_room(volcano: VolcanoBed) -> None:
     assert f"Pod {volcano.namespace}/a-w-0 can possibly be assigned to n" in first["message"]
     assert (second["status"], second["reason"]) == ("False", "Unschedulable")
     assert second["message"] == "all nodes are unavailable: 2 node(s) resource fit failed."
-    assert ("Pod", "FailedScheduling", second["message"]) in volcano.events("a-w-1")
+    volcano.wait_for_event("a-w-1", "Pod", "FailedScheduling", second["message"])
     volcano.lose("small")
     volcano.wait_for_job("a", "Running")
     assert {pod["spec"]["nodeName"] for pod in volcano.pods("a").values()} == {"n1", "n2"}
-    assert ("PodGroup", "Scheduled", "pod group is ready") in volcano.events("a")
+    volcano.wait_for_event("a", "PodGroup", "Scheduled", "pod group is ready")
 
 
 def test_a_job_may_begin_with_less_than_all_pods(volcano: VolcanoBed) -> None:
@@ -112,8 +112,7 @@ def test_a_queue_is_not_used_beyond_its_capability(volcano: VolcanoBed) -> None:
     volcano.create(job("a", *SLEEP, gpus=2, queue="two"))
     volcano.wait_for_job("a", "Running")
     volcano.create(job("b", *SLEEP, gpus=1, queue="two"))
-    told = "PodGroup", "Unschedulable", "queue resource quota insufficient"
-    wait_for(lambda: told in volcano.events("b"), 20, lambda: volcano.tell("b"))
+    volcano.wait_for_event("b", "PodGroup", "Unschedulable", "queue resource quota insufficient")
     assert volcano.job_phase("b") == "Pending"
     assert volcano.pods("b") == {}
 
@@ -147,8 +146,8 @@ def test_a_more_important_job_takes_the_place_of_others(start_volcano) -> None:
         volcano.wait_for_job(name, "Running")
     volcano.create(job("high", *SLEEP, gpus=4, priorityClassName="high"))
     volcano.wait_for_job("high", "Running")
-    assert ("Pod", "Evict", "Pod is evicted, because of preempt") in volcano.events("low-w-0")
-    assert ("PodGroup", "Evict", "preempt") in volcano.events("low")
+    volcano.wait_for_event("low-w-0", "Pod", "Evict", "Pod is evicted, because of preempt")
+    volcano.wait_for_event("low", "PodGroup", "Evict", "preempt")
     assert not [reason for _, reason, _ in volcano.events("other-w-0") if reason == "Evict"]
     wait_for_reason(volcano, "low", "1 Pending, 1 minAvailable")
     # Its phase does not tell.

@@ -120,6 +120,14 @@ class VolcanoBed(K8sBed):
             if event["involvedObject"]["name"] == name
         ]
 
+    def wait_for_event(self, name: str, kind: str, reason: str, message: str, limit_s: float = 20) -> None:
+        """`message` may be a part of it. Events are written a moment after what they tell of."""
+
+        def is_told() -> bool:
+            return any((a, b) == (kind, reason) and message in text for a, b, text in self.events(name))
+
+        wait_for(is_told, limit_s, lambda: f"event {reason} of {kind} {name}: {self.events(name)}", 0.05)
+
     def tell(self, job: str) -> str:
         """All that is known of a Job, for messages."""
         try:

@@ -39,6 +39,8 @@ class Gang:
     priority: int
     tasks: list[Task] = field(default_factory=list)
     problem: tuple[str, str] | None = None
+    # Whether the scheduler has let it in just now.
+    is_let_in: bool = False
 
     @property
     def queue(self) -> str:
@@ -46,7 +48,7 @@ class Gang:
 
     @property
     def phase(self) -> str:
-        return phase(self.group) or "Pending"
+        return "Inqueue" if self.is_let_in else phase(self.group) or "Pending"
 
     @property
     def min_member(self) -> int:

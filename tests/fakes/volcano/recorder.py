@@ -2,42 +2,53 @@
 
 from __future__ import annotations
 
+import http.client
 import os
+import queue
+import sys
+import threading
 
 from api import Api, ApiError, Object
 from objects import now, seconds_since
 
 MESSAGE_LIMIT = 1024
 # The same again within this time is not counted: the real components hold it back too.
-PAUSE_S = 2
+PAUSE_S = 10
 
 
 class Recorder:
+    """A thread of its own writes them, in order: nobody waits for an event."""
+
     def __init__(self, api: Api, component: str) -> None:
-        self._api, self._component = api, component
+        self._api, self._component = api.another(), component
         self._recorded: dict[tuple[str, str, str], Object] = {}
+        self._waiting: queue.SimpleQueue[tuple[str, Object]] = queue.SimpleQueue()
+        threading.Thread(target=self._write, daemon=True).start()
 
     def normal(self, about: Object, reason: str, message: str) -> None:
-        self._record(about, "Normal", reason, message)
+        self._waiting.put(self._event(about, "Normal", reason, message))
 
     def warning(self, about: Object, reason: str, message: str) -> None:
-        self._record(about, "Warning", reason, message)
+        self._waiting.put(self._event(about, "Warning", reason, message))
 
-    def _record(self, about: Object, kind: str, reason: str, message: str) -> None:
-        message = message[:MESSAGE_LIMIT]
-        same = about["metadata"]["uid"], reason, message
-        try:
-            if (event := self._recorded.get(same)) is not None:
-                if seconds_since(event["lastTimestamp"]) < PAUSE_S:
-                    return
-                more = {"count": event["count"] + 1, "lastTimestamp": now()}
-                meta = event["metadata"]
-                self._recorded[same] = self._api.patch("events", meta["namespace"], meta["name"], more)
-            else:
-                self._recorded[same] = self._api.create("events", *self._event(about, kind, reason, message))
-        except ApiError:
-            # A namespace that is going takes no events, and an event may have expired: nobody waits for it.
-            self._recorded.pop(same, None)
+    def _write(self) -> None:
+        while True:
+            namespace, event = self._waiting.get()
+            same = event["involvedObject"]["uid"], event["reason"], event["message"]
+            try:
+                self._recorded[same] = self._count(namespace, event, self._recorded.get(same))
+            except (ApiError, http.client.HTTPException, OSError) as error:
+                # A namespace that is going takes no events, and an event may have expired.
+                print(f"event {event['reason']}: {error}", file=sys.stderr, flush=True)
+                self._recorded.pop(same, None)
+
+    def _count(self, namespace: str, event: Object, known: Object | None) -> Object:
+        if known is None:
+            return self._api.create("events", namespace, event)
+        if seconds_since(known["lastTimestamp"]) < PAUSE_S:
+            return known
+        more = {"count": known["count"] + 1, "lastTimestamp": now()}
+        return self._api.patch("events", namespace, known["metadata"]["name"], more)
 
     def _event(self, about: Object, kind: str, reason: str, message: str) -> tuple[str, Object]:
         meta = about["metadata"]
@@ -46,10 +57,14 @@ class Recorder:
         involved = {name: meta[name] for name in ("name", "namespace", "uid", "resourceVersion") if name in meta}
         event = {
             "metadata": {"name": f"{meta['name'][:200]}.{os.urandom(8).hex()}", "namespace": namespace},
-            "involvedObject": {"kind": about["kind"], "apiVersion": about["apiVersion"], **involved},
+            "involvedObject": {
+                "kind": about.get("kind", "Pod"),
+                "apiVersion": about.get("apiVersion", "v1"),
+                **involved,
+            },
             "type": kind,
             "reason": reason,
-            "message": message,
+            "message": message[:MESSAGE_LIMIT],
             "source": {"component": self._component},
             "firstTimestamp": now(),
             "lastTimestamp": now(),

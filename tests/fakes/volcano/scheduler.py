@@ -61,7 +61,7 @@ class Scheduler:
         if not self._preempts and self._is_overused(wanted, found, room):
             self._recorder.normal(gang.group, "Unschedulable", "resource in cluster is overused")
             return
-        gang.group = self._save_status(gang.group, {"phase": "Inqueue"})
+        gang.is_let_in = True
 
     def _capability(self, gang: Gang) -> Amounts | None:
         queue = self._cluster.get("queues", "", gang.queue)

@@ -14,7 +14,7 @@ from objects import JOB_NAME, TASK_SPEC, annotation, is_terminating, job_phase, 
 from pods import new_pod, new_podgroup, pod_name, podgroup_name
 from policies import Request
 from recorder import Recorder
-from states import ENDED, Kill, Sync, Update
+from states import ENDED, FINISHED, Kill, Sync, Update
 
 COUNTED = ("pending", "running", "succeeded", "failed", "terminating", "unknown")
 COUNT_OF = {"Pending": "pending", "Running": "running", "Succeeded": "succeeded", "Failed": "failed"}
@@ -49,7 +49,7 @@ class Pods:
         """The Job as it is then."""
         if isinstance(what, Sync):
             return self._sync(job, what.update)
-        return self._kill(job, what, request)
+        return job if self._is_over(job, what) else self._kill(job, what, request)
 
     def is_task_completed(self, pod: Object) -> bool:
         """Whether all pods of a pod's task have succeeded."""
@@ -176,6 +176,14 @@ class Pods:
         return made
 
     # Deleting.
+
+    def _is_over(self, job: Object, what: Kill) -> bool:
+        """Whether a Job that ended has nothing left to delete."""
+        if job_phase(job) not in FINISHED or what.is_partial:
+            return False
+        group = self._cluster.get("podgroups", job["metadata"]["namespace"], podgroup_name(job, self._dialect))
+        is_clean = not job["status"].get("controlledResources") and group is None
+        return is_clean and all(phase(pod) in what.retain for pod in self._cluster.pods_of(job).values())
 
     def _kill(self, job: Object, what: Kill, request: Request) -> Object | None:
         status, spec, counts = job["status"], job["spec"], Counts()

@@ -74,6 +74,8 @@ class Webhook:
         webhook = self
 
         class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
             def log_message(self, format: str, *args: Any) -> None:
                 pass
 

@@ -247,6 +247,16 @@ def test_the_first_use_makes_a_key_and_says_so_on_stdout(start_tpu: Callable[...
     assert tpu.requests("nodes.patch") == [patch]
 
 
+def test_a_key_of_the_whole_project_is_not_brought_again(tpu: TpuBed) -> None:
+    public = (tpu.directory / "home/.ssh/google_compute_engine.pub").read_text().split()
+    user = tpu.settings.user
+    tpu.cloud.project_metadata["ssh-keys"] = f"{user}:{public[0]} {public[1]} {user}\n"
+    tpu.create("vm")
+    done = tpu.gcloud("ssh", "vm", "--command=echo in", check=True)
+    assert done.stdout == "in\n"
+    assert tpu.requests("nodes.patch") == []
+
+
 def test_keys_that_several_bring_at_once_conflict_without_harm(tpu: TpuBed) -> None:
     tpu.create("vm")
     tpu.cloud.update_s = 2

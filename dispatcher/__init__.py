@@ -71,9 +71,10 @@ mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes
     a kind of host                  a Scheduler in a package of outlets/ (batch/scheduler.py), a line in
                                     outlets/kinds.py: SCHEDULERS, its configuration in hosts/types.py and read.py, and
                                     what the solver asks it: outlets/solver/query.py
-    an outlet of another nature     a package in outlets/ with an Outlet, its Capacity and its OutletOffer; a line in
-                                    outlets/kinds.py: OUTLET_KINDS; its options: outlets/context.py, pod/options.py and
-                                    cli/main.py: _options; the loop does not change. What a job asks for: Request, below
+    an outlet of another nature     a package in outlets/ with an Outlet, its Capacity and its OutletOffer; lines in
+                                    outlets/kinds.py: OUTLET_KINDS and MAKERS; its options: outlets/context.py,
+                                    pod/options.py and cli/main.py: _options; the loop does not change. What a job asks
+                                    for: Request, below
     a state of a job                run_state/states.py: State and TRANSITIONS; its docstring lists the other places
                                     (events, edits, reasons, colours, commands, API)
     a field of a record             run_state/states.py: Record, and run_state/change.py: Change

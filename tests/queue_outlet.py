@@ -80,7 +80,8 @@ def register() -> None:
     def read_offer(data: Mapping[str, Any]) -> SubmissionsOffer:
         return msgspec.convert(data, SubmissionsOffer)
 
-    kinds.OUTLET_KINDS[NAME] = kinds.OutletKind(QueueOutlet, read_offer, refused_by_all, no_hardware)
+    kinds.OUTLET_KINDS[NAME] = kinds.OutletKind(read_offer, refused_by_all, no_hardware)
+    kinds.MAKERS[NAME] = QueueOutlet
 
 
 class Call:

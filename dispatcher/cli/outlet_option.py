@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from dispatcher.errors import UsageError
-from dispatcher.hosts.types import ConnectedHost, Hosts
+from dispatcher.hosts.types import Hosts
 
 _LOCAL: Final = "local"
 _AUTO: Final = "auto"
@@ -36,11 +36,9 @@ def read_outlets(outlets: Sequence[str], slots: int, hosts: Hosts) -> Outlets:
             cpu_slots = number
         elif name == _AUTO:
             by_hardware = True
-            # Hosts of other types have no outlets yet.
-            usable = [host.name for host in hosts.in_order() if isinstance(host, ConnectedHost)]
-            if not usable:
-                raise UsageError(f"--outlet {typed}: no hosts are configured that could run jobs")
-            numbers.update({name: number for name in usable if name not in numbers})
+            if not hosts.hosts:
+                raise UsageError(f"--outlet {typed}: no hosts are configured")
+            numbers.update({host.name: number for host in hosts.in_order() if host.name not in numbers})
         else:
             numbers[name] = number
     return Outlets(cpu_slots, numbers, by_hardware)

@@ -29,7 +29,6 @@ def outlets(context: click.Context, hosts_file: Path | None, timeout_s: float, a
     if context.invoked_subcommand is not None:
         return
     from dispatcher.config import load_config
-    from dispatcher.hosts.types import ConnectedHost
     from dispatcher.outlets.solver.survey import ask_hosts
     from dispatcher.report.outlets import free_text, limits_text, outlet_rows
 
@@ -38,7 +37,7 @@ def outlets(context: click.Context, hosts_file: Path | None, timeout_s: float, a
     hosts = config.hosts
     for line in hosts.unused:
         note(line)
-    reports = ask_hosts([host for host in hosts.in_order() if isinstance(host, ConnectedHost)], config, timeout_s)
+    reports = ask_hosts(hosts.in_order(), config, timeout_s)
     workspace.store.refresh()
     rows = outlet_rows(hosts, reports, workspace.store.records)
     if as_json:
@@ -49,7 +48,7 @@ def outlets(context: click.Context, hosts_file: Path | None, timeout_s: float, a
             "outlet": row["outlet"],
             "type": row["type"],
             "cluster": row["cluster"],
-            "reachable": {True: "yes", False: "no", None: ""}[row["reachable"]],
+            "reachable": "yes" if row["reachable"] else "no",
             "free": free_text(row),
             "in flight": row["in_flight"],
             "limits": limits_text(row),

@@ -12,8 +12,8 @@ from dispatcher.doctor import vm_checks
 from dispatcher.doctor.context import Context
 from dispatcher.doctor.findings import OK, WARNING, WRONG, Finding, Findings
 from dispatcher.errors import DispatcherError
-from dispatcher.hosts.types import ConnectedHost, Host, TpuHost
-from dispatcher.outlets.kinds import SCHEDULERS, make_road, make_scheduler
+from dispatcher.hosts.types import AnyHost, Host, TpuHost
+from dispatcher.outlets.kinds import make_road, make_scheduler
 from dispatcher.outlets.remote.asking import ask_all
 from dispatcher.outlets.remote.connection import Unreached
 from dispatcher.outlets.remote.operations import Failed, Greeting, Hello, Operation, Ran, Run
@@ -41,10 +41,7 @@ def hosts(context: Context) -> Findings:
     yield Finding("hosts", OK, f"{counted(len(config.hosts.hosts), 'host')} configured")
     for line in config.hosts.unused:
         yield Finding("hosts", WARNING, line)
-    able = [host for host in config.hosts.in_order() if isinstance(host, ConnectedHost) and host.type in SCHEDULERS]
-    for name in set(config.hosts.hosts) - {host.name for host in able}:
-        kind = config.hosts.hosts[name].type
-        yield Finding(f"host {name}", WARNING, f"attempts cannot be run on hosts of type {kind} yet")
+    able = list(config.hosts.in_order())
     machines = [host for host in able if isinstance(host, TpuHost)]
     found = vm_checks.look(config, machines)
     yield from vm_checks.vms(config, machines, found)
@@ -67,7 +64,7 @@ def hosts(context: Context) -> Findings:
             yield from _judge(config, host, outcome)
 
 
-def _questions(config: Config, host: ConnectedHost) -> list[Operation]:
+def _questions(config: Config, host: AnyHost) -> list[Operation]:
     programs = (*_PROGRAMS, *make_scheduler(host, config).programs)
     if isinstance(host, TpuHost):
         return [Hello(programs=programs, probe=str(config.layout.id_file))]
@@ -89,7 +86,7 @@ def _directories(config: Config, host: Host) -> list[tuple[str, str]]:
     return [(name, path) for name, path in found if path.startswith("/") and "$" not in path]
 
 
-def _judge(config: Config, host: ConnectedHost, answers: Sequence[Any]) -> Findings:
+def _judge(config: Config, host: AnyHost, answers: Sequence[Any]) -> Findings:
     name = f"host {host.name}"
     greeting, *rest = answers
     if isinstance(greeting, Failed):

@@ -236,7 +236,6 @@ class VolcanoHost(Host, frozen=True, kw_only=True):
 
 
 # Those that attempts can be run on.
-ConnectedHost = PlainHost | SlurmHost | PbsHost | TpuHost
 AnyHost = PlainHost | SlurmHost | PbsHost | TpuHost | VolcanoHost
 
 

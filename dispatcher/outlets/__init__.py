@@ -13,7 +13,8 @@ solver/    Which configured host can run a request for hardware.
 
 To add a kind of host, write a Scheduler (batch/scheduler.py) in a package of its own and add a line to
 kinds.SCHEDULERS. To add an outlet of another nature, write a class with the methods of `Outlet`, its capacity and its
-offer, and add a line to kinds.OUTLET_KINDS. Either way add it to tests/outlets/test_contract.py, which holds for all.
+offer, and add lines to kinds.OUTLET_KINDS and MAKERS. Either way add it to tests/outlets/test_contract.py, which holds
+for all.
 
 What an outlet promises:
 

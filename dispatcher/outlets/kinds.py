@@ -1,7 +1,8 @@
 """The outlets that there are: how a pod makes one, and how it reads another pod's offer.
 
 An outlet is `local`, or a configured host under the host's name. A new type of host is one more line in SCHEDULERS; an
-outlet of another nature is one in OUTLET_KINDS. Nothing here loads more than `dispatcher status` may pay for.
+outlet of another nature is one in OUTLET_KINDS and one in MAKERS. Nothing here loads more than `dispatcher status` may
+pay for.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _PART: Final = "@"
 
 
 class OutletKind(msgspec.Struct, frozen=True):
-    """`make` makes the outlet of a pod, or None for options that ask for none; UsageError for unusable options.
+    """What is known of outlets of a kind without one: what pods have published of theirs.
 
     `read_offer` decodes what a pod has published of such an outlet (msgspec.ValidationError for what is none).
     `refused_by_all` is why several of these offers all refuse a request for ever. `shared_hardware` names what the
@@ -46,7 +47,6 @@ class OutletKind(msgspec.Struct, frozen=True):
     their own, in which case the last argument is False.
     """
 
-    make: Callable[[PodContext], Outlet | None]
     read_offer: Callable[[Mapping[str, Any]], OutletOffer]
     refused_by_all: Callable[[Request, Sequence[Any]], str]
     shared_hardware: Callable[[Sequence[SlotInfo], Sequence[SlotInfo], bool], str]
@@ -61,16 +61,12 @@ def _make_local(context: PodContext) -> Outlet | None:
     return LocalOutlet(context)
 
 
-def _make_no_host(context: PodContext) -> Outlet | None:
-    raise AssertionError("hosts are made by make_host, one by one")
-
-
 OUTLET_KINDS: Final[dict[str, OutletKind]] = {
-    LOCAL: OutletKind(_make_local, local_offer.read_offer, local_offer.refused_by_all, local_offer.shared_hardware),
+    LOCAL: OutletKind(local_offer.read_offer, local_offer.refused_by_all, local_offer.shared_hardware),
 }
-_HOST: Final = OutletKind(
-    _make_no_host, batch_offer.read_offer, batch_offer.refused_by_all, batch_offer.no_shared_hardware
-)
+# Each makes the outlet of a pod, or None for options that ask for none; UsageError for unusable options.
+MAKERS: Final[dict[str, Callable[[PodContext], Outlet | None]]] = {LOCAL: _make_local}
+_HOST: Final = OutletKind(batch_offer.read_offer, batch_offer.refused_by_all, batch_offer.no_shared_hardware)
 # The package of each type of host, with the functions `make_scheduler(host, config)` and `make_road(host, config,
 # owner)`, and where a host may have to be made first, `make_provisioning(host, context, limit)`.
 SCHEDULERS: Final[dict[str, str]] = {
@@ -91,8 +87,8 @@ def make_outlets(context: PodContext) -> dict[str, Outlet]:
     """The outlets of a pod by name, the preferred first; raises UsageError for options that cannot be used."""
     made: dict[str, Outlet] = {}
     try:
-        for name, kind in OUTLET_KINDS.items():
-            outlet = kind.make(context)
+        for name, make in MAKERS.items():
+            outlet = make(context)
             if outlet is not None:
                 made[name] = outlet
         for name, limit in context.submissions.items():
@@ -176,13 +172,13 @@ def configured_host(context: PodContext, name: str) -> AnyHost:
 
 
 def make_scheduler(host: AnyHost, config: Config) -> Scheduler:
-    """What gives attempts to this host; UsageError for a type of host that cannot run any yet."""
+    """What gives attempts to this host; ConfigError for keys of it that cannot be used together."""
     made: Scheduler = _package(host).make_scheduler(host, config)
     return made
 
 
 def make_road(host: AnyHost, config: Config, owner: str) -> Road:
-    """How this host is reached; UsageError as make_scheduler, OutletError for an `ssh` that can be no host.
+    """How this host is reached; OutletError for an `ssh` that can be no host.
 
     `owner` tells apart what dispatchers and commands of one workspace keep there for as long as they use the host.
     """
@@ -191,10 +187,4 @@ def make_road(host: AnyHost, config: Config, owner: str) -> Road:
 
 
 def _package(host: AnyHost) -> ModuleType:
-    package = SCHEDULERS.get(host.type)
-    if package is None:
-        able = ", ".join(SCHEDULERS)
-        raise UsageError(
-            f"--outlet {host.name}: no attempts can be run on hosts of type {host.type} yet (but on: {able})"
-        )
-    return importlib.import_module(package)
+    return importlib.import_module(SCHEDULERS[host.type])

@@ -23,17 +23,14 @@ from dispatcher.outlets.solver.volcano import free_in_queue
 from dispatcher.outlets.tpu.accelerator import accelerator_of
 from dispatcher.run_state.states import IN_FLIGHT, Record
 
-# What `free` says of hosts that cannot be asked.
-NOT_ASKED = "hosts of this type cannot be used yet"
-
 
 def outlet_rows(hosts: Hosts, reports: Mapping[str, HostReport], records: Mapping[str, Record]) -> list[dict[str, Any]]:
-    """One row per host in the order of preference. `reachable` None: it was not asked; `error` says why not.
+    """One row per host in the order of preference. `error` says why it is not reachable.
 
     `free` has one entry for a plain host, and one for each queue or partition: its name and what is free in it.
     """
     in_flight = Counter(record.outlet for record in records.values() if record.state in IN_FLIGHT)
-    return [_row(host, reports.get(host.name), in_flight[host.name]) for host in hosts.in_order()]
+    return [_row(host, reports[host.name], in_flight[host.name]) for host in hosts.in_order()]
 
 
 def free_text(row: Mapping[str, Any]) -> str:
@@ -54,22 +51,21 @@ def limits_text(row: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _row(host: AnyHost, report: HostReport | None, in_flight: int) -> dict[str, Any]:
-    error = NOT_ASKED if report is None else report.error if isinstance(report, Unreachable) else ""
+def _row(host: AnyHost, report: HostReport, in_flight: int) -> dict[str, Any]:
     return {
         "outlet": host.name,
         "type": host.type,
         "cluster": host.cluster,
-        "reachable": None if report is None else not isinstance(report, Unreachable),
+        "reachable": not isinstance(report, Unreachable),
         "free": _free(host, report),
         "in_flight": in_flight,
         "max_in_flight": host.max_in_flight,
         "submits_per_minute": host.submits_per_minute,
-        "error": error,
+        "error": report.error if isinstance(report, Unreachable) else "",
     }
 
 
-def _free(host: AnyHost, report: HostReport | None) -> list[dict[str, str]]:
+def _free(host: AnyHost, report: HostReport) -> list[dict[str, str]]:
     if isinstance(report, PlainReport) and isinstance(host, PlainHost):
         return [{"queue": "", "free": _free_here(host, report)}]
     if isinstance(report, BatchReport):

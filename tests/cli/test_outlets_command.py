@@ -48,7 +48,8 @@ priority: [h2]
         assert found["h2"]["reachable"] is False
         assert "no answer within 4 s" in found["h2"]["error"]
         assert "no-such-host" in found["gone"]["error"]
-        assert (found["pod"]["reachable"], found["pod"]["error"]) == (None, "hosts of this type cannot be used yet")
+        # Nobody has logged in to Google here, if there is a gcloud at all.
+        assert found["pod"]["reachable"] is False and found["pod"]["error"]
         line = next(line for line in shown.splitlines() if line.startswith("h1"))
         assert "plain" in line and "lab" in line and "8 in flight, 30/min" in line
 

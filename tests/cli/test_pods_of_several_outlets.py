@@ -45,10 +45,7 @@ def batch_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused_by_all(request: Request, offers: Any) -> str:
         return f"no cluster has {request.gpus} GPUs on one node"
 
-    def not_made(context: Any) -> Any:
-        raise AssertionError("a command that only reads makes no outlet")
-
-    batch = kinds.OutletKind(not_made, read_offer, refused_by_all, lambda mine, theirs, same: "")
+    batch = kinds.OutletKind(read_offer, refused_by_all, lambda mine, theirs, same: "")
     monkeypatch.setitem(kinds.OUTLET_KINDS, "batch", batch)
 
 

@@ -121,7 +121,7 @@ def test_a_host_that_cannot_be_reached_holds_up_nobody(fleet: Fleet, ssh: SshBed
 
 
 def test_without_hosts_that_can_run_jobs(fleet: Fleet, tmp_path: Path) -> None:
-    fleet.write_config("hosts: {tpu1: {type: tpu, zone: z, accelerator_type: v4-8}}\n")
+    fleet.write_config("hosts: {}\n")
     fleet.write_manifest([ask("one", 1)])
     tried = fleet.try_("--pod", "pod", *AUTO)
-    assert (tried.returncode, "--outlet auto: no hosts are configured that could run jobs" in tried.stderr) == (2, True)
+    assert (tried.returncode, "--outlet auto: no hosts are configured" in tried.stderr) == (2, True)

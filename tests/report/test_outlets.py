@@ -56,9 +56,3 @@ def test_what_is_free_where() -> None:
     assert {name: row["in_flight"] for name, row in rows.items()} == {"hpc": 2, "plain": 0, "cpu": 0, "away": 0}
     assert [row["reachable"] for row in rows.values()] == [True, True, True, False]
     assert [limits_text(row) for row in rows.values()] == ["32 in flight, 10/min", "", "4 in flight", ""]
-
-
-def test_a_host_that_nobody_asked_is_neither_reachable_nor_away() -> None:
-    (row, *_) = outlet_rows(HOSTS, {}, {})
-    assert row["reachable"] is None
-    assert free_text(row) == "hosts of this type cannot be used yet"

@@ -15,7 +15,7 @@ from typing import Final
 from dispatcher.base import files
 from dispatcher.base.messages import counted
 from dispatcher.errors import OutletError, StorageError
-from dispatcher.hosts.types import AnyHost, ConnectedHost
+from dispatcher.hosts.types import AnyHost
 from dispatcher.outlets.base import (
     CANNOT_START,
     NOT_REACHED,
@@ -79,9 +79,7 @@ class BatchOutlet:
         self._interval_s = context.poll_interval_s
         most = limit if host.max_in_flight is None else min(limit, host.max_in_flight)
         knows_hardware = context.by_hardware and most
-        free = None
-        if knows_hardware and isinstance(host, ConnectedHost):
-            free = FreeHardware(host, config.hosts, config.layout.root)
+        free = FreeHardware(host, config.hosts, config.layout.root) if knows_hardware else None
         # Every live dispatcher looks for room at each poll interval.
         self._demand = Demand(3 * self._interval_s + _SOON_S)
         self.capacity = Submissions(

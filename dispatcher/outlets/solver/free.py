@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from dispatcher.hosts.types import AnyHost, ConnectedHost, Hosts, PlainHost, TpuHost, VolcanoHost
+from dispatcher.hosts.types import AnyHost, Hosts, PlainHost, TpuHost, VolcanoHost
 from dispatcher.outlets.base import Request
 from dispatcher.outlets.remote.operations import Operation
 from dispatcher.outlets.solver.query import questions, read_report
@@ -30,9 +30,7 @@ AWAITED_S: Final = 10.0
 class FreeHardware:
     """One host. `outlook` says that an answer is wanted, and `due_in_s` then tells when to ask."""
 
-    def __init__(
-        self, host: ConnectedHost, hosts: Hosts, root: Path, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, host: AnyHost, hosts: Hosts, root: Path, clock: Callable[[], float] = time.monotonic) -> None:
         """`root`: of the workspace."""
         self._host = host
         self._hosts = hosts

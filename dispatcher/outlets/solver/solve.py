@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from dispatcher.hosts.types import AnyHost, ConnectedHost, Hosts, PbsHost, PlainHost, SlurmHost, TpuHost, VolcanoHost
+from dispatcher.hosts.types import AnyHost, Hosts, PbsHost, PlainHost, SlurmHost, TpuHost, VolcanoHost
 from dispatcher.outlets.solver import batch, plain, tpu, volcano
 from dispatcher.outlets.solver.reports import HostReport, Unreachable
 from dispatcher.outlets.solver.request import Choice, HardwareRequest, Refusal, Solution
@@ -37,9 +37,6 @@ def solve(request: HardwareRequest, hosts: Hosts, reports: Mapping[str, HostRepo
     choices: list[Choice] = []
     refusals: list[Refusal] = []
     for host in hosts.in_order():
-        if not isinstance(host, ConnectedHost):
-            refusals.append(Refusal(host=host.name, why=f"hosts of type {host.type} cannot be used yet"))
-            continue
         verdict = judge(host, request, hosts, reports.get(host.name))
         if isinstance(verdict, Choice):
             choices.append(verdict)
@@ -55,10 +52,9 @@ def solve(request: HardwareRequest, hosts: Hosts, reports: Mapping[str, HostRepo
     return Solution(choices=tuple(sorted(choices, key=order)), refusals=tuple(refusals))
 
 
-def worth_asking(request: HardwareRequest, hosts: Hosts) -> list[ConnectedHost]:
+def worth_asking(request: HardwareRequest, hosts: Hosts) -> list[AnyHost]:
     """The hosts whose reports matter: those that the configuration alone does not refuse."""
-    connected = [host for host in hosts.in_order() if isinstance(host, ConnectedHost)]
-    return [host for host in connected if isinstance(judge(host, request, hosts, None), Choice)]
+    return [host for host in hosts.in_order() if isinstance(judge(host, request, hosts, None), Choice)]
 
 
 def judge(host: AnyHost, request: HardwareRequest, hosts: Hosts, report: HostReport | None) -> Choice | Refusal:

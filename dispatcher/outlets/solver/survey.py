@@ -7,7 +7,7 @@ from typing import Final
 
 from dispatcher.config import Config
 from dispatcher.errors import OutletError
-from dispatcher.hosts.types import ConnectedHost
+from dispatcher.hosts.types import AnyHost
 from dispatcher.outlets.kinds import make_road
 from dispatcher.outlets.remote.asking import ask_all
 from dispatcher.outlets.solver.query import questions, read_report
@@ -17,7 +17,7 @@ from dispatcher.outlets.solver.reports import HostReport, Unreachable
 _OWNER: Final = "command"
 
 
-def ask_hosts(hosts: Iterable[ConnectedHost], config: Config, timeout_s: float) -> dict[str, HostReport]:
+def ask_hosts(hosts: Iterable[AnyHost], config: Config, timeout_s: float) -> dict[str, HostReport]:
     """What every host reports, by name; returns when all have answered or their time is over."""
     by_name = {host.name: host for host in hosts}
     reports: dict[str, HostReport] = {}

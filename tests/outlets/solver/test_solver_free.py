@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from dispatcher.hosts.types import (
-    ConnectedHost,
     Hosts,
     Partition,
     PbsHost,
@@ -178,7 +177,7 @@ def test_of_queues_that_with_more_free_gpus_is_better(clock: Clock) -> None:
 
 def test_pbs(clock: Clock) -> None:
     golden = Path(__file__).parent / "golden"
-    host: ConnectedHost = PbsHost(name="p", cluster="p", queues=("h100q",))
+    host = PbsHost(name="p", cluster="p", queues=("h100q",))
     free = FreeHardware(host, Hosts(), Path(), clock)
     nodes = json.loads((golden / "pbsnodes.json").read_text())
     nodes["nodes"] = {"h1": nodes["nodes"]["h1"]}

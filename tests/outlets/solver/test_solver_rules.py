@@ -28,7 +28,9 @@ from dispatcher.outlets.solver.reports import (
     Node,
     PlainReport,
     Queue,
+    QueueReport,
     Unreachable,
+    VmReport,
 )
 from dispatcher.outlets.solver.request import Choice, HardwareRequest, Solution
 from dispatcher.outlets.solver.solve import solve, worth_asking
@@ -392,15 +394,15 @@ def test_an_unreachable_host_is_never_one_without_free_gpus() -> None:
     assert solution.refusals[1].why == "sinfo did not answer in time"
 
 
-def test_kinds_of_hosts_that_have_no_outlet_yet() -> None:
-    hosts = hosts_of(
-        TpuHost(name="t", cluster="t", zone="us-central2-b", accelerator_type="v4-8"),
-        VolcanoHost(name="v", cluster="v", image="i", pvc_name="p", pvc_mount_path="/p"),
-    )
-    assert [refusal.why for refusal in solve(ask(0), hosts, {}).refusals] == [
-        "hosts of type tpu cannot be used yet",
-        "hosts of type volcano cannot be used yet",
-    ]
+def test_a_machine_that_somebody_has_to_create_comes_last() -> None:
+    tpu = TpuHost(name="t", cluster="lab", zone="us-central2-b", accelerator_type="v4-8")
+    created = msgspec.structs.replace(tpu, name="u", create="auto", cluster="u")
+    volcano = VolcanoHost(name="v", cluster="v", image="i", pvc_name="p", pvc_mount_path="/p")
+    hosts = hosts_of(tpu, created, volcano)
+    absent = {"t": VmReport(), "u": VmReport(), "v": QueueReport()}
+    assert names(solve(ask(1, "", preferred_clusters=("lab",)), hosts, absent)) == ["u", "v", "t"]
+    ready = {**absent, "t": VmReport(state="READY")}
+    assert names(solve(ask(1, ""), hosts, ready)) == ["t", "u", "v"]
 
 
 def test_only_hosts_whose_reports_matter_are_asked() -> None:
@@ -410,6 +412,7 @@ def test_only_hosts_whose_reports_matter_are_asked() -> None:
         plain("excluded", "other"),
         login(),
         TpuHost(name="t", cluster="t", zone="us-central2-b", accelerator_type="v4-8"),
+        VolcanoHost(name="v", cluster="v", image="i", pvc_name="p", pvc_mount_path="/p", gpus_per_node=0),
         priority=("login1",),
     )
     request = ask(4, excluded_clusters=("other",))

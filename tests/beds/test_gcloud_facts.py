@@ -116,6 +116,25 @@ def test_a_command_has_less_than_128_kib(tpu: TpuBed) -> None:
         tpu.gcloud("ssh", "vm", whole + "x" * 4000)
 
 
+def test_batches_of_workers_are_only_in_alpha(tpu: TpuBed) -> None:
+    tpu.create("pod", "v4-16")
+    command = "--command=date +%s%N; sleep 1; date +%s%N"
+    words = ("tpus", "tpu-vm", "ssh", "pod", "--worker=all", "--batch-size=1", command)
+    env = {**os.environ, **tpu.env}
+    tracks = [
+        subprocess.run(
+            ["gcloud", *track, "compute", *words], env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=120, check=False,
+        )
+        for track in ((), ("alpha",))
+    ]  # fmt: skip
+    assert (tracks[0].returncode, "--batch-size" in tracks[0].stderr) == (2, True)
+    assert tracks[1].returncode == 0, tracks[1].stderr
+    times = [int(word) for word in tracks[1].stdout.split()]
+    # One worker after the other.
+    assert times == sorted(times)
+
+
 def test_words_of_a_worker_that_is_not_there(tpu: TpuBed) -> None:
     tpu.create("pod", "v4-16")
     done = tpu.gcloud("ssh", "pod", "--worker=2", "--command=true")
@@ -158,6 +177,15 @@ def test_what_fails_with_255_is_tried_ten_times_in_a_minute(tpu: TpuBed, tmp_pat
     assert tpu.workers("down")[0].path("ran").read_text() == "ran\n"
     assert "[/usr/bin/scp] exited with return code [1]" in errors["scp"]
     assert "No ED25519 host key is known for tpu." in errors["keys"]
+
+
+def test_without_guest_attributes_keys_need_not_be_known(tpu: TpuBed) -> None:
+    """The way out of what `keys` is above."""
+    tpu.create("pod", "v4-16")
+    tpu.gcloud("ssh", "pod", "--worker=all", "--command=true", check=True)
+    tpu.refuse("nodes.getGuestAttributes", "PERMISSION_DENIED", times=9)
+    words = ("ssh", "pod", "--worker=all", "--strict-host-key-checking=no", "--command=echo in")
+    assert tpu.gcloud(*words, check=True).stdout == "in\nin\n"
 
 
 @pytest.mark.slow

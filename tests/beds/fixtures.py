@@ -159,6 +159,7 @@ def start_k8s() -> Iterator[Callable[..., K8sBed]]:
 def shared_volcano() -> Iterator[VolcanoBed]:
     """Only for `volcano`."""
     skip_without("k8s")
+    skip_without("volcano")
     with VolcanoBed() as bed:
         yield bed
 
@@ -178,6 +179,7 @@ def start_volcano() -> Iterator[Callable[..., VolcanoBed]]:
 
         def start(**settings: Any) -> VolcanoBed:
             skip_without("k8s")
+            skip_without("volcano")
             return beds.enter_context(VolcanoBed(VolcanoSettings(**settings)))
 
         yield start

@@ -130,6 +130,8 @@ NEEDS = {
             CONTAINER,
         ),
     ),
+    # Besides what `k8s` needs.
+    "volcano": Needs({"ssh-keygen": "openssh-client"}, is_root_needed=False, is_shared=False),
     "tpu": Needs(
         {
             "gcloud": "google-cloud-cli",

@@ -22,6 +22,7 @@ FAIL = shell("exit 3")
 def later() -> Iterator[VolcanoBed]:
     """The release after 1.5."""
     skip_without("k8s")
+    skip_without("volcano")
     with VolcanoBed(VolcanoSettings(release="master", nodes=1)) as bed:
         yield bed
 
@@ -60,6 +61,16 @@ def test_restarting_a_job_uses_up_its_retries(volcano: VolcanoBed) -> None:
     assert seen == ["Pending", "Restarting", "Pending", "Restarting", "Failed"]
     # The pods of the last try stay, those before are gone.
     assert [pod["metadata"]["annotations"]["volcano.sh/job-version"] for pod in volcano.pods("a").values()] != ["0"]
+
+
+def test_retries_can_be_used_up_while_pods_still_run(volcano: VolcanoBed) -> None:
+    script = "[ $VC_TASK_INDEX = 1 ] && sleep 1 && exit 3; trap '' TERM; while :; do sleep 0.1; done"
+    policies = [on("PodFailed", "RestartJob")]
+    volcano.create(job("a", *shell(script), replicas=2, grace_s=5, plugins={"env": []}, policies=policies, maxRetry=1))
+    volcano.wait_for_job("a", "Failed")
+    going = volcano.pod("a-w-0")
+    assert going["status"]["phase"] == "Running"
+    assert "deletionTimestamp" in going["metadata"]
 
 
 @pytest.mark.parametrize(
@@ -128,6 +139,14 @@ def test_an_evicted_pod(volcano: VolcanoBed, policies: list[Any], end: str) -> N
     volcano.wait_for_event("a-w-0", "Pod", "Evict", "Pod is evicted, because of preempt")
 
 
+def test_a_pod_that_its_node_evicts_has_failed(volcano: VolcanoBed) -> None:
+    volcano.create(job("a", *SLEEP))
+    wait_for_pod(volcano, "a-w-0")
+    volcano.evict("a-w-0")
+    volcano.wait_for_job("a", "Failed")
+    assert volcano.pod("a-w-0")["status"]["reason"] == "Evicted"
+
+
 def test_a_job_is_aborted_and_resumed_by_command(volcano: VolcanoBed) -> None:
     volcano.create(job("a", *SLEEP))
     volcano.wait_for_job("a", "Running")
@@ -177,6 +196,21 @@ def test_pods_know_each_other_by_the_plugins(volcano: VolcanoBed) -> None:
         "VC_TASK_INDEX=1", "VC_W_HOSTS=a-w-0.a,a-w-1.a", "VC_W_NUM=2", "VK_TASK_INDEX=1",
         "a-w-0.a", "a-w-1.a", "a-w-1", "authorized_keys", "config", "id_rsa", "id_rsa.pub", "600",
     ]  # fmt: skip
+
+
+def test_pods_of_a_job_find_each_other_by_name(volcano: VolcanoBed) -> None:
+    volcano.make_volume("data")
+    mount = [{"mountPath": "/data", "volumeClaimName": "data"}]
+    script = (
+        "for host in $(cat /etc/volcano/w.host); do until getent hosts $host; do sleep 0.1; done; done; "
+        "touch /data/$VC_TASK_INDEX; until [ -e /data/0 ] && [ -e /data/1 ]; do sleep 0.1; done"
+    )
+    volcano.create(job("a", *shell(script), replicas=2, plugins={"env": [], "svc": []}, volumes=mount))
+    volcano.wait_for_job("a", "Completed", limit_s=60)
+    found = [line.split() for line in volcano.kubectl("logs", "a-w-0").stdout.splitlines()]
+    assert [address for address, *_ in found] == [
+        pod["status"]["podIP"] for _, pod in sorted(volcano.pods("a").items())
+    ]
 
 
 def test_what_belongs_to_a_job_has_its_name(volcano: VolcanoBed) -> None:
@@ -274,3 +308,21 @@ def test_later_releases_name_a_podgroup_by_its_job(later: VolcanoBed) -> None:
     wait_for(lambda: later.queue("default")["status"].get("allocated") == {"nvidia.com/gpu": "2"}, 10, "it is counted")
     later.lose("a")
     wait_for(lambda: later.queue("default")["status"].get("allocated") == {}, 20, "it is given back")
+
+
+def test_later_releases_name_the_resource_that_is_short(later: VolcanoBed) -> None:
+    later.enter_namespace("short")
+    later.create(job("a", *SLEEP, gpus=9))
+    why = "0/1 nodes are unavailable: 1 Insufficient nvidia.com/gpu."
+    text = (
+        "1/1 tasks in gang unschedulable: pod group is not ready, 1 Pending, 1 minAvailable; Pending: 1 Unschedulable"
+    )
+    text += f". Origin reason is a-w-0: {why}"
+    wait_for(lambda: later.unschedulable("a") == text, 20, lambda: later.tell("a"))
+    later.wait_for_event("a-w-0", "Pod", "FailedScheduling", why)
+    later.make_queue("one", capability={"nvidia.com/gpu": "1"})
+    later.create(job("b", *SLEEP, gpus=2, queue="one"))
+    wait_for(lambda: later.podgroup("b"), 20, lambda: later.tell("b"))
+    group = (later.podgroup("b") or {})["metadata"]["name"]
+    words = "queue resource quota insufficient, insufficient nvidia.com/gpu"
+    later.wait_for_event(group, "PodGroup", "Unschedulable", words)

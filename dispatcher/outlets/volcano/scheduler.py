@@ -104,11 +104,11 @@ class VolcanoScheduler:
         calls = []
         for at in range(0, len(names), _BATCH):
             some = names[at : at + _BATCH]
-            calls.append(self._delete(KIND, *some, "--ignore-not-found"))
             if force:
-                calls.append(
-                    self._delete("pods", "-l", f"volcano.sh/job-name in ({','.join(some)})", "--grace-period=1")
-                )
+                # First, because a kubelet may not shorten a grace period that has begun (before Kubernetes 1.22).
+                pods = f"volcano.sh/job-name in ({','.join(some)})"
+                calls.append(self._delete("pods", "-l", pods, "--grace-period=1"))
+            calls.append(self._delete(KIND, *some, "--ignore-not-found"))
         return calls
 
     def cancelled(self, answer: Any) -> str:

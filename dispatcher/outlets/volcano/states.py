@@ -142,8 +142,8 @@ def _deleted(seen: Seen, common: JobState) -> JobState:
 
 def _running(seen: Seen, common: JobState) -> JobState:
     word = "" if seen.phase == "Running" else seen.phase
-    leaving = [pod for pod in seen.live_pods if pod.metadata.deletion_timestamp or _was_evicted(pod)]
-    if not word and leaving and seen.first_failed is None:
+    leaving = [pod for pod in seen.pods if pod.metadata.deletion_timestamp or _was_evicted(pod)]
+    if leaving and seen.phase in ("Running", "Terminating") and seen.first_failed is None:
         why = f"preempted: {_names(leaving)} is being evicted"
         return _with(common, phase=Phase.RUNNING, why=why, was_preempted=True)
     silent = [pod for pod in seen.live_pods if _is_silent(pod)]
@@ -170,12 +170,13 @@ def _ended(seen: Seen, common: JobState) -> JobState:
 
 
 def _was_preempted(seen: Seen, failed: Pod | None, end: Terminated | None) -> bool:
-    if any(_was_evicted(pod) for pod in seen.pods) or any(_is_eviction(event) for event in seen.events):
+    """Also of a Job that is Completed: a container that is told to end may leave with 0."""
+    if seen.restarts or any(_was_evicted(pod) for pod in seen.pods) or any(_is_eviction(one) for one in seen.events):
         return True
     expected = seen.job.spec.min_available if seen.job else 0
-    if seen.phase != "Terminated" or len(seen.pods) >= expected:
+    if seen.phase == "Aborted" or len(seen.pods) >= expected:
         return False
-    # One that was deleted, which ends the Job; or it was ended with the others after one has failed by itself.
+    # A pod was deleted, which ends the Job; or it was ended with the others after one has failed by itself.
     return failed is None or (end is not None and end.exit_code in _STOPPED and end.reason != "OOMKilled")
 
 
@@ -200,7 +201,7 @@ def _why_ended(seen: Seen, failed: Pod | None, end: Terminated | None) -> str:
             words += [text for text in (end.reason, end.message) if text and text != "Error"]
     elif seen.phase == "Aborted":
         words.append("somebody has suspended it")
-    elif seen.phase == "Terminated":
+    elif seen.job and len(seen.pods) < seen.job.spec.min_available:
         words.append("its pods were evicted or deleted")
     return ": ".join([words[0], ", ".join(words[1:])]) if words[1:] else words[0]
 
@@ -264,7 +265,7 @@ def _was_evicted(pod: Pod) -> bool:
     return (
         (status.phase == "Failed" and (status.reason in _EVICTIONS or status.reason.startswith(_NO_ROOM)))
         or (disrupted is not None and disrupted.status == "True")
-        or (ready is not None and ready.reason == "Evict" and status.phase != "Succeeded")
+        or (ready is not None and ready.reason == "Evict")
     )
 
 

@@ -217,7 +217,7 @@ def test_cancelling_many_and_what_is_gone() -> None:
     assert "--ignore-not-found" in words
     assert "pods" not in words
     forced = SCHEDULER.cancel([attempt()], force=True)
-    assert [call.words[-3] for call in forced if isinstance(call, Run)][-1] == f"volcano.sh/job-name in ({NAME}-0)"
+    assert next(call.words[-3] for call in forced if isinstance(call, Run)) == f"volcano.sh/job-name in ({NAME}-0)"
 
 
 @pytest.mark.parametrize(

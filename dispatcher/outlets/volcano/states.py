@@ -91,6 +91,12 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
         return [pod for pod in self.pods if not pod.has_ended]
 
     @property
+    def lacks_pods(self) -> bool:
+        """Whether pods were deleted that Volcano has made; with those that it deletes itself because others failed."""
+        kept = [pod for pod in self.pods if pod.metadata.deletion_timestamp is None]
+        return self.job is not None and len(kept) < self.job.spec.min_available
+
+    @property
     def first_failed(self) -> Pod | None:
         """The one that failed first: the others are ended because of it."""
         failed = [pod for pod in self.pods if pod.status.phase == "Failed"]
@@ -173,8 +179,7 @@ def _was_preempted(seen: Seen, failed: Pod | None, end: Terminated | None) -> bo
     """Also of a Job that is Completed: a container that is told to end may leave with 0."""
     if seen.restarts or any(_was_evicted(pod) for pod in seen.pods) or any(_is_eviction(one) for one in seen.events):
         return True
-    expected = seen.job.spec.min_available if seen.job else 0
-    if seen.phase == "Aborted" or len(seen.pods) >= expected:
+    if seen.phase == "Aborted" or not seen.lacks_pods:
         return False
     # A pod was deleted, which ends the Job; or it was ended with the others after one has failed by itself.
     return failed is None or (end is not None and end.exit_code in _STOPPED and end.reason != "OOMKilled")
@@ -201,7 +206,7 @@ def _why_ended(seen: Seen, failed: Pod | None, end: Terminated | None) -> str:
             words += [text for text in (end.reason, end.message) if text and text != "Error"]
     elif seen.phase == "Aborted":
         words.append("somebody has suspended it")
-    elif seen.job and len(seen.pods) < seen.job.spec.min_available:
+    elif seen.lacks_pods:
         words.append("its pods were evicted or deleted")
     return ": ".join([words[0], ", ".join(words[1:])]) if words[1:] else words[0]
 

@@ -207,6 +207,7 @@ def test_why_a_pod_failed(shown: dict[str, Any], code: int | None, reason: str) 
     [
         ([], True),
         ([pod("Succeeded", 0, container=ended(0))], True),
+        ([pod("Succeeded", 0, container=ended(0)), pod("Succeeded", 1, deleted=True, container=ended(0))], True),
         # Ended with the others, because one was deleted.
         ([pod("Failed", 0, container=ended(143))], True),
         # Failed by itself, and the other was deleted because of that.

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from beds.bed import wait_for
-from beds.k8s import K8sBed
 from beds.volcano import VolcanoBed
 from volcano_jobs import VolcanoJobs
 
@@ -106,7 +105,7 @@ def test_preempted_by_volcano(jobs: VolcanoJobs) -> None:
     """Its wrapper is told and may end with 0: that is no success."""
     jobs.submit(POLITE)
     jobs.wait_for_file("begun")
-    jobs.bed.evict(jobs.job())
+    jobs.bed.preempt(jobs.job())
     ended = jobs.wait(Phase.ENDED)
     assert (ended.reason, ended.was_preempted, ended.may_still_run) == (PREEMPTED, True, False)
     assert jobs.file("told").exists()
@@ -116,7 +115,7 @@ def test_preempted_by_volcano(jobs: VolcanoJobs) -> None:
 def test_while_it_is_being_preempted(jobs: VolcanoJobs) -> None:
     jobs.submit("trap '' TERM; echo begun >begun; while :; do sleep 0.1; done")
     jobs.wait_for_file("begun")
-    jobs.bed.evict(jobs.job())
+    jobs.bed.preempt(jobs.job())
     state = jobs.wait(Phase.RUNNING, "is being evicted")
     assert state.was_preempted
 
@@ -124,7 +123,7 @@ def test_while_it_is_being_preempted(jobs: VolcanoJobs) -> None:
 def test_evicted_by_its_node(jobs: VolcanoJobs) -> None:
     jobs.submit(POLITE)
     jobs.wait_for_file("begun")
-    K8sBed.evict(jobs.bed, jobs.pod())
+    jobs.bed.evict(jobs.pod())
     ended = jobs.wait(Phase.ENDED)
     assert (ended.reason, ended.was_preempted) == (PREEMPTED, True)
     assert "Evicted" in ended.why

@@ -114,7 +114,7 @@ def job_state(seen: Seen) -> JobState:
         return _with(common, phase=phase, why=why, was_preempted=True)
     if phase is Phase.PENDING:
         return _with(common, phase=phase, why=_why_pending(seen))
-    if phase is Phase.RUNNING:
+    if phase is Phase.RUNNING or (phase is Phase.ENDED and seen.live_pods):
         return _running(seen, common)
     if phase is Phase.UNKNOWN:
         return _with(common, why=f"phase {seen.phase!r}, which this version does not know")
@@ -149,7 +149,7 @@ def _deleted(seen: Seen, common: JobState) -> JobState:
 def _running(seen: Seen, common: JobState) -> JobState:
     word = "" if seen.phase == "Running" else seen.phase
     leaving = [pod for pod in seen.pods if pod.metadata.deletion_timestamp or _was_evicted(pod)]
-    if leaving and seen.phase in ("Running", "Terminating") and seen.first_failed is None:
+    if leaving and seen.phase not in ("Aborting", "Aborted") and seen.first_failed is None:
         why = f"preempted: {_names(leaving)} is being evicted"
         return _with(common, phase=Phase.RUNNING, why=why, was_preempted=True)
     silent = [pod for pod in seen.live_pods if _is_silent(pod)]
@@ -159,8 +159,6 @@ def _running(seen: Seen, common: JobState) -> JobState:
 
 
 def _ended(seen: Seen, common: JobState) -> JobState:
-    if seen.live_pods:
-        return _with(common, phase=Phase.RUNNING, why=f"{seen.phase}: its last pods are being ended")
     failed = seen.first_failed
     end = None if failed is None else _end_of(failed)
     preempted = _was_preempted(seen, failed, end)

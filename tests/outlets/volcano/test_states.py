@@ -146,7 +146,7 @@ def test_nodes_that_do_not_answer(shown: dict[str, Any], phase: Phase) -> None:
         assert state.why == f"n2 does not answer; {NAME}-worker-1 may still run there"
 
 
-@pytest.mark.parametrize("phase", ["Running", "Terminating"])
+@pytest.mark.parametrize("phase", ["Running", "Terminating", "Terminated"])
 @pytest.mark.parametrize(
     "shown",
     [

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, Final
 
 from dispatcher.base import files
 from dispatcher.base.messages import counted
 from dispatcher.config import Config
-from dispatcher.doctor import vm_checks
+from dispatcher.doctor import vm_checks, volcano_checks
 from dispatcher.doctor.context import Context
 from dispatcher.doctor.findings import OK, WARNING, WRONG, Finding, Findings
 from dispatcher.errors import DispatcherError
-from dispatcher.hosts.types import AnyHost, Host, TpuHost
+from dispatcher.hosts.types import AnyHost, Host, TpuHost, VolcanoHost
 from dispatcher.outlets.kinds import make_road, make_scheduler
 from dispatcher.outlets.remote.asking import ask_all
 from dispatcher.outlets.remote.connection import Unreached
 from dispatcher.outlets.remote.operations import Failed, Greeting, Hello, Operation, Ran, Run
+from dispatcher.outlets.remote.road import Road
 
 _TIMEOUT_S: Final = 30.0
+# An image may have to be fetched first.
+_HELPER_TIMEOUT_S: Final = 150.0
 # What attempts need on every host.
 _PROGRAMS: Final = ("bash", "tar", "sha256sum", "flock", "setsid")
 _DIRECTORIES: Final = ("root", "work", "log", "share", "data", "checkpoints", "results")
@@ -41,19 +44,16 @@ def hosts(context: Context) -> Findings:
     yield Finding("hosts", OK, f"{counted(len(config.hosts.hosts), 'host')} configured")
     for line in config.hosts.unused:
         yield Finding("hosts", WARNING, line)
-    able = list(config.hosts.in_order())
-    machines = [host for host in able if isinstance(host, TpuHost)]
-    found = vm_checks.look(config, machines)
-    yield from vm_checks.vms(config, machines, found)
-    able = [host for host in able if host.name not in found or vm_checks.is_reachable(found[host.name])]
+    able = yield from _look_from_here(config)
     questions = {}
     for host in list(able):
         try:
-            questions[host.name] = make_road(host, config, "doctor"), _questions(config, host)
+            questions[host.name] = _road(config, host), _questions(config, host)
         except DispatcherError as error:
             able.remove(host)
             yield Finding(f"host {host.name}", WRONG, str(error))
-    outcomes = ask_all(questions, _TIMEOUT_S)
+    has_helpers = any(isinstance(host, VolcanoHost) for host in able)
+    outcomes = ask_all(questions, _HELPER_TIMEOUT_S if has_helpers else _TIMEOUT_S)
     for host in able:
         outcome = outcomes[host.name]
         if isinstance(outcome, Unreached):
@@ -64,14 +64,37 @@ def hosts(context: Context) -> Findings:
             yield from _judge(config, host, outcome)
 
 
+def _look_from_here(config: Config) -> Generator[Finding, None, list[AnyHost]]:
+    """What gcloud and kubectl tell without being on a host; the hosts on which something can be asked."""
+    able = list(config.hosts.in_order())
+    machines = [host for host in able if isinstance(host, TpuHost)]
+    found = vm_checks.look(config, machines)
+    yield from vm_checks.vms(config, machines, found)
+    away = {name for name, vm in found.items() if not vm_checks.is_reachable(vm)}
+    queues = [host for host in able if isinstance(host, VolcanoHost)]
+    told = volcano_checks.look(config, queues)
+    yield from volcano_checks.clusters(config, queues, told)
+    away |= {host.name for host in queues if not volcano_checks.can_have_helpers(host, told[host.name])}
+    return [host for host in able if host.name not in away]
+
+
+def _road(config: Config, host: AnyHost) -> Road:
+    if isinstance(host, VolcanoHost):
+        return volcano_checks.road_to_volume(config, host)
+    return make_road(host, config, "doctor")
+
+
+def _programs(config: Config, host: AnyHost) -> tuple[str, ...]:
+    """What the scheduler needs where this host's files are."""
+    return () if isinstance(host, VolcanoHost) else tuple(make_scheduler(host, config).programs)
+
+
 def _questions(config: Config, host: AnyHost) -> list[Operation]:
-    programs = (*_PROGRAMS, *make_scheduler(host, config).programs)
+    programs = (*_PROGRAMS, *_programs(config, host))
     if isinstance(host, TpuHost):
         return [Hello(programs=programs, probe=str(config.layout.id_file))]
     hello = Hello(programs=programs, probe=str(config.layout.id_file))
-    versions = [
-        Run(words=[program, "--version"], timeout_s=10) for program in make_scheduler(host, config).programs[:1]
-    ]
+    versions = [Run(words=[program, "--version"], timeout_s=10) for program in _programs(config, host)[:1]]
     room = [Run(words=["bash", "-c", _ROOM, "bash", path], timeout_s=10) for _, path in _directories(config, host)]
     return [hello, *versions, *room]
 
@@ -81,9 +104,10 @@ def _directories(config: Config, host: Host) -> list[tuple[str, str]]:
         # Its disk is its own, and new with every VM.
         return []
     cluster = config.hosts.cluster_of(host)
+    volume = [("volume", host.pvc_mount_path)] if isinstance(host, VolcanoHost) else []
     found = [(name, path) for name in _DIRECTORIES if (path := getattr(cluster, name)) is not None]
     # Those with `~` or variables are expanded by the host when it is used.
-    return [(name, path) for name, path in found if path.startswith("/") and "$" not in path]
+    return volume + [(name, path) for name, path in found if path.startswith("/") and "$" not in path]
 
 
 def _judge(config: Config, host: AnyHost, answers: Sequence[Any]) -> Findings:
@@ -93,10 +117,12 @@ def _judge(config: Config, host: AnyHost, answers: Sequence[Any]) -> Findings:
         yield Finding(name, WRONG, greeting.error)
         return
     assert isinstance(greeting, Greeting)
-    wanted = make_scheduler(host, config).programs
+    wanted = _programs(config, host)
     missing = [program for program in (*_PROGRAMS, *wanted) if program not in greeting.programs]
     if missing:
         cure = "they must be on PATH of a session without a terminal: see ~/.bashrc there"
+        if isinstance(host, VolcanoHost):
+            cure = f"the image of the attempts must have them; seen in {host.helper_image or host.image}"
         yield Finding(name, WRONG, f"no {', '.join(missing)} on PATH of {greeting.user}@{greeting.host}", cure)
     versions, room = rest[: len(wanted[:1])], rest[len(wanted[:1]) :]
     told = [one.out.strip().partition("\n")[0] for one in versions if isinstance(one, Ran) and one.exit_code == 0]

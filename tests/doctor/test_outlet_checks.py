@@ -68,10 +68,3 @@ def test_programs_that_are_missing(at: SshBed, tmp_path: Path) -> None:
     assert [one.what for one in wrong if one.verdict == WRONG] == [
         "no qsub, qstat, qdel, qselect, qsig on PATH of root@h1"
     ]
-
-
-def test_types_and_keys_that_mean_nothing_yet(tmp_path: Path) -> None:
-    text = "hosts: {v: {type: volcano, namespace: lab, queue: q, image: i, pvc_name: p}}"
-    found = findings(tmp_path, text)
-    assert found["host v"].verdict == WARNING
-    assert "volcano" in found["host v"].what

@@ -44,7 +44,7 @@ class K8sSettings:
     # Further resources of each node, such as {"rdma/hca": 4}.
     resources: Mapping[str, int] = field(default_factory=dict)
     # How long a node may be silent before it is NotReady, and how long its pods are kept then.
-    node_grace_s: int = 6
+    node_grace_s: int = 10
     eviction_s: int = 300
     api_options: tuple[str, ...] = ()
 
@@ -66,6 +66,9 @@ class K8sBed(Bed):
 
     def _up(self) -> None:
         make_network(self)
+        # Before the nodes are up: they do not see what is mounted later.
+        self.run("mkdir", f"{self.directory}/small")
+        self.run("mount", "-t", "tmpfs", "-o", "size=1m", "small", f"{self.directory}/small")
         self._plane = ControlPlane(
             self,
             [
@@ -151,10 +154,13 @@ class K8sBed(Bed):
     def pod(self, name: str) -> Object:
         return self.api.get(f"/api/v1/namespaces/{self.namespace}/pods/{name}")
 
-    def make_volume(self, name: str, size: str = "10Gi") -> str:
-        """A bound PVC of this name that many pods can mount; the answer is where this process finds its files."""
+    def make_volume(self, name: str, size: str = "10Gi", is_small: bool = False) -> str:
+        """A bound PVC of this name that many pods can mount; the answer is where this process finds its files.
+
+        Nobody looks at `size`; on one that is small there is room for less than 1 MiB.
+        """
         volume = f"{self.namespace}-{name}"
-        path = f"{self.directory}/volumes/{volume}"
+        path = f"{self.directory}/{'small' if is_small else 'volumes'}/{volume}"
         os.makedirs(self.outside(path))
         modes = ["ReadWriteMany"]
         claim = {"namespace": self.namespace, "name": name}
@@ -188,10 +194,6 @@ class K8sBed(Bed):
         wait_for(lambda: self.api.get(path_of_claim)["status"].get("phase") == "Bound", 20, f"PVC {name} to be bound")
         return self.outside(path)
 
-    def volume(self, name: str) -> str:
-        """Where this process finds the files of a PVC of `make_volume`."""
-        return self.outside(f"{self.directory}/volumes/{self.namespace}-{name}")
-
     def wait_for_phase(self, pod: str, phase: str, limit_s: float = 60) -> Object:
         """The pod as soon as it is in this phase."""
 
@@ -224,17 +226,20 @@ class K8sBed(Bed):
         return bool(account.get("secrets"))
 
     def heal(self) -> None:
-        """After a test: end what it left in its namespace, and undo faults."""
+        """After a test: undo faults, and end what it left in its namespace."""
+        if not self._plane.is_api_server_up:
+            self.apiserver_up()
         for name in sorted(self._away):
             self.node_back(name)
         for name in self.node_names:
             if not self._nodes[name].is_up():
                 self.node_start(name)
-        pods = f"/api/v1/namespaces/{self.namespace}/pods"
         self.api.delete(f"/api/v1/namespaces/{self.namespace}")
-        self.api.delete(pods, {"gracePeriodSeconds": 0})
+        self.api.delete(f"/api/v1/namespaces/{self.namespace}/pods", {"gracePeriodSeconds": 0})
         for volume in self._volumes.pop(self.namespace, []):
             self.api.delete(f"/api/v1/persistentvolumes/{volume}")
+        for node in self._nodes.values():
+            node.clear(self.namespace)
 
     # Nodes.
 

@@ -137,7 +137,8 @@ def test_pods_on_a_node_that_is_not_ready_go_on(start_k8s) -> None:
     before = (files / "count").read_text()
     wait_for(lambda: (files / "count").read_text() not in ("", before), 10, "the pod counts on")
     k8s.node_back(node)
-    wait_for(lambda: "counter" not in k8s.kubectl("get", "pods", "-o", "name").stdout, 30, "the pod is gone")
+    pods = f"/api/v1/namespaces/{k8s.namespace}/pods"
+    wait_for(lambda: not k8s.api.get(pods)["items"], 90, lambda: f"no pods: {k8s.api.get(pods)['items']}", every_s=0.2)
 
 
 def test_nothing_that_ran_on_a_node_survives_its_power_cut(start_k8s) -> None:

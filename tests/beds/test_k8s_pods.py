@@ -231,3 +231,10 @@ def test_a_container_sees_neither_the_tests_files_nor_other_processes(k8s: K8sBe
     said = exec_in(k8s, name, "sh", "-c", look, str(tmp_path)).stdout.decode().split()
     assert said[:2] == ["0", "/proc/1"]
     assert len(said) < 6
+
+
+def test_a_volume_is_full(k8s: K8sBed) -> None:
+    k8s.make_volume("data", is_small=True)
+    k8s.create(pod("greedy", "dd", "if=/dev/zero", "of=/data/big", "bs=1M", "count=2", mounts={"mountPath": "/data"}))
+    k8s.wait_for_phase("greedy", "Failed")
+    assert "No space left on device" in k8s.kubectl("logs", "greedy").stdout

@@ -75,6 +75,10 @@ class ControlPlane:
         )  # fmt: skip
         self._wait(self.api.is_ready, "kube-apiserver", 120)
 
+    @property
+    def is_api_server_up(self) -> bool:
+        return "kube-apiserver" in self._pids
+
     def stop_api_server(self) -> None:
         """Outright; `kubectl` is refused the connection then."""
         self._bed.kill(self._pids.pop("kube-apiserver"))

@@ -5,6 +5,8 @@ A node without a kubelet that answers (`stop`) is what the control plane calls N
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import json
 import os
 import sys
@@ -13,7 +15,7 @@ import tempfile
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..bed import HERE
+from ..bed import HERE, BedError, wait_for
 from ..needs import CONTAINER, KUBELET
 
 if TYPE_CHECKING:
@@ -78,6 +80,9 @@ class Node:
         bed.run("ip", "address", "add", f"{self.address}/32", "dev", "lo")
 
     def up(self) -> None:
+        # Nothing runs of what ran before a power cut.
+        for path in glob.glob(self._bed.outside(f"{self.directory}/containers/*/pid")):
+            os.unlink(path)
         config = self._bed.write(f"{self.directory}/config.json", json.dumps(self._config))
         namespaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
         self._leader = self._bed.start([*namespaces, KUBELET, config], self._log)
@@ -96,10 +101,23 @@ class Node:
     def is_up(self) -> bool:
         return self._bed.alive(self._leader)
 
-    def containers(self, namespace: str, pod: str) -> list[str]:
+    def containers(self, namespace: str, pod: str = "") -> list[str]:
         """The directories of a pod's containers, as this process sees them; kubelet/container.go names them."""
         folder = self._bed.outside(f"{self.directory}/containers")
-        return sorted(f"{folder}/{name}" for name in os.listdir(folder) if name.startswith(f"{namespace}_{pod}_"))
+        start = f"{namespace}_{pod}_" if pod else f"{namespace}_"
+        return sorted(f"{folder}/{name}" for name in os.listdir(folder) if name.startswith(start))
+
+    def clear(self, namespace: str) -> None:
+        """When the pods of a namespace are deleted: do not wait until their containers end of themselves."""
+
+        def running() -> list[str]:
+            return [path for path in self.containers(namespace) if _is_running(path)]
+
+        for directory in running():
+            # It may have ended meanwhile.
+            with contextlib.suppress(BedError):
+                self.kill_container(directory)
+        wait_for(lambda: not running(), 60, lambda: f"node {self.name} still runs {running()}", 0.05)
 
     def kill_container(self, directory: str) -> None:
         """Outright, from outside of it: its own first process is safe from what runs inside."""
@@ -114,3 +132,8 @@ class Node:
 
     def log(self) -> str:
         return self._bed.log_tail(self._log)
+
+
+def _is_running(directory: str) -> bool:
+    """`pid` is there from its start on, `exit.json` from its end."""
+    return os.path.exists(f"{directory}/pid") and not os.path.exists(f"{directory}/exit.json")

@@ -103,7 +103,7 @@ def command_once(nonce: str, words: Sequence[str]) -> str:
     It tells by a file, which is removed after a day.
     """
     return _in_sh(
-        f"begun=$HOME/{_STEM}{nonce}.00; set -C; : 2>/dev/null >$begun || exit {_BEGUN_BEFORE}; set +C; "
+        f'set -C; (: >"$HOME/{_STEM}{nonce}.00") 2>/dev/null || exit {_BEGUN_BEFORE}; set +C; '
         f"(cd && {_CLEAN}) </dev/null; exec {shlex.join(words)}"
     )
 

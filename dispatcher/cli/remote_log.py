@@ -18,7 +18,7 @@ from dispatcher.errors import OutletError
 from dispatcher.outlets.batch.identity import read_submission
 from dispatcher.outlets.kinds import make_road
 from dispatcher.outlets.remote.asking import carry_out
-from dispatcher.outlets.remote.road import Road
+from dispatcher.outlets.remote.road import LogRoad
 from dispatcher.workspace import AttemptPaths
 
 _BLOCK: Final = 1 << 16
@@ -41,7 +41,7 @@ class Elsewhere(msgspec.Struct, frozen=True):
     """Where an attempt's own log is: a directory where `road` leads, which `follow_elsewhere` closes."""
 
     host: str
-    road: Road
+    road: LogRoad
     directory: str
 
 

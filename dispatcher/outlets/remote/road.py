@@ -15,17 +15,8 @@ from dispatcher.outlets.remote.programs import Finished, Program
 _CONTROL_LIMIT_S: Final = 10.0
 
 
-class Road(Protocol):
-    """The way to one host. `sent_bytes` is what calls have sent there by now."""
-
-    @property
-    def sent_bytes(self) -> int: ...
-
-    def talk(self, operations: Sequence[Operation], timeout_s: float) -> Talk:
-        """One call of the agent, which has this time altogether. Two calls may be under way at the same time."""
-
-    def failed(self, *, another_runs: bool) -> None:
-        """A call brought no answer: the next one may need another connection. Never waits."""
+class LogRoad(Protocol):
+    """The way to the logs of attempts, for whoever follows one."""
 
     def reach(self, timeout_s: float) -> Talk:
         """What has to be done before the words of the next two methods can be run.
@@ -43,7 +34,20 @@ class Road(Protocol):
         """The command that prints an attempt's log from `offset` on, as far as it is now."""
 
     def close(self) -> None:
-        """No call is under way any more."""
+        """Nothing of it is under way any more."""
+
+
+class Road(LogRoad, Protocol):
+    """The way to one host. `sent_bytes` is what calls have sent there by now."""
+
+    @property
+    def sent_bytes(self) -> int: ...
+
+    def talk(self, operations: Sequence[Operation], timeout_s: float) -> Talk:
+        """One call of the agent, which has this time altogether. Two calls may be under way at the same time."""
+
+    def failed(self, *, another_runs: bool) -> None:
+        """A call brought no answer: the next one may need another connection. Never waits."""
 
 
 def road_to(name: str, ssh_target: str | None) -> Road:

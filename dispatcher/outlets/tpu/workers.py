@@ -29,7 +29,7 @@ from dispatcher import contract
 from dispatcher.errors import OutletError
 from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.remote import follow
-from dispatcher.outlets.remote.exchange import Exchange, Talk
+from dispatcher.outlets.remote.exchange import Exchange, Talk, nothing
 from dispatcher.outlets.remote.operations import (
     Check,
     Deliver,
@@ -59,12 +59,35 @@ _LOG: Final = re.compile(r"([0-9]+)\.log", re.ASCII)
 _Answers = list[Sequence[Any]]
 
 
-class WorkersRoad:
-    """All workers of a TPU VM, or the one with the index `worker`."""
+class WorkerLog:
+    """The way to the logs on one worker, by its index."""
 
-    def __init__(self, host: TpuHost, worker: str = reaching.ALL) -> None:
+    def __init__(self, host: TpuHost, index: int) -> None:
         self._host = host
-        self._worker = worker
+        self._index = index
+
+    def reach(self, timeout_s: float) -> Talk:
+        return nothing()
+
+    def follow_words(self, directory: str, offset: int) -> list[str]:
+        return self._words(follow.follow_command(directory, offset))
+
+    def rest_words(self, directory: str, offset: int) -> list[str]:
+        return self._words(follow.rest_command(directory, offset))
+
+    def close(self) -> None:
+        """It keeps nothing open."""
+
+    def _words(self, command: list[str]) -> list[str]:
+        return reaching.ssh_words(self._host, str(self._index), reaching.command_once(secrets.token_hex(8), command))
+
+
+class WorkersRoad:
+    """All workers of a TPU VM."""
+
+    def __init__(self, host: TpuHost) -> None:
+        self._host = host
+        self._first_log = WorkerLog(host, 0)
         self.sent_bytes = 0
 
     def talk(self, operations: Sequence[Operation], timeout_s: float) -> Talk:
@@ -72,7 +95,7 @@ class WorkersRoad:
         limit_s = timeout_s if any(isinstance(one, Store) for one in operations) else min(timeout_s, _CALL_LIMIT_S)
         if any(isinstance(operation, Launch) for operation in operations):
             return (yield from self._launching(operations, limit_s))
-        answers = yield from self._ask(operations, self._worker, limit_s)
+        answers = yield from self._ask(operations, reaching.ALL, limit_s)
         yield from self._stop(merging.to_be_stopped(operations, answers), limit_s, force=False)
         return merging.merged(operations, answers)
 
@@ -80,23 +103,17 @@ class WorkersRoad:
         """No connection is kept between calls."""
 
     def reach(self, timeout_s: float) -> Talk:
-        if self._worker != reaching.ALL:
-            return ()
         addresses = yield from self._addresses(min(timeout_s, _DESCRIBE_LIMIT_S))
-        return [WorkersRoad(self._host, str(index)) for index in range(len(addresses))] if len(addresses) > 1 else ()
+        return [WorkerLog(self._host, index) for index in range(len(addresses))] if len(addresses) > 1 else ()
 
     def follow_words(self, directory: str, offset: int) -> list[str]:
-        return self._followed(follow.follow_command(directory, offset))
+        return self._first_log.follow_words(directory, offset)
 
     def rest_words(self, directory: str, offset: int) -> list[str]:
-        return self._followed(follow.rest_command(directory, offset))
+        return self._first_log.rest_words(directory, offset)
 
     def close(self) -> None:
         """Nothing stays open between calls."""
-
-    def _followed(self, command: list[str]) -> list[str]:
-        worker = "0" if self._worker == reaching.ALL else self._worker
-        return reaching.ssh_words(self._host, worker, reaching.command_once(secrets.token_hex(8), command))
 
     def _launching(self, operations: Sequence[Operation], limit_s: float) -> Talk:
         """All of it on worker 0, and then on all what it has not refused: whatever is done twice is done once."""

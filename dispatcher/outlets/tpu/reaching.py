@@ -119,6 +119,13 @@ def explain(err: str, logs: Sequence[bytes], missing: Sequence[int]) -> str:
     return "; ".join(shown)
 
 
+def named_workers(text: str, addresses: Sequence[Sequence[str]]) -> str:
+    """The workers whose addresses stand in a message; empty for none."""
+    words = set(re.findall(r"[0-9a-fA-F.:]+[0-9a-fA-F]", text))
+    named = [f"worker {index} of {len(addresses)}" for index, each in enumerate(addresses) if words & set(each)]
+    return ", ".join(named)
+
+
 def _without_chatter(text: str) -> str:
     """What is left of it, each line once: gcloud tries again and again."""
     lines = (line.strip() for line in text.replace("\0", "").splitlines() if not _CHATTER.match(line))

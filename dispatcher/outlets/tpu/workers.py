@@ -18,7 +18,6 @@ import os
 import re
 import secrets
 import tempfile
-import time
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -147,21 +146,26 @@ class WorkersRoad:
             raise OutletError(f"{self._host.name} is {vm.state} and has no addresses")
         return [[worker.address, *filter(None, [worker.external])] for worker in vm.workers]
 
+    def _known_addresses(self) -> Generator[Program, Finished, list[list[str]]]:
+        try:
+            return (yield from self._addresses(_DESCRIBE_LIMIT_S))
+        except OutletError:
+            return []
+
     def _ask(
         self, operations: Sequence[Operation], worker: str, limit_s: float
     ) -> Generator[Program, Finished, _Answers]:
         """The answers of a worker, or of all, by the worker."""
         exchange = Exchange(operations, limit_s)
         self.sent_bytes += exchange.size
-        ends_at_s = time.monotonic() + limit_s
         with tempfile.TemporaryDirectory(prefix="dispatcher-tpu-") as directory:
             (Path(directory) / "None").mkdir()
             command = reaching.command_with(exchange.request)
             is_open = all(isinstance(operation, _OPEN) for operation in operations)
             if not is_open or len(command) > reaching.LONGEST_COMMAND:
-                command = yield from self._sent_ahead(exchange, worker, directory, ends_at_s)
+                command = yield from self._sent_ahead(exchange, worker, directory, limit_s)
             words = reaching.ssh_words(self._host, worker, command, directory)
-            finished = yield self._program(words, directory, ends_at_s)
+            finished = yield self._program(words, directory, limit_s)
             logs = _logs(Path(directory) / "None")
         answers = [exchange.answers(log) for log in logs]
         missing = [index for index, answer in enumerate(answers) if answer is None]
@@ -170,7 +174,7 @@ class WorkersRoad:
         return [answer for answer in answers if answer is not None]
 
     def _sent_ahead(
-        self, exchange: Exchange, worker: str, directory: str, ends_at_s: float
+        self, exchange: Exchange, worker: str, directory: str, limit_s: float
     ) -> Generator[Program, Finished, str]:
         """Copies the request and the files that follow it; the command that gives them to the agent."""
         nonce = secrets.token_hex(8)
@@ -179,9 +183,12 @@ class WorkersRoad:
             file.write(exchange.request)
         for name, source in zip(names[1:], exchange.sources, strict=True):
             os.symlink(os.path.abspath(source), name)
-        finished = yield self._program(reaching.scp_words(self._host, worker, names), directory, ends_at_s)
+        finished = yield self._program(reaching.scp_words(self._host, worker, names), directory, limit_s)
         if finished.exit_code != 0:
-            raise self._failure(finished, (), ())
+            failure = self._failure(finished, (), ())
+            # scp names addresses only.
+            missing = reaching.named_workers(str(failure), (yield from self._known_addresses()))
+            raise OutletError(f"{failure} ({missing})" if missing else str(failure))
         return reaching.command_for_files(nonce)
 
     def _stop(self, directories: Sequence[str], limit_s: float, *, force: bool) -> Generator[Program, Finished, None]:
@@ -191,8 +198,7 @@ class WorkersRoad:
             signals = [Signal(directory=each, force=force) for each in directories]
             yield from self._ask([*marks, *signals], reaching.ALL, limit_s)
 
-    def _program(self, words: list[str], directory: str, ends_at_s: float) -> Program:
-        limit_s = max(1.0, ends_at_s - time.monotonic())
+    def _program(self, words: list[str], directory: str, limit_s: float) -> Program:
         return Program(words, limit_s=limit_s, environment=reaching.environment(), directory=directory)
 
     def _failure(self, finished: Finished, logs: Sequence[bytes], missing: Sequence[int]) -> OutletError:

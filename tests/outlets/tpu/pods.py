@@ -59,6 +59,7 @@ class Pod:
         return Connection("pod", WorkersRoad(self.host()), Pace(calls_per_minute=600))
 
     def ask(self, *operations: Operation, lane: Lane = Lane.CONTROL) -> Any:
+        wait_until(lambda: self.connection.free_in_s(lane) == 0.0, "a call is allowed after one without an answer")
         return ask(self.connection, *operations, timeout_s=120, lane=lane)
 
     def name(self, attempt: str) -> str:

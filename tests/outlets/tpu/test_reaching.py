@@ -93,6 +93,13 @@ def test_the_workers_without_an_answer_are_named_with_their_words() -> None:
     )
 
 
+def test_addresses_in_a_message_name_workers() -> None:
+    addresses = [["10.0.0.2"], ["10.0.0.22", "198.18.0.3"], ["10.0.0.4"]]
+    why = "ssh: connect to host 198.18.0.3 port 22: Connection refused; ssh: connect to host 10.0.0.4 port 22: No route"
+    assert reaching.named_workers(why, addresses) == "worker 1 of 3, worker 2 of 3"
+    assert reaching.named_workers("scp: no space left", addresses) == ""
+
+
 def test_what_gcloud_says_counts_when_it_did_not_come_to_the_workers() -> None:
     err = "Using ssh batch size of 1.\nERROR: (gcloud.compute.tpus.tpu-vm.ssh) NOT_FOUND: Resource 'x' was not found\n"
     assert reaching.explain(err, [], []) == "NOT_FOUND: Resource 'x' was not found"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -54,7 +55,7 @@ def log_elsewhere(config: Config, paths: AttemptPaths) -> Elsewhere | None:
     if host is None:
         note(f"{submission.outlet} is no configured host: only what was brought home from there is shown")
         return None
-    return Elsewhere(host.name, make_road(host.in_part(submission.part), config, "logs"), submission.directory)
+    return Elsewhere(host.name, make_road(host.in_part(submission.part), config, _owner()), submission.directory)
 
 
 def several_logs(where: Elsewhere) -> list[Elsewhere]:
@@ -65,6 +66,11 @@ def several_logs(where: Elsewhere) -> list[Elsewhere]:
         note(f"{where.host}: {error}")
         return []
     return [Elsewhere(f"{where.host}, worker {index}", road, where.directory) for index, road in enumerate(roads)]
+
+
+def _owner() -> str:
+    """This command alone: another `logs -f` must not lose its way there when this one ends."""
+    return f"logs {socket.gethostname()} {os.getpid()}"
 
 
 def follow_elsewhere(where: Elsewhere, out: Sink, offset: int, has_ended: Callable[[], bool]) -> None:

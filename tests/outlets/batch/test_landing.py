@@ -1,0 +1,67 @@
+"""Where attempts' files are on a host whose files must be on a volume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dispatcher.hosts.types import Cluster, VolcanoHost
+from dispatcher.outlets.base import WORKSPACE
+from dispatcher.outlets.batch.landing import Landing
+from dispatcher.outlets.remote.operations import Greeting, Hello
+from dispatcher.outlets.volcano.scheduler import VolcanoScheduler
+from dispatcher.workspace import Layout
+
+HOST = VolcanoHost(name="cloud", cluster="c", image="train:1", pvc_name="data", pvc_mount_path="/data")
+HOME = "/data"
+
+
+def landed(root: Path, cluster: Cluster, *, sees_workspace: bool = False) -> Landing:
+    """After the first answer of a host where `~` is the volume's root."""
+    layout = Layout(root)
+    landing = Landing(layout, "pod-a", HOST, cluster, VolcanoScheduler(HOST, layout, 5.0))
+    ((hello, *limits), take_in) = msgspec.structs.astuple(landing.steps()[0])
+    assert isinstance(hello, Hello)
+    greeting = Greeting(
+        host="helper",
+        boot_id="b",
+        user="root",
+        python="3.12",
+        programs={name: f"/bin/{name}" for name in hello.programs},
+        directories={name: path.replace("~", HOME) for name, path in hello.directories.items()},
+        probe=Path(hello.probe).read_text() if sees_workspace else None,
+    )
+    take_in([greeting, *(None for _ in limits)])
+    assert landing.problem == ""
+    return landing
+
+
+@pytest.mark.parametrize(
+    ("cluster", "base"),
+    [
+        (Cluster(name="c"), "/data/.dispatcher"),
+        (Cluster(name="c", root="/data/lab"), "/data/lab"),
+        (Cluster(name="c", root="/data/lab", work="~/work"), "/data/work"),
+        # Scratch space of each node: code is extracted there, but nobody else sees it.
+        (Cluster(name="c", root="/data/lab", work="/scratch"), "/data/lab"),
+        (Cluster(name="c", work="/database"), "/data/.dispatcher"),
+    ],
+)
+def test_attempts_are_on_the_volume(tmp_path: Path, cluster: Cluster, base: str) -> None:
+    landing = landed(tmp_path, cluster)
+    assert landing.layout().root == Path(base, landing.workspace_id)
+    assert landing.share == base
+    assert landing.node().work == (cluster.work or "").replace("~", HOME)
+
+
+@pytest.mark.parametrize(("share", "code"), [("/data/share", "/data/share"), ("/shared", "/data/.dispatcher")])
+def test_code_is_on_the_volume(tmp_path: Path, share: str, code: str) -> None:
+    assert landed(tmp_path, Cluster(name="c", share=share)).share == code
+
+
+def test_a_workspace_on_the_volume_is_used_as_it_is(tmp_path: Path) -> None:
+    landing = landed(tmp_path, Cluster(name="c"), sees_workspace=True)
+    assert landing.layout().root == tmp_path
+    assert landing.place == WORKSPACE

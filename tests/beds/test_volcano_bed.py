@@ -324,5 +324,5 @@ def test_later_releases_name_the_resource_that_is_short(later: VolcanoBed) -> No
     later.create(job("b", *SLEEP, gpus=2, queue="one"))
     wait_for(lambda: later.podgroup("b"), 20, lambda: later.tell("b"))
     group = (later.podgroup("b") or {})["metadata"]["name"]
-    words = "queue resource quota insufficient, insufficient nvidia.com/gpu"
+    words = "queue resource quota insufficient: insufficient nvidia.com/gpu"
     later.wait_for_event(group, "PodGroup", "Unschedulable", words)

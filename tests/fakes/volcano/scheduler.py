@@ -55,8 +55,9 @@ class Scheduler:
         if (capability := self._capability(gang)) is not None:
             promised = total([wanted, *(_promised(each) for each in found if each.queue == gang.queue)])
             if short := exceeds(promised, capability):
-                named = "".join(f", insufficient {name}" for name in short) if self._dialect.names_resources else ""
-                self._recorder.normal(gang.group, "Unschedulable", f"queue resource quota insufficient{named}")
+                named = f": {', '.join(f'insufficient {name}' for name in short)}"
+                text = f"queue resource quota insufficient{named if self._dialect.names_resources else ''}"
+                self._recorder.normal(gang.group, "Unschedulable", text)
                 return
         if not self._preempts and self._is_overused(wanted, found, room):
             self._recorder.normal(gang.group, "Unschedulable", "resource in cluster is overused")

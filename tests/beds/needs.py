@@ -115,20 +115,10 @@ NEEDS = {
     "slurm-accounting": Needs({**SLURM, "slurmdbd": "slurmdbd", "mariadbd": "mariadb-server-core"}, is_shared=False),
     "sshd": Needs({"sshd": "openssh-server", "ssh": "openssh-client", "ssh-keygen": "openssh-client"}, is_shared=False),
     "k8s": Needs(
-        {
-            "etcd": "etcd-server",
-            "kubectl": "kubernetes-client",
-            "openssl": "openssl",
-            "ip": "iproute2",
-        },
-        built=(
-            *(
-                os.path.join(KUBERNETES, name)
-                for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
-            ),
-            KUBELET,
-            CONTAINER,
-        ),
+        {"etcd": "etcd-server", "kubectl": "kubernetes-client", "openssl": "openssl", "ip": "iproute2"},
+        built=(*CONTROL_PLANE, KUBELET, CONTAINER),
+        to_build={"go": "golang-go", "dpkg-source": "dpkg-dev"},
+        builder="kubernetes/build.py",
     ),
     # Besides what `k8s` needs.
     "volcano": Needs({"ssh-keygen": "openssh-client"}, is_root_needed=False, is_shared=False),

@@ -7,10 +7,12 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
+from beds.k8s import K8sBed
 from fleet import wait_until
 from outlets.remote.calls import ask, unreached, wait
 from outlets.volcano.helpers import MOUNT, Site, archive
@@ -91,6 +93,7 @@ KILLED = """
 import sys
 sys.path[:0] = {path!r}
 import time
+from collections.abc import Callable
 from pathlib import Path
 from dispatcher.hosts.types import VolcanoHost
 from dispatcher.outlets.remote.connection import Connection
@@ -138,3 +141,20 @@ def kubectls_of(ancestor: int) -> list[int]:
     while more := {pid for pid, parent, _ in rows if parent in below} - below:
         below |= more
     return [pid for pid, _, name in rows if pid in below and name.strip() == "kubectl"]
+
+
+def test_a_node_that_is_lost_with_the_helper(start_k8s: Callable[..., K8sBed], tmp_path: Path) -> None:
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    k8s = start_k8s(nodes=2)
+    site = Site(k8s, workspace)
+    connection = site.connect()
+    first = ask(connection, Run(words=["uname", "-n"])).out.strip()
+    node = site.k8s.pod(first)["spec"]["nodeName"]
+    k8s.node_away(node)
+    why = unreached(connection, [Run(words=["uname", "-n"])], timeout_s=20)
+    assert first in why
+    other = ask(connection, Run(words=["uname", "-n"]), timeout_s=60).out.strip()
+    assert other != first
+    assert site.k8s.pod(other)["spec"]["nodeName"] != node
+    site.close()

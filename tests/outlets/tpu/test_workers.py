@@ -130,7 +130,9 @@ def test_a_launch_that_was_cut_off_is_completed(pod: Pod, monkeypatch: pytest.Mo
     monkeypatch.setattr(workers, "_CALL_LIMIT_S", 45.0)
     found = pod.check("a")
     assert (found.was_launched, found.is_alive) == (False, False)
-    assert pod.begin("a").outcome == "started"
+    _, launched = pod.ask(pod.deliver("a"), pod.launch("a"))
+    assert launched.outcome == "alive"
+    wait_until(lambda: pod.file(pod.workers[1], "a", "output.log"), "it has begun on worker 1")
     assert pod.check("a").is_alive is True
 
 

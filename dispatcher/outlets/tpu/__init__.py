@@ -5,7 +5,7 @@ vm             What the state of a VM means, and what is to be done next about i
 provisioning   One VM in the course of time: looked at, created, queued for, deleted.
 usage          Whether anybody else still uses it.
 scheduler      The VM as a Scheduler: launches, checks and signals on all workers.
-workers        The road to all workers; merging: their answers as one.
+workers        The road to all workers; reaching: its words of gcloud; merging: the answers of all as one.
 accelerator    What Google's names of accelerators are as chips.
 
 A VM is one host without a shared filesystem: what attempts need is sent to it, and what they report is brought home.

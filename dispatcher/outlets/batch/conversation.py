@@ -54,6 +54,10 @@ class Conversation:
         if operations:
             self._call = self._connection.call(operations, timeout_s=_CALL_LIMIT_S)
 
+    def start_over(self) -> None:
+        """The host is another one: what has failed on the old one says nothing."""
+        self.problem = ""
+
     def wait_fds(self) -> list[int]:
         return self._connection.wait_fds()
 

@@ -319,6 +319,7 @@ class BatchOutlet:
         if self._landing.has_landed:
             self._landing.start_over()
             self._coding.start_over()
+            self._conversation.start_over()
             self._connection.start_over()
 
     def _plan(self) -> list[Step]:

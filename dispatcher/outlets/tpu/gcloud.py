@@ -229,6 +229,8 @@ def message(err: str) -> str:
 # too often as well.
 _WORDINGS: Final[tuple[tuple[Failure, re.Pattern[str]], ...]] = (
     (Failure.ABSENT, re.compile(r"NOT_FOUND: Resource '[^']*/(nodes|queuedResources)/[^']*' was not found")),
+    # What else they say is about what was refused: a network, a value.
+    (Failure.REFUSED, re.compile(r"^(PERMISSION_DENIED|UNAUTHENTICATED|INVALID_ARGUMENT|NOT_FOUND)\b")),
     (Failure.EXISTS, re.compile(r"ALREADY_EXISTS")),
     (
         Failure.TRANSIENT,

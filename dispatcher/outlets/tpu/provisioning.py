@@ -36,6 +36,8 @@ DELETE_LIMIT_S: Final = 300.0
 LOOK_LIMIT_S: Final = 60.0
 # How often a VM is looked at that is not up and that nobody waits for.
 _SELDOM_S: Final = 60.0
+# What was seen longer ago is looked at again before anything is done about it.
+_FRESH_S: Final = 15.0
 # After a failure: the pause before the next attempt, which doubles.
 _FIRST_PAUSE_S: Final = 10.0
 _LONGEST_PAUSE_S: Final = 1800.0
@@ -171,10 +173,20 @@ class TpuProvisioning:
                 return
             self._program = None
             self._take_in_answer(ran(finished))
+        if self._program is None:
+            self._begin()
+
+    def _begin(self) -> None:
+        """What is due: an action comes before a look, unless what is known is too old for it."""
+        chosen = Action.NOTHING if self._must_look else action(self._sight())
+        if chosen is not Action.NOTHING and time.monotonic() >= self._act_after_s:
+            if time.monotonic() - self._looked_s <= _FRESH_S:
+                self._act(chosen)
+                return
+            # Somebody else may have made it anew meanwhile.
+            self._must_look = True
         if self._look_is_due() == 0.0:
-            self._look()
-        elif self._program is None and time.monotonic() >= self._act_after_s:
-            self._act(action(self._sight()))
+            self._start(gcloud.describe(self._host), LOOK_LIMIT_S, self._take_in_look)
 
     def doubt(self) -> None:
         self._must_look = True
@@ -241,9 +253,6 @@ class TpuProvisioning:
         matters = self._is_wanted or self._is_used
         pace_s = self._interval_s if matters else max(self._interval_s, _SELDOM_S)
         return max(0.0, self._looked_s + pace_s - now_s, self._look_after_s - now_s)
-
-    def _look(self) -> None:
-        self._start(gcloud.describe(self._host), LOOK_LIMIT_S, self._take_in_look)
 
     def _take_in_look(self, answer: Ran) -> None:
         before = self._vm

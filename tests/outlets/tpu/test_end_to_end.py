@@ -1,0 +1,143 @@
+"""A dispatcher that creates the VM which its jobs need: real gcloud, real workers."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from beds.tpu import VERSION, TpuBed
+from fleet import COMMAND, Dispatcher, Fleet, fleet_at, shell, wait_until
+
+from dispatcher.outlets.batch.identity import workspace_id
+from dispatcher.outlets.tpu.gcloud import WORKSPACE_LABEL, queued_id
+
+pytestmark = pytest.mark.slow
+
+# gcloud takes its time, and much more on a machine that does much else.
+PATIENCE_S = 240.0
+
+
+class Lab:
+    """A workspace whose host `pod` is a TPU VM that does not exist yet."""
+
+    def __init__(self, fleet: Fleet, bed: TpuBed) -> None:
+        self.fleet = fleet
+        self.bed = bed
+        fleet.variables = bed.env
+        self.configure()
+
+    def configure(self, **settings: Any) -> None:
+        given = {
+            "type": "tpu", "zone": self.bed.zone, "accelerator_type": "v4-8", "version": VERSION, "create": "auto",
+            **settings,
+        }  # fmt: skip
+        lines = "".join(f"    {key}: {value}\n" for key, value in given.items())
+        self.fleet.write_config(f"code: none\nkill_grace: 1s\nlost_after: 20s\nhosts:\n  pod:\n{lines}")
+
+    @property
+    def workspace(self) -> str:
+        return workspace_id(self.fleet.layout)
+
+    def start(self, *words: str, pod: str = "pod1") -> Dispatcher:
+        return self.fleet.start(pod, "--outlet", "pod:4", *words, poll="2")
+
+    def run_all(self) -> str:
+        dispatcher = self.start("--until-empty")
+        assert dispatcher.end(PATIENCE_S) == 0, dispatcher.said
+        return dispatcher.said
+
+    def wait_for(self, job: str, *states: str, **rest: Any) -> Any:
+        return self.fleet.wait_for(job, *states, timeout_s=PATIENCE_S, **rest)
+
+    def wait_for_log(self, job: str, text: str, number: int = 1) -> None:
+        log = self.fleet.attempt(job, number).log
+        wait_until(lambda: log.exists() and text in log.read_text(), f"{job} says {text}", PATIENCE_S)
+
+
+@pytest.fixture
+def lab(tmp_path: Path, tpu: TpuBed) -> Iterator[Lab]:
+    with fleet_at(tmp_path / "a'; echo foo") as fleet:
+        yield Lab(fleet, tpu)
+
+
+def test_a_vm_is_created_for_a_job_and_outlives_the_dispatcher_with_a_word(lab: Lab) -> None:
+    lab.configure(accelerator_type="v4-16", spot="true", metadata='{key: "a, b=c"}')
+    lab.fleet.write_manifest([shell("a", "echo said by $DISPATCHER_PROCESS_ID of $DISPATCHER_NUM_PROCESSES")])
+    said = lab.run_all()
+    assert lab.fleet.record("a").state == "done"
+    assert lab.fleet.output("a") == "said by 0 of 2\n"
+    (request,) = lab.bed.requests("nodes.create")
+    assert request.body["labels"] == {WORKSPACE_LABEL: lab.workspace}
+    assert request.body["metadata"] == {"key": "a, b=c"}
+    assert request.body["schedulingConfig"]["spot"] is True
+    assert f"creating pod (v4-16, spot, {lab.bed.zone}), which costs money" in said
+    assert "pod is still up and costs money: `dispatcher outlets delete pod` deletes it" in said
+    # What stands is shown, and goes when a person says so.
+    done = lab.fleet.try_("outlets")
+    assert "pod (READY): created for this workspace, and may cost money" in done.stderr
+    assert "created for this workspace, 2 workers: it may cost money" in lab.fleet.try_("doctor").stdout
+    refused = lab.fleet.try_("outlets", "delete", "pod")
+    assert "There is no terminal to ask on: add --yes" in refused.stderr
+    lab.fleet.run("outlets", "delete", "pod", "--yes")
+    assert lab.bed.names() == []
+
+
+def test_a_preempted_vm_is_made_anew_and_its_attempt_goes_on_in_another(lab: Lab) -> None:
+    lab.configure(spot="true")
+    lab.fleet.write_manifest([shell("a", "echo attempt $DISPATCHER_ATTEMPT; until [ -e ~/go ]; do sleep 0.1; done")])
+    dispatcher = lab.start("--until-empty")
+    lab.wait_for_log("a", "attempt 1")
+    lab.bed.preempt("pod")
+    lab.wait_for_log("a", "attempt 2", number=2)
+    (worker,) = lab.bed.workers("pod")
+    worker.path("go").touch()
+    assert dispatcher.end(PATIENCE_S) == 0, dispatcher.said
+    record = lab.fleet.record("a")
+    assert (record.state, record.attempt) == ("done", 2)
+    (ended,) = [line for line in lab.fleet.history("a") if line.event == "auto_requeued"]
+    assert ended.set["reason"] == "preempted"
+    assert len(lab.bed.requests("nodes.create")) == 2
+
+
+def test_without_capacity_it_waits_in_the_queue_and_the_request_is_taken_back(lab: Lab) -> None:
+    lab.bed.no_capacity()
+    lab.bed.queue.wait_s = None
+    lab.fleet.write_manifest([shell("a", "true")])
+    dispatcher = lab.start()
+
+    dispatcher.ready()
+    wait_until(lambda: "WAITING_FOR_RESOURCES" in lab.fleet.run("show", "a"), "it is shown why it waits", PATIENCE_S)
+    queued = queued_id(lab.workspace, "pod")
+    assert lab.fleet.states() == {"a": "queued"}
+    assert dispatcher.stop() == 0
+    assert f"pod: its queued resource {queued} was taken back" in dispatcher.said
+    shown = lab.bed.gcloud("describe", queued, group="queued-resources")
+    assert shown.returncode == 1 or "DELETING" in shown.stdout
+
+
+def test_submit_asks_before_it_creates(lab: Lab) -> None:
+    lab.configure(create="ask")
+    lab.fleet.write_manifest([shell("a", "true")])
+    refused = lab.fleet.try_("submit", "a", "--outlet", "pod")
+    assert refused.returncode == 2
+    assert f"Create pod (v4-8, on demand, {lab.bed.zone})? It costs money." in refused.stderr
+    mine, theirs = pty.openpty()
+    with subprocess.Popen([*COMMAND, "submit", "a", "--outlet", "pod"], cwd=lab.fleet.root, stdin=theirs,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          env=lab.fleet.environment()) as asking:  # fmt: skip
+        os.close(theirs)
+        os.write(mine, b"n\n")
+        assert asking.stdout is not None
+        assert "It costs money. [y/N]" in asking.stdout.read()
+    assert asking.returncode not in (0, 2)
+    os.close(mine)
+    assert lab.bed.names() == []
+    lab.fleet.run("submit", "a", "--outlet", "pod", "--yes")
+    assert lab.bed.names() == ["pod"]
+    assert lab.wait_for("a", "submitted", "running").outlet == "pod"
+    wait_until(lambda: (lab.fleet.run("poll"), lab.fleet.states())[1] == {"a": "done"}, "it is done", PATIENCE_S)

@@ -54,6 +54,8 @@ class Place:
     node_names: Sequence[str] = (host.host_name(),)
     # Whether an attempt can be pending, and the outlet out of reach.
     is_queue = False
+    # Whether one program does all of a submission: it goes on when its dispatcher is killed at once.
+    submits_at_once = True
     # How often a host is asked.
     poll_s = POLL_S
 
@@ -412,6 +414,8 @@ class VolcanoPlace(Place):
 
     kind = "volcano"
     is_queue = True
+    # Files are delivered by one program, and the Job is made by another.
+    submits_at_once = False
     # Each call is a `kubectl exec` and a `kubectl get`.
     poll_s = 0.5
 

@@ -212,12 +212,10 @@ class Watcher:
         may_still_run = own.exit_code is None and told is not None and told.may_still_run
         if own.exit_code is None and not may_still_run and self._is_twin(one):
             return
-        # A directory that is missing was removed by the attempt itself.
-        was_taken = one.paths.taken.exists() or not one.paths.directory.exists()
         ended = (
             self._asked_end(own, told, one.stop)
             if one.stop
-            else end_of(own, told, one.tail, has_begun=was_taken, is_packed=one.is_packed)
+            else end_of(own, told, one.tail, has_begun=_was_taken(one), is_packed=one.is_packed)
         )
         if ended is None or may_still_run:
             self._wait_for(one, ended)
@@ -266,10 +264,8 @@ class Watcher:
             self._fence([one.key])
         if one.marked_s is None:
             return
-        with contextlib.suppress(OSError):
-            files.refresh_names(one.paths.directory)
         # A wrapper takes its attempt before it looks whether that is superseded.
-        if not self._has_begun(one):
+        if not _was_taken(one) and not self._has_begun(one):
             one.end(_never_submitted(one.stop))
 
     def _submits_again(self, one: Tracked, tracked: Mapping[Key, Tracked]) -> bool:
@@ -301,8 +297,18 @@ class Watcher:
             if ended is None and one.stop is None and now - since_s < self._lost_after_s:
                 return
             self._fence([one.key])
-        if one.marked_s is not None and now - one.marked_s >= self._guard_s:
+        if one.marked_s is None:
+            return
+        # A wrapper takes its attempt before it looks whether that is superseded: one that nobody has taken is over.
+        if now - one.marked_s >= self._guard_s or not _was_taken(one):
             one.end(ended or Ended(None, error="the scheduler does not know it any more"))
+
+
+def _was_taken(one: Tracked) -> bool:
+    """Whether a wrapper has begun it; also where the attempt itself has removed its directory."""
+    with contextlib.suppress(OSError):
+        files.refresh_names(one.paths.directory)
+    return one.paths.taken.exists() or not one.paths.directory.exists()
 
 
 def _is_end(state: JobState | None) -> bool:

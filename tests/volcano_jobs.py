@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
@@ -153,6 +152,3 @@ class VolcanoJobs:
         attempts = [self.attempts[Key(job, 1)] for job in jobs]
         for operation in self.scheduler.cancel(attempts, force=force):
             assert self.scheduler.cancelled(self.carry_out(operation)) == ""
-
-    def manifest(self, job: str = "j0") -> Any:
-        return json.loads(self.bed.kubectl("get", "jobs.batch.volcano.sh", self.job(job), "-o", "json"))

@@ -98,9 +98,12 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def first_failed(self) -> Pod | None:
-        """The one that failed first: the others are ended because of it."""
+        """The one that failed first: the others are ended because of it.
+
+        Times are told in seconds, and a pod that was stopped may have ended in the same one.
+        """
         failed = [pod for pod in self.pods if pod.status.phase == "Failed"]
-        return min(failed, key=lambda pod: (_ended_at(pod), pod.index), default=None)
+        return min(failed, key=_order_of_failures, default=None)
 
 
 def job_state(seen: Seen) -> JobState:
@@ -180,7 +183,7 @@ def _was_preempted(seen: Seen, failed: Pod | None, end: Terminated | None) -> bo
     if seen.phase == "Aborted" or not seen.lacks_pods:
         return False
     # A pod was deleted, which ends the Job; or it was ended with the others after one has failed by itself.
-    return failed is None or (end is not None and end.exit_code in _STOPPED and end.reason != "OOMKilled")
+    return failed is None or _was_stopped(end)
 
 
 def _reason(seen: Seen, failed: Pod | None, end: Terminated | None) -> str:
@@ -283,10 +286,16 @@ def _end_of(pod: Pod) -> Terminated | None:
     return own or next((end for _, end in ends if end.exit_code), None)
 
 
-def _ended_at(pod: Pod) -> str:
-    """When it failed, as the API server writes times; last where that is not told."""
+def _order_of_failures(pod: Pod) -> tuple[bool, str, bool, int]:
+    """Where nothing is told of the time, last."""
     end = _end_of(pod)
-    return (end.finished_at if end else None) or "~"
+    at, was_stopped = (end.finished_at if end else None) or "~", _was_stopped(end)
+    return was_stopped and pod.metadata.deletion_timestamp is not None, at, was_stopped, pod.index
+
+
+def _was_stopped(end: Terminated | None) -> bool:
+    """Whether it may have ended because it was told to."""
+    return end is not None and end.exit_code in _STOPPED and end.reason != "OOMKilled"
 
 
 def _told(why: str, events: Sequence[Event]) -> str:

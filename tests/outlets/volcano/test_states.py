@@ -175,6 +175,18 @@ def test_the_first_pod_that_failed_counts() -> None:
     assert f"{NAME}-worker-1 on n2, exit code 9" in state.why
 
 
+@pytest.mark.parametrize("code", [9, 137])
+def test_one_that_was_stopped_in_the_same_second_is_not_the_first(code: int) -> None:
+    reason = "OOMKilled" if code == 137 else "Error"
+    first = pod("Failed", 1, container=ended(code, reason=reason))
+    for stopped in (
+        pod("Failed", 0, container=ended(143)),
+        pod("Failed", 0, deleted=True, container=ended(143, "2026")),
+    ):
+        state = told(job("Terminated", 2), stopped, first)
+        assert (state.exit_code, state.was_preempted) == (code, False)
+
+
 def test_its_own_container_counts_before_those_beside_it() -> None:
     shown = pod("Failed", container=ended(3))
     shown["status"]["containerStatuses"].insert(0, {"name": "beside", **ended(1)})

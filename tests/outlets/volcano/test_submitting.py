@@ -25,7 +25,7 @@ def jobs(volcano: VolcanoBed, tmp_path: Path) -> VolcanoJobs:
 
 
 def count(bed: VolcanoBed) -> int:
-    return len(bed.kubectl("get", "jobs.batch.volcano.sh", "-o", "name").split())
+    return len(bed.kubectl("get", "jobs.batch.volcano.sh", "-o", "name").stdout.split())
 
 
 def dry_run(bed: VolcanoBed, keys: dict[str, Any], words: dict[str, Any]) -> Any:
@@ -34,7 +34,7 @@ def dry_run(bed: VolcanoBed, keys: dict[str, Any], words: dict[str, Any]) -> Any
     operation = VolcanoScheduler(host, Layout(Path("/nonexistent")), 30).submit(make_submission(**words))
     assert isinstance(operation, Run)
     answer = bed.kubectl("create", "--dry-run=server", "-f", "-", "-o", "json", input=operation.stdin)
-    return json.loads(operation.stdin)["items"][0], json.loads(answer)
+    return json.loads(operation.stdin)["items"][0], json.loads(answer.stdout)
 
 
 def within(sent: Any, kept: Any) -> bool:

@@ -173,6 +173,8 @@ _BY_WORD: Final = {
 }
 # The first that matches a message without a reason of the server.
 _BY_TEXT: Final = (
+    # A webhook's own verdict, which mostly has none.
+    (Reason.INVALID, r'admission webhook "[^"]*" denied the request'),
     (Reason.LOGIN, r"x509:|tls: |Unauthorized|getting credentials|localhost:8080 was refused"),
     (Reason.LOGIN, r"context was not found|context \".*\" does not exist|^error: stat |error loading config"),
     (Reason.NO_KIND, r"doesn't have a resource type|no matches for kind"),
@@ -198,10 +200,8 @@ def _reason(message: str) -> Reason:
         return _BY_WORD[of_server[1]]
     if of_server and of_server[1] is None and "429" in message:
         return Reason.BUSY
-    for reason, pattern in _BY_TEXT:
-        if re.search(pattern, message):
-            return reason
-    return Reason.BUSY if of_server else Reason.OTHER
+    found = next((reason for reason, pattern in _BY_TEXT if re.search(pattern, message)), None)
+    return found or (Reason.BUSY if of_server else Reason.OTHER)
 
 
 def _forbidden(message: str) -> Reason:

@@ -108,7 +108,7 @@ def _pod(host: VolcanoHost, submission: Submission, bundle: Bundle, grace_s: flo
         "command": [
             _literal(word) for word in ("bash", os.fspath(submission.layout.submission_script(submission.name)))
         ],
-        "env": [{"name": name, "value": _literal(value)} for name, value in _environment(host, submission, bundle)],
+        "env": [_variable(name, value) for name, value in _environment(host, submission, bundle)],
         "resources": _resources(host, submission.request),
         "volumeMounts": mounts,
         # Memory that is registered with an RDMA device cannot be moved.
@@ -135,6 +135,11 @@ def _environment(host: VolcanoHost, submission: Submission, bundle: Bundle) -> l
     own = {"DISPATCHER_VOLCANO_MODE": "1", "DISPATCHER_SUBMISSION_DIR": os.fspath(script.parent)}
     given = {**host.env, **own, **bundle.environment}
     return [(name, value) for name, value in given.items() if value is not None]
+
+
+def _variable(name: str, value: str) -> dict[str, str]:
+    # Empty is what one without a value is; API servers of 1.20 take an empty text here for null, and refuse it.
+    return {"name": name, "value": _literal(value)} if value else {"name": name}
 
 
 def _resources(host: VolcanoHost, request: Request) -> dict[str, Any]:

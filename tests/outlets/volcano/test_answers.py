@@ -88,6 +88,8 @@ def test_a_job_of_somebody_else_is_not_taken_over(notes: dict[str, str]) -> None
     ("err", "is_transient", "words"),
     [
         (SERVER.format("BadRequest") + DENIED, False, DENIED),
+        # As Volcano's own says it.
+        (f'Error from server: error when creating "STDIN": {DENIED}', False, DENIED),
         (SERVER.format("Invalid") + 'The Job "x" is invalid: spec.queue: Too long', False, "Too long"),
         (SERVER.format("InternalError") + WEBHOOK.format("context deadline exceeded"), True, "deadline exceeded"),
         (SERVER.format("InternalError") + WEBHOOK.format("dial tcp: connection refused"), True, "failed calling"),

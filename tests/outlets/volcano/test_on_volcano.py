@@ -223,7 +223,15 @@ def test_many_attempts_with_one_call(jobs: VolcanoJobs) -> None:
 
 def test_values_reach_the_attempt_as_they_were(volcano: VolcanoBed, tmp_path: Path) -> None:
     """The workspace's path, too, has what shells and Kubernetes give a meaning."""
-    values = {"A": "a'; echo foo", "B": "$(HOME) $$ ${X}", "C": "no", "D": "1e3", "E": ": ", "F": 'x\n"y" \\ é'}
+    values = {
+        "A": "a'; echo foo",
+        "B": "$(HOME) $$ ${X}",
+        "C": "no",
+        "D": "1e3",
+        "E": ": ",
+        "F": 'x\n"y" \\ é',
+        "G": "",
+    }
     jobs = VolcanoJobs(volcano, tmp_path, env=values)
     jobs.submit("env -0 >values; exit 0")
     assert jobs.wait(Phase.ENDED).exit_code == 0

@@ -87,3 +87,20 @@ def test_an_answer_that_is_lost_makes_no_second_helper(site: Site) -> None:
         unreached(connection, [Hello()])
     ask(connection, Hello())
     assert len(site.jobs()) == len(site.pods()) == 1
+
+
+def test_a_server_that_asks_to_come_back_later(site: Site) -> None:
+    with site.k8s.answering(
+        429, "slow down", method="POST", path="/jobs", times=1, headers={"Retry-After": "1"}
+    ) as fault:
+        assert ask(site.connect(), Run(words=["echo", "yes"])).out == "yes\n"
+    assert fault.happened == 1
+
+
+@pytest.mark.parametrize("status", [403, 409, 500, 503])
+def test_a_server_that_fails_once(site: Site, status: int) -> None:
+    connection = site.connect()
+    with site.k8s.answering(status, "the database is full", method="POST", path="/jobs"):
+        assert "the database is full" in unreached(connection, [Hello()])
+    assert ask(connection, Run(words=["echo", "yes"])).out == "yes\n"
+    assert len(site.jobs()) == 1

@@ -61,9 +61,10 @@ def ssh_words(host: TpuHost, worker: str, command: str, output: str | None = Non
 
 
 def scp_words(host: TpuHost, worker: str, files: Sequence[str]) -> list[str]:
-    """The command that copies files of this machine into the user's home on a worker, or on all.
+    """The command that copies files of the current directory into the user's home on a worker, or on all.
 
-    No other directory surely exists, and gcloud tries a copy that fails for most of a minute.
+    Names alone, because gcloud takes a path with a colon for one on another machine. No other directory there surely
+    exists, and gcloud tries a copy that fails for most of a minute.
     """
     options = [f"--scp-flag=-o{name}={value}" for name, value in _OPTIONS.items() if name != "RequestTTY"]
     return [*_leading(host, "scp"), *files, f"{host.name}:", f"--worker={worker}", *options]

@@ -178,11 +178,12 @@ class WorkersRoad:
     ) -> Generator[Program, Finished, str]:
         """Copies the request and the files that follow it; the command that gives them to the agent."""
         nonce = secrets.token_hex(8)
-        names = [os.path.join(directory, name) for name in reaching.file_names(nonce, 1 + len(exchange.sources))]
-        with open(os.open(names[0], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        names = reaching.file_names(nonce, 1 + len(exchange.sources))
+        request = os.path.join(directory, names[0])
+        with open(os.open(request, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(exchange.request)
         for name, source in zip(names[1:], exchange.sources, strict=True):
-            os.symlink(os.path.abspath(source), name)
+            os.symlink(os.path.abspath(source), os.path.join(directory, name))
         finished = yield self._program(reaching.scp_words(self._host, worker, names), directory, limit_s)
         if finished.exit_code != 0:
             failure = self._failure(finished, (), ())

@@ -20,7 +20,7 @@ WORDS: dict[str, Any] = {"steps": STEPS, "save_every": 10, "eval_every": 10}
 # Two processes that compile, on a machine that does much else.
 PATIENCE_S = 400.0
 # They have a device each, by the gloo collectives of JAX for CPUs.
-METHOD = "{env: {JAX_PLATFORMS: cpu, JAX_NUM_CPU_DEVICES: '1'}}"
+METHOD = "env: {JAX_PLATFORMS: cpu, JAX_NUM_CPU_DEVICES: '1'}"
 
 
 def write_training(fleet: Fleet, **entry: Any) -> None:

@@ -84,6 +84,8 @@ class Worker(Computer):
         self.external = f"{EXTERNAL}.{high}.{low}" if is_external else None
         self._link, self._mac = f"worker-{high}-{low}", f"02:00:00:00:{high:02x}:{low:02x}"
         (directory / "keys").mkdir()
+        # As on the real one, its own name leads to the address at which the others reach it.
+        (directory / "etc" / "hosts").write_text(f"127.0.0.1 localhost\n{self.address} {name}\n")
 
     def accept(self, keys: dict[str, list[str]]) -> None:
         """Public keys by user name, as the guest agent of a VM writes them from its metadata."""
@@ -92,6 +94,9 @@ class Worker(Computer):
                 old.unlink()
         for user, lines in keys.items():
             (self.directory / "keys" / user).write_text("".join(f"{line}\n" for line in lines))
+
+    def _mounts(self) -> list[str]:
+        return [*super()._mounts(), f"mount --bind {shlex.quote(str(self.directory))}/etc/hosts /etc/hosts"]
 
     def power_cut(self) -> None:
         # The cable first, so that nobody hears of it.

@@ -16,9 +16,8 @@ pytestmark = [pytest.mark.demo, pytest.mark.slow, pytest.mark.timeout(900)]
 def test_two_pods_train_together(fleet: Fleet, volcano: VolcanoBed) -> None:
     volume = Path(volcano.make_volume("data"))
     words = f"namespace: {volcano.namespace}, kubeconfig: '{volcano.kubeconfig}', image: jax"
-    fleet.write_config(
-        f"hosts:\n  k8s: {{type: volcano, pvc_name: data, pvc_mount_path: /data, {words}}}\nmethods:\n  m: {METHOD}\n"
-    )
+    words += ", pvc_name: data, pvc_mount_path: /data"
+    fleet.write_config(f"hosts:\n  k8s: {{type: volcano, {words}}}\nmethods:\n  m: {{{METHOD}}}\n")
     write_training(fleet, gpus=0, resources={"nodes": 2, "cpus": 1})
     run_training(fleet, "--outlet", "k8s:1")
     (metrics,) = volume.glob("**/metrics.jsonl")

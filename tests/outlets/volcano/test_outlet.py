@@ -1,0 +1,106 @@
+"""The whole outlet on a real Kubernetes: attempts of several pods, and what becomes of those that others end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from beds.volcano import VolcanoBed
+from fleet import wait_until
+from outlets.places import VolcanoPlace
+
+from dispatcher.outlets.base import PREEMPTED, Ended, Key, Pending, Request, Running
+
+TWO = Request(0, nodes=2)
+GATED = (
+    'echo "$DISPATCHER_PROCESS_ID of $DISPATCHER_NUM_PROCESSES"; echo begun >>begun;'
+    ' until [ -e "go.$DISPATCHER_PROCESS_ID" ]; do sleep 0.1; done; exit $(cat "go.$DISPATCHER_PROCESS_ID")'
+)
+
+
+@pytest.fixture
+def place(volcano: VolcanoBed, tmp_path: Path) -> Iterator[VolcanoPlace]:
+    made = VolcanoPlace(tmp_path / "a'; echo foo", volcano)
+    yield made
+    made.close()
+
+
+def submit(place: VolcanoPlace, script: str = GATED, request: Request = TWO) -> Key:
+    bundle = place.claim("a", script, request)
+    place.outlet.submit([bundle])
+    return bundle.key
+
+
+def wait_for_all(place: VolcanoPlace, key: Key, count: int) -> str:
+    """The Job, as soon as so many processes of the attempt have begun."""
+    place.wait([key], Running)
+    wait_until(lambda: place.outlet.poll([key]) and len(place.begun()) == count, f"{count} processes have begun")
+    placement = place.outlet.poll([key])[key].placement
+    assert placement is not None
+    assert placement.handle is not None
+    return placement.handle
+
+
+def let_end(place: VolcanoPlace, index: int, status: int) -> None:
+    place.there(f"go.{index}.new").write_text(str(status))
+    place.there(f"go.{index}.new").rename(place.there(f"go.{index}"))
+
+
+def test_two_pods_run_one_attempt(place: VolcanoPlace) -> None:
+    key = submit(place)
+    wait_for_all(place, key, 2)
+    let_end(place, 1, 0)
+    let_end(place, 0, 0)
+    ended = place.end(key)
+    assert (ended.exit_code, ended.exit_reason) == (0, "")
+    assert place.paths(key).log.read_text() == "0 of 2\n"
+    assert (Path(place.there("")) / "run_state/jobs/a/1/output.1.log").read_text() == "1 of 2\n"
+
+
+def test_one_of_two_that_fails_ends_the_attempt(place: VolcanoPlace) -> None:
+    key = submit(place)
+    wait_for_all(place, key, 2)
+    let_end(place, 1, 9)
+    ended = place.end(key)
+    assert (ended.exit_code, ended.exit_reason) == (9, "")
+    assert (
+        "dispatcher: error: pod 1: exit status 9\nthe end of output.1.log:\n1 of 2" in place.paths(key).log.read_text()
+    )
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_preempted(place: VolcanoPlace, nodes: int) -> None:
+    """Whatever the command makes of it: it goes back to the queue."""
+    script = "echo begun >>begun; trap 'exit 0' TERM; while :; do sleep 0.1; done"
+    key = submit(place, script, Request(0, nodes=nodes))
+    job = wait_for_all(place, key, nodes)
+    place.bed.preempt(job)
+    ended = place.end(key)
+    assert (ended.exit_reason, ended.by_scheduler) == (PREEMPTED, True)
+
+
+def test_a_job_that_somebody_deletes(place: VolcanoPlace) -> None:
+    """A process of it may live on where nobody sees it, so it is superseded before it counts as ended."""
+    key = submit(place, "echo begun >>begun; trap '' TERM; while :; do sleep 0.1; done", Request(0))
+    job = wait_for_all(place, key, 1)
+    # With no time to leave an exit status.
+    place.bed.kubectl("delete", "pod", f"{job}-worker-0", "--grace-period=1", "--wait=false")
+    place.bed.lose(job)
+    ended = place.end(key)
+    assert ended.exit_code is None
+    assert "its Job is gone" in (ended.error or "")
+    assert place.paths(key).superseded.exists()
+    assert place.there("run_state/jobs/a/1/superseded").exists()
+
+
+def test_what_was_cancelled_before_it_ran_ends_at_once(place: VolcanoPlace) -> None:
+    """There is no wrapper that would have to notice it."""
+    with place.holding():
+        key = submit(place, request=Request(0))
+        place.wait([key], Pending)
+        wait_until(lambda: place.outlet.poll([key])[key].placement, "it is accepted")
+        place.outlet.cancel([key])
+        ended = place.end(key)
+    assert isinstance(ended, Ended)
+    assert (ended.exit_code, ended.exit_reason) == (None, "")

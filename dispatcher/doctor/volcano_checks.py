@@ -54,6 +54,7 @@ _RIGHTS: Final = (
     _Right("", "pods", ("get", "list")),
     _Right("", "pods", ("create",), "exec"),
     _Right("batch", "jobs", ("create", "get", "list", "delete")),
+    _Right("", "pods", ("delete",), without="a stop by force leaves attempts their grace period"),
     _Right("", "pods", ("get",), "log", without="the ends of logs are not shown with failures"),
     _Right("", "events", ("list",), without="the reasons of events are not shown"),
 )

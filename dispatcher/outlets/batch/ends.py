@@ -49,7 +49,7 @@ def _explained(own: Ended, told: JobState | None) -> Ended:
     """An exit status with what the scheduler knows of why the attempt was told to stop."""
     if not needs_detail(own):
         return own
-    if told is None or told.phase is not Phase.ENDED or told.may_still_run:
+    if told is None or told.phase is not Phase.ENDED or (told.may_still_run and not told.reason):
         # Mostly a preemption or a node that is shut down; a training that saves and leaves with 0 is not done.
         error = f"stopped by {own.told_by_signal}, and the scheduler does not tell any more why"
         return msgspec.structs.replace(own, exit_reason=LOST, error=error, by_scheduler=True)

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher.hosts.types import VolcanoHost
-from dispatcher.outlets.volcano.manifest import TASK, WORKSPACE
+from dispatcher.outlets.volcano.manifest import TASK, WORKSPACE, toleration
 
 CONTAINER: Final = "helper"
 PYTHON: Final = "python3"
@@ -124,5 +124,5 @@ def _pod(host: VolcanoHost) -> dict[str, Any]:
     if host.node_selector:
         pod["nodeSelector"] = dict(host.node_selector)
     if host.tolerations:
-        pod["tolerations"] = [dict(toleration) for toleration in host.tolerations]
+        pod["tolerations"] = [toleration(configured) for configured in host.tolerations]
     return pod

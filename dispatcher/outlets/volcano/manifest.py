@@ -89,6 +89,11 @@ def identity(bundle: Bundle) -> dict[str, str]:
     return {JOB_ID: bundle.key.job_id, ATTEMPT: str(bundle.key.number)}
 
 
+def toleration(configured: Mapping[str, str]) -> dict[str, Any]:
+    """A toleration as Kubernetes takes it: with its seconds as a number."""
+    return {key: int(text) if key == "tolerationSeconds" else text for key, text in configured.items()}
+
+
 def _marks(submission: str, index: int) -> dict[str, str]:
     # Names of submissions are d-<workspace>-<attempts>.
     return {WORKSPACE: submission.split("-")[1], SUBMISSION: submission, INDEX: str(index)}
@@ -123,7 +128,7 @@ def _pod(host: VolcanoHost, submission: Submission, bundle: Bundle, grace_s: flo
         **_given(
             serviceAccountName=host.service_account,
             nodeSelector=dict(host.node_selector),
-            tolerations=[_toleration(one) for one in host.tolerations],
+            tolerations=[toleration(one) for one in host.tolerations],
         ),
         "containers": [container],
         "volumes": volumes,
@@ -147,10 +152,6 @@ def _resources(host: VolcanoHost, request: Request) -> dict[str, Any]:
     if host.rdma:
         each[host.rdma_resource_key] = str(host.rdma_per_node)
     return {"requests": each, "limits": dict(each)} if each else {}
-
-
-def _toleration(configured: Mapping[str, str]) -> dict[str, Any]:
-    return {key: int(text) if key == "tolerationSeconds" else text for key, text in configured.items()}
 
 
 def _given(**fields: Any) -> dict[str, Any]:

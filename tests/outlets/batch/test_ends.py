@@ -49,6 +49,7 @@ def test_one_that_a_signal_stopped_on_a_node_that_was_lost_is_not_done(code: int
     own = Ended(code, told_by_signal="TERM")
     assert end(own, told(may_still_run=True)) == (code, LOST)
     assert end(own, None) == (code, LOST)
+    assert end(own, told(CANCELLED, may_still_run=True)) == (code, CANCELLED)
     assert end(own, told(was_preempted=True)) == (code, PREEMPTED)
     assert end(own, told()) == (code, "")
 

@@ -51,11 +51,11 @@ def test_it_is_found_by_the_labels_of_the_workspace_and_its_own() -> None:
 
 
 def test_what_the_host_says_is_in_the_pod() -> None:
-    toleration = {"key": "gpu", "operator": "Exists"}
+    toleration = {"key": "gpu", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": "300"}
     changed = pod(made(service_account="me", node_selector={"zone": "a"}, tolerations=(toleration,)))
     assert changed["serviceAccountName"] == "me"
     assert changed["nodeSelector"] == {"zone": "a"}
-    assert changed["tolerations"] == [toleration]
+    assert changed["tolerations"] == [{**toleration, "tolerationSeconds": 300}]
     assert not {"serviceAccountName", "nodeSelector", "tolerations"} & set(pod(made()))
     assert pod(made(helper_image="small:1"))["containers"][0]["image"] == "small:1"
 

@@ -230,6 +230,18 @@ def test_one_that_is_told_while_it_waits_for_the_others(make_pods: Any, index: i
     assert pods.log(index) == ""
 
 
+@pytest.mark.parametrize("names", [["node.1.taken"], ["node.1.exit.new", "node.1.exit"]], ids=["taken", "exit"])
+def test_a_pod_that_cannot_write_on_a_full_volume_fails(make_pods: Any, names: list[str]) -> None:
+    pods = make_pods("exit 0", nodes=2)
+    for name in names:
+        (pods.directory / name).symlink_to("/dev/full")
+    pods.start(0)
+    other = pods.start(1)
+    _, said = other.communicate(timeout=40)
+    assert other.returncode == 1
+    assert f"{names[-1]} cannot be written: is the volume full?" in said
+
+
 def test_a_pod_of_another_job_does_not_join(make_pods: Any) -> None:
     """Somebody has made the Job again: pod 1 was there before, and does not run a second time."""
     pods = make_pods(f'{RANK}; until [ -e "$DISPATCHER_ROOT/go" ]; do sleep 0.1; done', nodes=2)

@@ -1,0 +1,261 @@
+"""One TPU VM in the course of time, with real gcloud: whatever Google answers, and whatever it does meanwhile."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from beds.tpu import VERSION, TpuBed
+
+from dispatcher.hosts.types import TpuHost
+from dispatcher.outlets.base import PREEMPTED
+from dispatcher.outlets.remote.operations import Seen, Sight
+from dispatcher.outlets.tpu import provisioning
+from dispatcher.outlets.tpu.gcloud import WORKSPACE_LABEL, queued_id
+from dispatcher.outlets.tpu.provisioning import TpuProvisioning
+
+pytestmark = pytest.mark.slow
+
+WORKSPACE = "0123456789ab"
+QUEUED = queued_id(WORKSPACE, "vm")
+PATIENCE_S = 120.0
+UNUSED = [Sight(seen=[Seen(exists=False)])]
+USED = [Sight(seen=[Seen(is_alive=True)])]
+
+
+class Machine:
+    """What one dispatcher does about the host `vm`, which is wanted unless a test says otherwise."""
+
+    def __init__(self, bed: TpuBed, **settings: Any) -> None:
+        given = {"zone": bed.zone, "accelerator_type": "v4-8", "version": VERSION, "create": "auto", **settings}
+        self.host = TpuHost(name="vm", cluster="vm", **given)
+        self.said: list[str] = []
+        self.others: list[str] = []
+        self.made = TpuProvisioning(
+            self.host, WORKSPACE, self.said.append, may_create=self.host.create == "auto", interval_s=0.5,
+            is_used_elsewhere=lambda: bool(self.others),
+        )  # fmt: skip
+        self.is_wanted, self.is_used = True, False
+
+    def work(self) -> None:
+        begun_s = time.monotonic()
+        self.made.work(is_wanted=self.is_wanted, is_used=self.is_used)
+        assert time.monotonic() - begun_s < 1, "the loop is held up"
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        """Work as the loop does, woken by what it waits for alone."""
+        end_s = time.monotonic() + PATIENCE_S
+        while not condition():
+            self.work()
+            assert time.monotonic() < end_s, f"not {what}: {self.made.problem}; {self.said}"
+            due_s = self.made.due_in_s()
+            select.select(self.made.wait_fds(), [], [], 0.2 if due_s is None else min(due_s, 0.2))
+
+    def until_up(self) -> None:
+        self.until(lambda: self.made.is_up, "up")
+        assert self.made.problem == self.made.failure == ""
+
+    def until_problem(self, text: str) -> None:
+        self.until(lambda: text in self.made.problem, text)
+
+
+@pytest.fixture
+def make(tpu: TpuBed, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Machine]]:
+    for name, value in tpu.env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(provisioning, "_FIRST_PAUSE_S", 0.5)
+    made: list[Machine] = []
+
+    def make_one(**settings: Any) -> Machine:
+        made.append(Machine(tpu, **settings))
+        return made[-1]
+
+    yield make_one
+    for each in made:
+        each.made.close()
+
+
+def test_it_is_created_when_it_is_wanted_and_nothing_blocks(make: Callable[..., Machine], tpu: TpuBed) -> None:
+    tpu.cloud.create_s = 5
+    machine = make()
+    machine.is_wanted = False
+    machine.until_problem("is created when jobs wait for it")
+    assert machine.made.can_be_made
+    assert tpu.requests("nodes.create") == []
+    machine.is_wanted = True
+    machine.until_problem("creating the TPU VM vm (v4-8, on demand, us-central2-b) since ")
+    machine.until_up()
+    (request,) = tpu.requests("nodes.create")
+    assert request.body["labels"] == {WORKSPACE_LABEL: WORKSPACE}
+    assert machine.made.identity == str(tpu.node("vm")["id"])
+
+
+def test_a_person_has_to_create_it(make: Callable[..., Machine], tpu: TpuBed) -> None:
+    machine = make(create="ask")
+    machine.until_problem("does not exist: `dispatcher outlets create vm` creates it")
+    assert not machine.made.can_be_made
+    assert tpu.requests("nodes.create") == tpu.requests("queuedResources.create") == []
+
+
+@pytest.mark.parametrize("status", ["ABORTED", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "INTERNAL"])
+def test_an_error_of_the_api_is_shown_and_it_is_tried_again(
+    make: Callable[..., Machine], tpu: TpuBed, status: str
+) -> None:
+    # gcloud itself tries again what may pass.
+    tpu.refuse("nodes.create", status, times=20)
+    machine = make()
+    machine.until_problem("has failed: ")
+    assert "(tried again in " in machine.made.failure
+    tpu.api.faults.clear()
+    machine.until_up()
+    assert tpu.names() == ["vm"]
+
+
+def test_a_lost_answer_makes_no_second_one(make: Callable[..., Machine], tpu: TpuBed) -> None:
+    tpu.lose_answer("nodes.create", times=10)
+    machine = make()
+    machine.until_up()
+    assert tpu.names() == ["vm"]
+
+
+def test_two_dispatchers_create_one(make: Callable[..., Machine], tpu: TpuBed) -> None:
+    first, second = make(), make()
+
+    def both() -> bool:
+        first.work()
+        second.work()
+        return first.made.is_up and second.made.is_up
+
+    first.until(both, "up for both")
+    assert tpu.names() == ["vm"]
+    assert len(tpu.requests("nodes.create")) <= 2
+
+
+def test_without_capacity_it_is_queued_for_and_what_has_failed_is_made_anew(
+    make: Callable[..., Machine], tpu: TpuBed
+) -> None:
+    tpu.no_capacity()
+    machine = make()
+    # The bed lets requests of a queue fail as long as there is none.
+    machine.until(lambda: len(tpu.requests("queuedResources.create")) == 2, "asked for a second time")
+    assert any(request.name == QUEUED for request in tpu.requests("queuedResources.delete"))
+    tpu.queue.wait_s = None
+    tpu.there_is_capacity()
+    tpu.no_capacity()
+    machine.until_problem("WAITING_FOR_RESOURCES")
+    tpu.there_is_capacity()
+    tpu.grant(QUEUED)
+    machine.until_up()
+    assert tpu.node("vm")["queuedResource"].endswith(QUEUED)
+    # Alone, the VM would leave the request behind.
+    machine.is_wanted = False
+    tpu.set("vm", state="TERMINATED")
+    machine.made.doubt()
+    machine.until(lambda: tpu.names() == [], "deleted")
+    assert tpu.requests("nodes.delete") == []
+
+
+def test_what_nobody_wants_any_more_is_taken_back(make: Callable[..., Machine], tpu: TpuBed) -> None:
+    tpu.queue.wait_s = None
+    tpu.no_capacity()
+    machine = make()
+    machine.until_problem("WAITING_FOR_RESOURCES")
+    assert "There is no more capacity" in machine.made.problem
+    machine.is_wanted = False
+    machine.until(lambda: tpu.requests("queuedResources.delete"), "taken back")
+    machine.until_problem("is created when jobs wait for it")
+
+
+def test_a_dispatcher_that_ends_takes_its_request_back(make: Callable[..., Machine], tpu: TpuBed) -> None:
+    tpu.queue.wait_s = None
+    tpu.no_capacity()
+    machine = make()
+    machine.until_problem("WAITING_FOR_RESOURCES")
+    machine.made.close()
+    assert machine.said[-1] == f"vm: its queued resource {QUEUED} was taken back"
+    assert tpu.requests("queuedResources.delete")
+
+
+@pytest.mark.parametrize("state", ["PREEMPTED", "TERMINATED"])
+def test_a_dead_one_is_deleted_and_made_anew(make: Callable[..., Machine], tpu: TpuBed, state: str) -> None:
+    machine = make(spot=True)
+    machine.until_up()
+    before = machine.made.identity
+    tpu.preempt("vm", state=state)
+    machine.made.doubt()
+    machine.until(lambda: machine.made.loss, "known to be lost")
+    assert machine.made.loss is not None
+    assert machine.made.loss.reason == PREEMPTED
+    machine.until_up()
+    assert machine.made.identity != before
+    assert machine.made.loss is None
+
+
+@pytest.mark.parametrize("state", ["STOPPED", "HIDDEN", "DEFROSTING", "REPAIRING"])
+def test_what_is_not_up_and_not_dead_is_left_alone(make: Callable[..., Machine], tpu: TpuBed, state: str) -> None:
+    machine = make()
+    machine.until_up()
+    tpu.set("vm", state=state)
+    machine.made.doubt()
+    machine.until_problem(f"the TPU VM vm is {state}")
+    assert ("gcloud compute tpus tpu-vm start vm" in machine.made.problem) == (state == "STOPPED")
+    assert not machine.made.is_up
+    tpu.set("vm", state="READY")
+    machine.until_up()
+    assert tpu.requests("nodes.delete") == []
+
+
+def test_what_others_have_created_is_used_and_never_deleted(make: Callable[..., Machine], tpu: TpuBed) -> None:
+    tpu.create("vm", spot=True)
+    machine = make(idle_delete_s=0.0)
+    machine.until_up()
+    machine.is_wanted = False
+    machine.work()
+    assert list(machine.made.questions()) == []
+    tpu.preempt("vm")
+    machine.made.doubt()
+    machine.until_problem("is PREEMPTED; `dispatcher outlets delete vm` deletes it")
+    machine.made.close()
+    assert tpu.requests("nodes.delete") == []
+    assert not [line for line in machine.said if "costs money" in line]
+
+
+def test_an_idle_one_is_deleted_when_nobody_uses_it(make: Callable[..., Machine], tpu: TpuBed) -> None:
+    machine = make(idle_delete_s=1.0)
+    machine.until_up()
+    machine.is_wanted, machine.is_used = False, True
+    machine.work()
+    assert list(machine.made.questions()) == []
+    machine.is_used = False
+    machine.until(lambda: list(machine.made.questions()), "asked whether it is used")
+    machine.made.take_in(USED)
+    assert list(machine.made.questions()) == []
+    machine.until(lambda: list(machine.made.questions()), "asked again")
+    machine.others.append("another dispatcher")
+    machine.made.take_in(UNUSED)
+    machine.others.clear()
+    machine.until(lambda: list(machine.made.questions()), "asked once more")
+    assert tpu.requests("nodes.delete") == []
+    machine.made.take_in(UNUSED)
+    machine.until(lambda: tpu.names() == [], "deleted")
+    machine.until_problem("is created when jobs wait for it")
+    assert "deleting vm: it is not used any more" in machine.said
+
+
+def test_what_stands_at_the_end_is_named(make: Callable[..., Machine], tpu: TpuBed) -> None:
+    machine = make()
+    machine.until_up()
+    machine.made.close()
+    assert machine.said[-1] == "vm is still up and costs money: `dispatcher outlets delete vm` deletes it"
+    assert tpu.names() == ["vm"]
+
+
+def test_without_gcloud_nothing_is_known(make: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    machine = make()
+    machine.until_problem("vm: gcloud cannot be started: No such file or directory")
+    assert machine.made.failure == machine.made.problem
+    assert not machine.made.can_be_made

@@ -240,7 +240,7 @@ class BatchOutlet:
         return [*self._conversation.wait_fds(), *self._shipping.wait_fds(), *self._host.wait_fds()]
 
     def due_in_s(self) -> float | None:
-        host_s = self._host.due_in_s() if self._is_needed() else None
+        host_s = self._host.due_in_s() if self._is_needed() or self._host.wait_fds() else None
         waits = (self._conversation.due_in_s(self._next_in_s()), self._shipping.due_in_s(), host_s)
         return min((wait_s for wait_s in waits if wait_s is not None), default=None)
 
@@ -296,7 +296,7 @@ class BatchOutlet:
 
     def _follow_host(self) -> None:
         """See whether the host is there; what ran on one that is gone has ended."""
-        if not self._is_needed():
+        if not (self._is_needed() or self._host.wait_fds()):
             return
         is_used = self._is_waiting() or bool(self._waiting)
         self._host.work(is_wanted=self._demand.stands, is_used=is_used)

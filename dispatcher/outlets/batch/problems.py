@@ -54,13 +54,16 @@ class Problems:
         landed = "" if self._landing.has_landed else (self._landing.problem or "not reached yet")
         reached = self._host.problem or self._conversation.problem or landed
         capacity.problem = reached or self._shipping.problem or self._sender.problem
+        capacity.place = self._landing.place
+        capacity.gpus_are_taken = bool(self._sender.waiting_text())
+        if self._host.is_busy:
+            # What is wrong is known when it was looked at.
+            return
         # That a call was not answered is no news of a host that is known not to be up.
         failed = self._host.failure or ("" if self._host.problem else self._conversation.problem)
         wrong = failed or self._landing.problem or self._shipping.failure or self._sender.problem
         if wrong != self._told and capacity.limit:
             self._warn(wrong)
             self._told = wrong
-        capacity.place = self._landing.place
-        capacity.gpus_are_taken = bool(self._sender.waiting_text())
         if wrong or not capacity.problem or self.awaited_for_s() <= 0:
             capacity.is_awaited = False

@@ -142,6 +142,8 @@ class Demand:
 
     def due_in_s(self) -> float | None:
         """Seconds until a second round of claims tells whether it stands; None when that is known."""
-        if self._since_s is None or self.stands or self._last_s - self._since_s >= _SETTLED_S:
+        if self._since_s is None or self._last_s - self._since_s >= _SETTLED_S:
             return None
-        return max(0.0, self._since_s + _SETTLED_S - time.monotonic())
+        left_s = self._since_s + _SETTLED_S - time.monotonic()
+        # One that has not asked again was taken elsewhere.
+        return left_s if left_s > 0 else None

@@ -51,7 +51,7 @@ def make_provisioning(host: TpuHost, context: PodContext, limit: int) -> TpuProv
     """Whether the VM is there, and what a pod with `limit` attempts on it does so that it is."""
     from dispatcher.outlets.batch.identity import workspace_id
     from dispatcher.outlets.tpu.provisioning import TpuProvisioning
-    from dispatcher.outlets.tpu.usage import other_pods
+    from dispatcher.outlets.tpu.usage import other_owners, other_pods
 
     layout = context.config.layout
     # One that ends at once leaves what it finds to those that stay.
@@ -63,5 +63,6 @@ def make_provisioning(host: TpuHost, context: PodContext, limit: int) -> TpuProv
         may_create=host.create == "auto" and is_lasting,
         interval_s=context.poll_interval_s,
         is_used_elsewhere=lambda: bool(other_pods(layout, context.observer, context.pod, host.name)),
+        has_others=lambda: bool(other_owners(layout, context.observer, context.pod, host.name)),
         tells_at_end=is_lasting,
     )

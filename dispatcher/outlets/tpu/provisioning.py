@@ -41,6 +41,10 @@ _FRESH_S: Final = 15.0
 # After a failure: the pause before the next attempt, which doubles.
 _FIRST_PAUSE_S: Final = 10.0
 _LONGEST_PAUSE_S: Final = 1800.0
+# A request that nobody has wanted for so long is taken back; a dispatcher that has just begun does not know its jobs.
+_GIVEN_UP_S: Final = 300.0
+# So often a request must be fulfilled without a VM until that counts as deleted.
+_MISSED_FOR_GOOD: Final = 2
 # How long a dispatcher that ends waits for what it has to take back.
 _CLOSING_S: Final = 15.0
 
@@ -56,8 +60,8 @@ class TpuProvisioning:
     """The VM of one host. `workspace` is the id of this one.
 
     `may_create`: it is created when jobs wait for it, and deleted when it was preempted. `interval_s` is how often it
-    is looked at while it matters. `is_used_elsewhere()`: other dispatchers have attempts on it. `tells_at_end`: what
-    goes on to cost money is named when the dispatcher ends.
+    is looked at while it matters. `is_used_elsewhere()`: other dispatchers have attempts on it; `has_others()`: others
+    may want it. `tells_at_end`: what goes on to cost money is named when the dispatcher ends.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class TpuProvisioning:
         may_create: bool,
         interval_s: float,
         is_used_elsewhere: Callable[[], bool],
+        has_others: Callable[[], bool],
         tells_at_end: bool = True,
     ) -> None:
         self._host = host
@@ -77,10 +82,13 @@ class TpuProvisioning:
         self._may_create = may_create
         self._interval_s = interval_s
         self._is_used_elsewhere = is_used_elsewhere
+        self._has_others = has_others
         self._tells_at_end = tells_at_end
         self._vm: Vm | None = None
         self._queued: Queued | None = None
-        self._knows_queue = False
+        # How often in a row the request was fulfilled and the VM was not there.
+        self._missed = 0
+        self._unwanted_since_s = time.monotonic()
         self._is_short = ""
         self._is_wanted = self._is_used = False
         self._has_looked, self._must_look = False, True
@@ -117,7 +125,7 @@ class TpuProvisioning:
 
     @property
     def failure(self) -> str:
-        return self._trouble or (self._unseen if not self._has_looked else "")
+        return self._trouble or self._unseen
 
     @property
     def loss(self) -> Loss | None:
@@ -144,7 +152,7 @@ class TpuProvisioning:
 
     def _why_not_up(self, name: str, vm: Vm) -> str:
         if is_up(vm):
-            return f"{name} is looked at again"
+            return self._unseen or f"{name} is looked at again"
         told = f"{name} is {vm.state or 'in no state'}"
         if vm.health_description:
             told += f" ({vm.health_description})"
@@ -166,6 +174,8 @@ class TpuProvisioning:
 
     def work(self, *, is_wanted: bool, is_used: bool) -> None:
         self._is_wanted, self._is_used = is_wanted, is_used
+        if is_wanted:
+            self._unwanted_since_s = time.monotonic()
         self._note_idleness()
         if self._program is not None:
             finished = self._program.poll()
@@ -206,7 +216,8 @@ class TpuProvisioning:
     def due_in_s(self) -> float | None:
         if self._program is not None:
             return self._program.due_in_s()
-        waits = [self._look_is_due(), self._idle_due_in_s()]
+        # What is asked of the workers then is a matter of the call that goes there.
+        waits = [self._look_is_due(), self._idle_due_in_s() or None]
         if self._has_looked and not self._must_look and action(self._sight()) is not Action.NOTHING:
             waits.append(max(0.0, self._act_after_s - time.monotonic()))
         return min((wait_s for wait_s in waits if wait_s is not None), default=None)
@@ -219,12 +230,16 @@ class TpuProvisioning:
         if not self._tells_at_end:
             return
         name = self._host.name
-        if waits_in_queue(self._queued) and self._may_create:
+        is_queued = self._vm is None and (waits_in_queue(self._queued) or self._doing is Action.QUEUE)
+        if is_queued and self._may_create and not self._has_others():
             self._take_back()
+        elif is_queued:
+            self._log(f"{name} is still asked for and may cost money; {_deletion(name)}")
         elif self._doing is Action.CREATE:
-            self._log(f"{name} is being created and will cost money: `dispatcher outlets delete {name}` deletes it")
-        elif is_up(self._vm) and self._is_ours():
-            self._log(f"{name} is still up and costs money: `dispatcher outlets delete {name}` deletes it")
+            self._log(f"{name} is being created and will cost money: {_deletion(name)}")
+        elif self._vm is not None and self._is_ours():
+            state = "still up and costs money" if is_up(self._vm) else f"{self._vm.state} and may cost money"
+            self._log(f"{name} is {state}: {_deletion(name)}")
 
     def _sight(self) -> Sight:
         return Sight(
@@ -233,6 +248,7 @@ class TpuProvisioning:
             workspace=self._workspace,
             is_wanted=self._is_wanted,
             may_create=self._may_create and self._has_looked,
+            is_given_up=time.monotonic() - self._unwanted_since_s >= _GIVEN_UP_S,
             is_short=bool(self._is_short),
             is_idle=self._is_unused and not (self._is_used or self._is_wanted),
         )
@@ -266,6 +282,9 @@ class TpuProvisioning:
         self._looked_s = time.monotonic()
         if self._vm is not None and (before is None or before.state != self._vm.state):
             self._log(f"{self._host.name} is {self._vm.state}")
+        if self._vm is not None:
+            # It may have brought this one, and waits for nothing any more.
+            self._queued, self._missed = None, 0
         if is_up(self._vm):
             self._trouble = self._is_short = ""
             self._failures = 0
@@ -280,8 +299,14 @@ class TpuProvisioning:
             # Without the answer none is asked for: it might be the second one.
             self._has_failed(Action.QUEUE, error)
             return
+        if found is not None and found.state == "ACTIVE":
+            self._missed += 1
+            # Its VM may have come since this one looked for it.
+            self._must_look = self._missed < _MISSED_FOR_GOOD
         if found is not None and found.why and found != self._queued:
-            self._trouble = f"the queued resource of {self._host.name} is {found.state}: {found.why}"
+            self._is_short = f"{found.state}: {found.why}"
+            self._log(f"the queued resource of {self._host.name} is {self._is_short}")
+            self._pause()
         self._queued = found
 
     def _act(self, chosen: Action) -> None:
@@ -324,11 +349,19 @@ class TpuProvisioning:
         except GcloudError as error:
             self._has_failed(done, error)
             return
-        self._trouble = ""
+        if done in (Action.CREATE, Action.QUEUE):
+            self._trouble = ""
         if done is Action.CREATE:
             self._log(f"{self._host.name} was created in {time.monotonic() - self._began_s:.0f} s")
         if done is Action.DELETE_QUEUED:
-            self._queued = None
+            self._queued, self._missed = None, 0
+
+    def _pause(self) -> float:
+        """Nothing is done for a while, longer from one failure to the next; for how many seconds."""
+        pause_s = min(_FIRST_PAUSE_S * 2.0**self._failures, _LONGEST_PAUSE_S)
+        self._failures += 1
+        self._act_after_s = time.monotonic() + pause_s
+        return pause_s
 
     def _has_failed(self, done: Action, error: OutletError) -> None:
         failure = error.failure if isinstance(error, GcloudError) else Failure.REFUSED
@@ -343,9 +376,7 @@ class TpuProvisioning:
         if done is Action.QUEUE:
             # The next one tries without the queue.
             self._is_short = ""
-        pause_s = min(_FIRST_PAUSE_S * 2.0**self._failures, _LONGEST_PAUSE_S)
-        self._failures += 1
-        self._act_after_s = time.monotonic() + pause_s
+        pause_s = self._pause()
         what = f"{_DOING[done]} {self._host.name} ({kind_text(self._host)})"
         self._trouble = f"{what} has failed: {error} (tried again in {pause_s:.0f} s)"
 

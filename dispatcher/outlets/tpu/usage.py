@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dispatcher.outlets.remote.operations import Look, Operation, Read, Sight
 from dispatcher.outlets.tpu.workers import EXCLUSIVE
-from dispatcher.run_state.liveness import read_pods
+from dispatcher.run_state.liveness import SlotInfo, read_pods
 from dispatcher.run_state.observer import Observer
 from dispatcher.workspace import Layout
 
@@ -31,10 +31,17 @@ def other_pods(layout: Layout, observer: Observer, pod: str, outlet: str) -> lis
 
     Attempts of dead ones are recovered by the live, so they count as this dispatcher's.
     """
+    return _others(layout, observer, pod, lambda slot: slot.outlet == outlet and bool(slot.jobs))
+
+
+def other_owners(layout: Layout, observer: Observer, pod: str, outlet: str) -> list[str]:
+    """The other live dispatchers of the workspace that may submit to it."""
+    return _others(layout, observer, pod, lambda slot: slot.outlet == outlet and slot.room > 0)
+
+
+def _others(layout: Layout, observer: Observer, pod: str, has_it: Callable[[SlotInfo], bool]) -> list[str]:
     return [
         info.pod
         for info in read_pods(layout)
-        if info.pod != pod
-        and any(slot.outlet == outlet and slot.jobs for slot in info.slots)
-        and observer.pod_is_alive(info.pod)
+        if info.pod != pod and any(map(has_it, info.slots)) and observer.pod_is_alive(info.pod)
     ]

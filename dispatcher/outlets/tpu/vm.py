@@ -62,9 +62,9 @@ class Action(enum.Enum):
 class Sight(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a host at one moment. `vm` and `queued` None: there is surely none.
 
-    `workspace` is the id of this one. `is_wanted`: attempts wait for the VM. `may_create`: a dispatcher may create it
-    and delete what it has created. `is_short`: Google has said that it has none free. `is_idle`: it has stood unused
-    for longer than it may.
+    `workspace` is the id of this one. `is_wanted`: attempts wait for the VM; `is_given_up`: none has for a long time.
+    `may_create`: a dispatcher may create it and delete what it has created. `is_short`: Google has said that it has none
+    free. `is_idle`: it has stood unused for longer than it may.
     """
 
     vm: Vm | None = None
@@ -72,6 +72,7 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
     workspace: str = ""
     is_wanted: bool = False
     may_create: bool = False
+    is_given_up: bool = False
     is_short: bool = False
     is_idle: bool = False
 
@@ -111,7 +112,7 @@ def _without_vm(seen: Sight) -> Action:
     if seen.queued is not None:
         if seen.queued.state in _FAILED:
             return Action.DELETE_QUEUED
-        if seen.queued.state in _WAITING and not seen.is_wanted:
+        if seen.queued.state in _WAITING and not seen.is_wanted and seen.is_given_up:
             # Else it would bring a VM hours later, when nobody needs it.
             return Action.DELETE_QUEUED
         # ACTIVE: its VM was deleted, and it brings no other one.

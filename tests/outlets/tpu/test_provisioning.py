@@ -36,7 +36,7 @@ class Machine:
         self.others: list[str] = []
         self.made = TpuProvisioning(
             self.host, WORKSPACE, self.said.append, may_create=self.host.create == "auto", interval_s=0.5,
-            is_used_elsewhere=lambda: bool(self.others),
+            is_used_elsewhere=lambda: bool(self.others), has_others=lambda: bool(self.others),
         )  # fmt: skip
         self.is_wanted, self.is_used = True, False
 

@@ -44,7 +44,11 @@ def test_without_capacity_it_is_asked_for_in_the_queue() -> None:
     assert action(sight(is_short=True)) is Action.QUEUE
     for state in ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING"):
         assert action(sight(is_short=True, queued=Queued(state=state))) is Action.NOTHING
-        assert action(sight(is_wanted=False, queued=Queued(state=state))) is Action.DELETE_QUEUED, "taken back"
+        given_up = sight(is_wanted=False, is_given_up=True, queued=Queued(state=state))
+        assert action(given_up) is Action.DELETE_QUEUED, "taken back"
+        assert action(sight(is_wanted=False, queued=Queued(state=state))) is Action.NOTHING, (
+            "its jobs are not known yet"
+        )
         assert action(sight(is_wanted=False, may_create=False, queued=Queued(state=state))) is Action.NOTHING
 
 
@@ -77,6 +81,7 @@ SIGHTS = st.builds(
     workspace=st.just(MINE),
     is_wanted=st.booleans(),
     may_create=st.booleans(),
+    is_given_up=st.booleans(),
     is_short=st.booleans(),
     is_idle=st.booleans(),
 )
@@ -118,7 +123,9 @@ def test_one_thing_after_another_comes_to_rest(events: list[tuple[str, bool]]) -
         is_short = False
         for _ in itertools.count():
             assert _ < 8, "it does not come to rest"
-            seen = sight(vm=there, queued=None if there else queued, is_wanted=is_wanted, is_short=is_short)
+            seen = sight(
+                vm=there, queued=None if there else queued, is_wanted=is_wanted, is_given_up=True, is_short=is_short
+            )
             chosen = action(seen)
             if chosen is Action.NOTHING:
                 break

@@ -63,8 +63,8 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a host at one moment. `vm` and `queued` None: there is surely none.
 
     `workspace` is the id of this one. `is_wanted`: attempts wait for the VM; `is_given_up`: none has for a long time.
-    `may_create`: a dispatcher may create it and delete what it has created. `is_short`: Google has said that it has none
-    free. `is_idle`: it has stood unused for longer than it may.
+    `may_create`: a dispatcher may create it and delete what it has created. `is_short`: Google has said that it has
+    none free. `is_idle`: it has stood unused for longer than it may.
     """
 
     vm: Vm | None = None

@@ -67,6 +67,7 @@ def make(tpu: TpuBed, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...,
     for name, value in tpu.env.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(provisioning, "_FIRST_PAUSE_S", 0.5)
+    monkeypatch.setattr(provisioning, "_GIVEN_UP_S", 0.5)
     made: list[Machine] = []
 
     def make_one(**settings: Any) -> Machine:
@@ -167,6 +168,33 @@ def test_what_nobody_wants_any_more_is_taken_back(make: Callable[..., Machine], 
     machine.is_wanted = False
     machine.until(lambda: tpu.requests("queuedResources.delete"), "taken back")
     machine.until_problem("is created when jobs wait for it")
+
+
+def test_a_dispatcher_that_ends_deletes_no_vm_that_its_request_has_brought(
+    make: Callable[..., Machine], tpu: TpuBed
+) -> None:
+    tpu.queue.wait_s = None
+    tpu.no_capacity()
+    machine = make()
+    machine.until_problem("WAITING_FOR_RESOURCES")
+    tpu.there_is_capacity()
+    tpu.grant(QUEUED)
+    machine.until_up()
+    machine.made.close()
+    assert tpu.names() == ["vm"]
+    assert tpu.requests("queuedResources.delete") == []
+    assert machine.said[-1] == "vm is still up and costs money: `dispatcher outlets delete vm` deletes it"
+
+
+def test_a_request_that_another_dispatcher_waits_for_is_left_to_it(make: Callable[..., Machine], tpu: TpuBed) -> None:
+    tpu.queue.wait_s = None
+    tpu.no_capacity()
+    machine = make()
+    machine.until_problem("WAITING_FOR_RESOURCES")
+    machine.others.append("another dispatcher")
+    machine.made.close()
+    assert tpu.requests("queuedResources.delete") == []
+    assert "vm is still asked for and may cost money" in machine.said[-1]
 
 
 def test_a_dispatcher_that_ends_takes_its_request_back(make: Callable[..., Machine], tpu: TpuBed) -> None:

@@ -123,9 +123,8 @@ def test_one_thing_after_another_comes_to_rest(events: list[tuple[str, bool]]) -
         is_short = False
         for _ in itertools.count():
             assert _ < 8, "it does not come to rest"
-            seen = sight(
-                vm=there, queued=None if there else queued, is_wanted=is_wanted, is_given_up=True, is_short=is_short
-            )
+            asked = None if there else queued
+            seen = sight(vm=there, queued=asked, is_wanted=is_wanted, is_given_up=True, is_short=is_short)
             chosen = action(seen)
             if chosen is Action.NOTHING:
                 break

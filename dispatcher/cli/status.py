@@ -181,19 +181,21 @@ def _plain_text(snapshot: Snapshot, unfiltered: Snapshot, request: Request) -> s
         job_row,
         job_rows,
         shown_job,
+        useful_columns,
     )
     from dispatcher.run_state.states import IN_FLIGHT
 
     parts = [_counts(snapshot)]
     if request.is_filtered:
         rows = [shown_job(snapshot, row) for row in job_rows(snapshot, unfiltered)]
-        used = [name for name in CHOSEN_COLUMNS if name in ALWAYS_SHOWN or any(row[name] for row in rows)]
+        useful = useful_columns(CHOSEN_COLUMNS, rows)
+        used = [name for name in useful if name in ALWAYS_SHOWN or any(row[name] for row in rows)]
         parts += [_table(rows, request.style, used)] if rows else []
     else:
         running = [job for job, record in snapshot.records.items() if record.state in IN_FLIGHT]
         if running:
             rows = [shown_job(snapshot, job_row(snapshot, job)) for job in running]
-            parts.append(_table(rows, request.style, RUNNING_COLUMNS))
+            parts.append(_table(rows, request.style, useful_columns(RUNNING_COLUMNS, rows)))
         parts += [*_waiting(snapshot, request), *_failed(snapshot, request)]
     return "\n\n".join(parts)
 

@@ -84,6 +84,11 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
         return True
 
     @property
+    def volume(self) -> str:
+        """What has the files of attempts, where other hosts of the cluster do not see it; empty where they may."""
+        return ""
+
+    @property
     def submits_to(self) -> str:
         """The part of the host that attempts are submitted to; empty where it has one only."""
         return ""
@@ -226,6 +231,10 @@ class VolcanoHost(Host, frozen=True, kw_only=True):
     def keeps(self, path: str) -> bool:
         """Only what is on the volume; `~` is its root for what the dispatcher does there."""
         return path[:1] == "~" or path == self.pvc_mount_path or path.startswith(f"{self.pvc_mount_path.rstrip('/')}/")
+
+    @property
+    def volume(self) -> str:
+        return f"{self.namespace}/{self.pvc_name}"
 
     @property
     def submits_to(self) -> str:

@@ -6,12 +6,13 @@ To add a column, add a key to `job_row` (JSON and CSV; also `show --json` and Py
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from dispatcher.base.messages import counted, first_names
+from dispatcher.outlets.local import NAME as LOCAL
 from dispatcher.report.external import EXTERNAL, external_notices
 from dispatcher.report.pivot import count_states
 from dispatcher.report.progress import duration_text, elapsed_s, progress_text, remaining_s
@@ -23,8 +24,8 @@ from dispatcher.run_state.states import IN_FLIGHT, State
 Row = dict[str, Any]
 
 # The columns of the tables of `dispatcher status`: keys of `shown_job`. A table of chosen jobs has those of
-# CHOSEN_COLUMNS that are not empty, and always those of ALWAYS_SHOWN.
-RUNNING_COLUMNS: Final = ("job", "state", "pod", "gpu", "attempt", "progress", "elapsed", "remaining")
+# CHOSEN_COLUMNS that are not empty, and always those of ALWAYS_SHOWN; `useful_columns` leaves out more.
+RUNNING_COLUMNS: Final = ("job", "state", "pod", "outlet", "gpu", "attempt", "progress", "elapsed", "remaining")
 FAILED_COLUMNS: Final = ("job", "attempt", "reason", "error")
 CHOSEN_COLUMNS: Final = (*RUNNING_COLUMNS, "reason", "error", "why")
 ALWAYS_SHOWN: Final = ("job", "state")
@@ -75,6 +76,7 @@ def job_row(snapshot: Snapshot, job: str) -> Row:
         "state": record.state.value,
         "desired": record.desired,
         "pod": record.pod,
+        "outlet": record.outlet,
         "host": record.host,
         "gpu": record.gpu,
         "attempt": record.attempt,
@@ -116,6 +118,7 @@ def shown_job(snapshot: Snapshot, row: Row) -> Row:
         "job": row["job"],
         "state": f"{state} (edited by hand)" if row["edited"] else state,
         "pod": row["pod"],
+        "outlet": row["outlet"],
         "gpu": gpu_text(row["gpu"]),
         "attempt": row["attempt"] or None,
         "progress": progress_text(snapshot.progress.get(row["job"])) or row["waits_for"],
@@ -125,6 +128,12 @@ def shown_job(snapshot: Snapshot, row: Row) -> Row:
         "error": row["error"],
         "why": row.get("why"),
     }
+
+
+def useful_columns(columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    """The columns of a table; the outlet is left out where all these jobs have slots of their pods' own hosts."""
+    elsewhere = any(row["outlet"] not in (None, LOCAL) for row in rows)
+    return [name for name in columns if name != "outlet" or elsewhere]
 
 
 def gpu_text(gpu: int | tuple[int, ...] | None) -> str | None:

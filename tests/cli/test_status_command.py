@@ -274,3 +274,17 @@ def test_watch_draws_no_more_lines_than_the_terminal_has(lab):
     drawn = seen.split(b"\x1b[J")[1].splitlines()
     assert len(drawn[:-1]) == 5
     assert b"more lines" in drawn[4]
+
+
+def test_the_outlet_is_shown_where_jobs_run_elsewhere(lab):
+    lab.put("base", "running", outlet="local")
+    header = next(line for line in lab.run("status").out.splitlines() if line.startswith("job"))
+    assert "outlet" not in header.split()
+    lab.put("fft_german_s1", "running", outlet="k8s")
+    running, filtered = (lab.run("status", *words).out.splitlines() for words in ([], ["--state", "running"]))
+    for lines in (running, filtered):
+        header, _, *rows = lines[next(number for number, line in enumerate(lines) if line.startswith("job")) :]
+        place = header.split().index("outlet")
+        assert {row.split()[0]: row.split()[place] for row in rows[:2]} == {"base": "local", "fft_german_s1": "k8s"}
+    rows = {row["job"]: row["outlet"] for row in lab.run("status", "--json").json["jobs"]}
+    assert (rows["fft_german_s1"], rows["lora_german_s1"]) == ("k8s", None)

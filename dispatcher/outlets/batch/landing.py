@@ -72,7 +72,7 @@ class Landing:
         if self.is_shared:
             return WORKSPACE
         store = self.cluster.checkpoints or ""
-        return store if "://" in store else f"cluster {self._host.cluster}"
+        return store if "://" in store else f"cluster {self._host.cluster} {self._host.volume}".rstrip()
 
     def layout(self) -> Layout:
         """The paths that attempts see; OutletError before the host was reached."""

@@ -187,6 +187,15 @@ class TpuHost(Host, frozen=True, kw_only=True):
     create: CreateMode = "ask"
     idle_delete_s: float | None = None
 
+    @property
+    def submits_to(self) -> str:
+        """Its project, if one is configured, and its zone: a VM of this name elsewhere is another one."""
+        return self.zone if self.project is None else f"{self.project}/{self.zone}"
+
+    def in_part(self, part: str) -> Self:
+        project, _, zone = part.rpartition("/")
+        return msgspec.structs.replace(self, project=project or None, zone=zone) if part else self
+
 
 class VolcanoHost(Host, frozen=True, kw_only=True):
     """A queue of Volcano in a Kubernetes cluster. What is None is left to the cluster.

@@ -21,6 +21,8 @@ _REQUEST_S: Final = 20.0
 _FIRST_PAUSE_S: Final = 0.3
 _LONGEST_PAUSE_S: Final = 3.0
 _CLOSING_S: Final = 10.0
+# The API server learns of a container's end from the kubelet, some time later.
+_SETTLED_S: Final = 2.0
 # One that has ended is followed by another, but not for ever.
 _MOST_MADE: Final = 3
 _NO_PYTHON: Final = (
@@ -65,11 +67,16 @@ class HelperPod:
 
     def is_gone(self, pod: str) -> Steps[bool]:
         """Whether that pod is surely no helper any more: deleted, or over."""
-        try:
-            state = yield from self._state()
-        except OutletError:
-            return False
-        return state.pod != pod or state.stage is not Stage.READY
+        for is_settled in (False, True):
+            if is_settled:
+                yield Program(["sleep", f"{_SETTLED_S:.1f}"], limit_s=None)
+            try:
+                state = yield from self._state()
+            except OutletError:
+                return False
+            if state.pod != pod or state.stage is not Stage.READY:
+                return True
+        return False
 
     def removed(self) -> Steps[None]:
         """Remove it, if the API server can be reached: otherwise it ends by itself."""

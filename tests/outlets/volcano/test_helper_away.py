@@ -19,6 +19,7 @@ from outlets.volcano.helpers import MOUNT, Site, archive
 
 from dispatcher.outlets.remote.connection import Lane, Unreached
 from dispatcher.outlets.remote.operations import Hello, Run, Stored
+from dispatcher.outlets.volcano import helper_job
 
 pytestmark = pytest.mark.slow
 
@@ -35,6 +36,17 @@ def test_a_pod_that_was_deleted_is_made_anew_in_the_same_call(site: Site) -> Non
     ask(connection, Hello())
     site.k8s.kubectl("delete", "pod", *site.pods(), "--wait=true")
     assert ask(connection, Run(words=["echo", "yes"])).out == "yes\n"
+
+
+def test_one_that_was_idle_for_too_long_is_made_anew(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(helper_job, "IDLE_S", 5)
+    connection = site.connect()
+    ask(connection, Hello())
+    (pod,) = site.pods()
+    wait_until(lambda: site.k8s.pod(pod)["status"]["phase"] == "Succeeded", "the helper has ended")
+    assert ask(connection, Run(words=["echo", "yes"])).out == "yes\n"
+    connection.close()
+    assert site.jobs() == []
 
 
 def test_a_call_whose_helper_is_deleted_is_repeated(site: Site) -> None:

@@ -95,7 +95,7 @@ def _questions(config: Config, host: AnyHost) -> list[Operation]:
         return [Hello(programs=programs, probe=str(config.layout.id_file))]
     hello = Hello(programs=programs, probe=str(config.layout.id_file))
     versions = [Run(words=[program, "--version"], timeout_s=10) for program in _programs(config, host)[:1]]
-    room = [Run(words=["bash", "-c", _ROOM, "bash", path], timeout_s=10) for _, path in _directories(config, host)]
+    room = [Run(words=["sh", "-c", _ROOM, "sh", path], timeout_s=10) for _, path in _directories(config, host)]
     return [hello, *versions, *room]
 
 
@@ -119,10 +119,12 @@ def _judge(config: Config, host: AnyHost, answers: Sequence[Any]) -> Findings:
     assert isinstance(greeting, Greeting)
     wanted = _programs(config, host)
     missing = [program for program in (*_PROGRAMS, *wanted) if program not in greeting.programs]
-    if missing:
+    # A helper with an image of its own tells nothing of what attempts find.
+    is_seen = not isinstance(host, VolcanoHost) or host.helper_image in (None, host.image)
+    if missing and is_seen:
         cure = "they must be on PATH of a session without a terminal: see ~/.bashrc there"
         if isinstance(host, VolcanoHost):
-            cure = f"the image of the attempts must have them; seen in {host.helper_image or host.image}"
+            cure = f"the image of the attempts, {host.image}, must have them"
         yield Finding(name, WRONG, f"no {', '.join(missing)} on PATH of {greeting.user}@{greeting.host}", cure)
     versions, room = rest[: len(wanted[:1])], rest[len(wanted[:1]) :]
     told = [one.out.strip().partition("\n")[0] for one in versions if isinstance(one, Ran) and one.exit_code == 0]

@@ -318,4 +318,5 @@ def _is_end(state: JobState | None) -> bool:
 def _never_submitted(stop: Stop | None) -> Ended:
     if stop is not None:
         return Ended(None, stop.reason, error="cancelled before the scheduler had accepted it", by_scheduler=True)
-    return Ended(None, NOT_REACHED, error="its dispatcher died before the scheduler had accepted it")
+    error = "the scheduler has never had it: the call that was to submit it did not get so far, or its dispatcher died"
+    return Ended(None, NOT_REACHED, error=error)

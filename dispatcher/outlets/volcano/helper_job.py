@@ -9,7 +9,8 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher.hosts.types import VolcanoHost
-from dispatcher.outlets.volcano.manifest import TASK, WORKSPACE, toleration
+from dispatcher.outlets.volcano.manifest import WORKSPACE, toleration
+from dispatcher.outlets.volcano.merging import pod_spec
 
 CONTAINER: Final = "helper"
 PYTHON: Final = "python3"
@@ -86,9 +87,7 @@ def helper_job(host: VolcanoHost, workspace: str, owner: str, template: Mapping[
 
 
 def _of_template(template: Mapping[str, Any]) -> dict[str, Any]:
-    tasks = (template.get("spec") or {}).get("tasks") or []
-    task: Mapping[str, Any] = next((task for task in tasks if task.get("name") == TASK), {})
-    pod = (task.get("template") or {}).get("spec") or {}
+    pod = pod_spec(template)
     return {key: pod[key] for key in _FROM_TEMPLATE if pod.get(key) is not None}
 
 

@@ -48,6 +48,11 @@ def merged(job: Mapping[str, Any], template: Mapping[str, Any], path: Path) -> d
     return result
 
 
+def pod_spec(template: Mapping[str, Any]) -> Mapping[Any, Any]:
+    """What a template says of the Kubernetes pods of a Job; empty where it says nothing."""
+    return _mapping(_at(_named(_at(template, "spec", "tasks"), TASK), "template", "spec"))
+
+
 def _over(below: Any, above: Any) -> Any:
     if isinstance(below, Mapping) and isinstance(above, Mapping):
         kept = {key: value for key, value in below.items() if above.get(key, value) is not None}

@@ -69,7 +69,9 @@ def test_who_may_fetch_images_and_write_is_as_in_the_template() -> None:
     assert "dnsPolicy" not in changed
 
 
-@pytest.mark.parametrize("template", [{"spec": None}, {"spec": {"tasks": [{"name": "worker"}]}}, {"spec": {}}])
+@pytest.mark.parametrize(
+    "template", [{"spec": None}, {"spec": {"tasks": [{"name": "worker"}]}}, {"spec": {}}, {"spec": {"tasks": {"a": 1}}}]
+)
 def test_a_template_without_a_pod_changes_nothing(template: dict[str, Any]) -> None:
     assert made(template=template) == made()
 

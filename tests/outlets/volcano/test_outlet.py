@@ -10,7 +10,7 @@ from beds.volcano import VolcanoBed
 from fleet import wait_until
 from outlets.places import VolcanoPlace
 
-from dispatcher.outlets.base import PREEMPTED, Ended, Key, Pending, Request, Running
+from dispatcher.outlets.base import CANCELLED, PREEMPTED, Ended, Key, Pending, Request, Running
 
 TWO = Request(0, nodes=2)
 GATED = (
@@ -104,3 +104,19 @@ def test_what_was_cancelled_before_it_ran_ends_at_once(place: VolcanoPlace) -> N
         ended = place.end(key)
     assert isinstance(ended, Ended)
     assert (ended.exit_code, ended.exit_reason) == (None, "")
+
+
+def test_what_was_suspended_before_it_ran_does_not_begin_when_it_is_resumed(place: VolcanoPlace) -> None:
+    """Its job may run elsewhere by then."""
+    with place.holding():
+        key = submit(place, "echo begun >>begun", Request(0))
+        wait_until(lambda: place.outlet.poll([key])[key].placement, "it is accepted")
+        placement = place.outlet.poll([key])[key].placement
+        assert placement is not None
+        assert placement.handle is not None
+        job = placement.handle
+        place.bed.command("AbortJob", job)
+        assert place.end(key).exit_reason == CANCELLED
+    place.bed.command("ResumeJob", job)
+    wait_until(lambda: place.bed.job_phase(job) in ("Failed", "Terminated", "Completed"), "its pod has ended")
+    assert not place.there("begun").exists()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from beds.bed import wait_for
 from beds.volcano import VolcanoBed
 from outlets.volcano.test_manifest import ALL_KEYS, CASES, HOSTILE
 from volcano_jobs import NAME, VolcanoJobs, make_host, make_submission
@@ -121,7 +122,9 @@ def test_what_admission_refuses(volcano: VolcanoBed, tmp_path: Path) -> None:
     assert "nowhere" in refused.why
 
 
-def test_admission_that_is_down(jobs: VolcanoJobs) -> None:
+def test_admission_that_is_down(start_volcano: Callable[..., VolcanoBed], tmp_path: Path) -> None:
+    """On a cluster of its own, whose API server keeps connections to what has ended."""
+    jobs = VolcanoJobs(start_volcano(nodes=1), tmp_path)
     given = jobs.prepare(NAME, "exit 3")
     jobs.bed.stop_volcano()
     try:
@@ -131,7 +134,7 @@ def test_admission_that_is_down(jobs: VolcanoJobs) -> None:
     assert isinstance(refused, Refused)
     assert refused.is_transient
     assert "failed calling webhook" in refused.why
-    assert jobs.send(given) == Accepted(handle=NAME)
+    wait_for(lambda: jobs.send(given) == Accepted(handle=NAME), 30, "it is accepted")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ kinds      The one list of outlets by name; context: what they are made from.
 bundle     Rendering of what an attempt is started from (pure), and its delivery into a workspace.
 wrapper    What the wrapper of an attempt keeps and reports, wherever it runs.
 local/     Attempts as processes of this host.
-batch/     What all configured hosts have in common: one Outlet for plain/, slurm/ and pbs/, which are Schedulers.
+batch/     What all configured hosts have in common: one Outlet for plain/, slurm/, pbs/, volcano/ and tpu/, which are
+           Schedulers.
 remote/    Calls of a small program on a host, here or over ssh, without waiting for it.
 node/      What is set up around a command on a node: modules, code, environment, container.
 code/      Snapshots of the project's code, for hosts that do not see the workspace.

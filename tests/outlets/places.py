@@ -54,6 +54,8 @@ class Place:
     node_names: Sequence[str] = (host.host_name(),)
     # Whether an attempt can be pending, and the outlet out of reach.
     is_queue = False
+    # How long everything may take.
+    patience_s: float = PATIENCE_S
     # Whether one program does all of a submission: it goes on when its dispatcher is killed at once.
     submits_at_once = True
     # How often a host is asked.
@@ -152,13 +154,13 @@ class Place:
     def wait(self, keys: Sequence[Key], what: type, outlet: Outlet | None = None) -> dict[Key, Report]:
         """Poll as the loop does, woken by the outlet alone, until all of these have such a status."""
         outlet = outlet or self.outlet
-        end_s = time.monotonic() + PATIENCE_S
+        end_s = time.monotonic() + self.patience_s
         while True:
             reports = dict(outlet.poll(keys))
             assert set(reports) == set(keys)
             if all(isinstance(report.status, what) for report in reports.values()):
                 return reports
-            assert time.monotonic() < end_s, f"not {what.__name__} within {PATIENCE_S:g} s: {reports}"
+            assert time.monotonic() < end_s, f"not {what.__name__} within {self.patience_s:g} s: {reports}"
             due_s = outlet.due_in_s()
             select.select(outlet.wait_fds(), [], [], PATIENCE_S if due_s is None else due_s)
 
@@ -414,6 +416,8 @@ class VolcanoPlace(Place):
 
     kind = "volcano"
     is_queue = True
+    # 200 Jobs keep the stand-in for Volcano's programs busy for a while.
+    patience_s = 5 * PATIENCE_S
     # Files are delivered by one program, and the Job is made by another.
     submits_at_once = False
     # Each call is a `kubectl exec` and a `kubectl get`.

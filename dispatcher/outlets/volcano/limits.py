@@ -12,8 +12,8 @@ from dispatcher.outlets.volcano.kubectl import Kubectl
 
 # As quotas count objects of any kind; a Job that has ended is one of them for as long as it is kept.
 _COUNTED: Final = "count/jobs.batch.volcano.sh"
-# Jobs of one `kubectl create`.
-_ARRAY_SIZE: Final = 100
+# Jobs of one `kubectl create`, which makes them one after the other: nothing else is asked meanwhile.
+_ARRAY_SIZE: Final = 50
 
 
 class _Spec(msgspec.Struct, frozen=True):

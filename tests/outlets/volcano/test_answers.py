@@ -246,4 +246,4 @@ def test_cancelled(answer: Any, expected: str) -> None:
     ],
 )  # fmt: skip
 def test_limits(answer: Ran, in_flight: int | None) -> None:
-    assert SCHEDULER.limits([answer]) == Limits(array_size=100, in_flight=in_flight)
+    assert SCHEDULER.limits([answer]) == Limits(array_size=50, in_flight=in_flight)

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from dispatcher.base.messages import counted
 from dispatcher.cli.common import open_workspace
 from dispatcher.cli.hardware import hosts_option
+from dispatcher.cli.host_overrides import override_options, taken
 from dispatcher.cli.printing import note
 from dispatcher.errors import StateError, UsageError, nearest
 
@@ -31,9 +33,12 @@ def yes_option(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--queue", is_flag=True, help="Ask with a queued resource, which waits until Google has one free.")
 @yes_option
 @hosts_option
-def create_command(name: str, queue: bool, yes: bool, hosts_file: Path | None) -> None:
+@override_options()
+def create_command(name: str, queue: bool, yes: bool, hosts_file: Path | None, **given: Any) -> None:
     """Create the TPU VM of a configured host, and wait until it is READY. It costs money until it is deleted."""
     config = _config(hosts_file)
+    _tpu_host(config, name)
+    config = msgspec.structs.replace(config, hosts=taken(given).over(config.hosts, [name]))
     host = _tpu_host(config, name)
     if queue:
         from dispatcher.outlets.tpu import by_hand

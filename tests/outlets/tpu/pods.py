@@ -43,6 +43,10 @@ echo "{\\"exit_code\\": $(cat go), \\"ended_at\\": \\"$(date +%T.%N)\\"}" >exit.
 """
 
 
+# gcloud takes its time, and much more on a machine that does much else.
+PATIENCE_S = 240.0
+
+
 class Pod:
     """A VM of two workers, and attempts there."""
 
@@ -50,7 +54,7 @@ class Pod:
         self.bed = bed
         self.workers = bed.create("pod", "v4-16")
         self.connection = self.connect()
-        self.base = f"{ask(self.connection, Hello(directories={'base': '~'})).directories['base']}/it's; $(x)"
+        self.base = f"{ask(self.connection, Hello(directories={'base': '~'}), patience_s=PATIENCE_S).directories['base']}/it's; $(x)"
 
     def host(self) -> TpuHost:
         return TpuHost(name="pod", cluster="pod", zone=self.bed.zone, accelerator_type="v4-16")
@@ -60,7 +64,7 @@ class Pod:
 
     def ask(self, *operations: Operation, lane: Lane = Lane.CONTROL) -> Any:
         wait_until(lambda: self.connection.free_in_s(lane) == 0.0, "a call is allowed after one without an answer")
-        return ask(self.connection, *operations, timeout_s=120, lane=lane)
+        return ask(self.connection, *operations, timeout_s=120, lane=lane, patience_s=PATIENCE_S)
 
     def name(self, attempt: str) -> str:
         """Its directory below the user's home, whose name shells choke on."""

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from fleet import wait_until
 from outlets.remote.calls import ask, unreached
-from outlets.tpu.pods import Pod
+from outlets.tpu.pods import PATIENCE_S, Pod
 
 from dispatcher.outlets.remote.connection import Lane
 from dispatcher.outlets.remote.operations import (
@@ -34,6 +34,8 @@ from dispatcher.outlets.remote.operations import (
 )
 from dispatcher.outlets.tpu import workers
 from dispatcher.outlets.tpu.workers import EXCLUSIVE
+
+pytestmark = pytest.mark.timeout(900)
 
 
 def variables(text: str) -> dict[str, str]:
@@ -91,7 +93,7 @@ def test_one_attempt_at_a_time_has_the_vm(pod: Pod) -> None:
     lock = Read(looks=[Look(directory=EXCLUSIVE)], names=())
     pod.begin("a")
     other = pod.connect()
-    delivered, launched = ask(other, pod.deliver("b"), pod.launch("b"), timeout_s=120)
+    delivered, launched = ask(other, pod.deliver("b"), pod.launch("b"), timeout_s=120, patience_s=PATIENCE_S)
     other.close()
     assert delivered == Delivered()
     assert isinstance(launched, Launched)
@@ -125,7 +127,7 @@ def test_a_launch_that_was_cut_off_is_completed(pod: Pod, monkeypatch: pytest.Mo
     pod.ask(pod.deliver("a"))
     pod.workers[1].stop_sshd()
     monkeypatch.setattr(workers, "_CALL_LIMIT_S", 20.0)
-    assert "worker 1 of 2" in unreached(pod.connection, [pod.launch("a")], timeout_s=120)
+    assert "worker 1 of 2" in unreached(pod.connection, [pod.launch("a")], timeout_s=120, patience_s=PATIENCE_S)
     pod.workers[1].start_sshd()
     monkeypatch.setattr(workers, "_CALL_LIMIT_S", 45.0)
     found = pod.check("a")
@@ -140,7 +142,7 @@ def test_a_worker_that_is_down_is_named(pod: Pod, monkeypatch: pytest.MonkeyPatc
     pod.begin("a")
     pod.workers[1].power_cut()
     monkeypatch.setattr(workers, "_CALL_LIMIT_S", 20.0)
-    why = unreached(pod.connection, [Check(directories=[pod.directory("a")])], timeout_s=300)
+    why = unreached(pod.connection, [Check(directories=[pod.directory("a")])], timeout_s=300, patience_s=PATIENCE_S)
     # Not after all the times that gcloud would try.
     assert why.startswith("pod: no answer within 20 s: worker 1 of 2 gave no answer: ssh: connect to host")
     assert "worker 0 of" not in why
@@ -148,13 +150,13 @@ def test_a_worker_that_is_down_is_named(pod: Pod, monkeypatch: pytest.MonkeyPatc
 
 def test_a_vm_that_is_not_there_is_told_in_words(pod: Pod) -> None:
     pod.bed.set("pod", state="PREEMPTED")
-    why = unreached(pod.connection, [Hello()])
+    why = unreached(pod.connection, [Hello()], patience_s=PATIENCE_S)
     assert why == 'pod: This TPU has terminal state "PREEMPTED", so it cannot be used anymore.'
     pod.bed.gcloud("delete", "pod", check=True)
     connection = pod.connect()
-    assert "NOT_FOUND" in unreached(connection, [Hello()])
+    assert "NOT_FOUND" in unreached(connection, [Hello()], patience_s=PATIENCE_S)
     wait_until(lambda: connection.free_in_s() == 0, "a call is allowed")
-    assert "NOT_FOUND" in unreached(connection, [pod.launch("a")])
+    assert "NOT_FOUND" in unreached(connection, [pod.launch("a")], patience_s=PATIENCE_S)
     connection.close()
 
 

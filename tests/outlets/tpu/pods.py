@@ -54,7 +54,8 @@ class Pod:
         self.bed = bed
         self.workers = bed.create("pod", "v4-16")
         self.connection = self.connect()
-        self.base = f"{ask(self.connection, Hello(directories={'base': '~'}), patience_s=PATIENCE_S).directories['base']}/it's; $(x)"
+        greeting = ask(self.connection, Hello(directories={"home": "~"}), patience_s=PATIENCE_S)
+        self.base = f"{greeting.directories['home']}/it's; $(x)"
 
     def host(self) -> TpuHost:
         return TpuHost(name="pod", cluster="pod", zone=self.bed.zone, accelerator_type="v4-16")

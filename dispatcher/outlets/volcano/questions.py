@@ -22,8 +22,8 @@ from dispatcher.outlets.volcano.states import Seen, job_state, vanished
 
 TIMEOUT_S: Final = 90.0
 _KINDS: Final = f"{KIND},podgroups.scheduling.volcano.sh,pods"
-# Attempts in one call: a Job with its pods is some 20 KB of JSON, and answers are cut at 16 MiB.
-_MOST: Final = 400
+# Jobs in one answer: each is some 10 KB of JSON, and so is each of its pods, and answers are cut at 16 MiB.
+_MOST: Final = 100
 _LOG_LINES: Final = 10
 _LONGEST_LOG: Final = 1500
 
@@ -86,13 +86,27 @@ def _run(kubectl: Kubectl, *words: str) -> Run:
     return Run(words=kubectl.words(*words), timeout_s=TIMEOUT_S)
 
 
-def _batches(attempts: Sequence[Submitted]) -> list[Sequence[Submitted]]:
-    ordered = sorted(attempts, key=lambda attempt: (attempt.name, attempt.index))
-    return [ordered[at : at + _MOST] for at in range(0, len(ordered), _MOST)]
+def _batches(attempts: Sequence[Submitted]) -> list[list[str]]:
+    """The names of submissions, those together that have at most `_MOST` Jobs, as far as that is known.
+
+    Jobs of a submission that have ended are shown for as long as they are kept.
+    """
+    jobs: dict[str, int] = {}
+    for attempt in attempts:
+        jobs[attempt.name] = max(jobs.get(attempt.name, 0), attempt.index + 1)
+    batches: list[list[str]] = []
+    room = 0
+    for name in sorted(jobs):
+        if jobs[name] > room:
+            batches.append([])
+            room = _MOST
+        batches[-1].append(name)
+        room -= jobs[name]
+    return batches
 
 
-def _selector(attempts: Sequence[Submitted]) -> str:
-    return f"{SUBMISSION} in ({','.join(sorted({attempt.name for attempt in attempts}))})"
+def _selector(names: Sequence[str]) -> str:
+    return f"{SUBMISSION} in ({','.join(names)})"
 
 
 def _seen(attempts: Sequence[Submitted], answers: Sequence[Any]) -> dict[Key, Seen]:

@@ -172,11 +172,16 @@ def test_what_exists_is_looked_at_with_the_same_call(tmp_path: Path) -> None:
 
 def test_one_get_for_all() -> None:
     """By the label of the submission; several calls only where an answer would become too long."""
-    (asked,) = SCHEDULER.query([attempt(index, name) for name in ("d-a-1", "d-a-2") for index in range(200)])
+    (asked,) = SCHEDULER.query([attempt(index, name) for name in ("d-a-2", "d-a-1") for index in range(50)])
     assert isinstance(asked, Run)
     assert "dispatcher/submission in (d-a-1,d-a-2)" in asked.words
     assert "jobs.batch.volcano.sh,podgroups.scheduling.volcano.sh,pods" in asked.words
-    assert len(SCHEDULER.query([attempt(index) for index in range(1000)])) == 3
+    # Jobs before the last one that is in flight are shown as well, and none is asked for twice.
+    many = [attempt(59, f"d-a-{number}") for number in range(4)]
+    assert [one.words[-3] for one in SCHEDULER.query([*many, *many]) if isinstance(one, Run)] == [
+        f"dispatcher/submission in (d-a-{number})" for number in range(4)
+    ]
+    assert len(SCHEDULER.query([attempt(index) for index in range(1000)])) == 1
     assert SCHEDULER.query([]) == []
 
 

@@ -246,7 +246,9 @@ _WORDINGS: Final[tuple[tuple[Failure, re.Pattern[str]], ...]] = (
         ),
     ),
     (Failure.QUOTA, re.compile(r"quota|limit '[^']*' (has been )?exceeded", re.I)),
-    (Failure.NO_CAPACITY, re.compile(r"\(code 8\)|RESOURCE_EXHAUSTED")),
+    # An operation that ended so; a request that was refused so came too soon.
+    (Failure.NO_CAPACITY, re.compile(r"\(code 8\)")),
+    (Failure.TRANSIENT, re.compile(r"RESOURCE_EXHAUSTED")),
     (
         Failure.TRANSIENT,
         re.compile(

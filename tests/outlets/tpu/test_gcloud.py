@@ -111,6 +111,7 @@ NO_CAPACITY = json.dumps({"code": 8, "message": 'There is no more capacity in th
         (1, f'{HEAD}{{"code": 8, "message": "no word that is known"}}', Failure.NO_CAPACITY),
         (1, f'{HEAD}{{"code": 8, "message": "Quota limit \'TPUV4PerZone\' has been exceeded"}}', Failure.QUOTA),
         (1, f"{HEAD}RESOURCE_EXHAUSTED: Quota exceeded for quota metric 'Requests' per minute", Failure.TRANSIENT),
+        (1, f"{HEAD}RESOURCE_EXHAUSTED: made up", Failure.TRANSIENT),
         (1, f"{HEAD}PERMISSION_DENIED: Permission 'tpu.nodes.create' denied on networks/n", Failure.REFUSED),
         (1, f"{HEAD}INVALID_ARGUMENT: cannot connect v4-7 to anything", Failure.REFUSED),
         (1, "ERROR: (gcloud.x) You do not currently have an active account selected.", Failure.REFUSED),

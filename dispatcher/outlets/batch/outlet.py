@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -304,7 +304,7 @@ class BatchOutlet:
         if self._host.loss is not None:
             self._lose(self._host.loss)
         elif self._host.identity and self._identity not in ("", self._host.identity):
-            self._lose(self._host.replaced)
+            self._move(self._host.replaced)
         self._identity = self._host.identity or self._identity
 
     def _lose(self, loss: Loss) -> None:
@@ -312,7 +312,19 @@ class BatchOutlet:
         for key in self._waiting:
             self._tracked[key] = Tracked(key, "", 0, "", self._preparer.paths(key))
         self._waiting.clear()
-        for one in self._tracked.values():
+        self._end_all(self._tracked.values(), loss)
+
+    def _move(self, loss: Loss) -> None:
+        """The host is another one now. It tells of attempts itself: they may have begun there, with other dispatchers.
+
+        Those that were never sent were prepared for the old one.
+        """
+        unsent = {one.name for one in self._tracked.values() if not one.has_ended and self._sender.withdraw(one.name)}
+        self._end_all([one for one in self._tracked.values() if one.name in unsent], loss)
+
+    def _end_all(self, attempts: Iterable[Tracked], loss: Loss) -> None:
+        """End attempts that were on a host which is gone, and forget what was known of it."""
+        for one in attempts:
             if not one.has_ended:
                 self._sender.drop(one.name)
                 self._watcher.conclude_lost(one, loss)

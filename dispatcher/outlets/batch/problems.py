@@ -56,6 +56,8 @@ class Problems:
         capacity.problem = reached or self._shipping.problem or self._sender.problem
         capacity.place = self._landing.place
         capacity.gpus_are_taken = bool(self._sender.waiting_text())
+        if self.awaited_for_s() <= 0:
+            capacity.is_awaited = False
         if self._host.is_busy:
             # What is wrong is known when it was looked at.
             return
@@ -65,5 +67,5 @@ class Problems:
         if wrong != self._told and capacity.limit:
             self._warn(wrong)
             self._told = wrong
-        if wrong or not capacity.problem or self.awaited_for_s() <= 0:
+        if wrong or not capacity.problem:
             capacity.is_awaited = False

@@ -86,6 +86,7 @@ class TpuProvisioning:
         self._tells_at_end = tells_at_end
         self._vm: Vm | None = None
         self._queued: Queued | None = None
+        self._knows_queue = False
         # How often in a row the request was fulfilled and the VM was not there.
         self._missed = 0
         self._unwanted_since_s = time.monotonic()
@@ -129,7 +130,8 @@ class TpuProvisioning:
 
     @property
     def loss(self) -> Loss | None:
-        lost = lost_attempts(self._host, self._vm) if self._has_looked else None
+        # What was seen before the attempts came says nothing about them.
+        lost = None if self._must_look else lost_attempts(self._host, self._vm)
         return None if lost is None else Loss(*lost)
 
     @property
@@ -148,7 +150,7 @@ class TpuProvisioning:
             return self._unseen or f"{name} was not looked at yet"
         if self._vm is not None:
             return self._why_not_up(name, self._vm)
-        return self._trouble or self._why_absent(name)
+        return self._trouble or self._unseen or self._why_absent(name)
 
     def _why_not_up(self, name: str, vm: Vm) -> str:
         if is_up(vm):
@@ -173,9 +175,13 @@ class TpuProvisioning:
         return f"{name} does not exist: `dispatcher outlets create {self._host.name}` creates it ({_AUTO})"
 
     def work(self, *, is_wanted: bool, is_used: bool) -> None:
+        now_s = time.monotonic()
+        if is_used and not self._is_used and (not is_up(self._vm) or now_s - self._looked_s > _SELDOM_S):
+            # Since it was looked at, another dispatcher may have made it anew, and run attempts there.
+            self._must_look = True
         self._is_wanted, self._is_used = is_wanted, is_used
         if is_wanted:
-            self._unwanted_since_s = time.monotonic()
+            self._unwanted_since_s = now_s
         self._note_idleness()
         if self._program is not None:
             finished = self._program.poll()
@@ -190,7 +196,8 @@ class TpuProvisioning:
         """What is due: an action comes before a look, unless what is known is too old for it."""
         chosen = Action.NOTHING if self._must_look else action(self._sight())
         if chosen is not Action.NOTHING and time.monotonic() >= self._act_after_s:
-            if time.monotonic() - self._looked_s <= _FRESH_S:
+            # A creation is refused where there is one by now, so it need not be looked for again and again.
+            if chosen is Action.CREATE or time.monotonic() - self._looked_s <= _FRESH_S:
                 self._act(chosen)
                 return
             # Somebody else may have made it anew meanwhile.
@@ -247,7 +254,8 @@ class TpuProvisioning:
             queued=self._queued,
             workspace=self._workspace,
             is_wanted=self._is_wanted,
-            may_create=self._may_create and self._has_looked,
+            # Without the answer nothing is created: the request that stands would bring a second one.
+            may_create=self._may_create and self._has_looked and (self._vm is not None or self._knows_queue),
             is_given_up=time.monotonic() - self._unwanted_since_s >= _GIVEN_UP_S,
             is_short=bool(self._is_short),
             is_idle=self._is_unused and not (self._is_used or self._is_wanted),
@@ -278,8 +286,9 @@ class TpuProvisioning:
             self._unseen = f"{self._host.name}: {error}"
             self._look_after_s = time.monotonic() + self._interval_s
             return
-        self._has_looked, self._must_look, self._unseen = True, False, ""
+        self._has_looked, self._must_look = True, False
         self._looked_s = time.monotonic()
+        self._knows_queue = False
         if self._vm is not None and (before is None or before.state != self._vm.state):
             self._log(f"{self._host.name} is {self._vm.state}")
         if self._vm is not None:
@@ -291,14 +300,16 @@ class TpuProvisioning:
         if self._vm is None and self._may_create:
             queued = gcloud.queued_id(self._workspace, self._host.name)
             self._start(gcloud.describe_queued(self._host, queued), LOOK_LIMIT_S, self._take_in_queue)
+        else:
+            self._unseen = ""
 
     def _take_in_queue(self, answer: Ran) -> None:
         try:
             found = gcloud.read_queued(answer)
         except GcloudError as error:
-            # Without the answer none is asked for: it might be the second one.
-            self._has_failed(Action.QUEUE, error)
+            self._unseen = f"{self._host.name}: its queued resource cannot be looked for: {error}"
             return
+        self._knows_queue, self._unseen = True, ""
         if found is not None and found.state == "ACTIVE":
             self._missed += 1
             # Its VM may have come since this one looked for it.
@@ -310,7 +321,9 @@ class TpuProvisioning:
         self._queued = found
 
     def _act(self, chosen: Action) -> None:
-        if chosen is Action.NOTHING:
+        if is_up(self._vm) and self._is_used_elsewhere():
+            # Since it was found to be unused.
+            self._idle_since_s, self._is_unused = time.monotonic(), False
             return
         try:
             words, limit_s = self._command(chosen)

@@ -287,3 +287,41 @@ def test_without_gcloud_nothing_is_known(make: Callable[..., Machine], monkeypat
     machine.until_problem("vm: gcloud cannot be started: No such file or directory")
     assert machine.made.failure == machine.made.problem
     assert not machine.made.can_be_made
+
+
+def test_what_was_seen_before_attempts_came_says_nothing_about_them(make: Callable[..., Machine], tpu: TpuBed) -> None:
+    """Another dispatcher has made it anew since, and has died: its attempts there are alive."""
+    machine = make(create="ask")
+    machine.is_wanted = False
+    machine.until_problem("does not exist")
+    assert machine.made.loss is not None
+    tpu.create("vm")
+    machine.is_used = True
+    machine.work()
+    assert machine.made.loss is None, "it is looked at first"
+    machine.until_up()
+    assert machine.made.loss is None
+
+
+def test_nothing_is_created_while_a_request_may_stand_that_cannot_be_seen(
+    make: Callable[..., Machine], tpu: TpuBed
+) -> None:
+    tpu.refuse("queuedResources.get", "PERMISSION_DENIED", times=2)
+    machine = make()
+    machine.until_problem("its queued resource cannot be looked for: PERMISSION_DENIED")
+    assert tpu.requests("nodes.create") == []
+    machine.until_up()
+    assert len(tpu.requests("queuedResources.get")) == 3, "asked before it was created"
+
+
+def test_an_idle_one_is_kept_for_another_dispatcher_that_begins_to_use_it(
+    make: Callable[..., Machine], tpu: TpuBed
+) -> None:
+    machine = make(idle_delete_s=1.0)
+    machine.until_up()
+    machine.is_wanted = False
+    machine.until(lambda: list(machine.made.questions()), "asked whether it is used")
+    machine.made.take_in(UNUSED)
+    machine.others.append("another dispatcher")
+    machine.until(lambda: list(machine.made.questions()), "asked again instead of deleted")
+    assert tpu.requests("nodes.delete") == []

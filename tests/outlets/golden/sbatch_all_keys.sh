@@ -59,12 +59,12 @@ write_new() {
     (set -o noclobber; printf '%s\n' "$2" >"$1") 2>/dev/null
 }
 
-# Only who creates `taken` may begin an attempt, or say that it was not begun.
+# Of an attempt's directory, and why. Only who creates `taken` may begin an attempt, or say that it was not begun.
 put_back() {
     local at
     write_new "$1/taken" "$HOSTNAME $$" || return
     TZ=UTC0 printf -v at '%(%Y-%m-%dT%H:%M:%S)T.000Z' -1
-    printf '{"exit_code": 143, "reason": "preempted", "ended_at": "%s"}\n' "$at" >"$1/exit.json"
+    printf '{"exit_code": 143, "reason": "%s", "ended_at": "%s"}\n' "$2" "$at" >"$1/exit.json"
 }
 
 # The wrapper leads a process group, so that it can end all of it. bash 5.2 loses the status of a process that ends while
@@ -92,7 +92,7 @@ trap near_end USR1
 status=0
 for index in ${groups[task]}; do
     if [[ -n $was_told ]]; then
-        put_back "${directories[index]}"
+        put_back "${directories[index]}" preempted
     else
         run "${directories[index]}"
     fi

@@ -43,12 +43,12 @@ has_time() {
     ((now_s - begun_s + attempt_s <= walltime_s))
 }
 
-# Only who creates `taken` may begin an attempt, or say that it was not begun.
+# Of an attempt's directory, and why. Only who creates `taken` may begin an attempt, or say that it was not begun.
 put_back() {
     local at
     write_new "$1/taken" "$HOSTNAME $$" || return
     TZ=UTC0 printf -v at '%(%Y-%m-%dT%H:%M:%S)T.000Z' -1
-    printf '{"exit_code": 143, "reason": "%s", "ended_at": "%s"}\n' 'not reached' "$at" >"$1/exit.json"
+    printf '{"exit_code": 143, "reason": "%s", "ended_at": "%s"}\n' "$2" "$at" >"$1/exit.json"
 }
 
 # Where the filesystem has no locks at all, the wrapper does without its liveness lock.
@@ -68,7 +68,7 @@ run() {
     local directory=$1
     shift
     if [[ -n $told ]] || { [[ -n $has_run ]] && ! has_time; }; then
-        put_back "$directory"
+        put_back "$directory" 'not reached'
         return
     fi
     has_run=1

@@ -14,10 +14,13 @@ What fails is no answer, and says nothing about attempts: `gcloud describe` tell
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
+import shutil
 import tempfile
+import time
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -53,6 +56,8 @@ _CALL_LIMIT_S: Final = 45.0
 _DESCRIBE_LIMIT_S: Final = 30.0
 # In what these tell and ask there is no secret.
 _OPEN: Final = (Hello, Read, Tail, Check, Has, Signal, Write)
+_DIRECTORY: Final = "dispatcher-tpu-"
+_OLD_S: Final = 86400.0
 _LOG: Final = re.compile(r"([0-9]+)\.log", re.ASCII)
 
 _Answers = list[Sequence[Any]]
@@ -87,6 +92,7 @@ class WorkersRoad:
     def __init__(self, host: TpuHost) -> None:
         self._host = host
         self._first_log = WorkerLog(host, 0)
+        _remove_orphaned()
         self.sent_bytes = 0
 
     def talk(self, operations: Sequence[Operation], timeout_s: float) -> Talk:
@@ -158,7 +164,7 @@ class WorkersRoad:
         """The answers of a worker, or of all, by the worker."""
         exchange = Exchange(operations, limit_s)
         self.sent_bytes += exchange.size
-        with tempfile.TemporaryDirectory(prefix="dispatcher-tpu-") as directory:
+        with tempfile.TemporaryDirectory(prefix=f"{_DIRECTORY}{os.getpid()}-") as directory:
             (Path(directory) / "None").mkdir()
             command = reaching.command_with(exchange.request)
             is_open = all(isinstance(operation, _OPEN) for operation in operations)
@@ -205,6 +211,18 @@ class WorkersRoad:
     def _failure(self, finished: Finished, logs: Sequence[bytes], missing: Sequence[int]) -> OutletError:
         limit = f"{finished.killed_because}: " if finished.killed_because else ""
         return OutletError(f"{self._host.name}: {limit}{reaching.explain(_errors(finished), logs, missing)}")
+
+
+def _remove_orphaned() -> None:
+    """Directories of calls whose dispatcher was killed: a request may hold what nobody else should read."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_DIRECTORY}*"):
+        named = re.fullmatch(rf"{_DIRECTORY}([0-9]+)-\w+", path.name, re.ASCII)
+        with contextlib.suppress(OSError):
+            found = path.lstat()
+            # The pid may be one of another container with this directory, but no call takes a day.
+            is_old = time.time() - found.st_mtime > _OLD_S
+            if named and is_old and found.st_uid == os.getuid() and not os.path.exists(f"/proc/{named[1]}"):
+                shutil.rmtree(path)
 
 
 def _logs(directory: Path) -> list[bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from dispatcher.errors import UsageError
+from dispatcher.errors import ConfigError, UsageError
 from dispatcher.outlets.base import Key, Outlet
 from dispatcher.outlets.context import PodContext
 from dispatcher.outlets.kinds import make_for_orphans, make_outlets, orphan_outlet
@@ -46,7 +46,8 @@ class PodOutlets(Mapping[str, Outlet]):
             return known
         try:
             made = make_for_orphans(self._context, name)
-        except UsageError as error:
+        except (ConfigError, UsageError) as error:
+            # Also of a host that this pod has no slots on, and whose template somebody is changing.
             self._cannot(name, str(error))
             return None
         if made is None:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dispatcher.config import Config
+from dispatcher.hosts.types import Hosts, VolcanoHost
+from dispatcher.outlets.context import PodContext
 from dispatcher.pod import pod_outlets
 from dispatcher.pod.pod_outlets import PodOutlets
+from dispatcher.run_state.observer import Observer
+from dispatcher.workspace import Layout
 
 PATIENCE_S = 10.0
 
@@ -40,3 +46,19 @@ def test_what_fails_when_an_outlet_is_closed_is_told(monkeypatch: pytest.MonkeyP
     context: Any = None
     with pytest.raises(threading.BrokenBarrierError):
         PodOutlets(context).close()
+
+
+def test_a_host_whose_template_cannot_be_used_is_left_to_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    layout = Layout(tmp_path)
+    layout.templates_dir.mkdir()
+    (layout.templates_dir / "volcano.yaml").write_text("kind: Pod")
+    host = VolcanoHost(name="k8s", cluster="k8s", image="jax", pvc_name="data", pvc_mount_path="/data")
+    config = Config(layout=layout, matrix=tmp_path / "m.json", hosts=Hosts(hosts={"k8s": host}))
+    monkeypatch.setattr(pod_outlets, "make_outlets", lambda _: {})
+    outlets = PodOutlets(PodContext(pod="p", config=config, observer=Observer(layout, 60.0, lambda: True), log=print))
+    assert outlets.for_orphans("k8s") is None
+    (note,) = outlets.notes()
+    assert "k8s cannot be looked after here" in note
+    assert "volcano.yaml: kind" in note

@@ -52,11 +52,10 @@ _DOUBTFUL: Final = (Reason.BUSY, Reason.TIMED_OUT, Reason.OTHER)
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One failure: `message` is kubectl's own text, which has the server's; `name` is the object's, if it is told."""
+    """One failure: `message` is kubectl's own text, which has the server's."""
 
     reason: Reason
     message: str
-    name: str = ""
 
     @property
     def is_transient(self) -> bool:
@@ -103,7 +102,7 @@ def problems(exit_code: int | None, err: str) -> tuple[Problem, ...]:
     if exit_code is None:
         said = f": {err.strip()}" if err.strip() else ""
         return (Problem(Reason.TIMED_OUT, f"{PROGRAM} gave no answer in time{said}"),)
-    found = tuple(_problem(message) for message in _messages(err))
+    found = tuple(Problem(_reason(message), message) for message in _messages(err))
     how = f"signal {-exit_code}" if exit_code < 0 else f"status {exit_code}"
     return found or (Problem(Reason.OTHER, f"{PROGRAM} failed with {how} and no error message"),)
 
@@ -152,8 +151,6 @@ def _messages(err: str) -> list[str]:
     return [text for text in whole if not _LOG_LINE.match(text)] or whole[-1:]
 
 
-# The object that a message is about: jobs.batch "x" not found.
-_NAMED: Final = re.compile(r'\S+ "([^"]+)" (?:already exists|not found|is forbidden|is invalid)')
 _OF_SERVER: Final = re.compile(r"Error from server(?: \((\w+)\))?")
 _BY_WORD: Final = {
     "NotFound": Reason.NOT_FOUND,
@@ -183,11 +180,6 @@ _BY_TEXT: Final = (
     (Reason.TIMED_OUT, r"connection lost|stream error|closed network connection"),
     (Reason.INVALID, r"is invalid|error validating data|error parsing"),
 )
-
-
-def _problem(message: str) -> Problem:
-    named = _NAMED.search(message)
-    return Problem(_reason(message), message, named[1] if named else "")
 
 
 def _reason(message: str) -> Reason:

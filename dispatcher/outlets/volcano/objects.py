@@ -31,9 +31,6 @@ class Meta(Part, frozen=True, kw_only=True):
     def label(self, name: str) -> str:
         return (self.labels or {}).get(name, "")
 
-    def annotation(self, name: str) -> str:
-        return (self.annotations or {}).get(name, "")
-
     def owner(self, kind: str) -> str:
         """The name of the object of this kind that it belongs to; empty for none."""
         return next((owner.name for owner in self.owner_references or () if owner.kind == kind), "")
@@ -137,7 +134,6 @@ class Pod(Part, frozen=True, kw_only=True):
 
 
 class About(Part, frozen=True, kw_only=True):
-    kind: str = ""
     name: str = ""
 
 

@@ -11,10 +11,23 @@ import pytest
 from dispatcher import contract
 from dispatcher.config import CodeMode, Config
 from dispatcher.hosts.types import Hosts, SlurmHost
-from dispatcher.outlets.base import NOT_REACHED, Bundle, Ended, Key, Orphan, Placement, Report, Request, Slot, Unknown
+from dispatcher.outlets.base import (
+    NOT_REACHED,
+    PREEMPTED,
+    Bundle,
+    Ended,
+    Key,
+    Orphan,
+    Placement,
+    Report,
+    Request,
+    Slot,
+    Unknown,
+)
 from dispatcher.outlets.batch import stopping, watching
 from dispatcher.outlets.batch.outlet import BatchOutlet
 from dispatcher.outlets.batch.preparing import Preparer
+from dispatcher.outlets.batch.provisioning import Loss, Standing
 from dispatcher.outlets.context import PodContext
 from dispatcher.outlets.remote.connection import Connection, Unreached
 from dispatcher.outlets.remote.operations import (
@@ -59,9 +72,13 @@ class Wire:
         # Whether the next call that marks an attempt as superseded brings none.
         self.loses_mark = False
         self.done: list[Operation] = []
+        self.is_busy = False
 
     def free_in_s(self, _lane: object = None) -> float | None:
-        return 0.0
+        return None if self.is_busy else 0.0
+
+    def start_over(self) -> None:
+        """It has no pauses."""
 
     def call(self, operations: Sequence[Operation], *, timeout_s: float, lane: object = None) -> Wire:
         self.done += operations
@@ -121,10 +138,17 @@ class Wire:
         raise AssertionError(operation)
 
 
+class Machine(Standing):
+    """A host that may be made anew under its name."""
+
+    identity = "1"
+    replaced = Loss(PREEMPTED, "the host was made anew")
+
+
 class Pod:
     """One outlet of one dispatcher, whose clock for absences and guards is at the end of all of them."""
 
-    def __init__(self, root: Path, wire: Wire) -> None:
+    def __init__(self, root: Path, wire: Wire, machine: Machine | None = None) -> None:
         host = SlurmHost(name="hpc", cluster="hpc", ssh="login")
         self.config = Config(
             layout=Layout(root), matrix=root / "m.json", hosts=Hosts(hosts={"hpc": host}), code=CodeMode.NONE
@@ -133,7 +157,7 @@ class Pod:
         observer = Observer(self.config.layout, 60.0, lambda: True)
         context = PodContext(pod="pod", config=self.config, observer=observer, log=print, poll_interval_s=0.0)
         self.wire = wire
-        self.outlet = BatchOutlet(host, scheduler, cast(Connection, wire), context, 8)
+        self.outlet = BatchOutlet(host, scheduler, cast(Connection, wire), context, 8, machine)
         self.passes(3)
 
     def submit(self, *keys: Key) -> None:
@@ -381,3 +405,31 @@ def test_members_of_an_array_that_are_cancelled_together_before_it_is_submitted(
     assert isinstance(pod.outlet.poll(keys)[keys[3]].status, Ended)
     assert prepared == [1]
     assert wire.submissions() == 1
+
+
+def test_an_attempt_that_a_host_made_anew_knows_is_not_lost(tmp_path: Path, wire: Wire) -> None:
+    """Another dispatcher had made the host anew before this one submitted the attempt."""
+    machine = Machine()
+    pod = Pod(tmp_path, wire, machine)
+    pod.submit()
+    pod.passes(3)
+    wire.name_job(name_of(pod), "RUNNING")
+    pod.passes(3)
+    machine.identity = "2"
+    greeted = sum(isinstance(one, Hello) for one in wire.done)
+    assert not isinstance(pod.passes(6).status, Ended)
+    assert sum(isinstance(one, Hello) for one in wire.done) == greeted + 1, "what is known of the disk is asked anew"
+    assert wire.submissions() == 1
+
+
+def test_an_attempt_that_was_prepared_for_a_host_that_is_gone_is_put_back(tmp_path: Path, wire: Wire) -> None:
+    machine = Machine()
+    pod = Pod(tmp_path, wire, machine)
+    wire.is_busy = True
+    pod.submit()
+    machine.identity = "2"
+    ended = pod.end()
+    assert (ended.exit_reason, ended.by_scheduler, ended.error) == (NOT_REACHED, True, "the host was made anew")
+    wire.is_busy = False
+    pod.passes(6)
+    assert wire.submissions() == 0

@@ -92,8 +92,14 @@ def create(host: TpuHost, workspace: str, tell: Tell) -> Vm:
 
 
 def queue(host: TpuHost, workspace: str) -> str:
-    """Ask for the VM with a queued resource, and return its id. One that is there already is the same request."""
+    """Ask for the VM with a queued resource, and return its id; StateError where either is there already."""
     queued = gcloud.queued_id(workspace, host.name)
+    found = look(host, workspace)
+    if found.vm is not None:
+        # The request would outlive this VM, and bring another one some day.
+        raise StateError(f"{host.name} is there already: {found.text(workspace)}")
+    if found.queued is not None:
+        raise StateError(_is_queued(host, workspace, found.queued))
     with _passing(Failure.EXISTS):
         gcloud.check(_run(gcloud.create_queued(host, workspace), LOOK_LIMIT_S))
     return queued

@@ -239,7 +239,8 @@ _WORDINGS: Final[tuple[tuple[Failure, re.Pattern[str]], ...]] = (
     (
         Failure.NO_CAPACITY,
         re.compile(
-            r"no more capacity|not enough (capacity|resources)|insufficient capacity|out of (capacity|stock)|stock-?out"
+            r"no more capacity|not enough (capacity|resources)|insufficient (reserved )?capacity"
+            r"|out of (capacity|stock)|stock-?out"
             r"|RESOURCE_POOL_EXHAUSTED|enough resources available|no (available )?capacity|capacity is (un|not )avail"
             r"|reservation .{0,80}(exhausted|no capacity)|currently unavailable",
             re.I,

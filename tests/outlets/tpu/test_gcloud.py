@@ -107,6 +107,7 @@ NO_CAPACITY = json.dumps({"code": 8, "message": 'There is no more capacity in th
         (1, f"{HEAD}ALREADY_EXISTS: Resource 'projects/p/locations/z/nodes/pod' already exists", Failure.EXISTS),
         (1, HEAD + NO_CAPACITY, Failure.NO_CAPACITY),
         (1, f'{HEAD}{{\n "code": 8,\n "message": "Insufficient capacity."\n}}', Failure.NO_CAPACITY),
+        (1, f'{HEAD}{{\n "code": 9,\n "message": "Insufficient reserved capacity."\n}}', Failure.NO_CAPACITY),
         (1, f"{HEAD}ZONE_RESOURCE_POOL_EXHAUSTED: z does not have enough resources available", Failure.NO_CAPACITY),
         (1, f'{HEAD}{{"code": 8, "message": "no word that is known"}}', Failure.NO_CAPACITY),
         (1, f'{HEAD}{{"code": 8, "message": "Quota limit \'TPUV4PerZone\' has been exceeded"}}', Failure.QUOTA),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
 from outlets.remote.calls import ask
 from outlets.remote.test_launch import Host, place
 
+from dispatcher.outlets.remote.agent import machine
 from dispatcher.outlets.remote.operations import Failed, Look, Read, Seen
 
 pytestmark = pytest.mark.slow
@@ -112,3 +114,23 @@ def test_further_machines_tell_the_end_of_their_log(place: Host, monkeypatch: py
     assert seen.log_end is not None
     assert len(seen.log_end) == 65536
     assert seen.log_end.endswith(b"xthe end\n")
+
+
+def test_lock_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
+    paths = [os.fspath(tmp_path / name) for name in ("libtpu_lockfile", "libtpu.so_lockfile", "missing")]
+    for path in paths[:2]:
+        Path(path).touch()
+    with open(paths[0], "rb") as used, subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=used):
+        machine.remove_left_locks(paths)
+        assert sorted(os.listdir(tmp_path)) == ["libtpu.so_lockfile", "libtpu_lockfile"]
+    machine.remove_left_locks(paths)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root makes files of others")
+def test_lock_files_of_others_stay(tmp_path: Path) -> None:
+    path = tmp_path / "libtpu_lockfile"
+    path.touch()
+    os.chown(path, 12345, 12345)
+    machine.remove_left_locks([os.fspath(path)])
+    assert path.exists()

@@ -1,16 +1,21 @@
 """This machine as a whole: one attempt at a time, and its place among the machines that run an attempt together."""
 
+import contextlib
 import os
 import zlib
-from typing import Dict, List, Optional, Sequence
+from typing import Dict, Iterator, List, Optional, Sequence
 
 from dispatcher.outlets.remote.agent.locks import try_lock_patiently
 from dispatcher.outlets.remote.agent.names import ALIVE_FILE, COORDINATOR, NUM_PROCESSES, PROCESS_ID, Refusal
 from dispatcher.outlets.remote.agent.programs import decoded
+from dispatcher.outlets.remote.agent.signals import all_pids
 
 # Below the ports that kernels give to connections, and away from those of the TPU runtime.
 FIRST_PORT = 10000
 PORTS = 20000
+# With these libtpu keeps a second process off the chips. One that is killed leaves them, and then nobody gets on.
+LIBTPU_LOCKS = ("/tmp/libtpu_lockfile", "/tmp/libtpu.so_lockfile")
+_CHIPS = ("/dev/accel", "/dev/vfio/")
 
 
 def take_machine(directory: str, attempt: str, held: List[int]) -> str:
@@ -29,7 +34,37 @@ def take_machine(directory: str, attempt: str, held: List[int]) -> str:
     held.append(fd)
     os.ftruncate(fd, 0)
     os.pwrite(fd, os.fsencode(attempt), 0)
+    remove_left_locks(LIBTPU_LOCKS)
     return ""
+
+
+def remove_left_locks(paths: Sequence[str]) -> None:
+    """Remove those lock files of this user that a killed process has left.
+
+    They stay while a process that this user may look at has one of them, or a chip, open: somebody uses it by hand.
+    """
+    left = [path for path in paths if is_own_file(path)]
+    if not left or any(path in left or path.startswith(_CHIPS) for path in open_files()):
+        return
+    for path in left:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+def is_own_file(path: str) -> bool:
+    try:
+        return os.lstat(path).st_uid == os.getuid()
+    except OSError:
+        return False
+
+
+def open_files() -> Iterator[str]:
+    """The paths that processes have open, as far as this user may see them."""
+    for pid in all_pids():
+        with contextlib.suppress(OSError):
+            for name in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    yield os.readlink(f"/proc/{pid}/fd/{name}")
 
 
 def make_for_all(directory: str) -> None:

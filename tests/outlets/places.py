@@ -365,6 +365,9 @@ class TpuPlace(Place):
     kind = "tpu"
     # Each call is a run of gcloud, which takes a second of a processor.
     poll_s = 2.0
+    patience_s = 3 * PATIENCE_S
+    # A launch takes several programs: one that dies with the first of them has launched nothing.
+    submits_at_once = False
 
     def __init__(self, root: Path, bed: TpuBed) -> None:
         self.bed = bed

@@ -37,8 +37,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     `why` is for people: the reason why it waits, or the scheduler's own words of how it ended. `host` is where it runs.
     Of one that has ended: `exit_code` is that of the batch script (128 and the signal's number where it was killed by
     one), None when unknown; `reason` is PREEMPTED, TIME_LIMIT, CANNOT_START, CANCELLED or empty; `was_preempted`: the
-    scheduler has told it to make room, however it ended; `may_still_run`: its node did not answer when it was given up,
-    or it may begin once more. `pid`: of the wrapper, where the scheduler knows it. `gpus`: by index, likewise.
+    scheduler has told it to make room, however it ended; `may_still_run`: its node did not answer when it was given up.
+    `pid`: of the wrapper, where the scheduler knows it. `gpus`: by index, likewise.
     """
 
     phase: Phase

@@ -7,7 +7,7 @@
 | Restarting, or restarted before       | preempted: its first run counts, and no second one begins                  |
 | Completing, Terminating, Aborting     | running: its processes are being ended                                     |
 | Completed, Failed, Terminated         | ended, by the first pod that failed; preempted when a pod was evicted      |
-| Aborted                               | ended: cancelled by somebody, who may let it go on                         |
+| Aborted                               | ended: cancelled by somebody; its one retry is used up when it is resumed  |
 | deleted, some of its pods are left    | running, until they are gone                                               |
 | deleted, its last nodes do not answer | ended, and may still run there                                             |
 | deleted, nothing is left              | ended, and may still run: somebody may have removed a pod of a lost node   |
@@ -173,8 +173,6 @@ def _ended(seen: Seen, common: JobState) -> JobState:
         exit_code=code,
         reason=PREEMPTED if preempted else _reason(seen, failed, end),
         was_preempted=preempted,
-        # Whoever has suspended it may let it go on, when its job runs elsewhere.
-        may_still_run=seen.phase == "Aborted",
     )
 
 

@@ -107,7 +107,7 @@ def test_what_was_cancelled_before_it_ran_ends_at_once(place: VolcanoPlace) -> N
 
 
 def test_what_was_suspended_before_it_ran_does_not_begin_when_it_is_resumed(place: VolcanoPlace) -> None:
-    """Its job may run elsewhere by then."""
+    """Its job may run elsewhere by then: what is resumed is a retry, and `maxRetry` allows none."""
     with place.holding():
         key = submit(place, "echo begun >>begun", Request(0))
         wait_until(lambda: place.outlet.poll([key])[key].placement, "it is accepted")

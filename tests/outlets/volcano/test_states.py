@@ -241,9 +241,8 @@ def test_events_tell_of_an_eviction_too() -> None:
     assert state.why.endswith("; Evict: Pod is evicted, because of reclaim")
 
 
-def test_aborted_is_what_somebody_has_done_and_may_take_back() -> None:
+def test_aborted_is_what_somebody_has_done() -> None:
     state = told(job("Aborted"))
-    assert state.may_still_run
     assert (state.phase, state.reason, state.was_preempted) == (Phase.ENDED, CANCELLED, False)
 
 

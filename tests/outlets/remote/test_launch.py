@@ -47,8 +47,8 @@ WRAPPER = """\
 set -o noclobber
 { read -r host </proc/sys/kernel/hostname; echo "$host $$" >"$DISPATCHER_ATTEMPT_DIR/taken"; } || exit 1
 cd "$DISPATCHER_ATTEMPT_DIR"
-echo "$1" >begun
 env >environment
+echo "$1" >begun
 until [ -e go ]; do sleep 0.02; done
 echo '{"exit_code": 0, "reason": "", "ended_at": ""}' >exit.json
 """

@@ -54,6 +54,9 @@ def report(answers: Sequence[Any]) -> QueueReport:
     problem = first_problem(queue.exit_code, queue.err) if isinstance(queue, Ran) else None
     if problem is not None and problem.reason is Reason.NOT_FOUND:
         return QueueReport(closed="the cluster has no such Queue")
+    if problem is not None and problem.reason is Reason.DENIED:
+        # Queues belong to the cluster: many who may make Jobs in their namespace may not read them.
+        return QueueReport(allocated=problem.message)
     if problem is not None:
         raise OutletError(problem.message)
     try:
@@ -170,10 +173,10 @@ def _never_fits(host: VolcanoHost, request: HardwareRequest, needs: Mapping[str,
 def _shortage(host: VolcanoHost, request: HardwareRequest, needs: Mapping[str, Decimal], found: QueueReport) -> str:
     """Why it may have to wait; empty when it can start now."""
     decisive = _decisive(host, request)
-    if decisive not in found.capability:
-        return f"what is free is not known, because its capability does not limit {decisive}"
     if isinstance(found.allocated, str):
         return f"what is free is not known: {found.allocated}"
+    if decisive not in found.capability:
+        return f"what is free is not known, because its capability does not limit {decisive}"
     free = found.free()
     short = [name for name, amount in needs.items() if name in free and free[name] < amount]
     if not short:

@@ -63,6 +63,8 @@ _NEVER_RAN: Final = frozenset(["ContainerCannotRun", "StartError"])
 # What a process makes of TERM, and of the KILL after it.
 _STOPPED: Final = (143, 137)
 _LONGEST_EVENTS: Final = 1000
+# Events that every gang has until it is placed: of one whose pods have run they explain nothing.
+_UNPLACED: Final = frozenset(["PodGroupPending", "Unschedulable"])
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,10 +168,11 @@ def _ended(seen: Seen, common: JobState) -> JobState:
     end = None if failed is None else _end_of(failed)
     preempted = _was_preempted(seen, failed, end)
     code = end.exit_code if end else 0 if seen.phase == "Completed" else None
+    events = [event for event in seen.events if end is None or event.reason not in _UNPLACED]
     return _with(
         common,
         phase=Phase.ENDED,
-        why=_told(_why_ended(seen, failed, end), seen.events),
+        why=_told(_why_ended(seen, failed, end), events),
         exit_code=code,
         reason=PREEMPTED if preempted else _reason(seen, failed, end),
         was_preempted=preempted,

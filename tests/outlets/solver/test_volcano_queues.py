@@ -95,6 +95,15 @@ def test_a_queue_that_the_cluster_does_not_have() -> None:
     assert told(Ran(exit_code=1, err=err)).closed == "the cluster has no such Queue"
 
 
+def test_who_may_not_read_queues_can_use_them() -> None:
+    err = 'Error from server (Forbidden): queues.scheduling.volcano.sh "gpu" is forbidden: User "ann" cannot get'
+    found = told(Ran(exit_code=1, err=f"{err}\n"))
+    chosen = volcano.judge(host(), ask(4), Hosts(), found)
+    assert isinstance(chosen, Choice) and chosen.is_queued and chosen.free_chips is None
+    assert chosen.why == f"queue gpu: what is free is not known: {err}"
+    assert volcano.free_in_queue(found) == f"not known: {err}"
+
+
 @pytest.mark.parametrize(
     ("answer", "why"),
     [

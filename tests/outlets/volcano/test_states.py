@@ -241,6 +241,14 @@ def test_events_tell_of_an_eviction_too() -> None:
     assert state.why.endswith("; Evict: Pod is evicted, because of reclaim")
 
 
+def test_what_kept_a_gang_waiting_does_not_explain_how_it_ended() -> None:
+    events = [event("PodGroupPending", "1/0 tasks in gang"), event("Unschedulable", "0/0 tasks"), event("Odd", "this")]
+    state = told(job("Failed"), pod("Failed", container=ended(1)), events=events)
+    assert state.why.endswith("exit code 1; Odd: this")
+    never_ran = told(job("Failed"), events=events)
+    assert never_ran.why.endswith("; PodGroupPending: 1/0 tasks in gang; Unschedulable: 0/0 tasks; Odd: this")
+
+
 def test_aborted_is_what_somebody_has_done() -> None:
     state = told(job("Aborted"))
     assert (state.phase, state.reason, state.was_preempted) == (Phase.ENDED, CANCELLED, False)

@@ -105,8 +105,8 @@ class Recorder:
         if ended.exit_reason not in (PREEMPTED, LOST, CANCELLED) and not ended.blames_host:
             method = None if entry is None else entry.method
             gpu = _gpu_scope(record)
-        # An attempt that was only submitted has no host that could be at fault.
-        host = None if record.host is None else host_scope(record.host)
+        # Only claims for this outlet are paused by host and GPU: elsewhere the scheduler chooses them.
+        host = host_scope(record.host) if record.host is not None and _is_local(record) else None
         is_suspect = host is not None and outcome.is_suspicious(ended)
         # A wrapper that wrote an exit status shows that the host is well.
         is_well = ended.exit_code is not None and host in self._store.fold.streaks
@@ -152,4 +152,8 @@ def _place(tx: Transaction, job: str, record: Record, placement: Placement, *, h
 def _gpu_scope(record: Record) -> str | None:
     """The one GPU on which an attempt ran; of several none can be blamed."""
     gpus = record.gpu_indices
-    return gpu_scope(record.host or "", gpus[0]) if len(gpus) == 1 else None
+    return gpu_scope(record.host or "", gpus[0]) if len(gpus) == 1 and _is_local(record) else None
+
+
+def _is_local(record: Record) -> bool:
+    return (record.outlet or DEFAULT) == DEFAULT

@@ -2,7 +2,7 @@
 
 gcloud         The words of gcloud for VMs and queued resources, and what its answers and failures mean. Pure.
 vm             What the state of a VM means, and what is to be done next about it. Pure.
-provisioning   One VM in the course of time: looked at, created, queued for, deleted.
+provisioning   One VM in the course of time: looked at, created, queued for, deleted; telling: its messages.
 usage          Whether anybody else still uses it.
 scheduler      The VM as a Scheduler: launches, checks and signals on all workers.
 workers        The road to all workers; reaching: its words of gcloud; merging: the answers of all as one.

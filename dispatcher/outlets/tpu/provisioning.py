@@ -16,14 +16,12 @@ from dispatcher.outlets.base import LOST, PREEMPTED
 from dispatcher.outlets.batch.provisioning import Loss
 from dispatcher.outlets.remote.operations import Operation, Ran
 from dispatcher.outlets.remote.programs import Finished, Program
-from dispatcher.outlets.tpu import gcloud, usage
+from dispatcher.outlets.tpu import gcloud, telling, usage
 from dispatcher.outlets.tpu.gcloud import Failure, GcloudError, Queued, Vm
 from dispatcher.outlets.tpu.vm import (
     Action,
-    Condition,
     Sight,
     action,
-    condition_of,
     is_up,
     kind_text,
     lost_attempts,
@@ -148,31 +146,13 @@ class TpuProvisioning:
             return f"{_DOING[self._doing]} {name} ({kind_text(self._host)}) since {self._began_at}"
         if not self._has_looked:
             return self._unseen or f"{name} was not looked at yet"
-        if self._vm is not None:
-            return self._why_not_up(name, self._vm)
-        return self._trouble or self._unseen or self._why_absent(name)
-
-    def _why_not_up(self, name: str, vm: Vm) -> str:
-        if is_up(vm):
+        if self._vm is None:
+            is_short = self._is_short if self._queued is not None or self._is_wanted else ""
+            shown = telling.why_absent(self._host, self._queued, self._queue_name(), is_short, self._may_create)
+            return self._trouble or self._unseen or shown
+        if is_up(self._vm):
             return self._unseen or f"{name} is looked at again"
-        told = f"{name} is {vm.state or 'in no state'}"
-        if vm.health_description:
-            told += f" ({vm.health_description})"
-        condition = condition_of(vm.state)
-        if action(self._sight()) is not Action.NOTHING:
-            return f"{told}; it is deleted"
-        if condition is Condition.DEAD:
-            return f"{told}; {_deletion(self._host.name)}"
-        return f"{told}; `{gcloud.start_text(self._host)}` starts it" if condition is Condition.STOPPED else told
-
-    def _why_absent(self, name: str) -> str:
-        if self._queued is not None:
-            queued = gcloud.queued_id(self._workspace, self._host.name)
-            short = f" ({self._is_short})" if self._is_short else ""
-            return f"{name} waits for capacity: its queued resource {queued} is {self._queued.state}{short}"
-        if self._may_create:
-            return f"{name} ({kind_text(self._host)}) is created when jobs wait for it"
-        return f"{name} does not exist: `dispatcher outlets create {self._host.name}` creates it ({_AUTO})"
+        return telling.why_not_up(self._host, self._vm, is_deleted=action(self._sight()) is not Action.NOTHING)
 
     def work(self, *, is_wanted: bool, is_used: bool) -> None:
         now_s = time.monotonic()
@@ -236,17 +216,21 @@ class TpuProvisioning:
             self._program = None
         if not self._tells_at_end:
             return
-        name = self._host.name
         is_queued = self._vm is None and (waits_in_queue(self._queued) or self._doing is Action.QUEUE)
         if is_queued and self._may_create and not self._has_others():
             self._take_back()
-        elif is_queued:
-            self._log(f"{name} is still asked for and may cost money; {_deletion(name)}")
+            return
+        stands = ""
+        if is_queued:
+            stands = "still asked for and may cost money"
         elif self._doing is Action.CREATE:
-            self._log(f"{name} is being created and will cost money: {_deletion(name)}")
+            stands = "being created and will cost money"
         elif self._vm is not None and self._is_ours():
-            state = "still up and costs money" if is_up(self._vm) else f"{self._vm.state} and may cost money"
-            self._log(f"{name} is {state}: {_deletion(name)}")
+            stands = "still up and costs money" if is_up(self._vm) else f"{self._vm.state} and may cost money"
+        elif self._vm is None and self._queued is not None:
+            stands = f"not there, but its queued resource {self._queue_name()} is, and {self._queued.state}"
+        if stands:
+            self._log(f"{self._host.name} is {stands}: {telling.deletion(self._host)}")
 
     def _sight(self) -> Sight:
         return Sight(
@@ -298,8 +282,7 @@ class TpuProvisioning:
             self._trouble = self._is_short = ""
             self._failures = 0
         if self._vm is None and self._may_create:
-            queued = gcloud.queued_id(self._workspace, self._host.name)
-            self._start(gcloud.describe_queued(self._host, queued), LOOK_LIMIT_S, self._take_in_queue)
+            self._start(gcloud.describe_queued(self._host, self._queue_name()), LOOK_LIMIT_S, self._take_in_queue)
         else:
             self._unseen = ""
 
@@ -350,7 +333,10 @@ class TpuProvisioning:
 
     def _queue_of_vm(self) -> str:
         brought = "" if self._vm is None else self._vm.queued_resource
-        return brought or gcloud.queued_id(self._workspace, self._host.name)
+        return brought or self._queue_name()
+
+    def _queue_name(self) -> str:
+        return gcloud.queued_id(self._workspace, self._host.name)
 
     def _take_in_act(self, answer: Ran) -> None:
         done, self._doing = self._doing, None
@@ -418,7 +404,7 @@ class TpuProvisioning:
 
     def _take_back(self) -> None:
         """Else the request would be fulfilled when nobody is there any more."""
-        name, queued = self._host.name, gcloud.queued_id(self._workspace, self._host.name)
+        name, queued = self._host.name, self._queue_name()
         words = [*gcloud.delete_queued(self._host, queued), "--async"]
         try:
             program = Program(words, limit_s=_CLOSING_S)
@@ -426,12 +412,10 @@ class TpuProvisioning:
             finished = program.poll()
             gcloud.check(Ran(exit_code=None) if finished is None else ran(finished))
         except OutletError as error:
-            self._log(f"{name}: its queued resource {queued} stays and may cost money: {error}. {_deletion(name)}")
+            stays = f"{name}: its queued resource {queued} stays and may cost money"
+            self._log(f"{stays}: {error}. {telling.deletion(self._host)}")
         else:
             self._log(f"{name}: its queued resource {queued} was taken back")
-
-
-_AUTO: Final = "or `create: auto` in its configuration lets the dispatcher do that"
 
 
 def ran(finished: Finished) -> Ran:
@@ -441,7 +425,3 @@ def ran(finished: Finished) -> Ran:
         out=finished.out.decode(errors="replace"),
         err=finished.err.decode(errors="replace"),
     )
-
-
-def _deletion(name: str) -> str:
-    return f"`dispatcher outlets delete {name}` deletes it"

@@ -197,6 +197,14 @@ def test_a_request_that_another_dispatcher_waits_for_is_left_to_it(make: Callabl
     assert "vm is still asked for and may cost money" in machine.said[-1]
 
 
+def test_a_request_that_has_failed_is_named_at_the_end(make: Callable[..., Machine], tpu: TpuBed) -> None:
+    tpu.no_capacity()
+    machine = make()
+    machine.until_problem("FAILED")
+    machine.made.close()
+    assert f"vm is not there, but its queued resource {QUEUED} is, and FAILED: `dispatcher" in machine.said[-1]
+
+
 def test_a_dispatcher_that_ends_takes_its_request_back(make: Callable[..., Machine], tpu: TpuBed) -> None:
     tpu.queue.wait_s = None
     tpu.no_capacity()

@@ -1,0 +1,40 @@
+"""What people are told of a TPU VM that is not up, and what they can do about it. Pure."""
+
+from __future__ import annotations
+
+from dispatcher.hosts.types import TpuHost
+from dispatcher.outlets.tpu import gcloud
+from dispatcher.outlets.tpu.gcloud import Queued, Vm
+from dispatcher.outlets.tpu.vm import Condition, condition_of, kind_text
+
+
+def why_not_up(host: TpuHost, vm: Vm, *, is_deleted: bool) -> str:
+    """Why a VM that is there runs nothing. `is_deleted`: the dispatcher deletes it."""
+    told = f"the TPU VM {host.name} is {vm.state or 'in no state'}"
+    if vm.health_description:
+        told += f" ({vm.health_description})"
+    condition = condition_of(vm.state)
+    if is_deleted:
+        return f"{told}; it is deleted"
+    if condition is Condition.DEAD:
+        return f"{told}; {deletion(host)}"
+    return f"{told}; `{gcloud.start_text(host)}` starts it" if condition is Condition.STOPPED else told
+
+
+def why_absent(host: TpuHost, queued: Queued | None, queue_name: str, shortage: str, may_create: bool) -> str:
+    """Why there is no VM. `shortage` is what Google has said of its capacity, empty when it has not."""
+    name = f"the TPU VM {host.name}"
+    if queued is not None:
+        told = f"{name} waits for capacity: its queued resource {queue_name} is {queued.state}"
+        return f"{told} ({shortage})" if shortage else told
+    if shortage:
+        return f"{name} was not created: {shortage}"
+    if may_create:
+        return f"{name} ({kind_text(host)}) is created when jobs wait for it"
+    auto = "or `create: auto` in its configuration lets the dispatcher do that"
+    return f"{name} does not exist: `dispatcher outlets create {host.name}` creates it ({auto})"
+
+
+def deletion(host: TpuHost) -> str:
+    """How a person deletes it, with what was asked of Google for it."""
+    return f"`dispatcher outlets delete {host.name}` deletes it"

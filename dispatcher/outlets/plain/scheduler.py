@@ -11,46 +11,25 @@ import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from dispatcher.errors import OutletError
 from dispatcher.hosts.types import Cluster, PlainHost
-from dispatcher.outlets.base import Key, Request
-from dispatcher.outlets.batch.scheduler import (
-    Accepted,
-    Doubtful,
-    JobState,
-    Limits,
-    NoRoom,
-    Refused,
-    Submission,
-    Submitted,
-)
-from dispatcher.outlets.plain.states import handle_of, state_of
-from dispatcher.outlets.remote.agent.names import LAUNCH_LOG
-from dispatcher.outlets.remote.operations import (
-    Check,
-    CheckResult,
-    Failed,
-    Launch,
-    Launched,
-    Operation,
-    Signal,
-    Signalled,
-)
+from dispatcher.outlets.base import Request
+from dispatcher.outlets.batch.scheduler import Submission
+from dispatcher.outlets.plain.launched import LaunchingScheduler
+from dispatcher.outlets.remote.operations import Launch, Operation
 
 # The longest part of a log's name; a file name has 255 bytes at most.
 _LONGEST_LABEL: Final = 60
 
 
-class PlainScheduler:
+class PlainScheduler(LaunchingScheduler):
     """One host. `root` is the workspace's root on this machine: where the host sees it too, logs stay in it."""
 
     programs: Sequence[str] = ("bash",)
-    makes_arrays = False
-    makes_packs = False
 
     def __init__(self, host: PlainHost, cluster: Cluster, root: Path) -> None:
+        super().__init__(host.name)
         self._host = host
         self._cluster = cluster
         self._root = root
@@ -65,12 +44,6 @@ class PlainScheduler:
         if wanted > has:
             return f"{self._host.name} has {has} GPUs, and {wanted} are asked for" + _listed(self._host.chips)
         return ""
-
-    def scripts(self, submission: Submission) -> Mapping[str, bytes]:
-        return {}
-
-    def launcher(self, request: Request) -> Sequence[str]:
-        return ()
 
     def submit(self, submission: Submission) -> Operation:
         """The launch of its attempt: without arrays a submission has one."""
@@ -87,48 +60,6 @@ class PlainScheduler:
             log=self._log(bundle.labels),
             needs_shared_log=root == self._root,
         )
-
-    def accepted(self, submission: Submission, answer: Any) -> Accepted | Refused | NoRoom | Doubtful:
-        if isinstance(answer, Failed):
-            return Refused(why=f"{self._host.name}: {answer.error}")
-        if not isinstance(answer, Launched):
-            raise OutletError(f"{self._host.name}: unexpected answer to a launch: {answer!r}")
-        if answer.outcome == "no_room":
-            return NoRoom(why=f"{self._host.name}: {answer.why}")
-        return Accepted(handle=handle_of(answer.host, answer.pid))
-
-    def query(self, attempts: Sequence[Submitted]) -> Sequence[Operation]:
-        return [Check(directories=[attempt.directory for attempt in attempts])]
-
-    def states(self, attempts: Sequence[Submitted], answers: Sequence[Any]) -> Mapping[Key, JobState]:
-        (answer,) = answers
-        if not isinstance(answer, CheckResult):
-            raise OutletError(f"{self._host.name}: {getattr(answer, 'error', answer)}")
-        found = zip(attempts, answer.attempts, strict=True)
-        return {attempt.key: state_of(one) for attempt, one in found if one.was_launched or one.is_alive or one.error}
-
-    def detail(self, attempts: Sequence[Submitted]) -> Sequence[Operation]:
-        """Nothing is known beyond the states."""
-        return ()
-
-    def details(self, attempts: Sequence[Submitted], answers: Sequence[Any]) -> Mapping[Key, JobState]:
-        return {}
-
-    def cancel(self, attempts: Sequence[Submitted], *, force: bool) -> Sequence[Operation]:
-        return [Signal(directory=attempt.directory, force=force) for attempt in attempts]
-
-    def cancelled(self, answer: Any) -> str:
-        """That no process was there to be told is no failure."""
-        return "" if isinstance(answer, Signalled) else f"{self._host.name}: {getattr(answer, 'error', answer)}"
-
-    def error_log(self, attempt: Submitted) -> str:
-        return posixpath.join(attempt.directory, LAUNCH_LOG)
-
-    def limits_query(self) -> Sequence[Operation]:
-        return ()
-
-    def limits(self, answers: Sequence[Any]) -> Limits:
-        return Limits()
 
     def _gpus(self, request: Request) -> int:
         """An entry that does not say gets a GPU where there are some."""

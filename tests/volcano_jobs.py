@@ -130,7 +130,7 @@ class VolcanoJobs:
         answers = [self.carry_out(one) for one in self.scheduler.detail(attempts)]
         return self.scheduler.details(attempts, answers)[Key(job, 1)]
 
-    def wait(self, phase: Phase | None, why: str = "", job: str = "j0", limit_s: float = 40) -> JobState:
+    def wait(self, phase: Phase | None, why: str = "", job: str = "j0", limit_s: float = 90) -> JobState:
         """The state of an attempt as soon as it is in this phase (None: nothing is left of it), with this in `why`."""
         seen: list[JobState | None] = []
 
@@ -145,7 +145,7 @@ class VolcanoJobs:
     def wait_for_file(self, name: str, job: str = "j0") -> str:
         """The content of a file of the attempt's directory as soon as it is there."""
         path = self.file(name, job)
-        wait_for(path.exists, 40, lambda: f"{path}: {self.state(job)}\n{self.bed.tell(self.job(job))}")
+        wait_for(path.exists, 90, lambda: f"{path}: {self.state(job)}\n{self.bed.tell(self.job(job))}")
         return path.read_text()
 
     def cancel(self, *jobs: str, force: bool = False) -> None:

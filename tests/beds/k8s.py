@@ -191,7 +191,7 @@ class K8sBed(Bed):
         )
         self._volumes.setdefault(self.namespace, []).append(volume)
         path_of_claim = f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims/{name}"
-        wait_for(lambda: self.api.get(path_of_claim)["status"].get("phase") == "Bound", 20, f"PVC {name} to be bound")
+        wait_for(lambda: self.api.get(path_of_claim)["status"].get("phase") == "Bound", 60, f"PVC {name} to be bound")
         return self.outside(path)
 
     def wait_for_phase(self, pod: str, phase: str, limit_s: float = 60) -> Object:

@@ -17,6 +17,7 @@ A Job whose pods were evicted is Terminated, because that is what its policies s
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
@@ -290,10 +291,10 @@ def _end_of(pod: Pod) -> Terminated | None:
 
 
 def _order_of_failures(pod: Pod) -> tuple[bool, str, bool, int]:
-    """Where nothing is told of the time, last."""
+    """Where nothing is told of the time, last. Pod 0 ends with the status of the one that has failed."""
     end = _end_of(pod)
     at, was_stopped = (end.finished_at if end else None) or "~", _was_stopped(end)
-    return was_stopped and pod.metadata.deletion_timestamp is not None, at, was_stopped, pod.index
+    return was_stopped and pod.metadata.deletion_timestamp is not None, at, was_stopped, pod.index or sys.maxsize
 
 
 def _was_stopped(end: Terminated | None) -> bool:

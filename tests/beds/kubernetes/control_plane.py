@@ -90,6 +90,8 @@ class ControlPlane:
             f"{KUBERNETES}/kube-controller-manager", f"--kubeconfig={config}", "--leader-elect=false",
             f"--service-account-private-key-file={certs}/accounts.key", f"--cert-dir={certs}/controllers",
             "--bind-address=127.0.0.1", "--port=0", "--use-service-account-credentials=false", GATES,
+            # What conflicts is tried again after this, and a volume is bound in several steps.
+            "--pvclaimbinder-sync-period=1s",
             *self._controller_options,
         )  # fmt: skip
         self._start(

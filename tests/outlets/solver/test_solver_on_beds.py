@@ -17,7 +17,7 @@ from dispatcher.outlets.base import Request
 from dispatcher.outlets.remote.agent import programs
 from dispatcher.outlets.remote.operations import Ran, Run
 from dispatcher.outlets.solver.query import questions, read_report
-from dispatcher.outlets.solver.reports import HostReport, Unreachable
+from dispatcher.outlets.solver.reports import HostReport
 from dispatcher.outlets.solver.request import Choice, HardwareRequest
 from dispatcher.outlets.solver.solve import judge
 from dispatcher.outlets.volcano.resources import pod_resources
@@ -86,8 +86,9 @@ def test_queues_that_tell_nothing(volcano: VolcanoBed) -> None:
     unlimited = "waits: queue default: what is free is not known, because its capability does not limit nvidia.com/gpu"
     assert verdict(host_of(volcano), 1) == unlimited
     assert verdict(host_of(volcano, queue="no-such"), 1) == "queue no-such: the cluster has no such Queue"
-    denied = asked(host_of(volcano, context="ordinary"))
-    assert isinstance(denied, Unreachable) and "cannot get resource" in denied.error
+    denied = verdict(host_of(volcano, context="ordinary"), 1)
+    assert denied.startswith("waits: queue default: what is free is not known: Error from server (Forbidden)")
+    assert 'cannot get resource "queues"' in denied
 
 
 def test_a_tpu_vm(tpu: TpuBed, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,16 +11,19 @@ from volcano_jobs import VolcanoJobs
 from dispatcher.outlets.base import PREEMPTED, Request
 from dispatcher.outlets.batch.scheduler import Phase
 
-# A wrapper that starts the command as the real one does, on every pod.
+# A wrapper that starts the command as the real one does, on every pod, and ends it with its whole group.
 COMMAND = """
 : >taken
 exec >>output.log 2>&1
+trap 'trap "" TERM; kill -TERM -- "-$$"' TERM
 bash "$DISPATCHER_SUBMISSION_DIR/nodes.sh" bash -c '
 cd -- "$DISPATCHER_ATTEMPT_DIR"
 echo "$DISPATCHER_PROCESS_ID of $DISPATCHER_NUM_PROCESSES at $DISPATCHER_COORDINATOR on $HOSTNAME"
 touch "begun.$DISPATCHER_PROCESS_ID"
 trap "exit 143" TERM
-while :; do sleep 0.1; [ ! -e "go.$DISPATCHER_PROCESS_ID" ] || exit $(cat "go.$DISPATCHER_PROCESS_ID"); done'
+while :; do sleep 0.1; [ ! -e "go.$DISPATCHER_PROCESS_ID" ] || exit $(cat "go.$DISPATCHER_PROCESS_ID"); done' &
+while kill -0 $! 2>/dev/null; do wait $!; status=$?; done
+exit "$status"
 """
 BOTH = Request(gpus=0, nodes=2)
 

@@ -187,6 +187,11 @@ def test_one_that_was_stopped_in_the_same_second_is_not_the_first(code: int) -> 
         assert (state.exit_code, state.was_preempted) == (code, False)
 
 
+def test_pod_0_passes_on_the_status_of_the_one_that_has_failed() -> None:
+    both = [pod("Failed", index, container=ended(9)) for index in (0, 1)]
+    assert "worker-1" in told(job("Terminated", 2), *both).why
+
+
 def test_its_own_container_counts_before_those_beside_it() -> None:
     shown = pod("Failed", container=ended(3))
     shown["status"]["containerStatuses"].insert(0, {"name": "beside", **ended(1)})

@@ -107,6 +107,12 @@ def json_option(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
 
 
+def utc_option(function: F) -> F:
+    """`--utc`, for commands that print times: `dispatcher.base.times.Clock` writes them."""
+    text = "Times in UTC instead of local time. JSON and CSV have UTC in any case."
+    return click.option("--utc", is_flag=True, help=text)(function)
+
+
 def jobs_argument(function: F) -> F:
     return click.argument("jobs", nargs=-1, metavar="[JOB]...", shell_complete=complete_jobs)(function)
 

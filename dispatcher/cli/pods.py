@@ -61,7 +61,7 @@ def _show(workspace: Workspace, as_json: bool) -> None:
 
 
 def _shown_pod(row: dict[str, Any]) -> dict[str, Any]:
-    from dispatcher.report.progress import duration_text
+    from dispatcher.base.times import duration_text
 
     unchanged_s = row["heartbeat_unchanged_s"]
     heartbeat = f"{row['heartbeat']}" if unchanged_s is None else f"unchanged for {duration_text(unchanged_s)}"
@@ -79,7 +79,7 @@ def _shown_pod(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shown_slot(row: dict[str, Any], *, names_outlet: bool) -> dict[str, Any]:
-    from dispatcher.report.progress import duration_text
+    from dispatcher.base.times import duration_text
 
     used, total = row["memory_used_mib"], row["memory_total_mib"]
     return {

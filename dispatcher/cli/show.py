@@ -88,10 +88,11 @@ def _source(snapshot: Snapshot, job: str) -> str:
 
 
 def _facts(snapshot: Snapshot, job: str, run: dict[str, Any] | None) -> list[dict[str, Any]]:
+    from dispatcher.base.times import duration_text
     from dispatcher.report.attempts import run_facts
     from dispatcher.report.external import external_text
     from dispatcher.report.overview import job_row
-    from dispatcher.report.progress import duration_text, progress_text
+    from dispatcher.report.progress import progress_text
 
     row = job_row(snapshot, job)
     facts: dict[str, Any] = {key: value for key, value in snapshot.records[job].fields().items() if value != ""}

@@ -12,9 +12,10 @@ from typing import Final
 
 import msgspec
 
+from dispatcher.base.times import parse_time
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import CANNOT_START, LOST, PREEMPTED, QUEUE_LIMIT, WORKSPACE
-from dispatcher.run_state.journal import now_text, parse_time
+from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.states import Record
 
 STAY: Final = "stay"

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from dispatcher.base.messages import first_names
+from dispatcher.base.times import parse_time
 from dispatcher.config import Config
 from dispatcher.matrix.entry import Entry
 from dispatcher.pod.offers import Offer, offer_of, request_of
 from dispatcher.pod.placing import home_of
 from dispatcher.pod.running_attempts import RunningAttempt
-from dispatcher.run_state.journal import parse_time
 from dispatcher.run_state.liveness import read_pods
 from dispatcher.run_state.observer import Observer
 from dispatcher.run_state.states import Record

@@ -40,6 +40,11 @@ def no_fault(_: Entry) -> str:
     return ""
 
 
+def as_written(time: str | None) -> str:
+    """A time of the journal as it is."""
+    return time or ""
+
+
 class Reason(msgspec.Struct, frozen=True):
     """Why a job is not claimed now.
 
@@ -58,7 +63,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     `now` is a journal time. `offers` are those of the live pods. `me` is the pod whose reasons are asked for, one of
     these pods; empty: those of all. `request_of` is what an attempt of an entry asks for, `fault_of` why no pod could
     start it, `on_move` what becomes of it where its checkpoint is not seen; `unknown_job` is the reason of jobs without
-    an entry.
+    an entry, `clock` writes the times of reasons.
     """
 
     records: Mapping[str, Record]
@@ -71,6 +76,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     pauses: Mapping[str, Pause] = {}
     me: str = ""
     unknown_job: str = UNKNOWN_JOB
+    clock: Callable[[str | None], str] = as_written
 
 
 def retry_due(record: Record) -> str:
@@ -144,7 +150,7 @@ class Waiting:
             why = f"method {entry.method} is paused: {pause.why}"
             return Reason(why, needs_person=True, root=why)
         if retry_due(record) > facts.now:
-            return Reason(f"waits for a retry until {record.retry_at}")
+            return Reason(f"waits for a retry until {self._facts.clock(record.retry_at)}")
         return None
 
     def _need(self, need: str) -> Reason:

@@ -12,10 +12,11 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher.base.messages import counted, first_names
+from dispatcher.base.times import duration_text
 from dispatcher.outlets.local import NAME as LOCAL
 from dispatcher.report.external import EXTERNAL, external_notices
 from dispatcher.report.pivot import count_states
-from dispatcher.report.progress import duration_text, elapsed_s, progress_text, remaining_s
+from dispatcher.report.progress import elapsed_s, progress_text, remaining_s
 from dispatcher.report.ran import count_text
 from dispatcher.report.snapshot import Snapshot
 from dispatcher.report.waiting import Wait, reasons, waits
@@ -154,8 +155,8 @@ def notices(snapshot: Snapshot) -> list[str]:
         )
     found += [_refusal_text(refusal.job, refusal.why, refusal.line) for refusal in snapshot.refusals]
     found += [
-        f"{'method ' if ':' not in pause.scope else ''}{pause.scope} is paused since {pause.at}: {pause.why}. "
-        f"Continue with `dispatcher unpause {pause.scope}`"
+        f"{'method ' if ':' not in pause.scope else ''}{pause.scope} is paused since {snapshot.clock(pause.at)}: "
+        f"{pause.why}. Continue with `dispatcher unpause {pause.scope}`"
         for pause in snapshot.pauses.values()
     ]
     found += external_notices(snapshot)

@@ -11,10 +11,8 @@ from typing import Any
 
 import msgspec
 
-from dispatcher.run_state.journal import parse_time
+from dispatcher.base.times import parse_time
 from dispatcher.run_state.states import IN_FLIGHT, Record
-
-_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -64,20 +62,6 @@ def remaining_s(elapsed: float | None, progress: Progress | None) -> float | Non
     if elapsed is None or progress is None or progress.share is None or progress.step <= 0:
         return None
     return elapsed * max(0.0, progress.of - progress.step) / progress.step
-
-
-def duration_text(seconds: float | None) -> str:
-    """`45s`, `12m05s`, `3h07m`, `2d04h`; `?` when unknown."""
-    if seconds is None:
-        return "?"
-    whole = int(seconds)
-    if whole < _MINUTE_S:
-        return f"{whole}s"
-    if whole < _HOUR_S:
-        return f"{whole // _MINUTE_S}m{whole % _MINUTE_S:02d}s"
-    if whole < _DAY_S:
-        return f"{whole // _HOUR_S}h{whole % _HOUR_S // _MINUTE_S:02d}m"
-    return f"{whole // _DAY_S}d{whole % _DAY_S // _HOUR_S:02d}h"
 
 
 def progress_text(progress: Progress | None) -> str:

@@ -7,11 +7,12 @@ from typing import Any
 
 import msgspec
 
+from dispatcher.base.times import Clock
 from dispatcher.matrix.entry import SCHEDULING, Entry
 from dispatcher.outlets.base import Request
 from dispatcher.pod.offers import Offer
 from dispatcher.pod.placing import stays
-from dispatcher.pod.waiting import UNKNOWN_JOB, no_fault
+from dispatcher.pod.waiting import UNKNOWN_JOB, as_written, no_fault
 from dispatcher.report.progress import Progress
 from dispatcher.report.ran import RanWith, last_counts
 from dispatcher.run_state.external import Presence
@@ -61,6 +62,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     on_move: what becomes of an entry where its checkpoint is not seen.
     ran: what attempts ran with.
     offers: what the live pods take.
+    clock: how texts write times; see `for_people`.
     """
 
     records: Mapping[str, Record]
@@ -81,6 +83,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     fault_of: Callable[[Entry], str] = no_fault
     on_move: Callable[[Entry], str] = stays
     ran: RanWith | None = None
+    clock: Callable[[str | None], str] = as_written
 
     def entry(self, job: str) -> Entry | None:
         """The entry that a job's values are taken from.
@@ -139,6 +142,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     def only(self, jobs: Mapping[str, Record]) -> Snapshot:
         """The same snapshot with only these jobs. Needs and pods still refer to all jobs."""
         return msgspec.structs.replace(self, records=jobs)
+
+    def for_people(self, *, utc: bool = False) -> Snapshot:
+        """The same snapshot, whose reasons and notices have local times, or those of UTC."""
+        return msgspec.structs.replace(self, clock=Clock(self.now_s, utc))
 
     def in_flight(self) -> list[str]:
         return [job for job, record in self.records.items() if record.state in IN_FLIGHT]

@@ -30,6 +30,7 @@ def reasons(snapshot: Snapshot) -> Waiting:
             offers=snapshot.offers,
             pauses=snapshot.pauses,
             unknown_job=snapshot.unknown_job,
+            clock=snapshot.clock,
         )
     )
 

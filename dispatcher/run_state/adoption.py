@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from dispatcher.base import files
+from dispatcher.base.times import parse_time
 from dispatcher.errors import StateError, StorageError
 from dispatcher.run_state import edits, journal, status_file
 from dispatcher.workspace import STATUS_FILE, Layout
@@ -55,7 +56,7 @@ def _began_s(layout: Layout) -> float | None:
     """When the run state began, by the clock of the host that began it."""
     numbers = journal.generations(layout)
     header = journal.read_header(layout, numbers[0]) if numbers else None
-    return None if header is None else journal.parse_time(header.at)
+    return None if header is None else parse_time(header.at)
 
 
 def refuse_unadopted(layout: Layout, manifests: Iterable[Path] = ()) -> None:

@@ -24,6 +24,7 @@ import msgspec
 
 from dispatcher.base import files
 from dispatcher.base.mounts import mount_of
+from dispatcher.base.times import parse_time
 from dispatcher.config import LockKind
 from dispatcher.errors import DamagedJournalError, FormatError
 from dispatcher.run_state.events import Continued, Data, Event
@@ -100,20 +101,6 @@ def new_header(generation: int, *, base_seq: int, records: int, lock: str, secon
 def now_text(seconds: float) -> str:
     """A time in seconds since 1970 as the journal writes it: UTC, milliseconds."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def parse_time(text: str | None) -> float | None:
-    """Seconds since 1970 from an ISO 8601 time (UTC when it has no zone); None when it cannot be parsed.
-
-    Labs have status files with an hour 26: such times are shown as unknown.
-    """
-    if not text:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
-        return None
 
 
 def normalized_time(text: str | None) -> str | None:

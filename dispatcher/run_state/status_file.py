@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
+from dispatcher.base.times import parse_time
 from dispatcher.errors import StatusFileError
-from dispatcher.run_state.journal import parse_time
 from dispatcher.run_state.states import Record
 
 _encode = msgspec.json.Encoder().encode

@@ -6,31 +6,12 @@ import pytest
 
 from dispatcher.report.progress import (
     Progress,
-    duration_text,
     elapsed_s,
     parse_progress,
     progress_text,
     remaining_s,
 )
-from dispatcher.run_state.journal import parse_time
 from dispatcher.run_state.states import Record, State
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("1970-01-01T00:01:00Z", 60.0),
-        ("1970-01-01T00:01:00.250Z", 60.25),
-        ("1970-01-01T01:01:00+01:00", 60.0),
-        ("1970-01-01T00:01:00", 60.0),
-        ("2026-06-17T26:12:00Z", None),
-        ("yesterday", None),
-        ("", None),
-        (None, None),
-    ],
-)
-def test_times(text, seconds):
-    assert parse_time(text) == seconds
 
 
 def record(started_at, finished_at=None):
@@ -60,14 +41,6 @@ def test_elapsed():
 )
 def test_remaining(elapsed, progress, remaining):
     assert remaining_s(elapsed, progress) == remaining
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(None, "?"), (0.9, "0s"), (59, "59s"), (725, "12m05s"), (11220, "3h07m"), (187200, "2d04h")],
-)
-def test_durations(seconds, text):
-    assert duration_text(seconds) == text
 
 
 def test_progress_that_jobs_write():

@@ -1,0 +1,73 @@
+"""Times and durations as people read them; files and JSON have ISO 8601 in UTC."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+_MINUTE_S: Final = 60
+_HOUR_S: Final = 3600
+_DAY_S: Final = 86400
+
+
+class Clock(msgspec.Struct, frozen=True):
+    """Writes times as people read them: `14:03:05`, and `2026-06-17 14:03:05` where that is not today.
+
+    In local time, or in UTC with a Z at the end. `now_s`: seconds since 1970.
+    """
+
+    now_s: float
+    utc: bool = False
+
+    def __call__(self, time: str | float | None) -> str:
+        """A time as the journal writes it, or in seconds since 1970. One that cannot be parsed is given as it is."""
+        seconds = parse_time(time) if isinstance(time, str) else time
+        if seconds is None:
+            return str(time or "")
+        zone = UTC if self.utc else None
+        try:
+            moment, now = datetime.fromtimestamp(seconds, zone), datetime.fromtimestamp(self.now_s, zone)
+        except (ValueError, OverflowError, OSError):
+            return str(time)
+        shown = "%H:%M:%S" if moment.date() == now.date() else "%Y-%m-%d %H:%M:%S"
+        return moment.strftime(shown) + ("Z" if self.utc else "")
+
+
+def parse_time(text: str | None) -> float | None:
+    """Seconds since 1970 from an ISO 8601 time (UTC when it has no zone); None when it cannot be parsed.
+
+    Labs have status files with an hour 26: such times are shown as unknown.
+    """
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def duration_text(seconds: float | None) -> str:
+    """`45s`, `12m05s`, `3h07m`, `2d04h`; `?` when unknown."""
+    if seconds is None:
+        return "?"
+    whole = int(seconds)
+    if whole < _MINUTE_S:
+        return f"{whole}s"
+    if whole < _HOUR_S:
+        return f"{whole // _MINUTE_S}m{whole % _MINUTE_S:02d}s"
+    if whole < _DAY_S:
+        return f"{whole // _HOUR_S}h{whole % _HOUR_S // _MINUTE_S:02d}m"
+    return f"{whole // _DAY_S}d{whole % _DAY_S // _HOUR_S:02d}h"
+
+
+def ago(seconds: float | None) -> str:
+    """`12 s ago`, `3 min ago`, `2 h ago`, `5 d ago`; `?` when unknown."""
+    if seconds is None:
+        return "?"
+    for unit, unit_s in (("d", _DAY_S), ("h", _HOUR_S), ("min", _MINUTE_S)):
+        if seconds >= unit_s:
+            return f"{int(seconds // unit_s)} {unit} ago"
+    return f"{max(0, int(seconds))} s ago"

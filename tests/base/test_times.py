@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from dispatcher.base.times import Clock, ago, duration_text, parse_time
+
+# Noon of 17 June 2026 in UTC.
+NOON_S = parse_time("2026-06-17T12:00:00Z")
+
+
+@pytest.fixture
+def in_athens(monkeypatch):
+    """The local time of these tests is three hours ahead of UTC."""
+    monkeypatch.setenv("TZ", "EEST-3")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("written", "local", "utc"),
+    [
+        ("2026-06-17T11:03:05.987Z", "14:03:05", "11:03:05Z"),
+        ("2026-06-17T14:03:05+03:00", "14:03:05", "11:03:05Z"),
+        (NOON_S, "15:00:00", "12:00:00Z"),
+        ("2026-06-16T20:00:00Z", "2026-06-16 23:00:00", "2026-06-16 20:00:00Z"),
+        # Another day in one of the two.
+        ("2026-06-16T22:30:00Z", "01:30:00", "2026-06-16 22:30:00Z"),
+        ("2026-06-17T22:30:00Z", "2026-06-18 01:30:00", "22:30:00Z"),
+        ("2026-06-17T26:12:00Z", "2026-06-17T26:12:00Z", "2026-06-17T26:12:00Z"),
+        (1e300, "1e+300", "1e+300"),
+        (None, "", ""),
+    ],
+)
+def test_times_are_local_or_utc_and_have_a_date_where_it_is_not_today(in_athens, written, local, utc):
+    assert Clock(NOON_S)(written) == local
+    assert Clock(NOON_S, utc=True)(written) == utc
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("1970-01-01T00:01:00Z", 60.0),
+        ("1970-01-01T00:01:00.250Z", 60.25),
+        ("1970-01-01T01:01:00+01:00", 60.0),
+        ("1970-01-01T00:01:00", 60.0),
+        ("2026-06-17T26:12:00Z", None),
+        ("yesterday", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_times_in_files(text, seconds):
+    assert parse_time(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "?"), (0.9, "0s"), (59, "59s"), (725, "12m05s"), (11220, "3h07m"), (187200, "2d04h")],
+)
+def test_durations(seconds, text):
+    assert duration_text(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "?"),
+        (-3.0, "0 s ago"),
+        (12.7, "12 s ago"),
+        (59.9, "59 s ago"),
+        (60, "1 min ago"),
+        (7199, "1 h ago"),
+        (7200, "2 h ago"),
+        (5 * 86400, "5 d ago"),
+    ],
+)
+def test_how_long_ago(seconds, text):
+    assert ago(seconds) == text

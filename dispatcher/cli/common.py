@@ -81,7 +81,7 @@ def where_option(function: F) -> F:
         multiple=True,
         callback=read_where,
         metavar="KEY=VALUE",
-        help="Only jobs with this value (a glob); repeated filters are combined with AND.",
+        help="Only jobs with this value (a glob) or one of several (KEY=A,B); repeated filters combine with AND.",
     )(function)
 
 

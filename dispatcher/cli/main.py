@@ -133,7 +133,7 @@ def _read_interval(_ctx: click.Context, _param: click.Parameter, value: str | No
 )  # fmt: skip
 @_pod_option(
     "--where", multiple=True, callback=read_where, metavar="KEY=VALUE",
-    help="Claim only jobs with this value (a glob); repeated filters are combined with AND.",
+    help="Claim only jobs with this value (a glob) or one of several (KEY=A,B); repeated filters combine with AND.",
 )  # fmt: skip
 @_pod_option(
     "--poll-interval", callback=_read_interval, metavar="TIME",

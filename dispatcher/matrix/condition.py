@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
+import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -17,6 +19,8 @@ _BOUNDS: Mapping[str, Callable[[Any, Any], bool]] = {
     "above": lambda value, bound: bool(value > bound),
     "below": lambda value, bound: bool(value < bound),
 }
+# Commas without a backslash before them.
+_COMMA: Final = re.compile(r"(?<!\\),")
 
 
 def check_condition(expected: object) -> None:
@@ -53,7 +57,10 @@ def _bound_holds(word: str, bound: Any, value: object) -> bool:
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """One `--where key=glob` or `key!=glob`."""
+    r"""One `--where key=glob` or `key!=glob`. The pattern may be several globs, such as `greek,hindi`.
+
+    A comma that belongs to a value is written `\,`.
+    """
 
     key: str
     pattern: str
@@ -63,15 +70,17 @@ class Condition(msgspec.Struct, frozen=True):
         return f"{self.key}{'!=' if self.negated else '='}{self.pattern}"
 
     def holds(self, value: object) -> bool:
-        """Whether the value as text matches the glob; a missing value (None) matches only the empty `key=`."""
-        matches = not self.pattern if value is None else fnmatch.fnmatchcase(text_of(value), self.pattern)
+        """Whether the value as text matches one of the globs; a missing value (None) matches only the empty one."""
+        globs, match = _globs(self.pattern)
+        matches = "" in globs if value is None else match(text_of(value)) is not None
         return matches is not self.negated
 
 
 class Where(msgspec.Struct, frozen=True):
     """Several `--where` options, combined with AND.
 
-    The value is a glob over the value as text (`lang=es*`, `seed=42`); `key!=value` negates it.
+    The value is a glob over the value as text (`lang=es*`, `seed=42`), or several (`lang=greek,hindi` matches either);
+    `key!=value` negates it.
     """
 
     conditions: tuple[Condition, ...] = ()
@@ -90,6 +99,13 @@ class Where(msgspec.Struct, frozen=True):
 
     def holds(self, value_of: Callable[[str], object]) -> bool:
         return self.first_miss(value_of) is None
+
+
+@functools.lru_cache(maxsize=256)
+def _globs(pattern: str) -> tuple[list[str], Callable[[str], object]]:
+    r"""The globs of `pattern`, which commas separate (`\,` is a comma within one), and what matches any of them."""
+    globs = [part.replace("\\,", ",") for part in _COMMA.split(pattern)]
+    return globs, re.compile("|".join(map(fnmatch.translate, globs))).match
 
 
 def _parse_option(option: str) -> Condition:

@@ -1,0 +1,35 @@
+"""`--where`: which values a condition matches."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatcher.matrix.condition import Where
+
+
+@pytest.mark.parametrize(
+    ("option", "matching", "others"),
+    [
+        ("lang=greek,hindi", ["greek", "hindi"], ["greek,hindi", "greekish", "", None]),
+        ("lang=gr*,h?ndi", ["greek", "grec", "hindi"], ["hndi"]),
+        ("lang!=greek,hindi", ["spanish", None], ["greek", "hindi"]),
+        ("seed=1,3", [1, 3], [2, 13, "1,3"]),
+        ("data=a\\,b", ["a,b"], ["a", "b", "a\\,b"]),
+        ("data=a\\,b,c", ["a,b", "c"], ["a,b,c"]),
+        ("data=C:\\*", ["C:\\x"], ["C:"]),
+        ("lang=,greek", ["greek", "", None], ["hindi"]),
+        ("lang=", ["", None], ["greek"]),
+        ("lang=*", ["greek", ""], [None]),
+        ("lang!=", ["greek"], ["", None]),
+    ],
+)
+def test_values_that_match(option, matching, others):
+    where = Where.parse([option])
+    assert [value for value in [*matching, *others] if where.holds(lambda _: value)] == matching  # noqa: B023 (at once)
+
+
+def test_several_conditions_must_all_hold():
+    where = Where.parse(["lang=greek,hindi", "seed!=4*"])
+    assert where.holds({"lang": "hindi", "seed": 1}.get)
+    assert str(where.first_miss({"lang": "hindi", "seed": 42}.get)) == "seed!=4*"
+    assert str(where.first_miss({"lang": "latin", "seed": 42}.get)) == "lang=greek,hindi"

@@ -92,7 +92,7 @@ def _facts(snapshot: Snapshot, job: str, run: dict[str, Any] | None) -> list[dic
     from dispatcher.report.attempts import run_facts
     from dispatcher.report.external import external_text
     from dispatcher.report.overview import job_row
-    from dispatcher.report.progress import progress_text
+    from dispatcher.run_state.progress import progress_text
 
     row = job_row(snapshot, job)
     facts: dict[str, Any] = {key: value for key, value in snapshot.records[job].fields().items() if value != ""}

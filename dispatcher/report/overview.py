@@ -16,10 +16,10 @@ from dispatcher.base.times import duration_text
 from dispatcher.outlets.local import NAME as LOCAL
 from dispatcher.report.external import EXTERNAL, external_notices
 from dispatcher.report.pivot import count_states
-from dispatcher.report.progress import elapsed_s, progress_text, remaining_s
 from dispatcher.report.ran import count_text
 from dispatcher.report.snapshot import Snapshot
 from dispatcher.report.waiting import Wait, reasons, waits
+from dispatcher.run_state.progress import elapsed_s, progress_text, remaining_s
 from dispatcher.run_state.states import IN_FLIGHT, State
 
 Row = dict[str, Any]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from dispatcher.base.times import parse_time
-from dispatcher.report.progress import elapsed_s
 from dispatcher.report.snapshot import PodStatus, Snapshot
+from dispatcher.run_state.progress import elapsed_s
 
 
 def pod_row(pod: PodStatus, now_s: float) -> dict[str, Any]:

@@ -13,11 +13,11 @@ from dispatcher.outlets.base import Request
 from dispatcher.pod.offers import Offer
 from dispatcher.pod.placing import stays
 from dispatcher.pod.waiting import UNKNOWN_JOB, as_written, no_fault
-from dispatcher.report.progress import Progress
 from dispatcher.report.ran import RanWith, last_counts
 from dispatcher.run_state.external import Presence
 from dispatcher.run_state.fold import Pause, Refusal
 from dispatcher.run_state.liveness import PodInfo
+from dispatcher.run_state.progress import Progress
 from dispatcher.run_state.states import FIELD_NAMES, IN_FLIGHT, Record, State
 
 

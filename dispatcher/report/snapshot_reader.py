@@ -15,7 +15,6 @@ from dispatcher.pod.offers import Offer, offer_of, request_of
 from dispatcher.pod.waiting import UNKNOWN_JOB
 from dispatcher.report import attempts
 from dispatcher.report.manifests import ManifestCache
-from dispatcher.report.progress import Progress, parse_progress
 from dispatcher.report.ran import RanWith
 from dispatcher.report.snapshot import PodStatus, Snapshot
 from dispatcher.run_state import editors, liveness
@@ -23,6 +22,7 @@ from dispatcher.run_state.adoption import adopt_hint, find_unadopted, ignored_fi
 from dispatcher.run_state.external import presence, runs_externally
 from dispatcher.run_state.head import peek_head
 from dispatcher.run_state.preview import preview
+from dispatcher.run_state.progress import Progress, parse_progress
 from dispatcher.run_state.states import BY_HAND, IN_FLIGHT, Record, State
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from dispatcher.report.progress import (
+from dispatcher.run_state.progress import (
     Progress,
     elapsed_s,
     parse_progress,

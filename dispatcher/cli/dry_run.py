@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import click
-
-from dispatcher.cli.printing import note
+from dispatcher.cli.printing import note, print_rows
 from dispatcher.config import Config
 from dispatcher.pod.options import PodOptions
 from dispatcher.workspace import Layout
@@ -12,14 +10,13 @@ from dispatcher.workspace import Layout
 
 def show_dry_run(layout: Layout, config: Config, options: PodOptions, *, as_json: bool) -> int:
     from dispatcher.pod.dry_run import dry_run
-    from dispatcher.report.tables import render
 
     found = dry_run(layout, config, options)
     rows = [
         {"job": row.job_id, "claimed": "yes" if row.claimed else "no", "slot": row.slot, "why": row.why}
         for row in found.rows
     ]
-    click.echo(render(rows, "json" if as_json else "plain", ("job", "claimed", "slot", "why")))
+    print_rows(rows, "json" if as_json else "plain", ("job", "claimed", "slot", "why"))
     for text in found.notes:
         note(text)
     return 0

@@ -41,7 +41,7 @@ def history(job: str | None, tail: int | None, as_json: bool) -> None:
 
 def _text(line: Line) -> str:
     from dispatcher.report.selection import cell_text
-    from dispatcher.report.tables import one_line
+    from dispatcher.report.terminal import one_line
 
     changed = [f"{key}={cell_text(value)}" for key, value in line.set.items() if value is not None]
     # `set` has what was edited; `edit` only lets dispatchers recognise the same file later.

@@ -12,6 +12,7 @@ import click
 if TYPE_CHECKING:
     from dispatcher.report.tables import Rows
 
+_USUAL_WIDTH: Final = 80
 _COLOURS: Final = {
     "running": "cyan",
     "submitted": "cyan",
@@ -34,14 +35,48 @@ def coloured(_column: str, cell: str) -> str:
     return click.style(cell, fg=colour) if colour else cell
 
 
-def print_rows(rows: Rows, style: str, columns: Sequence[str] | None = None, *, none: str = "") -> None:
-    """Print rows as a table, or the text `none` when there are no rows."""
+def terminal_width() -> int | None:
+    """The columns of the terminal that stdout is (COLUMNS, if it is set); None where stdout is no terminal."""
+    if not sys.stdout.isatty():
+        return None
+    given = os.environ.get("COLUMNS", "")
+    try:
+        width = int(given) if given.isdecimal() else os.get_terminal_size(sys.stdout.fileno()).columns
+    except OSError:
+        return _USUAL_WIDTH
+    # A terminal that does not know its size says 0.
+    return width or _USUAL_WIDTH
+
+
+def table_text(
+    rows: Rows,
+    style: str,
+    columns: Sequence[str] | None = None,
+    *,
+    shrink: Sequence[str] | None = None,
+    wrap: str = "",
+) -> str:
+    """Rows as a table for stdout: a plain one has colour and fits where that is a terminal; see `tables.render`."""
     from dispatcher.report.tables import render
 
+    colour = coloured if style == "plain" and wants_colour() else None
+    return render(rows, style, columns, colour, width=terminal_width(), shrink=shrink, wrap=wrap)
+
+
+def print_rows(
+    rows: Rows,
+    style: str,
+    columns: Sequence[str] | None = None,
+    *,
+    none: str = "",
+    shrink: Sequence[str] | None = None,
+    wrap: str = "",
+) -> None:
+    """Print rows as a table, or the text `none` when there are no rows; `shrink` and `wrap`: see `tables.render`."""
     if not rows and none and style not in ("csv", "json"):
         click.echo(none)
         return
-    click.echo(render(rows, style, columns, coloured if style == "plain" and wants_colour() else None))
+    click.echo(table_text(rows, style, columns, shrink=shrink, wrap=wrap))
 
 
 def print_json(value: Any) -> None:

@@ -19,14 +19,13 @@ from dispatcher.cli.common import (
     state_option,
     where_option,
 )
-from dispatcher.cli.printing import coloured, note, wants_colour
+from dispatcher.cli.printing import coloured, note, table_text, wants_colour
 from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import Where
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
     from dispatcher.report.snapshot import Snapshot
-    from dispatcher.report.tables import Rows
 
 _FAILED_SHOWN: Final = 10
 _HOME, _TO_LINE_END, _TO_END = "\x1b[H", "\x1b[K", "\x1b[J"
@@ -141,7 +140,7 @@ def _text(workspace: Workspace, request: Request) -> tuple[str, list[str]]:
     if request.style == "csv":
         from dispatcher.report.overview import job_rows
 
-        return _table(job_rows(snapshot, unfiltered), "csv"), notices(unfiltered)
+        return table_text(job_rows(snapshot, unfiltered), "csv"), notices(unfiltered)
     return _plain_text(snapshot, unfiltered, request), notices(unfiltered)
 
 
@@ -152,7 +151,7 @@ def _pivot(snapshot: Snapshot, request: Request) -> str:
     if "state" in request.by:
         raise UsageError("--by state: states are the columns already; use keys of the jobs, such as lang,method")
     check_keys(snapshot, request.by)
-    return _table(states_by(snapshot, request.by), request.style)
+    return table_text(states_by(snapshot, request.by), request.style)
 
 
 def _json(snapshot: Snapshot, unfiltered: Snapshot) -> str:
@@ -190,12 +189,12 @@ def _plain_text(snapshot: Snapshot, unfiltered: Snapshot, request: Request) -> s
         rows = [shown_job(snapshot, row) for row in job_rows(snapshot, unfiltered)]
         useful = useful_columns(CHOSEN_COLUMNS, rows)
         used = [name for name in useful if name in ALWAYS_SHOWN or any(row[name] for row in rows)]
-        parts += [_table(rows, request.style, used)] if rows else []
+        parts += [table_text(rows, request.style, used)] if rows else []
     else:
         running = [job for job, record in snapshot.records.items() if record.state in IN_FLIGHT]
         if running:
             rows = [shown_job(snapshot, job_row(snapshot, job)) for job in running]
-            parts.append(_table(rows, request.style, useful_columns(RUNNING_COLUMNS, rows)))
+            parts.append(table_text(rows, request.style, useful_columns(RUNNING_COLUMNS, rows)))
         parts += [*_waiting(snapshot, request), *_failed(snapshot, request)]
     return "\n\n".join(parts)
 
@@ -220,7 +219,7 @@ def _waiting(snapshot: Snapshot, request: Request) -> list[str]:
         {"jobs": len(wait.jobs), "waiting because": wait.why, "which": first_names(wait.jobs)}
         for wait in waits(snapshot)
     ]
-    return [_table(rows, request.style)] if rows else []
+    return [table_text(rows, request.style)] if rows else []
 
 
 def _failed(snapshot: Snapshot, request: Request) -> list[str]:
@@ -235,12 +234,6 @@ def _failed(snapshot: Snapshot, request: Request) -> list[str]:
     rows = [shown_job(snapshot, job_row(snapshot, job)) for job in recent]
     for row in rows:
         row["failed"] = row["job"]
-    table = _table(rows, request.style, ("failed", *FAILED_COLUMNS[1:]))
+    table = table_text(rows, request.style, ("failed", *FAILED_COLUMNS[1:]))
     more = len(jobs) - len(recent)
     return [table + (f"\n... and {more} more: dispatcher status --state failed" if more else "")]
-
-
-def _table(rows: Rows, style: str, columns: tuple[str, ...] | list[str] | None = None) -> str:
-    from dispatcher.report.tables import render
-
-    return render(rows, style, columns, coloured if style == "plain" and wants_colour() else None)

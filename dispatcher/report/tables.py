@@ -4,22 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgspec
+
+from dispatcher.report.columns import GAP, Fit, fit
+from dispatcher.report.terminal import one_line, width_of
 
 Rows = Sequence[Mapping[str, Any]]
 # Maps a column's name and a cell's text to coloured text.
 Colour = Callable[[str, str], str]
 
-_GAP: Final = "  "
 
-
-def render(rows: Rows, style: str, columns: Sequence[str] | None = None, colour: Colour | None = None) -> str:
+def render(
+    rows: Rows,
+    style: str,
+    columns: Sequence[str] | None = None,
+    colour: Colour | None = None,
+    *,
+    width: int | None = None,
+    shrink: Sequence[str] | None = None,
+    wrap: str = "",
+) -> str:
     """The rows in `style` (plain, github, latex, csv, json), without a newline at the end.
 
     `columns` selects and orders the columns; by default all of them in the order of their first appearance. json has
     all values in any case.
+
+    A plain table takes at most `width` columns of a terminal (None: no limit): texts of the columns in `shrink`, the
+    least important first, are shortened, ids in their middle. None: every column with text but the states, the last
+    one first, ids after all others. `wrap` names a column whose texts continue on further lines instead.
     """
     if style == "json":
         return json_text(list(rows))
@@ -29,7 +43,8 @@ def render(rows: Rows, style: str, columns: Sequence[str] | None = None, colour:
     cells = [[_cell(row.get(name), style) for name in names] for row in rows]
     right = [_is_numeric(rows, name) for name in names]
     if style == "plain":
-        return _plain(names, cells, right, colour)
+        fitted = fit(names, cells, right, width, shrink, wrap)
+        return _plain(fitted, colour)
     from tabulate import tabulate
 
     align = ["right" if is_right else "left" for is_right in right]
@@ -49,34 +64,21 @@ def number_text(value: float) -> str:
     return f"{value:.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
-def one_line(text: str) -> str:
-    """`text` without control characters, which a terminal would obey: values come from jobs."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)
-
-
-def _plain(names: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[bool], colour: Colour | None) -> str:
+def _plain(table: Fit, colour: Colour | None) -> str:
     """Like tabulate's `simple` format. Importing tabulate would cost a sixth of the time of `dispatcher status`."""
-    widths = [max(map(_width, column)) for column in zip(names, *cells, strict=True)]
 
     def line(texts: Sequence[str], paint: Colour | None) -> str:
         padded = []
-        for name, text, width, is_right in zip(names, texts, widths, right, strict=True):
-            space = " " * (width - _width(text))
-            painted = paint(name, text) if paint else text
-            padded.append(space + painted if is_right else painted + space)
-        return _GAP.join(padded).rstrip()
+        for column, text in zip(table.columns, texts, strict=True):
+            space = " " * (column.width - width_of(text))
+            painted = paint(column.name, text) if paint else text
+            padded.append(space + painted if column.is_right else painted + space)
+        return GAP.join(padded).rstrip()
 
-    rule = _GAP.join("-" * width for width in widths)
-    return "\n".join([line(names, None), rule, *(line(row, colour) for row in cells)])
-
-
-def _width(text: str) -> int:
-    """The number of terminal columns that the text takes."""
-    if text.isascii():
-        return len(text)
-    from unicodedata import combining, east_asian_width
-
-    return sum(0 if combining(letter) else 2 if east_asian_width(letter) in "WF" else 1 for letter in text)
+    rule = GAP.join("-" * column.width for column in table.columns)
+    lines = [line([column.heading for column in table.columns], None), rule]
+    lines += [line(row, colour) for row in table.rows]
+    return "\n".join([*lines, *table.notes])
 
 
 def _cell(value: Any, style: str) -> str:

@@ -4,7 +4,10 @@ import csv
 import io
 import json
 
+import pytest
+
 from dispatcher.report.tables import number_text, render
+from dispatcher.report.terminal import clip, clip_middle, one_line, width_of, wrap
 
 ROWS = [{"job": "1e5", "loss": 2.34567, "n": 3}, {"job": "b", "loss": None, "n": 12, "gpu": [2, 3]}]
 
@@ -53,3 +56,80 @@ def test_numbers():
     assert [number_text(n) for n in (0.000123456, 1.5, 12345.6, 1e300, float("nan"))] == [
         "0.0001235", "1.5", "12346", "1e+300", "nan",
     ]  # fmt: skip
+
+
+LONG = "fft_greek_cfgB_s12_asr0.5_lr3e-4_warmup2000_cosine_main"
+WIDE_ROWS = [
+    {"job": LONG, "state": "running", "error": "RESOURCE_EXHAUSTED: 语言 " * 6, "step": 123456},
+    {"job": "a", "state": "failed", "error": "größer", "step": 1},
+]
+
+
+@pytest.mark.parametrize("width", [*range(1, 40), 60, 79, 80, 200])
+def test_a_plain_table_fits_every_width(width):
+    text = render(WIDE_ROWS, "plain", width=width)
+    assert max(map(width_of, text.splitlines())) <= width
+
+
+def test_ids_shrink_in_the_middle_and_states_and_counts_never():
+    assert render(WIDE_ROWS, "plain", width=60).splitlines() == [
+        "job                           state    error            step",
+        "----------------------------  -------  -------------  ------",
+        "fft_greek_cfgB_s1…osine_main  running  RESOURCE_EXH…  123456",
+        "a                             failed   größer              1",
+    ]
+
+
+def test_the_least_important_column_shrinks_first():
+    rows = [{"job": "x" * 30, "why": "y" * 40, "error": "z" * 40}]
+
+    def widths(shrink):
+        return [len(rule) for rule in render(rows, "plain", width=80, shrink=shrink).splitlines()[1].split()]
+
+    assert widths(("why", "error", "job")) == [30, 16, 30]
+    assert widths(("error", "why", "job")) == [30, 30, 16]
+
+
+def test_columns_without_room_are_named():
+    text = render(WIDE_ROWS, "plain", width=30, shrink=("error", "job"))
+    assert text.splitlines()[-1] == "(no room for: error)"
+    assert "running" in text
+    assert "123456" not in render(WIDE_ROWS, "plain", width=20, shrink=("error", "job"))
+
+
+def test_a_piped_table_has_no_limit():
+    assert LONG in render(WIDE_ROWS, "plain")
+    assert LONG in render(WIDE_ROWS, "github", width=20)
+
+
+def test_a_wrapped_column_continues_below():
+    rows = [{"key": "error", "value": "one two three four"}, {"key": "x", "value": "y"}]
+    assert render(rows, "plain", width=16, shrink=("value",), wrap="value").splitlines() == [
+        "key    value",
+        "-----  ---------",
+        "error  one two",
+        "       three",
+        "       four",
+        "x      y",
+    ]
+
+
+def test_clipping_counts_terminal_columns():
+    assert clip("abcdef", 4) == "abc…"
+    assert clip("日本語テキスト", 6) == "日本…"
+    assert clip("क\u0941" * 3, 2) == "क\u0941…"
+    assert clip_middle("fft_greek_s12_main", 12) == "fft_gre…main"
+    assert clip_middle(LONG, len(LONG)) == LONG
+    assert [clip(LONG, width) for width in (0, 1)] == ["", "…"]
+    for width in range(1, 30):
+        assert width_of(clip_middle("日本語の長い名前です_main", width)) <= width
+
+
+def test_wrapping_breaks_long_words():
+    assert wrap("aa bb cccccc d", 5) == ["aa bb", "ccccc", "c d"]
+    assert wrap("日本語", 1) == ["日", "本", "語"]
+    assert wrap("", 5) == [""]
+
+
+def test_control_characters_are_replaced():
+    assert one_line("a\x1b[2J\nb\u202e") == "a?[2J b?"

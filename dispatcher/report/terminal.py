@@ -1,0 +1,95 @@
+"""Text in the columns of a terminal: how many it takes, and how it is shortened to fit. Pure.
+
+Letters are counted as terminals draw them: Chinese, Japanese and Korean ones take two columns, combining marks none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+ELLIPSIS: Final = "…"
+
+
+def one_line(text: str) -> str:
+    """`text` without control characters, which a terminal would obey: values come from jobs."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)
+
+
+def width_of(text: str) -> int:
+    """The number of terminal columns that the text takes."""
+    return len(text) if text.isascii() else sum(map(_letter_width, text))
+
+
+def clip(text: str, width: int) -> str:
+    """`text` in at most `width` columns; what is too long ends with an ellipsis."""
+    if width_of(text) <= width:
+        return text
+    return _first(text, width - 1) + ELLIPSIS if width > 0 else ""
+
+
+def clip_middle(text: str, width: int) -> str:
+    """As `clip`, but leaves out the middle: ids of jobs differ at both ends (`fft_gre…_main`)."""
+    if width_of(text) <= width:
+        return text
+    if width <= 2:
+        return clip(text, width)
+    # The beginning tells more: method and language stand there.
+    tail = (width - 1) * 2 // 5
+    end = "".join(reversed(_first(text[::-1], tail)))
+    return _first(text, width - 1 - width_of(end)) + ELLIPSIS + end
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """`text` in lines of at most `width` columns, broken between words; longer words are broken anywhere."""
+    lines = [""]
+    for word in _words(text, width):
+        joined = f"{lines[-1]} {word}" if lines[-1] else word
+        if not lines[-1] or width_of(joined) <= width:
+            lines[-1] = joined
+        else:
+            lines.append(word)
+    return lines
+
+
+def indented(texts: Iterable[str], width: int | None, first: str = "", rest: str = "") -> list[str]:
+    """The texts wrapped to `width` (None: not at all): lines that begin with `first`, further ones with `rest`."""
+    lines = []
+    for text in texts:
+        wrapped = [text] if width is None else wrap(text, max(1, width - max(width_of(first), width_of(rest))))
+        lines += [(rest if number else first) + line for number, line in enumerate(wrapped)]
+    return lines
+
+
+def _words(text: str, width: int) -> Iterator[str]:
+    for word in text.split():
+        rest = word
+        while width_of(rest) > width:
+            # At least one letter, also where a wide one does not fit.
+            start = _first(rest, width) or rest[0]
+            yield start
+            rest = rest[len(start) :]
+        if rest:
+            yield rest
+
+
+def _first(text: str, width: int) -> str:
+    """As much of the beginning as fits into `width` columns."""
+    if text.isascii():
+        return text[:width]
+    used = 0
+    for place, letter in enumerate(text):
+        used += _letter_width(letter)
+        if used > width:
+            return text[:place]
+    return text
+
+
+def _letter_width(letter: str) -> int:
+    if letter.isascii():
+        return 1
+    from unicodedata import category, east_asian_width
+
+    if category(letter) in ("Mn", "Me"):
+        return 0
+    return 2 if east_asian_width(letter) in "WF" else 1

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -46,7 +47,7 @@ class PodStatus(msgspec.Struct, frozen=True):
         return "draining" if self.is_draining else self.info.phase
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The state of a workspace. `records` has every job of the run state and of the default manifest.
 
     records: in the order of the manifest, then jobs that it does not have.
@@ -147,5 +148,20 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         """The same snapshot, whose reasons and notices have local times, or those of UTC."""
         return msgspec.structs.replace(self, clock=Clock(self.now_s, utc))
 
-    def in_flight(self) -> list[str]:
-        return [job for job, record in self.records.items() if record.state in IN_FLIGHT]
+    @functools.cached_property
+    def _by_state(self) -> dict[State, list[str]]:
+        found: dict[State, list[str]] = {state: [] for state in State}
+        for job, record in self.records.items():
+            found[record.state].append(job)
+        return found
+
+    def jobs_in(self, *states: State) -> Sequence[str]:
+        """The jobs in one of these states, in the order of `records`, which is passed through once for all calls."""
+        found = [self._by_state[state] for state in states if self._by_state[state]]
+        if len(found) < 2:
+            return found[0] if found else ()
+        chosen = set().union(*found)
+        return [job for job in self.records if job in chosen]
+
+    def in_flight(self) -> Sequence[str]:
+        return self.jobs_in(*IN_FLIGHT)

@@ -39,8 +39,7 @@ def waits(snapshot: Snapshot, unfiltered: Snapshot | None = None) -> list[Wait]:
     """The queued and held jobs of the snapshot by the reason why they wait, the most frequent first."""
     waiting = reasons(unfiltered or snapshot)
     found: dict[str, list[str]] = {}
-    for job, record in snapshot.records.items():
-        if record.state in (State.QUEUED, State.HELD):
-            found.setdefault(waiting.why(job).text, []).append(job)
+    for job in snapshot.jobs_in(State.QUEUED, State.HELD):
+        found.setdefault(waiting.why(job).text, []).append(job)
     ordered = sorted(found.items(), key=lambda item: -len(item[1]))
     return [Wait(why, tuple(jobs)) for why, jobs in ordered]

@@ -73,7 +73,7 @@ RESERVED: Final = frozenset(READERS) | {"job_id", "method"}
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One job to run. Fields that are None or empty are unset, and the method's setting applies.
 
     `params` are all keys that are not reserved. `gpus` None means one on a GPU slot, and a CPU slot takes the job as

@@ -16,8 +16,9 @@ from dispatcher.base import files
 from dispatcher.base.values import shown
 from dispatcher.errors import ManifestError, StorageError
 from dispatcher.matrix import strict_json
+from dispatcher.matrix.entries import Entries
 from dispatcher.matrix.entry import Entry, read_entry
-from dispatcher.matrix.needs import find_cycles
+from dispatcher.matrix.needs import Needs, find_cycles
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -43,18 +44,23 @@ def load_manifest(path: str | os.PathLike[str], known_ids: Collection[str] = ())
     return Manifest(Path(path), parse_manifest(data, str(path), known_ids))
 
 
-def parse_manifest(data: bytes, where: str, known_ids: Collection[str] | None = ()) -> dict[str, Entry]:
+def parse_manifest(data: bytes, where: str, known_ids: Collection[str] | None = ()) -> Entries:
     """The entries in `data`, a JSON list or an object keyed by job id; `known_ids` None: any id may be needed."""
+    entries, faults = Entries(), list[str]()
+    reader = _Reader(entries)
     with _collector_paused():
         try:
-            content, faults = strict_json.decode(data)
+            members = strict_json.Members(data)
+            for order, document in enumerate(_documents(members, faults)):
+                entry = reader.read(document, order)
+                if entry is not None:
+                    entries.add(entry)
+            faults = [*members.duplicates(), *faults, *reader.faults(known_ids)]
         except ValueError as error:
             raise ManifestError(where, [str(error)]) from None
-        documents, found = _documents(content)
-        entries, more = read_entries(documents, known_ids)
-    faults = [*faults, *found, *more]
     if faults:
         raise ManifestError(where, faults)
+    entries.pack()
     return entries
 
 
@@ -92,55 +98,85 @@ def _collector_paused() -> Iterator[None]:
 def read_entries(documents: Iterable[Any], known_ids: Collection[str] | None) -> tuple[dict[str, Entry], list[str]]:
     """The entries, and every fault in them and between them. Items are removed from the documents."""
     entries: dict[str, Entry] = {}
-    positions: dict[str, list[int]] = {}
-    faults: list[str] = []
-    mentioned: set[str] = set()
+    reader = _Reader(entries)
     for order, document in enumerate(documents):
+        entry = reader.read(document, order)
+        if entry is not None:
+            entries[entry.job_id] = entry
+    return entries, reader.faults(known_ids)
+
+
+class _Reader:
+    """Reads entries one by one, and finds the faults in them and between them. `entries` are those so far."""
+
+    def __init__(self, entries: Mapping[str, Entry]) -> None:
+        self._entries = entries
+        self._positions: dict[str, list[int]] = {}
+        self._faults: list[str] = []
+        # Entries that could not be read: others may need them.
+        self._mentioned: set[str] = set()
+        self._needs: dict[str, tuple[str, ...]] = {}
+
+    def read(self, document: Any, order: int) -> Entry | None:
+        """The entry in `document`, whose items are removed, to be added to `entries`; None for none or a duplicate."""
         if not isinstance(document, dict):
-            faults.append(f"entry {order + 1} = {shown(document)}: expected an object with job_id and method")
-            continue
+            self._faults.append(f"entry {order + 1} = {shown(document)}: expected an object with job_id and method")
+            return None
         job_id = document.get("job_id")
         entry, found = read_entry(document, order)
         if found:
             name = f"{shown(job_id)[1:-1]} (entry {order + 1})" if isinstance(job_id, str) else f"entry {order + 1}"
-            faults.extend(f"{name}: {fault}" for fault in found)
+            self._faults.extend(f"{name}: {fault}" for fault in found)
         if entry is None:
-            mentioned.add(str(job_id))
-        elif entry.job_id in entries:
-            positions.setdefault(entry.job_id, [entries[entry.job_id].order + 1]).append(order + 1)
-        else:
-            entries[entry.job_id] = entry
-    for job_id, places in positions.items():
-        listed = " and ".join([", ".join(map(str, places[:-1])), str(places[-1])])
-        faults.append(f"duplicate job_id: {job_id} (entries {listed}); give each entry a job_id of its own")
-    faults.extend(_case_faults(entries))
-    faults.extend(_needs_faults(entries, known_ids, mentioned))
-    return entries, faults
+            self._mentioned.add(str(job_id))
+            return None
+        if entry.job_id in self._entries:
+            first = self._entries[entry.job_id].order + 1
+            self._positions.setdefault(entry.job_id, [first]).append(order + 1)
+            return None
+        if entry.needs:
+            self._needs[entry.job_id] = entry.needs
+        return entry
+
+    def faults(self, known_ids: Collection[str] | None) -> list[str]:
+        """Every fault, after all entries were read."""
+        faults = self._faults
+        for job_id, places in self._positions.items():
+            listed = " and ".join([", ".join(map(str, places[:-1])), str(places[-1])])
+            faults.append(f"duplicate job_id: {job_id} (entries {listed}); give each entry a job_id of its own")
+        faults.extend(_case_faults(self._entries))
+        faults.extend(_needs_faults(self._needs, self._entries, known_ids, self._mentioned))
+        return faults
 
 
-def _documents(content: Any) -> tuple[list[Any], list[str]]:
-    """The entries as a list of objects with their job_id, and the faults of the file as a whole."""
-    if isinstance(content, list):
-        return content, []
-    if not isinstance(content, dict):
-        return [], [f"holds {shown(content)}: expected a list of entries, or an object keyed by job_id"]
-    if isinstance(content.get("job_id"), str):
-        return [], ["holds a single entry: put it into a list, [{...}]"]
-    faults = []
-    for job_id, document in content.items():
-        if isinstance(document, dict):
-            inner = document.setdefault("job_id", job_id)
-            if inner != job_id:
-                faults.append(f"{job_id}: job_id = {shown(inner)}: expected the same as its key")
-                document["job_id"] = job_id
-        else:
+def _documents(members: strict_json.Members, faults: list[str]) -> Iterator[Any]:
+    """The entries as objects with their job_id; the faults of the file as a whole are added to `faults`."""
+    if members.scalar is not None:
+        faults.append(f"holds {members.scalar}: expected a list of entries, or an object keyed by job_id")
+    elif members.keys is None:
+        yield from members.values()
+    elif members.has_text("job_id"):
+        faults.append("holds a single entry: put it into a list, [{...}]")
+    else:
+        yield from _keyed(zip(members.keys, members.values(), strict=True), faults)
+
+
+def _keyed(pairs: Iterable[tuple[str, Any]], faults: list[str]) -> Iterator[dict[str, Any]]:
+    for job_id, document in pairs:
+        if not isinstance(document, dict):
             faults.append(f"{shown(job_id)[1:-1]} = {shown(document)}: expected an object with the entry's method")
-    return [document for document in content.values() if isinstance(document, dict)], faults
+            continue
+        inner = document.setdefault("job_id", job_id)
+        if inner != job_id:
+            faults.append(f"{job_id}: job_id = {shown(inner)}: expected the same as its key")
+            document["job_id"] = job_id
+        yield document
 
 
-def _case_faults(entries: Mapping[str, Entry]) -> list[str]:
+def _case_faults(entries: Collection[str]) -> list[str]:
     """Faults for ids that differ only in case: on a filesystem that ignores case they would share a directory."""
-    if len({job_id.lower() for job_id in entries}) == len(entries):
+    # Hashes take less room than ids, and two that are equal by chance only cost a closer look.
+    if len({hash(job_id.lower()) for job_id in entries}) == len(entries):
         return []
     groups: dict[str, list[str]] = {}
     for job_id in entries:
@@ -152,8 +188,9 @@ def _case_faults(entries: Mapping[str, Entry]) -> list[str]:
     ]
 
 
-def _needs_faults(entries: Mapping[str, Entry], known_ids: Collection[str] | None, mentioned: set[str]) -> list[str]:
-    needs = {job_id: entry.needs for job_id, entry in entries.items() if entry.needs}
+def _needs_faults(
+    needs: Needs, entries: Collection[str], known_ids: Collection[str] | None, mentioned: set[str]
+) -> list[str]:
     if not needs:
         return []
     faults: list[str] = []
@@ -170,7 +207,7 @@ def _needs_faults(entries: Mapping[str, Entry], known_ids: Collection[str] | Non
     return faults
 
 
-def _similar(job_id: str, entries: Mapping[str, Entry]) -> str:
+def _similar(job_id: str, entries: Collection[str]) -> str:
     """The nearest id among a few candidates: comparing with 100,000 ids would take minutes."""
     import difflib
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -69,9 +69,9 @@ class CurrentManifest:
                     if tx.record(job) is None:
                         tx.change(job, Event.QUEUED, Change(state=State.QUEUED))
 
-    def unknown_methods(self, methods: Iterable[str]) -> str:
+    def unknown_methods(self, methods: Collection[str]) -> str:
         """Those of `methods` that no job has, each with the nearest known one; empty when there are none."""
-        known = {entry.method for entry in self.entries.values()}
+        known = {entry.method for entry in self.entries.values()} if methods else set[str]()
         return ", ".join(f"{method!r}{nearest(method, known)}" for method in methods if method not in known)
 
     def counts(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from dispatcher.errors import ManifestError
@@ -17,9 +18,9 @@ class ManifestCache:
     """Reads manifests by path."""
 
     def __init__(self) -> None:
-        self._parsed: dict[Path, tuple[_Signature, dict[str, Entry] | ManifestError]] = {}
+        self._parsed: dict[Path, tuple[_Signature, Mapping[str, Entry] | ManifestError]] = {}
 
-    def read(self, path: Path) -> dict[str, Entry] | ManifestError:
+    def read(self, path: Path) -> Mapping[str, Entry] | ManifestError:
         """The entries by job id, or what is wrong with the file."""
         try:
             found = os.stat(path)
@@ -33,7 +34,7 @@ class ManifestCache:
             return ManifestError(str(path), [problem])
         except OSError as error:
             return ManifestError(str(path), [f"cannot be read: {error.strerror}"])
-        entries: dict[str, Entry] | ManifestError
+        entries: Mapping[str, Entry] | ManifestError
         try:
             # Jobs may need jobs of other manifests. A need that no manifest has is shown as the reason for waiting.
             entries = parse_manifest(data, str(path), None)

@@ -17,6 +17,9 @@ from dispatcher.workspace import Layout
 # In these states a job's values are those of its last attempt; in all others those of the next one.
 _LAST_COUNTS: Final = IN_FLIGHT | ENDED
 
+# How many digests are kept, each with its entry: those of a matrix of the usual size are computed once.
+_KEPT: Final = 4_000
+
 
 class RanWith:
     """The entries of attempts. Each file is read once."""
@@ -58,6 +61,8 @@ class RanWith:
     def _digest(self, job: str, entry: Entry) -> str:
         known = self._digests.get(job)
         if known is None or known[0] is not entry:
+            if len(self._digests) >= _KEPT:
+                self._digests.clear()
             known = self._digests[job] = (entry, entry.digest())
         return known[1]
 

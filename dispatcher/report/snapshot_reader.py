@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +59,7 @@ class SnapshotReader:
         # In the order of the manifest; jobs that it does not have come last.
         records = {job: records.get(job) or Record(state=State.QUEUED) for job in [*entries, *unknown]}
         if unknown:
-            self._add_other_manifests(entries, unknown, pods, warnings)
+            entries = {**entries, **self._in_other_manifests(unknown, pods, warnings)}
         unknown_job = "its manifest cannot be read" if warnings else UNKNOWN_JOB
         warnings += self._outdated_status_file()
         return Snapshot(
@@ -188,12 +188,12 @@ class SnapshotReader:
             lists=None if isinstance(lists, ManifestError) else lists,
         )
 
-    def _default_entries(self, records: dict[str, Record], warnings: list[str]) -> dict[str, Entry]:
+    def _default_entries(self, records: Mapping[str, Record], warnings: list[str]) -> Mapping[str, Entry]:
         """The entries of the default manifest; none, and a warning, when it cannot be read."""
         layout, manifest = self._layout, self._config.matrix
         entries = self._manifests.read(manifest)
         if not isinstance(entries, ManifestError):
-            return dict(entries)
+            return entries
         if not records and not os.path.exists(manifest) and not os.path.isdir(layout.run_state):
             raise UsageError(
                 f"{layout.root} is not a workspace: it has neither {os.path.relpath(manifest, layout.root)} nor "
@@ -202,15 +202,16 @@ class SnapshotReader:
         warnings.append(str(entries))
         return {}
 
-    def _add_other_manifests(
-        self, entries: dict[str, Entry], unknown: list[str], pods: Iterable[PodStatus], warnings: list[str]
-    ) -> None:
-        """Find the jobs that the default manifest does not have in the other manifests of the workspace."""
+    def _in_other_manifests(
+        self, unknown: list[str], pods: Iterable[PodStatus], warnings: list[str]
+    ) -> dict[str, Entry]:
+        """The entries of jobs that the default manifest does not have, from the other manifests of the workspace."""
         missing = set(unknown)
+        entries: dict[str, Entry] = {}
         named = [Path(pod.info.matrix) for pod in pods if pod.info.matrix]
         for path in dict.fromkeys([*named, *self._layout.manifests()]):
             if not missing:
-                return
+                break
             if path == self._config.matrix:
                 continue
             found = self._manifests.read(self._layout.root / path)
@@ -219,6 +220,7 @@ class SnapshotReader:
                 continue
             entries.update((job, found[job]) for job in missing & found.keys())
             missing -= found.keys()
+        return entries
 
 
 def _first_line(data: bytes | None) -> str | None:

@@ -20,7 +20,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from dispatcher import contract
 from dispatcher.base import files
 from dispatcher.config import Config, load_config
 from dispatcher.errors import StateError, StorageError, UsageError, nearest
@@ -36,7 +35,7 @@ from dispatcher.run_state.events import Cleared, Paused, Unpaused
 from dispatcher.run_state.known_jobs import ManifestJobs
 from dispatcher.run_state.states import IN_FLIGHT, MARKABLE, Record, State
 from dispatcher.run_state.store import Store, Transaction
-from dispatcher.workspace import Layout
+from dispatcher.workspace import Layout, find_workspace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,7 +53,7 @@ Where = Mapping[str, str] | Sequence[str] | condition.Where
 
 
 class Workspace:
-    """The workspace at `root` (default: `$DISPATCHER_ROOT`, else the current directory).
+    """The workspace at `root` (default: `$DISPATCHER_ROOT`, else the nearest from the current directory upwards).
 
     Changes are recorded under the name `by` (default: `user@host`). Any method may raise ConfigError (a faulty
     dispatcher.yaml), UsageError (not a workspace, an unknown job), StateError (the run state cannot be read) and
@@ -64,7 +63,7 @@ class Workspace:
     """
 
     def __init__(self, root: str | os.PathLike[str] | None = None, *, by: str | None = None) -> None:
-        self.root = Layout(root or os.environ.get(contract.ROOT) or ".").root
+        self.root = (Layout(root) if root else find_workspace()).root
         self._by = by
 
     @functools.cached_property

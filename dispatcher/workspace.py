@@ -1,16 +1,22 @@
-"""All paths of a workspace. No other module joins paths."""
+"""Where the workspace is, and all paths in it. No other module joins paths."""
 
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from dispatcher import contract
+from dispatcher.errors import UsageError
 
 # Labs' own scripts use this name, too.
 STATUS_FILE: Final = "matrix_status.json"
+_MARKS_TEXT: Final = "dispatcher.yaml, matrix/matrix.json or run_state/journal/"
+_ADVICE: Final = (
+    "`dispatcher init DIR` creates a workspace with an example; an empty dispatcher.yaml makes a directory one"
+)
 
 
 def log_name(worker: int) -> str:
@@ -135,6 +141,11 @@ class Layout:
         """The layout to which an attempt's directory belongs."""
         return cls(Path(directory).parents[3])
 
+    def mark(self) -> Path | None:
+        """What makes the directory a workspace: the first of its settings, its manifest and its journal that exists."""
+        paths = (self.config_file, self.default_matrix, self.journal_dir)
+        return next((path for path in paths if os.path.exists(path)), None)
+
     def manifests(self) -> list[Path]:
         """The files in matrix/ that may be manifests, without a status file that a lab keeps there."""
         found = sorted(self.matrix_dir.glob("*.json"))
@@ -182,3 +193,61 @@ class Layout:
     def training_template(self, method: str) -> Path:
         """The default path of a method's template."""
         return self.templates_dir / f"train_{method}.py"
+
+
+def nearest_workspace(start: Path) -> Layout | None:
+    """The workspace in `start` or in the nearest directory above it; None outside of one.
+
+    As with git, the search ends at the edge of the filesystem.
+    """
+    try:
+        device = os.stat(start).st_dev
+        for place in (start, *start.parents):
+            layout = Layout(place)
+            found, mark = os.stat(place), layout.mark()
+            if found.st_dev != device:
+                return None
+            if mark is not None and not (place != start and _may_be_planted(mark, found)):
+                return layout
+    except OSError:
+        # A directory above cannot be read.
+        return None
+    return None
+
+
+def find_workspace() -> Layout:
+    """The workspace of `$DISPATCHER_ROOT`, else the nearest one from the current directory upwards.
+
+    Raises UsageError when there is none.
+    """
+    named = os.environ.get(contract.ROOT)
+    if named:
+        return named_workspace(named, f"${contract.ROOT}: ")
+    try:
+        here = Path.cwd()
+    except OSError as error:
+        raise UsageError(f"the current directory cannot be found: {error.strerror}") from None
+    found = nearest_workspace(here)
+    if found is None:
+        raise UsageError(
+            f"not in a workspace: neither {here} nor a directory above it has {_MARKS_TEXT}. Change to the workspace, "
+            f"or name it with --root DIR. {_ADVICE}"
+        )
+    return found
+
+
+def named_workspace(root: str | os.PathLike[str], named_by: str = "") -> Layout:
+    """The workspace at `root`; UsageError when there is none, which begins with `named_by`."""
+    layout = Layout(root)
+    if layout.mark() is None:
+        raise UsageError(f"{named_by}{layout.root} is not a workspace: it has no {_MARKS_TEXT}. {_ADVICE}")
+    return layout
+
+
+def _may_be_planted(mark: Path, directory: os.stat_result) -> bool:
+    """Whether `mark` is a stranger's in a directory such as /tmp, above which everybody's directories may be.
+
+    The settings and the manifest of a workspace have commands.
+    """
+    is_like_tmp = directory.st_mode & stat.S_ISVTX and directory.st_mode & stat.S_IWOTH
+    return bool(is_like_tmp) and os.stat(mark).st_uid not in (os.geteuid(), directory.st_uid)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from dispatcher import contract
 from dispatcher.cli.complete import complete_jobs, complete_words
 from dispatcher.matrix.condition import Where
 from dispatcher.run_state.states import State
-from dispatcher.workspace import Layout
+from dispatcher.workspace import Layout, find_workspace, named_workspace
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
@@ -25,20 +23,18 @@ STATE_WORDS: Final = tuple(state.value for state in State)
 
 def _keep_root(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
     if value is not None:
-        ctx.obj = Layout(value)
-    elif ctx.obj is None:
-        ctx.obj = Layout(os.environ.get(contract.ROOT) or ".")
+        ctx.obj = value
 
 
 def root_option() -> click.Option:
-    """`--root DIR`, an option of every command; the context's object is its Layout."""
+    """`--root DIR`, an option of every command; the context's object is the DIR."""
     return click.Option(
         ["--root"],
         type=click.Path(exists=True, file_okay=False),
         expose_value=False,
         is_eager=True,
         callback=_keep_root,
-        help="The workspace.  [default: $DISPATCHER_ROOT, else the current directory]",
+        help="The workspace.  [default: $DISPATCHER_ROOT, else the nearest one from the current directory upwards]",
     )
 
 
@@ -51,11 +47,17 @@ def add_root_option(command: click.Command) -> None:
             add_root_option(inner)
 
 
+def given_root() -> str | None:
+    """What `--root` names, if it was given."""
+    root = click.get_current_context().obj
+    assert root is None or isinstance(root, str)
+    return root
+
+
 def layout() -> Layout:
-    """The layout of the workspace that the running command works on."""
-    found = click.get_current_context().obj
-    assert isinstance(found, Layout)
-    return found
+    """The layout of the workspace that the running command works on; UsageError outside of one."""
+    root = given_root()
+    return find_workspace() if root is None else named_workspace(root, "--root: ")
 
 
 def open_workspace() -> Workspace:

@@ -28,8 +28,7 @@ def complete_words(words: Sequence[str]) -> Complete:
 def _completing(ctx: click.Context) -> Workspace:
     from dispatcher.api import Workspace
 
-    chosen = ctx.find_object(Layout)
-    return Workspace(chosen.root if chosen is not None else None)
+    return Workspace(ctx.find_object(str))
 
 
 def complete_jobs(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:

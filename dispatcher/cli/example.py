@@ -10,6 +10,15 @@ _READMES: Final = Path(__file__).parent / "readmes"
 # runs/ has the checkpoints and results of jobs in JAX.
 GITIGNORE: Final = "/run_state/*\n!/run_state/README.md\n/runs/\n__pycache__/\n"
 
+CONFIG: Final = """\
+# Settings of this workspace. All have defaults, so the file may be empty; it also marks the directory as a workspace.
+# methods:
+#   example:
+#     python: .venv        # the environment that runs the jobs
+#     time_limit: 2h
+#     retries: 1
+"""
+
 SWEEP: Final = """\
 # What to run: `dispatcher matrix make matrix/sweep.yaml` writes matrix/matrix.json.
 defaults: {method: example, steps: 200}

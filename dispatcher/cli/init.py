@@ -9,7 +9,8 @@ from pathlib import Path
 
 import click
 
-from dispatcher.cli.common import layout
+from dispatcher import contract
+from dispatcher.cli.common import given_root
 from dispatcher.errors import UsageError
 from dispatcher.workspace import Layout
 
@@ -23,13 +24,14 @@ from dispatcher.workspace import Layout
 def init(directory: str | None, adopt: Path | None) -> None:
     """Create a workspace in DIRECTORY.
 
-    It gets matrix/, run_state/, templates/, scripts/, and an example that needs no GPU. With --adopt, DIRECTORY is the
-    workspace (default: the current one); existing files are not changed.
+    It gets dispatcher.yaml, matrix/, run_state/, templates/, scripts/, and an example that needs no GPU. With --adopt,
+    DIRECTORY is the workspace (default: the current one); existing files are not changed.
     """
     if adopt is not None:
         from dispatcher.cli.adopt import adopt_file
 
-        adopt_file(Layout(directory) if directory is not None else layout(), adopt)
+        # Not looked for upwards: what becomes a workspace is not one yet.
+        adopt_file(Layout(directory or given_root() or os.environ.get(contract.ROOT) or "."), adopt)
         return
     if directory is None:
         raise UsageError("name the directory: `dispatcher init DIR` or `dispatcher init --adopt FILE`")
@@ -41,6 +43,7 @@ def _create_example(new: Layout) -> None:
     from dispatcher.cli import example
 
     contents = {
+        new.config_file: example.CONFIG,
         new.matrix_dir / "sweep.yaml": example.SWEEP,
         new.training_template("example"): example.TEMPLATE,
         new.scripts_dir / "make_matrix.py": example.SCRIPT,

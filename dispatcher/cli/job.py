@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
 from dispatcher import contract
-from dispatcher.cli.common import layout
+from dispatcher.cli.common import given_root
+from dispatcher.workspace import nearest_workspace
 
 
 class _PassesArgumentsOn(click.Command):
@@ -37,8 +39,18 @@ def job(ctx: click.Context, words: tuple[str, ...]) -> Any:
     return None
 
 
+def _root() -> Path:
+    """Where jobs/ and runs/ are. Unlike all other commands, these also work outside of a workspace."""
+    named = given_root() or os.environ.get(contract.ROOT)
+    if named:
+        return Path(named).absolute()
+    here = Path.cwd()
+    workspace = nearest_workspace(here)
+    return here if workspace is None else workspace.root
+
+
 def _run_runtime(words: Sequence[str]) -> None:
     """Become the runtime's own program: signals and the exit status are the job's."""
-    os.environ[contract.ROOT] = os.fspath(layout().root)
+    os.environ[contract.ROOT] = os.fspath(_root())
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-P", "-m", "dispatcher.runtime", *(words or ("--help",))])

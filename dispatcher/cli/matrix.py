@@ -15,7 +15,7 @@ import click
 from dispatcher import contract
 from dispatcher.base.messages import counted
 from dispatcher.base.values import text_of
-from dispatcher.cli.common import where_option
+from dispatcher.cli.common import layout, where_option
 from dispatcher.config import Config, interpreter, load_config
 from dispatcher.errors import ManifestError
 from dispatcher.matrix.condition import Where
@@ -37,13 +37,12 @@ def matrix() -> None:
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="The manifest to write [default: the workspace's]."
 )
-@click.pass_obj
-def make(layout: Layout, sweep: Path, output: Path | None) -> None:
+def make(sweep: Path, output: Path | None) -> None:
     """Write the manifest that the sweep file SWEEP expands to, unless `matrix check` would refuse it."""
     from dispatcher.matrix.sweep import expand
     from dispatcher.templates.check import check_entries
 
-    config = load_config(layout)
+    config = load_config(layout())
     target = output or config.matrix
 
     def refuse_faults(manifest: Manifest) -> None:
@@ -65,8 +64,7 @@ def check(context: click.Context, manifest: Path | None) -> None:
     """
     from dispatcher.templates.check import check_entries
 
-    layout: Layout = context.obj
-    config = load_config(layout)
+    config = load_config(layout())
     try:
         loaded = load_manifest(manifest or config.matrix, known_ids(config.layout))
     except ManifestError as error:
@@ -86,10 +84,9 @@ def check(context: click.Context, manifest: Path | None) -> None:
 @click.argument("manifest", required=False, type=click.Path(path_type=Path))
 @where_option
 @click.option("--json", "as_json", is_flag=True, help="Print the entries as a JSON list.")
-@click.pass_obj
-def show(layout: Layout, manifest: Path | None, where: Where, as_json: bool) -> None:
+def show(manifest: Path | None, where: Where, as_json: bool) -> None:
     """Show the jobs of MANIFEST with the parameters in which they differ."""
-    config = load_config(layout)
+    config = load_config(layout())
     loaded = load_manifest(manifest or config.matrix, known_ids(config.layout))
     entries = [entry for entry in loaded.entries.values() if where.holds(entry.value)]
     if as_json:
@@ -101,7 +98,7 @@ def show(layout: Layout, manifest: Path | None, where: Where, as_json: bool) -> 
     click.echo(f"{_count(entries)} of {len(loaded.entries)}" if where else _count(entries))
 
 
-def known_ids(layout: Layout) -> frozenset[str]:
+def known_ids(where: Layout) -> frozenset[str]:
     """The job ids of the status file, which other jobs may need; empty when it cannot be read.
 
     Commands that read the run state report what is wrong with the file.
@@ -109,7 +106,7 @@ def known_ids(layout: Layout) -> frozenset[str]:
     import msgspec
 
     try:
-        content = msgspec.json.decode(layout.status_file.read_bytes(), type=dict[str, msgspec.Raw])
+        content = msgspec.json.decode(where.status_file.read_bytes(), type=dict[str, msgspec.Raw])
     except (OSError, ValueError, RecursionError):
         return frozenset()
     return frozenset(content)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dispatcher.config import Config
-from dispatcher.errors import ManifestError, UsageError
+from dispatcher.errors import ManifestError
 from dispatcher.matrix.entry import Entry
 from dispatcher.pod.offers import Offer, offer_of, request_of
 from dispatcher.pod.waiting import UNKNOWN_JOB
@@ -25,7 +25,7 @@ from dispatcher.run_state.preview import preview
 from dispatcher.run_state.progress import Progress, parse_progress
 from dispatcher.run_state.states import BY_HAND, IN_FLIGHT, Record, State
 from dispatcher.run_state.store import Store
-from dispatcher.workspace import Layout
+from dispatcher.workspace import Layout, named_workspace
 
 if TYPE_CHECKING:
     from dispatcher.templates.readiness import Readiness
@@ -190,15 +190,11 @@ class SnapshotReader:
 
     def _default_entries(self, records: Mapping[str, Record], warnings: list[str]) -> Mapping[str, Entry]:
         """The entries of the default manifest; none, and a warning, when it cannot be read."""
-        layout, manifest = self._layout, self._config.matrix
-        entries = self._manifests.read(manifest)
+        entries = self._manifests.read(self._config.matrix)
         if not isinstance(entries, ManifestError):
             return entries
-        if not records and not os.path.exists(manifest) and not os.path.isdir(layout.run_state):
-            raise UsageError(
-                f"{layout.root} is not a workspace: it has neither {os.path.relpath(manifest, layout.root)} nor "
-                "run_state/. `dispatcher init DIR` creates a workspace; --root DIR uses another directory"
-            ) from entries
+        if not records:
+            named_workspace(self._layout.root)
         warnings.append(str(entries))
         return {}
 

@@ -217,7 +217,9 @@ def test_init_lays_a_workspace_that_runs(lab, tmp_path, monkeypatch):
     new = tmp_path / "b'; $(echo) foo"
     assert main(["init", new.name]) == 0
     assert main(["init", new.name]) == 2
-    assert sorted(path.name for path in new.iterdir()) == [".gitignore", "matrix", "run_state", "scripts", "templates"]
+    assert sorted(path.name for path in new.iterdir()) == [
+        ".gitignore", "dispatcher.yaml", "matrix", "run_state", "scripts", "templates",
+    ]  # fmt: skip
     sweep = new / "matrix" / "sweep.yaml"
     sweep.write_text(sweep.read_text().replace("steps: 200", "steps: 40, pause_s: 0"))
     monkeypatch.chdir(new)

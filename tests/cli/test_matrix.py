@@ -29,12 +29,13 @@ sweeps:
 def layout(tmp_path: Path) -> Layout:
     layout = Layout(tmp_path / "a'; echo foo")
     layout.templates_dir.mkdir(parents=True)
+    layout.config_file.touch()
     layout.training_template("fft").write_text("PARAMS = {'lang': ..., 'seed': 0}\n")
     return layout
 
 
 def call(layout: Layout, *arguments: str) -> Result:
-    return CliRunner().invoke(matrix, arguments, obj=layout)
+    return CliRunner().invoke(matrix, arguments, obj=str(layout.root))
 
 
 def test_make_writes_the_manifest_of_the_workspace(layout: Layout) -> None:

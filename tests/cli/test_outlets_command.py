@@ -20,6 +20,7 @@ def rows(fleet: Fleet, *words: str, **environment: str) -> dict[str, dict[str, A
 
 def test_nothing_is_configured(tmp_path: Path) -> None:
     with fleet_at(tmp_path / "a'; echo foo") as fleet:
+        fleet.layout.config_file.touch()
         assert fleet.run("outlets").startswith("no hosts are configured: describe them under `hosts` in ")
         assert json.loads(fleet.run("outlets", "--json")) == []
 

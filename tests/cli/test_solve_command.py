@@ -199,6 +199,7 @@ def test_what_cannot_be_solved(tmp_path: Path, text: str, words: Sequence[str], 
 
 
 def test_keys_that_mean_nothing_are_noted(tmp_path: Path) -> None:
+    (tmp_path / "dispatcher.yaml").touch()
     (tmp_path / "lab.yaml").write_text(
         "clusters: {c: {hf_token: hf_42}}\nhosts: {t: {type: tpu, cluster: c, zone: z, accelerator_type: v4-8}}\n"
     )

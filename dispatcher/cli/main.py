@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from dispatcher import contract
+from dispatcher.base.times import Clock
 from dispatcher.cli.common import F, layout, read_list, read_where, root_option
 from dispatcher.cli.host_overrides import override_options, taken
 from dispatcher.cli.lazy import LazyGroup
@@ -147,6 +149,7 @@ def _read_interval(_ctx: click.Context, _param: click.Parameter, value: str | No
     "--on-exit", type=click.Choice(["drain", "stop", "leave"]), default="drain",
     help="On the first SIGINT or SIGTERM: let jobs finish, stop and requeue them, or leave them running.",
 )  # fmt: skip
+@click.option("--utc", is_flag=True, help="Print a pod's log with UTC instead of local time.")
 @click.version_option(package_name="dispatcher")
 @click.pass_context
 def cli(ctx: click.Context, /, **given: Any) -> int:
@@ -190,11 +193,25 @@ def _run(given: dict[str, Any]) -> int:
         return show_dry_run(config.layout, config, options, as_json=given["as_json"])
     from dispatcher.pod.run import run_pod
 
-    return run_pod(config.layout, config, options, log=_log)
+    return run_pod(config.layout, config, options, log=_PodLog(utc=given["utc"]))
 
 
-def _log(line: str) -> None:
-    """Print a line of a pod's log. The pod continues when the disk is full or the reader has gone.
+class _PodLog:
+    """Prints the lines of a pod's log with the time, and with the date on the first one of each day."""
+
+    def __init__(self, *, utc: bool) -> None:
+        self._utc = utc
+        self._last_s = 0.0
+
+    def __call__(self, line: str) -> None:
+        now_s = time.time()
+        stamp = Clock(self._last_s, self._utc)(now_s)
+        self._last_s = now_s
+        _print_line(f"{stamp} {line}")
+
+
+def _print_line(line: str) -> None:
+    """Print a line. The pod continues when the disk is full or the reader has gone.
 
     Ctrl-C also ends the `tee` of `dispatcher ... | tee log`, and the jobs must finish all the same.
     """

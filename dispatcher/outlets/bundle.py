@@ -81,7 +81,7 @@ def render(config: Config, assigned: Assignment, site: Site) -> Bundle:
             "python": "" if method.python else os.fspath(interpreter(None)),
             "exports": [f"{name}={value}" for name, value in environment.items() if value is not None],
             "unset": [name for name, value in environment.items() if value is None],
-            "time_limit_s": _time_limit_s(entry, method),
+            "time_limit_s": time_limit_s(entry, method),
             "kill_grace_s": math.ceil(config.kill_grace_s),
             "watch_s": math.ceil(watch_interval_s(config)),
             "group_may_write": site.group_may_write,
@@ -96,7 +96,7 @@ def render(config: Config, assigned: Assignment, site: Site) -> Bundle:
         private_files=private_files(node) if node is not None else {},
         # The marker by which strays are found must be in the environment of the very first process.
         environment={contract.ATTEMPT_DIR: os.fspath(paths.directory)},
-        time_limit_s=_time_limit_s(entry, method) or None,
+        time_limit_s=time_limit_s(entry, method) or None,
         labels=_labels(config, entry),
     )
 
@@ -199,7 +199,7 @@ def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _time_limit_s(entry: Entry, method: Method) -> int:
-    """Whole seconds, 0 for none."""
+def time_limit_s(entry: Entry, method: Method) -> int:
+    """The time limit of an attempt of `entry` in whole seconds, 0 for none."""
     limit_s = entry.time_limit_s if entry.time_limit_s is not None else method.time_limit_s
     return math.ceil(limit_s) if limit_s else 0

@@ -12,6 +12,7 @@ from typing import Any, Final
 from dispatcher.base.messages import counted
 from dispatcher.config import Config
 from dispatcher.outlets.base import CANNOT_START, PREEMPTED, QUEUE_LIMIT
+from dispatcher.outlets.bundle import time_limit_s
 from dispatcher.pod.backlog import Backlog
 from dispatcher.pod.claiming import Claimer
 from dispatcher.pod.fence import Fence
@@ -25,6 +26,7 @@ from dispatcher.pod.running_attempts import RunningAttempt, RunningAttempts
 from dispatcher.pod.script_lock import ScriptLock
 from dispatcher.pod.starting import Claimed, Starter
 from dispatcher.pod.status_problem import StatusProblem
+from dispatcher.pod.summary import Tally, still_running
 from dispatcher.pod.waiting import summary
 from dispatcher.run_state.adoption import ignored_file_text
 from dispatcher.run_state.journal import now_text
@@ -64,6 +66,7 @@ class Reconciler:
         self._backlog = Backlog(store, config, options, outlets, self._attempts, self._fence, log)
         self._claimer = Claimer(options, outlets, self._backlog, self._fence)
         self._starter = Starter(config, options.pod, outlets, self._attempts, self._backlog.request_of, log)
+        self._tally = Tally()
         self._recorder = Recorder(store, config, outlets.place, self._backlog.entry, log)
         self._recovery = Recovery(
             config.layout, options.pod, outlets, observer, outlets.for_orphans, outlets.name_for_orphan
@@ -243,6 +246,19 @@ class Reconciler:
             lines.append(f"{counted(len(refused), 'job')} left that this pod cannot run: {why}")
         return lines
 
+    def summary(self) -> str:
+        """How the attempts ended that this pod has recorded, and what goes on without it."""
+        left = counted(len(self._attempts), "job keeps", "jobs keep")
+        return self._tally.text() + (f"; {left} running" if self._attempts else "")
+
+    def still_running(self) -> list[str]:
+        """What is in flight and how long it may take, where that is known; the first line has it in brief."""
+        return still_running(self._attempts, self._store.records, self._limit_s, time.time())
+
+    def in_flight(self) -> int:
+        """The number of attempts in flight."""
+        return len(self._attempts)
+
     def slots_changed(self) -> bool:
         """Whether the slots are otherwise than `describe` last had them."""
         return self._attempts.slot_infos() != self._shown_slots
@@ -277,6 +293,7 @@ class Reconciler:
             self._claimer.roll_back()
             self._backlog.sync()
             raise
+        self._tally.add(tx.lines)
         self._claimer.commit()
         for attempt in attempts:
             attempt.mark_recorded()
@@ -285,6 +302,10 @@ class Reconciler:
             self._log(line)
         self._starter.start(claims)
         return len(claims)
+
+    def _limit_s(self, job: str) -> float | None:
+        entry = self._backlog.entry(job)
+        return None if entry is None else time_limit_s(entry, self._config.method(entry.method)) or None
 
     def _carry_out_desired(self, *, poll_is_due: bool) -> None:
         """Stop what people want stopped, and kill what is no longer its job's current attempt.

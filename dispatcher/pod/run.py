@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from dispatcher.base import files
+from dispatcher.base.times import duration_text
 from dispatcher.base.values import is_name
 from dispatcher.config import Config, LockKind
 from dispatcher.doctor.fitness import refuse_unfit_host
@@ -48,6 +49,8 @@ _NEXT = {DRAINING: STOPPING, STOPPING: LEAVING, LEAVING: LEAVING}
 _SHOW_S: Final = 0.5
 # Beyond the poll interval: how long a look at the other dispatchers may take.
 _SLOW_LOOK_S: Final = 10.0
+# How often a pod that drains says what it waits for.
+_TELL_S: Final = 30.0
 # After a step that failed (disk full, file server away).
 _TRY_AGAIN_S: Final = 2.0
 
@@ -117,6 +120,9 @@ class Pod:
         self._observer = observer
         self._next_poll_s = 0.0
         self._next_show_s = 0.0
+        self._next_tell_s = 0.0
+        self._told_in_flight = 0
+        self._begun_s = time.monotonic()
         self._signals = Signals()
         self._signals_heard = 0
         self._told_to_drain = False
@@ -145,6 +151,8 @@ class Pod:
         if self.phase == RUNNING:
             for line in self.reconciler.closing_lines():
                 self.log(line)
+        if not self.options.once:
+            self._say_what_was_done()
         return self.reconciler.exit_code()
 
     def _step(self, wait: Wait, watch: FileWatch) -> None:
@@ -178,6 +186,8 @@ class Pod:
             self._next_poll_s = time.monotonic() + self.poll_interval_s
         self.reconciler.reconcile(claiming=self.phase == RUNNING, poll_is_due=due)
         self._has_worked = True
+        if self.phase in (DRAINING, STOPPING):
+            self._say_what_is_left()
         if self.phase == STOPPING:
             self.reconciler.stop_all()
         self._beat()
@@ -264,6 +274,26 @@ class Pod:
     def _enter(self, phase: str, why: str) -> None:
         self.phase = phase
         self.log(f"{phase}{f' ({why})' if why else ''}: {_AFTER[phase]}")
+
+        if phase == DRAINING:
+            for line in self.reconciler.still_running():
+                self.log(line)
+            self._note_told()
+
+    def _say_what_is_left(self) -> None:
+        """Now and then, when some of what is waited for has ended."""
+        in_flight = self.reconciler.in_flight()
+        if 0 < in_flight < self._told_in_flight and time.monotonic() >= self._next_tell_s:
+            self.log(self.reconciler.still_running()[0])
+            self._note_told()
+
+    def _note_told(self) -> None:
+        self._told_in_flight = self.reconciler.in_flight()
+        self._next_tell_s = time.monotonic() + _TELL_S
+
+    def _say_what_was_done(self) -> None:
+        what = "left" if self.phase == LEAVING else "ended"
+        self.log(f"{what} after {duration_text(time.monotonic() - self._begun_s)}: {self.reconciler.summary()}")
 
     def _greet(self) -> None:
         slots_and_jobs, *warnings = self.reconciler.opening_lines()

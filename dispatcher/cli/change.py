@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING, Final
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import click
 
 from dispatcher.base.messages import counted, first_names
-from dispatcher.cli.common import jobs_argument, json_option, open_workspace, state_option, where_option
+from dispatcher.cli.common import (
+    MANY,
+    confirm,
+    jobs_argument,
+    json_option,
+    open_workspace,
+    state_option,
+    where_option,
+    yes_option,
+)
 from dispatcher.cli.complete import complete_jobs
 from dispatcher.cli.printing import note, print_json
-from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import Where
-from dispatcher.run_state.states import MARKABLE, State
+from dispatcher.run_state.states import MARKABLE, Record, State
 
 if TYPE_CHECKING:
     from dispatcher.report.changes import Changes
-
-# More jobs than this need a confirmation.
-_MANY: Final = 20
-
-
-def _yes(function: click.decorators.FC) -> click.decorators.FC:
-    return click.option("-y", "--yes", is_flag=True, help=f"Do not ask, also for more than {_MANY} jobs.")(function)
 
 
 @click.command()
@@ -31,7 +33,7 @@ def _yes(function: click.decorators.FC) -> click.decorators.FC:
 @state_option
 @where_option
 @click.option("--changed", is_flag=True, help="Select jobs that ran with other parameters than the manifest has now.")
-@_yes
+@yes_option
 @json_option
 def requeue(
     jobs: tuple[str, ...], states: tuple[str, ...], where: Where, changed: bool, yes: bool, as_json: bool
@@ -49,7 +51,7 @@ def requeue(
 @jobs_argument
 @state_option
 @where_option
-@_yes
+@yes_option
 @json_option
 def hold(jobs: tuple[str, ...], states: tuple[str, ...], where: Where, yes: bool, as_json: bool) -> int:
     """Keep jobs from being claimed until requeued.
@@ -64,7 +66,7 @@ def hold(jobs: tuple[str, ...], states: tuple[str, ...], where: Where, yes: bool
 @jobs_argument
 @state_option
 @where_option
-@_yes
+@yes_option
 @json_option
 def cancel(jobs: tuple[str, ...], states: tuple[str, ...], where: Where, yes: bool, as_json: bool) -> int:
     """Give jobs up, and stop those that run.
@@ -80,7 +82,7 @@ def cancel(jobs: tuple[str, ...], states: tuple[str, ...], where: Where, yes: bo
 @jobs_argument
 @state_option
 @where_option
-@_yes
+@yes_option
 @json_option
 def mark(verdict: str, jobs: tuple[str, ...], states: tuple[str, ...], where: Where, yes: bool, as_json: bool) -> int:
     """Set jobs to done or failed by hand.
@@ -93,7 +95,7 @@ def mark(verdict: str, jobs: tuple[str, ...], states: tuple[str, ...], where: Wh
 
 @click.command()
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...", shell_complete=complete_jobs)
-@_yes
+@yes_option
 def delete(jobs: tuple[str, ...], yes: bool) -> None:
     """Delete the records of jobs (ids, globs) for good. Their directories and their history are kept.
 
@@ -113,11 +115,9 @@ def delete(jobs: tuple[str, ...], yes: bool) -> None:
     if listed:
         still = "is still in a manifest" if len(listed) == 1 else "are still in a manifest"
         note(f"{first_names(listed)} {still} and will be queued and run again; use `dispatcher cancel` to give jobs up")
-    question = f"Delete the record{'' if len(selected) == 1 else 's'} of {counted(len(selected), 'job')}?"
-    if not yes:
-        if not sys.stdin.isatty():
-            raise UsageError(f"{question} There is no terminal to ask on: add --yes")
-        click.confirm(question, abort=True)
+    # Asked about a single record, too: no command brings it back.
+    of = "the record of" if len(selected) == 1 else "the records of"
+    confirm(_question(f"delete {of}", {job: snapshot.records[job] for job in selected}), yes=yes)
     for job in workspace.delete(*selected):
         click.echo(f"{job}: deleted")
 
@@ -135,9 +135,8 @@ def _request(
 ) -> int:
     workspace = open_workspace()
     plan = workspace.plan(state, jobs, states=states, where=where, changed=changed)
-    is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    if len(plan.jobs) > _MANY and not yes and is_terminal:
-        click.confirm(f"{verb} {counted(len(plan.jobs), 'job')}?", abort=True)
+    if len(plan.jobs) > MANY:
+        confirm(_question(verb, plan.jobs), yes=yes)
     # Without jobs there is nothing to change, so no lock is taken.
     outcome = workspace.apply(plan) if plan.jobs else None
     if as_json:
@@ -161,8 +160,15 @@ def _request(
     return 1 if outcome is not None and outcome.refused else 0
 
 
+def _question(verb: str, jobs: Mapping[str, Record]) -> str:
+    """`hold 30 jobs (28 queued, 2 failed): fft_s1, fft_s2, fft_s3, ...?`"""
+    counts = Counter(record.state.value for record in jobs.values())
+    states = ", ".join(f"{count} {state}" for state, count in counts.most_common())
+    return f"{verb} {counted(len(jobs), 'job')} ({states}): {first_names(list(jobs))}?"
+
+
 def _print(outcome: Changes) -> None:
-    if len(outcome.changed) > _MANY:
+    if len(outcome.changed) > MANY:
         kinds = sorted(set(outcome.changed.values()))
         for kind in kinds:
             click.echo(f"{counted(sum(done == kind for done in outcome.changed.values()), 'job')}: {kind}")

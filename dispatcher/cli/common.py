@@ -1,13 +1,15 @@
-"""The workspace's root, and options that several commands share."""
+"""The workspace's root, and options and questions that several commands share."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from dispatcher.cli.complete import complete_jobs, complete_words
+from dispatcher.errors import StateError, UsageError
 from dispatcher.matrix.condition import Where
 from dispatcher.run_state.states import State
 from dispatcher.workspace import Layout, find_workspace, named_workspace
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 FORMATS: Final = ("plain", "github", "latex", "csv", "json")
+# More jobs than this are changed only after a question.
+MANY: Final = 20
 STATE_WORDS: Final = tuple(state.value for state in State)
 
 
@@ -65,6 +69,24 @@ def open_workspace() -> Workspace:
     from dispatcher.api import Workspace
 
     return Workspace(layout().root)
+
+
+def yes_option(function: F) -> F:
+    """`--yes`, for commands that may change many jobs."""
+    return click.option("-y", "--yes", is_flag=True, help=f"Do not ask, also for more than {MANY} jobs.")(function)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask on the terminal, unless `yes` has answered already.
+
+    Raises UsageError without a terminal, and StateError when the answer is no.
+    """
+    if yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(f"{question} There is no terminal to ask on: add --yes")
+    if not click.confirm(question, err=True):
+        raise StateError("nothing was changed")
 
 
 def read_where(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> Where:

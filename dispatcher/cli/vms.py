@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ import click
 import msgspec
 
 from dispatcher.base.messages import counted
-from dispatcher.cli.common import open_workspace
+from dispatcher.cli.common import confirm, open_workspace
 from dispatcher.cli.hardware import hosts_option
 from dispatcher.cli.host_overrides import override_options, taken
 from dispatcher.cli.printing import note
@@ -71,7 +70,7 @@ def delete_command(name: str, force: bool, yes: bool, hosts_file: Path | None) -
     if found.vm is None and found.queued is None:
         note(f"there is no TPU VM {name}")
         return
-    _confirm(f"Delete {name} ({found.text(_workspace(config))})?", yes=yes)
+    confirm(f"Delete {name} ({found.text(_workspace(config))})?", yes=yes)
     by_hand.delete(host, _workspace(config), note)
     note(f"{name} was deleted")
 
@@ -139,15 +138,7 @@ def _ask(host: TpuHost, *, yes: bool) -> None:
     problem = name_problem(host)
     if problem:
         raise UsageError(problem)
-    _confirm(f"Create {host.name} ({kind_text(host)})? It costs money.", yes=yes)
-
-
-def _confirm(question: str, *, yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise UsageError(f"{question} There is no terminal to ask on: add --yes")
-    click.confirm(question, abort=True, err=True)
+    confirm(f"Create {host.name} ({kind_text(host)})? It costs money.", yes=yes)
 
 
 def _config(hosts_file: Path | None) -> Config:

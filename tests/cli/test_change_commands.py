@@ -130,20 +130,62 @@ def many(lab):
     lab.write_manifest([{"job_id": f"job_{n}", "method": "fft"} for n in range(30)])
 
 
-@pytest.mark.parametrize(("answer", "held"), [(b"y\n", 30), (b"n\n", 0)])
-def test_many_jobs_are_asked_about_on_a_terminal(lab, answer, held):
+# Each brings 30 jobs into another state; the state before, and what is asked.
+CHANGES = [
+    (("hold", "job_*"), "queued", "held"),
+    (("cancel", "job_*"), "queued", "abandoned"),
+    (("requeue", "job_*"), "failed", "queued"),
+    (("mark", "done", "job_*"), "failed", "done"),
+    (("delete", "job_*"), "failed", "queued"),
+]
+
+
+@pytest.mark.parametrize(("words", "before", "after"), CHANGES)
+def test_many_jobs_are_changed_after_a_question_only(lab, words, before, after):
     many(lab)
-    code, written = on_terminal(lab, "hold", "job_*", answer=answer)
-    assert "hold 30 jobs?" in written
-    assert lab.run("status", "--json").json["counts"]["held"] == held
-    assert code == (0 if held else 130)
+    for number in range(30):
+        lab.put(f"job_{number}", before)
+    verb = "delete the records of" if words[0] == "delete" else " ".join(words[:-1])
+    question = f"{verb} 30 jobs (30 {before}): job_0, job_1, job_2, ...?"
+    unchanged = lab.snapshot()
+    refused = lab.run(*words)
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err.splitlines()[-1] == f"dispatcher: {question} There is no terminal to ask on: add --yes"
+    code, written = on_terminal(lab, *words, answer=b"n\n")
+    assert code == 1
+    assert written.endswith(f"{question} [y/N]: dispatcher: nothing was changed\r\n")
+    assert lab.snapshot() == unchanged
+    code, written = on_terminal(lab, *words, answer=b"y\n")
+    assert code == 0
+    assert question in written
+    assert lab.run("status", "--json").json["counts"][after] == 30
+
+
+def test_few_jobs_are_changed_without_a_question(lab):
+    many(lab)
+    assert lab.run("hold", *(f"job_{number}" for number in range(20))).code == 0
+    assert lab.run("hold", *(f"job_{number}" for number in range(21))).code == 2
 
 
 def test_many_jobs_without_a_question(lab):
     many(lab)
-    assert lab.run("hold", "job_*").out == "30 jobs: held\n"
+    assert lab.run("hold", "job_*", "--yes").out == "30 jobs: held\n"
     code, written = on_terminal(lab, "requeue", "job_*", "--yes")
     assert (code, written) == (0, "30 jobs: requeued\r\n")
+
+
+def test_the_question_does_not_go_to_a_file(lab, tmp_path):
+    """With its output in a file or a pipe, a command still asks on the terminal."""
+    many(lab)
+    ours, theirs = pty.openpty()
+    with open(tmp_path / "out", "wb") as out:
+        process = lab.start("hold", "job_*", "--json", stdin=theirs, stdout=out, stderr=theirs)
+    os.close(theirs)
+    os.write(ours, b"y\n")
+    assert process.wait(timeout=20) == 0
+    assert b"hold 30 jobs" in os.read(ours, 4096)
+    os.close(ours)
+    assert len(json.loads((tmp_path / "out").read_text())["changed"]) == 30
 
 
 def test_colour_on_a_terminal_only(lab):
@@ -177,7 +219,11 @@ def test_delete_warns_before_it_asks(lab):
     lab.put("base", "failed")
     code, written = on_terminal(lab, "delete", "base", answer=b"n\n")
     assert code != 0
-    assert 0 <= written.index("will be queued and run again") < written.index("Delete the record of 1 job?")
+    assert (
+        0
+        <= written.index("will be queued and run again")
+        < written.index("delete the record of 1 job (1 failed): base?")
+    )
     assert lab.state("base") == "failed"
 
 

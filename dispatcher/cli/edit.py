@@ -35,7 +35,10 @@ def edit(jobs: tuple[str, ...], states: tuple[str, ...], where: Where, clear_ref
     Select jobs by ids, globs, --state and --where; by default all. You can change state (queued, held, abandoned; done
     or failed if the job is not running), priority, and fields of your own.
     """
+    from dispatcher.doctor.fitness import refuse_read_only
+
     workspace = open_workspace()
+    refuse_read_only(workspace.config.layout)
     if clear_refused:
         cleared = workspace.clear_refused(jobs)
         click.echo(f"{counted(len(cleared), 'refused hand edit')} cleared")

@@ -1,17 +1,21 @@
-"""What a host must have so that a dispatcher can run jobs on it: checked at every start of a pod, and by doctor."""
+"""What a host must have so that a dispatcher can run jobs on it: checked at every start of a pod, and by doctor.
+
+And what this user must be allowed to do in the workspace.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from dispatcher.base import host
-from dispatcher.errors import PodError
+from dispatcher.errors import PodError, StorageError
 from dispatcher.workspace import Layout
 
 _BASH: Final = "/bin/bash"
@@ -60,7 +64,20 @@ def check_processes() -> Fault | None:
 
 def check_directories(layout: Layout) -> Fault | None:
     """What of the run state this user cannot read and write; None when all is accessible."""
-    denied = [path for path in state_paths(layout) if not os.access(path, os.R_OK | os.W_OK)]
+    return _check_access(layout, state_paths(layout))
+
+
+def refuse_read_only(layout: Layout) -> None:
+    """Raise StorageError when this user cannot change the records of jobs, before somebody does so in vain."""
+    newest = sorted(layout.journal_dir.glob("*.jsonl"))[-1:]
+    paths = [layout.run_state, layout.status_file.parent, layout.journal_dir, layout.lock_file, *newest]
+    fault = _check_access(layout, [path for path in paths if path.exists()] or [layout.root])
+    if fault is not None:
+        raise StorageError(f"the records of jobs cannot be changed: {fault.what}; {fault.cure}")
+
+
+def _check_access(layout: Layout, paths: Iterable[Path]) -> Fault | None:
+    denied = [path for path in dict.fromkeys(paths) if not os.access(path, os.R_OK | os.W_OK)]
     if not denied:
         return None
     names = ", ".join(map(str, denied))

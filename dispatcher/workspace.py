@@ -172,7 +172,8 @@ class Layout:
         return self.jobs_dir / job_id
 
     def attempt(self, job_id: str, attempt: int) -> AttemptPaths:
-        return AttemptPaths(self.jobs_dir / job_id / str(attempt))
+        # One path instead of three: each claim makes one under the lock.
+        return AttemptPaths(Path(f"{self.jobs_dir}/{job_id}/{attempt}"))
 
     def submission_script(self, name: str) -> Path:
         """The batch script of a submission; what its own shell prints stands beside it."""

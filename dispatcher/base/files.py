@@ -61,13 +61,25 @@ def storage_error(
     return StorageError(f"{failed}: {error.strerror or error}{where}" + (f"; {cure}" if cure else ""))
 
 
-@contextlib.contextmanager
-def storing(doing: str, path: Path | str | None = None, advice: Mapping[int, str] = ADVICE) -> Iterator[None]:
-    """Turn an OSError of the block into a StorageError, as `storage_error` words it."""
-    try:
-        yield
-    except OSError as error:
-        raise storage_error(error, doing, path, advice) from error
+class storing:
+    """Turn an OSError of the block into a StorageError, as `storage_error` words it.
+
+    Not a generator: a claim enters several under the lock, and a class costs a third.
+    """
+
+    __slots__ = ("_advice", "_doing", "_path")
+
+    def __init__(self, doing: str, path: Path | str | None = None, advice: Mapping[int, str] = ADVICE) -> None:
+        self._doing = doing
+        self._path = path
+        self._advice = advice
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, OSError):
+            raise storage_error(error, self._doing, self._path, self._advice) from error
 
 
 def refresh_names(directory: Path | str) -> None:
@@ -327,10 +339,15 @@ def group_may_write(root: Path) -> bool:
         return bool(os.stat(root).st_mode & 0o020)
 
 
+def umask_of(root: Path) -> int:
+    """The umask that gives files the workspace's group-write bit, and never makes them writable for others."""
+    return 0o002 if group_may_write(root) else 0o022
+
+
 @contextlib.contextmanager
 def shared_umask(root: Path) -> Iterator[None]:
-    """Create files with the workspace's group-write bit, whatever the user's umask; never writable for others."""
-    old = os.umask(0o002 if group_may_write(root) else 0o022)
+    """Create files with the workspace's group-write bit, whatever the user's umask."""
+    old = os.umask(umask_of(root))
     try:
         yield
     finally:

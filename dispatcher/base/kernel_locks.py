@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from portalocker import LockException
+    from portalocker import LockException, LockFlags
     from portalocker.portalocker import FlockLocker
 
 CANNOT_LOCK: Final = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EIO, errno.EINVAL})
@@ -33,7 +33,7 @@ def try_flock(fd: int) -> bool:
     import portalocker
 
     try:
-        _flock_locker().lock(fd, portalocker.LOCK_EX | portalocker.LOCK_NB)
+        _flock_locker().lock(fd, _exclusive_without_waiting())
     except portalocker.AlreadyLocked:
         return False
     except portalocker.LockException as error:
@@ -112,6 +112,14 @@ def _flock_locker() -> FlockLocker:
     from portalocker.portalocker import FlockLocker
 
     return FlockLocker()
+
+
+@functools.cache
+def _exclusive_without_waiting() -> LockFlags:
+    # To combine the members of an enum takes longer than the system call.
+    from portalocker import LockFlags
+
+    return LockFlags.EXCLUSIVE | LockFlags.NON_BLOCKING
 
 
 def _kernel_error(error: LockException) -> OSError:

@@ -164,6 +164,11 @@ class ClaimsLock:
         if self._mark is not None:
             self._mark.begin()
 
+    @property
+    def publishes_end(self) -> bool:
+        """Whether `finish_append` has anything to do here."""
+        return self._mark is not None
+
     def finish_append(self, generation: int, length: int, checksum: int) -> None:
         """Publish where the journal ends, according to what this process has read and written."""
         if self._mark is not None:

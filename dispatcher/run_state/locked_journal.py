@@ -29,6 +29,8 @@ from dispatcher.run_state.replica import STALE_PAUSES_S, Replica
 from dispatcher.workspace import Layout
 
 _LOCK_TRIES: Final = 5
+# How often it is checked whether the workspace's group may write.
+_UMASK_CHECK_S: Final = 1.0
 
 
 class LockedJournal:
@@ -50,6 +52,8 @@ class LockedJournal:
         self._head: Head | None = None
         self._head_changed = False
         self._busy = False
+        self._umask = 0
+        self._next_umask_s = 0.0
 
     @property
     def fold(self) -> Fold:
@@ -105,7 +109,8 @@ class LockedJournal:
             raise RuntimeError("a transaction within a transaction: the lock would not keep them apart")
         self._busy = True
         try:
-            with files.shared_umask(self.layout.root):
+            users = os.umask(self._shared_umask())
+            try:
                 fd, lock = self._acquire(timeout_s)
                 try:
                     yield fd
@@ -115,6 +120,8 @@ class LockedJournal:
                         os.close(fd)
                     finally:
                         lock.release()
+            finally:
+                os.umask(users)
         finally:
             self._busy = False
 
@@ -129,10 +136,12 @@ class LockedJournal:
 
     def finish_append(self) -> None:
         """Publish where the journal ends, for hosts that may be shown old content."""
-        replica = self.replica
+        lock, replica = self.lock(), self.replica
+        if not lock.publishes_end:
+            return
         in_doubt, replica.in_doubt = replica.in_doubt, True
         with files.storing("publishing where the journal ends, in", self.layout.run_state):
-            self.lock().finish_append(replica.generation or 1, replica.offset, replica.checksum.value)
+            lock.finish_append(replica.generation or 1, replica.offset, replica.checksum.value)
         replica.in_doubt = in_doubt
 
     def write_head(self) -> None:
@@ -257,6 +266,14 @@ class LockedJournal:
             self._first.create(before + 1, lock.kind)
             fd = self.replica.catch_up(None, lock.guard)
         return fd
+
+    def _shared_umask(self) -> int:
+        """As `files.shared_umask`, without a look at the workspace for each transaction."""
+        now_s = time.monotonic()
+        if now_s >= self._next_umask_s:
+            self._umask = files.umask_of(self.layout.root)
+            self._next_umask_s = now_s + _UMASK_CHECK_S
+        return self._umask
 
     def _refresh_while_waiting(self) -> None:
         self.while_waiting()

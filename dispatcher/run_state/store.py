@@ -15,7 +15,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dispatcher.base import files
+from dispatcher.base import files, host
 from dispatcher.run_state import edits, journal, rotation
 from dispatcher.run_state.first_journal import FirstJournal
 from dispatcher.run_state.fold import Fold
@@ -52,6 +52,7 @@ class Store:
     ) -> None:
         self.layout = layout
         self.by = by
+        self._claimant = f"{by}\n{host.here()}\n".encode()
         self._wall_clock = wall_clock
         self._first = FirstJournal(layout, by, wall_clock, manifests, manifest_jobs)
         self._journal = LockedJournal(layout, by, lock, lost_after_s, self._first)
@@ -119,7 +120,8 @@ class Store:
         """Hold the lock, catch up, apply hand edits, change records; committed when the block ends without error."""
         locked = self._journal
         with locked.held(timeout_s) as fd:
-            tx = Transaction(self.fold, self.layout, self.by, journal.now_text(self._wall_clock()))
+            now = journal.now_text(self._wall_clock())
+            tx = Transaction(self.fold, self.layout, self.by, now, self._claimant)
             before = self._replica.offset
             try:
                 self._apply_hand_edits(tx)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from dispatcher.base import files, host
+from dispatcher.base import files
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import AppliedEdit, Data, Event, Note
 from dispatcher.run_state.fold import Fold
@@ -19,15 +20,16 @@ from dispatcher.workspace import AttemptPaths, Layout
 class Transaction:
     """What `Store.transaction()` yields: the records with its changes so far, and the ways to change them.
 
-    `at` is the time of all its lines.
+    `at` is the time of all its lines, `claimant` what the directory of a new attempt says of who created it.
     """
 
-    def __init__(self, fold: Fold, layout: Layout, by: str, at: str) -> None:
+    def __init__(self, fold: Fold, layout: Layout, by: str, at: str, claimant: bytes) -> None:
         self.at = at
         self.lines: list[Line] = []
         self._fold = fold
         self._layout = layout
         self._by = by
+        self._claimant = claimant
         self._directories: list[AttemptPaths] = []
         self._undo: dict[str, tuple[Record | None, int | None, AppliedEdit | None]] = {}
         self._rest = (fold.seq, dict(fold.pauses), dict(fold.refusals), dict(fold.streaks), fold.lock_kind)
@@ -78,15 +80,10 @@ class Transaction:
         """Create the directory of a new attempt: the second fence of a claim. None when it exists already."""
         paths = self._layout.attempt(job, attempt)
         with files.storing("creating the attempt's directory", paths.directory):
-            # The job's folder does not exist before the first attempt, or after old attempts were removed.
-            if attempt == 1 or not paths.directory.parent.is_dir():
-                os.makedirs(paths.directory.parent, exist_ok=True)
-            try:
-                os.mkdir(paths.directory)
-            except FileExistsError:
+            if not _make_attempts_directory(paths.directory, is_first=attempt == 1):
                 return None
             self._directories.append(paths)
-            files.write_new(paths.claimant, f"{self._by}\n{host.here()}\n".encode())
+            files.write_new(paths.claimant, self._claimant)
         return paths
 
     def undo(self, *, keep_directories: bool = False) -> None:
@@ -107,6 +104,26 @@ class Transaction:
     def _add(self, line: Line) -> None:
         self._fold.extend((line,))
         self.lines.append(line)
+
+
+def _make_attempts_directory(directory: Path, *, is_first: bool) -> bool:
+    """Create the directory of an attempt, and that of its job; False when it exists already."""
+    if is_first:
+        with contextlib.suppress(FileExistsError, FileNotFoundError):
+            os.mkdir(directory.parent)
+    with contextlib.suppress(FileNotFoundError):
+        return _is_made(directory)
+    # Old attempts were removed, and the folder of their job with them.
+    os.makedirs(directory.parent, exist_ok=True)
+    return _is_made(directory)
+
+
+def _is_made(directory: Path) -> bool:
+    try:
+        os.mkdir(directory)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _check_vocabulary(event: Event, change: Change, extra: Mapping[str, Any] | None) -> None:

@@ -29,7 +29,7 @@ class World:
 
     def __init__(self) -> None:
         self.fold = Fold()
-        self.tx = Transaction(self.fold, Layout("/nowhere"), "pod-0", AT)
+        self.tx = Transaction(self.fold, Layout("/nowhere"), "pod-0", AT, b"pod-0\n")
 
     @property
     def records(self) -> dict[str, Record]:

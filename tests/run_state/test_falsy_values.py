@@ -45,7 +45,7 @@ class World:
 
     def __init__(self, **fields: Any) -> None:
         self.fold = Fold()
-        self.tx = Transaction(self.fold, Layout("/nowhere"), "pod-0", AT)
+        self.tx = Transaction(self.fold, Layout("/nowhere"), "pod-0", AT, b"pod-0\n")
         change, extra = split({"state": "failed", **fields})
         self.tx.change("a", Event.QUEUED, change, extra=extra)
 

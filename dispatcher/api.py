@@ -294,8 +294,9 @@ class Workspace:
     def attempts(self, job: str) -> list[dict[str, Any]]:
         """One row per attempt that has a directory, oldest first. `exit_code` is None until it has ended.
 
-        Keys: attempt, directory, claimed_by, exit_code, reason, ended_at (UTC), log_bytes, and run: what the bootstrap
-        of a job class says of its run (run_id, status, host, devices, heartbeat_at ...), else None.
+        Keys: attempt, directory, claimed_by, host, started_at and ended_at (UTC), exit_code, event (done, failed,
+        retried ...: what the journal recorded at its end), reason, error, log_bytes, and run: what the bootstrap of a
+        job class says of its run (run_id, status, host, devices, heartbeat_at ...), else None.
         """
         return self._reader.attempts(job)
 

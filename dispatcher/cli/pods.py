@@ -5,29 +5,38 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from dispatcher.base.messages import counted
+from dispatcher.base.times import ago, duration_text, parse_time
 from dispatcher.cli.common import interval_option, json_option, open_workspace
 from dispatcher.cli.complete import complete_paused, complete_pods, complete_scopes
-from dispatcher.cli.printing import print_json, print_rows
+from dispatcher.cli.printing import print_json, print_rows, print_text
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
-    from dispatcher.report.snapshot import PodStatus, Snapshot
+    from dispatcher.report.snapshot import PodStatus
 
 _CLEAR: Final = "\x1b[H\x1b[2J"
 
 
+# The least important first.
+_POD_SHRINK: Final = ("user", "pid", "host", "methods", "pod")
+_SLOT_SHRINK: Final = ("gpu", "note", "pod", "job")
+
+
 @click.command()
-@click.option("--watch", is_flag=True, help="Repeat until Ctrl-C; also shows how long heartbeats have not changed.")
+@click.option("--all", "shows_all", is_flag=True, help="Show the pods that have ended, too.")
+@click.option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
 @interval_option
 @json_option
-def pods(watch: bool, interval: float, as_json: bool) -> None:
+def pods(shows_all: bool, watch: bool, interval: float, as_json: bool) -> None:
     """List the pods, their slots, and the jobs on them."""
     workspace = open_workspace()
-    _show(workspace, as_json)
+    _show(workspace, shows_all=shows_all, as_json=as_json)
     if not watch:
         return
     with contextlib.suppress(KeyboardInterrupt):
@@ -35,52 +44,52 @@ def pods(watch: bool, interval: float, as_json: bool) -> None:
             time.sleep(interval)
             if sys.stdout.isatty():
                 click.echo(_CLEAR, nl=False)
-            _show(workspace, as_json)
+            _show(workspace, shows_all=shows_all, as_json=as_json)
 
 
-def _show(workspace: Workspace, as_json: bool) -> None:
+def _show(workspace: Workspace, *, shows_all: bool, as_json: bool) -> None:
     from dispatcher.report.pods import pod_row, slot_rows
 
     snapshot = workspace.snapshot()
-    rows = [pod_row(pod, snapshot.now_s) for pod in snapshot.pods]
+    shown = [pod for pod in snapshot.pods if shows_all or pod.state != "ended"]
+    rows = [pod_row(pod, snapshot.now_s) for pod in shown]
     if as_json:
-        print_json([{**row, "slots": slot_rows(pod, snapshot)} for row, pod in zip(rows, snapshot.pods, strict=True)])
+        print_json([{**row, "slots": slot_rows(pod, snapshot)} for row, pod in zip(rows, shown, strict=True)])
         return
-    print_rows([_shown_pod(row) for row in rows], "plain", none="no pod has run here")
+    none = "no pod is running" if snapshot.pods else "no pod has run here"
+    print_rows([_shown_pod(row, snapshot.now_s) for row in rows], "plain", none=none, shrink=_POD_SHRINK)
+    ended = len(snapshot.pods) - len(shown)
+    if ended:
+        click.echo(f"({counted(ended, 'pod has', 'pods have')} ended: --all)")
     slots = [
         _shown_slot(row, names_outlet=len(pod.info.outlets) > 1)
-        for pod in snapshot.pods
+        for pod in shown
         if pod.is_alive
         for row in slot_rows(pod, snapshot)
     ]
     if slots:
         click.echo()
         used = [name for name in slots[0] if any(row[name] for row in slots)]
-        print_rows(slots, "plain", used)
-    _print_notes(snapshot)
+        print_rows(slots, "plain", used, shrink=_SLOT_SHRINK)
+    _print_notes(shown)
 
 
-def _shown_pod(row: dict[str, Any]) -> dict[str, Any]:
-    from dispatcher.base.times import duration_text
-
-    unchanged_s = row["heartbeat_unchanged_s"]
-    heartbeat = f"{row['heartbeat']}" if unchanged_s is None else f"unchanged for {duration_text(unchanged_s)}"
+def _shown_pod(row: dict[str, Any], now_s: float) -> dict[str, Any]:
+    beat_at_s = parse_time(row["heartbeat_at"])
     return {
         "pod": row["pod"],
         "state": row["state"],
+        "slots": f"{row['busy']}/{row['size']} busy" if row["size"] else "",
+        "heartbeat": "" if beat_at_s is None else ago(now_s - beat_at_s),
+        "up": duration_text(row["up_s"]) if row["alive"] else "",
+        "methods": ",".join(row["methods"]) or "all",
         "host": row["host"],
         "pid": row["pid"],
         "user": row["user"],
-        "slots": f"{row['busy']}/{row['size']} busy" if row["size"] else "",
-        "up": duration_text(row["up_s"]) if row["alive"] else "",
-        "heartbeat": heartbeat if row["alive"] else "",
-        "methods": ",".join(row["methods"]) or "all",
     }
 
 
 def _shown_slot(row: dict[str, Any], *, names_outlet: bool) -> dict[str, Any]:
-    from dispatcher.base.times import duration_text
-
     used, total = row["memory_used_mib"], row["memory_total_mib"]
     return {
         "pod": row["pod"],
@@ -89,19 +98,19 @@ def _shown_slot(row: dict[str, Any], *, names_outlet: bool) -> dict[str, Any]:
         "job": row["job"] or "free",
         "elapsed": duration_text(row["elapsed_s"]) if row["job"] else "",
         "gpu": row["gpu_name"],
-        "memory": f"{used if used is not None else '?'}/{total} MiB" if total is not None else "",
+        "memory": f"{'?' if used is None else _gib(used)}/{_gib(total)} GiB" if total is not None else "",
         "note": row["note"],
     }
 
 
-def _print_notes(snapshot: Snapshot) -> None:
-    for pod in snapshot.pods:
-        for line in pod.info.notes if _is_worth_reading(pod) else ():
-            click.echo(f"{pod.info.pod}: {line}")
+def _gib(mib: int) -> str:
+    return f"{mib / 1024:.0f}" if mib >= 10 * 1024 else f"{mib / 1024:.1f}"
 
 
-def _is_worth_reading(pod: PodStatus) -> bool:
-    return pod.state != "ended"
+def _print_notes(shown: Sequence[PodStatus]) -> None:
+    for pod in shown:
+        for line in pod.info.notes if pod.state != "ended" else ():
+            print_text(f"{pod.info.pod}: {line}")
 
 
 @click.command()

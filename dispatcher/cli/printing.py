@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -77,6 +77,26 @@ def print_rows(
         click.echo(none)
         return
     click.echo(table_text(rows, style, columns, shrink=shrink, wrap=wrap))
+
+
+def print_facts(facts: Mapping[str, Any]) -> None:
+    """Print names and values, one per line; long values continue below. None is left out."""
+    from dispatcher.report.selection import cell_text
+    from dispatcher.report.terminal import indented, one_line, width_of
+
+    room = max(map(width_of, facts), default=0) + 2
+    for name, value in facts.items():
+        if value is not None:
+            first = name + " " * (room - width_of(name))
+            lines = indented([one_line(cell_text(value))], terminal_width(), first, " " * room)
+            click.echo("\n".join(line.rstrip() for line in lines))
+
+
+def print_text(text: str) -> None:
+    """Print a line of text; one that is longer than the terminal continues below, indented."""
+    from dispatcher.report.terminal import indented, one_line
+
+    click.echo("\n".join(indented([one_line(text)], terminal_width(), rest="  ")))
 
 
 def print_json(value: Any) -> None:

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dispatcher.cli.common import json_option, open_workspace
+from dispatcher.base.times import duration_text, parse_time
+from dispatcher.cli.common import json_option, open_workspace, utc_option
 from dispatcher.cli.complete import complete_jobs
-from dispatcher.cli.printing import print_json, print_rows
+from dispatcher.cli.printing import print_facts, print_json, print_rows, print_text
+from dispatcher.run_state.states import IN_FLIGHT
 
 if TYPE_CHECKING:
     from dispatcher.report.snapshot import Snapshot
 
 
+# The fields of a record that are times.
+_TIMES: Final = frozenset({"started_at", "finished_at", "retry_at"})
+# The least important first.
+_SHRINK: Final = ("host", "error", "reason")
+
+
 @click.command()
 @click.argument("job", shell_complete=complete_jobs)
+@utc_option
 @json_option
-def show(job: str, as_json: bool) -> None:
+def show(job: str, utc: bool, as_json: bool) -> None:
     """Show everything about JOB.
 
     Its record, its parameters, its attempts, and why it waits. If the manifest differs from what the job ran with, both
@@ -29,9 +39,9 @@ def show(job: str, as_json: bool) -> None:
     workspace = open_workspace()
     snapshot = workspace.snapshot()
     job = select(snapshot, [job])[0]
-    listed, ran = snapshot.entries.get(job), snapshot.last_ran(job)
     attempts = workspace.attempts(job)
     if as_json:
+        listed, ran = snapshot.entries.get(job), snapshot.last_ran(job)
         print_json(
             {
                 **job_row(snapshot, job),
@@ -45,20 +55,48 @@ def show(job: str, as_json: bool) -> None:
             }
         )
         return
-    run = attempts[-1]["run"] if attempts else None
-    print_rows(_facts(snapshot, job, run), "plain", ("", job))
+    snapshot = snapshot.for_people(utc=utc)
+    print_facts(_facts(snapshot, job, attempts))
     entry = snapshot.entry(job)
     if entry is not None:
         click.echo()
-        print_rows([{"entry": key, "value": value} for key, value in entry.document().items()], "plain")
-        click.echo(_source(snapshot, job))
+        print_text(f"parameters {_source(snapshot, job)}")
+        print_facts({f"  {key}": value for key, value in entry.document().items() if key != "job_id"})
     rows = _changes(snapshot, job)
     if rows:
         click.echo()
         print_rows(rows, "plain", ("key", "ran_with", "manifest"))
     if attempts:
         click.echo()
-        print_rows(attempts, "plain", ("attempt", "exit_code", "reason", "ended_at", "log_bytes", "directory"))
+        rows = [_shown_attempt(snapshot, job, row) for row in attempts]
+        used = [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)]
+        print_rows(rows, "plain", used, shrink=_SHRINK)
+
+
+def _shown_attempt(snapshot: Snapshot, job: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of `Workspace.attempts` as text for people."""
+    begun, ended = parse_time(row["started_at"]), parse_time(row["ended_at"])
+    ran_s = None if begun is None or ended is None else max(0.0, ended - begun)
+    return {
+        "attempt": row["attempt"],
+        "started": snapshot.clock(row["started_at"]),
+        "ran": duration_text(ran_s) if ran_s is not None else "",
+        "exit": row["exit_code"],
+        "host": row["host"],
+        "reason": _reason(snapshot, job, row),
+        "error": row["error"],
+    }
+
+
+def _reason(snapshot: Snapshot, job: str, row: Mapping[str, Any]) -> str:
+    """Why an attempt ended, or that it has not."""
+    record = snapshot.records[job]
+    if row["event"] is None and row["exit_code"] is None:
+        in_flight = record.state in IN_FLIGHT and record.attempt == row["attempt"]
+        return record.state.value if in_flight else row["reason"] or "unknown"
+    if row["exit_code"] == 0 and not row["reason"]:
+        return "done"
+    return row["reason"] or f"exit {row['exit_code']}"
 
 
 def _changes(snapshot: Snapshot, job: str) -> list[dict[str, Any]]:
@@ -87,15 +125,17 @@ def _source(snapshot: Snapshot, job: str) -> str:
     return f"(what attempt {record.attempt} ran with)"
 
 
-def _facts(snapshot: Snapshot, job: str, run: dict[str, Any] | None) -> list[dict[str, Any]]:
-    from dispatcher.base.times import duration_text
+def _facts(snapshot: Snapshot, job: str, attempts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     from dispatcher.report.attempts import run_facts
     from dispatcher.report.external import external_text
     from dispatcher.report.overview import job_row
     from dispatcher.run_state.progress import progress_text
 
     row = job_row(snapshot, job)
-    facts: dict[str, Any] = {key: value for key, value in snapshot.records[job].fields().items() if value != ""}
+    facts: dict[str, Any] = {"job": job}
+    for key, value in snapshot.records[job].fields().items():
+        if value != "":
+            facts[key] = snapshot.clock(value) if key in _TIMES else value
     if job in snapshot.edited:
         facts["edited"] = "by hand, not applied yet"
     if job in snapshot.unqueued:
@@ -110,11 +150,13 @@ def _facts(snapshot: Snapshot, job: str, run: dict[str, Any] | None) -> list[dic
         facts["elapsed"] = duration_text(row["elapsed_s"])
     if row["remaining_s"] is not None:
         facts["remaining"] = duration_text(row["remaining_s"])
-    facts |= run_facts(run) if run is not None else {}
+    if attempts:
+        facts |= run_facts(attempts[-1]["run"], snapshot.clock) if attempts[-1]["run"] else {}
+        facts["directory"] = attempts[-1]["directory"]
     for refusal in snapshot.refusals:
         if refusal.job == job:
             facts["refused edit"] = f"{refusal.why} (written: {refusal.line})"
-    return [{"": key, job: value} for key, value in facts.items() if value is not None]
+    return facts
 
 
 def _why(snapshot: Snapshot, job: str) -> str | None:

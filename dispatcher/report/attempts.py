@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from dispatcher import contract
 from dispatcher.matrix.entry import Entry
+from dispatcher.run_state.events import Event
+from dispatcher.run_state.journal import Line
+
+# Lines with what became of an attempt: its end, or a whole record where no older line is left.
+_ENDS: Final = frozenset(
+    {Event.DONE, Event.FAILED, Event.RETRIED, Event.AUTO_REQUEUED, Event.STOPPED, Event.ADOPTED, Event.SNAPSHOT}
+)
 
 
 def parse_object(data: bytes | None) -> dict[str, Any] | None:
@@ -38,7 +45,25 @@ def has_succeeded(exit_file: bytes | None) -> bool:
     return status is not None and status.get("exit_code") == 0
 
 
-def run_facts(run: Mapping[str, Any]) -> dict[str, str]:
+def journalled(lines: Iterable[Line]) -> dict[int, dict[str, Any]]:
+    """What the journal's lines of one job tell of each attempt by number.
+
+    Keys: host and started_at; once it has ended event, finished_at, exit_code, reason and error. Only the journal has
+    the reason: `exit.json` has what the wrapper knew.
+    """
+    found: dict[int, dict[str, Any]] = {}
+    number = 0
+    for line in lines:
+        number = line.set.get("attempt") or number
+        facts = found.setdefault(number, {})
+        facts |= {key: line.set[key] for key in ("host", "started_at") if line.set.get(key) is not None}
+        if line.event in _ENDS and line.set.get("finished_at") is not None:
+            facts |= {key: line.set.get(key) for key in ("finished_at", "exit_code", "reason", "error")}
+            facts["event"] = line.event.value
+    return found
+
+
+def run_facts(run: Mapping[str, Any], clock: Callable[[str | None], str]) -> dict[str, str]:
     """What `run.json` says, as lines for people: the run, the code that it runs, the heartbeat while it runs."""
     devices = run.get("devices")
     words = [str(run.get("run_id")), f"{run.get('status')} on {run.get('host')}"]
@@ -49,7 +74,7 @@ def run_facts(run: Mapping[str, Any]) -> dict[str, str]:
     if run.get("commit"):
         facts["code"] = str(run["commit"])
     if run.get("status") == contract.RUN_RUNNING:
-        facts["heartbeat"] = str(run.get("heartbeat_at"))
+        facts["heartbeat"] = clock(str(run.get("heartbeat_at")))
     if run.get("error"):
         facts["run error"] = str(run["error"])
     return facts

@@ -6,11 +6,12 @@ from typing import Any
 
 from dispatcher.base.times import parse_time
 from dispatcher.report.snapshot import PodStatus, Snapshot
+from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.progress import elapsed_s
 
 
 def pod_row(pod: PodStatus, now_s: float) -> dict[str, Any]:
-    """One pod as plain data; `heartbeat_unchanged_s` and `up_s` are None when unknown."""
+    """One pod as plain data; `up_s` and `heartbeat_at` are None when unknown."""
     info = pod.info
     begun = parse_time(info.started_at)
     return {
@@ -23,7 +24,7 @@ def pod_row(pod: PodStatus, now_s: float) -> dict[str, Any]:
         "started_at": info.started_at,
         "up_s": None if begun is None or not pod.is_alive else max(0.0, now_s - begun),
         "heartbeat": info.heartbeat,
-        "heartbeat_unchanged_s": pod.unchanged_s,
+        "heartbeat_at": None if pod.beat_at_s is None else now_text(pod.beat_at_s),
         "busy": sum(min(len(slot.jobs), slot.room) for slot in info.slots),
         "size": sum(slot.room for slot in info.slots),
         "matrix": info.matrix,

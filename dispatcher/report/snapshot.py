@@ -29,13 +29,14 @@ def _stated_request(entry: Entry) -> Request:
 class PodStatus(msgspec.Struct, frozen=True):
     """A pod of the workspace, running or not.
 
-    `unchanged_s` is how long its heartbeat has not risen, as observed by this process; None in the first snapshot.
+    `beat_at_s` is when its last heartbeat was written, in seconds since 1970 by the clock of the file server: only for
+    display.
     """
 
     info: PodInfo
     is_alive: bool
     is_draining: bool = False
-    unchanged_s: float | None = None
+    beat_at_s: float | None = None
 
     @property
     def state(self) -> str:

@@ -17,7 +17,7 @@ from dispatcher.report import attempts
 from dispatcher.report.manifests import ManifestCache
 from dispatcher.report.ran import RanWith
 from dispatcher.report.snapshot import PodStatus, Snapshot
-from dispatcher.run_state import editors, liveness
+from dispatcher.run_state import editors, journal, liveness
 from dispatcher.run_state.adoption import adopt_hint, find_unadopted, ignored_file_text
 from dispatcher.run_state.external import presence, runs_externally
 from dispatcher.run_state.head import peek_head
@@ -39,7 +39,6 @@ class SnapshotReader:
         self._config = config
         self._store = store
         self._watch = liveness.Watch()
-        self._has_read = False
         self._ran = RanWith(layout)
         self._readiness: Readiness | None = None
         self._manifests = ManifestCache()
@@ -107,16 +106,21 @@ class SnapshotReader:
             numbers = sorted(int(name) for name in os.listdir(self._layout.job_dir(job)) if name.isdigit())
         except FileNotFoundError:
             return []
-        return [self._attempt(job, number) for number in numbers]
+        known = attempts.journalled(journal.history(self._layout, job)) if numbers else {}
+        return [self._attempt(job, number, known.get(number, {})) for number in numbers]
 
-    def _attempt(self, job: str, number: int) -> dict[str, Any]:
+    def _attempt(self, job: str, number: int, known: Mapping[str, Any]) -> dict[str, Any]:
         paths = self._layout.attempt(job, number)
         status = attempts.parse_object(attempts.read_small(paths.exit)) or {}
         return {
             "attempt": number,
-            "exit_code": status.get("exit_code"),
-            "reason": status.get("reason"),
-            "ended_at": status.get("ended_at"),
+            "host": known.get("host"),
+            "started_at": known.get("started_at"),
+            "ended_at": status.get("ended_at") or known.get("finished_at"),
+            "exit_code": status.get("exit_code", known.get("exit_code")),
+            "event": known.get("event"),
+            "reason": known.get("reason") or status.get("reason") or None,
+            "error": known.get("error"),
             "claimed_by": _first_line(attempts.read_small(paths.claimant)),
             "log_bytes": paths.log.stat().st_size if paths.log.exists() else None,
             "directory": str(paths.directory),
@@ -170,12 +174,9 @@ class SnapshotReader:
     def _pods(self) -> list[PodStatus]:
         pods = []
         for info in liveness.read_pods(self._layout):
-            counter = (info.pid, info.heartbeat)
             alive = liveness.pod_is_alive(self._layout, info, self._watch, self._config.lost_after_s)
-            unchanged_s = self._watch.unchanged_s(f"pod:{info.pod}", counter)
             draining = alive and os.path.exists(self._layout.pod_drain(info.pod))
-            pods.append(PodStatus(info, alive, draining, unchanged_s if self._has_read else None))
-        self._has_read = True
+            pods.append(PodStatus(info, alive, draining, _changed_at_s(self._layout.pod_file(info.pod))))
         return pods
 
     def _offer(self, pod: PodStatus) -> Offer:
@@ -217,6 +218,14 @@ class SnapshotReader:
             entries.update((job, found[job]) for job in missing & found.keys())
             missing -= found.keys()
         return entries
+
+
+def _changed_at_s(path: Path) -> float | None:
+    """When the file was last written, in seconds since 1970; None when it is gone."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None
 
 
 def _first_line(data: bytes | None) -> str | None:

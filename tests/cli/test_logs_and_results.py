@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 
@@ -59,12 +60,41 @@ def test_show(lab):
     lab.put("base", "failed", reason="exit 3", error="boom")
     lab.attempt("base", 1, log="x", exit='{"exit_code": 3, "reason": "", "ended_at": "2026-06-17T22:48:00Z"}')
     out = lab.run("show", "base").out
-    for part in ("failed", "exit 3", "boom", "pretrain", "2026-06-17T22:48:00Z"):
+    for part in ("failed", "exit 3", "boom", "pretrain"):
         assert part in out
     document = lab.run("show", "fft_german_s1", "--json").json
     assert document["why"] == "needs base (failed: exit 3)"
     assert document["entry"]["lang"] == "german"
     assert document["attempts"] == []
+
+
+def test_show_has_the_reason_of_each_attempt_on_a_line_of_its_own(lab, monkeypatch):
+    lab.put("base", "running", host="node-17.cluster.example", started_at="2026-06-16T20:00:00.123Z")
+    ends = [
+        (Event.RETRIED, State.QUEUED, 137, "out of memory", f"RESOURCE: {'x' * 200}", "2026-06-16T20:12:00.456Z"),
+        (Event.AUTO_REQUEUED, State.QUEUED, 143, "preempted", None, "2026-06-16T21:00:00.000Z"),
+        (Event.FAILED, State.FAILED, 3, "exit 3", "ValueError: boom", "2026-06-16T22:00:00.000Z"),
+    ]  # fmt: skip
+    for number, (event, state, code, reason, error, at) in enumerate(ends, 1):
+        # The wrapper knows nothing of most reasons.
+        lab.attempt("base", number, log="x", exit=json.dumps({"exit_code": code, "reason": "", "ended_at": at}))
+        change = Change(state=state, exit_code=code, reason=reason, error=error, finished_at=at)
+        with lab.workspace.transaction() as tx:
+            tx.change("base", event, change)
+            if state is State.QUEUED:
+                again = Change(state=State.RUNNING, attempt=number + 1, started_at=at, reason=None, error=None)
+                tx.change("base", Event.CLAIMED, again)
+    reasons = [attempt["reason"] for attempt in lab.run("show", "base", "--json").json["attempts"]]
+    assert reasons == ["out of memory", "preempted", "exit 3"]
+    monkeypatch.setattr("dispatcher.cli.printing.terminal_width", lambda: 80)
+    out = lab.run("show", "base", "--utc").out
+    assert max(map(len, out.splitlines())) <= 80
+    first, second, third = out.splitlines()[-3:]
+    assert re.match(r" +1  2026-06-16 20:00:00Z  12m00s +137  .*  out of memory  RESOURCE", first), first
+    assert re.match(r" +2  2026-06-16 20:12:00Z  47m59s +143  .*  preempted", second), second
+    assert re.match(r" +3  2026-06-16 21:00:00Z  1h00m +3  .*  exit 3", third), third
+    assert "finished_at  2026-06-16 22:00:00Z" in out
+    assert lab.run("show", "base", "--json").json["finished_at"] == "2026-06-16T22:00:00.000Z"
 
 
 def test_show_tells_what_the_bootstrap_says_of_its_run(lab):
@@ -75,10 +105,10 @@ def test_show_tells_what_the_bootstrap_says_of_its_run(lab):
     lab.put("base", "running")
     directory = lab.attempt("base", 1)
     (directory / "run.json").write_text(json.dumps(run))
-    out = lab.run("show", "base").out
+    out = lab.run("show", "base", "--utc").out
     assert "5f2a, running on node7, 8 x NVIDIA H100 in 2 processes" in out
     assert "c0ffee" in out
-    assert "2026-06-17T22:48:00.000Z" in out
+    assert "heartbeat  2026-06-17 22:48:00Z" in out
     assert lab.run("show", "base", "--json").json["attempts"][0]["run"] == run
     (directory / "run.json").write_text(json.dumps({**run, "status": "failed", "error": "ValueError: boom"}))
     out = lab.run("show", "base").out
@@ -180,13 +210,17 @@ def test_pods_and_drain_of_a_real_pod(lab, until):
         assert (row["pod"], row["alive"], row["state"], row["size"]) == ("pod-0", True, "running", 2)
         assert [slot["job"] for slot in row["slots"]] == ["slow/1", None]
         assert row["slots"][0]["elapsed_s"] >= 0
-        assert "1/2 busy" in lab.run("pods").out
+        assert re.search(r"^pod-0 +running +1/2 busy +\d+ s ago +\d+s ", lab.run("pods").out, re.M)
         assert "no pod 'pod-1' (did you mean 'pod-0'?)" in lab.run("drain", "pod-1").err
         assert "claim no more" in lab.run("drain", "pod-0").out
         until(lambda: lab.run("pods", "--json").json[0]["state"] == "draining", "the pod drains")
         assert lab.run("cancel", "slow").code == 0
         assert pod.wait(timeout=30) == 0
-        assert lab.run("pods", "--json").json[0]["state"] == "ended"
+        assert lab.run("pods", "--json").json == []
+        assert lab.run("pods").out == "no pod is running\n(1 pod has ended: --all)\n"
+        assert lab.run("pods", "--all", "--json").json[0]["state"] == "ended"
+        ended = lab.run("pods", "--all").out.splitlines()[2]
+        assert re.match(r"pod-0 +ended +\d+ s ago +all ", ended), ended
         assert "is not running" in lab.run("drain", "pod-0").out
     finally:
         pod.kill()

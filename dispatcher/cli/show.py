@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # The fields of a record that are times.
 _TIMES: Final = frozenset({"started_at", "finished_at", "retry_at"})
 # The least important first.
-_SHRINK: Final = ("host", "error", "reason")
+_SHRINK: Final = ("host", "error")
 
 
 @click.command()

@@ -53,7 +53,8 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     `container` is what the command runs in, None: the host's, if it has one. `queue_limit_s` is for how long an attempt
     may wait in an outlet's queue before another outlet is tried; None: for ever. `pack`: up to so many jobs run in one
     submission, one after the other. `on_move`: a job whose checkpoint the next outlet cannot see waits for one that can
-    (`stay`), or starts anew (`restart`).
+    (`stay`), or starts anew (`restart`). `stall_after_s`: a running job that has reported no progress for so long is
+    stalled; None: as `Config.stall_after_s`.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     queue_limit_s: float | None = None
     pack: int = 1
     on_move: str = "stay"
+    stall_after_s: float | None = None
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +83,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     `hosts` are those of dispatcher.yaml and of the file that was given with --hosts.
     `code` is what hosts run that do not see the workspace; the others run what is there.
+    `stall_after_s`: a running job that has reported no progress for so long is stalled; None: report/stalls.py decides.
     """
 
     layout: Layout
@@ -97,6 +100,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     max_requeues: int = 20
     hosts: Hosts = Hosts()
     code: CodeMode = CodeMode.SHIP
+    stall_after_s: float | None = None
 
     def method(self, name: str) -> Method:
         """The configured method, or the default one: `templates/train_<name>.py` run by this interpreter."""
@@ -137,6 +141,7 @@ _SETTINGS: Final[_Fields] = {
     "lost_after": ("lost_after_s", values.parse_duration),
     "kill_grace": ("kill_grace_s", values.parse_duration),
     "max_requeues": ("max_requeues", values.parse_count),
+    "stall_after": ("stall_after_s", values.parse_duration),
     "code": ("code", _parse_code),
 }
 _METHOD_KEYS: Final[_Fields] = {
@@ -157,6 +162,7 @@ _METHOD_KEYS: Final[_Fields] = {
     "queue_limit": ("queue_limit_s", values.parse_duration),
     "pack": ("pack", _parse_pack),
     "on_move": ("on_move", values.parse_on_move),
+    "stall_after": ("stall_after_s", values.parse_duration),
 }
 # Hosts and clusters: dispatcher/hosts/read.py reads them, and is loaded when there are any.
 _HOSTS_KEYS: Final = ("clusters", "hosts", "priority", "gres_mapping")

@@ -6,8 +6,10 @@ This module imports nothing else of the package, so that it costs a job nothing.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -104,6 +106,9 @@ RUN_PREEMPTED: Final = "preempted"
 # Parameters of a job with the key `job` that control its launch; parameters with a dot are parts of its `config`.
 JOB_WORDS: Final = ("output_dir", "checkpoints", "project", "group", "restore", "tensor_shards")
 
+# When this process last reported into a file, by the monotonic clock, and the longest time before a report, in seconds.
+_reports: dict[Path, tuple[float, float]] = {}
+
 
 def attempt_dir() -> Path | None:
     """The directory of the attempt that this process belongs to; None when run by hand."""
@@ -122,7 +127,29 @@ def report_progress(step: int, of: int, **metrics: float) -> None:
     """Show progress (`step` of `of`) and metrics in `dispatcher status`. Does nothing when run by hand."""
     directory = attempt_dir()
     if directory is not None:
-        write_json(directory / PROGRESS_FILE, {"step": step, "of": of, "metrics": metrics})
+        write_progress(directory, {"step": step, "of": of, "metrics": metrics})
+
+
+def write_progress(directory: Path, progress: Mapping[str, Any]) -> None:
+    """Replace `progress.json`, with the longest time that this process has let pass before a report.
+
+    Longer silence than usual is how `dispatcher status` tells that a job is stalled.
+    """
+    path = directory / PROGRESS_FILE
+    now_s = time.monotonic()
+    last_s, longest_s = _reports.get(path) or (now_s - _seconds_since_start(directory), 0.0)
+    longest_s = max(longest_s, now_s - last_s)
+    _reports[path] = now_s, longest_s
+    write_json(path, {**progress, "longest_gap_s": round(longest_s, 1)})
+
+
+def _seconds_since_start(directory: Path) -> float:
+    """How long ago the attempt's wrapper began, or an earlier process of the attempt reported; 0 if unknown."""
+    times = []
+    for name in (TAKEN_FILE, PROGRESS_FILE):
+        with contextlib.suppress(OSError):
+            times.append(os.stat(directory / name).st_mtime)
+    return max(0.0, time.time() - max(times)) if times else 0.0
 
 
 def report_checkpoint(step: int) -> None:

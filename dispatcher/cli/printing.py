@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -12,13 +12,13 @@ import click
 if TYPE_CHECKING:
     from dispatcher.report.tables import Rows
 
-_USUAL_WIDTH: Final = 80
 _COLOURS: Final = {
     "running": "cyan",
     "submitted": "cyan",
     "done": "green",
     "failed": "red",
     "dead": "red",
+    "stalled": "yellow",
     "abandoned": "yellow",
     "held": "yellow",
     "draining": "yellow",
@@ -30,22 +30,32 @@ def wants_colour() -> bool:
 
 
 def coloured(_column: str, cell: str) -> str:
-    """A cell that begins with the name of a state, in that state's colour."""
-    colour = _COLOURS.get(cell.partition(" ")[0])
+    """A cell that begins with the name of a state, in that state's colour; stalled jobs have one, too."""
+    colour = _COLOURS.get(cell.partition(" ")[0].rstrip(":"))
     return click.style(cell, fg=colour) if colour else cell
 
 
-def terminal_width() -> int | None:
-    """The columns of the terminal that stdout is (COLUMNS, if it is set); None where stdout is no terminal."""
+def terminal_size() -> os.terminal_size | None:
+    """The size of the terminal that stdout is (COLUMNS and LINES, if they are set); None where it is no terminal."""
     if not sys.stdout.isatty():
         return None
-    given = os.environ.get("COLUMNS", "")
     try:
-        width = int(given) if given.isdecimal() else os.get_terminal_size(sys.stdout.fileno()).columns
+        size = os.get_terminal_size(sys.stdout.fileno())
     except OSError:
-        return _USUAL_WIDTH
+        size = os.terminal_size((0, 0))
     # A terminal that does not know its size says 0.
-    return width or _USUAL_WIDTH
+    return os.terminal_size((_given("COLUMNS") or size.columns or 80, _given("LINES") or size.lines or 24))
+
+
+def _given(variable: str) -> int:
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdecimal() else 0
+
+
+def terminal_width() -> int | None:
+    """The width of the terminal that stdout is; None where it is none, and nothing has to fit."""
+    size = terminal_size()
+    return None if size is None else size.columns
 
 
 def table_text(
@@ -55,12 +65,13 @@ def table_text(
     *,
     shrink: Sequence[str] | None = None,
     wrap: str = "",
+    rule: bool = True,
 ) -> str:
     """Rows as a table for stdout: a plain one has colour and fits where that is a terminal; see `tables.render`."""
     from dispatcher.report.tables import render
 
     colour = coloured if style == "plain" and wants_colour() else None
-    return render(rows, style, columns, colour, width=terminal_width(), shrink=shrink, wrap=wrap)
+    return render(rows, style, columns, colour, width=terminal_width(), shrink=shrink, wrap=wrap, rule=rule)
 
 
 def print_rows(
@@ -106,5 +117,19 @@ def print_json(value: Any) -> None:
 
 
 def note(text: str) -> None:
-    """Print a note to stderr."""
-    click.echo(click.style("note: ", fg="yellow") + text, err=True)
+    """Print a note to stderr; it fits where that is a terminal."""
+    for line in note_lines([text], terminal_width() if sys.stderr.isatty() else None):
+        head = "note: " if line.startswith("note: ") else ""
+        click.echo(click.style(head, fg="yellow") + line.removeprefix(head), err=True)
+
+
+def note_lines(texts: Iterable[str], width: int | None) -> list[str]:
+    """Notes in lines of at most `width` columns (None: any)."""
+    from dispatcher.report.terminal import indented, one_line
+
+    lines = []
+    for text in texts:
+        first, *others = map(one_line, text.splitlines() or [""])
+        lines += indented([first], width, "note: ", "      ")
+        lines += indented(others, width, "      ", "      ")
+    return lines

@@ -2,46 +2,41 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-import time
-from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from dispatcher.base.messages import counted, first_names
 from dispatcher.cli.common import (
     format_option,
     interval_option,
     open_workspace,
     read_list,
     state_option,
+    utc_option,
     where_option,
 )
-from dispatcher.cli.printing import coloured, note, table_text, wants_colour
+from dispatcher.cli.printing import note, note_lines, table_text, terminal_size, terminal_width
 from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import Where
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
+    from dispatcher.cli.watch import Frame
     from dispatcher.report.snapshot import Snapshot
-
-_FAILED_SHOWN: Final = 10
-_HOME, _TO_LINE_END, _TO_END = "\x1b[H", "\x1b[K", "\x1b[J"
-_CLEAR: Final = "\x1b[2J"
-# Long lines are truncated, or wrapped again.
-_TRUNCATE, _WRAP = "\x1b[?7l", "\x1b[?7h"
 
 
 class Request:
     """The options of the command."""
 
-    def __init__(self, by: tuple[str, ...], where: Where, states: tuple[str, ...], style: str) -> None:
+    def __init__(
+        self, by: tuple[str, ...], where: Where, states: tuple[str, ...], style: str, *, utc: bool, watch: bool
+    ) -> None:
         self.by = by
         self.where = where
         self.states = states
         self.style = style
+        self.utc = utc
+        self.watch = watch
 
     @property
     def is_filtered(self) -> bool:
@@ -49,11 +44,14 @@ class Request:
 
 
 @click.command()
-@click.option("--by", callback=read_list, metavar="KEYS", help="Count states by these keys, e.g. lang,method.")
-@click.option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
+@click.option(
+    "--by", callback=read_list, metavar="KEYS", help="Count states by these keys, e.g. lang,method, or by reason."
+)
+@click.option("--watch", is_flag=True, help="Stay on the screen and keep it up to date; j, k and space scroll, q ends.")
 @interval_option
 @where_option
 @state_option
+@utc_option
 @format_option
 @click.option(
     "--restore", is_flag=True, help="Replace a status file that cannot be read; the old one is kept in rejected/."
@@ -64,53 +62,37 @@ def status(
     interval: float,
     where: Where,
     states: tuple[str, ...],
+    utc: bool,
     style: str,
     restore: bool,
 ) -> None:
     """Show the state of all jobs.
 
-    Counts, running jobs with remaining time, failed jobs, and why the others wait.
+    Counts, slots, rate and time left; failed jobs by cause, why others wait, and what runs. A terminal shows as much as
+    it has room for; `--watch` scrolls, and piped output has everything. Marked as stalled: a running job that has
+    reported no progress for longer than `stall_after` in dispatcher.yaml, or for longer than usual for its method.
     """
     workspace = open_workspace()
     if restore:
         _restore(workspace)
         return
-    request = Request(by, where, states, style)
-    if not watch:
-        text, notices = _text(workspace, request)
-        click.echo(text)
-        for notice in notices:
-            note(notice)
-        return
-    with contextlib.suppress(KeyboardInterrupt):
+    request = Request(by, where, states, style, utc=utc, watch=watch)
+    if watch:
         _watch(workspace, request, interval)
+        return
+    text, notices = _text(workspace, request)
+    click.echo(text)
+    for notice in notices:
+        note(notice)
 
 
-def _watch(workspace: Workspace, request: Request, interval: float) -> None:
-    on_terminal = sys.stdout.isatty()
-    if on_terminal:
-        click.echo(_CLEAR, nl=False)
-    while True:
-        text, notices = _text(workspace, request)
-        text = "\n".join([text, *(f"note: {notice}" for notice in notices)])
-        if on_terminal:
-            # Overwritten in place: clearing first would flicker.
-            lines = "".join(f"{line}{_TO_LINE_END}\n" for line in _that_fit(text.splitlines()))
-            click.echo(f"{_HOME}{_TRUNCATE}{lines}{_WRAP}{_TO_END}", nl=False)
-        else:
-            click.echo(f"{text}\n")
-        time.sleep(interval)
+def _watch(workspace: Workspace, request: Request, interval_s: float) -> None:
+    from dispatcher.cli.watch import repeat, watch
 
-
-def _that_fit(lines: list[str]) -> list[str]:
-    """The lines that fit on the terminal: with more, the top would scroll away."""
-    # Imported here: imports take a third of this command's time, and only a terminal needs this one.
-    import shutil
-
-    room = max(2, shutil.get_terminal_size().lines - 1)
-    if len(lines) <= room:
-        return lines
-    return [*lines[: room - 1], f"... {len(lines) - room + 1} more lines"]
+    if request.style == "plain" and terminal_size() is not None:
+        watch(lambda: _frame(workspace, request), interval_s)
+    else:
+        repeat(lambda: _whole_text(workspace, request), interval_s)
 
 
 def _restore(workspace: Workspace) -> None:
@@ -123,25 +105,74 @@ def _restore(workspace: Workspace) -> None:
         click.echo(f"{workspace.layout.status_file}: replaced; the old one is kept as {kept}")
 
 
-def _text(workspace: Workspace, request: Request) -> tuple[str, list[str]]:
-    """The text to print and the notices."""
-    from dispatcher.report.overview import notices
+def _snapshots(workspace: Workspace, request: Request) -> tuple[Snapshot, Snapshot]:
+    """The jobs that were asked for, and all jobs."""
     from dispatcher.report.selection import parse_states, select
 
-    unfiltered = workspace.snapshot()
-    snapshot = unfiltered
-    if request.is_filtered:
-        jobs = select(unfiltered, (), parse_states(request.states), request.where)
-        snapshot = unfiltered.only({job: unfiltered.records[job] for job in jobs})
-    if request.by:
-        return _pivot(snapshot, request), notices(unfiltered)
-    if request.style == "json":
-        return _json(snapshot, unfiltered), []
-    if request.style == "csv":
-        from dispatcher.report.overview import job_rows
+    everything = workspace.snapshot()
+    if request.style not in ("json", "csv"):
+        everything = everything.for_people(utc=request.utc)
+    if not request.is_filtered:
+        return everything, everything
+    jobs = select(everything, (), parse_states(request.states), request.where)
+    return everything.only({job: everything.records[job] for job in jobs}), everything
 
-        return table_text(job_rows(snapshot, unfiltered), "csv"), notices(unfiltered)
-    return _plain_text(snapshot, unfiltered, request), notices(unfiltered)
+
+def _text(workspace: Workspace, request: Request) -> tuple[str, list[str]]:
+    """The text to print and the notices."""
+    from dispatcher.report.overview import job_rows, notices
+
+    snapshot, everything = _snapshots(workspace, request)
+    if request.style == "json" and not request.by:
+        return _json(snapshot, everything), []
+    found = notices(everything)
+    if request.by:
+        return _pivot(snapshot, request), found
+    if request.style == "csv":
+        return table_text(job_rows(snapshot, everything), "csv"), found
+    if request.style != "plain":
+        return _job_table(snapshot, everything, request.style), found
+    size = terminal_size()
+    room = None if size is None else size.lines - 1 - len(note_lines(found, size.columns))
+    header, body = _lines(snapshot, everything, request, room)
+    return "\n".join([*header, *body]), found
+
+
+def _whole_text(workspace: Workspace, request: Request) -> str:
+    text, notices = _text(workspace, request)
+    return "\n".join([text, *note_lines(notices, None)])
+
+
+def _frame(workspace: Workspace, request: Request) -> Frame:
+    """The screen of `--watch`: numbers and the clock stay, the rest scrolls."""
+    from dispatcher.base.times import Clock
+    from dispatcher.cli.watch import Frame
+    from dispatcher.report.overview import notices
+    from dispatcher.report.terminal import one_line
+
+    snapshot, everything = _snapshots(workspace, request)
+    header, body = _lines(snapshot, everything, request)
+    found = note_lines(notices(everything), terminal_width())
+    title = f"{workspace.root.name}  {Clock(everything.now_s, request.utc)(everything.now_s)}"
+    return Frame([one_line(title), *header], [*body, "", *found] if found else body)
+
+
+def _lines(
+    snapshot: Snapshot, everything: Snapshot, request: Request, room: int | None = None
+) -> tuple[list[str], list[str]]:
+    """The header and the tables; with `room`, shortened for a screen with so many lines."""
+    from dispatcher.cli.status_text import Screen, counts_lines
+
+    if request.by:
+        return counts_lines(snapshot, terminal_width()), ["", *_pivot(snapshot, request).splitlines()]
+    if request.is_filtered:
+        table = ["", *_job_table(snapshot, everything, "plain").splitlines()] if snapshot.records else []
+        return counts_lines(snapshot, terminal_width()), table
+    screen = Screen(snapshot, terminal_width())
+    header = screen.header()
+    if request.watch:
+        return [*header, *screen.failed_line()], screen.body()
+    return header, screen.body(None if room is None else room - len(header))
 
 
 def _pivot(snapshot: Snapshot, request: Request) -> str:
@@ -154,86 +185,29 @@ def _pivot(snapshot: Snapshot, request: Request) -> str:
     return table_text(states_by(snapshot, request.by), request.style)
 
 
-def _json(snapshot: Snapshot, unfiltered: Snapshot) -> str:
+def _job_table(snapshot: Snapshot, everything: Snapshot, style: str) -> str:
+    """One row for each job, with the columns that have something to tell."""
+    from dispatcher.report.overview import CHOSEN_COLUMNS, SHRINK, job_rows, shown_job, used_columns
+
+    rows = [shown_job(snapshot, row) for row in job_rows(snapshot, everything)]
+    return table_text(rows, style, used_columns(CHOSEN_COLUMNS, rows), shrink=SHRINK)
+
+
+def _json(snapshot: Snapshot, everything: Snapshot) -> str:
     from dispatcher.report.overview import job_rows, overview
     from dispatcher.report.tables import json_text
 
-    seen = overview(snapshot, unfiltered)
+    seen = overview(snapshot, everything)
     document: dict[str, Any] = {
         "counts": seen.counts,
         "total": seen.total,
-        "jobs": job_rows(snapshot, unfiltered),
+        "pace": seen.pace,
+        "jobs": job_rows(snapshot, everything),
+        "failures": seen.failures,
         "waiting": seen.waiting,
-        "pauses": list(unfiltered.pauses.values()),
-        "refusals": unfiltered.refusals,
-        "problem": unfiltered.problem,
+        "pauses": list(everything.pauses.values()),
+        "refusals": everything.refusals,
+        "problem": everything.problem,
         "notices": seen.notices,
     }
     return json_text(document)
-
-
-def _plain_text(snapshot: Snapshot, unfiltered: Snapshot, request: Request) -> str:
-    from dispatcher.report.overview import (
-        ALWAYS_SHOWN,
-        CHOSEN_COLUMNS,
-        RUNNING_COLUMNS,
-        job_row,
-        job_rows,
-        shown_job,
-        useful_columns,
-    )
-    from dispatcher.run_state.states import IN_FLIGHT
-
-    parts = [_counts(snapshot)]
-    if request.is_filtered:
-        rows = [shown_job(snapshot, row) for row in job_rows(snapshot, unfiltered)]
-        useful = useful_columns(CHOSEN_COLUMNS, rows)
-        used = [name for name in useful if name in ALWAYS_SHOWN or any(row[name] for row in rows)]
-        parts += [table_text(rows, request.style, used)] if rows else []
-    else:
-        running = [job for job, record in snapshot.records.items() if record.state in IN_FLIGHT]
-        if running:
-            rows = [shown_job(snapshot, job_row(snapshot, job)) for job in running]
-            parts.append(table_text(rows, request.style, useful_columns(RUNNING_COLUMNS, rows)))
-        parts += [*_waiting(snapshot, request), *_failed(snapshot, request)]
-    return "\n\n".join(parts)
-
-
-def _counts(snapshot: Snapshot) -> str:
-    from dispatcher.report.pivot import count_states
-    from dispatcher.run_state.states import BY_HAND
-
-    counts = {state: count for state, count in count_states(snapshot).items() if count}
-    by_hand = Counter(record.state.value for record in snapshot.records.values() if record.reason == BY_HAND)
-    notes = {state: f" ({count} set by hand)" for state, count in by_hand.items()}
-    words = [f"{state} {count}{notes.get(state, '')}" for state, count in counts.items()]
-    if wants_colour():
-        words = [coloured("state", word) for word in words]
-    return counted(len(snapshot.records), "job") + (f": {', '.join(words)}" if words else "")
-
-
-def _waiting(snapshot: Snapshot, request: Request) -> list[str]:
-    from dispatcher.report.waiting import waits
-
-    rows = [
-        {"jobs": len(wait.jobs), "waiting because": wait.why, "which": first_names(wait.jobs)}
-        for wait in waits(snapshot)
-    ]
-    return [table_text(rows, request.style)] if rows else []
-
-
-def _failed(snapshot: Snapshot, request: Request) -> list[str]:
-    from dispatcher.report.overview import FAILED_COLUMNS, job_row, shown_job
-    from dispatcher.run_state.states import State
-
-    jobs = [job for job, record in snapshot.records.items() if record.state is State.FAILED]
-    if not jobs:
-        return []
-    # The most recent ones: revisions increase with time.
-    recent = sorted(jobs, key=lambda job: -snapshot.records[job].rev)[:_FAILED_SHOWN]
-    rows = [shown_job(snapshot, job_row(snapshot, job)) for job in recent]
-    for row in rows:
-        row["failed"] = row["job"]
-    table = table_text(rows, request.style, ("failed", *FAILED_COLUMNS[1:]))
-    more = len(jobs) - len(recent)
-    return [table + (f"\n... and {more} more: dispatcher status --state failed" if more else "")]

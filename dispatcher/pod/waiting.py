@@ -49,12 +49,15 @@ class Reason(msgspec.Struct, frozen=True):
     """Why a job is not claimed now.
 
     `needs_person`: that changes only when a person does something. `root` is the root cause that is named for jobs that
-    need this one; empty where they only wait for it.
+    need this one; empty where they only wait for it. `kind` is what reasons have in common whose texts differ only in
+    jobs or times, and `detail` in what this one differs; both empty where a text stands for itself.
     """
 
     text: str
     needs_person: bool = False
     root: str = ""
+    kind: str = ""
+    detail: str = ""
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,23 +153,26 @@ class Waiting:
             why = f"method {entry.method} is paused: {pause.why}"
             return Reason(why, needs_person=True, root=why)
         if retry_due(record) > facts.now:
-            return Reason(f"waits for a retry until {self._facts.clock(record.retry_at)}")
+            due = self._facts.clock(record.retry_at)
+            return Reason(f"waits for a retry until {due}", kind="waits for a retry", detail=f"until {due}")
         return None
 
     def _need(self, need: str) -> Reason:
         """Why a job waits that needs this one, which is not done."""
         record = self._facts.records.get(need)
         if record is None:
-            return Reason(f"needs {need} (unknown job)", needs_person=True, root=f"there is no job {need}")
+            return _dead_end(f"needs {need} (unknown job)", f"there is no job {need}", needs_person=True)
         if record.state is not State.QUEUED:
             why = f": {record.reason}" if record.state is State.FAILED and record.reason else ""
             is_left = runs_externally(record) and record.desired is not State.QUEUED
             root = f"{need} {_EXTERNAL}" if is_left else _WILL_NOT_BE_DONE.get(record.state, "").format(need)
-            return Reason(f"needs {need} ({record.state}{why})", bool(root), root and root + why)
+            text = f"needs {need} ({record.state}{why})"
+            return _dead_end(text, root + why, needs_person=True) if root else _not_yet(text, need)
         reason = self._known.get(need)
         if reason is None or not reason.root:
-            return Reason(f"needs {need} (queued)")
-        return Reason(f"needs {need} (queued); root cause: {reason.root}", reason.needs_person, reason.root)
+            return _not_yet(f"needs {need} (queued)", need)
+        text = f"needs {need} (queued); root cause: {reason.root}"
+        return _dead_end(text, reason.root, needs_person=reason.needs_person)
 
     def _no_slot(self, job: str, entry: Entry, record: Record) -> Reason:
         """Why a job that is ready gets no slot."""
@@ -220,6 +226,14 @@ class Waiting:
         blocked = offer.blocked.get(entry.job_id)
         # The claim is tried again every few seconds, so no person is needed if the obstacle goes away.
         return Refusal(BLOCKED, f"cannot be claimed: {blocked}") if refusal is None and blocked else refusal
+
+
+def _dead_end(text: str, root: str, *, needs_person: bool) -> Reason:
+    return Reason(text, needs_person, root, kind="needs a job that cannot run", detail=root)
+
+
+def _not_yet(text: str, need: str) -> Reason:
+    return Reason(text, kind="needs a job that is not done yet", detail=need)
 
 
 def summary(texts: Iterable[str]) -> str:

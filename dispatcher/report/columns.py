@@ -14,10 +14,10 @@ from dispatcher.report.terminal import clip, clip_middle, indented, width_of, wr
 
 GAP: Final = "  "
 # Names and paths, which are told apart by both ends.
-_IDS: Final = frozenset({"job", "job_id", "failed", "which", "pod", "host", "directory"})
+_IDS: Final = frozenset({"job", "job_id", "which", "pod", "host", "directory"})
 _STATES: Final = frozenset({"state", "claimed"})
-_COMFORTABLE, _LEAST = 16, 8
-_COMFORTABLE_ID, _LEAST_ID = 28, 12
+_COMFORTABLE, _LEAST = 32, 8
+_COMFORTABLE_ID, _LEAST_ID = 20, 12
 
 
 @dataclass(frozen=True)

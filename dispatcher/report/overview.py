@@ -1,7 +1,7 @@
 """What `dispatcher status` shows: counts, running and failed jobs, why the others wait, and notices.
 
 To add a column, add a key to `job_row` (JSON and CSV; also `show --json` and Python), and for the tables a text to
-`shown_job` and its name to RUNNING_COLUMNS, FAILED_COLUMNS or CHOSEN_COLUMNS.
+`shown_job` and its name to RUNNING_COLUMNS or CHOSEN_COLUMNS.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from dispatcher.base.messages import counted, first_names
 from dispatcher.base.times import duration_text
 from dispatcher.outlets.local import NAME as LOCAL
 from dispatcher.report.external import EXTERNAL, external_notices
+from dispatcher.report.failures import Failure, failures
+from dispatcher.report.pace import Pace, pace
 from dispatcher.report.pivot import count_states
 from dispatcher.report.ran import count_text
 from dispatcher.report.snapshot import Snapshot
@@ -23,13 +25,15 @@ from dispatcher.run_state.progress import elapsed_s, progress_text, remaining_s
 from dispatcher.run_state.states import IN_FLIGHT, State
 
 Row = dict[str, Any]
+# A longer reason of a pause is shortened in notices.
+_LONG: Final = 120
 
-# The columns of the tables of `dispatcher status`: keys of `shown_job`. A table of chosen jobs has those of
-# CHOSEN_COLUMNS that are not empty, and always those of ALWAYS_SHOWN; `useful_columns` leaves out more.
-RUNNING_COLUMNS: Final = ("job", "state", "pod", "outlet", "gpu", "attempt", "progress", "elapsed", "remaining")
-FAILED_COLUMNS: Final = ("job", "attempt", "reason", "error")
+# The columns of the tables of `dispatcher status`, keys of `shown_job`, as far as they are not empty; ALWAYS_SHOWN in
+# any case. SHRINK: those that become shorter on a narrow terminal, the least important first.
+RUNNING_COLUMNS: Final = ("job", "state", "where", "attempt", "progress", "elapsed", "left")
 CHOSEN_COLUMNS: Final = (*RUNNING_COLUMNS, "reason", "error", "why")
 ALWAYS_SHOWN: Final = ("job", "state")
+SHRINK: Final = ("error", "why", "where", "progress", "reason", "job")
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +41,9 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
 
     counts: the number of jobs in each state, for all states.
     running, failed: rows as made by `job_row`.
+    failures: the failed jobs by cause.
     waiting: why queued and held jobs do not run.
+    pace: how many slots are busy, how fast jobs get done, how long the rest will take; of all jobs of the workspace.
     notices: problems and what to do about each.
     """
 
@@ -46,19 +52,24 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     running: list[Row]
     waiting: list[Wait]
     failed: list[Row]
+    failures: list[Failure]
+    pace: Pace
     notices: list[str]
 
 
 def overview(snapshot: Snapshot, unfiltered: Snapshot | None = None) -> Overview:
     """The overview of `snapshot`; `unfiltered` has all jobs, which needs may refer to."""
-    records = snapshot.records
+    everything = unfiltered or snapshot
+    waiting = waits(snapshot, everything)
     return Overview(
         counts=count_states(snapshot),
-        total=len(records),
-        running=[job_row(snapshot, job) for job, record in records.items() if record.state in IN_FLIGHT],
-        waiting=waits(snapshot, unfiltered),
-        failed=[job_row(snapshot, job) for job, record in records.items() if record.state is State.FAILED],
-        notices=notices(unfiltered or snapshot),
+        total=len(snapshot.records),
+        running=[job_row(snapshot, job) for job in snapshot.in_flight()],
+        waiting=waiting,
+        failed=[job_row(snapshot, job) for job in snapshot.jobs_in(State.FAILED)],
+        failures=failures(snapshot),
+        pace=pace(everything, waiting if everything is snapshot else waits(everything)),
+        notices=notices(everything),
     )
 
 
@@ -66,6 +77,7 @@ def job_row(snapshot: Snapshot, job: str) -> Row:
     """One job as plain data, durations in seconds; None for values that are unknown or do not apply.
 
     `step`, `of` and `metrics` are what the job has reported, `waits_for` what its outlet tells of a submitted job.
+    `stalled_s`: for how long a running job has reported nothing, where that is longer than usual (report/stalls.py).
     `edited`: by hand, not applied yet. `changed`: it ran with other parameters than the manifest has now.
     """
     record = snapshot.records[job]
@@ -88,6 +100,7 @@ def job_row(snapshot: Snapshot, job: str) -> Row:
         "step": progress.step if progress else None,
         "of": progress.of if progress else None,
         "metrics": progress.metrics if progress else None,
+        "stalled_s": snapshot.stalled.get(job),
         "waits_for": snapshot.waits_for(job),
         "exit_code": record.exit_code,
         "reason": record.reason,
@@ -118,23 +131,38 @@ def shown_job(snapshot: Snapshot, row: Row) -> Row:
     return {
         "job": row["job"],
         "state": f"{state} (edited by hand)" if row["edited"] else state,
-        "pod": row["pod"],
-        "outlet": row["outlet"],
-        "gpu": gpu_text(row["gpu"]),
+        "where": _where(row),
         "attempt": row["attempt"] or None,
-        "progress": progress_text(snapshot.progress.get(row["job"])) or row["waits_for"],
+        "progress": _progress(snapshot, row),
         "elapsed": duration_text(row["elapsed_s"]) if started else None,
-        "remaining": duration_text(row["remaining_s"]) if row["remaining_s"] is not None else None,
+        "left": duration_text(row["remaining_s"]) if row["remaining_s"] is not None else None,
         "reason": row["reason"],
         "error": row["error"],
         "why": row.get("why"),
     }
 
 
-def useful_columns(columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    """The columns of a table; the outlet is left out where all these jobs have slots of their pods' own hosts."""
-    elsewhere = any(row["outlet"] not in (None, LOCAL) for row in rows)
-    return [name for name in columns if name != "outlet" or elsewhere]
+def used_columns(columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    """The columns that have something to tell of these rows of `shown_job`."""
+    used = [name for name in columns if name in ALWAYS_SHOWN or any(row[name] for row in rows)]
+    # Nearly every job is in its first attempt.
+    return [name for name in used if name != "attempt" or any((row[name] or 1) > 1 for row in rows)]
+
+
+def _where(row: Row) -> str | None:
+    """`gpu-a:0` for a GPU of a pod's own host, the outlet of a job that runs elsewhere."""
+    if row["outlet"] not in (None, LOCAL):
+        return str(row["outlet"])
+    gpus = gpu_text(row["gpu"])
+    return f"{row['pod']}:{gpus}" if gpus is not None and row["pod"] else row["pod"]
+
+
+def _progress(snapshot: Snapshot, row: Row) -> str | None:
+    progress = snapshot.progress.get(row["job"])
+    if row["stalled_s"] is not None:
+        share = "" if progress is None or progress.share is None else f", {progress.share:.0%}"
+        return f"stalled {duration_text(row['stalled_s'])}{share}"
+    return progress_text(progress) or row["waits_for"]
 
 
 def gpu_text(gpu: int | tuple[int, ...] | None) -> str | None:
@@ -156,13 +184,18 @@ def notices(snapshot: Snapshot) -> list[str]:
     found += [_refusal_text(refusal.job, refusal.why, refusal.line) for refusal in snapshot.refusals]
     found += [
         f"{'method ' if ':' not in pause.scope else ''}{pause.scope} is paused since {snapshot.clock(pause.at)}: "
-        f"{pause.why}. Continue with `dispatcher unpause {pause.scope}`"
+        f"{_beginning(pause.why)}. Continue with `dispatcher unpause {pause.scope}`"
         for pause in snapshot.pauses.values()
     ]
     found += external_notices(snapshot)
     found += _dead_pods(snapshot)
     found += _changed(snapshot)
     return found
+
+
+def _beginning(why: str) -> str:
+    """The reason of a pause; of a long one only what stands before the jobs: the failures are shown anyway."""
+    return why if len(why) <= _LONG else why.partition(" (")[0][:_LONG]
 
 
 def _changed(snapshot: Snapshot) -> list[str]:

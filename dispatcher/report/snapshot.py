@@ -26,6 +26,10 @@ def _stated_request(entry: Entry) -> Request:
     return Request(gpus=entry.gpus)
 
 
+def _none_stalled(_: Snapshot) -> Mapping[str, float]:
+    return {}
+
+
 class PodStatus(msgspec.Struct, frozen=True):
     """A pod of the workspace, running or not.
 
@@ -65,6 +69,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     ran: what attempts ran with.
     offers: what the live pods take.
     clock: how texts write times; see `for_people`.
+    find_stalled: finds what `stalled` returns.
     """
 
     records: Mapping[str, Record]
@@ -86,6 +91,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     on_move: Callable[[Entry], str] = stays
     ran: RanWith | None = None
     clock: Callable[[str | None], str] = as_written
+    find_stalled: Callable[[Snapshot], Mapping[str, float]] = _none_stalled
 
     def entry(self, job: str) -> Entry | None:
         """The entry that a job's values are taken from.
@@ -150,6 +156,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return msgspec.structs.replace(self, clock=Clock(self.now_s, utc))
 
     @functools.cached_property
+    def stalled(self) -> Mapping[str, float]:
+        """Running jobs that have reported nothing for longer than usual, and for how many seconds: report/stalls.py."""
+        return self.find_stalled(self)
+
+    @functools.cached_property
     def _by_state(self) -> dict[State, list[str]]:
         found: dict[State, list[str]] = {state: [] for state in State}
         for job, record in self.records.items():
@@ -163,6 +174,13 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             return found[0] if found else ()
         chosen = set().union(*found)
         return [job for job in self.records if job in chosen]
+
+    def latest(self, state: State, most: int) -> list[str]:
+        """The jobs in this state that changed last, the last one first."""
+        import heapq
+
+        # Revisions increase with time.
+        return heapq.nlargest(most, self.jobs_in(state), key=lambda job: self.records[job].rev)
 
     def in_flight(self) -> Sequence[str]:
         return self.jobs_in(*IN_FLIGHT)

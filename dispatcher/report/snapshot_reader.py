@@ -17,6 +17,7 @@ from dispatcher.report import attempts
 from dispatcher.report.manifests import ManifestCache
 from dispatcher.report.ran import RanWith
 from dispatcher.report.snapshot import PodStatus, Snapshot
+from dispatcher.report.stalls import Stalls
 from dispatcher.run_state import editors, journal, liveness
 from dispatcher.run_state.adoption import adopt_hint, find_unadopted, ignored_file_text
 from dispatcher.run_state.external import presence, runs_externally
@@ -42,6 +43,7 @@ class SnapshotReader:
         self._ran = RanWith(layout)
         self._readiness: Readiness | None = None
         self._manifests = ManifestCache()
+        self._stalls = Stalls(layout, config)
 
     def read(self) -> Snapshot:
         """The state of the workspace now. Raises UsageError when the directory is not a workspace."""
@@ -80,6 +82,7 @@ class SnapshotReader:
             request_of=lambda entry: request_of(self._config, entry),
             on_move=lambda entry: self._config.method(entry.method).on_move,
             fault_of=self._fault_of,
+            find_stalled=self._stalls.find,
         )
 
     def results(self, snapshot: Snapshot, unsure: list[str]) -> Iterator[dict[str, Any]]:

@@ -25,6 +25,7 @@ def render(
     width: int | None = None,
     shrink: Sequence[str] | None = None,
     wrap: str = "",
+    rule: bool = True,
 ) -> str:
     """The rows in `style` (plain, github, latex, csv, json), without a newline at the end.
 
@@ -33,7 +34,8 @@ def render(
 
     A plain table takes at most `width` columns of a terminal (None: no limit): texts of the columns in `shrink`, the
     least important first, are shortened, ids in their middle. None: every column with text but the states, the last
-    one first, ids after all others. `wrap` names a column whose texts continue on further lines instead.
+    one first, ids after all others. `wrap` names a column whose texts continue on further lines instead. `rule`: a
+    line of dashes below the headings.
     """
     if style == "json":
         return json_text(list(rows))
@@ -44,7 +46,7 @@ def render(
     right = [_is_numeric(rows, name) for name in names]
     if style == "plain":
         fitted = fit(names, cells, right, width, shrink, wrap)
-        return _plain(fitted, colour)
+        return _plain(fitted, colour, rule=rule)
     from tabulate import tabulate
 
     align = ["right" if is_right else "left" for is_right in right]
@@ -64,7 +66,7 @@ def number_text(value: float) -> str:
     return f"{value:.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
-def _plain(table: Fit, colour: Colour | None) -> str:
+def _plain(table: Fit, colour: Colour | None, *, rule: bool) -> str:
     """Like tabulate's `simple` format. Importing tabulate would cost a sixth of the time of `dispatcher status`."""
 
     def line(texts: Sequence[str], paint: Colour | None) -> str:
@@ -75,8 +77,8 @@ def _plain(table: Fit, colour: Colour | None) -> str:
             padded.append(space + painted if column.is_right else painted + space)
         return GAP.join(padded).rstrip()
 
-    rule = GAP.join("-" * column.width for column in table.columns)
-    lines = [line([column.heading for column in table.columns], None), rule]
+    lines = [line([column.heading for column in table.columns], None)]
+    lines += [GAP.join("-" * column.width for column in table.columns)] if rule else []
     lines += [line(row, colour) for row in table.rows]
     return "\n".join([*lines, *table.notes])
 

@@ -11,10 +11,14 @@ from dispatcher.run_state.states import State
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """A reason and the queued or held jobs that wait because of it."""
+    """A reason and the queued or held jobs that wait because of it.
+
+    `needs_person`: that changes only when a person does something.
+    """
 
     why: str
     jobs: tuple[str, ...]
+    needs_person: bool = False
 
 
 def reasons(snapshot: Snapshot) -> Waiting:
@@ -36,10 +40,23 @@ def reasons(snapshot: Snapshot) -> Waiting:
 
 
 def waits(snapshot: Snapshot, unfiltered: Snapshot | None = None) -> list[Wait]:
-    """The queued and held jobs of the snapshot by the reason why they wait, the most frequent first."""
+    """The queued and held jobs of the snapshot by the reason why they wait, the most frequent first.
+
+    Reasons that differ only in jobs or times count as one.
+    """
     waiting = reasons(unfiltered or snapshot)
-    found: dict[str, list[str]] = {}
+    found: dict[tuple[str, bool], list[str]] = {}
     for job in snapshot.jobs_in(State.QUEUED, State.HELD):
-        found.setdefault(waiting.why(job).text, []).append(job)
+        reason = waiting.why(job)
+        found.setdefault((reason.kind or reason.text, reason.needs_person), []).append(job)
     ordered = sorted(found.items(), key=lambda item: -len(item[1]))
-    return [Wait(why, tuple(jobs)) for why, jobs in ordered]
+    return [Wait(_in_common(waiting, jobs), tuple(jobs), needs_person) for (_, needs_person), jobs in ordered]
+
+
+def _in_common(waiting: Waiting, jobs: list[str]) -> str:
+    """A text for the reasons of jobs that wait for reasons of one kind."""
+    first = waiting.why(jobs[0])
+    if not first.kind:
+        return first.text
+    others = {waiting.why(job).detail for job in jobs} - {first.detail}
+    return f"{first.kind} ({first.detail}, and {len(others)} more)" if others else first.text

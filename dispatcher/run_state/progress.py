@@ -16,11 +16,15 @@ from dispatcher.run_state.states import IN_FLIGHT, Record
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """The content of `progress.json`: `step` of `of`, and metrics."""
+    """The content of `progress.json`: `step` of `of`, and metrics.
+
+    `longest_gap_s` is the longest time that has passed before a report, since the one before or the attempt's start.
+    """
 
     step: float
     of: float
     metrics: Mapping[str, Any] = {}
+    longest_gap_s: float | None = None
 
     @property
     def share(self) -> float | None:
@@ -65,8 +69,8 @@ def remaining_s(elapsed: float | None, progress: Progress | None) -> float | Non
 
 
 def progress_text(progress: Progress | None) -> str:
-    """`120/1000 12%`, empty when the job reports nothing."""
+    """`12% 120/1000`, empty when the job reports nothing."""
     if progress is None:
         return ""
     counted = f"{progress.step:g}/{progress.of:g}"
-    return counted if progress.share is None else f"{counted} {progress.share:.0%}"
+    return counted if progress.share is None else f"{progress.share:.0%} {counted}"

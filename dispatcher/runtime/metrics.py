@@ -90,7 +90,7 @@ class MetricsLog:
         shown = {name: value for name, value in self._latest.items() if math.isfinite(value)}
         path = self.path.with_name(contract.PROGRESS_FILE)
         with storing(f"{path}: cannot be written"):
-            contract.write_json(path, {"step": step, "of": of, "metrics": shown})
+            contract.write_progress(path.parent, {"step": step, "of": of, "metrics": shown})
 
     def sync(self) -> None:
         """Sync all lines to the disk."""

@@ -156,7 +156,7 @@ def test_a_paused_method_holds_up_what_needs_it() -> None:
 def test_a_retry() -> None:
     assert why(entry("a"), records={"a": Record(state=State.QUEUED, retry_at=EARLY)}).text == SLOT
     reason = why(entry("a"), records={"a": Record(state=State.QUEUED, retry_at=LATE)})
-    assert reason == Reason(f"waits for a retry until {LATE}")
+    assert reason == Reason(f"waits for a retry until {LATE}", kind="waits for a retry", detail=f"until {LATE}")
 
 
 @pytest.mark.parametrize(
@@ -183,6 +183,8 @@ def test_a_need_that_no_pod_takes() -> None:
     assert reason == Reason(
         "needs b (queued); root cause: big: asks for 16 GPUs, no live pod has more than 1",
         root="big: asks for 16 GPUs, no live pod has more than 1",
+        kind="needs a job that cannot run",
+        detail="big: asks for 16 GPUs, no live pod has more than 1",
     )
 
 

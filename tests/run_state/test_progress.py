@@ -46,7 +46,7 @@ def test_remaining(elapsed, progress, remaining):
 def test_progress_that_jobs_write():
     found = parse_progress(b'{"step": 120, "of": 1000, "metrics": {"loss": 2.31}, "more": 1}')
     assert found is not None
-    assert (progress_text(found), found.metrics) == ("120/1000 12%", {"loss": 2.31})
+    assert (progress_text(found), found.metrics) == ("12% 120/1000", {"loss": 2.31})
     assert parse_progress(b'{"step": 1}') is None
     assert parse_progress(b"") is None
     assert parse_progress(None) is None

@@ -1,0 +1,205 @@
+"""The screen of `dispatcher status`: a header with numbers, then tables: failures, what waits, what runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import msgspec
+
+from dispatcher.base.messages import counted, first_names
+from dispatcher.base.times import ago, duration_text, parse_time
+from dispatcher.cli.printing import coloured, table_text, wants_colour
+from dispatcher.report.failures import failures
+from dispatcher.report.terminal import clip, indented, one_line
+
+if TYPE_CHECKING:
+    from dispatcher.report.pace import Pace
+    from dispatcher.report.snapshot import Snapshot
+    from dispatcher.report.waiting import Wait
+
+# So many causes, reasons and running jobs are listed, where the terminal has no room for more.
+_CAUSES: Final = 5
+_REASONS: Final = 6
+_RUNNING: Final = 2
+_HOUR_S: Final = 3600
+_PLAIN_STATES: Final = ("running", "submitted")
+
+
+class Table(msgspec.Struct, frozen=True):
+    """A table of the screen. `more` is the line below a table of which only the first rows are shown."""
+
+    rows: Sequence[dict[str, Any]]
+    columns: Sequence[str]
+    shrink: Sequence[str]
+    most: int
+    more: Callable[[Sequence[dict[str, Any]]], str]
+
+    def lines(self, most: int | None = None) -> list[str]:
+        """The table with at most so many rows."""
+        shown = self.rows if most is None or most >= len(self.rows) else self.rows[:most]
+        heading, *lines = table_text(shown, "plain", self.columns, shrink=self.shrink, rule=False).splitlines()
+        lines.insert(0, click.style(heading, bold=True) if wants_colour() else heading)
+        return lines if len(shown) == len(self.rows) else [*lines, self.more(self.rows[len(shown) :])]
+
+
+class Screen:
+    """What `dispatcher status` shows of a snapshot of all jobs, for a terminal of this width (None: no limit)."""
+
+    def __init__(self, snapshot: Snapshot, width: int | None) -> None:
+        from dispatcher.report.pace import pace
+        from dispatcher.report.waiting import waits
+
+        self._snapshot = snapshot
+        self._width = width
+        waiting = waits(snapshot)
+        self._pace = pace(snapshot, waiting)
+        self._tables = [_failed(snapshot), _waiting(waiting), _running(snapshot)]
+
+    def header(self) -> list[str]:
+        """Counts, slots, rate, time left."""
+        lines = counts_lines(self._snapshot, self._width)
+        for words in (rate_words(self._pace, len(self._snapshot.stalled)), left_words(self._pace)):
+            lines += _joined(words, self._width)
+        return lines
+
+    def failed_line(self) -> list[str]:
+        """How many jobs failed for which reasons, in one line; none where none has failed."""
+        counts = Counter[str]()
+        for failure in failures(self._snapshot):
+            counts[failure.reason or "unknown"] += len(failure.jobs)
+        words = ", ".join(f"{count} {reason}" for reason, count in counts.most_common())
+        line = one_line(f"failed: {words}")
+        return [line if self._width is None else clip(line, self._width)] if counts else []
+
+    def body(self, height: int | None = None) -> list[str]:
+        """The tables. Where they do not fit into `height` lines (None: any number), they are shortened."""
+        tables = [table for table in self._tables if table.rows]
+        whole = [["", *table.lines()] for table in tables]
+        if height is None or sum(map(len, whole)) <= height:
+            return [line for lines in whole for line in lines]
+        *others, last = tables
+        lines = ["", *(line for table in others for line in table.lines(table.most))]
+        # The headings of the last table and the line below it are no rows.
+        return [*lines, *last.lines(max(last.most, height - len(lines) - 2))]
+
+
+def counts_lines(snapshot: Snapshot, width: int | None) -> list[str]:
+    """`1200 jobs: queued 443, running 30`."""
+    from dispatcher.report.pivot import count_states
+    from dispatcher.run_state.states import BY_HAND, MARKABLE
+
+    counts = {state: count for state, count in count_states(snapshot).items() if count}
+    marked = (snapshot.records[job] for job in snapshot.jobs_in(*MARKABLE))
+    by_hand = Counter(record.state.value for record in marked if record.reason == BY_HAND)
+    notes = {state: f" ({count} set by hand)" for state, count in by_hand.items()}
+    words = [f"{state} {count}{notes.get(state, '')}" for state, count in counts.items()]
+    total = counted(len(snapshot.records), "job")
+    if not words:
+        return [total]
+    return [_painted(line) for line in _joined([f"{total}: {words[0]}", *words[1:]], width)]
+
+
+def rate_words(pace: Pace, stalled: int) -> list[str]:
+    """Slots and rate; nothing where nothing runs and nothing is left to run."""
+    if not (pace.left or pace.slots or pace.stuck):
+        return []
+    words = [f"{pace.slots_busy} of {counted(pace.slots, 'slot')} busy" if pace.slots else "no pod is running"]
+    if pace.done_per_hour is not None:
+        rate = f"{pace.done_per_hour:.0f}" if pace.done_per_hour >= 10 else f"{pace.done_per_hour:.1f}"
+        words.append(f"{rate} jobs/h in the last {_window_text(pace.window_s)}")
+    return [*words, f"{stalled} stalled"] if stalled else words
+
+
+def left_words(pace: Pace) -> list[str]:
+    """How long the rest takes, and how many jobs need a person."""
+    words = []
+    if pace.left:
+        words.append(f"{counted(pace.left, 'job')} left: {_left_text(pace)}")
+    if pace.stuck:
+        words.append(f"{pace.stuck} blocked")
+    return words
+
+
+def _left_text(pace: Pace) -> str:
+    if pace.remaining_s is None:
+        return "time unknown"
+    if not pace.unknown_methods:
+        return f"about {duration_text(pace.remaining_s)}"
+    return f"at least {duration_text(pace.remaining_s)} (no {'/'.join(pace.unknown_methods[:3])} job is done)"
+
+
+def _window_text(window_s: float) -> str:
+    return "hour" if window_s == _HOUR_S else duration_text(window_s)
+
+
+def _joined(words: Sequence[str], width: int | None) -> list[str]:
+    """The words with commas between them, in lines that break at commas where they can."""
+    lines: list[str] = []
+    for word in words:
+        longer = f"{lines[-1]}, {word}" if lines else word
+        if lines and width is not None and len(longer) >= width:
+            lines[-1] += ","
+            lines.append(word)
+        else:
+            lines[-1:] = [longer]
+    return indented(lines, width)
+
+
+def _painted(line: str) -> str:
+    """The counts of states in their colours."""
+    if not wants_colour():
+        return line
+    head, colon, counts = line.rpartition(": ")
+    return head + colon + ", ".join(coloured("state", count) for count in counts.split(", "))
+
+
+def _failed(snapshot: Snapshot) -> Table:
+    def more(rows: Sequence[dict[str, Any]]) -> str:
+        jobs = sum(row["failed"] for row in rows)
+        return f"... and {counted(jobs, 'job')} of {counted(len(rows), 'other cause')}: dispatcher status --by reason"
+
+    rows = [
+        {
+            "failed": len(failure.jobs),
+            "last": _ago(failure.last_at, snapshot.now_s),
+            "cause": failure.text,
+            "job": failure.jobs[0],
+        }
+        for failure in failures(snapshot)
+    ]
+    return Table(rows, ("failed", "last", "cause", "job"), ("job", "cause"), _CAUSES, more)
+
+
+def _ago(at: str | None, now_s: float) -> str | None:
+    moment = parse_time(at)
+    return None if moment is None else ago(max(0.0, now_s - moment))
+
+
+def _waiting(waiting: Sequence[Wait]) -> Table:
+    def more(rows: Sequence[dict[str, Any]]) -> str:
+        jobs = sum(row["jobs"] for row in rows)
+        return f"... and {counted(jobs, 'job')} for {counted(len(rows), 'other reason')}: dispatcher status --watch"
+
+    rows = [{"jobs": len(wait.jobs), "waiting because": wait.why, "which": first_names(wait.jobs)} for wait in waiting]
+    columns = ("jobs", "waiting because", "which")
+    return Table(rows, columns, ("which", "waiting because"), _REASONS, more)
+
+
+def _running(snapshot: Snapshot) -> Table:
+    from dispatcher.report.overview import RUNNING_COLUMNS, SHRINK, job_row, shown_job, used_columns
+
+    def more(rows: Sequence[dict[str, Any]]) -> str:
+        return f"... and {len(rows)} more: dispatcher status --state running,submitted"
+
+    jobs = sorted(snapshot.in_flight(), key=lambda job: job not in snapshot.stalled)
+    rows = [shown_job(snapshot, job_row(snapshot, job)) for job in jobs]
+    columns = used_columns(RUNNING_COLUMNS, rows)
+    if all(row["state"] in _PLAIN_STATES for row in rows):
+        columns.remove("state")
+        for row in rows:
+            if row["state"] == "submitted":
+                row["progress"] = ": ".join(filter(None, ("submitted", row["progress"])))
+    return Table(rows, columns, SHRINK, _RUNNING, more)

@@ -1,0 +1,250 @@
+"""A screen that is kept up to date: some lines at the top stay, the others scroll.
+
+Plain escape sequences on the alternate screen, which every terminal of today knows: our lines have their colours and
+the widths of their letters already, curses would have to be told both, and some builds of Python are without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import termios
+import time
+import tty
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+from typing import Final
+
+import click
+import msgspec
+
+from dispatcher.cli.printing import note_lines, terminal_size, terminal_width
+from dispatcher.errors import DispatcherError
+
+_ENTER: Final = "\x1b[?1049h\x1b[?25l"
+_LEAVE: Final = "\x1b[?25h\x1b[?1049l"
+_HOME, _CLEAR_LINE = "\x1b[H", "\x1b[K"
+# What is too long for a terminal that was made narrower is cut off, until the next frame, not wrapped.
+_TRUNCATE, _WRAP = "\x1b[?7l", "\x1b[?7h"
+_REVERSE, _NORMAL = "\x1b[7m", "\x1b[m"
+
+_LINE_DOWN, _LINE_UP, _PAGE_DOWN, _PAGE_UP, _TOP, _END, _QUIT = range(7)
+_KEYS: Final = {
+    b"j": _LINE_DOWN, b"\x1b[B": _LINE_DOWN, b"\x1bOB": _LINE_DOWN, b"\r": _LINE_DOWN, b"\n": _LINE_DOWN,
+    b"k": _LINE_UP, b"\x1b[A": _LINE_UP, b"\x1bOA": _LINE_UP,
+    b" ": _PAGE_DOWN, b"\x1b[6~": _PAGE_DOWN, b"f": _PAGE_DOWN,
+    b"b": _PAGE_UP, b"\x1b[5~": _PAGE_UP,
+    b"g": _TOP, b"\x1b[H": _TOP, b"\x1b[1~": _TOP, b"\x1bOH": _TOP,
+    b"G": _END, b"\x1b[F": _END, b"\x1b[4~": _END, b"\x1bOF": _END,
+    b"q": _QUIT, b"Q": _QUIT,
+}  # fmt: skip
+# Signals that end the program; the terminal is put in order first.
+_ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """The lines of one moment, which fit the width of the terminal."""
+
+    header: Sequence[str]
+    body: Sequence[str]
+
+
+class View:
+    """Which lines of the body are on the screen. Pure."""
+
+    def __init__(self) -> None:
+        self.top = 0
+
+    def move(self, key: int, length: int, room: int) -> None:
+        """Scroll a body of `length` lines, of which `room` are shown."""
+        steps = {_LINE_DOWN: 1, _LINE_UP: -1, _PAGE_DOWN: room - 1, _PAGE_UP: 1 - room, _TOP: -length, _END: length}
+        self.top += steps.get(key, 0)
+        self.keep_inside(length, room)
+
+    def keep_inside(self, length: int, room: int) -> None:
+        """Scroll back where the body has become shorter."""
+        self.top = max(0, min(self.top, length - room))
+
+    def lines(self, frame: Frame, height: int) -> list[str]:
+        """The lines of a screen of `height` lines; the last one says what is below and above."""
+        header = list(frame.header[: max(0, height - 2)])
+        room = body_room(frame, height)
+        self.keep_inside(len(frame.body), room)
+        shown = list(frame.body[self.top : self.top + room])
+        shown += [""] * (room - len(shown))
+        return [*header, *shown, f"{_REVERSE}{self._place(len(frame.body), room)}{_NORMAL}"]
+
+    def _place(self, length: int, room: int) -> str:
+        if length <= room:
+            return " q quits "
+        return f" lines {self.top + 1}-{min(length, self.top + room)} of {length}: j, k, space, b scroll; q quits "
+
+
+def body_room(frame: Frame, height: int) -> int:
+    """How many lines of the body a screen of `height` lines shows."""
+    return max(1, height - 1 - min(len(frame.header), max(0, height - 2)))
+
+
+def repeat(text: Callable[[], str], interval_s: float) -> None:
+    """Print `text` again and again until Ctrl-C, for output that is no terminal."""
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            click.echo(f"{text()}\n")
+            time.sleep(interval_s)
+
+
+def watch(make_frame: Callable[[], Frame], interval_s: float) -> None:
+    """Show a frame on the terminal that stdout is, a new one every `interval_s`, until q or Ctrl-C."""
+    # The first one is made before the terminal is touched: its errors are printed as those of other commands are.
+    frame = make_frame()
+    with contextlib.suppress(KeyboardInterrupt), _screen() as keys:
+        view = View()
+        next_s = time.monotonic() + interval_s
+        while True:
+            _draw(view, frame)
+            key = keys.wait(max(0.0, next_s - time.monotonic()))
+            if key == _QUIT:
+                return
+            if key is not None:
+                height = _height()
+                view.move(key, len(frame.body), body_room(frame, height))
+            else:
+                frame = _next_frame(make_frame, frame)
+                next_s = time.monotonic() + interval_s
+
+
+def _next_frame(make_frame: Callable[[], Frame], old: Frame) -> Frame:
+    """A new frame; the old one below the error where nothing can be read for now, such as from a slow file server."""
+    try:
+        return make_frame()
+    except DispatcherError as error:
+        lines = note_lines([f"cannot be read, shown as it was: {error}"], terminal_width())
+        return Frame([*lines, *(line for line in old.header if line not in lines)], old.body)
+
+
+def _draw(view: View, frame: Frame) -> None:
+    lines = view.lines(frame, _height())
+    # Overwritten in place: clearing the screen first would flicker. Each line is cleared before and not after it is
+    # written, which would take the last letter of one that fills it.
+    text = "\r\n".join(f"{_CLEAR_LINE}{line}" for line in lines)
+    click.echo(f"{_TRUNCATE}{_HOME}{text}{_WRAP}", nl=False)
+
+
+def _height() -> int:
+    size = terminal_size()
+    return 24 if size is None else size.lines
+
+
+class _Keys:
+    """Waits for keys, where stdin is a terminal, and for a new size of the terminal."""
+
+    def __init__(self, stdin: int | None, wakeup: int) -> None:
+        self._stdin = stdin
+        self._wakeup = wakeup
+        self._pending: list[int] = []
+
+    def wait(self, timeout_s: float) -> int | None:
+        """The next key; None when the time is over or the terminal has another size."""
+        if self._pending:
+            return self._pending.pop(0)
+        readers = [self._wakeup] if self._stdin is None else [self._wakeup, self._stdin]
+        end_s = time.monotonic() + timeout_s
+        while True:
+            ready = select.select(readers, [], [], max(0.0, end_s - time.monotonic()))[0]
+            if self._wakeup in ready:
+                os.read(self._wakeup, 4096)
+                return None
+            if not ready:
+                return None
+            self._pending = self._read()
+            if self._pending:
+                return self._pending.pop(0)
+
+    def _read(self) -> list[int]:
+        assert self._stdin is not None
+        data = os.read(self._stdin, 4096)
+        if not data:
+            # The terminal is gone, and would be readable for ever.
+            return [_QUIT]
+        return list(keys_in(data))
+
+
+def keys_in(data: bytes) -> Iterator[int]:
+    """The known keys in what a terminal has sent."""
+    while data:
+        name = next((name for name in _KEYS if data.startswith(name)), None)
+        if name is not None:
+            yield _KEYS[name]
+        data = data[len(name) if name else 1 :]
+
+
+class _Terminal:
+    """The terminal in the mode that the screen needs: keys at once and unseen, the alternate screen, no cursor."""
+
+    def __init__(self, stdin: int | None) -> None:
+        self._stdin = stdin
+        self._before = None if stdin is None else termios.tcgetattr(stdin)
+
+    def enter(self) -> None:
+        if self._stdin is not None:
+            # Ctrl-C and Ctrl-Z still send their signals.
+            tty.setcbreak(self._stdin, termios.TCSADRAIN)
+        self._write(_ENTER)
+
+    def leave(self) -> None:
+        self._write(_LEAVE)
+        if self._stdin is not None and self._before is not None:
+            with contextlib.suppress(termios.error):
+                # What was typed and not read does not reach the shell.
+                termios.tcsetattr(self._stdin, termios.TCSAFLUSH, self._before)
+
+    def suspend(self, *_: object) -> None:
+        """Stop, as Ctrl-Z asks, with the terminal as it was; go on when the shell says so."""
+        self.leave()
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, self.suspend)
+        self.enter()
+
+    def _write(self, text: str) -> None:
+        # The terminal may be gone.
+        with contextlib.suppress(OSError):
+            click.echo(text, nl=False)
+
+
+@contextlib.contextmanager
+def _screen() -> Iterator[_Keys]:
+    """The terminal made ready; at the end, however it comes, it is as it was before."""
+    stdin = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
+    terminal = _Terminal(stdin)
+    reader, writer = os.pipe()
+    for fd in (reader, writer):
+        os.set_blocking(fd, False)
+
+    def tell_size(*_: object) -> None:
+        # A full pipe tells it already.
+        with contextlib.suppress(BlockingIOError):
+            os.write(writer, b"w")
+
+    handlers: dict[int, Callable[[int, FrameType | None], object]] = {
+        signal.SIGWINCH: tell_size,
+        signal.SIGTSTP: terminal.suspend,
+        **dict.fromkeys(_ENDING, _exit),
+    }
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    terminal.enter()
+    try:
+        yield _Keys(stdin, reader)
+    finally:
+        terminal.leave()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(reader)
+        os.close(writer)
+
+
+def _exit(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)

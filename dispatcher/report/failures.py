@@ -1,0 +1,49 @@
+"""Failed jobs by the cause of their failure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dispatcher.report.snapshot import Snapshot
+from dispatcher.run_state.fold import signature
+from dispatcher.run_state.states import Record, State
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A cause, and the jobs that failed because of it, the last one first.
+
+    `reason` and `error` are those of the last one. The errors of the others differ at most in ids, numbers and paths.
+    """
+
+    reason: str | None
+    error: str | None
+    jobs: tuple[str, ...]
+    last_at: str | None
+
+    @property
+    def text(self) -> str:
+        """The cause in one line."""
+        return ": ".join(filter(None, (self.reason, self.error))) or "unknown"
+
+
+def failures(snapshot: Snapshot) -> list[Failure]:
+    """The failed jobs of a snapshot by cause, the most frequent first."""
+    records = {job: snapshot.records[job] for job in snapshot.jobs_in(State.FAILED)}
+    alike: dict[str, list[str]] = {}
+    # Most errors are the same word for word, and a signature costs several regular expressions.
+    known: dict[tuple[str | None, str | None], str] = {}
+    for job, record in records.items():
+        words = (record.reason, record.error)
+        key = known.get(words)
+        if key is None:
+            key = known[words] = signature(record.error, record.reason, job)
+        alike.setdefault(key, []).append(job)
+    found = [_failure(jobs, records) for jobs in alike.values()]
+    return sorted(found, key=lambda failure: -len(failure.jobs))
+
+
+def _failure(jobs: list[str], records: dict[str, Record]) -> Failure:
+    # Revisions increase with time.
+    jobs.sort(key=lambda job: -records[job].rev)
+    last = records[jobs[0]]
+    return Failure(last.reason, last.error, tuple(jobs), last.finished_at)

@@ -1,0 +1,91 @@
+"""Running jobs that have reported nothing for longer than usual.
+
+A job's silence is the time since it last replaced `progress.json`, or since its wrapper began to run it. It is stalled
+when it has been silent for longer than `stall_after` of its method or of dispatcher.yaml. Without that setting, longer
+than three times the longest silence that attempts of its method have ended with a report, and at least five minutes:
+of the attempts that run, and of those that were done last. `report_progress` writes that longest silence into
+`progress.json`. Where no attempt of a method tells one, nothing is said.
+
+Only for display: file servers and hosts have clocks of their own.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from dispatcher.config import Config
+from dispatcher.report.attempts import read_small
+from dispatcher.report.snapshot import Snapshot
+from dispatcher.run_state.progress import parse_progress
+from dispatcher.run_state.states import State
+from dispatcher.workspace import Layout
+
+_TIMES_USUAL: Final = 3.0
+_SHORTEST_S: Final = 300.0
+# So many attempts of a method are asked for their longest silence, of so many jobs that were done last.
+_ATTEMPTS: Final = 20
+_LATEST: Final = 1_000
+
+
+class Stalls:
+    """Finds stalled jobs. The files of an attempt that has ended are read once."""
+
+    def __init__(self, layout: Layout, config: Config) -> None:
+        self._layout = layout
+        self._config = config
+        self._ended: dict[tuple[str, int], float | None] = {}
+
+    def find(self, snapshot: Snapshot) -> dict[str, float]:
+        """The stalled jobs, and for how many seconds each has been silent."""
+        found: dict[str, float] = {}
+        usual: dict[str, float | None] = {}
+        for job in snapshot.jobs_in(State.RUNNING):
+            entry = snapshot.entries.get(job)
+            silent_s = self._silent_s(snapshot, job)
+            if entry is None or silent_s is None:
+                continue
+            of_method = self._config.method(entry.method).stall_after_s
+            given = of_method or self._config.stall_after_s
+            if silent_s <= (given or _SHORTEST_S):
+                continue
+            if entry.method not in usual:
+                usual[entry.method] = self._longest_gap_s(snapshot, entry.method)
+            gap_s = usual[entry.method]
+            if given is None:
+                is_stalled = gap_s is not None and silent_s > _TIMES_USUAL * gap_s
+            else:
+                # The setting for all methods says nothing about those whose jobs never report.
+                is_stalled = of_method is not None or gap_s is not None or job in snapshot.progress
+            if is_stalled:
+                found[job] = silent_s
+        return found
+
+    def _silent_s(self, snapshot: Snapshot, job: str) -> float | None:
+        """For how long the attempt has reported nothing; None when it is unknown since when it runs."""
+        paths = self._layout.attempt(job, snapshot.records[job].attempt)
+        for path in (paths.progress, paths.taken):
+            try:
+                return max(0.0, snapshot.now_s - os.stat(path).st_mtime)
+            except OSError:
+                continue
+        return None
+
+    def _longest_gap_s(self, snapshot: Snapshot, method: str) -> float | None:
+        """The longest time between two reports of attempts of the method; None when no attempt tells one."""
+        running = (snapshot.progress[job].longest_gap_s for job in snapshot.progress if _is_of(snapshot, job, method))
+        done = [job for job in snapshot.latest(State.DONE, _LATEST) if _is_of(snapshot, job, method)]
+        ended = (self._ended_gap_s(job, snapshot.records[job].attempt) for job in done[:_ATTEMPTS])
+        return max((gap for gap in (*running, *ended) if gap is not None and gap >= 0), default=None)
+
+    def _ended_gap_s(self, job: str, attempt: int) -> float | None:
+        key = (job, attempt)
+        if key not in self._ended:
+            progress = parse_progress(read_small(self._layout.attempt(job, attempt).progress))
+            self._ended[key] = None if progress is None else progress.longest_gap_s
+        return self._ended[key]
+
+
+def _is_of(snapshot: Snapshot, job: str, method: str) -> bool:
+    entry = snapshot.entries.get(job)
+    return entry is not None and entry.method == method

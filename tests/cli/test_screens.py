@@ -1,0 +1,115 @@
+"""What a terminal of 80 columns shows of a crowded workspace."""
+
+from __future__ import annotations
+
+import signal
+
+import crowded
+import pytest
+from screens import screen
+
+from dispatcher.report.terminal import width_of
+
+FAILED = f"fft_greek_s10{crowded.LONG}"
+
+
+@pytest.fixture
+def crowd(lab):
+    crowded.fill(lab)
+    return lab
+
+
+@pytest.mark.parametrize(
+    ("words", "columns"),
+    [
+        (("status",), 80),
+        (("status",), 61),
+        (("status", "--state", "failed,running,queued"), 80),
+        (("status", "--by", "reason"), 80),
+        (("status", "--by", "job_id,note"), 80),
+    ],
+)
+def test_no_line_is_wider_than_the_terminal(crowd, words, columns):
+    with screen(crowd, *words, columns=columns) as shown:
+        assert shown.end() == 0
+        assert len(shown.lines()) > 2
+        assert [line for line in shown.lines() if width_of(line) > columns] == []
+
+
+def test_status_fits_a_screen_of_24_lines(crowd):
+    with screen(crowd, "status") as shown:
+        shown.end()
+        lines = shown.lines()
+    assert len(lines) <= 23
+    assert lines[0].startswith("56 jobs: queued ")
+    assert "9 of 9 slots busy" in lines[1]
+    # The stalled one comes first where not all have room.
+    running = next(number for number, line in enumerate(lines) if line.startswith("job "))
+    assert "stalled 1h00m, 30%" in lines[running + 1]
+    assert any(line.startswith("... and ") and line.endswith("--state running,submitted") for line in lines)
+
+
+def test_a_large_terminal_and_a_pipe_show_all_that_runs(crowd):
+    with screen(crowd, "status", lines=60) as shown:
+        shown.end()
+        assert len([line for line in shown.lines() if "gpu-a" in line or "pod-0:" in line]) == 9
+    piped = crowd.run("status").out
+    assert all(f"{job['job_id']} " in piped for job in crowded.entries()[:9])
+
+
+def test_watch_scrolls_under_a_header_that_stays(crowd):
+    with screen(crowd, "status", "--watch", "--interval", "30") as shown:
+        shown.wait_for(lambda lines: len(lines) == 24, "the first frame")
+        header = shown.frame()[:5]
+        assert "56 jobs" in header[1]
+        assert header[4].startswith("failed: ")
+        first = shown.frame()[5:]
+        shown.send(b"j")
+        shown.wait_for(lambda lines: lines[5:-2] == first[1:-1], "one line further")
+        assert shown.frame()[:5] == header
+        shown.send(b" ")
+        shown.wait_for(lambda lines: "stalled" in "\n".join(lines[5:-1]), "a page further")
+        shown.send(b"\x1b[5~k")
+        shown.wait_for(lambda lines: lines[5:] == first, "back at the top")
+        shown.send(b"G")
+        shown.wait_for(lambda lines: any("dispatcher unpause lora" in line for line in lines), "the notices at the end")
+        shown.send(b"q")
+        assert shown.end() == 0
+        assert shown.is_as_before
+        assert shown.written.rstrip().endswith("\x1b[?25h\x1b[?1049l")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
+def test_watch_leaves_the_terminal_as_it_was(crowd, number, code):
+    with screen(crowd, "status", "--watch") as shown:
+        shown.wait_for(bool, "the first frame")
+        assert not shown.is_as_before
+        assert shown.end(number) == code
+        assert shown.is_as_before
+        assert "\x1b[?25h\x1b[?1049l" in shown.written
+        assert "Traceback" not in shown.written
+
+
+def test_watch_follows_the_size_of_the_terminal(crowd):
+    with screen(crowd, "status", "--watch", "--interval", "30") as shown:
+        shown.wait_for(lambda lines: len(lines) == 24, "the first frame")
+        shown.resize(12, 60)
+        shown.process.send_signal(signal.SIGWINCH)
+        shown.wait_for(lambda lines: len(lines) == 12, "a frame of the new size")
+        assert [line for line in shown.frame() if width_of(line) > 60] == []
+        assert shown.end(signal.SIGINT) == 0
+
+
+def test_watch_shows_changes(crowd):
+    with screen(crowd, "status", "--watch", "--interval", "0.1") as shown:
+        shown.wait_for(lambda lines: any("held 1" in line for line in lines), "the first frame")
+        crowd.run("hold", "fft_greek_s31")
+        shown.wait_for(lambda lines: any("held 2" in line for line in lines), "the change")
+        crowd.layout.config_file.write_text("")
+        assert shown.end(signal.SIGINT) == 0
+
+
+def test_a_terminal_without_a_size_has_80_columns(crowd):
+    with screen(crowd, "status", lines=0, columns=0) as shown:
+        shown.end()
+        assert 60 < max(map(width_of, shown.lines())) <= 80

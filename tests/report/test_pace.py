@@ -1,0 +1,116 @@
+"""Slots, rate, and the time that is left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dispatcher.matrix.entry import Entry
+from dispatcher.report.pace import Pace, pace
+from dispatcher.report.snapshot import PodStatus, Snapshot
+from dispatcher.report.waiting import Wait
+from dispatcher.run_state.journal import now_text
+from dispatcher.run_state.liveness import PodInfo, SlotInfo
+from dispatcher.run_state.progress import Progress
+from dispatcher.run_state.states import BY_HAND, Record, State
+
+NOW_S = 1_800_000_000.0
+HOUR_S = 3600.0
+
+
+def pod(busy: int, size: int, *, is_alive: bool = True, is_draining: bool = False) -> PodStatus:
+    slots = [SlotInfo(name=str(n), jobs=[f"x{n}/1"] if n < busy else []) for n in range(size)]
+    info = PodInfo(
+        pod="p", host="h", boot_id="b", pid_namespace=1, pid=1, start_ticks=1, user="u", started_at="", heartbeat=1,
+        heartbeat_s=2.0, lock="flock", slots=slots,
+    )  # fmt: skip
+    return PodStatus(info, is_alive, is_draining)
+
+
+def done(ago_s: float, took_s: float = 600.0, **fields: Any) -> Record:
+    ended_s = NOW_S - ago_s
+    times = {"started_at": now_text(ended_s - took_s), "finished_at": now_text(ended_s)}
+    return Record(state=State.DONE, **{**times, "rev": int(1e6 - ago_s), **fields})
+
+
+def of(records: dict[str, Record], *pods: PodStatus, methods: dict[str, str] | None = None, **rest: Any) -> Pace:
+    """The pace of these jobs; all that are queued can run."""
+    entries = {job: Entry(job_id=job, method=(methods or {}).get(job, "fft")) for job in records}
+    snapshot = Snapshot(records=records, entries=entries, now_s=NOW_S, pods=pods, **rest)
+    return pace(snapshot, [Wait("waits for a free slot", tuple(snapshot.jobs_in(State.QUEUED)))])
+
+
+def queued(count: int) -> dict[str, Record]:
+    return {f"q{n}": Record(state=State.QUEUED) for n in range(count)}
+
+
+def test_slots_are_those_of_live_pods_and_a_draining_pod_takes_nothing_more() -> None:
+    found = of({}, pod(1, 4), pod(2, 8, is_draining=True), pod(0, 8, is_alive=False))
+    assert (found.slots_busy, found.slots) == (3, 6)
+
+
+@pytest.mark.parametrize(
+    ("ages", "window_s", "per_hour"),
+    [
+        # Enough in the last hour.
+        ([n * 240.0 for n in range(60)], HOUR_S, 16.0),
+        # Too few in the last hour, so the last six count.
+        ([n * 1500.0 for n in range(60)], 6 * HOUR_S, 2.5),
+        # Too few in any window: the longest.
+        ([n * 20_000.0 for n in range(9)], 24 * HOUR_S, 5 / 24),
+    ],
+)
+def test_the_rate_is_that_of_the_shortest_window_with_enough_jobs(
+    ages: list[float], window_s: float, per_hour: float
+) -> None:
+    found = of({f"d{n}": done(age) for n, age in enumerate(ages)})
+    assert found.window_s == window_s
+    assert found.done_per_hour == pytest.approx(per_hour)
+
+
+def test_a_matrix_that_began_a_moment_ago_is_not_averaged_over_a_day() -> None:
+    found = of({f"d{n}": done(60.0 * n, took_s=600) for n in range(3)})
+    assert found.window_s == pytest.approx(720)
+    assert found.done_per_hour == pytest.approx(3 / 720 * HOUR_S)
+
+
+def test_more_jobs_than_are_looked_at_shorten_the_window() -> None:
+    found = of({f"d{n}": done(n, took_s=1) for n in range(1_500)})
+    assert found.done_per_hour == pytest.approx(HOUR_S, rel=0.01)
+
+
+def test_what_a_person_marked_as_done_did_not_run() -> None:
+    found = of({f"d{n}": done(n * 10.0, reason=BY_HAND) for n in range(20)} | queued(3), pod(0, 1))
+    assert (found.done_per_hour, found.remaining_s) == (None, None)
+
+
+def test_nothing_is_known_until_a_job_is_done() -> None:
+    found = of(queued(3), pod(0, 2))
+    assert (found.left, found.remaining_s) == (3, None)
+    assert of({"d": done(60)} | queued(3)).remaining_s is None, "no pod is alive"
+
+
+def test_the_time_left_is_that_of_the_mean_job_on_all_slots() -> None:
+    records = {"d1": done(60, took_s=500), "d2": done(90, took_s=700)} | queued(10)
+    assert of(records, pod(0, 4)).remaining_s == pytest.approx(10 * 600 / 4)
+    # Slots do not make a single job faster.
+    assert of(records, pod(0, 1000)).remaining_s == pytest.approx(600)
+
+
+def test_running_jobs_count_by_their_progress() -> None:
+    running = Record(state=State.RUNNING, started_at=now_text(NOW_S - 300), attempt=1)
+    found = of({"d": done(60, took_s=1000), "r": running}, pod(1, 1), progress={"r": Progress(step=30, of=100)})
+    assert found.remaining_s == pytest.approx(700)
+    assert of({"d": done(60, took_s=1000), "r": running}, pod(1, 1)).remaining_s == pytest.approx(700)
+
+
+def test_methods_that_nothing_is_known_of_are_named() -> None:
+    found = of({"d": done(60)} | queued(2), pod(0, 1), methods={"q1": "eval"})
+    assert (found.remaining_s, found.unknown_methods) == (pytest.approx(600), ("eval",))
+
+
+def test_jobs_that_wait_for_a_person_are_not_left_but_stuck() -> None:
+    snapshot = Snapshot(records={"d": done(60)} | queued(5), entries={}, now_s=NOW_S, pods=(pod(0, 1),))
+    found = pace(snapshot, [Wait("slot", ("q0",)), Wait("paused", ("q1", "q2", "q3", "q4"), needs_person=True)])
+    assert (found.left, found.stuck) == (1, 4)

@@ -2,6 +2,6 @@
 
 import sys
 
-from dispatcher.cli.main import main
+from dispatcher.__main__ import main
 
 sys.exit(main())

@@ -2,6 +2,16 @@
 
 import sys
 
-from dispatcher.cli.main import main
+from dispatcher.base.libraries import missing_libraries_named
 
-sys.exit(main())
+
+def main() -> int:
+    """Run the command line of this process; the exit code."""
+    with missing_libraries_named():
+        from dispatcher.cli.main import main as run
+
+        return run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

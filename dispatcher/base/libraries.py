@@ -1,0 +1,37 @@
+"""A library that this Python lacks, in one line that says what to install. Imports nothing that could be missing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+# The modules that this package's dependencies install, each with the extra that has it; see pyproject.toml.
+EXTRA_OF: Final = {
+    "click": "", "filelock": "", "jinja2": "", "msgspec": "", "portalocker": "", "psutil": "", "pynvml": "",
+    "tabulate": "", "yaml": "",
+    "flax": "jax", "jax": "jax", "obstore": "jax", "optax": "jax", "orbax": "jax", "xxhash": "jax",
+}  # fmt: skip
+
+
+@contextlib.contextmanager
+def missing_libraries_named() -> Iterator[None]:
+    """Exit with status 1 and one line when a module of this package's dependencies cannot be found."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        if module not in EXTRA_OF:
+            raise
+        cure = f"install what dispatcher needs: {install_command(EXTRA_OF[module])}"
+        sys.exit(f"dispatcher: {sys.executable} has no module {module}; {cure}")
+
+
+def install_command(extra: str = "", python: str = "") -> str:
+    """What installs this package, with the dependencies of `extra`, for `python` (default: this one)."""
+    checkout = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    source = checkout if os.path.exists(os.path.join(checkout, "pyproject.toml")) else "dispatcher"
+    return shlex.join([python or sys.executable, "-m", "pip", "install", f"{source}[{extra}]" if extra else source])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
-import socket
 from pathlib import Path
 
 import click
 
 from dispatcher import contract
+from dispatcher.base.host import host_name
 from dispatcher.cli.common import given_root
 from dispatcher.errors import UsageError
 from dispatcher.workspace import Layout
@@ -68,6 +68,6 @@ def _print_next_steps(root: Path) -> None:
     click.echo(f"{root}: a workspace with an example. Next:\n")
     if root != Path.cwd():
         click.echo(f"  cd {shlex.quote(os.path.relpath(root))}")
-    pod = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in socket.gethostname()) or "pod-0"
+    pod = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in host_name()) or "pod-0"
     click.echo("  dispatcher matrix make matrix/sweep.yaml")
     click.echo(f"  dispatcher --pod {pod} --slots 2 --until-empty")

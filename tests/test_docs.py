@@ -1,0 +1,108 @@
+"""README.md and docs/: what can be run is run, links lead somewhere, and no key of the code is left out."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from fleet import wait_until
+from pages import REASONS, Reader, alike, blocks
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+FOLLOWED = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")), *sorted((ROOT / "dispatcher").rglob("*.md"))]
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def environment() -> dict[str, str]:
+    """That of somebody who has installed the package: nothing leads to the checkout but the installation."""
+    known = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("DISPATCHER_", "CUDA_")) and name not in ("PYTHONPATH", "COLUMNS")
+    }
+    return {**known, "DISPATCHER_HOST": "ws1"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "page",
+    [page for page in FOLLOWED if any(one.kind == "console" and not one.not_run for one in blocks(page.read_text()))],
+    ids=name_of,
+)
+def test_a_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
+    reader = Reader(tmp_path / "home", environment())
+    try:
+        reader.follow(page)
+        wait_until(lambda: not reader.running(), "the end of what the page has started")
+    finally:
+        for process in reader.running():
+            os.kill(process, 9)
+
+
+# How many blocks of a page are not run, by reason: none is to become one of them unnoticed.
+NOT_RUN = {
+    "README.md": {"elsewhere": 2, "installs": 2, "another host": 3},
+}
+
+
+@pytest.mark.parametrize("page", FOLLOWED, ids=name_of)
+def test_what_is_not_run_is_counted_with_its_reason(page: Path) -> None:
+    reasons = Counter(block.not_run for block in blocks(page.read_text(encoding="utf-8")) if block.not_run is not None)
+    assert reasons.keys() <= REASONS.keys()
+    assert dict(reasons) == NOT_RUN.get(name_of(page), {})
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    words = [re.sub(r"[^\w\- ]", "", re.sub(r"\[(.*?)\]\(.*?\)", r"\1", title)).strip().lower() for title in titles]
+    return {word.replace(" ", "-") for word in words}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    dead = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        path, _, anchor = link.partition("#")
+        if ":" in path:
+            continue
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            dead.append(link)
+    assert dead == []
+
+
+def test_the_index_of_docs_leads_to_every_page() -> None:
+    index = (DOCS / "README.md").read_text(encoding="utf-8")
+    pages = [page.relative_to(DOCS) for page in DOCS.rglob("*.md") if page != DOCS / "README.md"]
+    assert [str(page) for page in pages if f"]({page})" not in index] == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "got", "same"),
+    [
+        ("a\n...c\n", "a \nb\nc\n", True),
+        ("a\n", "a\nb\n", False),
+        ("...\n", "\n", True),
+        ("", "x\n", False),
+        ("n   loss\n--  -----\n1   0.512\n", "n   loss\n--  ----\n1   0.46\n", True),
+        ("n   loss\n--  -----\n1   0.512\n", "n   loss\n--  ----\n2   0.46\n", False),
+        ("loss 0.512\n", "loss 0.8\n", False),
+        ("since 19:03:05, 12 s ago\n", "since 2026-11-22 07:14:59, 3 min ago\n", True),
+        ("2m05s, pid 20067, 46/600 7%\n", "4s, pid 811, 5/600 0%\n", True),
+        ("2 jobs\n", "3 jobs\n", False),
+        ("[-1.5, 3.1e-05]\n", "[-1.51, 3.0e-05]\n", True),
+    ],
+)
+def test_output_is_compared(wanted: str, got: str, same: bool) -> None:
+    assert alike(wanted, got) is same

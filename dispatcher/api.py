@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from dispatcher.base import files
+from dispatcher.base.values import text_of
 from dispatcher.config import Config, load_config
 from dispatcher.errors import StateError, StorageError, UsageError, nearest
 from dispatcher.matrix import condition
@@ -48,8 +49,8 @@ if TYPE_CHECKING:
 _LOOK_AGAIN_S: Final = 0.5
 
 Changes = changes.Changes
-# `{"lang": "spa*"}`, or as after --where: `["lang=spa*", "seed!=42"]`. All conditions must hold.
-Where = Mapping[str, str] | Sequence[str] | condition.Where
+# `{"lang": "spa*", "seed": 42}`, or as after --where: `["lang=spa*", "seed!=42"]`. All conditions must hold.
+Where = Mapping[str, object] | Sequence[str] | condition.Where
 
 
 class Workspace:
@@ -374,5 +375,5 @@ def refuse_in_flight(records: Mapping[str, Record]) -> None:
 
 def _parsed(where: Where) -> condition.Where:
     if isinstance(where, Mapping):
-        return condition.Where(tuple(condition.Condition(key, pattern) for key, pattern in where.items()))
+        return condition.Where(tuple(condition.Condition(key, text_of(pattern)) for key, pattern in where.items()))
     return where if isinstance(where, condition.Where) else condition.Where.parse(where)

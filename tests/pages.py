@@ -54,7 +54,7 @@ TOLERANCE = 0.25
 _FLOAT = r"-?[0-9]+\.[0-9]*(?:e[-+]?[0-9]+)?"
 _DURATION = r"\b(?:[0-9]+(?:\.[0-9]+)? ?(?:ms|s|min|m|h|d)){1,2}\b"
 _PROGRESS = r"\b[0-9]+/[0-9]+ [0-9]+%"
-_TIME = r"\b(?:[0-9]{4}-[0-9]{2}-[0-9]{2}[T ])?[0-9]{2}:[0-9]{2}(?::[0-9]{2})?Z?\b"
+_TIME = r"\b(?:[0-9]{4}-[0-9]{2}-[0-9]{2}[T ])?[0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]+)?)?Z?\b"
 # What stands for others of its kind, and a pattern for these; the rest stands for itself.
 _KINDS = {
     "anything": (r"\.\.\.", "(?s:.*)"),
@@ -62,7 +62,7 @@ _KINDS = {
     "progress": (_PROGRESS, _PROGRESS),
     "duration": (_DURATION, _DURATION),
     "number": (_FLOAT, f"({_FLOAT})"),
-    "pid": (r"\b[0-9]{5,7}\b", "[0-9]+"),
+    "pid": (r"(?<=pid )[0-9]+|\b[0-9]{5,7}\b", "[0-9]+"),
     "rule": ("--+", "--+"),
     "gap": (" +", " +"),
 }

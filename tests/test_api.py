@@ -62,7 +62,7 @@ def test_looking(workspace):
 
 def test_changing(workspace):
     assert workspace.hold("fft_*").changed == {"fft_1": "held", "fft_2": "held"}
-    assert workspace.requeue(where={"seed": "1"}).changed == {"fft_1": "requeued"}
+    assert workspace.requeue(where={"seed": 1}).changed == {"fft_1": "requeued"}
     assert workspace.cancel("fft_2", "fft_1").changed == {"fft_2": "abandoned", "fft_1": "abandoned"}
     assert workspace.requeue("base").unchanged == {"base": "already queued"}
     assert {line.by for line in workspace.history()} == {"script"}

@@ -11,6 +11,12 @@ import pytest
 from fleet import wait_until
 from pages import REASONS, Reader, alike, blocks
 
+from dispatcher import config
+from dispatcher.base.values import FAILURE_REASONS, RESOURCE_WORDS
+from dispatcher.cli import main
+from dispatcher.matrix import condition, draw, sweep
+from dispatcher.matrix.entry import READERS, RESERVED
+
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 FOLLOWED = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
@@ -50,6 +56,8 @@ def test_a_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
 # How many blocks of a page are not run, by reason: none is to become one of them unnoticed.
 NOT_RUN = {
     "README.md": {"elsewhere": 2, "installs": 2, "another host": 3},
+    "docs/jax.md": {"elsewhere": 3},
+    "docs/measurements.md": {"elsewhere": 1},
 }
 
 
@@ -58,6 +66,48 @@ def test_what_is_not_run_is_counted_with_its_reason(page: Path) -> None:
     reasons = Counter(block.not_run for block in blocks(page.read_text(encoding="utf-8")) if block.not_run is not None)
     assert reasons.keys() <= REASONS.keys()
     assert dict(reasons) == NOT_RUN.get(name_of(page), {})
+
+
+def documented(page: str, after: str) -> set[str]:
+    """The keys in the first column of the table that follows `after` in a page of docs/."""
+    rest = (DOCS / page).read_text(encoding="utf-8").partition(after)[2]
+    assert rest, f"{page} has no {after!r}"
+    table = re.search(r"^\|.*?(?=^[^|])", rest, re.DOTALL | re.MULTILINE)
+    assert table
+    cells = [row.split("|")[1] for row in table[0].splitlines()[2:]]
+    return {key for cell in cells for key in re.findall(r"`([^`]+)`", cell)}
+
+
+def test_every_key_of_the_code_is_documented_and_no_other() -> None:
+    assert documented("sweeps.md", "## Keys of the file\n") == set(sweep._TOP_KEYS)
+    assert documented("sweeps.md", "## Keys of a sweep\n") == set(sweep._SWEEP_KEYS)
+    assert documented("sweeps.md", "## `random`\n") == set(sweep._RANDOM_KEYS)
+    assert documented("entries.md", "Every entry has\n") == RESERVED - READERS.keys()
+    assert documented("entries.md", "All other keys are parameters of the training script.\n") == READERS.keys()
+    assert documented("entries.md", "`resources`:\n") == set(RESOURCE_WORDS)
+    assert documented("configuration.md", "## Settings\n") == {*config._SETTINGS, "methods", *config._HOSTS_KEYS}
+    assert documented("configuration.md", "## Methods\n") == config._METHOD_KEYS.keys()
+
+
+def test_every_distribution_and_condition_is_documented() -> None:
+    distributions = {text.partition(":")[0].strip("{") for text in documented("sweeps.md", "required |\n\n")}
+    assert distributions == draw._KINDS.keys()
+    conditions = " ".join(documented("sweeps.md", "several are a list.\n"))
+    assert set(re.findall(r"(\w+):", conditions)) == {*condition._BOUNDS, "not"}
+
+
+def test_every_command_and_option_of_a_pod_is_documented() -> None:
+    told = " ".join(documented("commands.md", "has\nevery option.\n"))
+    assert [name for name in main._COMMANDS if not re.search(rf"\b{name}\b", told)] == []
+    options = " ".join(documented("pods.md", "## Options\n"))
+    given = {option for parameter in main.cli.params for option in parameter.opts if option.startswith("--")}
+    assert {option for option in given - {"--help"} if not re.search(rf"{option}(?![\w-])", options)} == set()
+    assert set(re.findall(r"--[a-z-]+", options)) <= given
+
+
+def test_every_failure_reason_is_documented() -> None:
+    told = {re.sub(r" [0-9]+$", "", reason) for reason in documented("pods.md", "## Failures\n")}
+    assert told == set(FAILURE_REASONS)
 
 
 def anchors(page: Path) -> set[str]:

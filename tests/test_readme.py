@@ -56,7 +56,7 @@ def lab_at(root: Path) -> dict[str, Any]:
 
 
 def lines_of_the_page() -> str:
-    page = README.read_text().split("## Moving in\n")[1].split("\n## ")[0]
+    page = README.read_text().split("## Move in from an own script\n")[1].split("\n## ")[0]
     found = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
     assert len(found) == 1
     assert len(found[0].splitlines()) == 5
@@ -98,16 +98,6 @@ OUTLET_PAGES = sorted((ROOT / "docs" / "outlets").glob("*.md"))
 def test_the_overview_of_outlets_links_to_every_page() -> None:
     overview = (ROOT / "docs" / "outlets" / "README.md").read_text()
     assert [page.name for page in OUTLET_PAGES if page.name != "README.md" and f"]({page.name})" not in overview] == []
-
-
-PAGES = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/architecture.md"]
-
-
-@pytest.mark.parametrize("page", [*PAGES, *(str(page.relative_to(ROOT)) for page in OUTLET_PAGES)])
-def test_what_a_page_links_to_is_there(page: str) -> None:
-    targets = re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text())
-    assert targets
-    assert [target for target in targets if not ((ROOT / page).parent / target).exists()] == []
 
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])

@@ -11,7 +11,7 @@ from tiny_runs import environment
 import dispatcher.runtime
 
 TUTORIALS = Path(dispatcher.runtime.__file__).parent / "tutorials"
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "jax.md"
 # In whose workspace a tutorial goes on.
 AFTER = {"3-analyse.md": "2-train-and-restore.md"}
 
@@ -46,14 +46,13 @@ def test_a_tutorial_does_what_it_says(name: str, readers: Readers) -> None:
     readers.follow(name)
 
 
-def test_the_readme_shows_what_the_tutorials_do() -> None:
-    text = README.read_text(encoding="utf-8")
-    section = text.partition("\n## Jobs in JAX\n")[2].partition("\n## ")[0]
+def test_the_page_on_jax_shows_what_the_tutorials_do() -> None:
+    text = PAGE.read_text(encoding="utf-8")
     pages = {path.name: path.read_text(encoding="utf-8") for path in TUTORIALS.glob("*.md")}
     assert len(pages) >= 3
     for name in pages:
-        assert f"(dispatcher/runtime/tutorials/{name})" in section, f"README.md does not lead to {name}"
-    shown = list(blocks(section))
+        assert f"(../dispatcher/runtime/tutorials/{name})" in text, f"docs/jax.md does not lead to {name}"
+    shown = list(blocks(text))
     assert shown
     for block in shown:
         assert any(block.text in page for page in pages.values()), f"no tutorial has this block:\n{block.text}"

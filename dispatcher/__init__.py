@@ -90,6 +90,7 @@ mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes
                                     pod/waiting.py: _own_reason says why; its docstring lists the rest. What never
                                     changes while a pod runs: pod/offers.py: Offer.excludes, for both
     a column of `status`            report/overview.py: job_row (JSON, CSV), shown_job and the columns of the tables
+    a number above them             report/pace.py, and cli/status_text.py: Screen
     a notice of `status`            report/overview.py: notices
     a notification (mail, chat)     a module in pod/, called at the end of pod/reconciler.py: _transact with `tx.lines`,
                                     which have every end that this pod records (FAILED is for good); it must neither

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 import time
@@ -271,6 +272,7 @@ def find_manifest(where: Layout, name: str | None) -> Path | None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (without the program's name); the exit code."""
     _open_closed_streams()
+    _show_every_letter()
     try:
         code = cli.main(args=None if argv is None else list(argv), prog_name="dispatcher", standalone_mode=False)
         sys.stdout.flush()
@@ -309,6 +311,13 @@ def _leave_broken_pipe() -> int:
 def _discard_output() -> None:
     with open(os.devnull, "w") as nothing:
         os.dup2(nothing.fileno(), sys.stdout.fileno())
+
+
+def _show_every_letter() -> None:
+    """Terminals show `?` for letters that they do not have: tables have an ellipsis, and jobs say anything."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.isatty() and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
 
 
 def _open_closed_streams() -> None:

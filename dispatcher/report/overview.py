@@ -83,6 +83,7 @@ def job_row(snapshot: Snapshot, job: str) -> Row:
     record = snapshot.records[job]
     progress = snapshot.progress.get(job)
     elapsed = elapsed_s(record, snapshot.now_s)
+    stalled_s = snapshot.stalled.get(job)
     return {
         "job": job,
         "method": snapshot.method(job),
@@ -96,11 +97,12 @@ def job_row(snapshot: Snapshot, job: str) -> Row:
         "started_at": record.started_at,
         "finished_at": record.finished_at,
         "elapsed_s": elapsed,
-        "remaining_s": remaining_s(elapsed, progress) if record.state in IN_FLIGHT else None,
+        # A stalled job may never end.
+        "remaining_s": remaining_s(elapsed, progress) if record.state in IN_FLIGHT and stalled_s is None else None,
         "step": progress.step if progress else None,
         "of": progress.of if progress else None,
         "metrics": progress.metrics if progress else None,
-        "stalled_s": snapshot.stalled.get(job),
+        "stalled_s": stalled_s,
         "waits_for": snapshot.waits_for(job),
         "exit_code": record.exit_code,
         "reason": record.reason,

@@ -145,10 +145,13 @@ def _remaining_s(
 
 
 def _rest_s(snapshot: Snapshot, job: str, mean_s: float | None) -> float | None:
-    """The estimated seconds until a job in flight is done: by its progress, else by the mean of its method."""
+    """The estimated seconds until a job in flight is done: by its progress, else by the mean of its method.
+
+    The progress of a stalled job tells nothing any more.
+    """
     record = snapshot.records[job]
     elapsed = elapsed_s(record, snapshot.now_s)
-    rest = remaining_s(elapsed, snapshot.progress.get(job))
+    rest = None if job in snapshot.stalled else remaining_s(elapsed, snapshot.progress.get(job))
     if rest is None and mean_s is not None:
         waited = record.state is State.SUBMITTED or elapsed is None
         rest = mean_s if waited else max(0.0, mean_s - (elapsed or 0.0))

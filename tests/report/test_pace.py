@@ -105,6 +105,15 @@ def test_running_jobs_count_by_their_progress() -> None:
     assert of({"d": done(60, took_s=1000), "r": running}, pod(1, 1)).remaining_s == pytest.approx(700)
 
 
+def test_a_stalled_job_does_not_make_the_rest_longer() -> None:
+    running = Record(state=State.RUNNING, started_at=now_text(NOW_S - 9000), attempt=1)
+    records = {"d": done(60, took_s=1000), "r": running} | queued(1)
+    found = of(
+        records, pod(1, 2), progress={"r": Progress(step=1, of=100)}, find_stalled=lambda snapshot: {"r": 8000.0}
+    )
+    assert found.remaining_s == pytest.approx(1000)
+
+
 def test_methods_that_nothing_is_known_of_are_named() -> None:
     found = of({"d": done(60)} | queued(2), pod(0, 1), methods={"q1": "eval"})
     assert (found.remaining_s, found.unknown_methods) == (pytest.approx(600), ("eval",))

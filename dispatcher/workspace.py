@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -31,20 +32,20 @@ class AttemptPaths:
 
     directory: Path
 
-    @property
+    @cached_property
     def entry(self) -> Path:
         return self.directory / contract.ENTRY_FILE
 
-    @property
+    @cached_property
     def wrapper(self) -> Path:
         return self.directory / contract.WRAPPER_FILE
 
-    @property
+    @cached_property
     def setup(self) -> Path:
         """The shell lines that run before the command, if the method has any."""
         return self.directory / contract.SETUP_FILE
 
-    @property
+    @cached_property
     def log(self) -> Path:
         return self.directory / contract.LOG_FILE
 
@@ -52,56 +53,56 @@ class AttemptPaths:
         """The log of one machine of an attempt that ran on several: of all but the first its end, once it has ended."""
         return self.directory / log_name(worker)
 
-    @property
+    @cached_property
     def progress(self) -> Path:
         return self.directory / contract.PROGRESS_FILE
 
-    @property
+    @cached_property
     def checkpoint(self) -> Path:
         return self.directory / contract.CHECKPOINT_FILE
 
-    @property
+    @cached_property
     def result(self) -> Path:
         return self.directory / contract.RESULT_FILE
 
-    @property
+    @cached_property
     def run(self) -> Path:
         """What the bootstrap of a job class says of its run: an id, the devices, a heartbeat."""
         return self.directory / contract.RUN_FILE
 
-    @property
+    @cached_property
     def exit(self) -> Path:
         return self.directory / contract.EXIT_FILE
 
-    @property
+    @cached_property
     def alive(self) -> Path:
         return self.directory / contract.ALIVE_FILE
 
-    @property
+    @cached_property
     def superseded(self) -> Path:
         return self.directory / contract.SUPERSEDED_FILE
 
-    @property
+    @cached_property
     def taken(self) -> Path:
         """The host and the pid of the wrapper that has begun to run the attempt."""
         return self.directory / contract.TAKEN_FILE
 
-    @property
+    @cached_property
     def stop(self) -> Path:
         """Why the attempt is being stopped; the wrapper copies it into `exit.json`."""
         return self.directory / contract.STOP_FILE
 
-    @property
+    @cached_property
     def submission(self) -> Path:
         """Under which name an outlet submits the attempt, written before it does."""
         return self.directory / contract.SUBMISSION_FILE
 
-    @property
+    @cached_property
     def code(self) -> Path:
         """The shipped code that the attempt runs, where it does not run in the workspace."""
         return self.directory / contract.CODE_FILE
 
-    @property
+    @cached_property
     def claimant(self) -> Path:
         """The pod that created the directory, its host, boot and PID namespace. The same file is the liveness lock."""
         return self.alive
@@ -172,8 +173,7 @@ class Layout:
         return self.jobs_dir / job_id
 
     def attempt(self, job_id: str, attempt: int) -> AttemptPaths:
-        # One path instead of three: each claim makes one under the lock.
-        return AttemptPaths(Path(f"{self.jobs_dir}/{job_id}/{attempt}"))
+        return _attempt(self.jobs_dir, job_id, attempt)
 
     def submission_script(self, name: str) -> Path:
         """The batch script of a submission; what its own shell prints stands beside it."""
@@ -252,3 +252,9 @@ def _may_be_planted(mark: Path, directory: os.stat_result) -> bool:
     """
     is_like_tmp = directory.st_mode & stat.S_ISVTX and directory.st_mode & stat.S_IWOTH
     return bool(is_like_tmp) and os.stat(mark).st_uid not in (os.geteuid(), directory.st_uid)
+
+
+# An attempt's start and end ask for its paths a dozen times, and joining them costs more than the files do.
+@lru_cache(maxsize=256)
+def _attempt(jobs_dir: Path, job_id: str, attempt: int) -> AttemptPaths:
+    return AttemptPaths(Path(f"{jobs_dir}/{job_id}/{attempt}"))

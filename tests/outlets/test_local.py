@@ -49,10 +49,29 @@ def test_running_until_it_has_ended(trial):
 
 def test_the_environment_is_the_dispatchers_with_changes(trial, monkeypatch):
     monkeypatch.setenv("KEPT", "kept")
-    one = trial('echo "$KEPT $MINE $(printenv CUDA_VISIBLE_DEVICES || echo unset)"', env={"MINE": "mine"})
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    one = trial('echo "$KEPT $MINE $(printenv CUDA_VISIBLE_DEVICES || echo unset)"', env={"MINE": "mine"})
     one.start().end()
     assert one.output == "kept mine unset\n"
+
+
+@pytest.mark.parametrize("kernel", ["new", "old"])
+def test_a_job_inherits_no_descriptor_of_the_dispatcher(trial, monkeypatch, tmp_path, kernel):
+    """A lock, or the pipe that somebody reads to its end, would be held for as long as the job runs."""
+    if kernel == "old":
+        monkeypatch.setattr(processes, "_CLOSE_RANGE_CLOEXEC", 1 << 20)
+    with open(tmp_path / "secret", "w") as opened:
+        os.set_inheritable(opened.fileno(), True)
+        one = trial('for fd in /proc/self/fd/*; do readlink "$fd"; done').start()
+        one.end()
+    assert f"{one.paths.log}" in one.output
+    assert "secret" not in one.output
+
+
+def test_signals_that_python_ignores_end_a_job_as_usual(trial):
+    one = trial("kill -PIPE $$; echo survived").start()
+    assert one.end().exit_code == 128 + signal.SIGPIPE
+    assert one.output == ""
 
 
 def test_what_launched_the_dispatcher_did_not_launch_its_jobs(trial, monkeypatch):
@@ -140,7 +159,7 @@ def test_a_wrapper_that_cannot_be_started(trial, monkeypatch):
     def fail(*_, **__):
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
-    monkeypatch.setattr(subprocess, "Popen", fail)
+    monkeypatch.setattr(os, "posix_spawn", fail)
     one.outlet.submit([one.bundle])
     ended = one.status()
     assert isinstance(ended, Ended)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -34,7 +35,7 @@ from dispatcher.outlets.local.gpu_monitor import GpuMonitor
 from dispatcher.outlets.local.gpus import visible_devices
 from dispatcher.outlets.local.oom import OomCounter
 from dispatcher.outlets.local.recovery import LocalRecovery, claimed_here
-from dispatcher.outlets.local.spawn import spawn
+from dispatcher.outlets.local.spawn import Spawner
 from dispatcher.outlets.local.tree import Tree
 from dispatcher.outlets.wrapper import Limits, read_limits
 from dispatcher.run_state.fold import gpu_scope
@@ -59,6 +60,7 @@ class LocalOutlet:
         self._pod = context.pod
         self._monitor = GpuMonitor(context.gpus, context.cpu_slots, context.jobs_per_gpu, context.log)
         self.capacity = self._monitor.capacity
+        self._spawner = Spawner(self._layout)
         self._recovery = LocalRecovery(context.config, context.pod, context.observer)
         self._oom = OomCounter(context.config.heartbeat_s)
         self._trees: dict[Key, Tree] = {}
@@ -173,7 +175,7 @@ class LocalOutlet:
         earliest_s = processes.boot_time_s()
         try:
             if deliver(bundle, self._layout):
-                child = spawn(bundle, self._layout)
+                child = self._spawner.spawn(bundle)
                 pid = child.pid
             else:
                 # A second wrapper would end as a twin, and the first one would count as a stray of it.
@@ -182,11 +184,17 @@ class LocalOutlet:
             ended = Ended(None, CANNOT_START, error=str(error), blames_host=True)
             self._ended[bundle.key] = Report(ended)
             return
-        tree = self._watch(Tree(bundle.key, self._paths(bundle.key), pid, bundle.slot, child))
-        if child is not None:
-            tree.earliest_s = earliest_s
+        tree = Tree(bundle.key, self._paths(bundle.key), pid, bundle.slot, child)
+        if child is None:
+            self._watch(tree)
+            return
+        # Those that the wrapper was rendered with.
+        tree.limits = Limits(bundle.time_limit_s or 0.0, math.ceil(self._config.kill_grace_s))
+        tree.earliest_s = earliest_s
+        self._trees[bundle.key] = tree
 
     def _watch(self, tree: Tree) -> Tree:
+        """Watch what was started before, perhaps with other limits than those of today."""
         tree.limits = read_limits(tree.paths, Limits(grace_s=self._config.kill_grace_s))
         self._trees[tree.key] = tree
         return tree

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import re
+from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import time as time_of_day
 from typing import Final
 
 import msgspec
 
+from dispatcher.base.values import BadValueError, parse_duration
+
 _MINUTE_S: Final = 60
 _HOUR_S: Final = 3600
 _DAY_S: Final = 86400
+# With units, and a time of day: `01:30` alone is that, not a duration.
+_AGO: Final = re.compile(r"[\d.\s]+[dhms].*")
+_TIME_OF_DAY: Final = re.compile(r"\d\d?:")
+_SINCE_EXPECTED: Final = (
+    "expected how long ago, such as 2h or 3d, a time such as 14:30, or a date such as 2026-06-17 or '2026-06-17 14:30'"
+)
 
 
 class Clock(msgspec.Struct, frozen=True):
@@ -21,14 +31,19 @@ class Clock(msgspec.Struct, frozen=True):
     now_s: float
     utc: bool = False
 
+    @property
+    def zone(self) -> tzinfo | None:
+        """None is the local zone."""
+        return UTC if self.utc else None
+
     def __call__(self, time: str | float | None) -> str:
         """A time as the journal writes it, or in seconds since 1970. One that cannot be parsed is given as it is."""
         seconds = parse_time(time) if isinstance(time, str) else time
         if seconds is None:
             return str(time or "")
-        zone = UTC if self.utc else None
         try:
-            moment, now = datetime.fromtimestamp(seconds, zone), datetime.fromtimestamp(self.now_s, zone)
+            moment = datetime.fromtimestamp(seconds, self.zone)
+            now = datetime.fromtimestamp(self.now_s, self.zone)
         except (ValueError, OverflowError, OSError):
             return str(time)
         shown = "%H:%M:%S" if moment.date() == now.date() else "%Y-%m-%d %H:%M:%S"
@@ -47,6 +62,30 @@ def parse_time(text: str | None) -> float | None:
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         return None
+
+
+def parse_since(text: str, clock: Clock) -> float:
+    """Seconds since 1970 from a moment as people write it, in the clock's zone unless it names one.
+
+    `2h` and `1d12h` are that long ago; `14:30` is the last time that it was half past two; dates and ISO 8601 times.
+    Raises BadValueError.
+    """
+    text = text.strip()
+    try:
+        if _AGO.fullmatch(text):
+            return clock.now_s - parse_duration(text)
+        if _TIME_OF_DAY.match(text):
+            return _last(time_of_day.fromisoformat(text), clock)
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=clock.zone)).timestamp()
+    except (ValueError, OverflowError):
+        raise BadValueError(_SINCE_EXPECTED) from None
+
+
+def _last(time: time_of_day, clock: Clock) -> float:
+    zone = time.tzinfo or clock.zone
+    moment = datetime.combine(datetime.fromtimestamp(clock.now_s, zone), time.replace(tzinfo=zone))
+    return (moment if moment.timestamp() <= clock.now_s else moment - timedelta(days=1)).timestamp()
 
 
 def duration_text(seconds: float | None) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-import time
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,13 +12,13 @@ from dispatcher.base.messages import counted
 from dispatcher.base.times import ago, duration_text, parse_time
 from dispatcher.cli.common import interval_option, json_option, open_workspace
 from dispatcher.cli.complete import complete_paused, complete_pods, complete_scopes
-from dispatcher.cli.printing import print_json, print_rows, print_text
+from dispatcher.cli.printing import table_text, terminal_width
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
-    from dispatcher.report.snapshot import PodStatus
+    from dispatcher.report.snapshot import PodStatus, Snapshot
 
-_CLEAR: Final = "\x1b[H\x1b[2J"
+_GPU_SIZE: Final = re.compile(r"[ -]\d+ ?GB.*")
 
 
 # The least important first.
@@ -30,48 +28,65 @@ _SLOT_SHRINK: Final = ("gpu", "note", "pod", "job")
 
 @click.command()
 @click.option("--all", "shows_all", is_flag=True, help="Show the pods that have ended, too.")
-@click.option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Repeat until Ctrl-C or q; scroll with the arrows, j and k.")
 @interval_option
 @json_option
 def pods(shows_all: bool, watch: bool, interval: float, as_json: bool) -> None:
     """List the pods, their slots, and the jobs on them."""
     workspace = open_workspace()
-    _show(workspace, shows_all=shows_all, as_json=as_json)
-    if not watch:
-        return
-    with contextlib.suppress(KeyboardInterrupt):
-        while True:
-            time.sleep(interval)
-            if sys.stdout.isatty():
-                click.echo(_CLEAR, nl=False)
-            _show(workspace, shows_all=shows_all, as_json=as_json)
+    if watch:
+        _watch(workspace, interval, shows_all=shows_all, as_json=as_json)
+    else:
+        click.echo(_text(workspace, shows_all=shows_all, as_json=as_json))
 
 
-def _show(workspace: Workspace, *, shows_all: bool, as_json: bool) -> None:
+def _watch(workspace: Workspace, interval_s: float, *, shows_all: bool, as_json: bool) -> None:
+    from dispatcher.cli.watch import Frame, repeat, watch
+
+    if as_json or terminal_width() is None:
+        repeat(lambda: _text(workspace, shows_all=shows_all, as_json=as_json), interval_s)
+    else:
+        watch(lambda: Frame(*_lines(workspace.snapshot(), shows_all=shows_all)), interval_s)
+
+
+def _text(workspace: Workspace, *, shows_all: bool, as_json: bool) -> str:
     from dispatcher.report.pods import pod_row, slot_rows
+    from dispatcher.report.tables import json_text
 
     snapshot = workspace.snapshot()
-    shown = [pod for pod in snapshot.pods if shows_all or pod.state != "ended"]
-    rows = [pod_row(pod, snapshot.now_s) for pod in shown]
     if as_json:
-        print_json([{**row, "slots": slot_rows(pod, snapshot)} for row, pod in zip(rows, shown, strict=True)])
-        return
+        shown = _shown(snapshot, shows_all=shows_all)
+        return json_text([{**pod_row(pod, snapshot.now_s), "slots": slot_rows(pod, snapshot)} for pod in shown])
+    pods, slots = _lines(snapshot, shows_all=shows_all)
+    return "\n".join([*pods, *slots])
+
+
+def _shown(snapshot: Snapshot, *, shows_all: bool) -> list[PodStatus]:
+    return [pod for pod in snapshot.pods if shows_all or pod.state != "ended"]
+
+
+def _lines(snapshot: Snapshot, *, shows_all: bool) -> tuple[list[str], list[str]]:
+    """The pods; their slots and what they note."""
+    from dispatcher.report.pods import pod_row, slot_rows
+
+    shown = _shown(snapshot, shows_all=shows_all)
+    rows = [_shown_pod(pod_row(pod, snapshot.now_s), snapshot.now_s) for pod in shown]
     none = "no pod is running" if snapshot.pods else "no pod has run here"
-    print_rows([_shown_pod(row, snapshot.now_s) for row in rows], "plain", none=none, shrink=_POD_SHRINK)
+    lines = table_text(rows, "plain", shrink=_POD_SHRINK).splitlines() if rows else [none]
     ended = len(snapshot.pods) - len(shown)
     if ended:
-        click.echo(f"({counted(ended, 'pod has', 'pods have')} ended: --all)")
+        lines.append(f"({counted(ended, 'pod has', 'pods have')} ended: --all)")
     slots = [
         _shown_slot(row, names_outlet=len(pod.info.outlets) > 1)
         for pod in shown
         if pod.is_alive
         for row in slot_rows(pod, snapshot)
     ]
+    body = []
     if slots:
-        click.echo()
         used = [name for name in slots[0] if any(row[name] for row in slots)]
-        print_rows(slots, "plain", used, shrink=_SLOT_SHRINK)
-    _print_notes(shown)
+        body = ["", *table_text(slots, "plain", used, shrink=_SLOT_SHRINK).splitlines()]
+    return lines, [*body, *_notes(shown)]
 
 
 def _shown_pod(row: dict[str, Any], now_s: float) -> dict[str, Any]:
@@ -97,7 +112,7 @@ def _shown_slot(row: dict[str, Any], *, names_outlet: bool) -> dict[str, Any]:
         "slot": row["slot"],
         "job": row["job"] or "free",
         "elapsed": duration_text(row["elapsed_s"]) if row["job"] else "",
-        "gpu": row["gpu_name"],
+        "gpu": _gpu(row["gpu_name"]),
         "memory": f"{'?' if used is None else _gib(used)}/{_gib(total)} GiB" if total is not None else "",
         "note": row["note"],
     }
@@ -107,10 +122,16 @@ def _gib(mib: int) -> str:
     return f"{mib / 1024:.0f}" if mib >= 10 * 1024 else f"{mib / 1024:.1f}"
 
 
-def _print_notes(shown: Sequence[PodStatus]) -> None:
-    for pod in shown:
-        for line in pod.info.notes if pod.state != "ended" else ():
-            print_text(f"{pod.info.pod}: {line}")
+def _gpu(name: str) -> str:
+    """`H100` of `NVIDIA H100 80GB HBM3`: the memory has a column of its own."""
+    return _GPU_SIZE.sub("", name.removeprefix("NVIDIA "))
+
+
+def _notes(shown: Sequence[PodStatus]) -> list[str]:
+    from dispatcher.report.terminal import indented, one_line
+
+    notes = [one_line(f"{pod.info.pod}: {line}") for pod in shown if pod.state != "ended" for line in pod.info.notes]
+    return indented(notes, terminal_width(), rest="  ")
 
 
 @click.command()

@@ -4,7 +4,8 @@ import time
 
 import pytest
 
-from dispatcher.base.times import Clock, ago, duration_text, parse_time
+from dispatcher.base.times import Clock, ago, duration_text, parse_since, parse_time
+from dispatcher.base.values import BadValueError
 
 # Noon of 17 June 2026 in UTC.
 NOON_S = parse_time("2026-06-17T12:00:00Z")
@@ -38,6 +39,34 @@ def in_athens(monkeypatch):
 def test_times_are_local_or_utc_and_have_a_date_where_it_is_not_today(in_athens, written, local, utc):
     assert Clock(NOON_S)(written) == local
     assert Clock(NOON_S, utc=True)(written) == utc
+
+
+@pytest.mark.parametrize(
+    ("typed", "local", "utc"),
+    [
+        ("2h", "2026-06-17T10:00:00Z", "2026-06-17T10:00:00Z"),
+        ("1d12h", "2026-06-16T00:00:00Z", "2026-06-16T00:00:00Z"),
+        (" 90 m", "2026-06-17T10:30:00Z", "2026-06-17T10:30:00Z"),
+        # It is three o'clock in the afternoon here: half past two was today, four o'clock was yesterday.
+        ("14:30", "2026-06-17T11:30:00Z", "2026-06-16T14:30:00Z"),
+        ("16:00:05", "2026-06-16T13:00:05Z", "2026-06-16T16:00:05Z"),
+        # As `--utc` prints them.
+        ("11:30:00Z", "2026-06-17T11:30:00Z", "2026-06-17T11:30:00Z"),
+        ("2026-06-16 20:00:00Z", "2026-06-16T20:00:00Z", "2026-06-16T20:00:00Z"),
+        ("2026-06-17", "2026-06-16T21:00:00Z", "2026-06-17T00:00:00Z"),
+        ("2026-06-16 14:30", "2026-06-16T11:30:00Z", "2026-06-16T14:30:00Z"),
+        ("2026-06-16T14:30+02:00", "2026-06-16T12:30:00Z", "2026-06-16T12:30:00Z"),
+    ],
+)
+def test_moments_that_people_type(in_athens, typed, local, utc):
+    assert parse_since(typed, Clock(NOON_S)) == parse_time(local)
+    assert parse_since(typed, Clock(NOON_S, utc=True)) == parse_time(utc)
+
+
+@pytest.mark.parametrize("typed", ["", "2x", "90", "25:00", "2026-13-01", "yesterday", "2h ago", "-2h", "99999999d"])
+def test_what_is_no_moment(typed):
+    with pytest.raises(BadValueError, match="such as 2h or 3d"):
+        parse_since(typed, Clock(NOON_S))
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,8 @@ def test_the_file_stays_where_it_is_when_the_configuration_says_so(lab):
     assert lab.run("requeue", "fft_german_s1").out == "fft_german_s1: requeued\n"
     assert json.loads(path.read_text())["fft_german_s1"]["state"] == "queued"
     assert not lab.layout.status_file.exists()
-    assert [line.split()[3] for line in lab.run("history", "fft_german_s1").out.splitlines()] == ["adopted", "requeued"]
+    lines = lab.run("history", "fft_german_s1").out.splitlines()[2:]
+    assert [line.split()[2] for line in lines] == ["adopted", "requeued"]
     assert "edit:" not in lab.run("history").out
     assert lab.run("status", "--json").json["counts"]["done"] == 1
     assert lab.run("doctor", "--json", "--peer-wait", "0").json["findings"]

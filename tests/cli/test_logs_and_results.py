@@ -122,11 +122,64 @@ def test_show_tells_what_the_bootstrap_says_of_its_run(lab):
 def test_history(lab):
     lab.put("base", "failed")
     lab.put("fft_german_s1", "held")
-    assert [line.split()[3] for line in lab.run("history", "base").out.splitlines()] == ["queued", "claimed", "failed"]
-    assert len(lab.run("history", "-n", "2").out.splitlines()) == 2
+    assert [line.split()[2] for line in history(lab, "base")] == ["queued", "claimed", "failed"]
+    assert len(history(lab, "-n", "2")) == 2
     assert [line["event"] for line in lab.run("history", "base", "--json").json] == ["queued", "claimed", "failed"]
     assert lab.run("history", "fft_german_s2").out == ""
     assert lab.run("history", "nope").code == 2
+
+
+def history(lab, *words):
+    """The lines of the table."""
+    outcome = lab.run("history", *words)
+    assert outcome.code == 0, outcome.err
+    return outcome.out.splitlines()[2:]
+
+
+def test_history_of_jobs_events_and_times(lab):
+    for job in ("base", "fft_german_s1", "lora_german_s1", "lora_spanish_s2"):
+        lab.put(job, "failed", reason="exit 3", error="ValueError: boom")
+    lab.workspace.delete("lora_spanish_s2")
+    assert {line.split()[3] for line in history(lab, "fft*", "lora_g*")} == {"fft_german_s1", "lora_german_s1"}
+    assert {line.split()[3] for line in history(lab, "--where", "lang=german", "--where", "method=lora")} == {
+        "lora_german_s1"
+    }
+    failed = history(lab, "--event", "failed,deleted", "--event", "held")
+    assert [line.split()[2:4] for line in failed] == [
+        ["failed", "base"], ["failed", "fft_german_s1"], ["failed", "lora_german_s1"], ["failed", "lora_spanish_s2"],
+        ["deleted", "lora_spanish_s2"],
+    ]  # fmt: skip
+    assert failed[0].endswith("exit 3: ValueError: boom")
+    assert len(history(lab, "lora_spanish_s2")) == 4, "the history of a deleted job stays"
+    last = lab.run("history", "--json").json[-1]
+    assert len(history(lab, "--since", last["at"])) == 1
+    assert len(history(lab, "--since", "1h")) == 13
+    soon = lab.run("history", "--since", "2100-01-01")
+    assert (soon.code, soon.out, soon.err) == (0, "", "note: no changes\n")
+    columns = {line.index(" test ") for line in history(lab)}
+    assert len(columns) == 1, "aligned"
+
+
+def test_history_names_what_is_wrong(lab):
+    lab.put("base", "failed")
+    outcome = lab.run("history", "--event", "fialed")
+    assert outcome.code == 2
+    assert "--event fialed: unknown event; the events are queued, claimed" in outcome.err
+    outcome = lab.run("history", "--since", "2x")
+    assert (outcome.code, "--since 2x: expected" in outcome.err) == (2, True)
+    assert "did you mean 'lang'" in lab.run("history", "--where", "lnag=german").err
+    outcome = lab.run("history", "base", "fft_nope")
+    assert (outcome.code, "unknown job 'fft_nope'" in outcome.err) == (2, True)
+    assert "no job matches" in lab.run("history", "nope*").err
+
+
+def test_history_is_shown_in_local_time_or_utc(lab, monkeypatch):
+    lab.put("base", "queued")
+    at = lab.run("history", "--json").json[0]["at"]
+    assert re.search(rf"(?m)^{at[11:19]}Z  ", lab.run("history", "--utc").out)
+    out = lab.start("history", stdout=subprocess.PIPE, env={"TZ": "XXX-12"}).communicate(timeout=20)[0].decode()
+    hour = (int(at[11:13]) + 12) % 24
+    assert re.search(rf"(?m)^{hour:02d}{at[13:19]}  ", out), out
 
 
 RESULTS = {

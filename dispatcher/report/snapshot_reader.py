@@ -51,14 +51,15 @@ class SnapshotReader:
             self._readiness.has_changed()
         store = self._store
         seen = preview(store)
-        records = dict(seen.records)
+        records = seen.records
         pods = self._pods()
         warnings: list[str] = []
         entries = self._default_entries(records, warnings)
         unqueued = [job for job in entries if job not in records]
         unknown = [job for job in records if job not in entries]
         # In the order of the manifest; jobs that it does not have come last.
-        records = {job: records.get(job) or Record(state=State.QUEUED) for job in [*entries, *unknown]}
+        records = records.ordered([*entries, *unknown], Record(state=State.QUEUED))
+        in_flight = {job: records[job] for job, state in records.states() if state in IN_FLIGHT}
         if unknown:
             entries = {**entries, **self._in_other_manifests(unknown, pods, warnings)}
         unknown_job = "its manifest cannot be read" if warnings else UNKNOWN_JOB
@@ -69,8 +70,8 @@ class SnapshotReader:
             now_s=time.time(),
             edited=frozenset(seen.edited),
             unqueued=frozenset(unqueued),
-            progress=self._progress(records),
-            external={job: presence(record) for job, record in records.items() if runs_externally(record)},
+            progress=self._progress(in_flight),
+            external={job: presence(record) for job, record in in_flight.items() if runs_externally(record)},
             pauses=dict(store.fold.pauses),
             refusals=(*store.fold.refusals.values(), *seen.refused),
             pods=tuple(pods),
@@ -156,10 +157,10 @@ class SnapshotReader:
             return []
         return [editors.waiting_note(layout.status_file, open_in[0])]
 
-    def _progress(self, records: dict[str, Record]) -> dict[str, Progress]:
+    def _progress(self, in_flight: Mapping[str, Record]) -> dict[str, Progress]:
         found = {}
-        for job, record in records.items():
-            if record.state in IN_FLIGHT and record.attempt:
+        for job, record in in_flight.items():
+            if record.attempt:
                 progress = parse_progress(attempts.read_small(self._layout.attempt(job, record.attempt).progress))
                 if progress is not None:
                     found[job] = progress

@@ -78,13 +78,13 @@ class Outcome(msgspec.Struct, frozen=True):
 class MergeContext(msgspec.Struct, frozen=True):
     """What the lines of a status file are compared with.
 
-    `born` is the `seq` at which a job got its record, `seq` that of the newest change, `projected` the one that the
-    status file showed when it was written last. `base_of(job, rev)` is the record as it was at `rev`, None when the
+    `born(job)` is the `seq` at which a job got its record, `seq` that of the newest change, `projected` the one that
+    the status file showed when it was written last. `base_of(job, rev)` is the record as it was at `rev`, None when the
     journal does not go back so far. `applied` are the edits of a job's line that were applied before.
     """
 
     records: Mapping[str, Record]
-    born: Mapping[str, int]
+    born: Callable[[str], int | None]
     seq: int
     base_of: Callable[[str, int], Record | None]
     applied: Mapping[str, AppliedEdit] = {}

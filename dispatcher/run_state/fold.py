@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -23,6 +23,7 @@ from dispatcher.run_state.events import (
     Unpaused,
 )
 from dispatcher.run_state.journal import Line
+from dispatcher.run_state.records import Draft, Drafts, Packed, Records, unpack
 from dispatcher.run_state.states import Record, apply, make_record
 
 # How many different jobs must fail alike in a row before claiming is paused.
@@ -89,21 +90,20 @@ def signature(error: str | None, reason: str | None, job: str = "") -> str:
 class Fold:
     """Everything that the journal says after line `seq`.
 
-    `born` is the `seq` at which a job got its record; `applied_edits` are the hand edits of the current lines of the
-    status file; `touched` are the jobs whose records have changed since `drain_touched`.
+    `applied_edits` are the hand edits of the current lines of the status file; `touched` are the jobs whose records
+    have changed since `drain_touched`.
     """
 
     def __init__(self) -> None:
         self.seq = 0
-        self.records: dict[str, Record] = {}
-        self.born: dict[str, int] = {}
+        self.records = Records()
         self.pauses: dict[str, Pause] = {}
         self.refusals: dict[str, Refusal] = {}
         self.streaks: dict[str, Streak] = {}
         self.applied_edits: dict[str, AppliedEdit] = {}
         self.lock_kind: str | None = None
         self.touched: set[str] = set()
-        self._versions: OrderedDict[tuple[str, int], Record] = OrderedDict()
+        self._versions: OrderedDict[tuple[str, int], Packed] = OrderedDict()
 
     def extend(self, lines: Iterable[Line]) -> None:
         """Add lines that follow `seq`."""
@@ -117,50 +117,53 @@ class Fold:
 
     def extend_in_bulk(self, lines: Iterable[Line]) -> None:
         """As `extend`, for many lines: each record is built once, and old versions are not remembered."""
-        fields: dict[str, dict[str, Any]] = {}
+        drafts = Drafts()
         for line in lines:
             job = line.job
             if job is not None and (line.set or line.event is _DELETED):
                 if line.event is _DELETED:
-                    fields.pop(job, None)
+                    drafts.remove(job)
                     self._forget(job)
                 else:
-                    known = fields.get(job)
-                    if known is None:
-                        old = self.records.get(job)
-                        fields[job] = known = {} if old is None else old.fields()
-                        self.born.setdefault(job, _birth(line))
-                    known.update(line.set)
+                    draft = drafts.get(job)
+                    if draft is None:
+                        draft = self._draft(job, line)
+                        drafts.put(job, draft)
+                    draft.fields.update(line.set)
                     if line.event is not _SNAPSHOT:
-                        known["rev"] = line.seq
+                        draft.fields["rev"] = line.seq
                     if line.data is not None:
                         self._remember_edit(line)
             if line.event not in _PLAIN:
                 self._fold_event(line)
             self.seq = line.seq
-        for job, values in fields.items():
-            self.records[job] = make_record(values)
-        self.touched.update(fields)
+        for job, draft in drafts.drain():
+            self.records.put(job, make_record(draft.fields), draft.born)
+            self.touched.add(job)
+
+    def _draft(self, job: str, line: Line) -> Draft:
+        """The record of `job` as it is before `line`."""
+        old = self.records.get(job)
+        return Draft(_birth(line), {}) if old is None else Draft(self.records.born(job) or 0, old.fields())
 
     def version(self, job: str, rev: int) -> Record | None:
         """The record of `job` as it was at `rev`; None when it is not remembered any more."""
         current = self.records.get(job)
         if current is not None and current.rev == rev:
             return current
-        return self._versions.get((job, rev))
+        packed = self._versions.get((job, rev))
+        return None if packed is None else unpack(packed)
 
     def restore(self, job: str, record: Record | None, born: int | None, edit: AppliedEdit | None) -> None:
         """Undo changes of a record whose lines were never written."""
         current = self.records.get(job)
-        if current is not None and current is not record:
+        if current is not None and (record is None or current.rev != record.rev):
             # The next line gets this number, and may be of another job.
             self._versions.pop((job, current.rev), None)
         if record is None:
-            self.records.pop(job, None)
-            self.born.pop(job, None)
+            self.records.remove(job)
         else:
-            self.records[job] = record
-            self.born[job] = born or 0
+            self.records.put(job, record, born or 0)
         self.applied_edits.pop(job, None)
         if edit is not None:
             self.applied_edits[job] = edit
@@ -178,12 +181,10 @@ class Fold:
             self._forget(job)
             return
         old = self.records.get(job)
-        if old is None:
-            self.born.setdefault(job, _birth(line))
+        born = _birth(line) if old is None else self.records.born(job) or 0
         record = apply(old, line.set, line.set["rev"] if line.event is _SNAPSHOT else line.seq)
-        self.records[job] = record
         self.touched.add(job)
-        self._versions[(job, record.rev)] = record
+        self._versions[(job, record.rev)] = self.records.put(job, record, born)
         if len(self._versions) > _REMEMBERED:
             self._versions.popitem(last=False)
 
@@ -194,8 +195,7 @@ class Fold:
             self.applied_edits[str(line.job)] = edit if edit.seq else msgspec.structs.replace(edit, seq=line.seq)
 
     def _forget(self, job: str) -> None:
-        self.records.pop(job, None)
-        self.born.pop(job, None)
+        self.records.remove(job)
         self.applied_edits.pop(job, None)
         self.touched.add(job)
 
@@ -255,7 +255,7 @@ def snapshot(fold: Fold, at: str, by: str) -> Iterator[Line]:
         return Line(seq=fold.seq, at=when, by=by, event=note.event, job=job, data=note.as_json())
 
     for job, record in fold.records.items():
-        data = SnapshotData(born=fold.born[job], edit=fold.applied_edits.get(job)).as_json()
+        data = SnapshotData(born=fold.records.born(job) or 0, edit=fold.applied_edits.get(job)).as_json()
         yield Line(seq=fold.seq, at=at, by=by, event=Event.SNAPSHOT, job=job, set=record.fields(), data=data)
     for pause in fold.pauses.values():
         yield line(Paused(scope=pause.scope, why=pause.why), pause.at)

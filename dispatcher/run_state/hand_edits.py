@@ -125,7 +125,7 @@ class HandEdits:
         old = _OldVersions(self.layout, fold, lines.jobs)
         context = edits.MergeContext(
             records=fold.records,
-            born=fold.born,
+            born=fold.records.born,
             seq=fold.seq,
             base_of=old.version,
             applied=fold.applied_edits,

@@ -33,7 +33,7 @@ from dispatcher.workspace import Layout
 FORMAT = "dispatcher-journal"
 VERSION = 1
 _HEADER_LIMIT = 4096
-_PART = 4 * 1024 * 1024
+_PART = 256 * 1024
 # A flipped bit may leave JSON whose text is no UTF-8.
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
 _D = TypeVar("_D", bound=Data)
@@ -159,13 +159,46 @@ def parse_lines(data: bytes, path: Path, offset: int) -> list[Line]:
     raise DamagedJournalError(f"{path}: cannot be read from byte {offset}")
 
 
-def parse_in_parts(data: bytes, path: Path, offset: int) -> Iterator[list[Line]]:
-    """As `parse_lines`, some thousands of lines at a time: a long journal is never decoded as a whole."""
-    start = 0
-    while start < len(data):
-        end = data.rfind(b"\n", start, start + _PART) + 1 or data.find(b"\n", start) + 1 or len(data)
-        yield parse_lines(data[start:end], path, offset + start)
-        start = end
+class Parts:
+    """What is left of an open journal, some thousands of whole lines at a time; an unfinished line comes last."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._next = b""
+        self._unfinished = b""
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        if self._next:
+            data, self._next = self._next, b""
+            return data
+        while data := self._file.read(_PART):
+            data = self._unfinished + data
+            end = data.rfind(b"\n") + 1
+            self._unfinished = data[end:]
+            if end:
+                return data[:end]
+        data, self._unfinished = self._unfinished, b""
+        if not data:
+            raise StopIteration
+        return data
+
+    def put_back(self, data: bytes) -> None:
+        """The rest of what was read last comes next."""
+        self._next = data
+
+
+def first_lines(data: bytes, count: int) -> tuple[bytes, int]:
+    """Up to `count` lines from the beginning of `data`, which ends with a line, and how many they are."""
+    found = data.count(b"\n")
+    if found <= count:
+        return data, found
+    end = 0
+    for _ in range(count):
+        end = data.index(b"\n", end) + 1
+    return data[:end], count
 
 
 def parse_consecutive(data: bytes, seq: int) -> tuple[list[Line], int]:
@@ -231,11 +264,11 @@ def compressed(path: Path) -> Path:
 
 def read_generation(layout: Layout, generation: int) -> bytes:
     """The whole content of a generation, compressed or not."""
-    with _opened(layout, generation) as file:
+    with opened(layout, generation) as file:
         return file.read()
 
 
-def _opened(layout: Layout, generation: int) -> BinaryIO:
+def opened(layout: Layout, generation: int) -> BinaryIO:
     """A generation open for reading. Another process may compress it, and remove the original, at the same time."""
     path = layout.journal(generation)
     with contextlib.suppress(FileNotFoundError):
@@ -257,14 +290,14 @@ def _uncached(path: Path) -> BinaryIO:
 
 def read_header(layout: Layout, generation: int) -> Header | None:
     """The header of a generation; None when it is incomplete. Raises FormatError when the file is foreign."""
-    with _opened(layout, generation) as file:
+    with opened(layout, generation) as file:
         line, newline, _ = file.readline(_HEADER_LIMIT).partition(b"\n")
     return parse_header(line, layout.journal(generation)) if newline else None
 
 
 def successor(layout: Layout, generation: int) -> int | None:
     """The generation that continues this one; None when its last line names none."""
-    with _opened(layout, generation) as file:
+    with opened(layout, generation) as file:
         if not isinstance(file, gzip.GzipFile):
             file.seek(max(0, file.seek(0, os.SEEK_END) - _HEADER_LIMIT))
         data = file.read()

@@ -12,9 +12,9 @@ from dispatcher.run_state import journal
 from dispatcher.run_state.checksum import RunningChecksum
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.fold import Fold
-from dispatcher.run_state.generations import Generation
 from dispatcher.run_state.head import Head
 from dispatcher.run_state.journal import Line
+from dispatcher.workspace import Layout
 
 _BULK: Final = 2_000
 
@@ -35,31 +35,70 @@ class LoadedGeneration:
         self.successor: int | None = None
 
     @classmethod
-    def load(cls, generation: Generation, head: Head | None, *, to_the_end: bool) -> LoadedGeneration:
-        """The fold of a generation that was read as a whole: as far as `head` goes, or to the end.
+    def load(cls, layout: Layout, number: int, head: Head | None, *, to_the_end: bool) -> LoadedGeneration:
+        """The fold of a whole generation, as far as `head` goes, or to the end; read some megabytes at a time.
 
-        Raises DamagedJournalError when it cannot be read or is not what the head was written for.
+        Raises FormatError for a foreign or newer file, DamagedJournalError when it cannot be read or is not what the
+        head was written for.
         """
-        snapshot, start = generation.snapshot()
-        loaded = cls(generation.path, generation.data[: generation.start], generation.header.base_seq)
-        fold = loaded.fold
-        fold.lock_kind = generation.header.lock
-        fold.seq = loaded.base_seq
-        fold.extend_in_bulk(snapshot)
-        rest = journal.whole_lines(generation.data[start:])
-        certain = 0
-        if head is not None and head.generation == generation.number:
-            certain = len(journal.whole_lines(rest[: max(0, head.length - start)]))
-            parts = journal.parse_in_parts(rest[:certain], generation.path, start)
-            fold.extend_in_bulk(loaded._consecutive(parts))
-            whole = memoryview(generation.data)[: head.length]
-            if len(whole) == head.length and RunningChecksum(whole).value != head.checksum:
-                raise loaded.overwritten(0, head.length, "what the lock file was written for")
-        loaded.checksum = RunningChecksum(memoryview(generation.data)[: start + certain])
-        if to_the_end:
-            rest = rest[certain:]
-            loaded.extend(rest, *journal.parse_consecutive(rest, fold.seq))
+        path = layout.journal(number)
+        if head is not None and head.generation != number:
+            head = None
+        with journal.opened(layout, number) as file:
+            line = file.readline()
+            if not line.endswith(b"\n"):
+                raise DamagedJournalError(
+                    f"{path}: the header is incomplete; `dispatcher doctor --repair` continues without it"
+                )
+            header = journal.parse_header(line, path)
+            loaded = cls(path, line, header.base_seq)
+            loaded.fold.lock_kind, loaded.fold.seq = header.lock, header.base_seq
+            loaded._add(line, head)
+            parts = journal.Parts(file)
+            loaded.fold.extend_in_bulk(loaded._snapshot(parts, header.records, head))
+            loaded.fold.extend_in_bulk(loaded._consecutive(loaded._certain(parts, head)))
+            if to_the_end or (head is not None and head.length > loaded.offset):
+                data = b"".join(parts)
+                loaded._compare(data, head)
+                if to_the_end:
+                    loaded.extend(data, *journal.parse_consecutive(data, loaded.fold.seq))
         return loaded
+
+    def _snapshot(self, parts: journal.Parts, records: int, head: Head | None) -> Iterator[Line]:
+        """So many lines."""
+        while records:
+            data = next(parts, b"")
+            if not data.endswith(b"\n"):
+                raise DamagedJournalError(f"{self.path}: its snapshot is incomplete")
+            lines, count = journal.first_lines(data, records)
+            parts.put_back(data[len(lines) :])
+            records -= count
+            yield from journal.parse_lines(lines, self.path, self.offset)
+            self._add(lines, head)
+
+    def _certain(self, parts: journal.Parts, head: Head | None) -> Iterator[list[Line]]:
+        """The whole lines that the head covers."""
+        if head is None:
+            return
+        for data in parts:
+            certain = journal.whole_lines(data[: max(0, head.length - self.offset)])
+            parts.put_back(data[len(certain) :])
+            if not certain:
+                return
+            yield journal.parse_lines(certain, self.path, self.offset)
+            self._add(certain, head)
+
+    def _add(self, data: bytes, head: Head | None) -> None:
+        """Add what was folded to the checksum, and compare it with the head's where that ends."""
+        self._compare(data, head)
+        self.checksum.add(data)
+
+    def _compare(self, data: bytes, head: Head | None) -> None:
+        """Raise DamagedJournalError when the head ends in `data`, which follows, and was written for something else."""
+        if head is None or not self.offset < head.length <= self.offset + len(data):
+            return
+        if self.checksum.followed_by(data[: head.length - self.offset]) != head.checksum:
+            raise self.overwritten(0, head.length, "what the lock file was written for")
 
     @property
     def offset(self) -> int:

@@ -56,7 +56,7 @@ def _removed(lines: Mapping[str, Mapping[str, Any]], context: MergeContext) -> l
     """The jobs whose lines were removed. A copy that is older than a job cannot have its line."""
     revs = [rev for line in lines.values() if type(rev := line.get("rev")) is int]
     newest = max(revs, default=0)
-    return [job for job in context.records if job not in lines and context.born.get(job, 0) <= newest]
+    return [job for job in context.records if job not in lines and (context.born(job) or 0) <= newest]
 
 
 def _all_too_old(refused: Sequence[Outcome]) -> str:

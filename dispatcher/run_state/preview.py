@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -12,7 +11,8 @@ from dispatcher.errors import StatusFileError
 from dispatcher.run_state import edits, status_file
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.fold import Refusal
-from dispatcher.run_state.states import Record, apply
+from dispatcher.run_state.records import Records
+from dispatcher.run_state.states import apply
 from dispatcher.run_state.store import Store
 
 # A dispatcher that replaces the status file between two reads looks like a hand edit until both are read again.
@@ -25,7 +25,7 @@ class Preview(msgspec.Struct, frozen=True):
     `refused` are the edits that will be refused.
     """
 
-    records: Mapping[str, Record]
+    records: Records
     edited: tuple[str, ...] = ()
     adopted: tuple[str, ...] = ()
     refused: tuple[Refusal, ...] = ()
@@ -43,7 +43,7 @@ def preview(store: Store) -> Preview:
         if store.seq == seq:
             break
         outcomes = _pending(store)
-    records = dict(store.records)
+    records = store.records.copy()
     changed, refused = [], []
     for outcome in outcomes:
         if outcome.event is Event.REFUSED:
@@ -52,7 +52,8 @@ def preview(store: Store) -> Preview:
                 refused.append(Refusal(outcome.job, outcome.line, outcome.why, ""))
         else:
             old = records.get(outcome.job)
-            records[outcome.job] = apply(old, outcome.fields(), old.rev if old else 0)
+            record = apply(old, outcome.fields(), old.rev if old else 0)
+            records.put(outcome.job, record, records.born(outcome.job) or 0)
             changed.append(outcome.job)
     # Without a journal there is only the status file, and nothing in it is an edit.
     has_journal = store.generation is not None

@@ -161,11 +161,10 @@ class _Repair:
         if type(rev) is not int or rev >= 2**53 or (known is not None and rev <= known.rev):
             return False
         try:
-            self.fold.records[job] = make_record(line)
+            self.fold.records.put(job, make_record(line), self.fold.records.born(job) or rev)
         except FormatError as error:
             self.report.append(f"{self.layout.status_file}: {job!r}: {error}; the line was left out")
             return False
-        self.fold.born.setdefault(job, rev)
         self.last_seq = max(self.last_seq, rev)
         return True
 

@@ -15,7 +15,6 @@ from dispatcher.errors import DamagedJournalError, DispatcherError, LockLostErro
 from dispatcher.run_state import journal
 from dispatcher.run_state.checksum import RunningChecksum
 from dispatcher.run_state.fold import Fold
-from dispatcher.run_state.generations import Generation
 from dispatcher.run_state.head import Head
 from dispatcher.run_state.journal import Line
 from dispatcher.run_state.loaded_generation import LoadedGeneration
@@ -330,11 +329,10 @@ class Replica:
 
     def _load(self, number: int, head: Head | None, *, to_the_end: bool) -> None:
         """Rebuild the records from one generation; a generation that cannot be read changes nothing."""
-        generation = Generation.read(self.layout, number)
         known = self.fold.records.keys()
         # Until the new one is complete the records stay as they were, but the next try reads them again.
         self.generation = None
-        self._loaded = LoadedGeneration.load(generation, head, to_the_end=to_the_end)
+        self._loaded = LoadedGeneration.load(self.layout, number, head, to_the_end=to_the_end)
         self.fold.touched |= known
         self.generation = number
         self.reloads += 1

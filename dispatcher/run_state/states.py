@@ -76,7 +76,7 @@ def parse_state(word: object) -> State:
         raise ValueError(f"unknown state {word!r}{nearest(near, [state.value for state in State])}") from None
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What is known about a job now. The order of the fields is that of a status line.
 
     Times are ISO 8601 in UTC as text: one that cannot be parsed is kept as it is and shown as unknown.

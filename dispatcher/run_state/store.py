@@ -23,7 +23,7 @@ from dispatcher.run_state.hand_edits import HandEdits, Identity
 from dispatcher.run_state.hardlink_lock import LOST_AFTER_S
 from dispatcher.run_state.head import peek_head
 from dispatcher.run_state.locked_journal import LockedJournal
-from dispatcher.run_state.states import Record
+from dispatcher.run_state.records import Records
 from dispatcher.run_state.transaction import Transaction
 from dispatcher.workspace import Layout
 
@@ -66,7 +66,7 @@ class Store:
         return self._replica.fold
 
     @property
-    def records(self) -> dict[str, Record]:
+    def records(self) -> Records:
         return self._replica.fold.records
 
     @property

@@ -62,7 +62,7 @@ class Transaction:
                 check_transition(job, old.state, new)
         # A field that is not there need not be removed.
         fields = {name: value for name, value in fields.items() if value is not None or _has(old, name)}
-        self._undo.setdefault(job, (old, fold.born.get(job), fold.applied_edits.get(job)))
+        self._undo.setdefault(job, (old, fold.records.born(job), fold.applied_edits.get(job)))
         carried = None if data is None else data.as_json()
         self._add(Line(seq=fold.seq + 1, at=self.at, by=by or self._by, event=event, job=job, set=fields, data=carried))
         return fold.records.get(job)

@@ -50,7 +50,9 @@ class World:
     def merge(self, lines: Lines) -> list[Outcome]:
         """Save `lines` as the status file and let the next transaction take it in."""
         saved = status_file.parse(json.dumps(lines).encode(), "status")
-        known = edits.MergeContext(self.records, self.fold.born, self.fold.seq, self.version, self.fold.applied_edits)
+        known = edits.MergeContext(
+            self.records, self.fold.records.born, self.fold.seq, self.version, self.fold.applied_edits
+        )
         return merge(saved, known)
 
     def take_in(self, lines: Lines) -> list[Outcome]:

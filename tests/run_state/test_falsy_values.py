@@ -60,7 +60,7 @@ class World:
         """Write `line` by hand and take it in; the events."""
         fold = self.fold
         saved = status_file.parse(json.dumps({"a": line}).encode(), "status")
-        outcomes = merge(saved, edits.MergeContext(fold.records, fold.born, fold.seq, fold.version))
+        outcomes = merge(saved, edits.MergeContext(fold.records, fold.records.born, fold.seq, fold.version))
         for outcome in outcomes:
             if outcome.event != "refused":
                 self.tx.change(outcome.job, outcome.event, outcome.change, extra=outcome.extra)

@@ -20,7 +20,7 @@ def shown(fold: Fold) -> dict[str, Any]:
     return {
         "seq": fold.seq,
         "records": list(fold.records.items()),
-        "born": fold.born,
+        "born": {job: fold.records.born(job) for job in fold.records},
         "pauses": fold.pauses,
         "refusals": fold.refusals,
         "streaks": fold.streaks,
@@ -80,7 +80,9 @@ def test_taking_changes_back_leaves_no_trace(lines: list[Line], data: st.DataObj
     cut = data.draw(st.integers(0, len(lines)))
     fold = folded(lines[:cut])
     expected = shown(folded(lines[:cut]))
-    old = {line.job: (fold.records.get(line.job), fold.born.get(line.job), None) for line in lines[cut:] if line.job}
+    old = {
+        line.job: (fold.records.get(line.job), fold.records.born(line.job), None) for line in lines[cut:] if line.job
+    }
     rest = (fold.seq, dict(fold.pauses), dict(fold.refusals), dict(fold.streaks))
     fold.extend(lines[cut:])
     for job, (record, born, taken) in old.items():

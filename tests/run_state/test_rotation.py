@@ -39,7 +39,14 @@ def busy(layout: Layout) -> Store:
 
 def said(store: Store) -> list[object]:
     fold = store.fold
-    return [fold.seq, list(fold.records.items()), fold.born, fold.pauses, fold.refusals, fold.streaks]
+    return [
+        fold.seq,
+        list(fold.records.items()),
+        {job: fold.records.born(job) for job in fold.records},
+        fold.pauses,
+        fold.refusals,
+        fold.streaks,
+    ]
 
 
 def test_everybody_finds_the_same_after_it(layout: Layout) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -42,8 +42,10 @@ class _Block:
 class Entries(Mapping[str, Entry]):
     """Entries by job id, in the order in which they were added. Equal to any mapping of equal entries."""
 
-    def __init__(self) -> None:
+    def __init__(self, known_ids: Iterable[str] = ()) -> None:
         self._blocks: dict[str, _Block] = {}
+        # Ids that others keep in memory are not kept a second time.
+        self._known_ids = {job: job for job in known_ids}
         self._last = _Block()
         self._open: list[Entry] = []
         self._unpacked: dict[str, Entry] = {}
@@ -54,12 +56,16 @@ class Entries(Mapping[str, Entry]):
             self._last = _Block()
             self._last.content = self._open
         self._open.append(entry)
-        self._blocks[entry.job_id] = self._last
+        self._blocks[self._known_ids.get(entry.job_id, entry.job_id)] = self._last
         if len(self._open) == _TOGETHER:
-            self.pack()
+            self._pack()
 
-    def pack(self) -> None:
-        """Pack what was added last."""
+    def finish(self) -> None:
+        """Everything was added."""
+        self._pack()
+        self._known_ids = {}
+
+    def _pack(self) -> None:
         entries, self._open = self._open, []
         if entries:
             # A whole number of more than 64 bits has no packed form: such entries stay as they are.

@@ -46,7 +46,7 @@ def load_manifest(path: str | os.PathLike[str], known_ids: Collection[str] = ())
 
 def parse_manifest(data: bytes, where: str, known_ids: Collection[str] | None = ()) -> Entries:
     """The entries in `data`, a JSON list or an object keyed by job id; `known_ids` None: any id may be needed."""
-    entries, faults = Entries(), list[str]()
+    entries, faults = Entries(known_ids or ()), list[str]()
     reader = _Reader(entries)
     with _collector_paused():
         try:
@@ -60,7 +60,7 @@ def parse_manifest(data: bytes, where: str, known_ids: Collection[str] | None = 
             raise ManifestError(where, [str(error)]) from None
     if faults:
         raise ManifestError(where, faults)
-    entries.pack()
+    entries.finish()
     return entries
 
 

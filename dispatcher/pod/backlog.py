@@ -115,7 +115,7 @@ class Backlog:
             self._rebuild_queue()
         for job in store.fold.drain_touched():
             record = store.records.get(job)
-            self.queue.update(job, record)
+            self.queue.update(job)
             self._fence.unblock(job)
             self._forgotten |= record is None and self.entry(job) is not None
             # A claim of ours that was never started counts too: the lock may have failed after it was written.
@@ -138,6 +138,7 @@ class Backlog:
         entries, store = self.manifest.entries, self._store
         self.queue = ClaimQueue(
             entries,
+            store.records,
             self.offer(),
             self._capacities,
             self.request_of,
@@ -147,13 +148,11 @@ class Backlog:
         )
         # All records are looked at anew, also those that others changed while new entries were queued.
         store.fold.drain_touched()
-        self._elsewhere = {job for job, record in store.records.items() if record.state in IN_FLIGHT}
+        self._elsewhere = {job for job, state in store.records.states() if state in IN_FLIGHT}
         self._elsewhere.difference_update(self._attempts.by_job)
         self.external.update_all(store.records)
-        for job in entries:
-            self.queue.update(job, store.records.get(job))
-        for need in self.queue.needed_elsewhere():
-            self.queue.update(need, store.records.get(need))
+        for job in (*entries, *self.queue.needed_elsewhere()):
+            self.queue.update(job)
         self._reloads = store.reloads
 
     def _on_move(self, entry: Entry) -> str:

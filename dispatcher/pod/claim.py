@@ -15,6 +15,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
 
 import msgspec
 
@@ -34,10 +35,10 @@ def alone(_: Entry) -> int:
     return 1
 
 
-# Smaller is claimed first.
-_Rank = tuple[int, int, str]
 # Outlets, the preferred first, and a request.
 _Asked = tuple[tuple[str, ...], Request]
+# Minus the priority, the order in the manifest, the job, its class. Smaller is claimed first.
+_Rank: TypeAlias = "tuple[int, int, str, _Class]"
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -72,6 +73,7 @@ class _Class(msgspec.Struct, eq=False):
 class ClaimQueue:
     """The entries of one manifest that one pod may claim, in the order in which it claims them.
 
+    `records` are those of all jobs as they are now; `update` says which of them have changed.
     `offer` is what the pod takes, `capacities` the room of its outlets by name, the preferred first.
     `request_of(entry)` is what an attempt of the entry asks for. `fault_of(entry)` says why no pod could start it,
     `on_move(entry)` what becomes of it where its checkpoint is not seen, `pack_of(entry)` how many entries of its
@@ -81,6 +83,7 @@ class ClaimQueue:
     def __init__(
         self,
         entries: Mapping[str, Entry],
+        records: Mapping[str, Record],
         offer: Offer,
         capacities: Mapping[str, Capacity],
         request_of: Callable[[Entry], Request],
@@ -96,13 +99,16 @@ class ClaimQueue:
         self._pack_of = pack_of
         self._offer = offer
         self._pauses: Mapping[str, Pause] = {}
-        self._records: dict[str, Record] = {}
-        self._dependents = dependents({job: entry.needs for job, entry in entries.items() if entry.needs})
+        self.records = records
         # The jobs that this pod may claim: the outlets that could ever run each, and what it asks for.
-        self._mine = self._find_mine()
-        # The class and the rank of each job that is ready.
+        self._mine: dict[str, _Asked] = {}
+        self._needs: dict[str, tuple[str, ...]] = {}
+        self._look_through_entries()
+        self._dependents = dependents(self._needs)
+        # Those of the jobs that others need that were done at their last update.
+        self._done: set[str] = set()
         self._classes: dict[tuple[_Asked, str], _Class] = {}
-        self._class_of: dict[str, _Class] = {}
+        # The rank of each job that is ready.
         self._ranks: dict[str, _Rank] = {}
         # Ready jobs with a checkpoint somewhere, and where the outlets keep theirs.
         self._homed: set[str] = set()
@@ -116,27 +122,30 @@ class ClaimQueue:
         self._unstartable: list[str] = []
         self.unfinished: set[str] = set()
 
-    def update(self, job: str, record: Record | None) -> None:
-        """A record has changed."""
+    def update(self, job: str) -> None:
+        """The record of a job has changed."""
         self._postponed.pop(job, None)
-        old = self._records.get(job)
+        record = self.records.get(job)
         if record is None:
-            self._records.pop(job, None)
             self._ranks.pop(job, None)
             self.unfinished.discard(job)
-        else:
-            self._records[job] = record
-        if job in self._mine and record is not None:
+        elif job in self._mine:
             if record.state is State.QUEUED or record.state in IN_FLIGHT:
                 self.unfinished.add(job)
             else:
                 self.unfinished.discard(job)
             self._enqueue(job, record)
-        if (old is not None and old.state is State.DONE) != (record is not None and record.state is State.DONE):
-            for dependent in self._dependents.get(job, ()):
-                waiting = self._records.get(dependent)
-                if dependent in self._mine and waiting is not None:
-                    self._enqueue(dependent, waiting)
+        if job in self._dependents:
+            self._update_dependents(job, is_done=record is not None and record.state is State.DONE)
+
+    def _update_dependents(self, job: str, *, is_done: bool) -> None:
+        if is_done == (job in self._done):
+            return
+        (self._done.add if is_done else self._done.discard)(job)
+        for dependent in self._dependents[job]:
+            waiting = self.records.get(dependent)
+            if dependent in self._mine and waiting is not None:
+                self._enqueue(dependent, waiting)
 
     def pause(self, pauses: Mapping[str, Pause]) -> None:
         """These scopes are paused from now on, all others are not."""
@@ -182,7 +191,7 @@ class ClaimQueue:
 
     def put_back(self, job: str) -> None:
         """A choice was not carried out; the entry is still queued."""
-        record = self._records.get(job)
+        record = self.records.get(job)
         if record is not None:
             self._enqueue(job, record)
 
@@ -221,7 +230,7 @@ class ClaimQueue:
         """Queued entries that this pod never takes for another reason than its --methods, --where or manifest."""
         found = []
         for job, entry in self.entries.items():
-            record = self._records.get(job)
+            record = self.records.get(job)
             if job not in self._mine and record is not None and record.state is State.QUEUED:
                 refusal = self._offer.refusal(entry, self._request_of(entry))
                 if refusal is not None and not refusal.is_chosen:
@@ -233,7 +242,7 @@ class ClaimQueue:
         offer = msgspec.structs.replace(self._offer, outlets=offers_of(self.capacities))
         return Waiting(
             Facts(
-                records=self._records,
+                records=self.records,
                 entries=self.entries,
                 now=now,
                 request_of=self._request_of,
@@ -249,11 +258,11 @@ class ClaimQueue:
         return host_scope(self._offer.host) in self._pauses
 
     def _is_done(self, job: str) -> bool:
-        record = self._records.get(job)
+        record = self.records.get(job)
         return record is not None and record.state is State.DONE
 
     def _is_ready(self, job: str, record: Record) -> bool:
-        return record.state is State.QUEUED and all(self._is_done(need) for need in self.entries[job].needs)
+        return record.state is State.QUEUED and all(map(self._is_done, self._needs.get(job, ())))
 
     def _enqueue(self, job: str, record: Record) -> None:
         if not self._is_ready(job, record):
@@ -268,10 +277,9 @@ class ClaimQueue:
     def _push(self, job: str, record: Record) -> None:
         entry = self.entries[job]
         of_class = self._class(job, entry, record)
-        rank = (-record.priority_or(entry.priority), entry.order, job)
-        if self._ranks.get(job) != rank or self._class_of.get(job) is not of_class:
+        rank = (-record.priority_or(entry.priority), entry.order, job, of_class)
+        if self._ranks.get(job) != rank:
             self._ranks[job] = rank
-            self._class_of[job] = of_class
             heapq.heappush(of_class.ready, rank)
 
     def _look_around(self, now: str) -> None:
@@ -286,7 +294,7 @@ class ClaimQueue:
     def _enqueue_due_retries(self, now: str) -> None:
         while self._retries and self._retries[0][0] <= now:
             due, job = heapq.heappop(self._retries)
-            record = self._records.get(job)
+            record = self.records.get(job)
             if record is not None and self._due(job, record) == due and self._is_ready(job, record):
                 self._postponed.pop(job, None)
                 self._push(job, record)
@@ -299,10 +307,11 @@ class ClaimQueue:
     def _find_places(self) -> dict[str, str]:
         return {name: capacity.place for name, capacity in self.capacities.items()}
 
-    def _find_mine(self) -> dict[str, _Asked]:
+    def _look_through_entries(self) -> None:
         able: dict[_Asked, _Asked] = {}
-        found = {}
         for job, entry in self.entries.items():
+            if entry.needs:
+                self._needs[job] = entry.needs
             if self._offer.excludes(entry) is None:
                 request = self._request_of(entry)
                 key = entry.outlet, request
@@ -310,8 +319,7 @@ class ClaimQueue:
                     names = self._offer.outlets_for(entry)
                     able[key] = tuple(name for name in names if not self.capacities[name].refuses(request)), request
                 if able[key][0]:
-                    found[job] = able[key]
-        return found
+                    self._mine[job] = able[key]
 
     def _class(self, job: str, entry: Entry, record: Record) -> _Class:
         """The class of a job; without outlets while it must wait for its checkpoint."""
@@ -346,12 +354,9 @@ class ClaimQueue:
     def _head(self, of_class: _Class) -> _Rank | None:
         """The smallest rank of a class; ranks that a change has replaced are dropped here."""
         ready = of_class.ready
-        while ready and not self._is_current(ready[0], of_class):
+        while ready and self._ranks.get(ready[0][2]) != ready[0]:
             heapq.heappop(ready)
         return ready[0] if ready else None
-
-    def _is_current(self, rank: _Rank, of_class: _Class) -> bool:
-        return self._ranks.get(rank[2]) == rank and self._class_of[rank[2]] is of_class
 
     def _remove(self, of_class: _Class) -> None:
         """Take the first entry out of its class."""
@@ -410,5 +415,5 @@ class ClaimQueue:
         """Whether the job does not resume from its checkpoint on this outlet."""
         if entry.job_id not in self._homed:
             return False
-        home = home_of(entry, self._records[entry.job_id])
+        home = home_of(entry, self.records[entry.job_id])
         return home is not None and home.place != self._places[outlet]

@@ -134,6 +134,7 @@ class _Start:
     def _choose(self, facts: Facts) -> list[Choice]:
         queue = ClaimQueue(
             facts.entries,
+            facts.records,
             facts.offers[0],
             self._capacities,
             facts.request_of,
@@ -141,8 +142,8 @@ class _Start:
             facts.on_move,
             self._pack_of,
         )
-        for job, record in facts.records.items():
-            queue.update(job, record)
+        for job in facts.records:
+            queue.update(job)
         queue.pause(facts.pauses)
         return queue.choose(facts.now, self._options.max_jobs)
 

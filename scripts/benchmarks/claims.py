@@ -45,10 +45,12 @@ class Claimer:
             pass
         entries = load_manifest(layout.default_matrix).entries
         offer = Offer(pod=pod, outlets={"local": self.capacity.offer()})
-        self.queue = ClaimQueue(entries, offer, {"local": self.capacity}, lambda entry: Request(entry.gpus))
+        self.queue = ClaimQueue(
+            entries, self.store.records, offer, {"local": self.capacity}, lambda entry: Request(entry.gpus)
+        )
         self.store.fold.drain_touched()
-        for job, record in self.store.records.items():
-            self.queue.update(job, record)
+        for job in self.store.records:
+            self.queue.update(job)
         self.fence = Fence(layout, pod, lambda _pod: True, lambda _text: None)
         self.entered_s = 0.0
 
@@ -57,7 +59,7 @@ class Claimer:
         with self.store.transaction() as tx:
             self.entered_s = time.monotonic()
             for job in self.store.fold.drain_touched():
-                self.queue.update(job, self.store.records.get(job))
+                self.queue.update(job)
             choices = self.queue.choose(journal.now_text(time.time()), 1)
             claimed = [job for choice in choices if (job := self._take(tx, choice)) is not None]
         for choice in choices:

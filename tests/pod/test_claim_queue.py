@@ -48,10 +48,17 @@ def paused(methods: Iterable[str]) -> dict[str, Pause]:
 def queue_of(entries: Mapping[str, Entry], room: LocalCapacity | Mapping[str, Capacity]) -> ClaimQueue:
     """A queue in which all entries are queued, for a pod with the local outlet or with these."""
     capacities = {"local": room} if isinstance(room, LocalCapacity) else room
-    queue = ClaimQueue(entries, offer(capacities), capacities, request_of)
+    records = dict.fromkeys(entries, QUEUED)
+    queue = ClaimQueue(entries, records, offer(capacities), capacities, request_of)
     for job in entries:
-        queue.update(job, QUEUED)
+        queue.update(job)
     return queue
+
+
+def change(queue: ClaimQueue, job: str, record: Record) -> None:
+    assert isinstance(queue.records, dict)
+    queue.records[job] = record
+    queue.update(job)
 
 
 def placed(choices: list[Choice]) -> dict[str, str]:
@@ -72,21 +79,21 @@ def test_priority_first_then_the_manifests_order() -> None:
 
 def test_a_priority_set_by_hand_counts_more_than_the_manifests() -> None:
     queue = queue_of(made(entry("a", 0, priority=1), entry("b", 1)), LocalCapacity([], 1))
-    queue.update("b", Record(state=State.QUEUED, priority=2))
+    change(queue, "b", Record(state=State.QUEUED, priority=2))
     assert names(queue.choose(NOW)) == ["b"]
     queue = queue_of(made(entry("a", 0, priority=2), entry("b", 1, priority=1)), LocalCapacity([], 1))
-    queue.update("a", Record(state=State.QUEUED, priority=0))
+    change(queue, "a", Record(state=State.QUEUED, priority=0))
     assert names(queue.choose(NOW)) == ["b"]
 
 
 def test_needs_wait_until_they_are_done_and_again_when_they_are_not() -> None:
     queue = queue_of(made(entry("a"), entry("b", 1, needs=("a",))), LocalCapacity([], 9))
     assert names(queue.choose(NOW)) == ["a"]
-    queue.update("a", DONE)
-    queue.update("a", QUEUED)
-    queue.update("b", QUEUED)
+    change(queue, "a", DONE)
+    change(queue, "a", QUEUED)
+    change(queue, "b", QUEUED)
     assert names(queue.choose(NOW)) == ["a"]
-    queue.update("a", DONE)
+    change(queue, "a", DONE)
     assert names(queue.choose(NOW)) == ["b"]
 
 
@@ -120,7 +127,7 @@ def test_a_paused_method_waits_and_goes_on_in_its_order() -> None:
 
 def test_a_retry_waits_for_its_time() -> None:
     queue = queue_of(made(entry("a"), entry("b", 1)), LocalCapacity([], 9))
-    queue.update("a", Record(state=State.QUEUED, retry_at=LATE))
+    change(queue, "a", Record(state=State.QUEUED, retry_at=LATE))
     assert names(queue.choose(NOW)) == ["b"]
     assert queue.next_retry(NOW) == LATE
     # When it is due every slot may be busy: the loop must not wake up for it again and again.
@@ -131,7 +138,7 @@ def test_a_retry_waits_for_its_time() -> None:
 @pytest.mark.parametrize("written", ["2026-06-18T02:00:00+02:00", "2026-06-18T00:00:00"])
 def test_a_retry_whose_time_was_written_in_another_way(written: str) -> None:
     queue = queue_of(made(entry("a")), LocalCapacity([], 1))
-    queue.update("a", Record(state=State.QUEUED, retry_at=written))
+    change(queue, "a", Record(state=State.QUEUED, retry_at=written))
     assert names(queue.choose(NOW)) == []
     assert queue.next_retry(NOW) == LATE
     assert names(queue.choose(LATE)) == ["a"]
@@ -140,7 +147,7 @@ def test_a_retry_whose_time_was_written_in_another_way(written: str) -> None:
 @pytest.mark.parametrize("written", ["tomorrow", "2026-06-17T26:12:00Z"])
 def test_a_retry_at_no_time_is_due(written: str) -> None:
     queue = queue_of(made(entry("a")), LocalCapacity([], 1))
-    queue.update("a", Record(state=State.QUEUED, retry_at=written))
+    change(queue, "a", Record(state=State.QUEUED, retry_at=written))
     assert names(queue.choose(NOW)) == ["a"]
 
 
@@ -150,7 +157,7 @@ def test_a_retry_at_no_time_is_due(written: str) -> None:
 )
 def test_finished_when_only_a_person_can_help(needs_state: State, finished: bool) -> None:
     queue = queue_of(made(entry("a"), entry("b", 1, needs=("a",)), entry("c", 2, needs=("b",))), LocalCapacity([], 1))
-    queue.update("a", Record(state=needs_state))
+    change(queue, "a", Record(state=needs_state))
     assert queue.is_finished(NOW) is finished
 
 
@@ -318,17 +325,17 @@ class Pod:
     def __init__(self, entries: dict[str, Entry], capacities: dict[str, Capacity]) -> None:
         self.entries = entries
         self.capacities = capacities
-        self.queue = ClaimQueue(entries, offer(capacities), capacities, request_of)
         self.known: dict[str, Record] = {}
+        self.queue = ClaimQueue(entries, self.known, offer(capacities), capacities, request_of)
         self.paused: set[str] = set()
         self.running: list[tuple[str, str, Slot]] = []
         self.now = ""
 
     def record(self, job: str, record: Record | None) -> None:
-        self.queue.update(job, record)
         self.known.pop(job, None)
         if record is not None:
             self.known[job] = record
+        self.queue.update(job)
 
     def pause(self, methods: set[str]) -> None:
         self.paused = methods
@@ -351,9 +358,10 @@ class Pod:
     def choose(self, now: str, limit: int | None) -> None:
         # What a retry's time has come for stays ready, also when the clock is put back.
         self.now = now = max(self.now, now)
-        anew = ClaimQueue(self.entries, offer(self.capacities), copy.deepcopy(self.capacities), request_of)
-        for job, record in self.known.items():
-            anew.update(job, record)
+        capacities = copy.deepcopy(self.capacities)
+        anew = ClaimQueue(self.entries, self.known, offer(self.capacities), capacities, request_of)
+        for job in self.known:
+            anew.update(job)
         anew.pause(paused(self.paused))
         plain = Plain(self.entries, self.queue, self.known, self.paused)
         due = {e.job_id for e in plain.ready if (self.known[e.job_id].retry_at or "") <= now}
@@ -415,7 +423,7 @@ def test_what_is_postponed_leaves_its_slot_to_the_next_until_its_time_or_its_rec
     assert names(queue.choose(LATE)) == ["a"], "its time has come"
     queue = queue_of(made(entry("a")), LocalCapacity([], 1))
     queue.postpone("a", LATE)
-    queue.update("a", Record(state=State.QUEUED, rev=9))
+    change(queue, "a", Record(state=State.QUEUED, rev=9))
     assert names(queue.choose(NOW)) == ["a"], "its record has changed"
 
 

@@ -39,10 +39,15 @@ def queue_of(capacities: dict[str, Any], *entries: Entry) -> ClaimQueue:
     listed = {entry.job_id: entry for entry in entries}
     offer = Offer(pod="pod", outlets=offers_of(capacities))
     queue = ClaimQueue(
-        listed, offer, capacities, lambda entry: Request(entry.gpus), pack_of=lambda entry: SIZES[entry.method]
+        listed,
+        dict.fromkeys(listed, QUEUED),
+        offer,
+        capacities,
+        lambda entry: Request(entry.gpus),
+        pack_of=lambda entry: SIZES[entry.method],
     )
     for job in listed:
-        queue.update(job, QUEUED)
+        queue.update(job)
     return queue
 
 
@@ -90,6 +95,7 @@ def test_what_cannot_be_started_is_left_out() -> None:
     offer = Offer(pod="pod", outlets=offers_of({"batch": Submissions(9, packs=True)}))
     queue = ClaimQueue(
         {entry.job_id: entry for entry in entries},
+        {entry.job_id: QUEUED for entry in entries},
         offer,
         {"batch": Submissions(9, packs=True)},
         lambda entry: Request(entry.gpus),
@@ -97,7 +103,7 @@ def test_what_cannot_be_started_is_left_out() -> None:
         pack_of=lambda entry: 3,
     )
     for entry in entries:
-        queue.update(entry.job_id, QUEUED)
+        queue.update(entry.job_id)
     assert packs(queue.choose(NOW)) == ["acd"]
 
 

@@ -67,10 +67,16 @@ def queue_of(
 ) -> ClaimQueue:
     entries = {job: entry(job, order=number, **fields) for number, job in enumerate(records)}
     offer = Offer(pod="pod", outlets=offers_of(capacities))
-    queue = ClaimQueue(entries, offer, capacities, lambda one: Request(one.gpus), on_move=lambda _: on_move)
-    for job, known in records.items():
-        queue.update(job, known)
+    queue = ClaimQueue(entries, records, offer, capacities, lambda one: Request(one.gpus), on_move=lambda _: on_move)
+    for job in records:
+        queue.update(job)
     return queue
+
+
+def change(queue: ClaimQueue, job: str, record: Record) -> None:
+    assert isinstance(queue.records, dict)
+    queue.records[job] = record
+    queue.update(job)
 
 
 def placed(choices: list[Choice]) -> dict[str, str]:
@@ -94,7 +100,7 @@ def test_a_job_changes_its_class_with_its_record() -> None:
     capacities = {"a": Submissions(1), "b": Submissions(1)}
     queue = queue_of(capacities, {"x": record()})
     for reason, expected in [(PREEMPTED, "b"), ("exit 1", "a"), (PREEMPTED, "b")]:
-        queue.update("x", record(outlet="a", reason=reason))
+        change(queue, "x", record(outlet="a", reason=reason))
         assert queue.has_ready(NOW)
         (choice,) = queue.choose(NOW)
         assert choice.outlet == expected
@@ -124,7 +130,7 @@ def test_a_pod_that_does_not_see_the_checkpoint_leaves_the_job_alone() -> None:
     why = queue.waiting(NOW).why("x")
     assert (why.text, why.needs_person) == ("waits for cluster hpc: its checkpoint is there", True)
     assert queue.is_finished(NOW)
-    queue.update("x", record())
+    change(queue, "x", record())
     assert placed(queue.choose(NOW)) == {"x": "local"}
 
 

@@ -15,7 +15,7 @@ import functools
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +23,7 @@ from dispatcher.base import files
 from dispatcher.run_state import liveness, status_file
 from dispatcher.run_state.editors import Editors, editor_files, waiting_note
 from dispatcher.run_state.hand_edits import Identity, identity_of
+from dispatcher.run_state.states import Record
 from dispatcher.run_state.store import Store
 
 _TRIES: Final = 5
@@ -145,19 +146,17 @@ class Projector:
             return True
         with store.transaction():
             # To take the lock is to read the journal and to apply hand edits.
-            if store.problem is not None:
+            if store.problem is not None or self._is_shown(store.seq):
                 return True
         seq = store.seq
-        data = status_file.render(store.records)
         with files.shared_umask(store.layout.root), files.storing("writing", path):
-            temporary, identity = _write_temporary(path, data)
+            temporary, identity = _write_temporary(path, store.records)
         try:
             # An editor may have opened it while the new one was written.
             if not over_editors and self._is_left_to_an_editor():
                 return True
             with store.transaction():
-                if store.problem is not None or (store.projected >= seq and store.status_identity() is not None):
-                    store.status_is_stale = store.projected < store.seq
+                if store.problem is not None or self._is_shown(seq):
                     return True
                 self._replace(path, temporary)
                 store.accept_projection(identity, seq)
@@ -169,13 +168,21 @@ class Projector:
         self.check_replaced()
         return not store.status_is_stale
 
+    def _is_shown(self, seq: int) -> bool:
+        """Under the lock: whether the file shows the records at `seq` already, as another process has written it."""
+        store = self.store
+        if store.projected < seq or store.status_identity() is None:
+            return False
+        store.status_is_stale = store.projected < store.seq
+        return True
+
     def write_over(self, kept: Path) -> Path | None:
         """Replace a status file that cannot be read; the path of its copy, None if it was corrected meanwhile."""
         store = self.store
         path = store.layout.status_file
         seq = store.seq
         with files.shared_umask(store.layout.root), files.storing("writing", path):
-            temporary, identity = _write_temporary(path, status_file.render(store.records))
+            temporary, identity = _write_temporary(path, store.records)
         try:
             with store.transaction():
                 if store.problem is None:
@@ -274,11 +281,14 @@ def _renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
     return getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
 
 
-def _write_temporary(path: Path, data: bytes) -> tuple[Path, Identity]:
+def _write_temporary(path: Path, records: Mapping[str, Record]) -> tuple[Path, Identity]:
     temporary = files.temporary_name(path)
     try:
         with files.creating(temporary) as fd:
-            files.write_all(fd, data, 0)
+            length = 0
+            for part in status_file.render_in_parts(records):
+                files.write_all(fd, part, length)
+                length += len(part)
             # The kernel's file times tick every few milliseconds. With an exact time, a save of the same length within
             # the same tick can still be told apart.
             now_ns = time.time_ns()

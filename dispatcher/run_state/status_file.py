@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
 from codecs import BOM_UTF8
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -20,17 +21,28 @@ _encode = msgspec.json.Encoder().encode
 _spaced = msgspec.json.format
 TIMES = ("started_at", "finished_at", "retry_at")
 _JOURNAL_TIME = len("2026-06-17T22:48:00.123Z")
+# How many lines are rendered at once.
+_PART = 500
 # Far below what the interpreter's stack allows, even from a deep call.
 _DEEPEST = 100
 
 
 def render(records: Mapping[str, Record]) -> bytes:
     """All records, one line each, in the order in which the jobs were first queued."""
+    return b"".join(render_in_parts(records))
+
+
+def render_in_parts(records: Mapping[str, Record]) -> Iterator[bytes]:
+    """As `render`, some hundreds of lines at a time."""
     if not records:
-        return b"{}\n"
-    lines = ((_encode(job), _spaced(_encode(shown(record)), indent=0)) for job, record in records.items())
-    body = b",\n".join(b"%s: %s" % line for line in lines)
-    return b"{\n%s\n}\n" % body
+        yield b"{}\n"
+        return
+    lines = (b"%s: %s" % (_encode(job), _spaced(_encode(shown(record)), indent=0)) for job, record in records.items())
+    before = b"{\n"
+    while part := b",\n".join(itertools.islice(lines, _PART)):
+        yield before + part
+        before = b",\n"
+    yield b"\n}\n"
 
 
 def shown(record: Record) -> dict[str, Any]:

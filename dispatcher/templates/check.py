@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -34,28 +34,42 @@ def check_entries(
 ) -> Findings:
     """Check `entries`; with `values`, also whether each value can be rendered into a script or a command."""
     ready = readiness or Readiness(config)
-    # Comparing keys is slow, and most entries have the same keys.
-    alike: dict[Hashable, list[Entry]] = {}
+    # Comparing keys is slow, and most entries have the same keys. With `values` they are all needed again.
+    alike: dict[Hashable, _Alike] = {}
     for entry in entries:
-        alike.setdefault(entry.shape(), []).append(entry)
-    unusable = ready.unusable_methods({group[0].method for group in alike.values()})
+        shape = entry.shape()
+        group = alike.get(shape)
+        if group is None:
+            group = alike[shape] = _Alike(entry)
+        group.count += 1
+        if values:
+            group.entries.append(entry)
+    unusable = ready.unusable_methods({group.first.method for group in alike.values()})
     faults, misspelt = _Lines(), _Lines()
     labels: dict[Path, dict[str, None]] = {}
     reading = _Reading(config, ready)
     for group in alike.values():
-        first = group[0]
+        first = group.first
         fault = ready.fault(first) or unusable.get(first.method, "")
-        faults.add(fault, group)
-        for entry in group if values and not fault else ():
-            faults.add(_value_fault(config, entry), [entry])
+        faults.add(fault, first, group.count)
+        for entry in group.entries if not fault else ():
+            faults.add(_value_fault(config, entry), entry)
         template = reading.template(first)
         for key, meant in reading.unread(first).items():
             if meant:
-                misspelt.add(f"nothing reads {key} (did you mean {meant}?)", group)
+                misspelt.add(f"nothing reads {key} (did you mean {meant}?)", first, group.count)
             elif template is not None:
                 labels.setdefault(template, {})[key] = None
     unread = (f"{ready.short(str(template))} does not read {', '.join(keys)}" for template, keys in labels.items())
     return Findings(faults.lines(), misspelt.lines(), tuple(unread))
+
+
+class _Alike(msgspec.Struct):
+    """Entries with the same keys: the first, how many they are, and all of them where their values are needed."""
+
+    first: Entry
+    count: int = 0
+    entries: list[Entry] = []
 
 
 def _value_fault(config: Config, entry: Entry) -> str:
@@ -106,18 +120,19 @@ def _is_job(entry: Entry) -> bool:
 
 
 class _Lines:
-    """Texts, each with the entries of one method to which it applies."""
+    """Texts, each with the entries of one method to which it applies: the first of them and their number."""
 
     def __init__(self) -> None:
-        self._jobs: dict[tuple[str, str], list[str]] = {}
+        self._found: dict[tuple[str, str], tuple[str, int]] = {}
 
-    def add(self, text: str, entries: Sequence[Entry]) -> None:
+    def add(self, text: str, first: Entry, count: int = 1) -> None:
         if text:
-            self._jobs.setdefault((entries[0].method, text), []).extend(entry.job_id for entry in entries)
+            job, before = self._found.get((first.method, text), (first.job_id, 0))
+            self._found[first.method, text] = job, before + count
 
     def lines(self) -> tuple[str, ...]:
-        return tuple(f"{_who(method, jobs)}: {text}" for (method, text), jobs in self._jobs.items())
+        return tuple(f"{_who(method, *found)}: {text}" for (method, text), found in self._found.items())
 
 
-def _who(method: str, jobs: list[str]) -> str:
-    return jobs[0] if len(jobs) == 1 else f"{len(jobs)} jobs of {method} (such as {jobs[0]})"
+def _who(method: str, first: str, count: int) -> str:
+    return first if count == 1 else f"{count} jobs of {method} (such as {first})"

@@ -60,8 +60,9 @@ def test_a_full_disk_loses_nothing_and_is_overcome(small_disk: Layout) -> None:
     queue(store, ["a", "b"])
     projector = Projector(store)
     projector.write()
-    before = dict(store.records)
     text = small_disk.status_file.read_bytes()
+    queue(store, ["c"])
+    before = dict(store.records)
     ballast = fill(small_disk)
     length = small_disk.journal(1).stat().st_size
     with pytest.raises(StorageError, match=r"No space left on device; the disk is full: free some space"):
@@ -74,7 +75,7 @@ def test_a_full_disk_loses_nothing_and_is_overcome(small_disk: Layout) -> None:
             assert tx.make_attempt("a", number) is not None
             tx.change("a", Event.EDITED, Change(), extra={"note": "x" * 1000})
     assert not small_disk.job_dir("a").is_dir() or os.listdir(small_disk.job_dir("a")) == []
-    store.status_is_stale = True
+    assert store.status_is_stale
     with pytest.raises(StorageError, match="the disk is full"):
         projector.write()
     assert small_disk.status_file.read_bytes() == text
@@ -83,9 +84,9 @@ def test_a_full_disk_loses_nothing_and_is_overcome(small_disk: Layout) -> None:
     assert journal.generations(small_disk) == [1]
     assert Store(small_disk, by="reader").records == {}
     ballast.unlink()
-    queue(store, ["c"])
+    queue(store, ["d"])
     projector.write()
-    assert set(json.loads(small_disk.status_file.read_bytes())) == {"a", "b", "c"}
+    assert set(json.loads(small_disk.status_file.read_bytes())) == {"a", "b", "c", "d"}
     fresh = Store(small_disk, by="pod-1")
     fresh.refresh()
     assert fresh.records == store.records

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from dispatcher.cli.complete import complete_jobs, complete_words
+from dispatcher.cli.complete import complete_jobs, complete_keys, complete_where, complete_words
 from dispatcher.errors import StateError, UsageError
 from dispatcher.matrix.condition import Where
 from dispatcher.run_state.states import State
@@ -105,8 +105,14 @@ def where_option(function: F) -> F:
         multiple=True,
         callback=read_where,
         metavar="KEY=VALUE",
+        shell_complete=complete_where,
         help="Only jobs with this value (a glob) or one of several (KEY=A,B); repeated filters combine with AND.",
     )(function)
+
+
+def keys_option(name: str, help: str) -> Callable[[F], F]:
+    """An option whose value is a list of keys."""
+    return click.option(name, callback=read_list, metavar="KEYS", shell_complete=complete_keys, help=help)
 
 
 def state_option(function: F) -> F:

@@ -16,6 +16,7 @@ from click.core import ParameterSource
 from dispatcher import contract
 from dispatcher.base.times import Clock
 from dispatcher.cli.common import F, layout, read_list, read_where, root_option
+from dispatcher.cli.complete import complete_methods, complete_where
 from dispatcher.cli.host_overrides import override_options, taken
 from dispatcher.cli.lazy import LazyGroup
 from dispatcher.errors import DispatcherError, UsageError, nearest
@@ -55,6 +56,8 @@ _COMMANDS: Final = {
 }
 # Words that people try, and the command that does it.
 _HINTS: Final = {"abandon": "cancel", "forget": "delete", "resume": "unpause"}
+# Set by the completion of shells.
+_COMPLETES: Final = "_DISPATCHER_COMPLETE"
 _INTERRUPTED: Final = 130
 _BROKEN_PIPE: Final = 141
 _CANNOT_PRINT: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
@@ -127,7 +130,7 @@ def _read_interval(_ctx: click.Context, _param: click.Parameter, value: str | No
     help="Number of single-GPU jobs that share one GPU.  [default: 1]",
 )  # fmt: skip
 @_pod_option(
-    "--methods", default="", callback=read_list, metavar="LIST",
+    "--methods", default="", callback=read_list, metavar="LIST", shell_complete=complete_methods,
     help="Claim only jobs of these methods.",
 )  # fmt: skip
 @_pod_option(
@@ -135,7 +138,7 @@ def _read_interval(_ctx: click.Context, _param: click.Parameter, value: str | No
     help="The manifest.  [default: matrix in dispatcher.yaml, else matrix/matrix.json]",
 )  # fmt: skip
 @_pod_option(
-    "--where", multiple=True, callback=read_where, metavar="KEY=VALUE",
+    "--where", multiple=True, callback=read_where, metavar="KEY=VALUE", shell_complete=complete_where,
     help="Claim only jobs with this value (a glob) or one of several (KEY=A,B); repeated filters combine with AND.",
 )  # fmt: skip
 @_pod_option(
@@ -273,6 +276,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (without the program's name); the exit code."""
     _open_closed_streams()
     _show_every_letter()
+    if _COMPLETES in os.environ:
+        from dispatcher.cli import bash
+
+        bash.use()
     try:
         code = cli.main(args=None if argv is None else list(argv), prog_name="dispatcher", standalone_mode=False)
         sys.stdout.flush()

@@ -5,16 +5,17 @@ from __future__ import annotations
 import click
 
 from dispatcher.base.messages import counted
-from dispatcher.cli.common import format_option, open_workspace, read_list, state_option, where_option
+from dispatcher.cli.common import format_option, keys_option, open_workspace, read_list, state_option, where_option
+from dispatcher.cli.complete import complete_result_key
 from dispatcher.cli.printing import note, print_rows
 from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import Where
 
 
 @click.command()
-@click.option("--rows", callback=read_list, metavar="KEYS", help="Keys whose values become rows, e.g. lang.")
-@click.option("--cols", callback=read_list, metavar="KEYS", help="Keys whose values become columns, e.g. method.")
-@click.option("--value", metavar="KEY", help="The result shown in the cells.")
+@keys_option("--rows", help="Keys whose values become rows, e.g. lang.")
+@keys_option("--cols", help="Keys whose values become columns, e.g. method.")
+@click.option("--value", metavar="KEY", shell_complete=complete_result_key, help="The result shown in the cells.")
 @click.option("--agg", callback=read_list, default="mean", metavar="LIST", help="mean,std,median,min,max,sum,best,n.")
 @click.option(
     "--best",

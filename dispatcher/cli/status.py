@@ -9,8 +9,8 @@ import click
 from dispatcher.cli.common import (
     format_option,
     interval_option,
+    keys_option,
     open_workspace,
-    read_list,
     state_option,
     utc_option,
     where_option,
@@ -44,9 +44,7 @@ class Request:
 
 
 @click.command()
-@click.option(
-    "--by", callback=read_list, metavar="KEYS", help="Count states by these keys, e.g. lang,method, or by reason."
-)
+@keys_option("--by", help="Count states by these keys, e.g. lang,method, or by reason.")
 @click.option("--watch", is_flag=True, help="Stay on the screen and keep it up to date; j, k and space scroll, q ends.")
 @interval_option
 @where_option

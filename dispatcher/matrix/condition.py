@@ -21,6 +21,7 @@ _BOUNDS: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 # Commas without a backslash before them.
 _COMMA: Final = re.compile(r"(?<!\\),")
+_SPECIAL: Final = re.compile(r"([*?[])")
 
 
 def check_condition(expected: object) -> None:
@@ -99,6 +100,16 @@ class Where(msgspec.Struct, frozen=True):
 
     def holds(self, value_of: Callable[[str], object]) -> bool:
         return self.first_miss(value_of) is None
+
+
+def literal(value: str) -> str:
+    """The pattern that only `value` matches."""
+    return _SPECIAL.sub(r"[\1]", value).replace(",", "\\,")
+
+
+def last_glob(pattern: str) -> str:
+    """The last glob of a pattern, as it is written."""
+    return _COMMA.split(pattern)[-1]
 
 
 @functools.lru_cache(maxsize=256)

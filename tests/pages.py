@@ -5,7 +5,8 @@ with `$ ` is a command, and what follows is what it prints; a `pycon` block is a
 not shown to fail must not.
 
 In what is printed `...` stands for anything; a number with a decimal point stands for one of its size; a date, a time
-of day, a duration, a progress (`46/200 23%`) and a pid of five digits or more for any other. The reader's home is HOME.
+of day, a duration, a rate, a progress (`23% 46/200`) and a pid of five digits or more for any other. The reader's home
+is HOME.
 
 A block that cannot be run here has a comment above it, which readers of the page do not see, with one of the reasons in
 REASONS: `<!-- not run: another host -->`. It is parsed nevertheless, and a dispatcher.yaml among them is checked.
@@ -22,12 +23,18 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from fleet import MAIN
+
+from dispatcher.base import yaml_text
+from dispatcher.config import load_config
+from dispatcher.errors import ConfigError
+from dispatcher.workspace import Layout
 
 # Why a block is not run.
 REASONS = {
@@ -53,16 +60,18 @@ _COMMENT = re.compile(r"<!-- not run: (.+) -->$")
 TOLERANCE = 0.25
 _FLOAT = r"-?[0-9]+\.[0-9]*(?:e[-+]?[0-9]+)?"
 _DURATION = r"\b(?:[0-9]+(?:\.[0-9]+)? ?(?:ms|s|min|m|h|d)){1,2}\b"
-_PROGRESS = r"\b[0-9]+/[0-9]+ [0-9]+%"
+_PROGRESS = r"\b[0-9]+% [0-9]+/[0-9]+"
+_RATE = r"\b[0-9.,]+ jobs/h"
 _TIME = r"\b(?:[0-9]{4}-[0-9]{2}-[0-9]{2}[T ])?[0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]+)?)?Z?\b"
 # What stands for others of its kind, and a pattern for these; the rest stands for itself.
 _KINDS = {
     "anything": (r"\.\.\.", "(?s:.*)"),
     "time": (_TIME, _TIME),
     "progress": (_PROGRESS, _PROGRESS),
+    "rate": (_RATE, _RATE),
     "duration": (_DURATION, _DURATION),
     "number": (_FLOAT, f"({_FLOAT})"),
-    "pid": (r"(?<=pid )[0-9]+|\b[0-9]{5,7}\b", "[0-9]+"),
+    "pid": (r"(?<=pid) +[0-9]+|\b[0-9]{5,7}\b", " *[0-9]+"),
     "rule": ("--+", "--+"),
     "gap": (" +", " +"),
 }
@@ -150,8 +159,9 @@ class Reader:
                 raise AssertionError(f"{where}: a block that is no file, no commands and no session")
 
     def _install(self, text: str) -> None:
-        """Give the environments that a block installs into this checkout: a download may fail."""
+        """Make the environments that a block installs into, with this checkout in them: a download may fail."""
         for pip in re.findall(r"(\S+)/bin/pip install", text):
+            self._run([sys.executable, "-m", "venv", "--without-pip", pip])
             for packages in (self.place / pip).glob("lib/python*/site-packages"):
                 (packages / "checkout.pth").write_text(f"{ROOT}\n")
 
@@ -202,21 +212,29 @@ class Reader:
 
 
 def check_syntax(block: Block, where: str) -> None:
-    """Fail unless a block that is not run can be read in its language, and as what its file is."""
-    from dispatcher.base import yaml_text
-
+    """Fail unless a block that is not run can be read in its language, and a dispatcher.yaml by the dispatcher."""
     try:
         if block.kind == "python":
             ast.parse(block.text)
         elif block.kind == "json":
             json.loads(block.text)
         elif block.kind == "yaml":
-            yaml_text.load(block.text)
+            document = yaml_text.load(block.text)
+            if isinstance(document, dict) and {"hosts", "clusters"} & document.keys():
+                check_config(block.text)
         elif block.kind in ("sh", "console"):
             commands = re.findall(r"^\$ (.*)$", block.text, re.MULTILINE) if block.kind == "console" else [block.text]
             subprocess.run(["bash", "-n"], input="\n".join(commands), check=True, text=True, capture_output=True)
-    except (SyntaxError, ValueError, subprocess.CalledProcessError) as error:
+    except (SyntaxError, ValueError, ConfigError, subprocess.CalledProcessError) as error:
         raise AssertionError(f"{where}: {error}\n{getattr(error, 'stderr', '')}") from None
+
+
+def check_config(text: str) -> None:
+    """Raise ConfigError unless the text can be a workspace's dispatcher.yaml."""
+    with tempfile.TemporaryDirectory() as directory:
+        layout = Layout(directory)
+        layout.config_file.write_text(text, encoding="utf-8")
+        load_config(layout)
 
 
 def alike(wanted: str, got: str) -> bool:

@@ -181,9 +181,12 @@ def read_fresh(path: Path | str) -> bytes | None:
     return _of_opened(path, read_fd)
 
 
-def stat_fresh(path: Path | str) -> os.stat_result | None:
-    """As `os.stat` of the file that has this name now, after its directory was opened; None when there is none."""
-    return _of_opened(path, os.fstat)
+def stat_fresh(path: Path | str, *, names_are_fresh: bool = False) -> os.stat_result | None:
+    """As `os.stat` of the file that has this name now, after its directory was opened; None when there is none.
+
+    `names_are_fresh`: the caller has just opened the directory.
+    """
+    return _of_opened(path, os.fstat, names_are_fresh=names_are_fresh)
 
 
 def stat(path: Path | str) -> os.stat_result | None:
@@ -217,12 +220,13 @@ def exists_fresh(path: Path | str) -> bool:
     raise last
 
 
-def _of_opened(path: Path | str, ask: Callable[[int], T]) -> T | None:
+def _of_opened(path: Path | str, ask: Callable[[int], T], *, names_are_fresh: bool = False) -> T | None:
     for pause_s in _PAUSES_S:
         if pause_s:
             time.sleep(pause_s)
         try:
-            refresh_names(os.path.dirname(path))
+            if pause_s or not names_are_fresh:
+                refresh_names(os.path.dirname(path))
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 return ask(fd)

@@ -59,11 +59,18 @@ class HandEdits:
         self._wall_clock = wall_clock
         self.manifest_jobs = manifest_jobs
 
-    def identity(self) -> Identity | None:
-        """Inode, size and mtime of the status file as it is now; None without one."""
+    def identity(self, *, names_are_fresh: bool = False) -> Identity | None:
+        """Inode, size and mtime of the status file as it is now; None without one.
+
+        `names_are_fresh`: the transaction has opened the folder of the run state already.
+        """
         path = self.layout.status_file
         with files.storing("looking at", path):
-            found = files.stat_fresh(path) if self._replica.network else files.stat(path)
+            if not self._replica.network:
+                found = files.stat(path)
+            else:
+                is_beside = names_are_fresh and path.parent == self.layout.run_state
+                found = files.stat_fresh(path, names_are_fresh=is_beside)
         return None if found is None else (found.st_ino, found.st_size, found.st_mtime_ns)
 
     def apply_if_saved(self, tx: Transaction, expected: Identity | None, projected: int) -> Identity | None:
@@ -71,7 +78,7 @@ class HandEdits:
 
         The identity to expect from now on; None when there was nothing to record or the file cannot be read.
         """
-        identity = self.identity()
+        identity = self.identity(names_are_fresh=True)
         self.missing = identity is None
         if identity is None or identity == expected:
             self.problem = None

@@ -72,6 +72,7 @@ class LockedJournal:
         return self._lock
 
     def close(self) -> None:
+        self.replica.file.close()
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -114,10 +115,13 @@ class LockedJournal:
                 fd, lock = self._acquire(timeout_s)
                 try:
                     yield fd
+                except BaseException:
+                    # Whatever is wrong with the open file, the next transaction begins with another.
+                    self.replica.file.close()
+                    raise
                 finally:
                     try:
-                        lock.unguard(fd)
-                        os.close(fd)
+                        self._leave_journal(lock)
                     finally:
                         lock.release()
             finally:
@@ -243,7 +247,11 @@ class LockedJournal:
 
     def _become_current(self, lock: ClaimsLock) -> int | None:
         """The journal's descriptor; None when this is not the lock that the others use."""
-        is_outdated = lock.kind != LockKind.HARDLINK and hardlink_is_in_force(self.layout, network=lock.network)
+        if lock.network:
+            # Makes the names in this folder current for all that follows: this file, and the status file.
+            with contextlib.suppress(FileNotFoundError):
+                files.refresh_names(self.layout.run_state)
+        is_outdated = lock.kind != LockKind.HARDLINK and hardlink_is_in_force(self.layout, network=False)
         used: str | None = LockKind.HARDLINK if is_outdated else None
         if used is None:
             self._head = lock.read_head()
@@ -253,7 +261,7 @@ class LockedJournal:
             used = self.fold.lock_kind
             if used in (lock.kind, None) or lock.kind == LockKind.HARDLINK:
                 return fd
-            os.close(fd)
+            self.replica.file.close()
         check_wanted(self.layout, self._wanted_lock, used)
         return None
 
@@ -266,6 +274,11 @@ class LockedJournal:
             self._first.create(before + 1, lock.kind)
             fd = self.replica.catch_up(None, lock.guard)
         return fd
+
+    def _leave_journal(self, lock: ClaimsLock) -> None:
+        file = self.replica.file
+        if file.is_open and not lock.unguard(file.fd):
+            file.close()
 
     def _shared_umask(self) -> int:
         """As `files.shared_umask`, without a look at the workspace for each transaction."""

@@ -18,6 +18,7 @@ from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.head import Head
 from dispatcher.run_state.journal import Line
 from dispatcher.run_state.loaded_generation import LoadedGeneration
+from dispatcher.run_state.open_journal import OpenJournal
 from dispatcher.workspace import Layout
 
 STALE_PAUSES_S: Final = (0.0, 0.02, 0.05, 0.1, 0.2, 0.2, 0.2, 0.5, 1.0, 2.0)
@@ -47,6 +48,8 @@ class Replica:
         self.reloads = 0
         # Whether the last append failed and could not be cut off again: the next reader may find it written.
         self.in_doubt = False
+        # What transactions write to.
+        self.file = OpenJournal(network=self.network)
         self._loaded = LoadedGeneration(layout.journal(0))
         self._next_check_s = 0.0
 
@@ -159,7 +162,7 @@ class Replica:
             fd = self._read_until_whole(head, guard)
         while self._loaded.successor is not None:
             # Its writer died before the head named it.
-            os.close(fd)
+            self.file.close()
             self._load_patiently(self._loaded.successor, None)
             fd = self._read_until_whole(None, guard)
         return fd
@@ -188,6 +191,8 @@ class Replica:
 
     def move_to(self, generation: int, header: bytes, base_seq: int, checksum: RunningChecksum) -> None:
         """Continue with a generation that this process has begun, with the content of the fold."""
+        # The old file is about to be removed; where one is open, NFS keeps it under another name.
+        self.file.close()
         self.generation = generation
         self._loaded = LoadedGeneration(self.layout.journal(generation), header, base_seq, self.fold)
         self._loaded.checksum = checksum
@@ -203,22 +208,33 @@ class Replica:
         return newest
 
     def _read_until_whole(self, head: Head | None, guard: Callable[[int], None]) -> int:
-        """The journal's descriptor, after everything was read; reads again where a filesystem may show old data."""
+        """The journal's descriptor, after everything was read."""
+        was_open = self.file.is_open
+        try:
+            return self._read_patiently(head, guard)
+        except OSError:
+            if not was_open:
+                raise
+            # The file server has forgotten the descriptor (it was down, or the file was removed): open it again.
+            return self._read_patiently(head, guard)
+
+    def _read_patiently(self, head: Head | None, guard: Callable[[int], None]) -> int:
+        """As `_read_until_whole`; reads again where a filesystem may show old data."""
         for pause_s in STALE_PAUSES_S:
             if pause_s:
                 time.sleep(pause_s)
                 files.refresh_names(self.layout.journal_dir)
-            fd = self._open(os.O_RDWR)
+            fd = self.file.open(self._loaded.path)
             try:
                 guard(fd)
                 with self._reading(fd) as reader:
                     problem = self._read_to_the_end(fd, reader, head)
             except BaseException:
-                os.close(fd)
+                self.file.close()
                 raise
             if problem is None:
                 return fd
-            os.close(fd)
+            self.file.close()
             last = problem
             if not self.network:
                 break
@@ -226,12 +242,25 @@ class Replica:
 
     def _read_to_the_end(self, fd: int, reader: int, head: Head | None) -> DispatcherError | None:
         """Read the rest of the journal; what is wrong when this cannot be the journal that the head names."""
-        loaded = self._loaded
-        path, known = loaded.path, loaded.header
+        # A whole check tells this file from any other as well.
+        if not self._check_is_due():
+            self._check_header(reader)
+        problem = self._read_rest(fd, reader, head)
+        if problem is not None:
+            self._check_header(reader)
+        return problem
+
+    def _check_header(self, reader: int) -> None:
+        """Raise _ReplacedError when the first line is not that of the journal that was read."""
+        known = self._loaded.header
         header = files.read_fd(reader, 0, len(known))
         if header != known and not known.startswith(header):
             raise _ReplacedError
-        data = files.read_fd(reader, loaded.offset)
+
+    def _read_rest(self, fd: int, reader: int, head: Head | None) -> DispatcherError | None:
+        loaded = self._loaded
+        path = loaded.path
+        data = self._new_bytes(reader)
         problem = self._shortage(reader, data, head)
         if problem is not None:
             return problem
@@ -261,13 +290,23 @@ class Replica:
 
         `data` is what follows on what was read. A host that was cut off may write late, over the lines of others.
         """
-        now_s = time.monotonic()
-        if self.network or now_s >= self._next_check_s:
+        if self._check_is_due():
             problem = self._loaded.differs(fd)
             if problem is not None:
                 return problem
-            self._next_check_s = now_s + LOCAL_CHECK_S
+            self._next_check_s = time.monotonic() + LOCAL_CHECK_S
         return None if head is None else self._loaded.differs_from_head(fd, head, data)
+
+    def _check_is_due(self) -> bool:
+        return self.network or time.monotonic() >= self._next_check_s
+
+    def _new_bytes(self, reader: int) -> bytes:
+        """What follows on what was read."""
+        offset = self.offset
+        if self.shows_old_content:
+            return files.read_fd(reader, offset)
+        size = os.fstat(reader).st_size
+        return files.read_fd(reader, offset, size - offset) if size > offset else b""
 
     def _shortage(self, reader: int, data: bytes, head: Head | None) -> StaleViewError | None:
         """What is wrong when the file is shorter than it must be; `data` is what follows on what was read."""

@@ -9,7 +9,7 @@ import pytest
 from .lab import WAIT, Lab, wait_until
 
 LOST_AFTER_S = 12
-# Stays between the sync of its token and that of the journal until the file argv[2], of this host's own, is there.
+# Stays between its locks and the sync of the journal until the file argv[2], of this host's own, is there.
 DECIDE_AND_STALL = """
 import os, sys, time
 from pathlib import Path
@@ -32,6 +32,31 @@ except Exception as error:
     print(type(error).__name__, error, flush=True)
 with store.transaction() as tx:
     tx.change("again", Event.QUEUED, Change(state=State.QUEUED))
+print("records:", *store.records, flush=True)
+"""
+# Stays between the claims lock and the lock of the journal, likewise.
+LOCK_AND_STALL = """
+import os, sys, time
+from pathlib import Path
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Event
+from dispatcher.run_state.lock import ClaimsLock
+from dispatcher.run_state.states import State
+from dispatcher.run_state.store import Store
+from dispatcher.workspace import Layout
+guard = ClaimsLock.guard
+def stall(lock, fd):
+    ClaimsLock.guard = guard
+    print("between the locks", flush=True)
+    while not os.path.exists(sys.argv[2]):
+        time.sleep(0.05)
+    guard(lock, fd)
+store = Store(Layout(Path(sys.argv[1])), by="cut-off")
+for job in ("before", "late", "again"):
+    with store.transaction() as tx:
+        tx.change(job, Event.QUEUED, Change(state=State.QUEUED))
+    if job == "before":
+        ClaimsLock.guard = stall
 print("records:", *store.records, flush=True)
 """
 CHANGE_TWICE = """
@@ -182,6 +207,25 @@ def _takes_over(lab: Lab) -> bool:
         assert "is already running" in lab.pod_b.output(), lab.pod_b.output()
         return False
     return True
+
+
+@pytest.mark.slow
+def test_a_host_that_is_cut_off_between_two_locks_reads_what_others_wrote(nfs):
+    """It has lost the claims lock without a word; the lock of the journal comes after that, and then it reads."""
+    a, b = nfs.hosts("v4.2")
+    go = "/tmp/go-on"
+    for host in (a, b):
+        host.run(["rm", "-f", go], check=True)
+    slow = a.start_python(LOCK_AND_STALL, a.root, go)
+    slow.wait_for_output("between the locks")
+    a.cut()
+    other = b.start_python(CHANGE_TWICE, b.root, go)
+    other.wait_for_output("two", nfs.lease_s * 4)
+    a.restore()
+    a.run(["touch", go], check=True)
+    assert slow.wait_for_output("records:", 120).splitlines()[-1] == "records: before one two late again"
+    b.run(["touch", go], check=True)
+    assert other.wait_for_output("records:").splitlines()[-1] == "records: before one two late again three"
 
 
 @pytest.mark.slow

@@ -207,6 +207,11 @@ class ClaimQueue:
             one.outlets and self._head(one) is not None for one in self._classes.values()
         )
 
+    def upcoming(self) -> list[str]:
+        """The ready jobs that are likely to be chosen next, whatever slots there are: the first of each class."""
+        heads = [self._head(one) for one in self._classes.values() if one.outlets]
+        return [head[2] for head in heads if head is not None]
+
     def needed_elsewhere(self) -> list[str]:
         """Jobs that entries here need and that this manifest does not have."""
         return [need for need in self._dependents if need not in self.entries]

@@ -301,6 +301,9 @@ class Reconciler:
         for line in filter(None, lines):
             self._log(line)
         self._starter.start(claims)
+        upcoming = self._backlog.queue.upcoming() if claims else []
+        if upcoming:
+            self._store.prepare_claims(upcoming, len(claims))
         return len(claims)
 
     def _limit_s(self, job: str) -> float | None:

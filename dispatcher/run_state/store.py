@@ -23,6 +23,7 @@ from dispatcher.run_state.hand_edits import HandEdits, Identity
 from dispatcher.run_state.hardlink_lock import LOST_AFTER_S
 from dispatcher.run_state.head import peek_head
 from dispatcher.run_state.locked_journal import LockedJournal
+from dispatcher.run_state.prepared import PreparedClaims
 from dispatcher.run_state.records import Records
 from dispatcher.run_state.transaction import Transaction
 from dispatcher.workspace import Layout
@@ -52,7 +53,7 @@ class Store:
     ) -> None:
         self.layout = layout
         self.by = by
-        self._claimant = f"{by}\n{host.here()}\n".encode()
+        self._prepared = PreparedClaims(layout, f"{by}\n{host.here()}\n".encode())
         self._wall_clock = wall_clock
         self._first = FirstJournal(layout, by, wall_clock, manifests, manifest_jobs)
         self._journal = LockedJournal(layout, by, lock, lost_after_s, self._first)
@@ -121,7 +122,7 @@ class Store:
         locked = self._journal
         with locked.held(timeout_s) as fd:
             now = journal.now_text(self._wall_clock())
-            tx = Transaction(self.fold, self.layout, self.by, now, self._claimant)
+            tx = Transaction(self.fold, self.layout, self.by, now, self._prepared)
             before = self._replica.offset
             try:
                 self._apply_hand_edits(tx)
@@ -139,6 +140,10 @@ class Store:
         if locked.took_over():
             # What the old holder may still write goes to a file that no process reads any more.
             rotation.rotate(locked)
+
+    def prepare_claims(self, jobs: Iterable[str], count: int) -> None:
+        """Outside a transaction: do ahead what the next `count` claims, probably of `jobs`, would do under the lock."""
+        self._prepared.prepare(jobs, count)
 
     def rotate(self) -> bool:
         """Begin a new generation of the journal; False when another process has done so meanwhile."""
@@ -182,6 +187,7 @@ class Store:
         self._journal.follow_lock_kind()
 
     def close(self) -> None:
+        self._prepared.close()
         self._journal.close()
 
     # The first journal.

@@ -13,6 +13,7 @@ from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import AppliedEdit, Data, Event, Note
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.journal import Line
+from dispatcher.run_state.prepared import PreparedClaims
 from dispatcher.run_state.states import DEFAULTS, FIELD_NAMES, Record, check_transition, parse_state
 from dispatcher.workspace import AttemptPaths, Layout
 
@@ -20,16 +21,16 @@ from dispatcher.workspace import AttemptPaths, Layout
 class Transaction:
     """What `Store.transaction()` yields: the records with its changes so far, and the ways to change them.
 
-    `at` is the time of all its lines, `claimant` what the directory of a new attempt says of who created it.
+    `at` is the time of all its lines.
     """
 
-    def __init__(self, fold: Fold, layout: Layout, by: str, at: str, claimant: bytes) -> None:
+    def __init__(self, fold: Fold, layout: Layout, by: str, at: str, prepared: PreparedClaims) -> None:
         self.at = at
         self.lines: list[Line] = []
         self._fold = fold
         self._layout = layout
         self._by = by
-        self._claimant = claimant
+        self._prepared = prepared
         self._directories: list[AttemptPaths] = []
         self._undo: dict[str, tuple[Record | None, int | None, AppliedEdit | None]] = {}
         self._rest = (fold.seq, dict(fold.pauses), dict(fold.refusals), dict(fold.streaks), fold.lock_kind)
@@ -80,10 +81,10 @@ class Transaction:
         """Create the directory of a new attempt: the second fence of a claim. None when it exists already."""
         paths = self._layout.attempt(job, attempt)
         with files.storing("creating the attempt's directory", paths.directory):
-            if not _make_attempts_directory(paths.directory, is_first=attempt == 1):
+            if not _make_attempts_directory(paths.directory):
                 return None
             self._directories.append(paths)
-            files.write_new(paths.claimant, self._claimant)
+            self._prepared.write_claimant(paths.claimant)
         return paths
 
     def undo(self, *, keep_directories: bool = False) -> None:
@@ -106,14 +107,11 @@ class Transaction:
         self.lines.append(line)
 
 
-def _make_attempts_directory(directory: Path, *, is_first: bool) -> bool:
-    """Create the directory of an attempt, and that of its job; False when it exists already."""
-    if is_first:
-        with contextlib.suppress(FileExistsError, FileNotFoundError):
-            os.mkdir(directory.parent)
+def _make_attempts_directory(directory: Path) -> bool:
+    """Create the directory of an attempt, and that of its job if need be; False when it exists already."""
     with contextlib.suppress(FileNotFoundError):
         return _is_made(directory)
-    # Old attempts were removed, and the folder of their job with them.
+    # It is the first one and was not prepared, or old attempts were removed, and the folder of their job with them.
     os.makedirs(directory.parent, exist_ok=True)
     return _is_made(directory)
 

@@ -16,9 +16,12 @@ from dispatcher.run_state.edits import Outcome
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.merge import merge
+from dispatcher.run_state.prepared import PreparedClaims
 from dispatcher.run_state.states import BY_HAND, IN_FLIGHT, MARKABLE, REQUESTABLE, TRANSITIONS, Record, State
 from dispatcher.run_state.transaction import Transaction
 from dispatcher.workspace import Layout
+
+NOWHERE = Layout("/nowhere")
 
 Lines = dict[str, dict[str, Any]]
 _SETTABLE = {"state", "desired", "priority", "retry_at"}
@@ -29,7 +32,7 @@ class World:
 
     def __init__(self) -> None:
         self.fold = Fold()
-        self.tx = Transaction(self.fold, Layout("/nowhere"), "pod-0", AT, b"pod-0\n")
+        self.tx = Transaction(self.fold, NOWHERE, "pod-0", AT, PreparedClaims(NOWHERE, b"pod-0\n"))
 
     @property
     def records(self) -> dict[str, Record]:

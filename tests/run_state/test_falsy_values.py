@@ -17,9 +17,12 @@ from dispatcher.run_state.change import Change, split
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.fold import Fold, snapshot
 from dispatcher.run_state.merge import merge
+from dispatcher.run_state.prepared import PreparedClaims
 from dispatcher.run_state.states import DEFAULTS, Record, State, make_record
 from dispatcher.run_state.transaction import Transaction
 from dispatcher.workspace import Layout
+
+NOWHERE = Layout("/nowhere")
 
 FALSY: list[Any] = [0, 0.0, "", [], {}, False, None]
 
@@ -45,7 +48,7 @@ class World:
 
     def __init__(self, **fields: Any) -> None:
         self.fold = Fold()
-        self.tx = Transaction(self.fold, Layout("/nowhere"), "pod-0", AT, b"pod-0\n")
+        self.tx = Transaction(self.fold, NOWHERE, "pod-0", AT, PreparedClaims(NOWHERE, b"pod-0\n"))
         change, extra = split({"state": "failed", **fields})
         self.tx.change("a", Event.QUEUED, change, extra=extra)
 

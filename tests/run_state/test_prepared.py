@@ -1,0 +1,76 @@
+"""Claims whose folder and claimant's file were made before the lock was taken, and those where that has failed."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from dispatcher.base import files, host
+from dispatcher.run_state.store import Store
+from dispatcher.workspace import Layout
+
+
+def claim(store: Store, job: str, attempt: int = 1) -> str:
+    with store.transaction() as tx:
+        paths = tx.make_attempt(job, attempt)
+    assert paths is not None
+    assert os.listdir(paths.directory) == [paths.claimant.name]
+    return paths.claimant.read_text()
+
+
+@pytest.fixture
+def store(layout: Layout) -> Store:
+    store = Store(layout, by="pod")
+    with store.transaction():
+        pass
+    return store
+
+
+def test_a_prepared_claim_makes_one_directory_under_the_lock(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.prepare_claims(["a"], 1)
+    made: list[str] = []
+    real_mkdir = os.mkdir
+    monkeypatch.setattr(os, "mkdir", lambda path, *rest: (made.append(os.fspath(path)), real_mkdir(path, *rest))[1])
+    monkeypatch.delattr(files, "write_new")
+    assert claim(store, "a") == f"pod\n{host.here()}\n"
+    assert made == [os.fspath(store.layout.attempt("a", 1).directory)]
+    assert os.listdir(store.layout.pods_dir) == []
+
+
+def test_each_attempt_has_a_file_of_its_own(store: Store) -> None:
+    """Its lock is that of one attempt."""
+    store.prepare_claims(["a", "b"], 2)
+    for job in ("a", "b", "c"):
+        claim(store, job)
+    inodes = {store.layout.attempt(job, 1).alive.stat().st_ino for job in ("a", "b", "c")}
+    assert len(inodes) == 3
+
+
+def test_what_was_prepared_may_be_gone(store: Store) -> None:
+    store.prepare_claims(["a"], 1)
+    for name in os.listdir(store.layout.pods_dir):
+        os.unlink(store.layout.pods_dir / name)
+    os.rmdir(store.layout.job_dir("a"))
+    assert claim(store, "a") == f"pod\n{host.here()}\n"
+
+
+def test_what_cannot_be_prepared_is_left_to_the_claim(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk leaves nothing behind that looks like a claimant's file."""
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "pwrite", full)
+        store.prepare_claims(["a"], 1)
+    assert os.listdir(store.layout.pods_dir) == []
+    assert claim(store, "a") == f"pod\n{host.here()}\n"
+
+
+def test_closing_removes_what_no_claim_has_used(store: Store) -> None:
+    store.prepare_claims([], 3)
+    assert len(files.leftovers(store.layout.pods_dir)) == 0, "this process is alive"
+    assert len(os.listdir(store.layout.pods_dir)) == 3
+    store.close()
+    assert os.listdir(store.layout.pods_dir) == []

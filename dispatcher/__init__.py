@@ -102,6 +102,7 @@ mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes
                                     doctor/checks.py: CHECKS; with two hosts: doctor/two_hosts.py: PROOFS
     a command                       a module in cli/, listed in cli/main.py: _COMMANDS; what it does: api.py and report/
     a public name                   tests/test_public_names.py lists them all
+    a key, an option, a command     its row in docs/ as well; tests/test_docs.py says which page lacks it
 """
 
 from __future__ import annotations

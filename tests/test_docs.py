@@ -14,6 +14,7 @@ from pages import REASONS, Reader, alike, blocks, check_syntax
 from dispatcher import config
 from dispatcher.base.values import FAILURE_REASONS, RESOURCE_WORDS
 from dispatcher.cli import main
+from dispatcher.hosts import read
 from dispatcher.matrix import condition, draw, sweep
 from dispatcher.matrix.entry import READERS, RESERVED
 
@@ -87,6 +88,20 @@ def test_every_key_of_the_code_is_documented_and_no_other() -> None:
     assert documented("entries.md", "`resources`:\n") == set(RESOURCE_WORDS)
     assert documented("configuration.md", "## Settings\n") == {*config._SETTINGS, "methods", *config._HOSTS_KEYS}
     assert documented("configuration.md", "## Methods\n") == config._METHOD_KEYS.keys()
+
+
+def test_every_key_of_a_host_is_on_a_page_of_the_outlets() -> None:
+    pages = {page.name: page.read_text(encoding="utf-8") for page in (DOCS / "outlets").glob("*.md")}
+    of_all = "\n".join(pages.values())
+    places = {"plain": pages["ssh.md"], **{kind: pages[f"{kind}.md"] for kind in read._KINDS.keys() - {"plain"}}}
+    wanted = [(key, of_all) for key in (*read._CLUSTER_KEYS, *read._HOST_KEYS)]
+    wanted += [(key, places[kind]) for kind, described in read._KINDS.items() for key in described.readers]
+    assert [key for key, text in wanted if not re.search(rf"(?<![\w-]){key}(?![\w-])", text)] == []
+
+
+def test_the_page_of_a_workspace_names_the_keys_of_entries() -> None:
+    page = (ROOT / "dispatcher" / "cli" / "readmes" / "matrix.md").read_text(encoding="utf-8")
+    assert [key for key in RESERVED if f"`{key}`" not in page] == []
 
 
 def test_every_distribution_and_condition_is_documented() -> None:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 # The modules that this package's dependencies install, each with the extra that has it; see pyproject.toml.
@@ -27,11 +27,13 @@ def missing_libraries_named() -> Iterator[None]:
         if module not in EXTRA_OF:
             raise
         cure = f"install what dispatcher needs: {install_command(EXTRA_OF[module])}"
-        sys.exit(f"dispatcher: {sys.executable} has no module {module}; {cure}")
+        sys.exit(f"dispatcher: error: {sys.executable} has no module {module}; {cure}")
 
 
-def install_command(extra: str = "", python: str = "") -> str:
+def install_command(extra: str = "", python: str = "", flags: Sequence[str] = ()) -> str:
     """What installs this package, with the dependencies of `extra`, for `python` (default: this one)."""
     checkout = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     source = checkout if os.path.exists(os.path.join(checkout, "pyproject.toml")) else "dispatcher"
-    return shlex.join([python or sys.executable, "-m", "pip", "install", f"{source}[{extra}]" if extra else source])
+    return shlex.join(
+        [python or sys.executable, "-m", "pip", "install", *flags, f"{source}[{extra}]" if extra else source]
+    )

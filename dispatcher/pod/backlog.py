@@ -40,7 +40,7 @@ class Backlog:
         log: Callable[[str], None],
     ) -> None:
         self.manifest = CurrentManifest(options.matrix or config.matrix, store, log)
-        self.startable = Startable(config, log)
+        self.startable = Startable(config, log, outlets)
         self.external = ExternalJobs(config, log)
         self.host_note = ""
         self._store = store

@@ -86,7 +86,7 @@ class _Start:
         self._outlets = outlets
         self._capacities = {name: outlet.capacity for name, outlet in outlets.items()}
         self._messages: list[str] = []
-        self._startable = Startable(config, self._messages.append)
+        self._startable = Startable(config, self._messages.append, outlets)
         self._attempts = _Attempts(config, options.pod, outlets)
 
     def plan(self, entries: Mapping[str, Entry], seen: Preview) -> DryRun:

@@ -33,15 +33,19 @@ _PROGRESS: Final = re.compile(
     r"|^\W*\d+\s*/\s*\d+\b|^\W*\d+(?:\.\d+)?\s?%",
     re.I,
 )
+# A job in a Python that nobody could ask beforehand, such as that of a container.
+_NO_PACKAGE: Final = re.compile(r"No module named 'dispatcher'\)?$")
+_INSTALL: Final = "; install the package dispatcher into the Python that runs the job"
 
 
 def last_error_line(lines: Sequence[str]) -> str | None:
-    """The last of these lines that looks like an error; None when none does."""
+    """The last of these lines that looks like an error, with what to do if that is known; None when none does."""
     lines = [line.rstrip() for line in lines if line.strip()][-_LINES:]
     ends = _ends_of_tracebacks(lines)
     for number in range(len(lines) - 1, -1, -1):
         if number in ends or _looks_like_error(lines[number]):
-            return lines[number].strip()[:_WIDTH]
+            line = lines[number].strip()[:_WIDTH]
+            return f"{line}{_INSTALL}" if _NO_PACKAGE.search(line) else line
     return None
 
 

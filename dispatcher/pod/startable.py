@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dispatcher.config import Config
 from dispatcher.matrix.entry import Entry
+from dispatcher.outlets.kinds import DEFAULT
 from dispatcher.templates.check import check_entries
 from dispatcher.templates.readiness import Readiness
 
@@ -16,10 +17,10 @@ _SHOWN = 3
 class Startable:
     """Jobs that cannot be started are not claimed: otherwise they would fail one after the other."""
 
-    def __init__(self, config: Config, log: Callable[[str], None]) -> None:
+    def __init__(self, config: Config, log: Callable[[str], None], outlets: Collection[str]) -> None:
         self._config = config
         self._log = log
-        self._readiness = Readiness(config)
+        self._readiness = Readiness(config, all_run_here=all(name == DEFAULT for name in outlets))
         self._reported: list[str] = []
         self.unusable_methods: Mapping[str, str] = {}
         # Parameters that look misspelt, in one line; empty when there are none.

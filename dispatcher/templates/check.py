@@ -33,7 +33,7 @@ def check_entries(
     config: Config, entries: Iterable[Entry], *, readiness: Readiness | None = None, values: bool = False
 ) -> Findings:
     """Check `entries`; with `values`, also whether each value can be rendered into a script or a command."""
-    ready = readiness or Readiness(config)
+    ready = readiness or Readiness(config, all_run_here=not config.hosts.hosts)
     # Comparing keys is slow, and most entries have the same keys. With `values` they are all needed again.
     alike: dict[Hashable, _Alike] = {}
     for entry in entries:
@@ -44,7 +44,7 @@ def check_entries(
         group.count += 1
         if values:
             group.entries.append(entry)
-    unusable = ready.unusable_methods({group.first.method for group in alike.values()})
+    unusable = ready.unusable_methods(group.first for group in alike.values())
     faults, misspelt = _Lines(), _Lines()
     labels: dict[Path, dict[str, None]] = {}
     reading = _Reading(config, ready)

@@ -26,6 +26,7 @@ from dispatcher.templates.shell_syntax import shell_syntax
 _PLACEHOLDER = re.compile(r"\{\{([^{}]+)\}\}|\{([^{}]+)\}")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
+_PYTHONS: Final = ("python", "python3")
 OWN_PLACEHOLDERS: Final = ("script", "python")
 
 # The command of an entry with `job`. Without -P any file in the workspace's root could shadow a library.
@@ -44,7 +45,7 @@ def command_line(method: Method, entry: Entry, script: Path, python: str = "") -
     python = python or os.fspath(interpreter(method.python))
     known = {**entry.document(), "python": python, "script": os.fspath(script)}
     line = [_filled(word, known, entry) for word in _words(_command(method, entry))]
-    if method.python is not None and line[0] in ("python", "python3"):
+    if method.python is not None and line[0] in _PYTHONS:
         line[0] = python
     return line
 
@@ -77,6 +78,12 @@ def placeholders(method: Method, entry: Entry) -> frozenset[str]:
 def uses_script(method: Method, entry: Entry) -> bool:
     """Whether the entry's command runs a rendered training script; otherwise it needs no template."""
     return "script" in _keys(_command(method, entry))
+
+
+def runs_python(method: Method) -> bool:
+    """Whether the method's command is a script or a module that the method's interpreter runs."""
+    first = next(iter(_words(method.command)), "")
+    return first == "{python}" or (method.python is not None and first in _PYTHONS)
 
 
 def _command(method: Method, entry: Entry) -> str | tuple[str, ...]:

@@ -17,11 +17,13 @@ import msgspec
 from dispatcher.config import Config, Method, interpreter
 from dispatcher.errors import TemplateError, nearest
 from dispatcher.matrix.entry import Entry
-from dispatcher.templates.command import shell_problem, unfilled, uses_script
-from dispatcher.templates.training import missing, parameters
+from dispatcher.templates.command import runs_python, shell_problem, unfilled, uses_script
+from dispatcher.templates.training import imported_packages, missing, parameters
 
 # A bound on memory, for entries that each have a command of their own.
 _MOST_SHAPES: Final = 10_000
+_PACKAGE: Final = "dispatcher"
+_JOB_CLASSES: Final = "job classes need"
 
 
 class Template(msgspec.Struct, frozen=True):
@@ -31,21 +33,25 @@ class Template(msgspec.Struct, frozen=True):
     fault: str = ""
     parameters: frozenset[str] = frozenset()
     required: tuple[str, ...] = ()
+    imports: frozenset[str] = frozenset()
 
 
 class Readiness:
     """The faults that prevent entries from being started, by the workspace's files as last read.
 
     `on_pod`: whether the entries would run on this host. On other hosts a missing template outside the workspace is
-    not reported, because the pod may have it.
+    not reported, because the pod may have it. `all_run_here`: on no other host, so that their Python can be asked for
+    this package.
     """
 
-    def __init__(self, config: Config, *, on_pod: bool = True) -> None:
+    def __init__(self, config: Config, *, on_pod: bool = True, all_run_here: bool = False) -> None:
         self._config = config
         self._on_pod = on_pod
+        self._all_run_here = all_run_here
         self._faults: dict[Hashable, str] = {}
         self._templates: dict[Path, Template] = {}
-        self._methods: frozenset[str] = frozenset()
+        # Entries of different shapes, by method.
+        self._methods: dict[str, list[Entry]] = {}
         self.unusable: dict[str, str] = {}
 
     def fault(self, entry: Entry) -> str:
@@ -77,9 +83,11 @@ class Readiness:
             return ""
         return f"has no {', '.join(required)}, which {self.short(str(method.template))} requires ('...')"
 
-    def unusable_methods(self, methods: Iterable[str]) -> dict[str, str]:
-        """The `methods` that this host cannot start, each with the reason; also kept as `unusable`."""
-        self._methods = frozenset(methods)
+    def unusable_methods(self, shapes: Iterable[Entry]) -> dict[str, str]:
+        """The methods of these entries that this host cannot start, each with the reason; also kept as `unusable`."""
+        self._methods = {}
+        for entry in shapes:
+            self._methods.setdefault(entry.method, []).append(entry)
         self.unusable = self._method_faults()
         return self.unusable
 
@@ -92,7 +100,31 @@ class Readiness:
         return bool(changed) or self._method_faults() != self.unusable
 
     def _method_faults(self) -> dict[str, str]:
-        return {name: why for name in self._methods if (why := method_fault(self._config.method(name)))}
+        return {name: why for name, entries in self._methods.items() if (why := self._method_fault(name, entries))}
+
+    def _method_fault(self, name: str, entries: Iterable[Entry]) -> str:
+        method = self._config.method(name)
+        fault = method_fault(method)
+        # The Python of a container, or one that the setup puts first on PATH, cannot be asked.
+        if fault or not self._all_run_here or method.setup or method.container is not None:
+            return fault
+        reader = next((reader for entry in entries if (reader := self._package_reader(method, entry))), "")
+        if not reader:
+            return ""
+        # Imported here because it needs subprocess, and most methods have the Python of the dispatcher.
+        from dispatcher.templates.job_python import package_fault
+
+        return package_fault(method, reader, extra="jax" if reader == _JOB_CLASSES else "")
+
+    def _package_reader(self, method: Method, entry: Entry) -> str:
+        """What of the entry's attempt needs this package; empty when nothing is known to."""
+        if entry.command is not None or entry.env or entry.container is not None:
+            return ""
+        if entry.job is not None:
+            return _JOB_CLASSES
+        if not uses_script(method, entry) or not runs_python(method):
+            return ""
+        return f"{self.short(str(method.template))} imports" if _PACKAGE in self.template(method).imports else ""
 
     def templates(self) -> Collection[Path]:
         """The templates that have been read."""
@@ -115,11 +147,11 @@ class Readiness:
         if identity is None and not self._on_pod and not path.is_relative_to(self._config.layout.root):
             return Template(None)
         try:
-            known = parameters(path)
+            known, imports = parameters(path), imported_packages(path)
         except TemplateError as error:
             return Template(identity, self.short(str(error)))
         required = tuple(key for key, is_required in known.items() if is_required)
-        return Template(identity, "", frozenset(known), required)
+        return Template(identity, "", frozenset(known), required, imports)
 
 
 def method_fault(method: Method) -> str:

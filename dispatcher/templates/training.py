@@ -40,6 +40,7 @@ class Template(NamedTuple):
     tail: str
     newline: str
     encoding: str
+    imports: frozenset[str]
 
 
 def render_training(template_path: str | os.PathLike[str], entry: Entry, method: Method) -> str:
@@ -83,6 +84,11 @@ def render_params(template_path: str | os.PathLike[str], given: Mapping[str, Any
 def parameters(template_path: str | os.PathLike[str]) -> dict[str, bool]:
     """The parameters that the template reads, each with whether it is required; TemplateError for an unusable one."""
     return {key: default is None for key, default in _load(template_path).defaults.items()}
+
+
+def imported_packages(template_path: str | os.PathLike[str]) -> frozenset[str]:
+    """The packages that the template imports at its top level, outside of `try` and `if`."""
+    return _load(template_path).imports
 
 
 def missing(required: Iterable[str], entry: Entry, method: Method) -> list[str]:
@@ -170,7 +176,14 @@ def _parse(path: str, mtime_ns: int, size: int) -> Template:
     end = _offset(lines, params.end_lineno or 0, params.end_col_offset or 0)
     source = "".join(lines)
     newline = next((ending for ending in ("\r\n", "\n", "\r") if lines and lines[0].endswith(ending)), "\n")
-    return Template(mark + source[:start], _defaults(path, params, lines), source[end:], newline, encoding)
+    defaults = _defaults(path, params, lines)
+    return Template(mark + source[:start], defaults, source[end:], newline, encoding, _imports(tree))
+
+
+def _imports(tree: ast.Module) -> frozenset[str]:
+    modules = {name.name for one in tree.body if isinstance(one, ast.Import) for name in one.names}
+    modules |= {one.module for one in tree.body if isinstance(one, ast.ImportFrom) and one.module and not one.level}
+    return frozenset(module.partition(".")[0] for module in modules)
 
 
 def _offset(lines: list[str], line: int, column: int) -> int:

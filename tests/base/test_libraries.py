@@ -56,7 +56,7 @@ def test_without_libraries_one_line_says_what_to_install(bare_python: Path, tmp_
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        f"dispatcher: {bare_python} has no module click; install what dispatcher needs: "
+        f"dispatcher: error: {bare_python} has no module click; install what dispatcher needs: "
         f"'{bare_python}' -m pip install {CHECKOUT}\n"
     )
     assert list(tmp_path.iterdir()) == []

@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+import venv
+from pathlib import Path
+from typing import Any
 
+import pytest
 from fleet import Fleet, shell, wait_until
 
 TEMPLATE = "PARAMS = {'lang': ..., 'lr': 0.1}\nprint('trained', PARAMS['lang'])\n"
@@ -106,6 +110,78 @@ def test_a_python_that_is_missing_and_then_made(fleet: Fleet) -> None:
     os.symlink(sys.executable, bin_dir / "python")
     assert fleet.wait_for("a", "done", "failed").state == "done"
     assert fleet.output("a") == "trained greek\n"
+
+
+@pytest.fixture
+def bare_env(fleet: Fleet) -> Path:
+    """A virtual environment without any package."""
+    path = fleet.root / "a bare env"
+    venv.create(path, symlinks=True)
+    return path
+
+
+def install_checkout(env: Path) -> None:
+    """As `pip install --editable` does."""
+    (site,) = env.glob("lib/python*/site-packages")
+    (site / "dispatcher.pth").write_text(f"{Path(__file__).parents[2]}\n")
+
+
+IMPORTS = "import dispatcher.contract\nPARAMS = {}\nprint('has it')\n"
+
+
+def test_a_python_without_the_package_that_a_template_imports(fleet: Fleet, bare_env: Path) -> None:
+    write_template(fleet, IMPORTS)
+    fleet.write_config(f"methods: {{m: {{python: {bare_env.name}}}}}\n")
+    fleet.write_manifest([{"job_id": "a"}, shell("b", "true", method="other")])
+    pod = fleet.start(poll="0.2")
+    said = f"python = {bare_env}: has no package dispatcher, which templates/train_m.py imports; install it: "
+    pod.says(said)
+    assert "/bin/python' -m pip install --no-deps " in pod.said
+    assert said in why(fleet)["a"]
+    assert said in fleet.run("show", "a")
+    assert said in fleet.try_("matrix", "check").stderr
+    fleet.wait_for("b", "done")
+    assert fleet.record("a").attempt == 0
+    install_checkout(bare_env)
+    fleet.wait_for("a", "done")
+
+
+def test_a_python_without_the_package_that_job_classes_need(fleet: Fleet, bare_env: Path) -> None:
+    fleet.write_config(f"methods: {{m: {{python: {bare_env.name}}}}}\n")
+    fleet.write_manifest([{"job_id": "a", "job": "count/letters"}])
+    reason = why(fleet)["a"]
+    assert "has no package dispatcher, which job classes need; install it: " in reason
+    assert reason.endswith("[jax]'")
+
+
+@pytest.mark.parametrize(
+    ("template", "settings", "entry"),
+    [
+        ("try:\n    import dispatcher\nexcept ImportError:\n    pass\nPARAMS = {}\n", "", {}),
+        (IMPORTS, "setup: 'true', ", {}),
+        (IMPORTS, "env: {PYTHONPATH: CHECKOUT}, ", {}),
+        (IMPORTS, "", {"env": {"PYTHONPATH": "elsewhere"}}),
+        (IMPORTS, "command: 'bash {script}', ", {}),
+        (IMPORTS, "", {"command": "true"}),
+    ],
+)
+def test_jobs_that_may_do_without_the_package(
+    fleet: Fleet, bare_env: Path, template: str, settings: str, entry: dict[str, Any]
+) -> None:
+    write_template(fleet, template)
+    checkout = str(Path(__file__).parents[2])
+    fleet.write_config(f"methods: {{m: {{{settings.replace('CHECKOUT', checkout)}python: {bare_env.name}}}}}\n")
+    fleet.write_manifest([{"job_id": "a", **entry}])
+    assert why(fleet) == {"a": ""}
+
+
+def test_a_python_that_cannot_be_asked_beforehand(fleet: Fleet, bare_env: Path) -> None:
+    write_template(fleet, IMPORTS)
+    fleet.write_config(f"methods: {{m: {{setup: 'true', python: {bare_env.name}}}}}\n")
+    fleet.write_manifest([{"job_id": "a"}])
+    fleet.run_all().end()
+    missing = "ModuleNotFoundError: No module named 'dispatcher'"
+    assert fleet.record("a").error == f"{missing}; install the package dispatcher into the Python that runs the job"
 
 
 def test_a_setup_that_bash_cannot_read(fleet: Fleet) -> None:

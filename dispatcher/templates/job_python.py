@@ -1,0 +1,71 @@
+"""Whether the Python that runs a method's jobs has this package, asked before a job fails by it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+
+from dispatcher.base.libraries import install_command
+from dispatcher.config import Method, interpreter
+
+# Not from the current directory, which is not on the path of a script. Prints whether it is there, then the path.
+_PROGRAM = """
+import importlib.util, sys
+sys.path = [place for place in sys.path if place]
+print(importlib.util.find_spec("dispatcher") is not None, *sys.path, sep="\\n")
+"""
+_LONGEST_S = 60.0
+
+_Places = tuple[tuple[str, int], ...]
+# By interpreter and PYTHONPATH: whether it lacks the package, and the places that a change of this would touch.
+_known: dict[tuple[str, str], tuple[bool, _Places]] = {}
+
+
+def package_fault(method: Method, reader: str, extra: str = "") -> str:
+    """Why the method's jobs cannot import this package, as `reader` does, and what to install; empty when they can.
+
+    Cheap for an interpreter that was asked before: it is asked again when what it imports from has changed.
+    """
+    if method.python is None and not _is_checkout():
+        return ""
+    python = os.fspath(interpreter(method.python))
+    if not _lacks_package(python, method.env):
+        return ""
+    named = f"python = {method.python}" if method.python is not None else python
+    # Scripts need dispatcher.contract alone, which imports nothing else.
+    cure = install_command(extra, python) if extra else install_command(python=python, flags=("--no-deps",))
+    return f"{named}: has no package dispatcher, which {reader}; install it: {cure}"
+
+
+def _is_checkout() -> bool:
+    """Whether this process imports the package from the directory of its script, which jobs do not."""
+    own = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    return os.path.abspath(sys.path[0]) == own
+
+
+def _lacks_package(python: str, env: Mapping[str, str]) -> bool:
+    key = python, env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    known = _known.get(key)
+    if known is None or known[1] != _times(place for place, _ in known[1]):
+        known = _known[key] = _ask(python, env)
+    return known[0]
+
+
+def _ask(python: str, env: Mapping[str, str]) -> tuple[bool, _Places]:
+    try:
+        done = subprocess.run(
+            [python, "-c", _PROGRAM], env={**os.environ, **env}, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, errors="replace", timeout=_LONGEST_S, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        # Whatever is wrong with it, it is not known to lack the package.
+        return False, _times([python])
+    has_package, *path = done.stdout.splitlines() or ["True"]
+    return has_package == "False", _times([python, *path])
+
+
+def _times(places: Iterable[str]) -> _Places:
+    """When each was changed last; installing something changes the directory."""
+    return tuple((place, os.stat(place).st_mtime_ns if os.path.exists(place) else 0) for place in places)

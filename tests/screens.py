@@ -38,6 +38,7 @@ class Screen:
         """Read until the condition holds for the lines on the screen."""
         end_s = time.monotonic() + timeout_s
         while not condition(self.frame()):
+            assert self.process.poll() is None, f"{what}: the command has ended:\n{self.written}"
             assert time.monotonic() < end_s, f"{what}: not within {timeout_s} s:\n" + "\n".join(self.frame())
             self._read(0.1)
 

@@ -56,7 +56,7 @@ class Screen:
         self._width = width
         waiting = waits(snapshot)
         self._pace = pace(snapshot, waiting)
-        self._tables = [_failed(snapshot), _waiting(waiting), _running(snapshot)]
+        self._tables = [_failed(snapshot), _waiting(waiting, width), _running(snapshot)]
 
     def header(self) -> list[str]:
         """Counts, slots, rate, time left."""
@@ -178,12 +178,16 @@ def _ago(at: str | None, now_s: float) -> str | None:
     return None if moment is None else ago(max(0.0, now_s - moment))
 
 
-def _waiting(waiting: Sequence[Wait]) -> Table:
+def _waiting(waiting: Sequence[Wait], width: int | None) -> Table:
     def more(rows: Sequence[dict[str, Any]]) -> str:
         jobs = sum(row["jobs"] for row in rows)
         return f"... and {counted(jobs, 'job')} for {counted(len(rows), 'other reason')}: dispatcher status --watch"
 
-    rows = [{"jobs": len(wait.jobs), "waiting because": wait.why, "which": first_names(wait.jobs)} for wait in waiting]
+    rows = []
+    for wait in waiting:
+        # A terminal has room for one.
+        which = first_names(wait.jobs) if width is None else wait.jobs[0]
+        rows.append({"jobs": len(wait.jobs), "waiting because": wait.why, "which": which})
     columns = ("jobs", "waiting because", "which")
     return Table(rows, columns, ("which", "waiting because"), _REASONS, more)
 

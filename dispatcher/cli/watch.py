@@ -41,6 +41,8 @@ _KEYS: Final = {
     b"G": _END, b"\x1b[F": _END, b"\x1b[4~": _END, b"\x1bOF": _END,
     b"q": _QUIT, b"Q": _QUIT,
 }  # fmt: skip
+# So many times as long as a frame takes to make nothing is done: a screen that is left open all day costs little.
+_REST: Final = 10
 # Signals that end the program; the terminal is put in order first.
 _ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
 
@@ -75,7 +77,8 @@ class View:
         self.keep_inside(len(frame.body), room)
         shown = list(frame.body[self.top : self.top + room])
         shown += [""] * (room - len(shown))
-        return [*header, *shown, f"{_REVERSE}{self._place(len(frame.body), room)}{_NORMAL}"]
+        lines = [*header, *shown, f"{_REVERSE}{self._place(len(frame.body), room)}{_NORMAL}"]
+        return lines[:height]
 
     def _place(self, length: int, room: int) -> str:
         if length <= room:
@@ -99,10 +102,11 @@ def repeat(text: Callable[[], str], interval_s: float) -> None:
 def watch(make_frame: Callable[[], Frame], interval_s: float) -> None:
     """Show a frame on the terminal that stdout is, a new one every `interval_s`, until q or Ctrl-C."""
     # The first one is made before the terminal is touched: its errors are printed as those of other commands are.
+    began_s = time.monotonic()
     frame = make_frame()
     with contextlib.suppress(KeyboardInterrupt), _screen() as keys:
         view = View()
-        next_s = time.monotonic() + interval_s
+        next_s = _next_s(began_s, interval_s)
         while True:
             _draw(view, frame)
             key = keys.wait(max(0.0, next_s - time.monotonic()))
@@ -112,8 +116,15 @@ def watch(make_frame: Callable[[], Frame], interval_s: float) -> None:
                 height = _height()
                 view.move(key, len(frame.body), body_room(frame, height))
             else:
+                began_s = time.monotonic()
                 frame = _next_frame(make_frame, frame)
-                next_s = time.monotonic() + interval_s
+                next_s = _next_s(began_s, interval_s)
+
+
+def _next_s(began_s: float, interval_s: float) -> float:
+    """When to make the next frame: one that takes long, of a huge matrix or a slow file server, is made less often."""
+    now_s = time.monotonic()
+    return now_s + max(interval_s, _REST * (now_s - began_s))
 
 
 def _next_frame(make_frame: Callable[[], Frame], old: Frame) -> Frame:

@@ -16,8 +16,9 @@ GAP: Final = "  "
 # Names and paths, which are told apart by both ends.
 _IDS: Final = frozenset({"job", "job_id", "which", "pod", "host", "directory"})
 _STATES: Final = frozenset({"state", "claimed"})
-_COMFORTABLE, _LEAST = 32, 8
-_COMFORTABLE_ID, _LEAST_ID = 20, 12
+# A column first shrinks to the one width, and when all have, to the other.
+_COMFORTABLE: Final = 20
+_LEAST, _LEAST_ID = 8, 12
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def _default_order(names: Sequence[str], numeric: set[str]) -> list[str]:
 def _fitting(natural: Mapping[str, int], order: Sequence[str], width: int) -> dict[str, int]:
     """The width of each column that is shown, in the table's order."""
     widths = dict(natural)
-    for least in (_comfortable, _least):
+    for least in (lambda _: _COMFORTABLE, _least):
         for name in order:
             widths[name] = max(min(widths[name], least(name)), widths[name] - max(0, _total(widths) - width))
     # What cannot shrink goes first from the right, the most important column not at all.
@@ -94,10 +95,6 @@ def _fitting(natural: Mapping[str, int], order: Sequence[str], width: int) -> di
 
 def _total(widths: Mapping[str, int]) -> int:
     return sum(widths.values()) + len(GAP) * (len(widths) - 1)
-
-
-def _comfortable(name: str) -> int:
-    return _COMFORTABLE_ID if name in _IDS else _COMFORTABLE
 
 
 def _least(name: str) -> int:

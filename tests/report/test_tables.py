@@ -73,10 +73,10 @@ def test_a_plain_table_fits_every_width(width):
 
 def test_ids_shrink_in_the_middle_and_states_and_counts_never():
     assert render(WIDE_ROWS, "plain", width=60).splitlines() == [
-        "job                   state    error                    step",
-        "--------------------  -------  ---------------------  ------",
-        "fft_greek_cf…ne_main  running  RESOURCE_EXHAUSTED: …  123456",
-        "a                     failed   größer                      1",
+        "job                    state    error                   step",
+        "---------------------  -------  --------------------  ------",
+        "fft_greek_cf…ine_main  running  RESOURCE_EXHAUSTED:…  123456",
+        "a                      failed   größer                     1",
     ]
 
 

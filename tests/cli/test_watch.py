@@ -1,0 +1,61 @@
+"""Scrolling and keys of a screen that is kept up to date; tests/cli/test_screens.py has it on a terminal."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import pytest
+
+from dispatcher.cli import watch
+from dispatcher.cli.watch import Frame, View, keys_in
+from dispatcher.report.terminal import width_of
+
+FRAME = Frame(["title", "counts"], [str(number) for number in range(100)])
+
+
+def drawn(view: View, height: int, frame: Frame = FRAME) -> list[str]:
+    return view.lines(frame, height)
+
+
+def press(view: View, keys: bytes, height: int = 10) -> None:
+    for key in keys_in(keys):
+        view.move(key, len(FRAME.body), watch.body_room(FRAME, height))
+
+
+@pytest.mark.parametrize(
+    ("keys", "top"),
+    [
+        (b"j", 1), (b"jjk", 1), (b"k", 0), (b"\x1b[B\x1b[B\x1b[A", 1), (b"\x1bOB", 1),
+        (b" ", 6), (b" b", 0), (b"\x1b[6~", 6), (b"  \x1b[5~", 6), (b"G", 93), (b"GG ", 93), (b"Gg", 0),
+        (b"xyz\x1b?", 0),
+    ],
+)  # fmt: skip
+def test_keys_scroll_the_body(keys: bytes, top: int) -> None:
+    view = View()
+    press(view, keys)
+    lines = drawn(view, 10)
+    assert len(lines) == 10
+    assert lines[:3] == ["title", "counts", str(top)]
+    assert f"lines {top + 1}-{top + 7} of 100" in lines[-1]
+
+
+def test_a_body_that_became_shorter_scrolls_back() -> None:
+    view = View()
+    press(view, b"G")
+    lines = drawn(view, 10, Frame(["title"], ["a", "b"]))
+    assert lines[:3] == ["title", "a", "b"]
+    assert "q quits" in lines[-1]
+
+
+@pytest.mark.parametrize("height", range(1, 12))
+def test_the_screen_is_full_and_not_more(height: int) -> None:
+    lines = drawn(View(), height)
+    assert len(lines) == height
+    assert max(map(width_of, lines)) < 80
+
+
+def test_frames_that_take_long_are_made_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "monotonic", itertools.repeat(103.0).__next__)
+    assert watch._next_s(102.9, 2.0) == pytest.approx(105.0)
+    assert watch._next_s(100.0, 2.0) == pytest.approx(133.0)

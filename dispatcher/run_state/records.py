@@ -6,7 +6,6 @@ that are equal, not identical.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
@@ -119,8 +118,8 @@ class Drafts:
 
     def get(self, job: str) -> Draft | None:
         draft = self._open.get(job)
-        if draft is None and job in self._packed:
-            draft = _opened(self._packed[job])
+        if draft is None and (packed := self._packed.get(job)) is not None:
+            draft = _opened(packed)
             self.put(job, draft)
         return draft
 
@@ -143,11 +142,16 @@ class Drafts:
 
     def _pack(self) -> None:
         for job, draft in self._open.items():
-            self._packed[job] = draft
-            # A number of more than 64 bits has no packed form.
-            with contextlib.suppress(OverflowError):
-                self._packed[job] = _encode(draft)
+            self._packed[job] = _closed(draft)
         self._open.clear()
+
+
+def _closed(draft: Draft) -> bytes | Draft:
+    try:
+        return _encode(draft)
+    except OverflowError:
+        # A number of more than 64 bits has no packed form.
+        return draft
 
 
 def _opened(draft: bytes | Draft) -> Draft:

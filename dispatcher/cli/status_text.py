@@ -92,8 +92,7 @@ def counts_lines(snapshot: Snapshot, width: int | None) -> list[str]:
     from dispatcher.run_state.states import BY_HAND, MARKABLE
 
     counts = {state: count for state, count in count_states(snapshot).items() if count}
-    marked = (snapshot.records[job] for job in snapshot.jobs_in(*MARKABLE))
-    by_hand = Counter(record.state.value for record in marked if record.reason == BY_HAND)
+    by_hand = Counter(snapshot.records[job].state.value for job in snapshot.with_reason(BY_HAND, *MARKABLE))
     notes = {state: f" ({count} set by hand)" for state, count in by_hand.items()}
     words = [f"{state} {count}{notes.get(state, '')}" for state, count in counts.items()]
     total = counted(len(snapshot.records), "job")

@@ -93,6 +93,8 @@ class Waiting:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self._known: dict[str, Reason] = {}
+        # Those of the job that was asked for last: to find them costs more than all else.
+        self._last: tuple[str, Record | None, Entry | None] = ("", None, None)
 
     def why(self, job: str) -> Reason:
         """Why the job is not claimed now; SLOT when it only waits for a free slot."""
@@ -113,10 +115,15 @@ class Waiting:
         return self._known[job]
 
     def _open_needs(self, job: str) -> Sequence[str]:
-        entry, record = self._facts.entries.get(job), self._facts.records.get(job)
+        record, entry = self._find(job)
         if entry is None or record is None or record.state is not State.QUEUED:
             return ()
         return [need for need in entry.needs if not self._is_done(need)]
+
+    def _find(self, job: str) -> tuple[Record | None, Entry | None]:
+        if self._last[0] != job:
+            self._last = job, self._facts.records.get(job), self._facts.entries.get(job)
+        return self._last[1:]
 
     def _is_done(self, job: str) -> bool:
         record = self._facts.records.get(job)
@@ -124,7 +131,7 @@ class Waiting:
 
     def _reason(self, job: str) -> Reason:
         facts = self._facts
-        record, entry = facts.records.get(job), facts.entries.get(job)
+        record, entry = self._find(job)
         if record is None:
             return Reason("not queued yet")
         if record.state is State.HELD:

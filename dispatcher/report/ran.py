@@ -15,7 +15,7 @@ from dispatcher.run_state.states import BY_HAND, ENDED, IN_FLIGHT, Record, State
 from dispatcher.workspace import Layout
 
 # In these states a job's values are those of its last attempt; in all others those of the next one.
-_LAST_COUNTS: Final = IN_FLIGHT | ENDED
+LAST_COUNTS: Final = IN_FLIGHT | ENDED
 
 # How many digests are kept, each with its entry: those of a matrix of the usual size are computed once.
 _KEPT: Final = 4_000
@@ -54,7 +54,7 @@ class RanWith:
 
     def differs(self, job: str, record: Record, listed: Entry | None) -> bool:
         """Whether the manifest's entry differs from what the job's last attempt ran with."""
-        if not last_counts(record) or record.ran_with is None or listed is None:
+        if not may_differ(record) or listed is None:
             return False
         return record.ran_with != self._digest(job, listed)
 
@@ -72,7 +72,12 @@ def last_counts(record: Record) -> bool:
 
     False for a job that a person has marked as done: what ran is unknown.
     """
-    return record.attempt > 0 and record.state in _LAST_COUNTS and record.reason != BY_HAND
+    return record.attempt > 0 and record.state in LAST_COUNTS and record.reason != BY_HAND
+
+
+def may_differ(record: Record) -> bool:
+    """Whether it is known what the job's last attempt ran with, and that is to be compared."""
+    return record.ran_with is not None and last_counts(record)
 
 
 def is_unknown(record: Record) -> bool:

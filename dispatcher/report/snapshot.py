@@ -14,11 +14,12 @@ from dispatcher.outlets.base import Request
 from dispatcher.pod.offers import Offer
 from dispatcher.pod.placing import stays
 from dispatcher.pod.waiting import UNKNOWN_JOB, as_written, no_fault
-from dispatcher.report.ran import RanWith, last_counts
+from dispatcher.report.ran import RanWith, last_counts, may_differ
 from dispatcher.run_state.external import Presence
 from dispatcher.run_state.fold import Pause, Refusal
 from dispatcher.run_state.liveness import PodInfo
 from dispatcher.run_state.progress import Progress
+from dispatcher.run_state.records import Records
 from dispatcher.run_state.states import FIELD_NAMES, IN_FLIGHT, Record, State
 
 
@@ -110,7 +111,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def differs(self, job: str) -> bool:
         """Whether a job runs or has ended with other parameters than the manifest has now."""
-        return self.ran is not None and self.ran.differs(job, self.records[job], self.entries.get(job))
+        record = self.records[job]
+        # To find the entry costs more than to see that it is not needed.
+        if self.ran is None or not may_differ(record):
+            return False
+        return self.ran.differs(job, record, self.entries.get(job))
 
     def value(self, job: str, key: str) -> Any:
         """The value of `key` in the job's entry, otherwise in its record; None when neither has it."""
@@ -153,7 +158,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def for_people(self, *, utc: bool = False) -> Snapshot:
         """The same snapshot, whose reasons and notices have local times, or those of UTC."""
-        return msgspec.structs.replace(self, clock=Clock(self.now_s, utc))
+        shown = msgspec.structs.replace(self, clock=Clock(self.now_s, utc))
+        # What was found out about the jobs holds for both.
+        shown.__dict__.update(self.__dict__)
+        return shown
 
     @functools.cached_property
     def stalled(self) -> Mapping[str, float]:
@@ -163,9 +171,14 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @functools.cached_property
     def _by_state(self) -> dict[State, list[str]]:
         found: dict[State, list[str]] = {state: [] for state in State}
-        for job, record in self.records.items():
-            found[record.state].append(job)
+        for job, state in self._packed.states():
+            found[state].append(job)
         return found
+
+    @functools.cached_property
+    def _packed(self) -> Records:
+        """The records, of which some can be told without unpacking them."""
+        return self.records if isinstance(self.records, Records) else Records.of(self.records)
 
     def jobs_in(self, *states: State) -> Sequence[str]:
         """The jobs in one of these states, in the order of `records`, which is passed through once for all calls."""
@@ -180,7 +193,12 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         import heapq
 
         # Revisions increase with time.
-        return heapq.nlargest(most, self.jobs_in(state), key=lambda job: self.records[job].rev)
+        return heapq.nlargest(most, self.jobs_in(state), key=self._packed.rev)
+
+    def with_reason(self, reason: str, *states: State) -> list[str]:
+        """The jobs in one of these states that have this reason."""
+        found = self._packed.with_text(self.jobs_in(*states), reason)
+        return [job for job, record in found if record.reason == reason]
 
     def in_flight(self) -> Sequence[str]:
         return self.jobs_in(*IN_FLIGHT)

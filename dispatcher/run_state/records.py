@@ -15,12 +15,22 @@ from dispatcher.run_state.states import Record, State
 
 _STATES: Final = tuple(State)
 _CODES: Final = {state: code for code, state in enumerate(_STATES)}
-# The number of the state, the other fields of the record in their order, and the `seq` at which the job got its record.
-_TYPES: Any = (int, *(field.type for field in msgspec.structs.fields(Record)[1:]), int)
+# The number of the state, the `seq` at which the job got its record, that of the last change (which is a field of the
+# record, too), and the other fields of the record in their order.
+_TYPES: Any = (int, int, int, *(field.type for field in msgspec.structs.fields(Record)[1:]))
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[_TYPES]).decode
 # Of an array with 16 or more members, the first follows three bytes.
 _CODE: Final = 3
+
+
+class _Beginning(msgspec.Struct, array_like=True, gc=False):
+    code: int
+    born: int
+    rev: int
+
+
+_decode_beginning = msgspec.msgpack.Decoder(_Beginning).decode
 
 # A number of more than 64 bits has no packed form: such a record stays as it is.
 Packed: TypeAlias = "bytes | tuple[Any, ...]"
@@ -28,7 +38,7 @@ Packed: TypeAlias = "bytes | tuple[Any, ...]"
 
 def pack(record: Record, born: int) -> Packed:
     values = msgspec.structs.astuple(record)
-    values = (_CODES[record.state], *values[1:], born)
+    values = (_CODES[record.state], born, record.rev, *values[1:])
     try:
         return _encode(values)
     except OverflowError:
@@ -36,7 +46,7 @@ def pack(record: Record, born: int) -> Packed:
 
 
 def unpack(packed: Packed) -> Record:
-    code, *values, _ = _decode(packed) if isinstance(packed, bytes) else packed
+    code, _, _, *values = _decode(packed) if isinstance(packed, bytes) else packed
     return Record(_STATES[code], *values)
 
 
@@ -45,6 +55,10 @@ class Records(Mapping[str, Record]):
 
     def __init__(self, packed: dict[str, Packed] | None = None) -> None:
         self._packed: dict[str, Packed] = {} if packed is None else packed
+
+    @classmethod
+    def of(cls, records: Mapping[str, Record]) -> Records:
+        return cls({job: pack(record, 0) for job, record in records.items()})
 
     def put(self, job: str, record: Record, born: int) -> Packed:
         """Add or replace a record; `born` is the `seq` at which the job got its first one."""
@@ -59,18 +73,27 @@ class Records(Mapping[str, Record]):
         packed = self._packed.get(job)
         if packed is None:
             return None
-        born: int = (_decode(packed) if isinstance(packed, bytes) else packed)[-1]
+        born: int = _decode_beginning(packed).born if isinstance(packed, bytes) else packed[1]
         return born
 
-    def state(self, job: str) -> State | None:
-        """The state of a job, without unpacking its record; None for a job without one."""
-        packed = self._packed.get(job)
-        return None if packed is None else _state(packed)
+    def rev(self, job: str) -> int:
+        """The `rev` of a record, without unpacking all of it."""
+        packed = self._packed[job]
+        rev: int = _decode_beginning(packed).rev if isinstance(packed, bytes) else packed[2]
+        return rev
 
     def states(self) -> Iterator[tuple[str, State]]:
         """Every job with its state, without unpacking the records."""
         for job, packed in self._packed.items():
             yield job, _state(packed)
+
+    def with_text(self, jobs: Iterable[str], text: str) -> Iterator[tuple[str, Record]]:
+        """The records among those of these jobs that have a text in some field: of many, only those are unpacked."""
+        encoded, packed = text.encode(), self._packed
+        for job in jobs:
+            found = packed[job]
+            if not isinstance(found, bytes) or encoded in found:
+                yield job, unpack(found)
 
     def copy(self) -> Records:
         return Records(dict(self._packed))

@@ -105,7 +105,8 @@ class ClaimQueue:
         self._needs: dict[str, tuple[str, ...]] = {}
         self._look_through_entries()
         self._dependents = dependents(self._needs)
-        # Those of the jobs that others need that were done at their last update.
+        # Those of the jobs that others need that were done at their last update. Readiness goes by these alone: what
+        # needs a job whose record has changed since is looked at when its update comes.
         self._done: set[str] = set()
         self._classes: dict[tuple[_Asked, str], _Class] = {}
         # The rank of each job that is ready.
@@ -262,12 +263,8 @@ class ClaimQueue:
     def _host_is_paused(self) -> bool:
         return host_scope(self._offer.host) in self._pauses
 
-    def _is_done(self, job: str) -> bool:
-        record = self.records.get(job)
-        return record is not None and record.state is State.DONE
-
     def _is_ready(self, job: str, record: Record) -> bool:
-        return record.state is State.QUEUED and all(map(self._is_done, self._needs.get(job, ())))
+        return record.state is State.QUEUED and self._done.issuperset(self._needs.get(job, ()))
 
     def _enqueue(self, job: str, record: Record) -> None:
         if not self._is_ready(job, record):

@@ -36,7 +36,10 @@ class LoadedGeneration:
 
     @classmethod
     def load(cls, layout: Layout, number: int, head: Head | None, *, to_the_end: bool) -> LoadedGeneration:
-        """The fold of a whole generation, as far as `head` goes, or to the end; read some megabytes at a time.
+        """The fold of a whole generation, as far as `head` goes, or to the end.
+
+        What the head covers is read in parts, so that a large journal takes no memory beside its records; what follows
+        is read at once, also where the head is lost.
 
         Raises FormatError for a foreign or newer file, DamagedJournalError when it cannot be read or is not what the
         head was written for.

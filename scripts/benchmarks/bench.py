@@ -41,6 +41,10 @@ class Bench:
         places = [Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.directory)) for _ in range(_PLACES)]
         return min(places, key=_cost_of_new_files)
 
+    def remove(self, place: Path) -> None:
+        """Remove a directory with large files before the next ones are written."""
+        shutil.rmtree(place, ignore_errors=True)
+
 
 def _cost_of_new_files(place: Path) -> float:
     # The files stay where they are: removed, they would be what is to be avoided.

@@ -68,5 +68,21 @@ def wait_until_ready(root: Path, pod: subprocess.Popen[bytes], limit_s: float = 
     return time.monotonic()
 
 
+def memory_mib(pid: int) -> tuple[float, float]:
+    """PSS (shared pages in parts) and RSS of a process."""
+    kib = _kib(f"/proc/{pid}/smaps_rollup")
+    return kib["Pss:"] / 1024, kib["Rss:"] / 1024
+
+
+def peak_mib(pid: int) -> float:
+    """The greatest RSS that a process has had."""
+    return _kib(f"/proc/{pid}/status")["VmHWM:"] / 1024
+
+
+def _kib(path: str) -> dict[str, int]:
+    rows = (line.split() for line in Path(path).read_text().splitlines())
+    return {words[0]: int(words[1]) for words in rows if len(words) == 3 and words[2] == "kB"}
+
+
 def _log(root: Path) -> Path:
     return root / "pod.log"

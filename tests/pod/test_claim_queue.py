@@ -427,6 +427,21 @@ def test_what_is_postponed_leaves_its_slot_to_the_next_until_its_time_or_its_rec
     assert names(queue.choose(NOW)) == ["a"], "its record has changed"
 
 
+def test_a_need_that_was_done_between_two_updates_counts_as_it_is_at_the_update() -> None:
+    queue = queue_of(made(entry("a"), entry("b", 1, needs=("a",))), LocalCapacity([], 9))
+    change(queue, "a", DONE)
+    change(queue, "b", Record(state=State.QUEUED, retry_at=NOW, retries=1))
+    change(queue, "a", RUNNING)
+    # Read from another pod's lines, while the status file is written: the queue is not told yet.
+    assert isinstance(queue.records, dict)
+    queue.records["a"] = DONE
+    queue.next_retry(LATE)
+    change(queue, "a", Record(state=State.QUEUED, retry_at="2026-06-19T00:00:00.000Z"))
+    assert queue.choose(LATE) == [], "its need is queued again"
+    change(queue, "a", DONE)
+    assert names(queue.choose(LATE)) == ["b"]
+
+
 class Foreseen(LocalCapacity):
     """Room whose outlook is given: see Capacity.outlook."""
 

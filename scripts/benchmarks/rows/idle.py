@@ -7,14 +7,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 from benchmarks.bench import Bench
-from benchmarks.figures import Figure, Spread, shown
-from benchmarks.pods import environment, start_pod, wait_until_ready
+from benchmarks.figures import Figure, Spread, Target, shown
+from benchmarks.pods import environment, memory_mib, start_pod, wait_until_ready
 from benchmarks.workspaces import make_workspace, write_history
 
 _SIZES = (1_200, 100_000)
+_TARGETS = {100_000: Target(100, unit="MiB")}
 _SLEEP = [sys.executable, "-c", "import time; time.sleep(1000)"]
 # After this, what came with the start is over.
 _SETTLE_S = 5.0
@@ -33,8 +33,8 @@ def measure(bench: Bench) -> Iterator[Figure]:
         before = {count: _processor_s(pid) for count, pid in pids.items()}
         time.sleep(window_s)
         used_s = {count: _processor_s(pid) - before[count] for count, pid in pids.items()}
-        memory = {count: _memory_mib(pid) for count, pid in pids.items()}
-        bare_memory = _memory_mib(bare)
+        memory = {count: memory_mib(pid) for count, pid in pids.items()}
+        bare_memory = memory_mib(bare)
     for count in _SIZES:
         pss, rss = memory[count]
         times = pss / bare_memory[0]
@@ -43,6 +43,8 @@ def measure(bench: Bench) -> Iterator[Figure]:
             ours=f"{shown(pss)} MiB PSS, {shown(rss)} MiB RSS",
             against=f"bare Python {shown(bare_memory[0])} MiB PSS",
             ratio=Spread(times, times, times),
+            target=_TARGETS.get(count),
+            judged=pss,
             samples={"pss_mib": pss, "rss_mib": rss, "bare_pss_mib": bare_memory[0]},
         )
     for count in _SIZES:
@@ -79,10 +81,3 @@ def _bare_interpreter() -> Iterator[int]:
 def _processor_s(pid: int) -> float:
     # The processor clock of another process (clock_getcpuclockid): /proc/PID/stat counts in ticks of 10 ms.
     return time.clock_gettime((~pid << 3) | 2)
-
-
-def _memory_mib(pid: int) -> tuple[float, float]:
-    """PSS (shared pages in parts) and RSS."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    kib = {words[0]: int(words[1]) for line in lines if len(words := line.split()) == 3}
-    return kib["Pss:"] / 1024, kib["Rss:"] / 1024

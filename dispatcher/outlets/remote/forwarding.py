@@ -92,7 +92,7 @@ def _wait(program: Program, is_ready: Callable[[], bool], timeout_s: float, targ
 
 
 def _said(finished: Finished) -> str:
-    return finished.err.decode(errors="replace").strip() or f"status {finished.exit_code}"
+    return finished.errors.strip() or f"status {finished.exit_code}"
 
 
 def _free_port() -> int:

@@ -16,6 +16,7 @@ import msgspec
 
 from dispatcher.errors import OutletError
 from dispatcher.outlets.local import processes, reaping
+from dispatcher.outlets.remote.operations import Ran
 
 _CHUNK: Final = 1 << 18
 _MOST_CHUNKS: Final = 64
@@ -32,6 +33,16 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
     out: bytes
     err: bytes
     killed_because: str = ""
+
+    @property
+    def errors(self) -> str:
+        """What it has printed to stderr, as text."""
+        return self.err.decode(errors="replace")
+
+    def ran(self) -> Ran:
+        """The same as the answer of an agent that has run the program."""
+        exit_code = None if self.killed_because else self.exit_code
+        return Ran(exit_code=exit_code, out=self.out.decode(errors="replace"), err=self.errors)
 
 
 class Program:

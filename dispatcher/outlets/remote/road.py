@@ -83,7 +83,7 @@ class LocalRoad:
         """Nothing stays open between calls."""
 
     def _explain(self, finished: Finished) -> str:
-        return explain_limit(self.name, finished) or ssh.explain(finished.exit_code, _errors(finished), self.name)
+        return explain_limit(self.name, finished) or ssh.explain(finished.exit_code, finished.errors, self.name)
 
 
 class SshRoad:
@@ -137,7 +137,7 @@ class SshRoad:
 
     def _explain(self, finished: Finished) -> str:
         return explain_limit(self.name, finished) or ssh.explain(
-            finished.exit_code, _errors(finished), self.shared.target
+            finished.exit_code, finished.errors, self.shared.target
         )
 
 
@@ -145,9 +145,5 @@ def explain_limit(name: str, finished: Finished) -> str:
     """That a program was killed from here, and what it had to say until then; empty when it ended by itself."""
     if not finished.killed_because:
         return ""
-    err = _errors(finished).strip()
+    err = finished.errors.strip()
     return f"{name}: {finished.killed_because}" + (f": {err}" if err else "")
-
-
-def _errors(finished: Finished) -> str:
-    return finished.err.decode(errors="replace")

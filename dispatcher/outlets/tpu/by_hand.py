@@ -19,7 +19,7 @@ from dispatcher.outlets.remote.operations import Ran
 from dispatcher.outlets.remote.programs import Program
 from dispatcher.outlets.tpu import gcloud
 from dispatcher.outlets.tpu.gcloud import Failure, GcloudError, Queued, Vm
-from dispatcher.outlets.tpu.provisioning import CREATE_LIMIT_S, DELETE_LIMIT_S, LOOK_LIMIT_S, ran
+from dispatcher.outlets.tpu.provisioning import CREATE_LIMIT_S, DELETE_LIMIT_S, LOOK_LIMIT_S
 from dispatcher.outlets.tpu.vm import Condition, condition_of, is_up
 
 _LOOK_AGAIN_S: Final = 5.0
@@ -173,7 +173,7 @@ def _wait(program: Program, waited: Callable[[float], None]) -> Ran:
             time.sleep(_STEP_S)
     finally:
         program.close()
-    return ran(finished)
+    return finished.ran()
 
 
 @contextlib.contextmanager

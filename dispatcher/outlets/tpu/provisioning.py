@@ -15,7 +15,7 @@ from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.base import LOST, PREEMPTED
 from dispatcher.outlets.batch.provisioning import Loss
 from dispatcher.outlets.remote.operations import Operation, Ran
-from dispatcher.outlets.remote.programs import Finished, Program
+from dispatcher.outlets.remote.programs import Program
 from dispatcher.outlets.tpu import gcloud, telling, usage
 from dispatcher.outlets.tpu.gcloud import Failure, GcloudError, Queued, Vm
 from dispatcher.outlets.tpu.vm import (
@@ -168,7 +168,7 @@ class TpuProvisioning:
             if finished is None:
                 return
             self._program = None
-            self._take_in_answer(ran(finished))
+            self._take_in_answer(finished.ran())
         if self._program is None:
             self._begin()
 
@@ -410,18 +410,9 @@ class TpuProvisioning:
             program = Program(words, limit_s=_CLOSING_S)
             program.close(_CLOSING_S)
             finished = program.poll()
-            gcloud.check(Ran(exit_code=None) if finished is None else ran(finished))
+            gcloud.check(Ran(exit_code=None) if finished is None else finished.ran())
         except OutletError as error:
             stays = f"{name}: its queued resource {queued} stays and may cost money"
             self._log(f"{stays}: {error}. {telling.deletion(self._host)}")
         else:
             self._log(f"{name}: its queued resource {queued} was taken back")
-
-
-def ran(finished: Finished) -> Ran:
-    """How a program of gcloud has ended, as the words of gcloud.py take it."""
-    return Ran(
-        exit_code=None if finished.killed_because else finished.exit_code,
-        out=finished.out.decode(errors="replace"),
-        err=finished.err.decode(errors="replace"),
-    )

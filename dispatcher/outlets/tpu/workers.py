@@ -39,7 +39,6 @@ from dispatcher.outlets.remote.operations import (
     Hello,
     Launch,
     Operation,
-    Ran,
     Read,
     Signal,
     Store,
@@ -143,8 +142,7 @@ class WorkersRoad:
     def _addresses(self, limit_s: float) -> Generator[Program, Finished, list[list[str]]]:
         """The addresses of each worker, the internal one first."""
         finished = yield Program(gcloud.describe(self._host), limit_s=limit_s, environment=reaching.environment())
-        exit_code = None if finished.killed_because else finished.exit_code
-        answer = Ran(exit_code=exit_code, out=finished.out.decode(errors="replace"), err=_errors(finished))
+        answer = finished.ran()
         vm = gcloud.read_vm(answer)
         if vm is None:
             raise OutletError(f"{self._host.name}: {gcloud.message(answer.err)}")
@@ -210,7 +208,7 @@ class WorkersRoad:
 
     def _failure(self, finished: Finished, logs: Sequence[bytes], missing: Sequence[int]) -> OutletError:
         limit = f"{finished.killed_because}: " if finished.killed_because else ""
-        return OutletError(f"{self._host.name}: {limit}{reaching.explain(_errors(finished), logs, missing)}")
+        return OutletError(f"{self._host.name}: {limit}{reaching.explain(finished.errors, logs, missing)}")
 
 
 def _remove_orphaned() -> None:
@@ -229,7 +227,3 @@ def _logs(directory: Path) -> list[bytes]:
     """What each worker has printed, by its index; none where gcloud did not come to them."""
     found = {int(match[1]): path for path in directory.iterdir() if (match := _LOG.fullmatch(path.name))}
     return [found[index].read_bytes() for index in sorted(found)]
-
-
-def _errors(finished: Finished) -> str:
-    return finished.err.decode(errors="replace")

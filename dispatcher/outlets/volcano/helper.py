@@ -139,7 +139,7 @@ class HelperRoad:
     def _explain(self, pod: str, finished: Finished) -> str:
         """Why the call of the agent has brought no answer, for people."""
         where = f"{self._host.name}: the helper {pod}"
-        said = finished.err.decode(errors="replace").strip()
+        said = finished.errors.strip()
         if finished.killed_because:
             return explain_limit(where, finished)
         if "SyntaxError" in said:

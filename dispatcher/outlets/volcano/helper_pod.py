@@ -146,5 +146,5 @@ class HelperPod:
 
 
 def _problem(finished: Finished) -> Problem | None:
-    exit_code = None if finished.killed_because else finished.exit_code
-    return first_problem(exit_code, finished.err.decode(errors="replace"))
+    ran = finished.ran()
+    return first_problem(ran.exit_code, ran.err)

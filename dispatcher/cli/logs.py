@@ -1,185 +1,136 @@
-"""`dispatcher logs JOB`: the output of an attempt."""
+"""`dispatcher logs JOB...`: the output of attempts."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
-import time
-from typing import TYPE_CHECKING, BinaryIO, Final
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from dispatcher.cli.common import open_workspace
-from dispatcher.cli.complete import complete_jobs
+from dispatcher.base.messages import counted
+from dispatcher.cli.common import jobs_argument, open_workspace, state_option, where_option
 from dispatcher.cli.hardware import hosts_option
+from dispatcher.cli.log_lines import Choice, Headed, Lines, Output, Sink, read_pattern, show
 from dispatcher.cli.printing import note
-from dispatcher.errors import StateError
+from dispatcher.errors import StateError, UsageError
+from dispatcher.matrix.condition import Where
+from dispatcher.run_state.states import State
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from dispatcher.api import Workspace
-    from dispatcher.cli.remote_log import Elsewhere
+    from dispatcher.report.snapshot import Snapshot
     from dispatcher.workspace import AttemptPaths
 
-_BLOCK: Final = 1 << 20
-# Reading the file's size costs microseconds, reading the journal a little more.
-_PAUSE_S: Final = 0.2
-_STATE_PAUSE_S: Final = 1.0
+_NO_MATCH: Final = 1
+# Of each job when several are followed, as `tail -f` does.
+_FOLLOWED_LINES: Final = 10
+_ENDED: Final = frozenset({State.DONE, State.FAILED, State.ABANDONED})
 
 
 @click.command()
-@click.argument("job", shell_complete=complete_jobs)
-@click.option("-f", "--follow", is_flag=True, help="Follow the log until the attempt has ended.")
+@jobs_argument
+@state_option
+@where_option
+@click.option("-f", "--follow", is_flag=True, help="Follow the log until the job has ended; wait for a queued job.")
+@click.option("--grep", metavar="REGEX", help="Only lines with a match; exit code 1 when there is none.")
 @click.option("--attempt", type=click.IntRange(1), metavar="N", help="Which attempt.  [default: the last one]")
-@click.option("-n", "--tail", type=click.IntRange(0), metavar="LINES", help="Only the last lines.")
+@click.option(
+    "-n",
+    "--tail",
+    type=click.IntRange(0),
+    metavar="LINES",
+    help="Only the last lines; --grep looks only at these.  [default: all; 10 of each when several are followed]",
+)
 @hosts_option
-def logs(job: str, follow: bool, attempt: int | None, tail: int | None, hosts_file: Path | None) -> None:
-    """Print the log of JOB's last attempt."""
+def logs(
+    jobs: tuple[str, ...],
+    states: tuple[str, ...],
+    where: Where,
+    follow: bool,
+    grep: str | None,
+    attempt: int | None,
+    tail: int | None,
+    hosts_file: Path | None,
+) -> int:
+    """Print the log of the last attempt of JOB... (ids, globs).
+
+    Several jobs have headings, and with -f each line begins with its job.
+    """
+    from dispatcher.report.selection import is_glob, parse_states, select
+
+    if not (jobs or states or where):
+        raise UsageError("name the jobs: ids, globs such as 'fft_*', --state or --where key=value")
+    pattern = read_pattern(grep)
     workspace = open_workspace()
-    number = attempt or _last_attempt(workspace, job)
-    paths = workspace.layout.attempt(job, number)
-    out = sys.stdout.buffer
-    elsewhere = _elsewhere(workspace, paths, job, number, hosts_file) if follow else None
-    if elsewhere is not None:
-        _follow_elsewhere(workspace, elsewhere, out, job, number, tail)
-        return
-    file = _open(workspace, paths, job, number, follow)
-    if file is None:
-        return
-    with file:
-        _show(file, out, tail)
-        if follow:
-            _follow(workspace, file, out, job, number)
-
-
-def _show(file: BinaryIO, out: BinaryIO, tail: int | None) -> None:
-    """Print what the log has now, or its last lines."""
-    if tail is not None:
-        file.seek(_tail_start(file, tail))
-    _copy(file, out)
-
-
-def _elsewhere(
-    workspace: Workspace, paths: AttemptPaths, job: str, number: int, hosts_file: Path | None
-) -> Elsewhere | None:
-    """Where an attempt in flight writes its log, if that is not in the workspace."""
-    if not paths.submission.exists() or _is_over(workspace, job, number):
-        return None
-    from dispatcher.cli.remote_log import log_elsewhere
-    from dispatcher.config import load_config
-
-    return log_elsewhere(load_config(workspace.layout, hosts_file), paths)
-
-
-def _follow_elsewhere(
-    workspace: Workspace, elsewhere: Elsewhere, out: BinaryIO, job: str, number: int, tail: int | None
-) -> None:
-    """Print what was brought home of the log, then the rest from where it is written."""
-    from dispatcher.cli.remote_log import follow_elsewhere, several_logs
-
-    several = several_logs(elsewhere)
-    if several:
-        from dispatcher.cli.worker_logs import follow_several
-
-        with contextlib.closing(elsewhere.road):
-            follow_several(several, out, tail, lambda: _is_over(workspace, job, number))
-        return
-    offset = 0
-    with contextlib.suppress(FileNotFoundError), open(workspace.layout.attempt(job, number).log, "rb") as file:
-        _show(file, out, tail)
-        offset = file.tell()
-    follow_elsewhere(elsewhere, out, offset, lambda: _is_over(workspace, job, number))
-
-
-def _last_attempt(workspace: Workspace, job: str) -> int:
-    from dispatcher.report.selection import select
-
     snapshot = workspace.snapshot()
-    select(snapshot, [job])
-    number = snapshot.records[job].attempt
+    chosen = select(snapshot, jobs, parse_states(states), where)
+    if not chosen:
+        note("no job matches")
+    is_one = len(jobs) == 1 and not is_glob(jobs[0])
+    output = Output(sys.stdout.buffer)
+    if follow:
+        from dispatcher.cli.log_follow import Follower
+
+        choice = Choice(attempt, _FOLLOWED_LINES if tail is None and not is_one else tail, pattern, hosts_file)
+        followed = chosen if is_one else _unended(snapshot, chosen, named=jobs)
+        Follower(workspace, output, choice, names_jobs=not is_one).follow(followed)
+    else:
+        choice = Choice(attempt, tail, pattern)
+        if is_one and chosen:
+            _print_one(workspace, chosen[0], attempt or snapshot.records[chosen[0]].attempt, output, choice)
+        else:
+            _print_several(workspace, snapshot, chosen, output, choice)
+    return _NO_MATCH if pattern is not None and output.is_empty else 0
+
+
+def _unended(snapshot: Snapshot, chosen: Sequence[str], named: Sequence[str]) -> list[str]:
+    """The jobs to follow: of those that no one named exactly, only the ones that are not over."""
+    left_out = {job for job in chosen if snapshot.records[job].state in _ENDED and job not in named}
+    if left_out:
+        note(f"{counted(len(left_out), 'job has', 'jobs have')} ended: not followed")
+    return [job for job in chosen if job not in left_out]
+
+
+def _print_one(workspace: Workspace, job: str, number: int, output: Output, choice: Choice) -> None:
+    paths = workspace.layout.attempt(job, number)
     if not number:
-        raise StateError(f"{job} has not run yet: there is no log (state: {snapshot.records[job].state})")
-    return number
+        raise StateError(f"{job} has not run yet: there is no log (state: {workspace.records()[job].state})")
+    if not _copy_log(paths, output, choice):
+        if not paths.directory.is_dir():
+            known = ", ".join(str(row["attempt"]) for row in workspace.attempts(job)) or "none"
+            raise StateError(f"{job} has no attempt {number} (attempts: {known})")
+        note(f"attempt {number} of {job} has no log")
 
 
-def _open(workspace: Workspace, paths: AttemptPaths, job: str, number: int, follow: bool) -> BinaryIO | None:
-    """Open the log. With `follow`, wait until it exists; None when the attempt ends without one."""
-    while True:
-        has_ended = _has_ended(workspace, job, number)
-        try:
-            return open(paths.log, "rb", buffering=0)
-        except FileNotFoundError:
-            if not paths.directory.is_dir():
-                known = ", ".join(str(row["attempt"]) for row in workspace.attempts(job)) or "none"
-                raise StateError(f"{job} has no attempt {number} (attempts: {known})") from None
-            if has_ended or not follow:
-                note(f"attempt {number} of {job} has no log")
-                return None
-        time.sleep(_PAUSE_S)
+def _print_several(
+    workspace: Workspace, snapshot: Snapshot, chosen: Sequence[str], output: Output, choice: Choice
+) -> None:
+    """Print the logs one after another, each with a heading."""
+    without = 0
+    for job in chosen:
+        number = choice.attempt or snapshot.records[job].attempt
+        heading = f"==> {job} <==\n" if output.is_empty else f"\n==> {job} <==\n"
+        sink = Headed(heading.encode(), output)
+        without += not number or not _copy_log(workspace.layout.attempt(job, number), sink, choice)
+    if without:
+        which = f" of attempt {choice.attempt}" if choice.attempt else ""
+        note(f"{counted(without, 'job has', 'jobs have')} no log{which}")
 
 
-def _copy(file: BinaryIO, out: BinaryIO) -> bool:
-    """Copy the rest of the file; whether there was any."""
-    some = False
-    while block := file.read(_BLOCK):
-        out.write(block)
-        some = True
-    if some:
-        out.flush()
-    return some
-
-
-def _follow(workspace: Workspace, file: BinaryIO, out: BinaryIO, job: str, number: int) -> None:
-    next_look_s = 0.0
-    while True:
-        # Checked before the rest is read, so that nothing written before the end is missed.
-        has_ended = False
-        if time.monotonic() >= next_look_s:
-            has_ended = _has_ended(workspace, job, number)
-            next_look_s = time.monotonic() + _STATE_PAUSE_S
-        if not _copy(file, out) and has_ended:
-            return
-        if not has_ended:
-            time.sleep(_PAUSE_S)
-
-
-def _has_ended(workspace: Workspace, job: str, number: int) -> bool:
-    from dispatcher.run_state import liveness
-    from dispatcher.run_state.states import State
-
-    if _is_over(workspace, job, number):
-        return True
-    paths, record = workspace.layout.attempt(job, number), workspace.store.records[job]
-    # Killed, and not recorded yet. One that was only submitted holds no lock before it begins.
-    return record.state is State.RUNNING and os.path.exists(paths.alive) and liveness.is_held(paths.alive) is False
-
-
-def _is_over(workspace: Workspace, job: str, number: int) -> bool:
-    """Whether the workspace knows that the attempt has ended."""
-    from dispatcher.run_state.states import IN_FLIGHT
-
-    if os.path.exists(workspace.layout.attempt(job, number).exit):
-        return True
-    workspace.store.refresh()
-    record = workspace.store.records.get(job)
-    return record is None or record.attempt != number or record.state not in IN_FLIGHT
-
-
-def _tail_start(file: BinaryIO, lines: int) -> int:
-    """The offset of the last `lines` lines."""
-    end = file.seek(0, os.SEEK_END)
-    position, found = end, 0
-    while position > 0:
-        start = max(0, position - _BLOCK)
-        file.seek(start)
-        block = file.read(position - start)
-        for index in range(len(block) - 1, -1, -1):
-            # A newline at the end of the file does not begin a line.
-            if block[index] == 0x0A and start + index != end - 1:
-                found += 1
-                if found == lines:
-                    return start + index + 1
-        position = start
-    return 0 if lines else end
+def _copy_log(paths: AttemptPaths, out: Sink, choice: Choice) -> bool:
+    """Copy what a log has now; whether there is one."""
+    try:
+        with open(paths.log, "rb", buffering=0) as file:
+            if choice.pattern is None:
+                # A log without a line has its heading all the same.
+                out.write(b"")
+                show(file, out, choice.tail)
+            else:
+                lines = Lines(out, pattern=choice.pattern)
+                show(file, lines, choice.tail)
+                lines.end()
+    except FileNotFoundError:
+        return False
+    return True

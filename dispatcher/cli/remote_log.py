@@ -9,10 +9,11 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
+from dispatcher.cli.log_lines import Sink
 from dispatcher.cli.printing import note
 from dispatcher.config import Config
 from dispatcher.errors import OutletError
@@ -28,14 +29,6 @@ _REACH_S: Final = 120.0
 _MOST_TRIES: Final = 5
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
-
-
-class Sink(Protocol):
-    """Where a log is copied to."""
-
-    def write(self, block: bytes, /) -> object: ...
-
-    def flush(self) -> object: ...
 
 
 class Elsewhere(msgspec.Struct, frozen=True):

@@ -1,0 +1,243 @@
+"""Following the logs of one or several jobs, for `logs -f`: from the attempt that runs, or the next one, to the end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import threading
+import time
+from collections.abc import Collection
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+from dispatcher.base.messages import first_names
+from dispatcher.cli.log_lines import Choice, Lines, Output, Sink, Stopped, copy, show
+from dispatcher.cli.printing import note
+from dispatcher.errors import StateError
+from dispatcher.run_state import liveness
+from dispatcher.run_state.states import IN_FLIGHT, Record, State
+
+if TYPE_CHECKING:
+    from dispatcher.api import Workspace
+    from dispatcher.cli.remote_log import Elsewhere
+
+# Reading the file's size costs microseconds, reading the journal a little more, all that tells why jobs wait the most.
+_PAUSE_S: Final = 0.2
+_STATE_PAUSE_S: Final = 1.0
+_TELL_PAUSE_S: Final = 5.0
+# How long a live dispatcher may take to record an end that the attempt's files show already.
+_RECORDED_S: Final = 10.0
+
+
+class Follower:
+    """Follows each job with a thread of its own, from when it runs. The threads ask the workspace one at a time."""
+
+    def __init__(self, workspace: Workspace, output: Output, choice: Choice, *, names_jobs: bool) -> None:
+        self._workspace = workspace
+        self._output = output
+        self._choice = choice
+        self._names_jobs = names_jobs
+        self._asking = threading.Lock()
+        self._error: BaseException | None = None
+        self._told: dict[str, str] = {}
+        self._begun_before: set[str] = set()
+
+    def follow(self, jobs: Collection[str]) -> None:
+        """Copy the logs of the jobs until all of them have ended."""
+        waiting, followed = dict.fromkeys(jobs), dict[str, tuple[int, threading.Thread]]()
+        next_tell_s = 0.0
+        try:
+            while (waiting or followed) and self._error is None:
+                for job, number in self._begun(waiting).items():
+                    del waiting[job]
+                    if number:
+                        followed[job] = (number, self._start(job, number))
+                if waiting and time.monotonic() >= next_tell_s:
+                    self._tell(waiting)
+                    next_tell_s = time.monotonic() + _TELL_PAUSE_S
+                self._output.stopping.wait(_PAUSE_S if followed else _STATE_PAUSE_S)
+                for job, (number, thread) in list(followed.items()):
+                    if not thread.is_alive():
+                        del followed[job]
+                        if self._goes_on(job, number):
+                            waiting[job], next_tell_s = None, 0.0
+        finally:
+            # Interrupted by a person: those that copy are stopped by their next line, or within a second.
+            self._output.stopping.set()
+            for _, thread in followed.values():
+                thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _begun(self, jobs: Collection[str]) -> dict[str, int]:
+        """The attempt to follow of each job that has one by now; 0 for a job that is over without one."""
+        with self._asking:
+            self._workspace.store.refresh()
+            records = self._workspace.store.records
+            seen = {job: record for job in jobs if (record := records.get(job)) is not None}
+        found = {}
+        for job, record in seen.items():
+            number = self._choice.attempt or record.attempt
+            is_next = self._choice.attempt is None or record.attempt < number
+            if record.state in (State.QUEUED, State.HELD) and is_next:
+                continue
+            if not number:
+                note(f"{job} has not run: there is no log (state: {record.state})")
+            found[job] = number
+        return found
+
+    def _start(self, job: str, number: int) -> threading.Thread:
+        if job in self._begun_before:
+            note(f"{job} runs again (attempt {number})")
+        self._begun_before.add(job)
+        self._told.pop(job, None)
+        thread = threading.Thread(target=self._follow, args=(job, number))
+        thread.start()
+        return thread
+
+    def _tell(self, waiting: Collection[str]) -> None:
+        """Say why the jobs wait, where that is news."""
+        from dispatcher.report.waiting import reasons
+
+        with self._asking:
+            snapshot = self._workspace.snapshot().for_people()
+            why = reasons(snapshot)
+            found = {job: why.why(job).text for job in waiting if job in snapshot.records}
+        groups: dict[str, list[str]] = {}
+        for job, text in found.items():
+            if self._told.get(job) != text:
+                groups.setdefault(text, []).append(job)
+        for text, jobs in groups.items():
+            is_one = len(jobs) == 1
+            note(f"{jobs[0]} waits: {text}" if is_one else f"{len(jobs)} jobs wait ({first_names(jobs)}): {text}")
+        self._told |= found
+
+    def _goes_on(self, job: str, number: int) -> bool:
+        """Whether the job has not ended with this attempt: it is queued again, or runs again."""
+        if self._choice.attempt is not None:
+            return False
+        end_s = time.monotonic() + _RECORDED_S
+        while (record := self._record(job)) is not None:
+            if record.state not in IN_FLIGHT or record.attempt != number:
+                return record.state is State.QUEUED or record.state in IN_FLIGHT
+            lock = self._workspace.layout.pod_lock(record.pod or "")
+            if not record.pod or not liveness.is_held(lock) or time.monotonic() >= end_s:
+                return False
+            time.sleep(_PAUSE_S)
+        return False
+
+    def _record(self, job: str) -> Record | None:
+        with self._asking:
+            store = self._workspace.store
+            store.refresh()
+            return store.records.get(job)
+
+    def _follow(self, job: str, number: int) -> None:
+        """The life of a thread."""
+        try:
+            elsewhere = self._elsewhere(job, number)
+            if elsewhere is None:
+                self._follow_here(job, number)
+            else:
+                self._follow_elsewhere(elsewhere, job, number)
+        except Stopped:
+            return
+        except Exception as error:  # noqa: BLE001 - the main thread raises it
+            self._error = error
+            self._output.stopping.set()
+
+    def _sink(self, job: str, pattern: re.Pattern[str] | None) -> Output | Lines:
+        prefix = f"{job}: ".encode() if self._names_jobs else b""
+        return Lines(self._output, prefix, pattern) if prefix or pattern else self._output
+
+    def _follow_here(self, job: str, number: int) -> None:
+        file = self._open(job, number)
+        if file is None:
+            return
+        sink = self._sink(job, self._choice.pattern)
+        with file:
+            show(file, sink, self._choice.tail)
+            next_look_s = 0.0
+            while True:
+                # Checked before the rest is read, so that nothing written before the end is missed.
+                has_ended = False
+                if time.monotonic() >= next_look_s:
+                    has_ended = self._has_ended(job, number)
+                    next_look_s = time.monotonic() + _STATE_PAUSE_S
+                if not copy(file, sink) and has_ended:
+                    break
+                if not has_ended:
+                    self._pause()
+        _end(sink)
+
+    def _open(self, job: str, number: int) -> BinaryIO | None:
+        """Open the log as soon as it exists; None when the attempt ends without one."""
+        paths = self._workspace.layout.attempt(job, number)
+        while True:
+            has_ended = self._has_ended(job, number)
+            with contextlib.suppress(FileNotFoundError):
+                return open(paths.log, "rb", buffering=0)
+            if not paths.directory.is_dir():
+                raise StateError(f"{job} has no attempt {number}")
+            if has_ended:
+                note(f"attempt {number} of {job} has no log")
+                return None
+            self._pause()
+
+    def _pause(self) -> None:
+        if self._output.stopping.wait(_PAUSE_S):
+            raise Stopped
+
+    def _elsewhere(self, job: str, number: int) -> Elsewhere | None:
+        """Where an attempt in flight writes its log, if that is not in the workspace."""
+        paths = self._workspace.layout.attempt(job, number)
+        if not paths.submission.exists() or self._is_over(job, number):
+            return None
+        from dispatcher.cli.remote_log import log_elsewhere
+        from dispatcher.config import load_config
+
+        return log_elsewhere(load_config(self._workspace.layout, self._choice.hosts_file), paths)
+
+    def _follow_elsewhere(self, elsewhere: Elsewhere, job: str, number: int) -> None:
+        """Copy what was brought home of the log, then the rest from where it is written."""
+        from dispatcher.cli.remote_log import follow_elsewhere, several_logs
+
+        def is_over() -> bool:
+            return self._output.stopping.is_set() or self._is_over(job, number)
+
+        several = several_logs(elsewhere)
+        if several:
+            from dispatcher.cli.worker_logs import follow_several
+
+            with contextlib.closing(elsewhere.road):
+                follow_several(several, self._sink(job, None), self._choice.tail, is_over, self._choice.pattern)
+            return
+        sink, offset = self._sink(job, self._choice.pattern), 0
+        with (
+            contextlib.suppress(FileNotFoundError),
+            open(self._workspace.layout.attempt(job, number).log, "rb") as file,
+        ):
+            show(file, sink, self._choice.tail)
+            offset = file.tell()
+        follow_elsewhere(elsewhere, sink, offset, is_over)
+        _end(sink)
+
+    def _has_ended(self, job: str, number: int) -> bool:
+        if self._is_over(job, number):
+            return True
+        alive, record = self._workspace.layout.attempt(job, number).alive, self._record(job)
+        # Killed, and not recorded yet. One that was only submitted holds no lock before it begins.
+        is_running = record is not None and record.state is State.RUNNING
+        return is_running and os.path.exists(alive) and liveness.is_held(alive) is False
+
+    def _is_over(self, job: str, number: int) -> bool:
+        """Whether the workspace knows that the attempt has ended."""
+        if os.path.exists(self._workspace.layout.attempt(job, number).exit):
+            return True
+        record = self._record(job)
+        return record is None or record.attempt != number or record.state not in IN_FLIGHT
+
+
+def _end(sink: Sink) -> None:
+    if isinstance(sink, Lines):
+        sink.end()

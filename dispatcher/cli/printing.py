@@ -85,7 +85,8 @@ def print_rows(
 ) -> None:
     """Print rows as a table, or the text `none` when there are no rows; `shrink` and `wrap`: see `tables.render`."""
     if not rows and none and style not in ("csv", "json"):
-        click.echo(none)
+        # Of the styles for documents, stdout has the table and nothing else.
+        click.echo(none, err=style != "plain")
         return
     click.echo(table_text(rows, style, columns, shrink=shrink, wrap=wrap))
 

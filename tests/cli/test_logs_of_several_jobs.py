@@ -78,7 +78,7 @@ def claim(lab, job, number):
     directory = lab.attempt(job, number, log="", alive="")
     lock = liveness.take(directory / "alive")
     assert lock is not None
-    return open(directory / "output.log", "w", buffering=1), lock  # noqa: SIM115 - `end` closes it
+    return open(directory / "output.log", "w", buffering=1), lock
 
 
 def end(lab, job, number, attempt, event, change):

@@ -234,7 +234,7 @@ class Workspace:
         with self.transaction() as tx:
             paused = self.store.fold.pauses.get(scope)
             if paused is not None:
-                raise UsageError(f"{scope} is already paused, since {paused.at}: {paused.why}")
+                raise UsageError(f"{scope} is already paused: {paused.why}")
             tx.note(Paused(scope=scope, why=f"{why or 'no reason given'} (by {self.store.by})"))
 
     def unpause(self, scope: str) -> None:

@@ -153,7 +153,7 @@ def _read_interval(_ctx: click.Context, _param: click.Parameter, value: str | No
     "--on-exit", type=click.Choice(["drain", "stop", "leave"]), default="drain",
     help="On the first SIGINT or SIGTERM: let jobs finish, stop and requeue them, or leave them running.",
 )  # fmt: skip
-@click.option("--utc", is_flag=True, help="Print a pod's log with UTC instead of local time.")
+@click.option("--utc", is_flag=True, help="Print times in UTC instead of local time.")
 @click.version_option(package_name="dispatcher")
 @click.pass_context
 def cli(ctx: click.Context, /, **given: Any) -> int:
@@ -194,7 +194,7 @@ def _run(given: dict[str, Any]) -> int:
     if given["dry_run"]:
         from dispatcher.cli.dry_run import show_dry_run
 
-        return show_dry_run(config.layout, config, options, as_json=given["as_json"])
+        return show_dry_run(config.layout, config, options, utc=given["utc"], as_json=given["as_json"])
     from dispatcher.pod.run import run_pod
 
     return run_pod(config.layout, config, options, log=_PodLog(utc=given["utc"]))

@@ -168,7 +168,7 @@ class Backlog:
             outlet.hold(scopes)
 
     def _note_host_pause(self, pause: Pause | None) -> None:
-        note = "" if pause is None else f"no claims: {pause.scope} is paused since {pause.at}: {pause.why}"
+        note = "" if pause is None else f"no claims: {pause.scope} is paused: {pause.why}"
         if note != self.host_note:
             self.host_note = note
             self._log(

@@ -23,7 +23,7 @@ from dispatcher.pod.options import PodOptions, outlet_context
 from dispatcher.pod.recover import orphan_of
 from dispatcher.pod.registration import Registration, refuse_shared_slots
 from dispatcher.pod.startable import Startable
-from dispatcher.pod.waiting import Facts, Waiting
+from dispatcher.pod.waiting import Facts, Waiting, as_written
 from dispatcher.run_state import liveness
 from dispatcher.run_state.adoption import refuse_unadopted
 from dispatcher.run_state.external import external_gpus
@@ -52,8 +52,13 @@ class DryRun(msgspec.Struct, frozen=True):
     notes: list[str]
 
 
-def dry_run(layout: Layout, config: Config, options: PodOptions) -> DryRun:
-    """Raises the errors that keep any pod from starting; what only concerns this host and moment is a note."""
+def dry_run(
+    layout: Layout, config: Config, options: PodOptions, clock: Callable[[str | None], str] = as_written
+) -> DryRun:
+    """Raises the errors that keep any pod from starting; what only concerns this host and moment is a note.
+
+    `clock` writes the times of reasons.
+    """
     path = options.matrix or config.matrix
     refuse_unadopted(layout, (config.matrix, path))
     store = Store(
@@ -70,7 +75,7 @@ def dry_run(layout: Layout, config: Config, options: PodOptions) -> DryRun:
     observer = Observer(layout, config.lost_after_s, lambda: store.lock_kind == LockKind.FLOCK)
     outlets = make_outlets(outlet_context(config, options, observer, lambda _: None))
     try:
-        return _Start(config, options, store, outlets).plan(entries, seen)
+        return _Start(config, options, store, outlets, clock).plan(entries, seen)
     finally:
         for outlet in outlets.values():
             outlet.close()
@@ -79,8 +84,16 @@ def dry_run(layout: Layout, config: Config, options: PodOptions) -> DryRun:
 class _Start:
     """A start that only computes what it would do."""
 
-    def __init__(self, config: Config, options: PodOptions, store: Store, outlets: Mapping[str, Outlet]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        options: PodOptions,
+        store: Store,
+        outlets: Mapping[str, Outlet],
+        clock: Callable[[str | None], str],
+    ) -> None:
         self._config = config
+        self._clock = clock
         self._options = options
         self._store = store
         self._outlets = outlets
@@ -122,6 +135,7 @@ class _Start:
             fault_of=self._startable.fault,
             pauses=self._store.fold.pauses,
             me=self._options.pod,
+            clock=self._clock,
         )
 
     def _refresh_capacities(self, records: Mapping[str, Record]) -> None:

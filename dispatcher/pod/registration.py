@@ -14,6 +14,7 @@ import msgspec
 from dispatcher.base import files, host
 from dispatcher.base.kernel_locks import CANNOT_LOCK
 from dispatcher.base.mounts import mount_of
+from dispatcher.base.times import Clock
 from dispatcher.config import LockKind
 from dispatcher.errors import PodError
 from dispatcher.outlets.kinds import kind_of
@@ -82,7 +83,7 @@ class Registration:
     def _taken(self) -> str:
         other = self.previous
         who = (
-            f"on host {other.host}, pid {other.pid}, user {other.user}, since {other.started_at}"
+            f"on host {other.host}, pid {other.pid}, user {other.user}, since {Clock(time.time())(other.started_at)}"
             if other
             else "unknown"
         )

@@ -153,6 +153,15 @@ def test_dry_run_changes_nothing(lab):
     assert lab.snapshot() == before
 
 
+def test_people_read_local_times_and_programs_iso(lab, monkeypatch):
+    lab.put("base", "queued", retry_at="2999-01-01T00:00:00.000Z")
+    for words in (("--dry-run", "--slots", "1"), ("show", "base")):
+        assert "waits for a retry until 2999-01-01 00:00:00Z" in lab.run(*words, "--utc").out
+        assert "2999-01-01T00:00:00.000Z" in lab.run(*words, "--json").out
+        local = lab.start(*words, stdout=subprocess.PIPE, env={"TZ": "XXX-3"}).communicate(timeout=30)[0]
+        assert b"waits for a retry until 2999-01-01 03:00:00" in local
+
+
 def test_interrupt(lab, until):
     lab.put("base", "running")
     lab.attempt("base", log="begun\n")

@@ -249,6 +249,21 @@ def test_logs_follow_a_job_where_it_runs(lab: Lab) -> None:
     assert lab.run("logs", "a", "-f", "-n", "1") == "no newline at the end"
 
 
+def test_logs_of_several_jobs_are_followed_from_before_they_are_submitted(lab: Lab) -> None:
+    lab.write(shell("a", f"{GATED}; echo 'a loss'"), shell("b", f"{GATED}; echo 'b loss'"))
+    process = follow(lab, "[ab]", "--grep", "begun|loss")
+    assert process.stderr is not None
+    assert process.stderr.readline() == b"note: 2 jobs wait (a, b): no pod is running\n"
+    lab.submit("a", "b", "--outlet", "h1")
+    said = b""
+    while said.count(b"begun\n") < 2:
+        said += read_until(process, b"begun\n")
+    lab.let_go()
+    rest, _ = process.communicate(timeout=PATIENCE_S)
+    assert sorted((said + rest).splitlines()) == [b"a: a loss", b"a: begun", b"b: b loss", b"b: begun"]
+    assert process.returncode == 0
+
+
 def test_following_begins_with_what_was_brought_home(lab: Lab) -> None:
     lab.write(shell("a", f"seq 100; {GATED}"))
     lab.submit("a", "--outlet", "h1")

@@ -65,11 +65,11 @@ def report(lab, job, at_s, longest_gap_s=40.0):
     os.utime(path, (at_s, at_s))
 
 
-def write_pod(lab, pod, phase, slots):
+def write_pod(lab, pod, phase, slots, lock="hardlink"):
     """The file of a pod on another host."""
     info = PodInfo(
         pod=pod, host="node-17.cluster.example", boot_id="x", pid_namespace=1, pid=4000, start_ticks=1, user="ada",
-        started_at=now_text(time.time() - 90_000), heartbeat=1, heartbeat_s=2.0, lock="hardlink", phase=phase,
+        started_at=now_text(time.time() - 90_000), heartbeat=1, heartbeat_s=2.0, lock=lock, phase=phase,
         outlets={"local": {"gpus": list(range(9)), "cpu_slots": 0}}, slots=slots,
     )  # fmt: skip
     lab.layout.pods_dir.mkdir(exist_ok=True)

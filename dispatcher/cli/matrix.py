@@ -16,6 +16,7 @@ from dispatcher import contract
 from dispatcher.base.messages import counted
 from dispatcher.base.values import text_of
 from dispatcher.cli.common import layout, where_option
+from dispatcher.cli.printing import print_rows
 from dispatcher.config import Config, interpreter, load_config
 from dispatcher.errors import ManifestError
 from dispatcher.matrix.condition import Where
@@ -94,7 +95,7 @@ def show(manifest: Path | None, where: Where, as_json: bool) -> None:
         click.echo("[\n" + ",\n".join(lines) + "\n]" if lines else "[]")
         return
     if entries:
-        click.echo(_table(entries))
+        _print_table(entries)
     click.echo(f"{_count(entries)} of {len(loaded.entries)}" if where else _count(entries))
 
 
@@ -155,12 +156,9 @@ def _count(entries: Iterable[Entry]) -> str:
     return counted(methods.total(), "job") + (f" ({listed})" if listed else "")
 
 
-def _table(entries: list[Entry]) -> str:
-    from tabulate import tabulate
-
+def _print_table(entries: list[Entry]) -> None:
     columns = ["job_id", "method", *_varying(entries)]
-    rows = [[_cell(entry.value(column)) for column in columns] for entry in entries]
-    return tabulate(rows, headers=columns, tablefmt="simple", disable_numparse=True)
+    print_rows([{column: _cell(entry.value(column)) for column in columns} for entry in entries], "plain", columns)
 
 
 def _cell(value: object) -> str:

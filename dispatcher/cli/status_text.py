@@ -16,6 +16,7 @@ from dispatcher.report.failures import failures
 from dispatcher.report.terminal import clip, indented, one_line
 
 if TYPE_CHECKING:
+    from dispatcher.report.failures import Failure
     from dispatcher.report.pace import Pace
     from dispatcher.report.snapshot import Snapshot
     from dispatcher.report.waiting import Wait
@@ -56,7 +57,9 @@ class Screen:
         self._width = width
         waiting = waits(snapshot)
         self._pace = pace(snapshot, waiting)
-        self._tables = [_failed(snapshot), _waiting(waiting, width), _running(snapshot)]
+        self._failures = failures(snapshot)
+        failed = _failed(self._failures, snapshot.now_s)
+        self._tables = [failed, _waiting(waiting, width), _running(snapshot)]
 
     def header(self) -> list[str]:
         """Counts, slots, rate, time left."""
@@ -68,7 +71,7 @@ class Screen:
     def failed_line(self) -> list[str]:
         """How many jobs failed for which reasons, in one line; none where none has failed."""
         counts = Counter[str]()
-        for failure in failures(self._snapshot):
+        for failure in self._failures:
             counts[failure.reason or "unknown"] += len(failure.jobs)
         words = ", ".join(f"{count} {reason}" for reason, count in counts.most_common())
         line = one_line(f"failed: {words}")
@@ -80,10 +83,24 @@ class Screen:
         whole = [["", *table.lines()] for table in tables]
         if height is None or sum(map(len, whole)) <= height:
             return [line for lines in whole for line in lines]
+        *limits, _ = _limits(tables, height - 1)
         *others, last = tables
-        lines = ["", *(line for table in others for line in table.lines(table.most))]
-        # The headings of the last table and the line below it are no rows.
-        return [*lines, *last.lines(max(last.most, height - len(lines) - 2))]
+        lines = ["", *(line for table, limit in zip(others, limits, strict=True) for line in table.lines(limit))]
+        # What room is left is for what runs; its headings and the line below it are no rows.
+        return [*lines, *last.lines(max(1, height - len(lines) - 2))]
+
+
+def _limits(tables: Sequence[Table], height: int) -> list[int]:
+    """How many rows of each table are shown, at least one, so that all take at most so many lines."""
+    limits = [min(table.most, len(table.rows)) for table in tables]
+
+    def taken() -> int:
+        # The headings of each, and a line below those that are cut off.
+        return sum(1 + limit + (limit < len(table.rows)) for table, limit in zip(tables, limits, strict=True))
+
+    while taken() > height and max(limits) > 1:
+        limits[limits.index(max(limits))] -= 1
+    return limits
 
 
 def counts_lines(snapshot: Snapshot, width: int | None) -> list[str]:
@@ -103,9 +120,9 @@ def counts_lines(snapshot: Snapshot, width: int | None) -> list[str]:
 
 def rate_words(pace: Pace, stalled: int) -> list[str]:
     """Slots and rate; nothing where nothing runs and nothing is left to run."""
-    if not (pace.left or pace.slots or pace.stuck):
+    if not (pace.left or pace.pods or pace.stuck):
         return []
-    words = [f"{pace.slots_busy} of {counted(pace.slots, 'slot')} busy" if pace.slots else "no pod is running"]
+    words = [f"{pace.slots_busy} of {counted(pace.slots, 'slot')} busy" if pace.pods else "no pod is running"]
     if pace.done_per_hour is not None:
         rate = f"{pace.done_per_hour:.0f}" if pace.done_per_hour >= 10 else f"{pace.done_per_hour:.1f}"
         words.append(f"{rate} jobs/h in the last {_window_text(pace.window_s)}")
@@ -123,15 +140,16 @@ def left_words(pace: Pace) -> list[str]:
 
 
 def _left_text(pace: Pace) -> str:
+    missing = f" (no {'/'.join(pace.unknown_methods[:3])} job is done)" if pace.unknown_methods else ""
     if pace.remaining_s is None:
-        return "time unknown"
-    if not pace.unknown_methods:
-        return f"about {duration_text(pace.remaining_s)}"
-    return f"at least {duration_text(pace.remaining_s)} (no {'/'.join(pace.unknown_methods[:3])} job is done)"
+        return f"time unknown{missing}"
+    return f"{'at least' if missing else 'about'} {duration_text(pace.remaining_s)}{missing}"
 
 
 def _window_text(window_s: float) -> str:
-    return "hour" if window_s == _HOUR_S else duration_text(window_s)
+    if window_s == _HOUR_S:
+        return "hour"
+    return duration_text(window_s) if window_s % _HOUR_S else f"{window_s / _HOUR_S:.0f} hours"
 
 
 def _joined(words: Sequence[str], width: int | None) -> list[str]:
@@ -155,7 +173,7 @@ def _painted(line: str) -> str:
     return head + colon + ", ".join(coloured("state", count) for count in counts.split(", "))
 
 
-def _failed(snapshot: Snapshot) -> Table:
+def _failed(causes: Sequence[Failure], now_s: float) -> Table:
     def more(rows: Sequence[dict[str, Any]]) -> str:
         jobs = sum(row["failed"] for row in rows)
         return f"... and {counted(jobs, 'job')} of {counted(len(rows), 'other cause')}: dispatcher status --by reason"
@@ -163,11 +181,11 @@ def _failed(snapshot: Snapshot) -> Table:
     rows = [
         {
             "failed": len(failure.jobs),
-            "last": _ago(failure.last_at, snapshot.now_s),
+            "last": _ago(failure.last_at, now_s),
             "cause": failure.text,
             "job": failure.jobs[0],
         }
-        for failure in failures(snapshot)
+        for failure in causes
     ]
     return Table(rows, ("failed", "last", "cause", "job"), ("job", "cause"), _CAUSES, more)
 

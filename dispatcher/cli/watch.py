@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import signal
 import sys
@@ -41,6 +42,10 @@ _KEYS: Final = {
     b"G": _END, b"\x1b[F": _END, b"\x1b[4~": _END, b"\x1bOF": _END,
     b"q": _QUIT, b"Q": _QUIT,
 }  # fmt: skip
+# One key: a control sequence, a function key, a letter with Alt, or a letter.
+_KEY: Final = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1bO.|\x1b.|.", re.DOTALL)
+# What the signal handlers write into the pipe.
+_STOP, _RESIZED = b"z", b"w"
 # So many times as long as a frame takes to make nothing is done: a screen that is left open all day costs little.
 _REST: Final = 10
 # Signals that end the program; the terminal is put in order first.
@@ -57,8 +62,9 @@ class Frame(msgspec.Struct, frozen=True):
 class View:
     """Which lines of the body are on the screen. Pure."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_keys: bool = True) -> None:
         self.top = 0
+        self._has_keys = has_keys
 
     def move(self, key: int, length: int, room: int) -> None:
         """Scroll a body of `length` lines, of which `room` are shown."""
@@ -81,6 +87,8 @@ class View:
         return lines[:height]
 
     def _place(self, length: int, room: int) -> str:
+        if not self._has_keys:
+            return " Ctrl-C quits "
         if length <= room:
             return " q quits "
         return f" lines {self.top + 1}-{min(length, self.top + room)} of {length}: j, k, space, b scroll; q quits "
@@ -103,9 +111,9 @@ def watch(make_frame: Callable[[], Frame], interval_s: float) -> None:
     """Show a frame on the terminal that stdout is, a new one every `interval_s`, until q or Ctrl-C."""
     # The first one is made before the terminal is touched: its errors are printed as those of other commands are.
     began_s = time.monotonic()
-    frame = make_frame()
+    frame = good = make_frame()
     with contextlib.suppress(KeyboardInterrupt), _screen() as keys:
-        view = View()
+        view = View(has_keys=keys.has_keys)
         next_s = _next_s(began_s, interval_s)
         while True:
             _draw(view, frame)
@@ -117,7 +125,7 @@ def watch(make_frame: Callable[[], Frame], interval_s: float) -> None:
                 view.move(key, len(frame.body), body_room(frame, height))
             else:
                 began_s = time.monotonic()
-                frame = _next_frame(make_frame, frame)
+                frame, good = _next_frame(make_frame, good)
                 next_s = _next_s(began_s, interval_s)
 
 
@@ -127,13 +135,17 @@ def _next_s(began_s: float, interval_s: float) -> float:
     return now_s + max(interval_s, _REST * (now_s - began_s))
 
 
-def _next_frame(make_frame: Callable[[], Frame], old: Frame) -> Frame:
-    """A new frame; the old one below the error where nothing can be read for now, such as from a slow file server."""
+def _next_frame(make_frame: Callable[[], Frame], last: Frame) -> tuple[Frame, Frame]:
+    """The frame to show, and the last one that could be made.
+
+    They differ where nothing can be read for now, such as from a slow file server: then the error is on top.
+    """
     try:
-        return make_frame()
+        last = make_frame()
     except DispatcherError as error:
         lines = note_lines([f"cannot be read, shown as it was: {error}"], terminal_width())
-        return Frame([*lines, *(line for line in old.header if line not in lines)], old.body)
+        return Frame([*lines, *last.header], last.body), last
+    return last, last
 
 
 def _draw(view: View, frame: Frame) -> None:
@@ -149,11 +161,47 @@ def _height() -> int:
     return 24 if size is None else size.lines
 
 
+class _Terminal:
+    """The terminal in the mode that the screen needs: keys at once and unseen, the alternate screen, no cursor."""
+
+    def __init__(self, stdin: int | None) -> None:
+        self.stdin = stdin
+        self._before = None if stdin is None else termios.tcgetattr(stdin)
+
+    def enter(self) -> None:
+        if self.stdin is not None:
+            # Ctrl-C and Ctrl-Z still send their signals.
+            tty.setcbreak(self.stdin, termios.TCSADRAIN)
+        self._write(_ENTER)
+
+    def leave(self) -> None:
+        self._write(_LEAVE)
+        if self.stdin is not None and self._before is not None:
+            with contextlib.suppress(termios.error):
+                # What was typed and not read does not reach the shell.
+                termios.tcsetattr(self.stdin, termios.TCSAFLUSH, self._before)
+
+    def suspend(self) -> None:
+        """Stop, as Ctrl-Z asks, with the terminal as it was; go on when the shell says so."""
+        self.leave()
+        handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, handler)
+        self.enter()
+
+    def _write(self, text: str) -> None:
+        # The terminal may be gone.
+        with contextlib.suppress(OSError):
+            click.echo(text, nl=False)
+
+
 class _Keys:
     """Waits for keys, where stdin is a terminal, and for a new size of the terminal."""
 
-    def __init__(self, stdin: int | None, wakeup: int) -> None:
-        self._stdin = stdin
+    def __init__(self, terminal: _Terminal, wakeup: int) -> None:
+        self.has_keys = terminal.stdin is not None
+        self._terminal = terminal
+        self._stdin = terminal.stdin
         self._wakeup = wakeup
         self._pending: list[int] = []
 
@@ -166,7 +214,8 @@ class _Keys:
         while True:
             ready = select.select(readers, [], [], max(0.0, end_s - time.monotonic()))[0]
             if self._wakeup in ready:
-                os.read(self._wakeup, 4096)
+                if _STOP in os.read(self._wakeup, 4096):
+                    self._terminal.suspend()
                 return None
             if not ready:
                 return None
@@ -184,46 +233,10 @@ class _Keys:
 
 
 def keys_in(data: bytes) -> Iterator[int]:
-    """The known keys in what a terminal has sent."""
-    while data:
-        name = next((name for name in _KEYS if data.startswith(name)), None)
-        if name is not None:
+    """The known keys in what a terminal has sent; other keys, with all that they send, are skipped."""
+    for name in _KEY.findall(data):
+        if name in _KEYS:
             yield _KEYS[name]
-        data = data[len(name) if name else 1 :]
-
-
-class _Terminal:
-    """The terminal in the mode that the screen needs: keys at once and unseen, the alternate screen, no cursor."""
-
-    def __init__(self, stdin: int | None) -> None:
-        self._stdin = stdin
-        self._before = None if stdin is None else termios.tcgetattr(stdin)
-
-    def enter(self) -> None:
-        if self._stdin is not None:
-            # Ctrl-C and Ctrl-Z still send their signals.
-            tty.setcbreak(self._stdin, termios.TCSADRAIN)
-        self._write(_ENTER)
-
-    def leave(self) -> None:
-        self._write(_LEAVE)
-        if self._stdin is not None and self._before is not None:
-            with contextlib.suppress(termios.error):
-                # What was typed and not read does not reach the shell.
-                termios.tcsetattr(self._stdin, termios.TCSAFLUSH, self._before)
-
-    def suspend(self, *_: object) -> None:
-        """Stop, as Ctrl-Z asks, with the terminal as it was; go on when the shell says so."""
-        self.leave()
-        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGTSTP)
-        signal.signal(signal.SIGTSTP, self.suspend)
-        self.enter()
-
-    def _write(self, text: str) -> None:
-        # The terminal may be gone.
-        with contextlib.suppress(OSError):
-            click.echo(text, nl=False)
 
 
 @contextlib.contextmanager
@@ -235,20 +248,20 @@ def _screen() -> Iterator[_Keys]:
     for fd in (reader, writer):
         os.set_blocking(fd, False)
 
-    def tell_size(*_: object) -> None:
-        # A full pipe tells it already.
+    def tell(number: int, _frame: FrameType | None) -> None:
+        # Nothing else is done here: a frame may be half written. A full pipe tells that something happened already.
         with contextlib.suppress(BlockingIOError):
-            os.write(writer, b"w")
+            os.write(writer, _STOP if number == signal.SIGTSTP else _RESIZED)
 
     handlers: dict[int, Callable[[int, FrameType | None], object]] = {
-        signal.SIGWINCH: tell_size,
-        signal.SIGTSTP: terminal.suspend,
+        signal.SIGWINCH: tell,
+        signal.SIGTSTP: tell,
         **dict.fromkeys(_ENDING, _exit),
     }
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     terminal.enter()
     try:
-        yield _Keys(stdin, reader)
+        yield _Keys(terminal, reader)
     finally:
         terminal.leave()
         for number, handler in before.items():

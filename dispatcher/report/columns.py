@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dispatcher.report.terminal import clip, clip_middle, indented, width_of, wrap
+from dispatcher.report.terminal import clip, clip_middle, indented, one_line, width_of, wrap
 
 GAP: Final = "  "
 # Names and paths, which are told apart by both ends.
@@ -49,7 +49,8 @@ def fit(
     wrapped: str = "",
 ) -> Fit:
     """The table in at most `width` terminal columns; `shrink` and `wrapped`: see tables.render."""
-    texts = dict(zip(names, zip(names, *cells, strict=True), strict=True))
+    # Names of columns may come from jobs, too.
+    texts = dict(zip(names, zip(map(one_line, names), *cells, strict=True), strict=True))
     natural = {name: max(map(width_of, column)) for name, column in texts.items()}
     numeric = {name for name, is_right in zip(names, right, strict=True) if is_right}
     if width is None:
@@ -57,10 +58,12 @@ def fit(
     else:
         order = _default_order(names, numeric) if shrink is None else [name for name in shrink if name in natural]
         widths = _fitting(natural, order, width)
-    columns = [Column(name, _clipped(name, name, widths[name]), widths[name], name in numeric) for name in widths]
+    columns = [
+        Column(name, _clipped(name, texts[name][0], widths[name]), widths[name], name in numeric) for name in widths
+    ]
     rows = [row for number in range(1, len(cells) + 1) for row in _row(texts, widths, number, wrapped)]
     left_out = [name for name in names if name not in widths]
-    note = f"(no room for: {', '.join(left_out)})"
+    note = one_line(f"(no room for: {', '.join(left_out)})")
     return Fit(columns, rows, indented([note], width) if left_out else ())
 
 

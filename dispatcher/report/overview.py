@@ -6,6 +6,7 @@ To add a column, add a key to `job_row` (JSON and CSV; also `show --json` and Py
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -220,12 +221,14 @@ def _refusal_text(job: str, why: str, line: str) -> str:
 
 
 def _dead_pods(snapshot: Snapshot) -> list[str]:
-    jobs: dict[str, list[str]] = {}
-    for job in snapshot.in_flight():
-        jobs.setdefault(snapshot.records[job].pod or "", []).append(job)
+    jobs = Counter(snapshot.records[job].pod for job in snapshot.in_flight())
+    dead = [pod.info for pod in snapshot.pods if pod.state == "dead" and jobs[pod.info.pod]]
+    if not dead:
+        return []
+    listed = ", ".join(f"{info.pod} on {info.host} ({counted(jobs[info.pod], 'job')})" for info in dead)
+    one = len(dead) == 1
     return [
-        f"pod {pod.info.pod} on {pod.info.host} is dead, and {len(jobs[pod.info.pod])} of its jobs are recorded as "
-        "running: another pod, or this one when it is started again, takes care of them"
-        for pod in snapshot.pods
-        if pod.state == "dead" and pod.info.pod in jobs
+        f"{'pod' if one else 'pods'} {listed} {'is' if one else 'are'} dead, and {'its' if one else 'their'} jobs are "
+        f"recorded as running: another pod, or {'this one' if one else 'one of these'} when it is started again, takes "
+        "care of them"
     ]

@@ -28,13 +28,15 @@ _LATEST: Final = 1_000
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """The rate of a matrix, and what is left of it.
 
-    slots_busy, slots: of the live pods; a draining pod has only the busy ones.
+    pods: those that are alive.
+    slots_busy, slots: of these; a draining pod has only the busy ones.
     done_per_hour: jobs that were done in the last `window_s` seconds; None when none was.
     left: jobs in flight and waiting that run without a person's help, `stuck` those that wait for one.
     remaining_s: an estimate for `left`, by the mean time that the jobs of each method took; None when it is unknown.
     unknown_methods: methods of `left` of which no job has been done: `remaining_s` lacks these jobs.
     """
 
+    pods: int
     slots_busy: int
     slots: int
     done_per_hour: float | None
@@ -56,6 +58,7 @@ def pace(snapshot: Snapshot, waiting: Iterable[Wait]) -> Pace:
     running = snapshot.jobs_in(*IN_FLIGHT)
     remaining, unknown = _remaining_s(snapshot, running, ready, latest.took_s, len(running) + size - busy)
     return Pace(
+        pods=sum(pod.is_alive for pod in snapshot.pods),
         slots_busy=busy,
         slots=size,
         done_per_hour=in_window / window_s * _HOUR_S if in_window else None,
@@ -82,7 +85,8 @@ def _latest(snapshot: Snapshot) -> _Latest:
     ended: list[float] = []
     took: dict[str | None, list[float]] = defaultdict(list)
     since_s = snapshot.now_s
-    for job in snapshot.latest(State.DONE, _LATEST):
+    jobs = snapshot.latest(State.DONE, _LATEST)
+    for job in jobs:
         record = snapshot.records[job]
         at = parse_time(record.finished_at)
         if at is None or record.reason == BY_HAND:
@@ -92,7 +96,7 @@ def _latest(snapshot: Snapshot) -> _Latest:
         if elapsed is not None:
             took[_method(snapshot, job)].append(elapsed)
             since_s = min(since_s, at - elapsed)
-    if len(ended) == _LATEST:
+    if len(jobs) == _LATEST and ended:
         # More were done than were looked at.
         since_s = min(ended)
     return _Latest(ended, since_s, took)
@@ -140,7 +144,7 @@ def _remaining_s(
             longest_s = max(longest_s, means[method])
         else:
             unknown.add(method or "?")
-    is_known = bool(means) and at_once > 0
+    is_known = bool(means) and at_once > 0 and not (unknown and work_s == 0.0)
     return max(work_s / at_once, longest_s) if is_known else None, tuple(sorted(unknown))
 
 

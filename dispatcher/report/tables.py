@@ -51,7 +51,13 @@ def render(
 
     align = ["right" if is_right else "left" for is_right in right]
     # Job ids such as 1e5 are not numbers, so tabulate must not parse any.
-    return tabulate(cells, headers=names, tablefmt=style, colalign=align if rows else None, disable_numparse=True)
+    return tabulate(
+        cells,
+        headers=[one_line(name) for name in names],
+        tablefmt=style,
+        colalign=align if rows else None,
+        disable_numparse=True,
+    )
 
 
 def json_text(value: Any) -> str:

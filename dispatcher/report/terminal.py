@@ -5,9 +5,11 @@ Letters are counted as terminals draw them: Chinese, Japanese and Korean ones ta
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+_SPACES: Final = re.compile(r"(\s+)")
 ELLIPSIS: Final = "…"
 
 
@@ -42,14 +44,18 @@ def clip_middle(text: str, width: int) -> str:
 
 def wrap(text: str, width: int) -> list[str]:
     """`text` in lines of at most `width` columns, broken between words; longer words are broken anywhere."""
-    lines = [""]
-    for word in _words(text, width):
-        joined = f"{lines[-1]} {word}" if lines[-1] else word
-        if not lines[-1] or width_of(joined) <= width:
-            lines[-1] = joined
+    lines, space = [""], ""
+    for part in _SPACES.split(text):
+        if part.isspace():
+            space = part
+            continue
+        if width_of(lines[-1] + space + part) <= width:
+            lines[-1] += space + part
         else:
-            lines.append(word)
-    return lines
+            # The spaces at which a line is broken are left out, all others stay.
+            lines += _pieces(part, width)
+        space = ""
+    return lines if lines[0] or len(lines) == 1 else lines[1:]
 
 
 def indented(texts: Iterable[str], width: int | None, first: str = "", rest: str = "") -> list[str]:
@@ -61,16 +67,15 @@ def indented(texts: Iterable[str], width: int | None, first: str = "", rest: str
     return lines
 
 
-def _words(text: str, width: int) -> Iterator[str]:
-    for word in text.split():
-        rest = word
-        while width_of(rest) > width:
-            # At least one letter, also where a wide one does not fit.
-            start = _first(rest, width) or rest[0]
-            yield start
-            rest = rest[len(start) :]
-        if rest:
-            yield rest
+def _pieces(word: str, width: int) -> Iterator[str]:
+    """A word in pieces that fit."""
+    while width_of(word) > width:
+        # At least one letter, also where a wide one does not fit.
+        start = _first(word, width) or word[0]
+        yield start
+        word = word[len(start) :]
+    if word:
+        yield word
 
 
 def _first(text: str, width: int) -> str:

@@ -141,3 +141,15 @@ def test_what_jobs_say_does_not_control_the_terminal(crowd):
         assert "\x07" not in shown.written
         assert "\x9b" not in shown.written
         assert "\x1b[2J" not in shown.written
+
+
+def test_the_numbers_are_seen_after_all_pods_have_died(crowd):
+    for number in range(5):
+        crowd.put(f"fft_greek_s{29 + 2 * number}", "running", pod=f"dead-{number}")
+        crowded.write_pod(crowd, f"dead-{number}", "running", [], lock="flock")
+    with screen(crowd, "status") as shown:
+        shown.end()
+        lines = shown.lines()
+    assert len(lines) <= 23
+    assert lines[0].startswith("56 jobs")
+    assert "pods dead-0 on node-17.cluster.example (1 job), dead-1 on " in " ".join(lines).replace("       ", " ")

@@ -9,6 +9,7 @@ import pytest
 
 from dispatcher.cli import watch
 from dispatcher.cli.watch import Frame, View, keys_in
+from dispatcher.errors import StateError
 from dispatcher.report.terminal import width_of
 
 FRAME = Frame(["title", "counts"], [str(number) for number in range(100)])
@@ -59,3 +60,25 @@ def test_frames_that_take_long_are_made_less_often(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(time, "monotonic", itertools.repeat(103.0).__next__)
     assert watch._next_s(102.9, 2.0) == pytest.approx(105.0)
     assert watch._next_s(100.0, 2.0) == pytest.approx(133.0)
+
+
+@pytest.mark.parametrize("keys", [b"\x1bOQ", b"\x1bq", b"\x1b[1;5B", b"\x1b[15~", b"\x1b"])
+def test_keys_without_a_meaning_do_nothing(keys: bytes) -> None:
+    assert list(keys_in(keys)) == []
+    assert len(list(keys_in(keys + b"q"))) == (0 if keys == b"\x1b" else 1)
+
+
+def test_without_keys_only_ctrl_c_quits() -> None:
+    assert "Ctrl-C quits" in View(has_keys=False).lines(FRAME, 10)[-1]
+
+
+def test_one_error_at_a_time_is_on_the_screen() -> None:
+    errors = iter(("first", "second"))
+
+    def fail() -> Frame:
+        raise StateError(next(errors))
+
+    for text in ("first", "second"):
+        frame, good = watch._next_frame(fail, FRAME)
+        assert frame.header == [f"note: cannot be read, shown as it was: {text}", "title", "counts"]
+        assert good is FRAME

@@ -123,3 +123,13 @@ def test_jobs_that_wait_for_a_person_are_not_left_but_stuck() -> None:
     snapshot = Snapshot(records={"d": done(60)} | queued(5), entries={}, now_s=NOW_S, pods=(pod(0, 1),))
     found = pace(snapshot, [Wait("slot", ("q0",)), Wait("paused", ("q1", "q2", "q3", "q4"), needs_person=True)])
     assert (found.left, found.stuck) == (1, 4)
+
+
+def test_a_job_marked_by_hand_among_the_latest_does_not_lower_the_rate() -> None:
+    records = {f"d{n}": done(n, took_s=7200) for n in range(3_000)} | {"m": done(0.5, reason=BY_HAND)}
+    assert of(records).done_per_hour == pytest.approx(HOUR_S, rel=0.01)
+
+
+def test_no_time_is_told_for_methods_of_which_no_job_is_done() -> None:
+    found = of({"d": done(60)} | queued(2), pod(0, 1), methods={"q0": "eval", "q1": "eval"})
+    assert (found.remaining_s, found.unknown_methods) == (None, ("eval",))

@@ -119,3 +119,11 @@ def test_the_settings_are_read(tmp_path: Path) -> None:
     (tmp_path / "dispatcher.yaml").write_text("stall_after: 30m\nmethods:\n  fft: {stall_after: 2h}\n")
     config = load_config(Layout(tmp_path))
     assert (config.stall_after_s, config.method("fft").stall_after_s) == (1800, 7200)
+
+
+def test_a_filtered_snapshot_has_the_same_stalls(lab: Lab) -> None:
+    lab.job("done", State.DONE, 5000, longest_gap_s=3000)
+    lab.job("a", State.RUNNING, 4000, longest_gap_s=10)
+    find = Stalls(lab.layout, Config(layout=lab.layout, matrix=lab.layout.default_matrix)).find
+    whole = Snapshot(records=lab.records, entries=lab.entries, progress=lab.progress, now_s=NOW_S, find_stalled=find)
+    assert whole.only({"a": lab.records["a"]}).stalled == whole.stalled == {}

@@ -132,5 +132,17 @@ def test_wrapping_breaks_long_words():
     assert wrap("", 5) == [""]
 
 
+def test_wrapping_keeps_spaces_within_a_line():
+    assert wrap("echo a  b   c", 40) == ["echo a  b   c"]
+    assert wrap("  if a:   b then", 9) == ["  if a:", "b then"]
+    assert wrap("    ", 2) == [""]
+
+
 def test_control_characters_are_replaced():
     assert one_line("a\x1b[2J\nb\u202e") == "a?[2J b?"
+
+
+@pytest.mark.parametrize("style", ["plain", "github"])
+def test_headings_from_jobs_do_not_control_the_terminal(style):
+    assert "bad?[31mkey" in render([{"bad\x1b[31mkey": "x"}], style, width=80)
+    assert "\x1b" not in render([{"bad\x1b[31mkey": "x" * 99, "job": "y" * 99}], style, width=10)

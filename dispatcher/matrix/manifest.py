@@ -36,12 +36,18 @@ def load_manifest(path: str | os.PathLike[str], known_ids: Collection[str] = ())
     try:
         with open(path, "rb") as file:
             data = file.read()
-    except FileNotFoundError:
-        problem = "there is no such file; write it, or make it with `dispatcher matrix make`"
-        raise ManifestError(str(path), [problem]) from None
     except OSError as error:
-        raise ManifestError(str(path), [f"cannot be read: {error.strerror}"]) from None
+        raise unreadable(path, error) from None
     return Manifest(Path(path), parse_manifest(data, str(path), known_ids))
+
+
+def unreadable(path: str | os.PathLike[str], error: OSError) -> ManifestError:
+    """What is wrong with a manifest that cannot be opened."""
+    if isinstance(error, FileNotFoundError):
+        problem = "there is no such file; write it, or make it with `dispatcher matrix make`"
+    else:
+        problem = f"cannot be read: {error.strerror}"
+    return ManifestError(str(path), [problem])
 
 
 def parse_manifest(data: bytes, where: str, known_ids: Collection[str] | None = ()) -> Entries:

@@ -10,7 +10,7 @@ from typing import Final
 
 from dispatcher.errors import ManifestError, nearest
 from dispatcher.matrix.entry import Entry
-from dispatcher.matrix.manifest import load_manifest
+from dispatcher.matrix.manifest import load_manifest, unreadable
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.states import State
@@ -42,7 +42,7 @@ class CurrentManifest:
             found = os.stat(self.path)
         except OSError as error:
             if first:
-                raise ManifestError(str(self.path), [f"cannot be read: {error.strerror}"]) from None
+                raise unreadable(self.path, error) from None
             return False
         identity = (found.st_ino, found.st_size, found.st_mtime_ns)
         if identity == self._identity:

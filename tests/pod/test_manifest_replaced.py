@@ -45,9 +45,11 @@ def test_a_broken_manifest_at_the_start_is_an_error(fleet: Fleet) -> None:
 
 
 def test_no_manifest_is_an_error(fleet: Fleet) -> None:
+    fleet.write_config("")
     pod = fleet.start()
     assert pod.end() == 1
     assert "matrix.json" in pod.said
+    assert "there is no such file; write it, or make it with `dispatcher matrix make`" in pod.said
     assert "Traceback" not in pod.said
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -104,10 +105,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     def method(self, name: str) -> Method:
         """The configured method, or the default one: `templates/train_<name>.py` run by this interpreter."""
-        described = self.methods.get(name)
-        if described is None:
-            return Method(name=name, template=self.layout.training_template(name))
-        return described
+        return self.methods.get(name) or _default_method(self.layout, name)
+
+
+# Asked for several times at each start and end of an attempt.
+@functools.lru_cache(maxsize=256)
+def _default_method(layout: Layout, name: str) -> Method:
+    return Method(name=name, template=layout.training_template(name))
 
 
 def _parse_lock(value: object) -> str:

@@ -7,7 +7,6 @@ import os
 import select
 import signal
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -205,14 +204,14 @@ def test_something_else_in_the_place_of_the_exit_file(tmp_path, put):
 
 
 def test_children_of_a_kernel_that_lists_none(monkeypatch):
-    def refuse(path):
+    def refuse(path, *_, **__):
         raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
 
     with subprocess.Popen(["sleep", "600"]) as child, subprocess.Popen(["true"]) as ended:
         os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
         listed = processes.children()
         assert {child.pid, ended.pid} <= listed
-        monkeypatch.setattr(Path, "read_bytes", refuse)
+        monkeypatch.setattr(processes, "open", refuse, raising=False)
         assert processes.children() == listed
         child.kill()
 

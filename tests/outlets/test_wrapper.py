@@ -164,6 +164,30 @@ def test_a_signal_after_the_time_limit_is_not_what_stopped_it(trial):
     assert (ended.exit_code, ended.exit_reason, ended.told_by_signal) == (3, "time limit", "")
 
 
+def test_signals_do_not_disturb_the_clock(trial):
+    """By a wrong time the job would be killed at once, or hours after its grace period."""
+    text = trial("true").paths.wrapper.read_text()
+    function = text[text.index("look_at_clock() {") :].partition("\n}\n")[0]
+    script = f"""
+        set -o posix
+        begun_s=0
+        {function}
+        }}
+        look_at_clock
+        begun_s=$now_s
+        trap look_at_clock TERM
+        (while kill -TERM $$; do :; done) &
+        for ((i = 0; i < 2000; i++)); do
+            look_at_clock
+            ((now_s >= 0 && now_s < 60)) || break
+        done
+        kill -KILL $!
+        echo $i
+    """
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout == "2000\n", done.stderr
+
+
 def test_a_signal_that_only_the_job_gets_is_its_own_affair(trial):
     ended = trial("kill -TERM $$; sleep 60").start().end()
     assert (ended.exit_code, ended.told_by_signal) == (143, "")

@@ -55,7 +55,8 @@ def children() -> set[int]:
     """The pids of this process's children, including those that have ended and were not waited for yet."""
     pid = os.getpid()
     try:
-        return {int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_bytes().split()}
+        with open(f"/proc/{pid}/task/{pid}/children", "rb", buffering=0) as file:
+            return {int(word) for word in file.read().split()}
     except FileNotFoundError:
         # A kernel without CONFIG_PROC_CHILDREN.
         import psutil

@@ -35,6 +35,7 @@ class Tree:
         self.pid = pid
         self.slot = slot
         self.child = child
+        self.placement = Placement(host=host_name(), pid=pid or None, gpus=slot.gpus)
         self.pidfd = processes.open_pidfd(pid)
         self.wrapper_gone = False
         self.limits = Limits()
@@ -49,10 +50,6 @@ class Tree:
         self._killed = False
         self._group_gone = False
         self._strays_since_s: float | None = None
-
-    @property
-    def placement(self) -> Placement:
-        return Placement(host=host_name(), pid=self.pid or None, gpus=self.slot.gpus)
 
     def status(self, own: Collection[Tree]) -> Status:
         """How it is now, strays being stopped; `own` are all trees of this process."""

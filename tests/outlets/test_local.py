@@ -54,11 +54,8 @@ def test_the_environment_is_the_dispatchers_with_changes(trial, monkeypatch):
     assert one.output == "kept mine unset\n"
 
 
-@pytest.mark.parametrize("kernel", ["new", "old"])
-def test_a_job_inherits_no_descriptor_of_the_dispatcher(trial, monkeypatch, tmp_path, kernel):
+def test_a_job_inherits_no_descriptor_of_the_dispatcher(trial, tmp_path):
     """A lock, or the pipe that somebody reads to its end, would be held for as long as the job runs."""
-    if kernel == "old":
-        monkeypatch.setattr(processes, "_CLOSE_RANGE_CLOEXEC", 1 << 20)
     with open(tmp_path / "secret", "w") as opened:
         os.set_inheritable(opened.fileno(), True)
         one = trial('for fd in /proc/self/fd/*; do readlink "$fd"; done').start()
@@ -158,7 +155,7 @@ def test_a_wrapper_that_cannot_be_started(trial, monkeypatch):
     def fail(*_, **__):
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
-    monkeypatch.setattr(os, "posix_spawn", fail)
+    monkeypatch.setattr(subprocess, "Popen", fail)
     one.outlet.submit([one.bundle])
     ended = one.status()
     assert isinstance(ended, Ended)

@@ -23,8 +23,6 @@ from dispatcher.base import host
 _PR_SET_CHILD_SUBREAPER: Final = 36
 # The same number on all architectures but alpha.
 _PIDFD_OPEN: Final = 434
-_CLOSE_RANGE: Final = 436
-_CLOSE_RANGE_CLOEXEC: Final = 4
 
 
 @functools.cache
@@ -36,19 +34,6 @@ def _libc() -> ctypes.CDLL:
 def adopt_orphans() -> None:
     """Make this process the parent of descendants that lose theirs, so that strays are noticed and reaped."""
     _libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def keep_descriptors() -> None:
-    """Let what is started inherit nothing above stderr, whoever has opened it: the shell before, a library in C."""
-    every = ctypes.c_uint(0xFFFFFFFF)
-    if _libc().syscall(_CLOSE_RANGE, ctypes.c_uint(3), every, _CLOSE_RANGE_CLOEXEC) == 0:
-        return
-    # Linux before 5.11.
-    for name in os.listdir("/proc/self/fd"):
-        # The descriptor of the list itself is closed by now.
-        with contextlib.suppress(OSError):
-            if int(name) > 2:
-                os.set_inheritable(int(name), False)
 
 
 def children() -> set[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Collection
 from typing import Final
@@ -14,7 +15,6 @@ from dispatcher.base.host import host_name
 from dispatcher.outlets.base import Ended, Key, Placement, Running, Slot, Status
 from dispatcher.outlets.local import processes
 from dispatcher.outlets.local.reaping import orphans
-from dispatcher.outlets.local.spawn import Child
 from dispatcher.outlets.wrapper import Limits, read_exit
 from dispatcher.workspace import AttemptPaths
 
@@ -27,14 +27,16 @@ _KILLED: Final = 137
 
 
 class Tree:
-    """The process tree of one attempt. `child` None: another dispatcher process has started it, or recovers it."""
+    """The process tree of one attempt. `popen` None: another dispatcher process has started it, or recovers it."""
 
-    def __init__(self, key: Key, paths: AttemptPaths, pid: int, slot: Slot, child: Child | None = None) -> None:
+    def __init__(
+        self, key: Key, paths: AttemptPaths, pid: int, slot: Slot, popen: subprocess.Popen[bytes] | None = None
+    ) -> None:
         self.key = key
         self.paths = paths
         self.pid = pid
         self.slot = slot
-        self.child = child
+        self.popen = popen
         self.placement = Placement(host=host_name(), pid=pid or None, gpus=slot.gpus)
         self.pidfd = processes.open_pidfd(pid)
         self.wrapper_gone = False
@@ -81,7 +83,7 @@ class Tree:
 
     def kill(self) -> None:
         """Kill the whole tree at once."""
-        if self.child is None and self.pid and not self.wrapper_gone:
+        if self.popen is None and self.pid and not self.wrapper_gone:
             processes.send_group(self.pid, signal.SIGKILL)
         self._signal_strays(signal.SIGKILL)
 
@@ -113,19 +115,19 @@ class Tree:
         if self._killed:
             # What its wrapper would have written.
             return Ended(_KILLED, self.stop_reason or "")
-        if self.child is not None and self.child.status is not None:
-            return msgspec.structs.replace(ended, error=_how_wrapper_ended(self.child.status))
+        if self.popen is not None:
+            return msgspec.structs.replace(ended, error=_how_wrapper_ended(self.popen.returncode))
         return ended
 
     def _wrapper_has_ended(self) -> bool:
-        if self.child is not None:
-            return self.child.has_ended()
+        if self.popen is not None:
+            return self.popen.poll() is not None
         return not self.pid or not processes.is_of_attempt(self.pid, self.paths.directory)
 
     def _something_is_left(self, own: Collection[Tree]) -> bool:
         """Whether any process of the tree still lives; cheap where this process would have inherited it."""
-        if self.child is not None:
-            wrappers = {tree.pid for tree in own if tree.child is not None and not tree.wrapper_gone}
+        if self.popen is not None:
+            wrappers = {tree.pid for tree in own if tree.popen is not None and not tree.wrapper_gone}
             if not orphans(wrappers, self.earliest_s) and not self._group_is_left():
                 return False
         directory = self.paths.directory
@@ -136,7 +138,7 @@ class Tree:
     def _group_is_left(self) -> bool:
         # The number stays taken for as long as the group has members, and may be another's as soon as it has none:
         # so it is only asked for until it was once found gone.
-        if self.child is None or self._group_gone:
+        if self.popen is None or self._group_gone:
             return False
         self._group_gone = not _group_exists(self.pid)
         return not self._group_gone

@@ -161,7 +161,10 @@ class Waiting:
             return Reason(why, needs_person=True, root=why)
         if retry_due(record) > facts.now:
             due = self._facts.clock(record.retry_at)
-            return Reason(f"waits for a retry until {due}", kind="waits for a retry", detail=f"until {due}")
+            ended = ": ".join(text for text in (record.reason, record.error) if text)
+            after = f" after {ended}" if ended else ""
+            kind = f"waits for a retry{after}"
+            return Reason(f"waits for a retry until {due}{after}", kind=kind, detail=f"until {due}")
         return None
 
     def _need(self, need: str) -> Reason:

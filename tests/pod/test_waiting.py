@@ -157,6 +157,11 @@ def test_a_retry() -> None:
     assert why(entry("a"), records={"a": Record(state=State.QUEUED, retry_at=EARLY)}).text == SLOT
     reason = why(entry("a"), records={"a": Record(state=State.QUEUED, retry_at=LATE)})
     assert reason == Reason(f"waits for a retry until {LATE}", kind="waits for a retry", detail=f"until {LATE}")
+    ended = Record(state=State.QUEUED, retry_at=LATE, reason="cannot start", error="h1: no more submissions")
+    reason = why(entry("a"), records={"a": ended})
+    after = "after cannot start: h1: no more submissions"
+    assert reason.text == f"waits for a retry until {LATE} {after}"
+    assert reason.kind == f"waits for a retry {after}"
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,8 @@ class Conversation:
     def _take_in(self, answers: Sequence[Any] | Unreached) -> None:
         steps, self._steps = self._steps, []
         if isinstance(answers, Unreached):
-            self.problem = answers.why
+            # Whoever shows it names the host.
+            self.problem = answers.why.removeprefix(f"{self._connection.name}: ")
             self._lost()
             return
         self.problem = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -122,7 +123,9 @@ class HelperPod:
         said = "; ".join(why for why in whys if why) or "the cluster gives no reason"
         how = {Stage.ENDED: "has ended", Stage.BROKEN: "cannot start"}.get(state.stage, "is not ready")
         hint = f" ({_NO_PYTHON})" if "executable file not found" in said or "no such file or directory" in said else ""
-        return f"{self._host}: the helper {what} {how}: {said}{hint}"
+        # Each try has a pod with a name of its own, which is no news: a warning is repeated when its text changes.
+        stable = re.sub(rf"\b{re.escape(self.name)}-[a-z0-9]{{5}}\b", self.name, said)
+        return f"{self._host}: the helper {self.name} {how}: {stable}{hint}"
 
     def _objects(self, kinds: str, selector: str) -> Steps[Sequence[Mapping[str, Any]]]:
         words = self._kubectl.words("get", kinds, selector, "--output=json", request_s=_REQUEST_S)

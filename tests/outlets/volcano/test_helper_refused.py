@@ -44,6 +44,8 @@ def test_a_quota_of_pods(site: Site) -> None:
     why = unreached(connection, [Hello()], timeout_s=4)
     assert "FailedCreate: Error creating: pods" in why
     assert "exceeded quota: few, requested: pods=1, used: pods=0, limited: pods=0" in why
+    # It is the same reason at every try, so that people are warned once.
+    assert unreached(connection, [Hello()], timeout_s=4) == why
     connection.close()
     assert site.jobs() == []
 

@@ -190,8 +190,16 @@ class Follower:
 
     def _elsewhere(self, job: str, number: int) -> Elsewhere | None:
         """Where an attempt in flight writes its log, if that is not in the workspace."""
+        from dispatcher.outlets.local import NAME as LOCAL
+
         paths = self._workspace.layout.attempt(job, number)
-        if not paths.submission.exists() or self._is_over(job, number):
+        while not paths.submission.exists():
+            # Claimed for a host just now: the file is written before anything is sent there.
+            record = self._record(job)
+            if record is None or record.outlet in (None, LOCAL) or self._is_over(job, number):
+                return None
+            self._pause()
+        if self._is_over(job, number):
             return None
         from dispatcher.cli.remote_log import log_elsewhere
         from dispatcher.config import load_config

@@ -139,6 +139,18 @@ def test_following_what_has_ended_or_never_ran_ends(german):
     assert process.returncode == 1
 
 
+def test_a_claim_that_was_not_sent_to_its_host_yet_is_waited_for(lab):
+    """Until it is, its files look like those of a job of this host that was killed."""
+    lab.put("base", "running", outlet="far")
+    directory = lab.attempt("base", 1, alive="")
+    process = follow(lab, "base")
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=4)
+    (directory / "output.log").write_text("brought home\n")
+    (directory / "exit.json").write_text('{"exit_code": 0}')
+    assert process.communicate(timeout=30) == (b"brought home\n", b"")
+
+
 def test_a_reader_that_goes_away_ends_the_following(german):
     attempt = claim(german, "base", 1)
     process = follow(german, "base", "fft_german_s2")

@@ -224,7 +224,7 @@ def read_until(process: subprocess.Popen[bytes], text: bytes) -> bytes:
     said = b""
     while text not in said:
         block = os.read(process.stdout.fileno(), 65536)
-        assert block, f"it ended without {text!r}: {said!r}"
+        assert block, f"it ended without {text!r}: {said!r}, {process.communicate()}"
         said += block
     return said
 

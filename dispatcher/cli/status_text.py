@@ -158,7 +158,6 @@ def _joined(words: Sequence[str], width: int | None) -> list[str]:
     for word in words:
         longer = f"{lines[-1]}, {word}" if lines else word
         if lines and width is not None and len(longer) >= width:
-            lines[-1] += ","
             lines.append(word)
         else:
             lines[-1:] = [longer]

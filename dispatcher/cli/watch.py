@@ -32,7 +32,7 @@ _HOME, _CLEAR_LINE = "\x1b[H", "\x1b[K"
 _TRUNCATE, _WRAP = "\x1b[?7l", "\x1b[?7h"
 _REVERSE, _NORMAL = "\x1b[7m", "\x1b[m"
 
-_LINE_DOWN, _LINE_UP, _PAGE_DOWN, _PAGE_UP, _TOP, _END, _QUIT = range(7)
+_LINE_DOWN, _LINE_UP, _PAGE_DOWN, _PAGE_UP, _TOP, _END, _QUIT, _REDRAW = range(8)
 _KEYS: Final = {
     b"j": _LINE_DOWN, b"\x1b[B": _LINE_DOWN, b"\x1bOB": _LINE_DOWN, b"\r": _LINE_DOWN, b"\n": _LINE_DOWN,
     b"k": _LINE_UP, b"\x1b[A": _LINE_UP, b"\x1bOA": _LINE_UP,
@@ -48,6 +48,8 @@ _KEY: Final = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1bO.|\x1b.|.", re.DOTALL)
 _STOP, _RESIZED = b"z", b"w"
 # So many times as long as a frame takes to make nothing is done: a screen that is left open all day costs little.
 _REST: Final = 10
+# How long after a change of the terminal's size a frame of that size is made.
+_SETTLED_S: Final = 0.2
 # Signals that end the program; the terminal is put in order first.
 _ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
 
@@ -78,12 +80,11 @@ class View:
 
     def lines(self, frame: Frame, height: int) -> list[str]:
         """The lines of a screen of `height` lines; the last one says what is below and above."""
-        header = list(frame.header[: max(0, height - 2)])
         room = body_room(frame, height)
         self.keep_inside(len(frame.body), room)
         shown = list(frame.body[self.top : self.top + room])
         shown += [""] * (room - len(shown))
-        lines = [*header, *shown, f"{_REVERSE}{self._place(len(frame.body), room)}{_NORMAL}"]
+        lines = [*frame.header, *shown, f"{_REVERSE}{self._place(len(frame.body), room)}{_NORMAL}"]
         return lines[:height]
 
     def _place(self, length: int, room: int) -> str:
@@ -96,7 +97,13 @@ class View:
 
 def body_room(frame: Frame, height: int) -> int:
     """How many lines of the body a screen of `height` lines shows."""
-    return max(1, height - 1 - min(len(frame.header), max(0, height - 2)))
+    return max(1, height - 1 - len(frame.header))
+
+
+def arranged(frame: Frame, height: int) -> Frame:
+    """The frame with a header of at most half of the screen; the rest of it scrolls."""
+    most = max(1, height // 2)
+    return Frame(frame.header[:most], [*frame.header[most:], *frame.body])
 
 
 def repeat(text: Callable[[], str], interval_s: float) -> None:
@@ -114,19 +121,23 @@ def watch(make_frame: Callable[[], Frame], interval_s: float) -> None:
     frame = good = make_frame()
     with contextlib.suppress(KeyboardInterrupt), _screen() as keys:
         view = View(has_keys=keys.has_keys)
-        next_s = _next_s(began_s, interval_s)
+        rested_s, next_s = _next_s(began_s, 0.0), _next_s(began_s, interval_s)
         while True:
-            _draw(view, frame)
+            height = _height()
+            shown = arranged(frame, height)
+            _draw(view.lines(shown, height))
             key = keys.wait(max(0.0, next_s - time.monotonic()))
             if key == _QUIT:
                 return
-            if key is not None:
-                height = _height()
-                view.move(key, len(frame.body), body_room(frame, height))
+            if key == _REDRAW:
+                # A window whose edge is dragged has many sizes; the frame is made for the last one.
+                next_s = max(rested_s, time.monotonic() + _SETTLED_S)
+            elif key is not None:
+                view.move(key, len(shown.body), body_room(shown, height))
             else:
                 began_s = time.monotonic()
                 frame, good = _next_frame(make_frame, good)
-                next_s = _next_s(began_s, interval_s)
+                rested_s, next_s = _next_s(began_s, 0.0), _next_s(began_s, interval_s)
 
 
 def _next_s(began_s: float, interval_s: float) -> float:
@@ -148,8 +159,7 @@ def _next_frame(make_frame: Callable[[], Frame], last: Frame) -> tuple[Frame, Fr
     return last, last
 
 
-def _draw(view: View, frame: Frame) -> None:
-    lines = view.lines(frame, _height())
+def _draw(lines: Sequence[str]) -> None:
     # Overwritten in place: clearing the screen first would flicker. Each line is cleared before and not after it is
     # written, which would take the last letter of one that fills it.
     text = "\r\n".join(f"{_CLEAR_LINE}{line}" for line in lines)
@@ -206,7 +216,7 @@ class _Keys:
         self._pending: list[int] = []
 
     def wait(self, timeout_s: float) -> int | None:
-        """The next key; None when the time is over or the terminal has another size."""
+        """The next key; _REDRAW when the terminal has another size, None when the time is over."""
         if self._pending:
             return self._pending.pop(0)
         readers = [self._wakeup] if self._stdin is None else [self._wakeup, self._stdin]
@@ -216,7 +226,7 @@ class _Keys:
             if self._wakeup in ready:
                 if _STOP in os.read(self._wakeup, 4096):
                     self._terminal.suspend()
-                return None
+                return _REDRAW
             if not ready:
                 return None
             self._pending = self._read()

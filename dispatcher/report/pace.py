@@ -109,9 +109,9 @@ def _window(latest: _Latest, now_s: float) -> float:
 
 
 def _method(snapshot: Snapshot, job: str) -> str | None:
-    """A job's method, without reading the files of its attempts where a manifest lists it."""
+    """A job's method; None where no manifest lists it: files of attempts are not read for this."""
     listed = snapshot.entries.get(job)
-    return listed.method if listed is not None else snapshot.method(job)
+    return None if listed is None else listed.method
 
 
 def _slots(snapshot: Snapshot) -> tuple[int, int]:
@@ -130,11 +130,11 @@ def _remaining_s(
     """The estimated seconds for all these jobs, `at_once` at a time, and the methods without an estimate."""
     means = {method: sum(times) / len(times) for method, times in took.items()}
     work_s = longest_s = 0.0
-    unknown: set[str] = set()
+    unknown: set[str | None] = set()
     for job in running:
         rest = _rest_s(snapshot, job, means.get(_method(snapshot, job)))
         if rest is None:
-            unknown.add(_method(snapshot, job) or "?")
+            unknown.add(_method(snapshot, job))
         else:
             work_s += rest
             longest_s = max(longest_s, rest)
@@ -143,9 +143,9 @@ def _remaining_s(
             work_s += count * means[method]
             longest_s = max(longest_s, means[method])
         else:
-            unknown.add(method or "?")
+            unknown.add(method)
     is_known = bool(means) and at_once > 0 and not (unknown and work_s == 0.0)
-    return max(work_s / at_once, longest_s) if is_known else None, tuple(sorted(unknown))
+    return max(work_s / at_once, longest_s) if is_known else None, tuple(sorted(filter(None, unknown)))
 
 
 def _rest_s(snapshot: Snapshot, job: str, mean_s: float | None) -> float | None:

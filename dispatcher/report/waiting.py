@@ -48,7 +48,9 @@ def waits(snapshot: Snapshot, unfiltered: Snapshot | None = None) -> list[Wait]:
     found: dict[tuple[str, bool], list[str]] = {}
     for job in snapshot.jobs_in(State.QUEUED, State.HELD):
         reason = waiting.why(job)
-        found.setdefault((reason.kind or reason.text, reason.needs_person), []).append(job)
+        # What no manifest lists is never claimed.
+        needs_person = reason.needs_person or job not in snapshot.entries
+        found.setdefault((reason.kind or reason.text, needs_person), []).append(job)
     ordered = sorted(found.items(), key=lambda item: -len(item[1]))
     return [Wait(_in_common(waiting, jobs), tuple(jobs), needs_person) for (_, needs_person), jobs in ordered]
 

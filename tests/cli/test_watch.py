@@ -16,7 +16,7 @@ FRAME = Frame(["title", "counts"], [str(number) for number in range(100)])
 
 
 def drawn(view: View, height: int, frame: Frame = FRAME) -> list[str]:
-    return view.lines(frame, height)
+    return view.lines(watch.arranged(frame, height), height)
 
 
 def press(view: View, keys: bytes, height: int = 10) -> None:
@@ -47,6 +47,15 @@ def test_a_body_that_became_shorter_scrolls_back() -> None:
     lines = drawn(view, 10, Frame(["title"], ["a", "b"]))
     assert lines[:3] == ["title", "a", "b"]
     assert "q quits" in lines[-1]
+
+
+def test_half_of_a_small_screen_is_left_for_what_scrolls() -> None:
+    frame = Frame([f"header {number}" for number in range(9)], ["body"] * 9)
+    lines = drawn(View(), 8, frame)
+    assert lines[:5] == [f"header {number}" for number in range(5)]
+    view = View()
+    press(view, b"j")
+    assert drawn(view, 8, frame)[3:6] == ["header 3", "header 5", "header 6"]
 
 
 @pytest.mark.parametrize("height", range(1, 12))

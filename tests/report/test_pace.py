@@ -9,7 +9,7 @@ import pytest
 from dispatcher.matrix.entry import Entry
 from dispatcher.report.pace import Pace, pace
 from dispatcher.report.snapshot import PodStatus, Snapshot
-from dispatcher.report.waiting import Wait
+from dispatcher.report.waiting import Wait, waits
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.liveness import PodInfo, SlotInfo
 from dispatcher.run_state.progress import Progress
@@ -133,3 +133,12 @@ def test_a_job_marked_by_hand_among_the_latest_does_not_lower_the_rate() -> None
 def test_no_time_is_told_for_methods_of_which_no_job_is_done() -> None:
     found = of({"d": done(60)} | queued(2), pod(0, 1), methods={"q0": "eval", "q1": "eval"})
     assert (found.remaining_s, found.unknown_methods) == (None, ("eval",))
+
+
+def test_what_no_manifest_lists_is_not_left_to_do() -> None:
+    records = {"d": done(60)} | queued(3)
+    snapshot = Snapshot(
+        records=records, entries={"q0": Entry(job_id="q0", method="fft")}, now_s=NOW_S, pods=(pod(0, 1),)
+    )
+    found = pace(snapshot, waits(snapshot))
+    assert (found.left, found.stuck) == (1, 2)

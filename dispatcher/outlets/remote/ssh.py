@@ -10,7 +10,6 @@ DISPATCHER_SSH_SOCKET=PATH lets dispatchers use it; the path may have ssh's %h, 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shlex
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from dispatcher.errors import OutletError
+from dispatcher.outlets.remote.leftovers import remove_leftovers
 
 CONFIG_VARIABLE: Final = "DISPATCHER_SSH_CONFIG"
 SOCKET_VARIABLE: Final = "DISPATCHER_SSH_SOCKET"
@@ -83,7 +83,8 @@ class SharedConnection:
         """`jump`: the host is reached through that one's connection, as with ProxyJump."""
         self.target = checked_target(target)
         self._jump = jump
-        _remove_orphaned()
+        # Fails while a socket is in it: its connection has not ended yet.
+        remove_leftovers(_parent_directory(), f"{_DIRECTORY_PREFIX}-", Path.rmdir)
         self._directory = _new_directory()
         self._number = 0
 
@@ -147,17 +148,6 @@ def _parent_directory() -> str:
     directory = tempfile.gettempdir()
     # Room for the directory's own name, and the socket's.
     return directory if len(os.fsencode(directory)) + 45 < _LONGEST_SOCKET else "/tmp"
-
-
-def _remove_orphaned() -> None:
-    """Directories of dispatchers that were killed."""
-    for path in Path(_parent_directory()).glob(f"{_DIRECTORY_PREFIX}-*"):
-        # Others may have put any name there.
-        named = re.fullmatch(rf"{_DIRECTORY_PREFIX}-([0-9]+)-\w+", path.name, re.ASCII)
-        with contextlib.suppress(OSError):
-            if named and path.lstat().st_uid == os.getuid() and not os.path.exists(f"/proc/{named[1]}"):
-                # Fails while a socket is in it: its connection has not ended yet.
-                path.rmdir()
 
 
 def explain(exit_code: int, err: str, host: str) -> str:

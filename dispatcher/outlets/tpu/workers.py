@@ -14,13 +14,11 @@ What fails is no answer, and says nothing about attempts: `gcloud describe` tell
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import secrets
 import shutil
 import tempfile
-import time
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +30,7 @@ from dispatcher.errors import OutletError
 from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.remote import follow
 from dispatcher.outlets.remote.exchange import Exchange, Talk, nothing
+from dispatcher.outlets.remote.leftovers import remove_leftovers
 from dispatcher.outlets.remote.operations import (
     Check,
     Deliver,
@@ -91,7 +90,9 @@ class WorkersRoad:
     def __init__(self, host: TpuHost) -> None:
         self._host = host
         self._first_log = WorkerLog(host, 0)
-        _remove_orphaned()
+        # A request may hold what nobody else should read. Its pid may be one of another container with this directory,
+        # but no call takes a day.
+        remove_leftovers(tempfile.gettempdir(), _DIRECTORY, shutil.rmtree, older_than_s=_OLD_S)
         self.sent_bytes = 0
 
     def talk(self, operations: Sequence[Operation], timeout_s: float) -> Talk:
@@ -209,18 +210,6 @@ class WorkersRoad:
     def _failure(self, finished: Finished, logs: Sequence[bytes], missing: Sequence[int]) -> OutletError:
         limit = f"{finished.killed_because}: " if finished.killed_because else ""
         return OutletError(f"{self._host.name}: {limit}{reaching.explain(finished.errors, logs, missing)}")
-
-
-def _remove_orphaned() -> None:
-    """Directories of calls whose dispatcher was killed: a request may hold what nobody else should read."""
-    for path in Path(tempfile.gettempdir()).glob(f"{_DIRECTORY}*"):
-        named = re.fullmatch(rf"{_DIRECTORY}([0-9]+)-\w+", path.name, re.ASCII)
-        with contextlib.suppress(OSError):
-            found = path.lstat()
-            # The pid may be one of another container with this directory, but no call takes a day.
-            is_old = time.time() - found.st_mtime > _OLD_S
-            if named and is_old and found.st_uid == os.getuid() and not os.path.exists(f"/proc/{named[1]}"):
-                shutil.rmtree(path)
 
 
 def _logs(directory: Path) -> list[bytes]:

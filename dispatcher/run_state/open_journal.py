@@ -27,6 +27,7 @@ class OpenJournal:
         self.fd = -1
         self._network = network
         self._path: Path | None = None
+        self._name = ""
         self._file = (0, 0)
         self._next_look_s = 0.0
 
@@ -36,14 +37,14 @@ class OpenJournal:
 
     def open(self, path: Path) -> int:
         """The descriptor of the file at `path`; FileNotFoundError without one."""
-        if self.fd >= 0 and not (path == self._path and self._has_its_name(path)):
+        if self.fd >= 0 and not (path is self._path and self._has_its_name()):
             self.close()
         if self.fd < 0:
             if self._network:
                 files.refresh_names(path.parent)
             self.fd = files.open_existing(path, os.O_RDWR)
             found = os.fstat(self.fd)
-            self._path, self._file = path, (found.st_dev, found.st_ino)
+            self._path, self._name, self._file = path, os.fspath(path), (found.st_dev, found.st_ino)
             self._next_look_s = time.monotonic() + _LOOK_S
         return self.fd
 
@@ -52,7 +53,7 @@ class OpenJournal:
         if fd >= 0:
             os.close(fd)
 
-    def _has_its_name(self, path: Path) -> bool:
+    def _has_its_name(self) -> bool:
         if self._network:
             now_s = time.monotonic()
             if now_s < self._next_look_s:
@@ -60,8 +61,8 @@ class OpenJournal:
             self._next_look_s = now_s + _LOOK_S
         try:
             if self._network:
-                files.refresh_names(path.parent)
-            found = os.stat(path)
+                files.refresh_names(os.path.dirname(self._name))
+            found = os.stat(self._name)
         except OSError:
             # Opening it says what is wrong.
             return False

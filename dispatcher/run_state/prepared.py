@@ -26,7 +26,7 @@ class PreparedClaims:
     def __init__(self, layout: Layout, claimant: bytes) -> None:
         self._layout = layout
         self._claimant = claimant
-        self._ready: list[Path] = []
+        self._ready: list[str] = []
 
     def prepare(self, jobs: Iterable[str], count: int) -> None:
         """Outside the lock, for `count` claims, which will probably be of `jobs`.
@@ -35,8 +35,10 @@ class PreparedClaims:
         """
         with contextlib.suppress(OSError, StorageError), files.shared_umask(self._layout.root):
             for job in jobs:
+                # Most are claimed for the first time; the layout keeps these paths, too.
+                first = self._layout.attempt(job, 1)
                 with contextlib.suppress(FileExistsError):
-                    os.mkdir(self._layout.job_dir(job))
+                    os.mkdir(first.claimant.parent.parent)
             while len(self._ready) < min(count, _MOST):
                 self._ready.append(self._write())
 
@@ -48,8 +50,8 @@ class PreparedClaims:
                 return
         files.write_new(path, self._claimant)
 
-    def _write(self) -> Path:
-        path = files.temporary_name(self._layout.pods_dir / contract.ALIVE_FILE)
+    def _write(self) -> str:
+        path = os.fspath(files.temporary_name(self._layout.pods_dir / contract.ALIVE_FILE))
         try:
             files.create_file(path, self._claimant, durable=False)
         except OSError:

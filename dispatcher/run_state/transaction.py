@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from dispatcher.base import files
@@ -80,8 +79,9 @@ class Transaction:
     def make_attempt(self, job: str, attempt: int) -> AttemptPaths | None:
         """Create the directory of a new attempt: the second fence of a claim. None when it exists already."""
         paths = self._layout.attempt(job, attempt)
+        directory = os.fspath(paths.directory)
         with files.storing("creating the attempt's directory", paths.directory):
-            if not _make_attempts_directory(paths.directory):
+            if not _make_attempts_directory(directory):
                 return None
             self._directories.append(paths)
             self._prepared.write_claimant(paths.claimant)
@@ -107,16 +107,16 @@ class Transaction:
         self.lines.append(line)
 
 
-def _make_attempts_directory(directory: Path) -> bool:
+def _make_attempts_directory(directory: str) -> bool:
     """Create the directory of an attempt, and that of its job if need be; False when it exists already."""
     with contextlib.suppress(FileNotFoundError):
         return _is_made(directory)
     # It is the first one and was not prepared, or old attempts were removed, and the folder of their job with them.
-    os.makedirs(directory.parent, exist_ok=True)
+    os.makedirs(os.path.dirname(directory), exist_ok=True)
     return _is_made(directory)
 
 
-def _is_made(directory: Path) -> bool:
+def _is_made(directory: str) -> bool:
     try:
         os.mkdir(directory)
     except FileExistsError:

@@ -99,12 +99,17 @@ def try_range(fd: int, start: int = 0, length: int = 0) -> bool:
     return True
 
 
+def wait_for_range(fd: int, start: int = 0, length: int = 0) -> None:
+    """As `try_range`, waiting until the bytes are free, in the order in which processes of this host began to wait."""
+    _set_range(fd, fcntl.F_WRLCK, start, length, fcntl.F_OFD_SETLKW)
+
+
 def release_range(fd: int, start: int = 0, length: int = 0) -> None:
     _set_range(fd, fcntl.F_UNLCK, start, length)
 
 
-def _set_range(fd: int, kind: int, start: int, length: int) -> None:
-    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack("hhqqi", kind, os.SEEK_SET, start, length, 0))
+def _set_range(fd: int, kind: int, start: int, length: int, command: int = fcntl.F_OFD_SETLK) -> None:
+    fcntl.fcntl(fd, command, struct.pack("hhqqi", kind, os.SEEK_SET, start, length, 0))
 
 
 @functools.cache

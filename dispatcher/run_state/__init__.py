@@ -76,10 +76,11 @@ Repair (repair). A journal that is shorter than its head, damaged in the middle 
 until `dispatcher doctor --repair` begins a new generation from the lines that can be read and the newer records of the
 status file. The damaged file is kept in rejected/, and `seq` never goes back.
 
-Locks (lock, hardlink_lock, head, lock_choice). All dispatchers use one kind, which the header of the journal names; a
-dispatcher with another setting is refused. The file `claims.hardlink` means that kernel locks do not exclude here: a
-dispatcher that finds this out creates it by taking the hard-link lock, and the others, which look for it each time that
-they have taken another lock, follow. A lock file that was removed while it was open is opened again.
+Locks (lock, turn, hardlink_lock, head, lock_choice). All dispatchers use one kind, which the header of the journal
+names; a dispatcher with another setting is refused. The file `claims.hardlink` means that kernel locks do not exclude
+here: a dispatcher that finds this out creates it by taking the hard-link lock, and the others, which look for it each
+time that they have taken another lock, follow. A lock file that was removed while it was open is opened again. The
+processes of one host take turns in trying it.
 
 Liveness locks (liveness). The dispatcher locks the `alive` file of an attempt before it starts the wrapper, which
 inherits the lock with all its children, so a started attempt always has a liveness lock. The file names the process

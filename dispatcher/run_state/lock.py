@@ -9,8 +9,10 @@ _release_kernel_lock; to doctor/lock_test.py: held. Then decide about it whereve
 pod/run.py say whether liveness locks can be trusted beside it.
 
 The lock is taken by non-blocking tries on a descriptor that stays open: blocking calls starve or sleep for seconds on
-some NFS servers. The head is in the locked file because that is the one content that every NFS version keeps current
-for the holder of the lock. It is a lower bound of how far the journal goes.
+some NFS servers. On a local disk, processes take turns in trying (turn).
+
+The head is in the locked file because that is the one content that every NFS version keeps current for the holder of
+the lock. It is a lower bound of how far the journal goes.
 """
 
 from __future__ import annotations
@@ -34,14 +36,17 @@ from dispatcher.errors import LockError, LockLostError, LockTimeoutError, LockUn
 from dispatcher.run_state.end_mark import EndMark
 from dispatcher.run_state.hardlink_lock import LOST_AFTER_S, HardLinkLock
 from dispatcher.run_state.head import HEAD_SIZE, Head, decode_head, encode_head, peek_head
+from dispatcher.run_state.turn import Turn
 
 KINDS: Final = tuple(kind for kind in LOCK_KINDS if kind != "auto")
 _NO_SUCH_LOCKS: Final = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
 _FIRST_PAUSE_S: Final = 0.0002
 _LONGEST_PAUSE_S: Final = 0.01
 _LONGEST_NETWORK_PAUSE_S: Final = 0.02
-# The process whose turn it is tries often, so that the lock is not free for long; the others need not.
-_TURN_PAUSE_S: Final = 0.0001
+# The process whose turn it is tries often, so that the lock is not free for long: at first after this time, then after
+# a part of the time that it has waited already, because a holder that takes long may take longer.
+_TURN_PAUSE_S: Final = 0.00003
+_PART_OF_WAIT: Final = 0.1
 # A process that has the turn and does not use it (it was stopped) delays others by no more than this.
 _LONGEST_TURN_S: Final = 0.25
 # Pauses between attempts to open the file.
@@ -81,35 +86,56 @@ class ClaimsLock:
         self._fd = -1
         is_hardlink = kind == LockKind.HARDLINK
         self._hardlink = HardLinkLock(path.with_suffix(".hardlink"), lost_after_s) if is_hardlink else None
-        self._has_turn = False
+        self._turn: Turn | None = None
         self._tokens = 0
 
     def acquire(self, timeout_s: float, while_waiting: Callable[[], object] | None = None) -> None:
-        """Take the lock; `while_waiting` runs at once and then every second while another process holds it."""
-        start_s = next_s = time.monotonic()
+        """Take the lock.
+
+        While another process holds it, `while_waiting` runs every second, and at once when it is this one's turn next.
+        """
+        start_s = next_s = turn_s = time.monotonic()
         pause_s = _FIRST_PAUSE_S
         longest_s = _LONGEST_NETWORK_PAUSE_S if self.network else _LONGEST_PAUSE_S
         try:
             while not (self._may_try(start_s) and self._try()):
-                if while_waiting is not None and time.monotonic() >= next_s:
-                    while_waiting()
-                    next_s = time.monotonic() + _WAITING_S
-                    continue
-                if time.monotonic() - start_s > timeout_s:
+                now_s = time.monotonic()
+                if now_s - start_s > timeout_s:
                     raise LockTimeoutError(
                         f"{self.path}: held by another process for {timeout_s:g} s ({self._holder()}). "
                         "Nothing was changed; try again, or look at that process"
                     )
-                if self._has_turn:
-                    time.sleep(_TURN_PAUSE_S)
-                    continue
-                time.sleep(pause_s * random.uniform(0.5, 1.5))
-                pause_s = min(pause_s * 1.5, longest_s)
-        finally:
-            self._end_turn()
+                if self._turn is not None and not self._turn.is_ours and now_s - start_s <= _LONGEST_TURN_S:
+                    if not self._turn.wait(_LONGEST_TURN_S):
+                        time.sleep(_FIRST_PAUSE_S)
+                    turn_s = next_s = time.monotonic()
+                elif while_waiting is not None and now_s >= next_s:
+                    while_waiting()
+                    next_s = time.monotonic() + _WAITING_S
+                elif self._turn is not None and self._turn.is_ours:
+                    time.sleep(min(max(_TURN_PAUSE_S, (now_s - turn_s) * _PART_OF_WAIT), longest_s))
+                else:
+                    time.sleep(pause_s * random.uniform(0.5, 1.5))
+                    pause_s = min(pause_s * 1.5, longest_s)
+        except BaseException:
+            self.pass_turn()
+            raise
+
+    def pass_turn(self) -> None:
+        """Let the next process try the lock from now on, although this one still holds it; `release` does so at last.
+
+        Best before something that takes its time but no processor, because the next one begins by reading.
+        """
+        if self._turn is not None:
+            with contextlib.suppress(OSError):
+                self._turn.end()
 
     def release(self) -> None:
         """Release the lock; without effect when it was lost or never taken."""
+        self._release()
+        self.pass_turn()
+
+    def _release(self) -> None:
         if self._hardlink is not None:
             # Without a kernel lock, only closing makes sure that the file server has what was written.
             with contextlib.suppress(OSError):
@@ -146,6 +172,10 @@ class ClaimsLock:
                 self._lost(error)
             raise
         return head if self._mark is None else self._with_end(head, self._mark)
+
+    def peek_head(self) -> Head | None:
+        """The head as it is while another process holds the lock; None when it is just being written."""
+        return decode_head(os.pread(self._fd, HEAD_SIZE, 0)) if self._fd >= 0 else None
 
     def _with_end(self, head: Head | None, mark: EndMark) -> Head | None:
         """The head, which may be an old one, with the end of the journal according to `mark`."""
@@ -234,31 +264,29 @@ class ClaimsLock:
             raise
 
     def close(self) -> None:
-        fd, self._fd, self._has_turn = self._fd, -1, False
-        if fd >= 0:
-            # Even if this fails (a late error of the file server), the number may be reused for another file.
-            os.close(fd)
+        fd, self._fd = self._fd, -1
+        turn, self._turn = self._turn, None
+        try:
+            if fd >= 0:
+                # Even if this fails (a late error of the file server), the number may be reused for another file.
+                os.close(fd)
+        finally:
+            if turn is not None:
+                turn.close()
 
     def _may_try(self, start_s: float) -> bool:
-        """Whether it is this process's turn: one process at a time waits for the lock, the others for the turn.
-
-        Otherwise the process that has just released the lock would take it again before a waiting one wakes up. A turn
-        is a courtesy, so no process waits for longer than _LONGEST_TURN_S for it.
-        """
-        if self.network or self._hardlink is not None or self._has_turn:
+        """Whether it is this process's turn; no process waits for longer than _LONGEST_TURN_S for it."""
+        if self.network or self._hardlink is not None:
             return True
         if self._fd < 0:
             self._open()
         try:
-            self._has_turn = try_range(self._fd, HEAD_SIZE, 1)
+            if self._turn is None:
+                self._turn = Turn(self.path)
+            is_ours = self._turn.take()
         except OSError:
             return True
-        return self._has_turn or time.monotonic() - start_s > _LONGEST_TURN_S
-
-    def _end_turn(self) -> None:
-        if self._has_turn:
-            self._has_turn = False
-            release_range(self._fd, HEAD_SIZE, 1)
+        return is_ours or time.monotonic() - start_s > _LONGEST_TURN_S
 
     def _try(self) -> bool:
         if self._fd < 0:

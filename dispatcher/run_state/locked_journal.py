@@ -136,6 +136,7 @@ class LockedJournal:
     def append(self, fd: int, lines: list[Line]) -> None:
         """Make changes durable that the fold has already, or leave the journal as it was."""
         self.begin_append()
+        self.lock().pass_turn()
         self.replica.append(fd, lines)
 
     def finish_append(self) -> None:
@@ -291,8 +292,15 @@ class LockedJournal:
     def _refresh_while_waiting(self) -> None:
         self.while_waiting()
         # Reading is better done while another process holds the lock than while this one does.
-        if self.replica.generation is not None:
-            self.refresh()
+        if self.replica.network or not self.replica.file.is_open:
+            if self.replica.generation is not None:
+                self.refresh()
+            return
+        head = self.lock().peek_head()
+        if head is not None:
+            # What is wrong is found again under the lock.
+            with contextlib.suppress(DamagedJournalError):
+                self.replica.follow_open_file(head)
 
 
 def _make_directories(layout: Layout) -> None:

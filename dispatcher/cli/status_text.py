@@ -11,7 +11,7 @@ import msgspec
 
 from dispatcher.base.messages import counted, first_names
 from dispatcher.base.times import ago, duration_text, parse_time
-from dispatcher.cli.printing import coloured, table_text, wants_colour
+from dispatcher.cli.printing import coloured, table_text, terminal_width, wants_colour
 from dispatcher.report.failures import failures
 from dispatcher.report.terminal import clip, indented, one_line
 
@@ -43,7 +43,10 @@ class Table(msgspec.Struct, frozen=True):
         shown = self.rows if most is None or most >= len(self.rows) else self.rows[:most]
         heading, *lines = table_text(shown, "plain", self.columns, shrink=self.shrink, rule=False).splitlines()
         lines.insert(0, click.style(heading, bold=True) if wants_colour() else heading)
-        return lines if len(shown) == len(self.rows) else [*lines, self.more(self.rows[len(shown) :])]
+        if len(shown) == len(self.rows):
+            return lines
+        more, width = self.more(self.rows[len(shown) :]), terminal_width()
+        return [*lines, more if width is None else clip(more, width)]
 
 
 class Screen:

@@ -23,7 +23,7 @@ def crowd(lab):
     ("words", "columns"),
     [
         (("status",), 80),
-        (("status",), 61),
+        (("status",), 50),
         (("status", "--state", "failed,running,queued"), 80),
         (("status", "--by", "reason"), 80),
         (("status", "--by", "job_id,note"), 80),

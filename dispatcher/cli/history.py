@@ -184,6 +184,8 @@ def _changes(line: Line, clock: Callable[[str], str]) -> Iterable[str]:
         known.pop("state", None)
     # What people look for comes first: the rest may not fit.
     why = [str(known.pop(key)) for key in ("reason", "error") if key in known]
+    if why and why[0].startswith(("exit ", "signal ")):
+        known.pop("exit_code", None)
     if why:
         yield ": ".join(why)
     for key, value in known.items():

@@ -7,7 +7,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from dispatcher.base.messages import first_names
@@ -41,30 +41,33 @@ class Follower:
         self._error: BaseException | None = None
         self._told: dict[str, str] = {}
         self._begun_before: set[str] = set()
+        # Jobs that are queued or run again after the attempt that was followed.
+        self._again: set[str] = set()
+        self._next_refresh_s = 0.0
 
     def follow(self, jobs: Collection[str]) -> None:
         """Copy the logs of the jobs until all of them have ended."""
-        waiting, followed = dict.fromkeys(jobs), dict[str, tuple[int, threading.Thread]]()
+        waiting, followed = dict.fromkeys(jobs), dict[str, threading.Thread]()
         next_tell_s = 0.0
         try:
             while (waiting or followed) and self._error is None:
                 for job, number in self._begun(waiting).items():
                     del waiting[job]
                     if number:
-                        followed[job] = (number, self._start(job, number))
+                        followed[job] = self._start(job, number)
                 if waiting and time.monotonic() >= next_tell_s:
                     self._tell(waiting)
                     next_tell_s = time.monotonic() + _TELL_PAUSE_S
                 self._output.stopping.wait(_PAUSE_S if followed else _STATE_PAUSE_S)
-                for job, (number, thread) in list(followed.items()):
-                    if not thread.is_alive():
-                        del followed[job]
-                        if self._goes_on(job, number):
-                            waiting[job], next_tell_s = None, 0.0
+                for job in [job for job, thread in followed.items() if not thread.is_alive()]:
+                    del followed[job]
+                    if job in self._again:
+                        self._again.remove(job)
+                        waiting[job], next_tell_s = None, 0.0
         finally:
             # Interrupted by a person: those that copy are stopped by their next line, or within a second.
             self._output.stopping.set()
-            for _, thread in followed.values():
+            for thread in followed.values():
                 thread.join()
         if self._error is not None:
             raise self._error
@@ -72,8 +75,7 @@ class Follower:
     def _begun(self, jobs: Collection[str]) -> dict[str, int]:
         """The attempt to follow of each job that has one by now; 0 for a job that is over without one."""
         with self._asking:
-            self._workspace.store.refresh()
-            records = self._workspace.store.records
+            records = self._records()
             seen = {job: record for job in jobs if (record := records.get(job)) is not None}
         found = {}
         for job, record in seen.items():
@@ -123,14 +125,20 @@ class Follower:
             lock = self._workspace.layout.pod_lock(record.pod or "")
             if not record.pod or not liveness.is_held(lock) or time.monotonic() >= end_s:
                 return False
-            time.sleep(_PAUSE_S)
+            self._pause()
         return False
 
     def _record(self, job: str) -> Record | None:
         with self._asking:
-            store = self._workspace.store
+            return self._records().get(job)
+
+    def _records(self) -> Mapping[str, Record]:
+        """The records, read again only after a pause: every thread asks for its own."""
+        store = self._workspace.store
+        if time.monotonic() >= self._next_refresh_s:
             store.refresh()
-            return store.records.get(job)
+            self._next_refresh_s = time.monotonic() + _PAUSE_S
+        return store.records
 
     def _follow(self, job: str, number: int) -> None:
         """The life of a thread."""
@@ -140,6 +148,8 @@ class Follower:
                 self._follow_here(job, number)
             else:
                 self._follow_elsewhere(elsewhere, job, number)
+            if self._goes_on(job, number):
+                self._again.add(job)
         except Stopped:
             return
         except Exception as error:  # noqa: BLE001 - the main thread raises it

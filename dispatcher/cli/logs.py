@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dispatcher.report.snapshot import Snapshot
     from dispatcher.workspace import AttemptPaths
 
-_NO_MATCH: Final = 1
+_NOTHING: Final = 1
 # Of each job when several are followed, as `tail -f` does.
 _FOLLOWED_LINES: Final = 10
 _ENDED: Final = frozenset({State.DONE, State.FAILED, State.ABANDONED})
@@ -56,7 +56,8 @@ def logs(
 ) -> int:
     """Print the log of the last attempt of JOB... (ids, globs).
 
-    Several jobs have headings, and with -f each line begins with its job.
+    Several jobs have headings, and with -f each line begins with its job. The exit code is 1 when there is no log of
+    any of them.
     """
     from dispatcher.report.selection import is_glob, parse_states, select
 
@@ -68,6 +69,7 @@ def logs(
     chosen = select(snapshot, jobs, parse_states(states), where)
     if not chosen:
         note("no job matches")
+        return _NOTHING
     is_one = len(jobs) == 1 and not is_glob(jobs[0])
     output = Output(sys.stdout.buffer)
     if follow:
@@ -76,13 +78,14 @@ def logs(
         choice = Choice(attempt, _FOLLOWED_LINES if tail is None and not is_one else tail, pattern, hosts_file)
         followed = chosen if is_one else _unended(snapshot, chosen, named=jobs)
         Follower(workspace, output, choice, names_jobs=not is_one).follow(followed)
+        return _NOTHING if pattern is not None and output.is_empty else 0
+    choice = Choice(attempt, tail, pattern)
+    if is_one:
+        number = attempt or snapshot.records[chosen[0]].attempt
+        has_log = _print_one(workspace, chosen[0], number, output, choice)
     else:
-        choice = Choice(attempt, tail, pattern)
-        if is_one and chosen:
-            _print_one(workspace, chosen[0], attempt or snapshot.records[chosen[0]].attempt, output, choice)
-        else:
-            _print_several(workspace, snapshot, chosen, output, choice)
-    return _NO_MATCH if pattern is not None and output.is_empty else 0
+        has_log = _print_several(workspace, snapshot, chosen, output, choice)
+    return _NOTHING if not has_log or (pattern is not None and output.is_empty) else 0
 
 
 def _unended(snapshot: Snapshot, chosen: Sequence[str], named: Sequence[str]) -> list[str]:
@@ -93,21 +96,24 @@ def _unended(snapshot: Snapshot, chosen: Sequence[str], named: Sequence[str]) ->
     return [job for job in chosen if job not in left_out]
 
 
-def _print_one(workspace: Workspace, job: str, number: int, output: Output, choice: Choice) -> None:
+def _print_one(workspace: Workspace, job: str, number: int, output: Output, choice: Choice) -> bool:
+    """Print the log; whether there is one."""
     paths = workspace.layout.attempt(job, number)
     if not number:
         raise StateError(f"{job} has not run yet: there is no log (state: {workspace.records()[job].state})")
-    if not _copy_log(paths, output, choice):
+    has_log = _copy_log(paths, output, choice)
+    if not has_log:
         if not paths.directory.is_dir():
             known = ", ".join(str(row["attempt"]) for row in workspace.attempts(job)) or "none"
             raise StateError(f"{job} has no attempt {number} (attempts: {known})")
         note(f"attempt {number} of {job} has no log")
+    return has_log
 
 
 def _print_several(
     workspace: Workspace, snapshot: Snapshot, chosen: Sequence[str], output: Output, choice: Choice
-) -> None:
-    """Print the logs one after another, each with a heading."""
+) -> bool:
+    """Print the logs one after another, each with a heading; whether there is any."""
     without = 0
     for job in chosen:
         number = choice.attempt or snapshot.records[job].attempt
@@ -117,6 +123,7 @@ def _print_several(
     if without:
         which = f" of attempt {choice.attempt}" if choice.attempt else ""
         note(f"{counted(without, 'job has', 'jobs have')} no log{which}")
+    return without < len(chosen)
 
 
 def _copy_log(paths: AttemptPaths, out: Sink, choice: Choice) -> bool:

@@ -208,10 +208,13 @@ class _PodLog:
         self._last_s = 0.0
 
     def __call__(self, line: str) -> None:
+        from dispatcher.report.terminal import one_line
+
         now_s = time.time()
         stamp = Clock(self._last_s, self._utc)(now_s)
         self._last_s = now_s
-        _print_line(f"{stamp} {line}")
+        # Errors of jobs and words of schedulers are in it: a terminal must not obey them.
+        _print_line("\n".join(map(one_line, f"{stamp} {line}".split("\n"))))
 
 
 def _print_line(line: str) -> None:

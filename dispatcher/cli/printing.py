@@ -96,8 +96,9 @@ def print_facts(facts: Mapping[str, Any]) -> None:
     from dispatcher.report.selection import cell_text
     from dispatcher.report.terminal import indented, one_line, width_of
 
-    room = max(map(width_of, facts), default=0) + 2
-    for name, value in facts.items():
+    named = [(one_line(name), value) for name, value in facts.items()]
+    room = max((width_of(name) for name, _ in named), default=0) + 2
+    for name, value in named:
         if value is not None:
             first = name + " " * (room - width_of(name))
             lines = indented([one_line(cell_text(value))], terminal_width(), first, " " * room)

@@ -119,6 +119,13 @@ def test_show_tells_what_the_bootstrap_says_of_its_run(lab):
     assert lab.run("show", "base").code == 0
 
 
+def test_names_of_fields_do_not_control_the_terminal(lab):
+    lab.write_manifest([{"job_id": "a", "method": "m", "x\x1b[31mred": "1\x1b[2J  2"}])
+    out = lab.run("show", "a").out
+    assert "  x?[31mred  1?[2J  2\n" in out
+    assert "\x1b" not in out
+
+
 def test_history(lab):
     lab.put("base", "failed")
     lab.put("fft_german_s1", "held")

@@ -33,8 +33,11 @@ def test_several_logs_have_headings(german):
     assert by_filter.out == "==> fft_german_s1 <==\n\n==> fft_german_s2 <==\nValueError: 2\n"
     outcome = german.run("logs", "fft*", "-n", "1")
     assert "spanish" not in outcome.out
-    assert outcome.err == "note: 2 jobs have no log\n"
-    assert german.run("logs", "fft_german_s1", "--where", "seed=2").err == "note: no job matches\n"
+    assert (outcome.code, outcome.err) == (0, "note: 2 jobs have no log\n")
+    for words in (("fft*", "--attempt", "4"), ("--state", "queued"), ("fft_german_s1", "--attempt", "4"), ("base",)):
+        assert german.run("logs", *words).code == 1, "there is no log at all"
+    nothing = german.run("logs", "fft_german_s1", "--where", "seed=2")
+    assert (nothing.code, nothing.err) == (1, "note: no job matches\n")
     assert "no job matches" in german.run("logs", "nope*").err
     assert "name the jobs" in german.run("logs").err
 

@@ -30,7 +30,7 @@ def test_a_pod_that_drains_says_what_runs_and_at_the_end_what_it_has_done(fleet:
     pod.send(signal.SIGTERM)
     said = pod.says("silent: runs for ")
     assert re.search(r"3 jobs still running, for about \d+s or longer\n", said)
-    assert re.search(r"  half: 30/60 50%, about \d+s left\n", said)
+    assert re.search(r"  half: 50% 30/60, about \d+s left\n", said)
     assert re.search(r"  limited: runs for \d+s, at most 2h59m left \(time limit\)\n", said)
     assert re.search(r"  silent: runs for \d+s, reports no progress\n", said)
     (fleet.root / "go").touch()
@@ -39,6 +39,13 @@ def test_a_pod_that_drains_says_what_runs_and_at_the_end_what_it_has_done(fleet:
     assert re.fullmatch(r"[\d:]{8} ended after \d+s: 5 done, 1 failed \(exit 3: 1\), 1 requeued \(exit 5: 1\)", last), (
         last
     )
+
+
+def test_what_jobs_say_does_not_control_the_terminal_of_a_pod(fleet: Fleet) -> None:
+    fleet.write_manifest([shell("a", r"printf 'ValueError: \033]0;title\007 \302\2332J\n'; exit 3")])
+    said = fleet.run_all().said
+    assert "failed a (attempt 1): exit 3: ValueError: ?]0;title? ?2J\n" in said
+    assert not {"\x1b", "\x07", "\x9b"} & set(said)
 
 
 def test_a_pod_that_leaves_says_how_many_jobs_go_on(fleet: Fleet) -> None:

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import click
 import pytest
 from fleet import wait_until
 from pages import REASONS, Reader, alike, blocks, check_syntax
@@ -22,6 +23,10 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 FOLLOWED = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")), *sorted((ROOT / "dispatcher").rglob("*.md"))]
+
+
+# Described with the outlets; commands only lead there.
+OVERRIDES = re.findall(r"`(--(?:volcano|tpu)[^`]*)`", (DOCS / "outlets" / "README.md").read_text(encoding="utf-8"))
 
 
 def name_of(page: Path) -> str:
@@ -118,6 +123,42 @@ def test_every_command_and_option_of_a_pod_is_documented() -> None:
     given = {option for parameter in main.cli.params for option in parameter.opts if option.startswith("--")}
     assert {option for option in given - {"--help"} if not re.search(rf"{option}(?![\w-])", options)} == set()
     assert set(re.findall(r"--[a-z-]+", options)) <= given
+
+
+def own_options(command: click.Command) -> set[str]:
+    """The options of a command and of those below it, but for the ones that all of them have."""
+    found = {name for one in command.params for name in (*one.opts, *one.secondary_opts) if name.startswith("--")}
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found |= own_options(command.get_command(context, name) or command)
+    return found - {"--root", "--help"}
+
+
+def test_every_option_of_a_command_is_documented_and_no_other() -> None:
+    text = (DOCS / "commands.md").read_text(encoding="utf-8").partition("## Options\n")[2].partition("\n## ")[0]
+    rows = [row.split("|") for row in text.splitlines() if row.startswith("| `")]
+    told = {name: set(re.findall(r"--[a-z-]+", "".join(rest))) for _, names, *rest in rows for name in names.split()}
+    told = {name.strip("`,"): options for name, options in told.items()}
+    context = click.Context(main.cli)
+    # Their own: those of hardware are in the row of solve, those of one kind of host on the page of outlets.
+    shared = {*told["solve"], *re.findall(r"--[a-z-]+", " ".join(OVERRIDES))}
+    for name in main._COMMANDS.keys() - {"job"}:
+        command = main.cli.get_command(context, name)
+        assert command is not None
+        own = own_options(command)
+        assert told.get(name, set()) <= own, name
+        assert own - told.get(name, set()) <= (shared if name in ("submit", "outlets") else set()), name
+
+
+def test_the_page_of_measurements_has_the_rows_of_the_benchmark() -> None:
+    source = (ROOT / "scripts" / "benchmarks" / "rows" / "__init__.py").read_text(encoding="utf-8")
+    rows = set(re.findall(r'^    "(\w+)": ', source, re.MULTILINE))
+    page = (DOCS / "measurements.md").read_text(encoding="utf-8")
+    table = next(block.text for block in blocks(page) if block.text.startswith("row "))
+    shown = {line.split()[0] for line in table.splitlines()[2:] if line[:1].strip()}
+    left_out = set(re.findall(r"`(\w+)`", page.partition("Not in this table")[2]))
+    assert shown | left_out == rows
 
 
 def test_every_failure_reason_is_documented() -> None:

@@ -115,6 +115,17 @@ def asked(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_words_as_other_programs_give_them(lab: Any, shell: str) -> None:
+    """In one line; and zsh and fish do not end a word at `=`."""
+    variables = {"COMP_WORDS": "dispatcher status --where lang=ge", "COMP_CWORD": "lang=ge" if shell == "fish" else "3"}
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "dispatcher"], cwd=lab.root, capture_output=True, text=True, check=False,
+        env={**os.environ, **variables, "_DISPATCHER_COMPLETE": f"{shell}_complete"},
+    )  # fmt: skip
+    assert "lang=german" in re.split(r"[,\s]", done.stdout)
+
+
 QUESTIONS = [
     ("status", "--where", ""),
     ("status", "--where", "lang", "=", "g"),

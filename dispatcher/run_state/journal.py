@@ -360,9 +360,7 @@ def history(layout: Layout, jobs: str | Collection[str] | None = None) -> Iterat
         if number:
             done = max(done, parse_header(data[:start], layout.journal(generation)).base_seq)
         last = done
-        for raw in data[start:].split(b"\n"):
-            if not raw or needle not in raw:
-                continue
+        for raw in _lines_with(data, needle, start):
             with contextlib.suppress(*_UNREADABLE):
                 line = _decode_line.decode(raw)
                 if line.seq <= done or line.event is Event.CONTINUED:
@@ -371,6 +369,15 @@ def history(layout: Layout, jobs: str | Collection[str] | None = None) -> Iterat
                 if wanted is None or line.job in wanted:
                     yield line
         done = max(done, last)
+
+
+def _lines_with(data: bytes, needle: bytes, start: int) -> Iterator[bytes]:
+    """The lines from `start` on that contain `needle` (empty: all). A long journal is never split as a whole."""
+    while start < len(data) and (found := data.find(needle, start)) >= 0:
+        begin = data.rfind(b"\n", 0, found) + 1
+        end = data.find(b"\n", found)
+        start = end + 1 if end >= 0 else len(data)
+        yield data[begin : start - 1 if end >= 0 else start]
 
 
 def _line_number(path: Path, position: int) -> int:

@@ -125,6 +125,7 @@ class Layout:
         self.lock_file = self.run_state / "claims.lock"
         self.hardlink_lock_file = self.run_state / "claims.hardlink"
         self.journal_dir = self.run_state / "journal"
+        self.saved_fold = self.journal_dir / "fold.saved"
         self.pods_dir = self.run_state / "pods"
         self.jobs_dir = self.run_state / "jobs"
         self.rejected_dir = self.run_state / "rejected"

@@ -201,6 +201,7 @@ class Pod:
         self.reconciler.report_problems()
         if due:
             self.store.rotate_if_worthwhile()
+            self.store.save()
         return self._pause_s()
 
     def _pause_s(self) -> float:

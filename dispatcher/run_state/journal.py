@@ -33,7 +33,7 @@ from dispatcher.workspace import Layout
 FORMAT = "dispatcher-journal"
 VERSION = 1
 _HEADER_LIMIT = 4096
-_PART = 256 * 1024
+PART = 256 * 1024
 # A flipped bit may leave JSON whose text is no UTF-8.
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
 _D = TypeVar("_D", bound=Data)
@@ -174,7 +174,7 @@ class Parts:
         if self._next:
             data, self._next = self._next, b""
             return data
-        while data := self._file.read(_PART):
+        while data := self._file.read(PART):
             data = self._unfinished + data
             end = data.rfind(b"\n") + 1
             self._unfinished = data[end:]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from dispatcher.base.mounts import mount_of
 from dispatcher.errors import DamagedJournalError
-from dispatcher.run_state import journal
+from dispatcher.run_state import journal, saved_fold
 from dispatcher.run_state.checksum import RunningChecksum
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.fold import Fold
@@ -17,6 +17,8 @@ from dispatcher.run_state.journal import Line
 from dispatcher.workspace import Layout
 
 _BULK: Final = 2_000
+# A fold is saved when so many lines would have to be folded again.
+_WORTHWHILE: Final = 50_000
 
 
 class LoadedGeneration:
@@ -33,6 +35,9 @@ class LoadedGeneration:
         self.fold = Fold() if fold is None else fold
         self.checksum = RunningChecksum()
         self.successor: int | None = None
+        # The lines that are in no saved fold: of the snapshot, and those after this one.
+        self._unsaved = len(self.fold.records)
+        self._saved_seq = base_seq
 
     @classmethod
     def load(cls, layout: Layout, number: int, head: Head | None, *, to_the_end: bool) -> LoadedGeneration:
@@ -55,10 +60,13 @@ class LoadedGeneration:
                 )
             header = journal.parse_header(line, path)
             loaded = cls(path, line, header.base_seq)
-            loaded.fold.lock_kind, loaded.fold.seq = header.lock, header.base_seq
-            loaded._add(line, head)
             parts = journal.Parts(file)
-            loaded.fold.extend_in_bulk(loaded._snapshot(parts, header.records, head))
+            if not loaded._resume(layout, file, head):
+                file.seek(len(line))
+                loaded._unsaved = header.records
+                loaded.fold.lock_kind, loaded.fold.seq = header.lock, header.base_seq
+                loaded._add(line, head)
+                loaded.fold.extend_in_bulk(loaded._snapshot(parts, header.records, head))
             loaded.fold.extend_in_bulk(loaded._consecutive(loaded._certain(parts, head)))
             if to_the_end or (head is not None and head.length > loaded.offset):
                 data = b"".join(parts)
@@ -66,6 +74,35 @@ class LoadedGeneration:
                 if to_the_end:
                     loaded.extend(data, *journal.parse_consecutive(data, loaded.fold.seq))
         return loaded
+
+    def _resume(self, layout: Layout, file: BinaryIO, head: Head | None) -> bool:
+        """Continue with the fold that was saved, if there is one of what the open file says up to there."""
+        with saved_fold.opened(layout, self.header) as found:
+            if found is None:
+                return False
+            saved, records = found
+            if head is not None and head.length < saved.length:
+                return False
+            checksum = RunningChecksum(self.header)
+            while left := saved.length - checksum.length:
+                data = file.read(min(left, journal.PART))
+                if not data:
+                    return False
+                checksum.add(data)
+            is_heads = head is None or head.length > saved.length or head.checksum == saved.checksum
+            fold = saved_fold.read(saved, records) if checksum.value == saved.checksum and is_heads else None
+        if fold is None:
+            return False
+        self.fold, self.checksum = fold, checksum
+        self._saved_seq = saved.seq
+        return True
+
+    def save(self, layout: Layout) -> None:
+        """Save the fold for those who read this generation later, if that spares them enough."""
+        lines = self._unsaved + self.fold.seq - self._saved_seq
+        if self.successor is None and lines >= max(_WORTHWHILE, len(self.fold.records) // 4):
+            saved_fold.save(layout, self.header, self.checksum, self.fold)
+            self._unsaved, self._saved_seq = 0, self.fold.seq
 
     def _snapshot(self, parts: journal.Parts, records: int, head: Head | None) -> Iterator[Line]:
         """So many lines."""

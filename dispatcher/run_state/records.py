@@ -95,6 +95,10 @@ class Records(Mapping[str, Record]):
             if not isinstance(found, bytes) or encoded in found:
                 yield job, unpack(found)
 
+    def packed(self) -> Iterator[tuple[str, Packed]]:
+        """Every job with its record as it is kept; `Records` can be made of them again."""
+        return iter(self._packed.items())
+
     def copy(self) -> Records:
         return Records(dict(self._packed))
 

@@ -194,6 +194,11 @@ class Replica:
         self.checksum.add(data)
         self.in_doubt = False
 
+    def save(self) -> None:
+        """Save the fold of a long journal, for those who read it later."""
+        if self.generation is not None and not self.in_doubt:
+            self._loaded.save(self.layout)
+
     def move_to(self, generation: int, header: bytes, base_seq: int, checksum: RunningChecksum) -> None:
         """Continue with a generation that this process has begun, with the content of the fold."""
         # The old file is about to be removed; where one is open, NFS keeps it under another name.

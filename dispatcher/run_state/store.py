@@ -155,6 +155,10 @@ class Store:
             return False
         return self.rotate()
 
+    def save(self) -> None:
+        """Outside a transaction: spare those who open the workspace later what this process has read of the journal."""
+        self._replica.save()
+
     # The lock.
 
     @property

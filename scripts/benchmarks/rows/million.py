@@ -16,6 +16,7 @@ from dispatcher.workspace import Layout
 
 _ENTRIES = 1_000_000
 _READY_S = 600.0
+_SAVED_S = 120.0
 # Read the same files once, and decode nothing.
 _READ = """\
 import sys
@@ -49,6 +50,8 @@ def _memory(bench: Bench, what: str, layout: Layout) -> Figure:
     bench.say("starting a pod")
     with start_pod(layout.root, "--slots", "1") as pod:
         wait_until_ready(layout.root, pod, _READY_S)
+        bench.say("waiting until it has saved what it has read")
+        _wait_for(layout.saved_fold)
         pss, rss = memory_mib(pod.pid)
         peak = peak_mib(pod.pid)
     return Figure(
@@ -58,6 +61,14 @@ def _memory(bench: Bench, what: str, layout: Layout) -> Figure:
         judged=pss,
         samples={"pss_mib": pss, "rss_mib": rss, "peak_mib": peak},
     )
+
+
+def _wait_for(path: Path) -> None:
+    end_s = time.monotonic() + _SAVED_S
+    while not path.exists():
+        if time.monotonic() > end_s:
+            raise BenchError(f"{path} is not there after {_SAVED_S:g} s")
+        time.sleep(0.1)
 
 
 def _status(bench: Bench, what: str, layout: Layout) -> Figure:

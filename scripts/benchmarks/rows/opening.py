@@ -30,6 +30,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
     arms = {
         "transaction": lambda: [ask_once(_open_to_change, root)],
         "look": lambda: [ask_once(_open_to_look, root)],
+        "saved": lambda: [ask_once(_open_what_was_saved, root)],
         "decode": lambda: [ask_once(_decode, root)],
         "pod": lambda: [_start_pod(layout)],
     }
@@ -38,6 +39,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
     for name, what in (
         ("transaction", "opening to change: the first transaction"),
         ("look", "opening to look"),
+        ("saved", "opening to look what a pod has saved"),
         ("pod", "a pod from its start to its first claim"),
     ):
         yield Figure(
@@ -53,6 +55,8 @@ def measure(bench: Bench) -> Iterator[Figure]:
 
 def _open_to_change(root: str) -> Callable[[int], float]:
     def run(_number: int) -> float:
+        # What a pod has saved of the journal would be opened instead.
+        Layout(root).saved_fold.unlink(missing_ok=True)
         begun = time.perf_counter()
         store = Store(Layout(root), by="bench")
         with store.transaction():
@@ -66,14 +70,28 @@ def _open_to_change(root: str) -> Callable[[int], float]:
 
 def _open_to_look(root: str) -> Callable[[int], float]:
     def run(_number: int) -> float:
-        begun = time.perf_counter()
-        store = Store(Layout(root), by="bench")
-        store.refresh(to_the_end=True)
-        elapsed_s = time.perf_counter() - begun
-        assert (len(store.records), store.seq) == (_ENTRIES, _LINES)
-        return elapsed_s
+        Layout(root).saved_fold.unlink(missing_ok=True)
+        return _look(root)[0]
 
     return run
+
+
+def _open_what_was_saved(root: str) -> Callable[[int], float]:
+    def run(_number: int) -> float:
+        _look(root)[1].save()
+        assert Layout(root).saved_fold.exists()
+        return _look(root)[0]
+
+    return run
+
+
+def _look(root: str) -> tuple[float, Store]:
+    begun = time.perf_counter()
+    store = Store(Layout(root), by="bench")
+    store.refresh(to_the_end=True)
+    elapsed_s = time.perf_counter() - begun
+    assert (len(store.records), store.seq) == (_ENTRIES, _LINES)
+    return elapsed_s, store
 
 
 def _decode(root: str) -> Callable[[int], float]:
@@ -88,6 +106,7 @@ def _decode(root: str) -> Callable[[int], float]:
 
 
 def _start_pod(layout: Layout) -> float:
+    layout.saved_fold.unlink(missing_ok=True)
     begun = time.monotonic()
     with start_pod(layout.root, "--slots", "1") as pod:
         return wait_until_ready(layout.root, pod) - begun

@@ -126,6 +126,7 @@ class Layout:
         self.hardlink_lock_file = self.run_state / "claims.hardlink"
         self.journal_dir = self.run_state / "journal"
         self.saved_fold = self.journal_dir / "fold.saved"
+        self.saved_entries = self.run_state / "matrix.saved"
         self.pods_dir = self.run_state / "pods"
         self.jobs_dir = self.run_state / "jobs"
         self.rejected_dir = self.run_state / "rejected"

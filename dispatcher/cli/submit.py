@@ -89,7 +89,7 @@ def _manifests(config: Config, snapshot: Snapshot, jobs: list[str]) -> dict[str,
     from dispatcher.report.manifests import ManifestCache
 
     found: dict[str, Path] = {}
-    cache = ManifestCache()
+    cache = ManifestCache(config.layout.saved_entries)
     for path in dict.fromkeys([config.matrix, *config.layout.manifests()]):
         entries = cache.read(path)
         if not isinstance(entries, ManifestError):

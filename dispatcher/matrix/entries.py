@@ -7,6 +7,7 @@ room beside what it runs.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
@@ -64,6 +65,26 @@ class Entries(Mapping[str, Entry]):
         """Everything was added."""
         self._pack()
         self._known_ids = {}
+
+    @classmethod
+    def of(cls, parts: Iterable[tuple[list[str], bytes]]) -> Entries:
+        """Entries of what `packed` gave."""
+        entries = cls()
+        for jobs, content in parts:
+            block = _Block()
+            block.content = content
+            entries._blocks.update(dict.fromkeys(jobs, block))
+        return entries
+
+    def packed(self) -> Iterator[tuple[list[str], bytes]]:
+        """All entries as they are kept: some jobs at a time, and what they have in common.
+
+        Raises OverflowError where some have no packed form.
+        """
+        for block, jobs in itertools.groupby(self._blocks, self._blocks.__getitem__):
+            if not isinstance(block.content, bytes):
+                raise OverflowError("a whole number of more than 64 bits")
+            yield list(jobs), block.content
 
     def _pack(self) -> None:
         entries, self._open = self._open, []

@@ -33,12 +33,16 @@ def load_manifest(path: str | os.PathLike[str], known_ids: Collection[str] = ())
 
     `known_ids` are the jobs in the run state, also of other manifests of the workspace: entries may need them.
     """
+    return Manifest(Path(path), parse_manifest(read_file(path), str(path), known_ids))
+
+
+def read_file(path: str | os.PathLike[str]) -> bytes:
+    """The content of a manifest that must be there. Raises ManifestError."""
     try:
         with open(path, "rb") as file:
-            data = file.read()
+            return file.read()
     except OSError as error:
         raise unreadable(path, error) from None
-    return Manifest(Path(path), parse_manifest(data, str(path), known_ids))
 
 
 def unreadable(path: str | os.PathLike[str], error: OSError) -> ManifestError:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from dispatcher.errors import ManifestError, nearest
+from dispatcher.matrix import saved_entries
 from dispatcher.matrix.entry import Entry
-from dispatcher.matrix.manifest import load_manifest, unreadable
+from dispatcher.matrix.manifest import parse_manifest, read_file, unreadable
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.states import State
@@ -48,8 +49,12 @@ class CurrentManifest:
         if identity == self._identity:
             return False
         try:
-            self.entries = load_manifest(self.path, self._store.records.keys()).entries
+            data = read_file(self.path)
+            entries = parse_manifest(data, str(self.path), self._store.records.keys())
+            self.entries = entries
             self.problem = ""
+            layout = self._store.layout
+            saved_entries.save(layout.saved_entries, layout.root, data, entries)
         except ManifestError as error:
             if first:
                 raise

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dispatcher.errors import ManifestError
+from dispatcher.matrix import saved_entries
 from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.manifest import parse_manifest
 
@@ -15,9 +16,10 @@ _Signature = tuple[int, int, int]
 
 
 class ManifestCache:
-    """Reads manifests by path."""
+    """Reads manifests by path. `saved` is the file with the entries of one that a pod has read."""
 
-    def __init__(self) -> None:
+    def __init__(self, saved: Path) -> None:
+        self._saved = saved
         self._parsed: dict[Path, tuple[_Signature, Mapping[str, Entry] | ManifestError]] = {}
 
     def read(self, path: Path) -> Mapping[str, Entry] | ManifestError:
@@ -37,7 +39,7 @@ class ManifestCache:
         entries: Mapping[str, Entry] | ManifestError
         try:
             # Jobs may need jobs of other manifests. A need that no manifest has is shown as the reason for waiting.
-            entries = parse_manifest(data, str(path), None)
+            entries = saved_entries.read(self._saved, data) or parse_manifest(data, str(path), None)
         except ManifestError as error:
             entries = error
         self._parsed[path] = (signature, entries)

@@ -42,7 +42,7 @@ class SnapshotReader:
         self._watch = liveness.Watch()
         self._ran = RanWith(layout)
         self._readiness: Readiness | None = None
-        self._manifests = ManifestCache()
+        self._manifests = ManifestCache(layout.saved_entries)
         self._stalls = Stalls(layout, config)
 
     def read(self) -> Snapshot:

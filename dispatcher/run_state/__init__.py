@@ -31,6 +31,11 @@ compares it with the head's. Each step also reads the last 64 KiB block and one 
 cut-off host can write late, at most once a second). If the file no longer says what was read, because it was
 overwritten, readers and dispatchers stop and name the repair.
 
+Memory (records, saved_fold). Records are kept packed, and a look-up unpacks one: two of the same job are equal, not
+identical. A pod that has read a long journal saves the fold of it in `journal/fold.saved`; whoever opens the journal
+later reads its bytes up to there only for their checksum, and folds the lines after it. If the checksum, the
+generation, the version or the file itself is not right, all lines are folded. The file may be removed at any time.
+
 Adoption (adoption, first_journal). When there is no run state but a status file beside the manifest or in the root,
 everything that writes refuses to start until `dispatcher init --adopt` begins the journal with its records, or
 `status_file:` in dispatcher.yaml says that the file stays there. A line that makes no record is refused, and its job is

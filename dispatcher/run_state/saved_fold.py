@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
-import struct
-import zlib
 from collections.abc import Iterator
 from typing import Any, BinaryIO, Final
 
 import msgspec
 
-from dispatcher.base import files
+from dispatcher.base import parts
 from dispatcher.run_state.checksum import RunningChecksum
 from dispatcher.run_state.events import AppliedEdit, Event, Streak
 from dispatcher.run_state.fold import Fold, Pause, Refusal
@@ -29,8 +26,6 @@ from dispatcher.workspace import Layout
 _VERSION: Final = 1
 _FORM: Final = repr((_VERSION, Record.__struct_fields__, tuple(State), tuple(Event)))
 _TOGETHER: Final = 5_000
-# Before each part: its length and its CRC-32.
-_PREFIX: Final = struct.Struct("<II")
 
 
 class SavedFold(msgspec.Struct, kw_only=True):
@@ -52,7 +47,7 @@ class SavedFold(msgspec.Struct, kw_only=True):
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(SavedFold).decode
 _decode_part = msgspec.msgpack.Decoder(dict[str, bytes]).decode
-_UNUSABLE: Final = (OSError, msgspec.DecodeError, struct.error, UnicodeDecodeError)
+_UNUSABLE: Final = (OSError, parts.DamagedPartError, msgspec.DecodeError, UnicodeDecodeError)
 
 
 def save(layout: Layout, header: bytes, checksum: RunningChecksum, fold: Fold) -> None:
@@ -70,18 +65,7 @@ def save(layout: Layout, header: bytes, checksum: RunningChecksum, fold: Fold) -
         streaks=fold.streaks,
         applied_edits=fold.applied_edits,
     )
-    path = layout.saved_fold
-    temporary = files.temporary_name(path)
-    try:
-        files.remove_leftovers(path.parent)
-        with files.shared_umask(layout.root), open(temporary, "xb") as file:
-            for part in _parts(saved, fold.records):
-                file.write(_PREFIX.pack(len(part), zlib.crc32(part)) + part)
-        os.rename(temporary, path)
-    except (OverflowError, OSError):
-        # A number of more than 64 bits has no such form, and a disk may be full: nothing needs this file.
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+    parts.write(layout.saved_fold, layout.root, _parts(saved, fold.records))
 
 
 def _parts(saved: SavedFold, records: Records) -> Iterator[bytes]:
@@ -98,7 +82,7 @@ def opened(layout: Layout, header: bytes) -> Iterator[tuple[SavedFold, BinaryIO]
         found = None
         with contextlib.suppress(*_UNUSABLE):
             file = stack.enter_context(open(layout.saved_fold, "rb"))
-            saved = _decode(_read_part(file))
+            saved = _decode(parts.read(file))
             if saved.form == _FORM and saved.header == header:
                 found = saved, file
         yield found
@@ -109,7 +93,7 @@ def read(saved: SavedFold, file: BinaryIO) -> Fold | None:
     packed: dict[str, Any] = {}
     try:
         while len(packed) < saved.records:
-            packed.update(_decode_part(_read_part(file)))
+            packed.update(_decode_part(parts.read(file)))
     except _UNUSABLE:
         return None
     fold = Fold()
@@ -119,11 +103,3 @@ def read(saved: SavedFold, file: BinaryIO) -> Fold | None:
     fold.applied_edits = saved.applied_edits
     fold.touched.update(packed)
     return fold
-
-
-def _read_part(file: BinaryIO) -> bytes:
-    length, checksum = _PREFIX.unpack(file.read(_PREFIX.size))
-    part = file.read(length)
-    if len(part) != length or zlib.crc32(part) != checksum:
-        raise msgspec.DecodeError("a part is damaged")
-    return part

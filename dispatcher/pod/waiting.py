@@ -98,6 +98,10 @@ class Waiting:
 
     def why(self, job: str) -> Reason:
         """Why the job is not claimed now; SLOT when it only waits for a free slot."""
+        if job not in self._known and not self._open_needs(job):
+            self._known[job] = self._reason(job)
+        if job in self._known:
+            return self._known[job]
         # A loop instead of recursion: chains of needs may be longer than the interpreter's stack.
         pending, visited = [job], set[str]()
         while pending:
@@ -116,7 +120,7 @@ class Waiting:
 
     def _open_needs(self, job: str) -> Sequence[str]:
         record, entry = self._find(job)
-        if entry is None or record is None or record.state is not State.QUEUED:
+        if entry is None or not entry.needs or record is None or record.state is not State.QUEUED:
             return ()
         return [need for need in entry.needs if not self._is_done(need)]
 

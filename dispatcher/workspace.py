@@ -129,6 +129,8 @@ class Layout:
         self.saved_entries = self.run_state / "matrix.saved"
         self.pods_dir = self.run_state / "pods"
         self.jobs_dir = self.run_state / "jobs"
+        # Files that wait to be moved into the directories of attempts: below jobs/, which may be on another disk.
+        self.prepared_dir = self.jobs_dir / ".prepared"
         self.rejected_dir = self.run_state / "rejected"
         # Twelve hexadecimal digits by which schedulers tell this workspace's jobs from others.
         self.id_file = self.run_state / "workspace.id"

@@ -134,6 +134,8 @@ class Pod:
         layout = self.config.layout
         with self._signals:
             files.remove_leftovers(layout.pods_dir)
+            with contextlib.suppress(FileNotFoundError):
+                files.remove_leftovers(layout.prepared_dir)
             self.reconciler.begin()
             self.projector.recover_leftovers()
             if not self.options.once:

@@ -223,7 +223,9 @@ class ClaimsLock:
         A host that was cut off may write late what it wrote under a lock that the file server has given to others
         meanwhile. The server rejects such a write only when the descriptor that it came through held a lock itself.
         And if the claims lock was lost before this call, this one excludes the others in its place: nothing that counts
-        has been read yet, because the head is only a lower bound.
+        has been read yet, because the head is only a lower bound. A head that such a host still writes, late, may be
+        older than the one before it. That does no harm: lines beyond a head count, the checksum is that of its own
+        length, and a status file that is not the projection it names is compared line by line, which finds no edit.
         """
         if not self.network:
             return

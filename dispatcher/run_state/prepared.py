@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,13 +21,15 @@ _MOST: Final = 16
 class PreparedClaims:
     """Files with the text `claimant` that wait to be moved into the directories of new attempts.
 
-    They are in pods/, under names that the next pod of this host removes when this process was killed.
+    Their names tell the next pod of this host to remove them when this process was killed.
     """
 
     def __init__(self, layout: Layout, claimant: bytes) -> None:
         self._layout = layout
         self._claimant = claimant
         self._ready: list[str] = []
+        # Directories of attempts may be on another disk, or have a quota of their own.
+        self._can_move = True
 
     def prepare(self, jobs: Iterable[str], count: int) -> None:
         """Outside the lock, for `count` claims, which will probably be of `jobs`.
@@ -39,19 +42,30 @@ class PreparedClaims:
                 first = self._layout.attempt(job, 1)
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(first.claimant.parent.parent)
-            while len(self._ready) < min(count, _MOST):
+            while self._can_move and len(self._ready) < min(count, _MOST):
                 self._ready.append(self._write())
 
     def write_claimant(self, path: Path) -> None:
         """Under the lock: the claimant's file in the directory of a new attempt, which has no other file yet."""
-        while self._ready:
-            with contextlib.suppress(FileNotFoundError):
-                os.rename(self._ready.pop(), path)
-                return
-        files.write_new(path, self._claimant)
+        if not (self._ready and self._move(self._ready.pop(), path)):
+            files.write_new(path, self._claimant)
+
+    def _move(self, prepared: str, path: Path) -> bool:
+        try:
+            os.rename(prepared, path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.unlink(prepared)
+            if error.errno == errno.EXDEV:
+                self._can_move = False
+                self.close()
+            return False
+        return True
 
     def _write(self) -> str:
-        path = os.fspath(files.temporary_name(self._layout.pods_dir / contract.ALIVE_FILE))
+        path = os.fspath(files.temporary_name(self._layout.prepared_dir / contract.ALIVE_FILE))
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self._layout.prepared_dir)
         try:
             files.create_file(path, self._claimant, durable=False)
         except OSError:

@@ -24,11 +24,11 @@ def prepare(root: str, count: str) -> None:
 
 def claim(root: str, rounds: str, batch: str) -> dict[str, Any]:
     """Claims of the workspace at `root` and the bare loop beside it, in turns."""
-    ours, floor = claims.ours(root), claims.floor(root)
+    arms = {"floor": claims.floor(root), "ours": claims.ours(root), "whole": claims.ours_and_preparation(root)}
     # The first ones also fill the caches of this host.
-    ours(_WARM_UP)
-    floor(_WARM_UP)
-    return interleave({"floor": lambda: floor(int(batch)), "ours": lambda: ours(int(batch))}, int(rounds))
+    for arm in arms.values():
+        arm(_WARM_UP)
+    return interleave({name: lambda arm=arm: arm(int(batch)) for name, arm in arms.items()}, int(rounds))
 
 
 def contend(root: str, pod: str, begin_at: str) -> dict[str, Any]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -35,7 +38,7 @@ def test_a_prepared_claim_makes_one_directory_under_the_lock(store: Store, monke
     monkeypatch.delattr(files, "write_new")
     assert claim(store, "a") == f"pod\n{host.here()}\n"
     assert made == [os.fspath(store.layout.attempt("a", 1).directory)]
-    assert os.listdir(store.layout.pods_dir) == []
+    assert os.listdir(store.layout.prepared_dir) == []
 
 
 def test_each_attempt_has_a_file_of_its_own(store: Store) -> None:
@@ -49,8 +52,8 @@ def test_each_attempt_has_a_file_of_its_own(store: Store) -> None:
 
 def test_what_was_prepared_may_be_gone(store: Store) -> None:
     store.prepare_claims(["a"], 1)
-    for name in os.listdir(store.layout.pods_dir):
-        os.unlink(store.layout.pods_dir / name)
+    for name in os.listdir(store.layout.prepared_dir):
+        os.unlink(store.layout.prepared_dir / name)
     os.rmdir(store.layout.job_dir("a"))
     assert claim(store, "a") == f"pod\n{host.here()}\n"
 
@@ -64,13 +67,44 @@ def test_what_cannot_be_prepared_is_left_to_the_claim(store: Store, monkeypatch:
     with monkeypatch.context() as disk:
         disk.setattr(os, "pwrite", full)
         store.prepare_claims(["a"], 1)
-    assert os.listdir(store.layout.pods_dir) == []
+    assert os.listdir(store.layout.prepared_dir) == []
     assert claim(store, "a") == f"pod\n{host.here()}\n"
+
+
+def test_a_job_on_another_disk_is_claimed_as_well(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing can be renamed into its folder; after one try nothing is prepared any more."""
+    elsewhere = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    assert elsewhere.stat().st_dev != store.layout.root.stat().st_dev
+    try:
+        for job in ("a", "b"):
+            (elsewhere / job).mkdir()
+            store.layout.job_dir(job).symlink_to(elsewhere / job)
+        store.prepare_claims([], 3)
+        assert claim(store, "a") == f"pod\n{host.here()}\n"
+        assert os.listdir(store.layout.prepared_dir) == []
+        store.prepare_claims([], 3)
+        assert os.listdir(store.layout.prepared_dir) == []
+        assert claim(store, "b") == f"pod\n{host.here()}\n"
+    finally:
+        shutil.rmtree(elsewhere)
+
+
+def test_jobs_on_another_disk_are_prepared_there(store: Store) -> None:
+    elsewhere = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    try:
+        store.layout.jobs_dir.rmdir()
+        store.layout.jobs_dir.symlink_to(elsewhere)
+        store.prepare_claims(["a"], 1)
+        assert len(os.listdir(elsewhere / ".prepared")) == 1
+        assert claim(store, "a") == f"pod\n{host.here()}\n"
+        assert os.listdir(elsewhere / ".prepared") == []
+    finally:
+        shutil.rmtree(elsewhere)
 
 
 def test_closing_removes_what_no_claim_has_used(store: Store) -> None:
     store.prepare_claims([], 3)
-    assert len(files.leftovers(store.layout.pods_dir)) == 0, "this process is alive"
-    assert len(os.listdir(store.layout.pods_dir)) == 3
+    assert len(files.leftovers(store.layout.prepared_dir)) == 0, "this process is alive"
+    assert len(os.listdir(store.layout.prepared_dir)) == 3
     store.close()
-    assert os.listdir(store.layout.pods_dir) == []
+    assert os.listdir(store.layout.prepared_dir) == []

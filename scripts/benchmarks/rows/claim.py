@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 from benchmarks import claims
@@ -20,12 +20,13 @@ def measure(bench: Bench) -> Iterator[Figure]:
     """One claim: lock, catch-up, mkdir, append, fsync, unlock."""
     rounds = bench.pick(25, 5)
     with ExitStack() as stack:
-        small, large = (stack.enter_context(_our_worker(bench, count)) for count in (SMALL, LARGE))
+        small, large = (stack.enter_context(_our_worker(bench, claims.ours, count)) for count in (SMALL, LARGE))
+        whole = stack.enter_context(_our_worker(bench, claims.ours_and_preparation, SMALL))
         bare = stack.enter_context(Worker(claims.floor, str(bench.new_directory("floor"))))
-        for worker in (small, large, bare):
+        for worker in (small, large, whole, bare):
             worker.ready()
         bench.say(f"{rounds} rounds of {_BATCH * _TURNS} claims each")
-        arms = {"floor": bare, "small": small, "large": large}
+        arms = {"floor": bare, "small": small, "large": large, "whole": whole}
         for worker in arms.values():
             worker.ask(5)
         asking = {name: lambda worker=worker: worker.ask(_BATCH) for name, worker in arms.items()}
@@ -39,6 +40,13 @@ def measure(bench: Bench) -> Iterator[Figure]:
         ratio=ratio(found["small"], found["floor"]),
         target=Target(2.0),
         samples=found,
+    )
+    yield Figure(
+        what="the same with its preparation",
+        ours=shown["whole"],
+        against=bare_loop,
+        ratio=ratio(found["whole"], found["floor"]),
+        note="prepared while jobs run",
     )
     yield Figure(
         what=f"claim, {LARGE:,} entries",
@@ -55,8 +63,8 @@ def measure(bench: Bench) -> Iterator[Figure]:
     )
 
 
-def _our_worker(bench: Bench, count: int) -> Worker:
+def _our_worker(bench: Bench, make: Callable[[str], Callable[[int], list[float]]], count: int) -> Worker:
     bench.say(f"queueing {count:,} entries")
     layout = make_workspace(bench.new_directory("claim"), count)
     queue_all(layout, count)
-    return Worker(claims.ours, str(layout.root))
+    return Worker(make, str(layout.root))

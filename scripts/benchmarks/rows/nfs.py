@@ -61,6 +61,13 @@ def _measure(bench: Bench, mount: str, a: Any, b: Any) -> Iterator[Figure]:
         ratio=ratio(found["ours"], found["floor"]),
         samples=found,
     )
+    yield Figure(
+        what=f"NFS {mount}: the same with its preparation",
+        ours=milliseconds(median_of(found["whole"])),
+        against=f"bare loop there {milliseconds(floor_s)}",
+        ratio=ratio(found["whole"], found["floor"]),
+        note="prepared while jobs run",
+    )
     yield _contention(bench, mount, a, b)
     bench.say(f"{mount}: turnover")
     found = _ask(a, "turnover", a.root, bench.pick(20, 8), bench.pick(3, 1))

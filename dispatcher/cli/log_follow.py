@@ -41,6 +41,8 @@ class Follower:
         self._error: BaseException | None = None
         self._told: dict[str, str] = {}
         self._begun_before: set[str] = set()
+        # The last attempt that was followed, or that had ended before the waiting began.
+        self._followed: dict[str, int] = {}
         # Jobs that are queued or run again after the attempt that was followed.
         self._again: set[str] = set()
         self._next_refresh_s = 0.0
@@ -73,25 +75,36 @@ class Follower:
             raise self._error
 
     def _begun(self, jobs: Collection[str]) -> dict[str, int]:
-        """The attempt to follow of each job that has one by now; 0 for a job that is over without one."""
+        """The attempt to follow of each job that has one by now; 0 for a job that is over without another one."""
         with self._asking:
             records = self._records()
-            seen = {job: record for job in jobs if (record := records.get(job)) is not None}
+            seen = {job: records.get(job) for job in jobs}
         found = {}
         for job, record in seen.items():
-            number = self._choice.attempt or record.attempt
-            is_next = self._choice.attempt is None or record.attempt < number
-            if record.state in (State.QUEUED, State.HELD) and is_next:
-                continue
-            if not number:
-                note(f"{job} has not run: there is no log (state: {record.state})")
-            found[job] = number
+            attempt = 0 if record is None else record.attempt
+            number = self._choice.attempt or attempt
+            is_next = self._choice.attempt is None or attempt < number
+            is_waiting = record is None or record.state in (State.QUEUED, State.HELD)
+            last = self._followed.get(job)
+            if last is not None and attempt > last:
+                # Short attempts may have ended between two looks: none is left out.
+                found[job] = last + 1
+            elif is_waiting and is_next:
+                if self._choice.attempt is None:
+                    self._followed.setdefault(job, attempt)
+            elif last is None and number:
+                found[job] = number
+            else:
+                if record is not None and not attempt:
+                    note(f"{job} has not run: there is no log (state: {record.state})")
+                found[job] = 0
         return found
 
     def _start(self, job: str, number: int) -> threading.Thread:
         if job in self._begun_before:
             note(f"{job} runs again (attempt {number})")
         self._begun_before.add(job)
+        self._followed[job] = number
         self._told.pop(job, None)
         thread = threading.Thread(target=self._follow, args=(job, number))
         thread.start()
@@ -121,7 +134,7 @@ class Follower:
         end_s = time.monotonic() + _RECORDED_S
         while (record := self._record(job)) is not None:
             if record.state not in IN_FLIGHT or record.attempt != number:
-                return record.state is State.QUEUED or record.state in IN_FLIGHT
+                return record.attempt > number or record.state is State.QUEUED
             lock = self._workspace.layout.pod_lock(record.pod or "")
             if not record.pod or not liveness.is_held(lock) or time.monotonic() >= end_s:
                 return False

@@ -8,6 +8,7 @@ import click
 
 from dispatcher.cli.common import jobs_argument, open_workspace, where_option
 from dispatcher.cli.hardware import hosts_option
+from dispatcher.cli.printing import print_text
 from dispatcher.cli.submission import SubmissionOptions, choose_targets, submission_options, submit_jobs
 from dispatcher.errors import StateError, UsageError
 from dispatcher.matrix.condition import Where
@@ -62,7 +63,7 @@ def poll(jobs: tuple[str, ...], hosts_file: Path | None) -> None:
     # A workspace may have none but matrix/submitted.json.
     manifest = None if config.matrix.exists() else next(iter(config.layout.manifests()), None)
     options = PodOptions(pod=unique_name("poll"), matrix=manifest, jobs=chosen, once=True, on_exit="leave")
-    run_pod(config.layout, config, options, log=click.echo)
+    run_pod(config.layout, config, options, log=print_text)
 
 
 def _queued(snapshot: Snapshot, names: tuple[str, ...], where: Where) -> list[str]:

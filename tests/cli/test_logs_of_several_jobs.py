@@ -116,6 +116,19 @@ def test_following_waits_for_a_queued_job_and_goes_on_until_it_has_ended(lab):
     assert (out, err, process.returncode) == (b"", b"", 0)
 
 
+def test_following_leaves_out_no_attempt_however_short(lab):
+    process = follow(lab, "base")
+    assert process.stderr is not None
+    assert process.stderr.readline() == b"note: base waits: no pod is running\n"
+    ends = [(Event.RETRIED, Change(state=State.QUEUED, reason="exit 1")), (Event.DONE, Change(state=State.DONE))]
+    for number, (event, change) in enumerate(ends, 1):
+        attempt = claim(lab, "base", number)
+        print("attempt", number, file=attempt[0])
+        end(lab, "base", number, attempt, event, change)
+    out, _ = process.communicate(timeout=30)
+    assert (out, process.returncode) == (b"attempt 1\nattempt 2\n", 0)
+
+
 def test_following_several_jobs_names_them_in_each_line(german):
     process = follow(german, "lora_german_*", "--grep", "Error|loss")
     assert process.stdout is not None

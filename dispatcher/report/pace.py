@@ -145,7 +145,9 @@ def _remaining_s(
         else:
             unknown.add(method)
     is_known = bool(means) and at_once > 0 and not (unknown and work_s == 0.0)
-    return max(work_s / at_once, longest_s) if is_known else None, tuple(sorted(filter(None, unknown)))
+    return max(work_s / at_once, longest_s) if is_known else None, tuple(
+        sorted(method or "unlisted" for method in unknown)
+    )
 
 
 def _rest_s(snapshot: Snapshot, job: str, mean_s: float | None) -> float | None:

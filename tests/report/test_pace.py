@@ -142,3 +142,11 @@ def test_what_no_manifest_lists_is_not_left_to_do() -> None:
     )
     found = pace(snapshot, waits(snapshot))
     assert (found.left, found.stuck) == (1, 2)
+
+
+def test_a_running_job_of_which_nothing_is_known_is_not_left_out_silently() -> None:
+    running = Record(state=State.RUNNING, started_at=now_text(NOW_S - 300), attempt=1)
+    records = {"d": done(60), "r": running} | queued(1)
+    entries = {job: Entry(job_id=job, method="fft") for job in ("d", "q0")}
+    snapshot = Snapshot(records=records, entries=entries, now_s=NOW_S, pods=(pod(1, 2),))
+    assert pace(snapshot, waits(snapshot)).unknown_methods == ("unlisted",)

@@ -330,11 +330,12 @@ def leftovers(directory: Path) -> list[Path]:
     return found
 
 
-def remove_leftovers(directory: Path) -> None:
-    """Remove the `leftovers` in a directory."""
+def remove_leftovers(directory: Path, name: str = "") -> None:
+    """Remove the `leftovers` in a directory: all, or those of the file with this name."""
     for path in leftovers(directory):
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+        if path.name.startswith(f".{name}"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
 
 
 def group_may_write(root: Path) -> bool:

@@ -24,7 +24,8 @@ def write(path: Path, root: Path, parts: Iterable[bytes]) -> None:
     """Replace the file at `path` in the workspace `root`. Where that fails, there is no file or the old one."""
     temporary = files.temporary_name(path)
     try:
-        files.remove_leftovers(path.parent)
+        # Only its own: others may hold what a person has saved.
+        files.remove_leftovers(path.parent, f"{path.name}.")
         with files.shared_umask(root), open(temporary, "xb") as file:
             for part in parts:
                 file.write(_PREFIX.pack(len(part), zlib.crc32(part)) + part)

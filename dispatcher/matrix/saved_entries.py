@@ -20,7 +20,7 @@ from dispatcher.matrix.entry import Entry
 
 # To be raised with every change of what entries are read as, or of what is a fault of a manifest.
 _VERSION: Final = 1
-_FORM: Final = repr((_VERSION, Entry.__struct_fields__))
+_FORM: Final = repr((_VERSION, Entry.__annotations__))
 # Smaller manifests are read in less time than it takes to be sure that this file is theirs.
 _LARGE_BYTES: Final = 4_000_000
 _TOGETHER: Final = 500

@@ -24,7 +24,7 @@ from dispatcher.workspace import Layout
 
 # To be raised with every change of what a fold holds or of how lines are folded.
 _VERSION: Final = 1
-_FORM: Final = repr((_VERSION, Record.__struct_fields__, tuple(State), tuple(Event)))
+_FORM: Final = repr((_VERSION, Record.__annotations__, tuple(State), tuple(Event)))
 _TOGETHER: Final = 5_000
 
 

@@ -345,7 +345,8 @@ def test_public_names_and_signatures(module_name: str) -> None:
 
 def documented_imports() -> Iterator[tuple[str, str, str]]:
     """Each `from dispatcher... import name` that users are shown: where, module and name."""
-    pages = [REPOSITORY / "README.md", *sorted((REPOSITORY / "dispatcher/runtime/tutorials").glob("*.md"))]
+    pages = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+    pages += sorted((REPOSITORY / "dispatcher/runtime/tutorials").glob("*.md"))
     for path in pages:
         for block in re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL):
             yield from imports_of(path, block)

@@ -31,9 +31,36 @@ def missing_libraries_named() -> Iterator[None]:
 
 
 def install_command(extra: str = "", python: str = "", flags: Sequence[str] = ()) -> str:
-    """What installs this package, with the dependencies of `extra`, for `python` (default: this one)."""
-    checkout = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    source = checkout if os.path.exists(os.path.join(checkout, "pyproject.toml")) else "dispatcher"
+    """What installs this package, with the dependencies of `extra`, for `python` (default: this one).
+
+    From where this one comes: package registries have other packages under its name.
+    """
+    source = _checkout() or _installed_from() or "THE_CHECKOUT_OF_DISPATCHER"
     return shlex.join(
         [python or sys.executable, "-m", "pip", "install", *flags, f"{source}[{extra}]" if extra else source]
     )
+
+
+def _checkout() -> str:
+    """The checkout that this file is in; empty when it is installed."""
+    checkout = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    return checkout if os.path.exists(os.path.join(checkout, "pyproject.toml")) else ""
+
+
+def _installed_from() -> str:
+    """The directory or repository that pip has installed this from, as it records it (PEP 610); empty when unknown."""
+    import json
+    from pathlib import Path
+    from urllib.parse import unquote, urlsplit
+
+    packages = Path(__file__).resolve().parents[2]
+    try:
+        (record,) = packages.glob("dispatcher-*.dist-info/direct_url.json")
+        recorded = json.loads(record.read_bytes())
+        url = recorded["url"]
+        if "vcs_info" in recorded:
+            return f"{recorded['vcs_info']['vcs']}+{url}"
+        path = unquote(urlsplit(url).path)
+    except (OSError, ValueError, KeyError):
+        return ""
+    return path if url.startswith("file:") and os.path.exists(path) else ""

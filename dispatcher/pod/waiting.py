@@ -165,10 +165,11 @@ class Waiting:
             return Reason(why, needs_person=True, root=why)
         if retry_due(record) > facts.now:
             due = self._facts.clock(record.retry_at)
-            ended = ": ".join(text for text in (record.reason, record.error) if text)
-            after = f" after {ended}" if ended else ""
-            kind = f"waits for a retry{after}"
-            return Reason(f"waits for a retry until {due}{after}", kind=kind, detail=f"until {due}")
+            after = f" after {record.reason}" if record.reason else ""
+            error = f": {record.error}" if record.error else ""
+            text = f"waits for a retry until {due}{after}{error}"
+            # Errors differ in numbers and paths.
+            return Reason(text, kind=f"waits for a retry{after}", detail=f"until {due}{error}")
         return None
 
     def _need(self, need: str) -> Reason:

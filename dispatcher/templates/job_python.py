@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
 from dispatcher.base.libraries import install_command
 from dispatcher.config import Method, interpreter
@@ -16,11 +18,27 @@ import importlib.util, sys
 sys.path = [place for place in sys.path if place]
 print(importlib.util.find_spec("dispatcher") is not None, *sys.path, sep="\\n")
 """
-_LONGEST_S = 60.0
+# The pod's loop waits for the answer. Of a Python that is slower (from a cold network disk) it is not known.
+_LONGEST_S: Final = 5.0
+# An installation changes directories many times.
+_PAUSE_S: Final = 5.0
 
 _Places = tuple[tuple[str, int], ...]
-# By interpreter and PYTHONPATH: whether it lacks the package, and the places that a change of this would touch.
-_known: dict[tuple[str, str], tuple[bool, _Places]] = {}
+
+
+class _Answer(NamedTuple):
+    """Whether an interpreter lacks the package, and the places that a change of this would touch."""
+
+    lacks_package: bool
+    places: _Places
+    next_look_s: float
+
+    def is_current(self) -> bool:
+        return time.monotonic() < self.next_look_s or self.places == _times(place for place, _ in self.places)
+
+
+# By interpreter and PYTHONPATH.
+_known: dict[tuple[str, str], _Answer] = {}
 
 
 def package_fault(method: Method, reader: str, extra: str = "") -> str:
@@ -48,9 +66,13 @@ def _is_checkout() -> bool:
 def _lacks_package(python: str, env: Mapping[str, str]) -> bool:
     key = python, env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     known = _known.get(key)
-    if known is None or known[1] != _times(place for place, _ in known[1]):
-        known = _known[key] = _ask(python, env)
-    return known[0]
+    if known is None or not known.is_current():
+        lacks_package, places = _ask(python, env)
+        known = _Answer(lacks_package, places, time.monotonic() + _PAUSE_S)
+    elif known.next_look_s <= time.monotonic():
+        known = known._replace(next_look_s=time.monotonic() + _PAUSE_S)
+    _known[key] = known
+    return known.lacks_package
 
 
 def _ask(python: str, env: Mapping[str, str]) -> tuple[bool, _Places]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import re
 import subprocess
@@ -73,11 +74,26 @@ def test_a_module_of_the_user_is_not_taken_for_one() -> None:
         raise ModuleNotFoundError("No module named 'my_models'", name="my_models")
 
 
-def test_without_a_checkout_the_name_is_installed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("recorded", "source"),
+    [
+        (None, "THE_CHECKOUT_OF_DISPATCHER[jax]"),
+        ("not JSON", "THE_CHECKOUT_OF_DISPATCHER[jax]"),
+        ({"url": f"file://{CHECKOUT}", "dir_info": {}}, f"{CHECKOUT}[jax]"),
+        ({"url": "file:///removed/since", "dir_info": {}}, "THE_CHECKOUT_OF_DISPATCHER[jax]"),
+        ({"url": "https://host/d.git", "vcs_info": {"vcs": "git"}}, "git+https://host/d.git[jax]"),
+    ],
+)
+def test_what_is_installed_comes_from_where_this_does(tmp_path: Path, recorded: object, source: str) -> None:
+    """Registries have other packages of this name."""
     copy = tmp_path / "dispatcher" / "base"
     copy.mkdir(parents=True)
     (copy / "libraries.py").write_bytes((CHECKOUT / "dispatcher" / "base" / "libraries.py").read_bytes())
+    if recorded is not None:
+        record = tmp_path / "dispatcher-1.0.dist-info" / "direct_url.json"
+        record.parent.mkdir()
+        record.write_text(recorded if isinstance(recorded, str) else json.dumps(recorded))
     program = "from libraries import install_command; print(install_command('jax', '/a/python'))"
     done = subprocess.run([sys.executable, "-c", program], cwd=copy, capture_output=True, text=True, check=True)
-    assert done.stdout == "/a/python -m pip install 'dispatcher[jax]'\n"
+    assert done.stdout == f"/a/python -m pip install '{source}'\n"
     assert install_command(python="/a/python") == f"/a/python -m pip install {CHECKOUT}"

@@ -159,9 +159,9 @@ def test_a_retry() -> None:
     assert reason == Reason(f"waits for a retry until {LATE}", kind="waits for a retry", detail=f"until {LATE}")
     ended = Record(state=State.QUEUED, retry_at=LATE, reason="cannot start", error="h1: no more submissions")
     reason = why(entry("a"), records={"a": ended})
-    after = "after cannot start: h1: no more submissions"
-    assert reason.text == f"waits for a retry until {LATE} {after}"
-    assert reason.kind == f"waits for a retry {after}"
+    error = "h1: no more submissions"
+    assert reason.text == f"waits for a retry until {LATE} after cannot start: {error}"
+    assert (reason.kind, reason.detail) == ("waits for a retry after cannot start", f"until {LATE}: {error}")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dispatcher.cli.common import json_option, layout
+from dispatcher.cli.common import given_root, json_option, layout
 from dispatcher.cli.hardware import hosts_option
 from dispatcher.cli.printing import note, print_json, print_rows
 
@@ -30,11 +30,14 @@ def doctor(repair: bool, peer_wait: float | None, hosts_file: Path | None, as_js
 
     Started on two hosts at about the same time, the two find each other and test that locks exclude and that each sees
     what the other writes. Without --repair the run state is not changed. The exit status is 1 if something is wrong.
+    With --root, DIR may be any directory, such as one in which a workspace is to be made.
     """
     from dispatcher.doctor.checks import examine
     from dispatcher.doctor.findings import WRONG
+    from dispatcher.workspace import Layout
 
-    where = layout()
+    root = given_root()
+    where = layout() if root is None or repair else Layout(root)
     done = _repair(where) if repair else []
     if not as_json:
         for line in done:

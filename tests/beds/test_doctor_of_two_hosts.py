@@ -15,7 +15,7 @@ MEASURED = {"lock latency", "sync latency", "hand-over", "rename seen", "append 
 
 def _diagnose(a: Host, b: Host) -> tuple[list[int], list[dict[str, dict[str, Any]]]]:
     """Exit codes and findings, by check, of both hosts."""
-    doctors = [host.start([COMMAND, "doctor", "--json", "--peer-wait", "60"], cwd=host.root) for host in (a, b)]
+    doctors = [host.start([COMMAND, "doctor", "--json", "--peer-wait", "60", "--root", "."], cwd=host.root) for host in (a, b)]
     codes = [doctor.wait(150) for doctor in doctors]
     found = [json.loads(doctor.stdout())["findings"] for doctor in doctors]
     return codes, [{finding["check"]: finding for finding in one} for one in found]
@@ -68,7 +68,7 @@ def test_nolock_is_named_with_its_cure(nfs):
 @pytest.mark.parametrize("mode", ["ENOSYS", "ENOLCK", "EOPNOTSUPP", "EIO", "nop"])
 def test_one_host_is_enough_for_locks_that_fail_or_lie_on_it(lockfs, mode):
     a, _ = lockfs.hosts(mode)
-    done = a.run([COMMAND, "doctor", "--json", "--peer-wait", "0"], cwd=a.root)
+    done = a.run([COMMAND, "doctor", "--json", "--peer-wait", "0", "--root", "."], cwd=a.root)
     found = {finding["check"]: finding for finding in json.loads(done.stdout)["findings"]}
     assert done.returncode == 1
     assert found["flock here"]["verdict"] == "wrong"

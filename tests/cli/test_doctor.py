@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -151,3 +152,14 @@ def test_what_a_killed_doctor_left_is_removed(lab: Any, until: Callable[..., Non
 def test_help_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--help"]) == 0
     assert "--repair" in capsys.readouterr().out
+
+
+def test_any_directory_is_examined_when_it_is_named(tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    words = [sys.executable, "-m", "dispatcher", "doctor", "--json", "--peer-wait", "0", "--root", os.fspath(bare)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    verdicts = {finding["check"]: finding["verdict"] for finding in json.loads(done.stdout)["findings"]}
+    assert verdicts["flock here"] == "ok"
+    assert list(bare.iterdir()) == []
+    assert subprocess.run([*words, "--repair"], capture_output=True, check=False).returncode == 2

@@ -108,6 +108,9 @@ class Replica:
             self._follow_file(self.file.fd, head, to_the_end=False)
 
     def _follow(self, head: Head | None, *, to_the_end: bool) -> None:
+        if self.network:
+            # A client that has the file open shows its old size to those that open it again without a lock.
+            self.file.close()
         newest = head.generation if head is not None else journal.newest_generation(self.layout)
         if newest is None:
             return

@@ -12,11 +12,10 @@ contains is read more leniently: a field or an event of a newer version is kept 
 a person has added to a line stays with the record.
 
 A transaction (store, locked_journal, transaction, replica).
-1. Take the lock by non-blocking tries. On a network filesystem the journal's descriptor, which stays open between
-   transactions (open_journal), is locked as well until the end. A host that was cut off in between, and has lost the
-   claims lock, is kept apart from the others by this second lock, and reads the journal only then. One that is cut off
-   later gets an error from its own append instead of overwriting the lines of others. On FUSE and under the hard-link
-   lock, where that second lock proves nothing, it writes a token behind the head first and syncs it.
+1. Take the lock by non-blocking tries. On a network filesystem, write a token behind the head and sync it: a host that
+   has lost the lock gets its error here. There the journal's descriptor is locked as well until the end, so a host that
+   is cut off after this sync gets an error from its own append instead of overwriting the lines of others. It is closed
+   after each transaction; on local disks it stays open (open_journal).
 2. Read what was appended to the journal since the last time. Less than the head says is an error: this host is shown
    old data. Complete lines beyond the head count, because their writer died before it wrote the head. An incomplete end
    is cut off, unless complete lines follow it: then the journal is damaged.

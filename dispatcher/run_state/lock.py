@@ -57,8 +57,6 @@ _WAITING_S: Final = 1.0
 _GUARD_S: Final = 30.0
 # Longer than clients show old content: GlusterFS has several caches of a second each.
 _OLD_CONTENT_S: Final = 4.0
-# What a read or a write gets whose lock a file server has taken away.
-_REFUSED: Final = frozenset({errno.EIO, errno.EBADF, errno.ESTALE})
 _STORAGE_IS_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -150,12 +148,11 @@ class ClaimsLock:
                     self.close()
 
     def read_head(self) -> Head | None:
-        """The head. Where `guard` locks the journal afterwards, that proves that no other process is in a transaction.
+        """The head; on a network filesystem, also proves by a synchronous write that the lock is still held.
 
-        Elsewhere on a network filesystem, a synchronous write proves that the lock is still held. It goes behind the
-        head: a host that is shown an old head must not put it back in force.
+        That write goes behind the head: a host that is shown an old head must not put it back in force.
         """
-        if self.network and not self._guards:
+        if self.network:
             self._tokens += 1
             token = f"held by {self.by[:200]}, {os.getpid()}.{self._tokens}".encode()[: HEAD_SIZE - 1]
             try:
@@ -165,12 +162,7 @@ class ClaimsLock:
                 if error.errno in _STORAGE_IS_FULL:
                     raise
                 self._lost(error)
-        try:
-            head = decode_head(os.pread(self._fd, HEAD_SIZE, 0))
-        except OSError as error:
-            if self.network and error.errno in _REFUSED:
-                self._lost(error)
-            raise
+        head = decode_head(os.pread(self._fd, HEAD_SIZE, 0))
         return head if self._mark is None else self._with_end(head, self._mark)
 
     def peek_head(self) -> Head | None:
@@ -212,20 +204,11 @@ class ClaimsLock:
         if self._mark is not None:
             self._mark.finish(generation, length, checksum)
 
-    @property
-    def _guards(self) -> bool:
-        """Whether `guard` takes a lock that excludes and makes what is read then current."""
-        return self._hardlink is None and self._mark is None
-
     def guard(self, fd: int) -> None:
         """On a network filesystem: lock the open journal until `unguard`, or until `fd` is closed.
 
         A host that was cut off may write late what it wrote under a lock that the file server has given to others
         meanwhile. The server rejects such a write only when the descriptor that it came through held a lock itself.
-        And if the claims lock was lost before this call, this one excludes the others in its place: nothing that counts
-        has been read yet, because the head is only a lower bound. A head that such a host still writes, late, may be
-        older than the one before it. That does no harm: lines beyond a head count, the checksum is that of its own
-        length, and a status file that is not the projection it names is compared line by line, which finds no edit.
         """
         if not self.network:
             return
@@ -245,15 +228,11 @@ class ClaimsLock:
             # Some file servers notice late that the last holder has closed the file.
             time.sleep(_LONGEST_PAUSE_S)
 
-    def unguard(self, fd: int) -> bool:
-        """Undo `guard`. Whether `fd` may stay open: elsewhere only closing it shows the others what was written."""
-        if not self.network:
-            return True
-        try:
-            self._release_kernel_lock(fd, 0)
-        except OSError:
-            return False
-        return self._guards
+    def unguard(self, fd: int) -> None:
+        """Closing does the same, but on FUSE somewhat later."""
+        if self.network:
+            with contextlib.suppress(OSError):
+                self._release_kernel_lock(fd, 0)
 
     def write_head(self, head: Head) -> None:
         """Write the head in place. No fsync: it promises freshness, not durability."""

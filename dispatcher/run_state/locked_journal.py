@@ -278,7 +278,8 @@ class LockedJournal:
 
     def _leave_journal(self, lock: ClaimsLock) -> None:
         file = self.replica.file
-        if file.is_open and not lock.unguard(file.fd):
+        if file.is_open and lock.network:
+            lock.unguard(file.fd)
             file.close()
 
     def _shared_umask(self) -> int:

@@ -1,35 +1,25 @@
-"""The journal's descriptor, open for writing, which stays open from one transaction to the next."""
+"""The journal's descriptor, open for writing; on a local disk it stays open from one transaction to the next."""
 
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
-from typing import Final
 
 from dispatcher.base import files
-
-# How often it is checked on a network filesystem, where that takes two calls of the server, that the open file still
-# has its name. The protocol never renames or replaces a journal: only a person does, and dispatchers that run meanwhile
-# lose to that person in any case.
-_LOOK_S: Final = 1.0
 
 
 class OpenJournal:
     """The open file of one generation.
 
-    To open a file does nothing for an NFS client that taking a lock on it does not do: both make it forget what it has
-    cached. So the descriptor is kept wherever each transaction locks the journal, too (`ClaimsLock.guard`), and on
-    local disks. Elsewhere `close` it after each transaction.
+    On a network filesystem, `close` it after each transaction: NFS clients make content current when a file is opened,
+    and where it is open all the time they have shown zeros in place of what another host had appended.
     """
 
     def __init__(self, *, network: bool) -> None:
         self.fd = -1
         self._network = network
         self._path: Path | None = None
-        self._name = ""
         self._file = (0, 0)
-        self._next_look_s = 0.0
 
     @property
     def is_open(self) -> bool:
@@ -37,15 +27,14 @@ class OpenJournal:
 
     def open(self, path: Path) -> int:
         """The descriptor of the file at `path`; FileNotFoundError without one."""
-        if self.fd >= 0 and not (path is self._path and self._has_its_name()):
+        if self.fd >= 0 and not (path == self._path and self._has_its_name(path)):
             self.close()
         if self.fd < 0:
             if self._network:
                 files.refresh_names(path.parent)
             self.fd = files.open_existing(path, os.O_RDWR)
             found = os.fstat(self.fd)
-            self._path, self._name, self._file = path, os.fspath(path), (found.st_dev, found.st_ino)
-            self._next_look_s = time.monotonic() + _LOOK_S
+            self._path, self._file = path, (found.st_dev, found.st_ino)
         return self.fd
 
     def close(self) -> None:
@@ -53,16 +42,9 @@ class OpenJournal:
         if fd >= 0:
             os.close(fd)
 
-    def _has_its_name(self) -> bool:
-        if self._network:
-            now_s = time.monotonic()
-            if now_s < self._next_look_s:
-                return True
-            self._next_look_s = now_s + _LOOK_S
+    def _has_its_name(self, path: Path) -> bool:
         try:
-            if self._network:
-                files.refresh_names(os.path.dirname(self._name))
-            found = os.stat(self._name)
+            found = os.stat(path)
         except OSError:
             # Opening it says what is wrong.
             return False

@@ -108,9 +108,6 @@ class Replica:
             self._follow_file(self.file.fd, head, to_the_end=False)
 
     def _follow(self, head: Head | None, *, to_the_end: bool) -> None:
-        if self.network:
-            # A client that has the file open shows its old size to those that open it again without a lock.
-            self.file.close()
         newest = head.generation if head is not None else journal.newest_generation(self.layout)
         if newest is None:
             return
@@ -221,18 +218,7 @@ class Replica:
         return newest
 
     def _read_until_whole(self, head: Head | None, guard: Callable[[int], None]) -> int:
-        """The journal's descriptor, after everything was read."""
-        was_open = self.file.is_open
-        try:
-            return self._read_patiently(head, guard)
-        except OSError:
-            if not was_open:
-                raise
-            # The file server has forgotten the descriptor (it was down, or the file was removed): open it again.
-            return self._read_patiently(head, guard)
-
-    def _read_patiently(self, head: Head | None, guard: Callable[[int], None]) -> int:
-        """As `_read_until_whole`; reads again where a filesystem may show old data."""
+        """The journal's descriptor, after everything was read; reads again where a filesystem may show old data."""
         for pause_s in STALE_PAUSES_S:
             if pause_s:
                 time.sleep(pause_s)

@@ -15,7 +15,9 @@ MEASURED = {"lock latency", "sync latency", "hand-over", "rename seen", "append 
 
 def _diagnose(a: Host, b: Host) -> tuple[list[int], list[dict[str, dict[str, Any]]]]:
     """Exit codes and findings, by check, of both hosts."""
-    doctors = [host.start([COMMAND, "doctor", "--json", "--peer-wait", "60", "--root", "."], cwd=host.root) for host in (a, b)]
+    doctors = [
+        host.start([COMMAND, "doctor", "--json", "--peer-wait", "60", "--root", "."], cwd=host.root) for host in (a, b)
+    ]
     codes = [doctor.wait(150) for doctor in doctors]
     found = [json.loads(doctor.stdout())["findings"] for doctor in doctors]
     return codes, [{finding["check"]: finding for finding in one} for one in found]

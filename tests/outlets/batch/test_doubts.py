@@ -60,6 +60,8 @@ COLUMNS = (20, 14, 20, 128, 24, 14, 26, 12, 72, 256)
 class Wire:
     """In place of a connection: a host that answers as the test says, and does not see the workspace."""
 
+    name = "hpc"
+
     def __init__(self) -> None:
         self.programs: dict[str, Ran] = {"sbatch": Ran(exit_code=0, out="7\n")}
         self.queue: list[str] = []

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -108,6 +110,8 @@ JOB_WORDS: Final = ("output_dir", "checkpoints", "project", "group", "restore", 
 
 # When this process last reported into a file, by the monotonic clock, and the longest time before a report, in seconds.
 _reports: dict[Path, tuple[float, float]] = {}
+# Attempts whose progress could not be written.
+_unreported: set[Path] = set()
 
 
 def attempt_dir() -> Path | None:
@@ -124,10 +128,26 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def report_progress(step: int, of: int, **metrics: float) -> None:
-    """Show progress (`step` of `of`) and metrics in `dispatcher status`. Does nothing when run by hand."""
+    """Show progress (`step` of `of`) and metrics in `dispatcher status`; NaN and infinity are shown as null.
+
+    Does nothing when run by hand. Where the file cannot be written (a full disk), the job goes on: stderr says so once.
+    """
     directory = attempt_dir()
-    if directory is not None:
-        write_progress(directory, {"step": step, "of": of, "metrics": metrics})
+    if directory is None:
+        return
+    try:
+        write_progress(directory, {"step": step, "of": of, "metrics": _finite(metrics)})
+    except OSError as error:
+        if directory not in _unreported:
+            _unreported.add(directory)
+            print(f"dispatcher: warning: progress cannot be reported: {error}", file=sys.stderr, flush=True)
+
+
+def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON has no NaN and no infinity: a training that diverges must not end by its report."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()
+    }
 
 
 def write_progress(directory: Path, progress: Mapping[str, Any]) -> None:
@@ -164,9 +184,12 @@ def report_checkpoint(step: int) -> None:
 
 
 def report_result(**values: float | str) -> None:
-    """Write the job's row of the results table: names with numbers or strings. Printed when run by hand."""
+    """Write the job's row of the results table: names with numbers or strings; NaN and infinity become null.
+
+    Printed when run by hand. Raises OSError where it cannot be written: a job without its result is not done.
+    """
     directory = attempt_dir()
     if directory is None:
         print(json.dumps(values, ensure_ascii=False))
     else:
-        write_json(directory / RESULT_FILE, values)
+        write_json(directory / RESULT_FILE, _finite(values))

@@ -44,3 +44,25 @@ def test_nothing_is_written_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     contract.report_progress(1, 2)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_training_that_diverges_reports(attempt: Path) -> None:
+    """JSON has no NaN and no infinity."""
+    contract.report_progress(1, 2, loss=float("nan"), lr=0.1)
+    contract.report_result(loss=float("inf"), gain=0.5, note="diverged")
+    assert json.loads((attempt / contract.PROGRESS_FILE).read_text())["metrics"] == {"loss": None, "lr": 0.1}
+    result = json.loads((attempt / contract.RESULT_FILE).read_text())
+    assert result == {"loss": None, "gain": 0.5, "note": "diverged"}
+
+
+def test_progress_that_cannot_be_written_ends_no_job(
+    attempt: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(contract.ATTEMPT_DIR, os.fspath(attempt / "gone"))
+    for step in range(3):
+        contract.report_progress(step, 3)
+    said = capsys.readouterr().err
+    assert said.startswith("dispatcher: warning: progress cannot be reported: ")
+    assert said.count("\n") == 1
+    with pytest.raises(OSError, match="gone"):
+        contract.report_result(loss=1.0)

@@ -10,6 +10,7 @@ from typing import Final
 
 from dispatcher.errors import ManifestError, nearest
 from dispatcher.matrix import saved_entries
+from dispatcher.matrix.condition import Where
 from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.manifest import parse_manifest, read_file, unreadable
 from dispatcher.run_state.change import Change
@@ -78,6 +79,17 @@ class CurrentManifest:
         """Those of `methods` that no job has, each with the nearest known one; empty when there are none."""
         known = {entry.method for entry in self.entries.values()} if methods else set[str]()
         return ", ".join(f"{method!r}{nearest(method, known)}" for method in methods if method not in known)
+
+    def unknown_keys(self, where: Where) -> str:
+        """Those of the filter's keys that no job has a value for, each with the nearest known one."""
+        missing = {condition.key for condition in where.conditions}
+        known = set[str]()
+        for entry in self.entries.values() if missing else ():
+            missing -= {key for key in missing if entry.value(key) is not None}
+            if not missing:
+                return ""
+            known.update(entry.params)
+        return ", ".join(f"{key!r}{nearest(key, known)}" for key in sorted(missing))
 
     def counts(self) -> str:
         """The number of jobs in each state, as text."""

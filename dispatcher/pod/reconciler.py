@@ -226,6 +226,9 @@ class Reconciler:
         unknown = manifest.unknown_methods(self._options.methods)
         if unknown:
             lines.append(f"warning: --methods: {manifest.path.name} has no jobs of {unknown}")
+        unknown = manifest.unknown_keys(self._options.where)
+        if unknown:
+            lines.append(f"warning: --where: no job of {manifest.path.name} has a value for {unknown}")
         return lines
 
     def closing_lines(self) -> list[str]:

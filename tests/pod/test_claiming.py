@@ -67,6 +67,14 @@ def test_a_method_that_no_entry_has_is_said(fleet: Fleet) -> None:
     assert "--methods: matrix.json has no jobs of 'loara' (did you mean 'lora'?)" in pod.said
 
 
+def test_a_key_that_no_entry_has_is_said(fleet: Fleet) -> None:
+    fleet.write_manifest([{**shell("a", "true"), "lang": "greek"}, {**shell("b", "true"), "seed": 2}])
+    pod = fleet.run_all("--where", "lnag=greek", "--where", "seed=*")
+    assert pod.end() == 0
+    assert "--where: no job of matrix.json has a value for 'lnag' (did you mean 'lang'?)" in pod.said
+    assert "'seed'" not in pod.said
+
+
 def test_max_jobs(fleet: Fleet) -> None:
     fleet.write_manifest(numbers("a", "b", "c"))
     one = fleet.start("pod", "--max-jobs", "2", "--slots", "3")

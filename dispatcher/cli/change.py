@@ -25,6 +25,7 @@ from dispatcher.matrix.condition import Where
 from dispatcher.run_state.states import MARKABLE, Record, State
 
 if TYPE_CHECKING:
+    from dispatcher.api import Workspace
     from dispatcher.report.changes import Changes
 
 
@@ -146,6 +147,8 @@ def _request(
         click.echo(f"nothing to {verb}" if plan.left_alone else f"nothing to {verb}: {none}")
     else:
         _print(outcome)
+    if outcome is not None and not as_json:
+        _note_that_nobody_stops(workspace, outcome)
     if plan.unknown and not as_json:
         note(
             f"{counted(len(plan.unknown), 'job')} left alone ({first_names(plan.unknown)}): adopted or marked by "
@@ -158,6 +161,16 @@ def _request(
             "or use --state"
         )
     return 1 if outcome is not None and outcome.refused else 0
+
+
+def _note_that_nobody_stops(workspace: Workspace, outcome: Changes) -> None:
+    from dispatcher.report.changes import STOP_REQUESTED
+
+    asked = [job for job, done in outcome.changed.items() if done == STOP_REQUESTED]
+    if asked and not any(pod.is_alive for pod in workspace.pods()):
+        goes_on, them = ("goes on", "it") if len(asked) == 1 else ("go on", "them")
+        until = f"until one starts, or until `dispatcher poll` stops {them}"
+        note(f"no pod is running, so {first_names(asked)} {goes_on} {until}")
 
 
 def _question(verb: str, jobs: Mapping[str, Record]) -> str:

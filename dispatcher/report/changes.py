@@ -28,6 +28,10 @@ BY_GLOB: Final[Mapping[State, frozenset[State]]] = {
 }
 
 
+# Said of a job that runs: a pod has to end it.
+STOP_REQUESTED: Final = "stop requested"
+
+
 class Plan(msgspec.Struct, frozen=True):
     """A requested state for some jobs.
 
@@ -100,4 +104,4 @@ def what_happened(event: Event, seen: Record) -> str:
     """A short text for people about an event. `seen` is the record before it."""
     if event is Event.REQUESTED and seen.external:
         return f"takes effect when pid {seen.pid} on this host has ended; no dispatcher started it"
-    return {Event.REQUESTED: "stop requested", Event.MARKED: BY_HAND}.get(event, event.value)
+    return {Event.REQUESTED: STOP_REQUESTED, Event.MARKED: BY_HAND}.get(event, event.value)

@@ -71,6 +71,8 @@ class ClaimsLock:
     """
 
     def __init__(self, path: Path, kind: str, by: str, lost_after_s: float = LOST_AFTER_S) -> None:
+        self._fd = -1
+        self._turn: Turn | None = None
         if kind not in KINDS:
             raise LockError(f"lock: {kind!r} is no kind of lock{nearest(kind, KINDS)}")
         self.path = path
@@ -81,10 +83,8 @@ class ClaimsLock:
         mount = mount_of(path.parent)
         self.network = mount.is_network
         self._mark = EndMark(path.with_name("journal_end")) if mount.shows_old_content else None
-        self._fd = -1
         is_hardlink = kind == LockKind.HARDLINK
         self._hardlink = HardLinkLock(path.with_suffix(".hardlink"), lost_after_s) if is_hardlink else None
-        self._turn: Turn | None = None
         self._tokens = 0
 
     def acquire(self, timeout_s: float, while_waiting: Callable[[], object] | None = None) -> None:
@@ -254,6 +254,11 @@ class ClaimsLock:
         finally:
             if turn is not None:
                 turn.close()
+
+    def __del__(self) -> None:
+        # Of a workspace that was dropped without being closed, as in notebooks.
+        with contextlib.suppress(OSError):
+            self.close()
 
     def _may_try(self, start_s: float) -> bool:
         """Whether it is this process's turn; no process waits for longer than _LONGEST_TURN_S for it."""

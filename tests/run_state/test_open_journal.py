@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import Counter
 from pathlib import Path
@@ -35,6 +36,15 @@ def test_transactions_open_no_file_again(layout: Layout, monkeypatch: pytest.Mon
     for job in "bcd":
         queue(store, job)
     assert not opened
+
+
+def test_a_store_that_is_dropped_leaves_nothing_open(layout: Layout) -> None:
+    """A notebook opens one after the other, and closes none."""
+    before = len(os.listdir("/proc/self/fd"))
+    for job in "abc":
+        queue(Store(layout, by="pod"), job)
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_failed_transaction_keeps_no_descriptor(layout: Layout) -> None:

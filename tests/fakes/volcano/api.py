@@ -114,8 +114,8 @@ class Api:
         with self._turn:
             try:
                 answer = self._send(method, path, body, kind)
-            except (http.client.HTTPException, ConnectionError):
-                # The server closes connections that stood idle.
+            except (http.client.HTTPException, OSError):
+                # The server closes connections that stood idle, which TLS tells in words of its own.
                 self.close()
                 answer = self._send(method, path, body, kind)
             data = json.loads(answer.read())

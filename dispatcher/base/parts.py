@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO, Final
 
+import msgspec
+
 from dispatcher.base import files
 
 # Before each part: its length and its CRC-32.
@@ -18,6 +20,10 @@ _PREFIX: Final = struct.Struct("<II")
 
 class DamagedPartError(ValueError):
     """A part that is not there, or is not as it was written."""
+
+
+# What a reader gets of a file that is missing, damaged, or of another version: it is as good as none.
+UNUSABLE: Final = (OSError, DamagedPartError, msgspec.DecodeError, UnicodeDecodeError)
 
 
 def write(path: Path, root: Path, parts: Iterable[bytes]) -> None:

@@ -44,7 +44,7 @@ def save(path: Path, root: Path, data: bytes, entries: Entries) -> None:
     if len(data) < _LARGE_BYTES:
         return
     head = _Head(_FORM, _digest(data), len(entries))
-    with contextlib.suppress(*_UNUSABLE), open(path, "rb") as file:
+    with contextlib.suppress(*parts.UNUSABLE), open(path, "rb") as file:
         if _decode_head(parts.read(file)) == head:
             return
     parts.write(path, root, _parts(head, entries))
@@ -54,7 +54,7 @@ def read(path: Path, data: bytes) -> Entries | None:
     """The entries of the manifest `data`, if they were saved."""
     if len(data) < _LARGE_BYTES:
         return None
-    with contextlib.suppress(*_UNUSABLE), open(path, "rb") as file:
+    with contextlib.suppress(*parts.UNUSABLE), open(path, "rb") as file:
         head = _decode_head(parts.read(file))
         if head.form == _FORM and head.digest == _digest(data):
             entries = Entries.of(_blocks(head, file))
@@ -82,6 +82,3 @@ def _digest(data: bytes) -> bytes:
     import hashlib
 
     return hashlib.blake2b(data, digest_size=16).digest()
-
-
-_UNUSABLE: Final = (OSError, parts.DamagedPartError, msgspec.DecodeError, UnicodeDecodeError)

@@ -47,7 +47,6 @@ class SavedFold(msgspec.Struct, kw_only=True):
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(SavedFold).decode
 _decode_part = msgspec.msgpack.Decoder(dict[str, bytes]).decode
-_UNUSABLE: Final = (OSError, parts.DamagedPartError, msgspec.DecodeError, UnicodeDecodeError)
 
 
 def save(layout: Layout, header: bytes, checksum: RunningChecksum, fold: Fold) -> None:
@@ -80,7 +79,7 @@ def opened(layout: Layout, header: bytes) -> Iterator[tuple[SavedFold, BinaryIO]
     """What was saved of the generation with this first line, and the open file with its records; None without any."""
     with contextlib.ExitStack() as stack:
         found = None
-        with contextlib.suppress(*_UNUSABLE):
+        with contextlib.suppress(*parts.UNUSABLE):
             file = stack.enter_context(open(layout.saved_fold, "rb"))
             saved = _decode(parts.read(file))
             if saved.form == _FORM and saved.header == header:
@@ -94,7 +93,7 @@ def read(saved: SavedFold, file: BinaryIO) -> Fold | None:
     try:
         while len(packed) < saved.records:
             packed.update(_decode_part(parts.read(file)))
-    except _UNUSABLE:
+    except parts.UNUSABLE:
         return None
     fold = Fold()
     fold.seq, fold.lock_kind = saved.seq, saved.lock_kind

@@ -259,7 +259,7 @@ class Replica:
     def _read_rest(self, fd: int, reader: int, head: Head | None) -> DispatcherError | None:
         loaded = self._loaded
         path = loaded.path
-        data = self._new_bytes(reader)
+        data = files.read_fd(reader, loaded.offset)
         problem = self._shortage(reader, data, head)
         if problem is not None:
             return problem
@@ -299,14 +299,6 @@ class Replica:
     def _check_is_due(self) -> bool:
         return self.network or time.monotonic() >= self._next_check_s
 
-    def _new_bytes(self, reader: int) -> bytes:
-        """What follows on what was read."""
-        offset = self.offset
-        if self.shows_old_content:
-            return files.read_fd(reader, offset)
-        size = os.fstat(reader).st_size
-        return files.read_fd(reader, offset, size - offset) if size > offset else b""
-
     def _shortage(self, reader: int, data: bytes, head: Head | None) -> StaleViewError | None:
         """What is wrong when the file is shorter than it must be; `data` is what follows on what was read."""
         path, offset = self._loaded.path, self.offset
@@ -333,10 +325,10 @@ class Replica:
         files.refresh_names(self.layout.journal_dir)
         return files.open_uncached(self._loaded.path)
 
-    def _open(self, flags: int = os.O_RDONLY) -> int:
+    def _open(self) -> int:
         if self.network:
             files.refresh_names(self.layout.journal_dir)
-        return files.open_existing(self._loaded.path, flags)
+        return files.open_existing(self._loaded.path, os.O_RDONLY)
 
     def _size(self, fd: int) -> int:
         # Where old sizes may be shown, only reading tells how long the file is.

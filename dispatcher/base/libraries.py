@@ -16,6 +16,9 @@ EXTRA_OF: Final = {
     "flax": "jax", "jax": "jax", "obstore": "jax", "optax": "jax", "orbax": "jax", "xxhash": "jax",
 }  # fmt: skip
 
+# The directory that this package is imported from: a checkout, or where packages are installed.
+PACKAGES: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
 
 @contextlib.contextmanager
 def missing_libraries_named() -> Iterator[None]:
@@ -43,8 +46,7 @@ def install_command(extra: str = "", python: str = "", flags: Sequence[str] = ()
 
 def _checkout() -> str:
     """The checkout that this file is in; empty when it is installed."""
-    checkout = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    return checkout if os.path.exists(os.path.join(checkout, "pyproject.toml")) else ""
+    return PACKAGES if os.path.exists(os.path.join(PACKAGES, "pyproject.toml")) else ""
 
 
 def _installed_from() -> str:
@@ -53,9 +55,8 @@ def _installed_from() -> str:
     from pathlib import Path
     from urllib.parse import unquote, urlsplit
 
-    packages = Path(__file__).resolve().parents[2]
     try:
-        (record,) = packages.glob("dispatcher-*.dist-info/direct_url.json")
+        (record,) = Path(PACKAGES).glob("dispatcher-*.dist-info/direct_url.json")
         recorded = json.loads(record.read_bytes())
         url = recorded["url"]
         if "vcs_info" in recorded:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from dispatcher.base.libraries import install_command
+from dispatcher.base.libraries import PACKAGES, install_command
 from dispatcher.config import Method, interpreter
 
 # Not from the current directory, which is not on the path of a script. Prints whether it is there, then the path.
@@ -32,9 +32,6 @@ class _Answer(NamedTuple):
     lacks_package: bool
     places: _Places
     next_look_s: float
-
-    def is_current(self) -> bool:
-        return time.monotonic() < self.next_look_s or self.places == _times(place for place, _ in self.places)
 
 
 # By interpreter and PYTHONPATH.
@@ -59,19 +56,18 @@ def package_fault(method: Method, reader: str, extra: str = "") -> str:
 
 def _is_checkout() -> bool:
     """Whether this process imports the package from the directory of its script, which jobs do not."""
-    own = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    return os.path.abspath(sys.path[0]) == own
+    return os.path.abspath(sys.path[0]) == PACKAGES
 
 
 def _lacks_package(python: str, env: Mapping[str, str]) -> bool:
     key = python, env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     known = _known.get(key)
-    if known is None or not known.is_current():
-        lacks_package, places = _ask(python, env)
-        known = _Answer(lacks_package, places, time.monotonic() + _PAUSE_S)
-    elif known.next_look_s <= time.monotonic():
-        known = known._replace(next_look_s=time.monotonic() + _PAUSE_S)
-    _known[key] = known
+    if known is None or time.monotonic() >= known.next_look_s:
+        if known is None or known.places != _times(place for place, _ in known.places):
+            lacks_package, places = _ask(python, env)
+        else:
+            lacks_package, places, _ = known
+        known = _known[key] = _Answer(lacks_package, places, time.monotonic() + _PAUSE_S)
     return known.lacks_package
 
 

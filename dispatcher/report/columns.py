@@ -106,13 +106,12 @@ def _least(name: str) -> int:
 
 def _row(texts: Mapping[str, Sequence[str]], widths: Mapping[str, int], number: int, wrapped: str) -> list[list[str]]:
     """The lines of one row: several where a text of the column `wrapped` is too long."""
-    further = wrap(texts[wrapped][number], widths[wrapped])[1:] if wrapped in widths else []
-    first = [_clipped(name, texts[name][number], widths[name]) for name in widths]
-    if not further:
-        return [first]
-    place = list(widths).index(wrapped)
-    first[place] = wrap(texts[wrapped][number], widths[wrapped])[0]
-    return [first, *([text if name == wrapped else "" for name in widths] for text in further)]
+    parts = wrap(texts[wrapped][number], widths[wrapped]) if wrapped in widths else []
+    clipped = {name: _clipped(name, texts[name][number], widths[name]) for name in widths}
+    if len(parts) <= 1:
+        return [list(clipped.values())]
+    first = list({**clipped, wrapped: parts[0]}.values())
+    return [first, *([text if name == wrapped else "" for name in widths] for text in parts[1:])]
 
 
 def _clipped(name: str, text: str, width: int) -> str:

@@ -51,7 +51,7 @@ class JoiningBashComplete(BashComplete):
     def get_completion_args(self) -> tuple[list[str], str]:
         cword = int(os.environ["COMP_CWORD"])
         given = os.environ["COMP_WORDS"]
-        # On lines of their own as bash has them, else as somebody has typed them.
+        # On lines of their own as bash has them, else as they were typed.
         written = (given.split("\n") if "\n" in given else split_arg_string(given))[: cword + 1]
         written += [""] * (cword + 1 - len(written))
         words: list[str] = []

@@ -148,7 +148,7 @@ def _request(
     else:
         _print(outcome)
     if outcome is not None and not as_json:
-        _note_that_nobody_stops(workspace, outcome)
+        _note_without_pods(workspace, outcome)
     if plan.unknown and not as_json:
         note(
             f"{counted(len(plan.unknown), 'job')} left alone ({first_names(plan.unknown)}): adopted or marked by "
@@ -163,7 +163,7 @@ def _request(
     return 1 if outcome is not None and outcome.refused else 0
 
 
-def _note_that_nobody_stops(workspace: Workspace, outcome: Changes) -> None:
+def _note_without_pods(workspace: Workspace, outcome: Changes) -> None:
     from dispatcher.report.changes import STOP_REQUESTED
 
     asked = [job for job, done in outcome.changed.items() if done == STOP_REQUESTED]

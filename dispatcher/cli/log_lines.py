@@ -40,7 +40,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Stopped(Exception):
-    """Nobody reads any more."""
+    """The reader of the output has gone, or the following is over."""
 
 
 def read_pattern(text: str | None) -> re.Pattern[str] | None:

@@ -33,7 +33,7 @@ _PROGRESS: Final = re.compile(
     r"|^\W*\d+\s*/\s*\d+\b|^\W*\d+(?:\.\d+)?\s?%",
     re.I,
 )
-# A job in a Python that nobody could ask beforehand, such as that of a container.
+# A job in a Python that could not be asked beforehand, such as that of a container.
 _NO_PACKAGE: Final = re.compile(r"No module named 'dispatcher'\)?$")
 _INSTALL: Final = "; install the package dispatcher into the Python that runs the job"
 

@@ -146,7 +146,7 @@ class Workspace:
 
     def pods(self) -> list[PodStatus]:
         """Every pod that has run here, and whether it is alive as far as this host can tell."""
-        return list(self.snapshot().pods)
+        return self._reader.pods()
 
     def plan(
         self,

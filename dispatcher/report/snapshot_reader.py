@@ -52,7 +52,7 @@ class SnapshotReader:
         store = self._store
         seen = preview(store)
         records = seen.records
-        pods = self._pods()
+        pods = self.pods()
         warnings: list[str] = []
         entries = self._default_entries(records, warnings)
         unqueued = [job for job in entries if job not in records]
@@ -175,7 +175,8 @@ class SnapshotReader:
             (n for n in older if attempts.has_succeeded(attempts.read_small(self._layout.attempt(job, n).exit))), 0
         )
 
-    def _pods(self) -> list[PodStatus]:
+    def pods(self) -> list[PodStatus]:
+        """Every pod that has run here, and whether it is alive as far as this host can tell."""
         pods = []
         for info in liveness.read_pods(self._layout):
             alive = liveness.pod_is_alive(self._layout, info, self._watch, self._config.lost_after_s)

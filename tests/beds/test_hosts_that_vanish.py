@@ -9,6 +9,8 @@ import pytest
 from .lab import WAIT, Lab, wait_until
 
 LOST_AFTER_S = 12
+# What lets the scripts below go on; each host has its own.
+GO = "/tmp/go-on"
 # Stays between its locks and the sync of the journal until the file argv[2], of this host's own, is there.
 DECIDE_AND_STALL = """
 import os, sys, time
@@ -209,22 +211,27 @@ def _takes_over(lab: Lab) -> bool:
     return True
 
 
+def _cut_off_while(nfs, a, b, script, stalled):
+    """Cut host a off where `script` has said `stalled`, until b has changed something: a's output, b's process."""
+    for host in (a, b):
+        host.run(["rm", "-f", GO], check=True)
+    slow = a.start_python(script, a.root, GO)
+    slow.wait_for_output(stalled)
+    a.cut()
+    other = b.start_python(CHANGE_TWICE, b.root, GO)
+    other.wait_for_output("two", nfs.lease_s * 4)
+    a.restore()
+    a.run(["touch", GO], check=True)
+    return slow.wait_for_output("records:", 120), other
+
+
 @pytest.mark.slow
 def test_a_host_that_is_cut_off_between_two_locks_reads_what_others_wrote(nfs):
     """It has lost the claims lock without a word; the lock of the journal comes after that, and then it reads."""
     a, b = nfs.hosts("v4.2")
-    go = "/tmp/go-on"
-    for host in (a, b):
-        host.run(["rm", "-f", go], check=True)
-    slow = a.start_python(LOCK_AND_STALL, a.root, go)
-    slow.wait_for_output("between the locks")
-    a.cut()
-    other = b.start_python(CHANGE_TWICE, b.root, go)
-    other.wait_for_output("two", nfs.lease_s * 4)
-    a.restore()
-    a.run(["touch", go], check=True)
-    assert slow.wait_for_output("records:", 120).splitlines()[-1] == "records: before one two late again"
-    b.run(["touch", go], check=True)
+    said, other = _cut_off_while(nfs, a, b, LOCK_AND_STALL, "between the locks")
+    assert said.splitlines()[-1] == "records: before one two late again"
+    b.run(["touch", GO], check=True)
     assert other.wait_for_output("records:").splitlines()[-1] == "records: before one two late again three"
 
 
@@ -233,20 +240,10 @@ def test_a_host_that_is_cut_off_between_two_locks_reads_what_others_wrote(nfs):
 def test_a_host_that_is_cut_off_between_two_syncs_cannot_write_over_others(nfs, mount):
     """The server gives its locks to others; what it decided before comes too late, and it is told so."""
     a, b = nfs.hosts(mount)
-    go = "/tmp/go-on"
-    for host in (a, b):
-        host.run(["rm", "-f", go], check=True)
-    slow = a.start_python(DECIDE_AND_STALL, a.root, go)
-    slow.wait_for_output("between the syncs")
-    a.cut()
-    other = b.start_python(CHANGE_TWICE, b.root, go)
-    other.wait_for_output("two", nfs.lease_s * 4)
-    a.restore()
-    a.run(["touch", go], check=True)
-    said = slow.wait_for_output("records:", 120)
+    said, other = _cut_off_while(nfs, a, b, DECIDE_AND_STALL, "between the syncs")
     assert "LockLostError" in said, said
     assert said.splitlines()[-1] == "records: before one two again"
-    b.run(["touch", go], check=True)
+    b.run(["touch", GO], check=True)
     # This one had the lines of all in memory.
     assert other.wait_for_output("records:").splitlines()[-1] == "records: before one two again three"
     for host in (a, b):

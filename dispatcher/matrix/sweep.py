@@ -44,6 +44,8 @@ from dispatcher.matrix.pattern import fill
 
 # More is a mistake, and would fill the memory.
 MOST_ENTRIES: Final = 1_000_000
+# Of as many faults of one kind each is listed.
+_MOST_ALIKE: Final = 20
 
 _TOP_KEYS: Final = ("defaults", "job_id", "derive", "sweeps")
 _SWEEP_KEYS: Final = ("name", "defaults", "job_id", "derive", "grid", "zip", "random", "include", "exclude", "needs")
@@ -92,7 +94,7 @@ def expand(sweep: Mapping[str, Any] | str | os.PathLike[str]) -> list[dict[str, 
     faults = _Faults()
     entries, sources = _expand(document, faults)
     if not faults:
-        faults.extend(_collisions(entries, sources))
+        faults.extend(_limited(_collisions(entries, sources)))
     if not faults:
         # The checks of a manifest; on copies, because reading removes the items.
         faults.extend(read_entries([dict(entry) for entry in entries], known_ids=None)[1])
@@ -161,15 +163,20 @@ def _sweep(sweep: Mapping[str, Any], inherited: Mapping[str, Any], place: str, f
     if not isinstance(pattern, str):
         return []
     made = []
+    unusable: dict[str, dict[str, Any]] = {}
     for point in _points(axes, defaults):
         if (include and not _fits(include, point)) or _fits(exclude, point):
             continue
         try:
-            made.append(_finished(point, texts, pattern))
+            entry = _finished(point, texts, pattern)
         except ValueError as error:
             # The other points of this sweep have the same fault.
             faults.append(f"{place}{error}")
             return []
+        made.append(entry)
+        if not is_name(entry["job_id"]):
+            unusable.setdefault(entry["job_id"], point)
+    faults += _limited([f"{place}{fault}" for fault in _unusable_ids(unusable)])
     if not made and not faults:
         faults.append(f"{place}include and exclude drop all of its {size} combinations")
     return made
@@ -270,15 +277,27 @@ def _finished(point: dict[str, Any], texts: Mapping[str, str], pattern: str) -> 
     entry = {**first, **{key: value for key, value in point.items() if key != "draw"}}
     for key, text in texts.items():
         entry[key] = fields[key] = fill(text, fields)
-    if not is_name(job_id):
+    return entry
+
+
+def _unusable_ids(points: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """A fault for each of these ids; what to do stands in the first."""
+    advice = (
+        ": expected at most 200 letters, digits, '.', '_' or '-', not beginning with '.' or '-': use another key in "
+        "the pattern, or give each value a plain name by zip"
+    )
+    for job_id, point in points.items():
         values = ", ".join(
             f"{key}={shown(value)}" for key, value in point.items() if not isinstance(value, (dict, list))
         )
-        raise ValueError(
-            f"job_id {shown(job_id)} cannot be used (from {values}): expected at most 200 letters, digits, '.', '_' or "
-            "'-', not beginning with '.' or '-': use another key in the pattern, or give each value a plain name by zip"
-        )
-    return entry
+        yield f"job_id {shown(job_id)} cannot be used (from {values}){advice}"
+        advice = ""
+
+
+def _limited(faults: list[str]) -> list[str]:
+    """The first of many faults of one kind, and how many more there are."""
+    more = len(faults) - _MOST_ALIKE
+    return [*faults[:_MOST_ALIKE], f"... and {more:,} more like this"] if more > 0 else faults
 
 
 def _conditions(

@@ -241,3 +241,15 @@ def test_files_that_are_no_specification(tmp_path: Path, text: str, expected: st
     path = tmp_path / "sweep.yaml"
     path.write_text(text)
     assert expected in faults(path)
+
+
+def test_all_ids_that_cannot_be_used_are_named() -> None:
+    langs = ["a", "b/c", "d e", "f"]
+    lines = faults(sweep("x_{lang}", grid={"lang": langs, "seed": [1, 2]})).splitlines()
+    assert len(lines) == 2
+    assert 'sweep 1: job_id "x_b/c" cannot be used (from method="m", lang="b/c", seed=1): expected at most' in lines[0]
+    assert lines[1] == 'sweep 1: job_id "x_d e" cannot be used (from method="m", lang="d e", seed=1)'
+    many = faults(sweep("x {a}", grid={"a": list(range(3000))})).splitlines()
+    assert (len(many), many[-1]) == (21, "... and 2,980 more like this")
+    alike = faults(sweep("x", grid={"a": list(range(3000))})).splitlines()
+    assert (len(alike), alike[-1]) == (21, "... and 2,979 more like this")

@@ -12,7 +12,7 @@ from dispatcher import contract
 from dispatcher.base.host import host_name
 from dispatcher.cli.common import given_root
 from dispatcher.errors import UsageError
-from dispatcher.workspace import Layout
+from dispatcher.workspace import Layout, nearest_workspace
 
 
 @click.command()
@@ -21,21 +21,41 @@ from dispatcher.workspace import Layout
     "--adopt", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
     help="Adopt the status file of your own script: its records become the run state. No example is written.",
 )  # fmt: skip
-def init(directory: str | None, adopt: Path | None) -> None:
+@click.option("--nested", is_flag=True, help="Create it inside another workspace all the same.")
+def init(directory: str | None, adopt: Path | None, nested: bool) -> None:
     """Create a workspace in DIRECTORY.
 
     It gets dispatcher.yaml, matrix/, run_state/, templates/, scripts/, and an example that needs no GPU. With --adopt,
     DIRECTORY is the workspace (default: the current one); existing files are not changed.
     """
     if adopt is not None:
+        # Not looked for upwards: what becomes a workspace is not one yet.
+        new = Layout(directory or given_root() or os.environ.get(contract.ROOT) or ".")
+    elif directory is None:
+        raise UsageError("name the directory: `dispatcher init DIR` or `dispatcher init --adopt FILE`")
+    else:
+        new = Layout(directory)
+    if not nested:
+        _refuse_nested(new)
+    if adopt is not None:
         from dispatcher.cli.adopt import adopt_file
 
-        # Not looked for upwards: what becomes a workspace is not one yet.
-        adopt_file(Layout(directory or given_root() or os.environ.get(contract.ROOT) or "."), adopt)
+        adopt_file(new, adopt)
+    else:
+        _create_example(new)
+
+
+def _refuse_nested(new: Layout) -> None:
+    """Raise UsageError where `new` would lie in another workspace, which commands in it would no longer find."""
+    if new.mark() is not None:
         return
-    if directory is None:
-        raise UsageError("name the directory: `dispatcher init DIR` or `dispatcher init --adopt FILE`")
-    _create_example(Layout(directory))
+    place = Path(os.path.realpath(new.root))
+    outer = nearest_workspace(next(above for above in (place, *place.parents) if above.is_dir()))
+    if outer is not None:
+        raise UsageError(
+            f"{new.root} is inside the workspace {outer.root}, and commands in it would no longer reach that one: "
+            "nothing was written. Choose a directory outside of it, or add --nested"
+        )
 
 
 def _create_example(new: Layout) -> None:

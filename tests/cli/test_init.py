@@ -60,3 +60,27 @@ def test_git_sees_nothing_of_what_jobs_in_jax_write(tmp_path: Path) -> None:
     git(root, "add", "--all")
     tracked = git(root, "ls-files").splitlines()
     assert "jobs/file" in tracked and f"{OUTPUT}/file" not in tracked
+
+
+def test_no_workspace_is_made_inside_another_one_by_mistake(tmp_path: Path, monkeypatch, capsys) -> None:
+    root = tmp_path / "lab"
+    assert main(["init", str(root)]) == 0
+    (root / "matrix" / "matrix.json").write_text(JOBS)
+    file = root / "matrix" / "matrix_status.json"
+    file.write_text('{"a": {"state": "done"}}')
+    monkeypatch.chdir(root / "matrix")
+    (tmp_path / "link").symlink_to(root / "templates")
+    before = sorted(root.rglob("*"))
+    capsys.readouterr()
+    # The last two would adopt into matrix/ and templates/, where nobody looks for a run state.
+    for words in (["new"], ["new/deeper"], [str(tmp_path / "link" / "new")], ["--adopt", file.name],
+                  [str(root / "templates"), "--adopt", file.name]):  # fmt: skip
+        assert main(["init", *words]) == 2, words
+        assert f"is inside the workspace {root}, " in capsys.readouterr().err
+    assert sorted(root.rglob("*")) == before
+    # In the workspace itself the file is adopted; and inside of it, if that is wanted.
+    assert main(["init", "..", "--adopt", file.name]) == 0
+    assert (root / "run_state" / "matrix_status.json").exists()
+    assert main(["init", "--nested", "new"]) == 0
+    # Beside it there is nothing to shadow.
+    assert main(["init", str(tmp_path / "other")]) == 0

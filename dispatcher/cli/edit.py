@@ -46,24 +46,39 @@ def edit(jobs: tuple[str, ...], states: tuple[str, ...], where: Where, clear_ref
     from dispatcher.report.selection import parse_states, select
     from dispatcher.run_state import status_file
 
+    editor = _editor()
     snapshot = workspace.snapshot()
     chosen = [job for job in select(snapshot, jobs, parse_states(states), where) if job in workspace.store.records]
     if not chosen:
         raise UsageError("nothing to edit: no such job has a status line")
     shown = {job: workspace.store.records[job] for job in chosen}
     before = status_file.render(shown)
-    after = _edit_until_valid(workspace, before, shown)
+    after = _edit_until_valid(workspace, editor, before, shown)
     if after is None:
         click.echo("nothing was changed")
     else:
         _apply(workspace, after)
 
 
-def _edit_until_valid(workspace: Workspace, before: bytes, shown: Mapping[str, Record]) -> bytes | None:
+def _editor() -> str:
+    """The person's own editor, else vi. Raises UsageError where vi would wait for keys that nobody can press."""
+    own = os.environ.get("VISUAL") or os.environ.get("EDITOR")
+    if own:
+        # It may need no terminal: a script, or an editor in a window of its own.
+        return own
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError(
+            "there is no terminal for vi, and EDITOR is not set: set EDITOR to a program that needs none "
+            "(EDITOR='sed -i s/held/queued/'), or use `dispatcher requeue`, `hold`, `cancel` or `mark`"
+        )
+    return "vi"
+
+
+def _edit_until_valid(workspace: Workspace, editor: str, before: bytes, shown: Mapping[str, Record]) -> bytes | None:
     """The saved file, free of faults; None when nothing was changed or the person gave up."""
     with _copy(before) as path:
         while True:
-            _open_editor(path)
+            _open(editor, path)
             with open(path, "rb") as file:
                 after = file.read()
             if after == before:
@@ -88,8 +103,7 @@ def _copy(data: bytes) -> Iterator[str]:
         yield path
 
 
-def _open_editor(path: str) -> None:
-    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+def _open(editor: str, path: str) -> None:
     try:
         code = subprocess.run([*shlex.split(editor), path], check=False).returncode
     except (OSError, ValueError) as error:

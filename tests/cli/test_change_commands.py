@@ -282,6 +282,21 @@ def test_edit_applies_nothing_that_has_a_fault(lab, editor, script, part):
     assert lab.snapshot() == before
 
 
+def test_edit_without_an_editor_and_a_terminal(lab, monkeypatch):
+    lab.put("base", "failed")
+    for name in ("EDITOR", "VISUAL"):
+        monkeypatch.delenv(name, raising=False)
+    before = lab.snapshot()
+    outcome = lab.run("edit", "base")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "no terminal for vi, and EDITOR is not set" in outcome.err
+    assert lab.snapshot() == before
+    # No editor is needed for this.
+    assert lab.run("edit", "--clear-refused").out == "0 refused hand edits cleared\n"
+    monkeypatch.setenv("EDITOR", "sed -i s/failed/queued/")
+    assert lab.run("edit", "base").out == "base: requeued\n"
+
+
 def test_edit_again_after_a_fault(lab, editor, tmp_path):
     lab.put("base", "failed")
     # The first time a slip of the pen, the second time right.

@@ -41,7 +41,7 @@ def adopt_file(layout: Layout, file: Path) -> None:
             f"{file} instead, move it away. Nothing was changed"
         )
     # Raises before anything is created if the file cannot be used.
-    read_lab_file(file)
+    read_lab_file(workspace.layout, file)
     if _take_over(workspace, file):
         _report(workspace, file)
     else:
@@ -76,7 +76,7 @@ def _report(workspace: Workspace, file: Path) -> None:
     from dispatcher.run_state.adoption import read_lab_file
     from dispatcher.run_state.events import Event
 
-    outcomes = read_lab_file(file)
+    outcomes = read_lab_file(workspace.layout, file)
     jobs = [outcome.job for outcome in outcomes if outcome.event is Event.ADOPTED]
     refused = {outcome.job: outcome.why for outcome in outcomes if outcome.event is Event.REFUSED}
     click.echo(f"{file}: {counted(len(jobs), 'job')} adopted into {workspace.layout.run_state}")

@@ -76,10 +76,11 @@ def adopt_hint(layout: Layout, path: Path) -> str:
     )
 
 
-def read_lab_file(path: Path) -> list[edits.Outcome]:
+def read_lab_file(layout: Layout, path: Path) -> list[edits.Outcome]:
     """What adopting the status file at `path` would do, line by line. Raises StatusFileError when it is broken."""
     with files.storing("reading", path):
         data = files.read_fresh(path)
     if data is None:
         raise StorageError(f"{path}: no such file; name the status file of your own script")
-    return edits.adopt(status_file.parse(data, str(path)))
+    found = status_file.parse_first(data, str(path), is_foreign=path != layout.status_file)
+    return edits.adopt(found.jobs, found.others)

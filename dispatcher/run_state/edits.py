@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from dispatcher.base.values import shown
 from dispatcher.errors import FormatError
 from dispatcher.run_state import external
 from dispatcher.run_state.change import NOTHING, Change, Decision, split
@@ -41,6 +42,7 @@ FRESH_START: Final = Change(
     outlet=None, handle=None, code=None, external=None, desired=None, retries=None, requeues=None, retry_at=None,
     backoff=None, furthest_step=None, furthest_checkpoint=None,
 )  # fmt: skip
+_IS_HELD: Final = "the job is held until the line is corrected"
 # What is recorded when a person sets a job that does not run to a state, apart from queued.
 _EVENT_AT_REST: Final = {State.HELD: Event.HELD, State.ABANDONED: Event.ABANDONED}
 
@@ -92,11 +94,13 @@ class MergeContext(msgspec.Struct, frozen=True):
     in_manifest: Callable[[str], bool] = lambda _: True
 
 
-def adopt(lines: Mapping[str, Mapping[str, Any]], *, is_foreign: bool = False) -> list[Outcome]:
+def adopt(
+    lines: Mapping[str, Mapping[str, Any]], others: Mapping[str, Any] | None = None, *, is_foreign: bool = False
+) -> list[Outcome]:
     """The records of a status file that comes without a journal.
 
     A line that makes no record is refused, and its job is held, because it may be done or running and must not be
-    claimed. `is_foreign`: no dispatcher of this workspace has written the file.
+    claimed. `others` are jobs that hold no object. `is_foreign`: no dispatcher of this workspace has written the file.
     """
     outcomes = []
     for job, line in lines.items():
@@ -107,7 +111,10 @@ def adopt(lines: Mapping[str, Mapping[str, Any]], *, is_foreign: bool = False) -
         change, extra = (Change(state=State.HELD), {}) if why else split(fields)
         outcomes.append(Outcome(job, Event.ADOPTED, change, extra))
         if why:
-            outcomes.append(_refuse(job, line, f"{why}; the job is held until the line is corrected"))
+            outcomes.append(_refuse(job, line, f"{why}; {_IS_HELD}"))
+    for job, value in (others or {}).items():
+        why = f"{shown(value)} is no object with a state; {_IS_HELD}"
+        outcomes += [Outcome(job, Event.ADOPTED, Change(state=State.HELD)), _refuse(job, value, why)]
     return outcomes
 
 
@@ -356,9 +363,9 @@ def _no_record(fields: Mapping[str, Any]) -> str:
     return ""
 
 
-def _refuse(job: str, line: Mapping[str, Any], why: str, fault: Fault = Fault.OTHER) -> Outcome:
+def _refuse(job: str, line: object, why: str, fault: Fault = Fault.OTHER) -> Outcome:
     return Outcome(job, Event.REFUSED, why=why, line=_text(job, line), fault=fault)
 
 
-def _text(job: str, line: Mapping[str, Any]) -> str:
+def _text(job: str, line: object) -> str:
     return f"{json.dumps(job, ensure_ascii=False)}: {json.dumps(line, ensure_ascii=False)}"

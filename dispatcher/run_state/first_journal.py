@@ -17,6 +17,7 @@ from dispatcher.run_state.adoption import refuse_unadopted
 from dispatcher.run_state.events import AppliedEdit, Event, HandEdit, Refused, SnapshotData
 from dispatcher.run_state.generations import encode_generation, publish
 from dispatcher.run_state.journal import Line
+from dispatcher.run_state.status_file import FirstFile
 from dispatcher.workspace import STATUS_FILE, Layout
 
 # Beyond this, a number in `rev` is no line number of ours, and JSON tools no longer keep it exactly.
@@ -31,15 +32,16 @@ class FirstLines(msgspec.Struct, frozen=True):
     new: list[Line]
 
 
-def first_lines(lines: Mapping[str, Mapping[str, Any]], *, at: str, by: str, is_foreign: bool) -> FirstLines:
+def first_lines(found: FirstFile, *, at: str, by: str, is_foreign: bool) -> FirstLines:
     """What the lines of a status file become. `is_foreign`: no dispatcher of this workspace has written it. Pure."""
+    lines = found.jobs
     # A line of ours keeps its number, by which old copies of the file are judged; one of the lab's gets one.
     revs = {job: line["rev"] for job, line in lines.items() if type(line.get("rev")) is int}
     revs = {job: rev for job, rev in revs.items() if 0 < rev < _LAST_SEQ}
     base = max(revs.values(), default=0)
     known: list[Line] = []
     new: list[Line] = []
-    for outcome in edits.adopt(lines, is_foreign=is_foreign):
+    for outcome in edits.adopt(lines, found.others, is_foreign=is_foreign):
         job, fields = outcome.job, outcome.fields()
         seq = base + len(new) + 1
         if outcome.event is Event.REFUSED:
@@ -92,12 +94,14 @@ class FirstJournal:
         name = str(self.adopt_from or layout.status_file)
         with files.storing("reading", name):
             data = files.read_fresh(name)
-        lines = status_file.parse(data, name) if data is not None and data.strip() else {}
-        self.refuse_unrelated(lines, name)
+        is_foreign = self.adopt_from not in (None, layout.status_file)
+        found = FirstFile({})
+        if data is not None and data.strip():
+            found = status_file.parse_first(data, name, is_foreign=is_foreign)
+        self.refuse_unrelated(found.jobs, name)
         now_s = self._wall_clock()
         at = journal.now_text(now_s)
-        is_foreign = self.adopt_from not in (None, layout.status_file)
-        first = first_lines(lines, at=at, by=by, is_foreign=is_foreign)
+        first = first_lines(found, at=at, by=by, is_foreign=is_foreign)
         header = journal.new_header(
             generation, base_seq=first.base_seq, records=len(first.known), lock=lock_kind, seconds=now_s
         )

@@ -87,6 +87,30 @@ def parse(data: bytes, name: str) -> dict[str, dict[str, Any]]:
         raise StatusFileError(f"{name}: {fault}") from None
 
 
+class FirstFile(msgspec.Struct, frozen=True):
+    """The status file that a journal begins with: a line for each job, and the jobs that hold no object."""
+
+    jobs: dict[str, dict[str, Any]]
+    others: dict[str, Any] = {}
+
+
+def parse_first(data: bytes, name: str, *, is_foreign: bool) -> FirstFile:
+    """As `parse`, but in a foreign file some of the jobs may hold no object; StatusFileError where none of them does.
+
+    A file of this workspace stays in use and is read again by every transaction, so it must be free of faults.
+    """
+    if not is_foreign:
+        return FirstFile(parse(data, name))
+    try:
+        document = _document(data)
+        jobs = {job: fields for job, fields in document.items() if isinstance(fields, dict)}
+        if not jobs:
+            _check_members(document, data)
+    except _Fault as fault:
+        raise StatusFileError(f"{name}: {fault}") from None
+    return FirstFile(jobs, {job: value for job, value in document.items() if job not in jobs})
+
+
 def parse_lines(data: bytes, name: str) -> Lines:
     """As `parse`, but where every job has a line of its own, one that cannot be parsed does not affect the others.
 
@@ -165,6 +189,22 @@ def _job_of(row: bytes) -> str | None:
 
 def _parse(data: bytes) -> dict[str, dict[str, Any]]:
     """Raises _Fault."""
+    document = _document(data)
+    _check_members(document, data)
+    return document
+
+
+def _check_members(document: Mapping[str, Any], data: bytes) -> None:
+    """Raises _Fault for the first job that holds no object."""
+    for job, fields in document.items():
+        if not isinstance(fields, dict):
+            text = data.decode("utf-8-sig")
+            where = _line_of(text, re.search(re.escape(json.dumps(job, ensure_ascii=False)), text))
+            raise _Fault(f"line {where}", f"{job!r} holds {fields!r}, expected an object with a state")
+
+
+def _document(data: bytes) -> dict[str, Any]:
+    """The JSON object in `data`. Raises _Fault."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -194,10 +234,6 @@ def _parse(data: bytes) -> dict[str, dict[str, Any]]:
         raise _Fault("line 1", "nested too deeply to be a status file") from None
     if not isinstance(document, dict):
         raise _Fault("line 1", f"a {type(document).__name__}, expected an object of jobs")
-    for job, fields in document.items():
-        if not isinstance(fields, dict):
-            where = _line_of(text, re.search(re.escape(json.dumps(job, ensure_ascii=False)), text))
-            raise _Fault(f"line {where}", f"{job!r} holds {fields!r}, expected an object with a state")
     return document
 
 

@@ -94,6 +94,33 @@ def doctor(lab):
     return lab.run("doctor", "--json", "--peer-wait", "0").json["findings"]
 
 
+def test_a_job_that_holds_no_object_is_held_and_the_others_are_adopted(lab):
+    path = write_lab_file(lab, {"version": 2, **LAB, "fft_spanish_s1": "done"})
+    outcome = lab.run("init", "--adopt", str(path))
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "7 jobs adopted" in outcome.out
+    assert 'refused: fft_spanish_s1: "done" is no object with a state; the job is held' in outcome.out
+    assert "refused: version: 2 is no object" in outcome.out
+    assert (lab.state("base"), lab.state("fft_spanish_s1"), lab.state("version")) == ("done", "held", "held")
+    assert [kept.read_text() for kept in lab.layout.rejected_dir.iterdir()] == [path.read_text()]
+    assert lab.run("mark", "done", "fft_spanish_s1").code == 0
+    assert lab.run("delete", "version", "--yes").out == "version: deleted\n"
+    assert lab.run("status", "--json").json["counts"]["done"] == 2
+
+
+def test_a_file_that_stays_in_use_must_be_free_of_faults(lab):
+    path = write_lab_file(lab, {**LAB, "fft_spanish_s1": "done"})
+    lab.layout.config_file.write_text("status_file: matrix/matrix_status.json\n")
+    before = lab.snapshot()
+    for words in (("requeue", "base"), ("init", "--adopt", str(path))):
+        outcome = lab.run(*words)
+        assert outcome.code == 1
+        assert "'fft_spanish_s1' holds 'done', expected an object with a state" in outcome.err
+    assert path.read_text() == json.dumps({**LAB, "fft_spanish_s1": "done"})
+    assert {name for name in lab.snapshot() if name.startswith("run_state/journal/")} == set()
+    assert before.keys() <= lab.snapshot().keys()
+
+
 def test_a_broken_file_changes_nothing(lab):
     path = write_lab_file(lab)
     path.write_text('{"base": {"state": "done"')

@@ -88,7 +88,7 @@ def test_a_broken_file_is_refused_whole(layout: Layout, broken: bytes) -> None:
     path = layout.root / "matrix_status.json"
     path.write_bytes(broken)
     with pytest.raises(StatusFileError, match="line 1"):
-        adoption.read_lab_file(path)
+        adoption.read_lab_file(layout, path)
     assert names(layout.root) == ["matrix_status.json"]
 
 

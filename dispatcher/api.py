@@ -125,18 +125,24 @@ class Workspace:
         return [(job, waiting.why(job).text) for job in queued]
 
     def results(
-        self, *, states: Iterable[str] = (), where: Where = (), unsure: list[str] | None = None
+        self,
+        *,
+        states: Iterable[str] = (),
+        where: Where = (),
+        unsure: list[str] | None = None,
+        failed: list[str] | None = None,
     ) -> list[dict[str, Any]]:
         """One row per job that has succeeded: `result.json` of its last such attempt and the parameters it ran with.
 
         A row has `job_id`, `method`, the parameters, `attempt`, and the result's keys; the result wins on equal names.
         Jobs that wrote no result have no row. Jobs whose attempt has no `entry.json` are appended to `unsure`: their
-        rows have the parameters of the current manifest.
+        rows have the parameters of the current manifest. Jobs that have failed although they wrote a result have no
+        row, and are appended to `failed`.
         """
         snapshot = self.snapshot()
         jobs = select(snapshot, (), parse_states(states), _parsed(where))
         chosen = snapshot.only({job: snapshot.records[job] for job in jobs})
-        return list(self._reader.results(chosen, [] if unsure is None else unsure))
+        return list(self._reader.results(chosen, [] if unsure is None else unsure, [] if failed is None else failed))
 
     def history(self, job: str | None = None) -> Iterator[Line]:
         """The changes of one job or of all, oldest first: `seq`, `at` (UTC), `by`, `event`, `job`, `set`, `data`."""

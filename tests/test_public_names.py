@@ -47,7 +47,7 @@ Workspace.pods(self) -> list[PodStatus]
 Workspace.queue(self) -> list[tuple[str, str]]
 Workspace.records(self) -> dict[str, Record]
 Workspace.requeue(self, *names: str, states: Iterable[str] = (), where: Where = (), changed: bool = False) -> Changes
-Workspace.results(self, *, states: Iterable[str] = (), where: Where = (), unsure: list[str] | None = None) -> list[dict[str, Any]]
+Workspace.results(self, *, states: Iterable[str] = (), where: Where = (), unsure: list[str] | None = None, failed: list[str] | None = None) -> list[dict[str, Any]]
 Workspace.snapshot(self) -> Snapshot
 Workspace.status(self, *, states: Iterable[str] = (), where: Where = ()) -> Overview
 Workspace.store

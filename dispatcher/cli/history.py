@@ -18,6 +18,7 @@ from dispatcher.cli.complete import complete_words
 from dispatcher.cli.printing import note, print_json, print_rows
 from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import Where
+from dispatcher.report.columns import Narrowing
 from dispatcher.run_state.events import Event
 
 if TYPE_CHECKING:
@@ -25,9 +26,8 @@ if TYPE_CHECKING:
     from dispatcher.run_state.journal import Line
 
 _EVENTS: Final = tuple(event.value for event in Event if event is not Event.CONTINUED)
-# The least important first.
 _COLUMNS: Final = ("time", "by", "event", "job", "changes")
-_SHRINK: Final = ("by", "job", "changes")
+_NARROWING: Final = Narrowing(shrink=("by", "job", "changes"), drop=("by",), keep=("event", "job", "changes"))
 # Rows of one table: the first ones of a long history are shown before the last ones are read.
 _ROWS: Final = 10_000
 # What the other columns tell already, and digests, which tell people nothing; JSON has them.
@@ -160,7 +160,7 @@ def _print(lines: Iterator[Line], clock: Clock, columns: Sequence[str]) -> None:
         if not is_first:
             click.echo()
         is_first = False
-        print_rows([_row(line, clock) for line in block], "plain", columns, shrink=_SHRINK)
+        print_rows([_row(line, clock) for line in block], "plain", columns, narrowing=_NARROWING)
     if is_first:
         note("no changes")
 

@@ -13,17 +13,17 @@ from dispatcher.base.times import ago, duration_text, parse_time
 from dispatcher.cli.common import interval_option, json_option, open_workspace
 from dispatcher.cli.complete import complete_paused, complete_pods, complete_scopes
 from dispatcher.cli.printing import table_text, terminal_width
+from dispatcher.report.columns import Narrowing
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
     from dispatcher.report.snapshot import PodStatus, Snapshot
 
 _GPU_SIZE: Final = re.compile(r"[ -]\d+ ?GB.*")
-
-
-# The least important first.
-_POD_SHRINK: Final = ("user", "pid", "host", "methods", "pod")
-_SLOT_SHRINK: Final = ("gpu", "note", "pod", "job")
+_POD_NARROWING: Final = Narrowing(shrink=("user", "host", "methods", "pod"), drop=("user", "pid", "up"), keep=("pod",))
+_SLOT_NARROWING: Final = Narrowing(
+    shrink=("gpu", "note", "pod", "job"), drop=("gpu", "memory", "elapsed"), keep=("slot", "job")
+)
 
 
 @click.command()
@@ -72,7 +72,7 @@ def _lines(snapshot: Snapshot, *, shows_all: bool) -> tuple[list[str], list[str]
     shown = _shown(snapshot, shows_all=shows_all)
     rows = [_shown_pod(pod_row(pod, snapshot.now_s), snapshot.now_s) for pod in shown]
     none = "no pod is running" if snapshot.pods else "no pod has run here"
-    lines = table_text(rows, "plain", shrink=_POD_SHRINK).splitlines() if rows else [none]
+    lines = table_text(rows, "plain", narrowing=_POD_NARROWING).splitlines() if rows else [none]
     ended = len(snapshot.pods) - len(shown)
     if ended:
         lines.append(f"({counted(ended, 'pod has', 'pods have')} ended: --all)")
@@ -85,7 +85,7 @@ def _lines(snapshot: Snapshot, *, shows_all: bool) -> tuple[list[str], list[str]
     body = []
     if slots:
         used = [name for name in slots[0] if any(row[name] for row in slots)]
-        body = ["", *table_text(slots, "plain", used, shrink=_SLOT_SHRINK).splitlines()]
+        body = ["", *table_text(slots, "plain", used, narrowing=_SLOT_NARROWING).splitlines()]
     return lines, [*body, *_notes(shown)]
 
 
@@ -111,7 +111,7 @@ def _shown_slot(row: dict[str, Any], *, names_outlet: bool) -> dict[str, Any]:
         "outlet": row["outlet"] if names_outlet else "",
         "slot": row["slot"],
         "job": row["job"] or "free",
-        "elapsed": duration_text(row["elapsed_s"]) if row["job"] else "",
+        "elapsed": duration_text(row["elapsed_s"]) if row["elapsed_s"] is not None else "",
         "gpu": _gpu(row["gpu_name"]),
         "memory": f"{'?' if used is None else _gib(used)}/{_gib(total)} GiB" if total is not None else "",
         "note": row["note"],

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 if TYPE_CHECKING:
+    from dispatcher.report.columns import Narrowing
     from dispatcher.report.tables import Rows
 
 _COLOURS: Final = {
@@ -63,15 +64,15 @@ def table_text(
     style: str,
     columns: Sequence[str] | None = None,
     *,
-    shrink: Sequence[str] | None = None,
-    wrap: str = "",
+    narrowing: Narrowing | None = None,
     rule: bool = True,
 ) -> str:
     """Rows as a table for stdout: a plain one has colour and fits where that is a terminal; see `tables.render`."""
+    from dispatcher.report.columns import Narrowing
     from dispatcher.report.tables import render
 
     colour = coloured if style == "plain" and wants_colour() else None
-    return render(rows, style, columns, colour, width=terminal_width(), shrink=shrink, wrap=wrap, rule=rule)
+    return render(rows, style, columns, colour, width=terminal_width(), narrowing=narrowing or Narrowing(), rule=rule)
 
 
 def print_rows(
@@ -80,15 +81,14 @@ def print_rows(
     columns: Sequence[str] | None = None,
     *,
     none: str = "",
-    shrink: Sequence[str] | None = None,
-    wrap: str = "",
+    narrowing: Narrowing | None = None,
 ) -> None:
-    """Print rows as a table, or the text `none` when there are no rows; `shrink` and `wrap`: see `tables.render`."""
+    """Print rows as a table, or the text `none` when there are no rows; `narrowing`: how it fits a terminal."""
     if not rows and none and style not in ("csv", "json"):
         # Of the styles for documents, stdout has the table and nothing else.
         click.echo(none, err=style != "plain")
         return
-    click.echo(table_text(rows, style, columns, shrink=shrink, wrap=wrap))
+    click.echo(table_text(rows, style, columns, narrowing=narrowing))
 
 
 def print_facts(facts: Mapping[str, Any]) -> None:

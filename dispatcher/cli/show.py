@@ -11,6 +11,7 @@ from dispatcher.base.times import duration_text, parse_time
 from dispatcher.cli.common import json_option, open_workspace, utc_option
 from dispatcher.cli.complete import complete_jobs
 from dispatcher.cli.printing import print_facts, print_json, print_rows, print_text
+from dispatcher.report.columns import Narrowing
 from dispatcher.run_state.states import IN_FLIGHT
 
 if TYPE_CHECKING:
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
 
 # The fields of a record that are times.
 _TIMES: Final = frozenset({"started_at", "finished_at", "retry_at"})
-# The least important first.
-_SHRINK: Final = ("host", "error")
+_NARROWING: Final = Narrowing(shrink=("host", "error"), drop=("host",), keep=("attempt", "reason"))
 
 
 @click.command()
@@ -70,7 +70,7 @@ def show(job: str, utc: bool, as_json: bool) -> None:
         click.echo()
         rows = [_shown_attempt(snapshot, job, row) for row in attempts]
         used = [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)]
-        print_rows(rows, "plain", used, shrink=_SHRINK)
+        print_rows(rows, "plain", used, narrowing=_NARROWING)
 
 
 def _shown_attempt(snapshot: Snapshot, job: str, row: Mapping[str, Any]) -> dict[str, Any]:

@@ -174,21 +174,22 @@ def _lines(
 
 
 def _pivot(snapshot: Snapshot, request: Request) -> str:
+    from dispatcher.report.columns import Narrowing
     from dispatcher.report.pivot import states_by
     from dispatcher.report.selection import check_keys
 
     if "state" in request.by:
         raise UsageError("--by state: states are the columns already; use keys of the jobs, such as lang,method")
     check_keys(snapshot, request.by)
-    return table_text(states_by(snapshot, request.by), request.style)
+    return table_text(states_by(snapshot, request.by), request.style, narrowing=Narrowing(keep=request.by))
 
 
 def _job_table(snapshot: Snapshot, everything: Snapshot, style: str) -> str:
     """One row for each job, with the columns that have something to tell."""
-    from dispatcher.report.overview import CHOSEN_COLUMNS, SHRINK, job_rows, shown_job, used_columns
+    from dispatcher.report.overview import CHOSEN_COLUMNS, NARROWING, job_rows, shown_job, used_columns
 
     rows = [shown_job(snapshot, row) for row in job_rows(snapshot, everything)]
-    return table_text(rows, style, used_columns(CHOSEN_COLUMNS, rows), shrink=SHRINK)
+    return table_text(rows, style, used_columns(CHOSEN_COLUMNS, rows), narrowing=NARROWING)
 
 
 def _json(snapshot: Snapshot, everything: Snapshot) -> str:

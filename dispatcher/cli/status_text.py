@@ -12,8 +12,9 @@ import msgspec
 from dispatcher.base.messages import counted, first_names
 from dispatcher.base.times import ago, duration_text, parse_time
 from dispatcher.cli.printing import coloured, table_text, terminal_width, wants_colour
+from dispatcher.report.columns import Narrowing
 from dispatcher.report.failures import failures
-from dispatcher.report.terminal import clip, indented, one_line
+from dispatcher.report.terminal import clip, indented, one_line, width_of
 
 if TYPE_CHECKING:
     from dispatcher.report.failures import Failure
@@ -30,23 +31,33 @@ _PLAIN_STATES: Final = ("running", "submitted")
 
 
 class Table(msgspec.Struct, frozen=True):
-    """A table of the screen. `more` is the line below a table of which only the first rows are shown."""
+    """A table of the screen.
+
+    `more` says what is not shown of a table of which only the first rows are, `command` what shows it.
+    """
 
     rows: Sequence[dict[str, Any]]
     columns: Sequence[str]
-    shrink: Sequence[str]
+    narrowing: Narrowing
     most: int
     more: Callable[[Sequence[dict[str, Any]]], str]
+    command: str
 
     def lines(self, most: int | None = None) -> list[str]:
         """The table with at most so many rows."""
         shown = self.rows if most is None or most >= len(self.rows) else self.rows[:most]
-        heading, *lines = table_text(shown, "plain", self.columns, shrink=self.shrink, rule=False).splitlines()
+        text = table_text(shown, "plain", self.columns, narrowing=self.narrowing, rule=False)
+        heading, *lines = text.splitlines()
         lines.insert(0, click.style(heading, bold=True) if wants_colour() else heading)
-        if len(shown) == len(self.rows):
-            return lines
-        more, width = self.more(self.rows[len(shown) :]), terminal_width()
-        return [*lines, more if width is None else clip(more, width)]
+        return lines if len(shown) == len(self.rows) else [*lines, self._more(self.rows[len(shown) :])]
+
+    def _more(self, rows: Sequence[dict[str, Any]]) -> str:
+        """In one line, with the command where that has room."""
+        more, width = f"... and {self.more(rows)}", terminal_width()
+        with_command = f"{more}: dispatcher {self.command}"
+        if width is None or width_of(with_command) <= width:
+            return with_command
+        return clip(more, width)
 
 
 class Screen:
@@ -86,24 +97,20 @@ class Screen:
         whole = [["", *table.lines()] for table in tables]
         if height is None or sum(map(len, whole)) <= height:
             return [line for lines in whole for line in lines]
-        *limits, _ = _limits(tables, height - 1)
-        *others, last = tables
-        lines = ["", *(line for table, limit in zip(others, limits, strict=True) for line in table.lines(limit))]
-        # What room is left is for what runs; its headings and the line below it are no rows.
-        return [*lines, *last.lines(max(1, height - len(lines) - 2))]
+        limits = [min(table.most, len(table.rows)) for table in tables]
+        while len(_shown(tables, limits)) > height and max(limits) > 1:
+            limits[limits.index(max(limits))] -= 1
+        # What room is left is for what runs.
+        limits[-1] += max(0, height - len(_shown(tables, limits)))
+        # Longer rows may need a line about columns that have no room.
+        while len(shown := _shown(tables, limits)) > height and limits[-1] > 1:
+            limits[-1] -= 1
+        return shown
 
 
-def _limits(tables: Sequence[Table], height: int) -> list[int]:
-    """How many rows of each table are shown, at least one, so that all take at most so many lines."""
-    limits = [min(table.most, len(table.rows)) for table in tables]
-
-    def taken() -> int:
-        # The headings of each, and a line below those that are cut off.
-        return sum(1 + limit + (limit < len(table.rows)) for table, limit in zip(tables, limits, strict=True))
-
-    while taken() > height and max(limits) > 1:
-        limits[limits.index(max(limits))] -= 1
-    return limits
+def _shown(tables: Sequence[Table], limits: Sequence[int]) -> list[str]:
+    """At most so many rows of each table, without empty lines between them."""
+    return ["", *(line for table, limit in zip(tables, limits, strict=True) for line in table.lines(limit))]
 
 
 def counts_lines(snapshot: Snapshot, width: int | None) -> list[str]:
@@ -178,7 +185,7 @@ def _painted(line: str) -> str:
 def _failed(causes: Sequence[Failure], now_s: float) -> Table:
     def more(rows: Sequence[dict[str, Any]]) -> str:
         jobs = sum(row["failed"] for row in rows)
-        return f"... and {counted(jobs, 'job')} of {counted(len(rows), 'other cause')}: dispatcher status --by reason"
+        return f"{counted(jobs, 'job')} of {counted(len(rows), 'other cause')}"
 
     rows = [
         {
@@ -189,7 +196,8 @@ def _failed(causes: Sequence[Failure], now_s: float) -> Table:
         }
         for failure in causes
     ]
-    return Table(rows, ("failed", "last", "cause", "job"), ("job", "cause"), _CAUSES, more)
+    narrowing = Narrowing(shrink=("job", "cause"), drop=("last", "job"), keep=("failed", "cause"))
+    return Table(rows, ("failed", "last", "cause", "job"), narrowing, _CAUSES, more, "status --watch")
 
 
 def _ago(at: str | None, now_s: float) -> str | None:
@@ -200,7 +208,7 @@ def _ago(at: str | None, now_s: float) -> str | None:
 def _waiting(waiting: Sequence[Wait], width: int | None) -> Table:
     def more(rows: Sequence[dict[str, Any]]) -> str:
         jobs = sum(row["jobs"] for row in rows)
-        return f"... and {counted(jobs, 'job')} for {counted(len(rows), 'other reason')}: dispatcher status --watch"
+        return f"{counted(jobs, 'job')} for {counted(len(rows), 'other reason')}"
 
     rows = []
     for wait in waiting:
@@ -208,14 +216,15 @@ def _waiting(waiting: Sequence[Wait], width: int | None) -> Table:
         which = first_names(wait.jobs) if width is None else wait.jobs[0]
         rows.append({"jobs": len(wait.jobs), "waiting because": wait.why, "which": which})
     columns = ("jobs", "waiting because", "which")
-    return Table(rows, columns, ("which", "waiting because"), _REASONS, more)
+    narrowing = Narrowing(shrink=("which", "waiting because"), drop=("which",), keep=("jobs", "waiting because"))
+    return Table(rows, columns, narrowing, _REASONS, more, "status --watch")
 
 
 def _running(snapshot: Snapshot) -> Table:
-    from dispatcher.report.overview import RUNNING_COLUMNS, SHRINK, job_row, shown_job, used_columns
+    from dispatcher.report.overview import NARROWING, RUNNING_COLUMNS, job_row, shown_job, used_columns
 
     def more(rows: Sequence[dict[str, Any]]) -> str:
-        return f"... and {len(rows)} more: dispatcher status --state running,submitted"
+        return f"{len(rows)} more"
 
     jobs = sorted(snapshot.in_flight(), key=lambda job: job not in snapshot.stalled)
     rows = [shown_job(snapshot, job_row(snapshot, job)) for job in jobs]
@@ -225,4 +234,4 @@ def _running(snapshot: Snapshot) -> Table:
         for row in rows:
             if row["state"] == "submitted":
                 row["progress"] = ": ".join(filter(None, ("submitted", row["progress"])))
-    return Table(rows, columns, SHRINK, _RUNNING, more)
+    return Table(rows, columns, NARROWING, _RUNNING, more, "status --state running,submitted")

@@ -1,24 +1,45 @@
 """Fitting a table into the width of a terminal: which columns shrink, and which are left out. Pure.
 
-Columns shrink in the order of their importance, first to a comfortable width, then to the least one. Where that is not
-enough, columns are left out in the same order, and a line below the table names them.
+Columns shrink in the order of their importance, first to a comfortable width, then to the least one. Columns that a
+table can do without are left out before the others become hard to read, further ones where even that is not enough. A
+line below the table names what is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dispatcher.report.terminal import clip, clip_middle, indented, one_line, width_of, wrap
+from dispatcher.report.terminal import clip, clip_middle, indented, one_line, width_of
 
 GAP: Final = "  "
 # Names and paths, which are told apart by both ends.
 _IDS: Final = frozenset({"job", "job_id", "which", "pod", "host", "directory"})
 _STATES: Final = frozenset({"state", "claimed"})
-# A column first shrinks to the one width, and when all have, to the other.
-_COMFORTABLE: Final = 20
-_LEAST, _LEAST_ID = 8, 12
+# Sentences, which say little in a few letters.
+_SENTENCES: Final = frozenset({"error", "why", "cause", "waiting because", "changes"})
+_COMFORTABLE_SENTENCE, _COMFORTABLE = 30, 20
+_LEAST, _LEAST_ID, _LEAST_HEADING = 8, 12, 6
+# How much of a shortened id is its end, in the order in which they are tried, and how many ids are tried.
+_TAILS: Final = (0.4, 0.2, 0.0, 0.6, 0.8)
+_TRIED: Final = 500
+
+
+@dataclass(frozen=True)
+class Narrowing:
+    """How a table becomes narrower, columns in the order of their importance, the least important first.
+
+    shrink: columns whose texts become shorter, ids in their middle. None: every column with text but the states, the
+    last one first, ids after all others.
+    drop: columns that are left out before the others become hard to read.
+    keep: columns that are never left out, as the first one is where there is none; all others are in the end, those
+    that shrink before those that cannot.
+    """
+
+    shrink: Sequence[str] | None = None
+    drop: Sequence[str] = ()
+    keep: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -45,26 +66,79 @@ def fit(
     cells: Sequence[Sequence[str]],
     right: Sequence[bool],
     width: int | None,
-    shrink: Sequence[str] | None,
-    wrapped: str = "",
+    narrowing: Narrowing,
 ) -> Fit:
-    """The table in at most `width` terminal columns; `shrink` and `wrapped`: see tables.render."""
+    """The table in at most `width` terminal columns (None: no limit)."""
     # Names of columns may come from jobs, too.
     texts = dict(zip(names, zip(map(one_line, names), *cells, strict=True), strict=True))
     natural = {name: max(map(width_of, column)) for name, column in texts.items()}
     numeric = {name for name, is_right in zip(names, right, strict=True) if is_right}
-    if width is None:
-        widths = natural
-    else:
-        order = _default_order(names, numeric) if shrink is None else [name for name in shrink if name in natural]
-        widths = _fitting(natural, order, width)
-    columns = [
-        Column(name, _clipped(name, texts[name][0], widths[name]), widths[name], name in numeric) for name in widths
-    ]
-    rows = [row for number in range(1, len(cells) + 1) for row in _row(texts, widths, number, wrapped)]
+    widths = natural if width is None else _Widths(texts, natural, numeric, narrowing, width).fitting()
+    shown = {name: _clipped(name, texts[name], widths[name]) for name in widths}
+    columns = [Column(name, shown[name][0], widths[name], name in numeric) for name in widths]
+    rows = [[column[number] for column in shown.values()] for number in range(1, len(cells) + 1)]
     left_out = [name for name in names if name not in widths]
     note = one_line(f"(no room for: {', '.join(left_out)})")
     return Fit(columns, rows, indented([note], width) if left_out else ())
+
+
+class _Widths:
+    """The widths of a table's columns, which are made to fit."""
+
+    def __init__(
+        self,
+        texts: Mapping[str, Sequence[str]],
+        natural: Mapping[str, int],
+        numeric: set[str],
+        narrowing: Narrowing,
+        width: int,
+    ) -> None:
+        self._texts = texts
+        self._natural = natural
+        self._width = width
+        given = _default_order(list(natural), numeric) if narrowing.shrink is None else narrowing.shrink
+        self._order = [name for name in given if name in natural]
+        self._numeric = [name for name in natural if name in numeric]
+        self._drop = narrowing.drop
+        self._keep = [name for name in narrowing.keep if name in natural] or list(natural)[:1]
+        self._widths = dict(natural)
+
+    def fitting(self) -> dict[str, int]:
+        """The width of each column that is shown, in the table's order."""
+        self._shrink({name: _comfortable(name) for name in self._order})
+        self._leave_out(self._drop)
+        self._shrink(dict.fromkeys(self._order, _COMFORTABLE))
+        # A heading says enough with its first letters; numbers are never shortened.
+        self._shrink({name: max(_LEAST_HEADING, *map(width_of, self._texts[name][1:])) for name in self._numeric})
+        self._shrink({name: _LEAST_ID if name in _IDS else _LEAST for name in self._order})
+        fixed = [name for name in reversed(list(self._widths)) if name not in self._order]
+        self._leave_out([*self._order, *fixed])
+        self._shrink(dict.fromkeys(sorted(self._keep, key=lambda name: name not in self._order), 1))
+        while self._excess and len(self._widths) > 1:
+            self._widths.popitem()
+        self._give_back()
+        return self._widths
+
+    @property
+    def _excess(self) -> int:
+        return max(0, sum(self._widths.values()) + len(GAP) * (len(self._widths) - 1) - self._width)
+
+    def _shrink(self, least: Mapping[str, int]) -> None:
+        for name, width in least.items():
+            if name in self._widths:
+                self._widths[name] = max(min(self._widths[name], width), self._widths[name] - self._excess)
+
+    def _leave_out(self, names: Iterable[str]) -> None:
+        for name in names:
+            if self._excess and name in self._widths and name not in self._keep:
+                del self._widths[name]
+
+    def _give_back(self) -> None:
+        """A column that was left out may have made more room than was needed."""
+        for name in [*reversed(self._order), *self._numeric, *self._keep]:
+            if name in self._widths:
+                room = self._width - sum(self._widths.values()) - len(GAP) * (len(self._widths) - 1)
+                self._widths[name] = min(self._natural[name], self._widths[name] + max(0, room))
 
 
 def _default_order(names: Sequence[str], numeric: set[str]) -> list[str]:
@@ -72,47 +146,18 @@ def _default_order(names: Sequence[str], numeric: set[str]) -> list[str]:
     return sorted(texts, key=lambda name: name in _IDS)
 
 
-def _fitting(natural: Mapping[str, int], order: Sequence[str], width: int) -> dict[str, int]:
-    """The width of each column that is shown, in the table's order."""
-    widths = dict(natural)
-    for least in (lambda _: _COMFORTABLE, _least):
-        for name in order:
-            widths[name] = max(min(widths[name], least(name)), widths[name] - max(0, _total(widths) - width))
-    # What cannot shrink goes first from the right, the most important column not at all.
-    fixed = [name for name in reversed(list(natural)) if name not in order]
-    dropped = [*order[:-1], *fixed] if order else fixed[:-1]
-    for name in dropped:
-        if _total(widths) <= width:
-            break
-        del widths[name]
-    excess = _total(widths) - width
-    if excess > 0:
-        last = next(iter(widths))
-        widths[last] = max(1, widths[last] - excess)
-    # A column that was left out may have made more room than was needed.
-    for name in reversed(order):
-        if name in widths:
-            widths[name] = min(natural[name], widths[name] + max(0, width - _total(widths)))
-    return widths
+def _comfortable(name: str) -> int:
+    return _COMFORTABLE_SENTENCE if name in _SENTENCES else _COMFORTABLE
 
 
-def _total(widths: Mapping[str, int]) -> int:
-    return sum(widths.values()) + len(GAP) * (len(widths) - 1)
+def _clipped(name: str, texts: Sequence[str], width: int) -> list[str]:
+    if name not in _IDS:
+        return [clip(text, width) for text in texts]
+    tail = _telling_tail(texts, width)
+    return [clip_middle(text, width, tail) for text in texts]
 
 
-def _least(name: str) -> int:
-    return _LEAST_ID if name in _IDS else _LEAST
-
-
-def _row(texts: Mapping[str, Sequence[str]], widths: Mapping[str, int], number: int, wrapped: str) -> list[list[str]]:
-    """The lines of one row: several where a text of the column `wrapped` is too long."""
-    parts = wrap(texts[wrapped][number], widths[wrapped]) if wrapped in widths else []
-    clipped = {name: _clipped(name, texts[name][number], widths[name]) for name in widths}
-    if len(parts) <= 1:
-        return [list(clipped.values())]
-    first = list({**clipped, wrapped: parts[0]}.values())
-    return [first, *([text if name == wrapped else "" for name in widths] for text in parts[1:])]
-
-
-def _clipped(name: str, text: str, width: int) -> str:
-    return (clip_middle if name in _IDS else clip)(text, width)
+def _telling_tail(texts: Sequence[str], width: int) -> float:
+    """How much of the shortened ids should be their end, so that as many as possible are told apart."""
+    long = list({text: None for text in texts[:_TRIED] if width_of(text) > width})
+    return max(_TAILS, key=lambda tail: len({clip_middle(text, width, tail) for text in long}))

@@ -15,6 +15,7 @@ import msgspec
 from dispatcher.base.messages import counted, first_names
 from dispatcher.base.times import duration_text
 from dispatcher.outlets.local import NAME as LOCAL
+from dispatcher.report.columns import Narrowing
 from dispatcher.report.external import EXTERNAL, external_notices
 from dispatcher.report.failures import Failure, failures
 from dispatcher.report.pace import Pace, pace
@@ -30,11 +31,13 @@ Row = dict[str, Any]
 _LONG: Final = 120
 
 # The columns of the tables of `dispatcher status`, keys of `shown_job`, as far as they are not empty; ALWAYS_SHOWN in
-# any case. SHRINK: those that become shorter on a narrow terminal, the least important first.
+# any case.
 RUNNING_COLUMNS: Final = ("job", "state", "where", "attempt", "progress", "elapsed", "left")
 CHOSEN_COLUMNS: Final = (*RUNNING_COLUMNS, "reason", "error", "why")
 ALWAYS_SHOWN: Final = ("job", "state")
-SHRINK: Final = ("error", "why", "where", "progress", "reason", "job")
+NARROWING: Final = Narrowing(
+    shrink=("where", "progress", "reason", "error", "why", "job"), drop=("attempt", "elapsed", "where"), keep=("job",)
+)
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):

@@ -86,13 +86,17 @@ class SnapshotReader:
             find_stalled=self._stalls.find,
         )
 
-    def results(self, snapshot: Snapshot, unsure: list[str]) -> Iterator[dict[str, Any]]:
+    def results(self, snapshot: Snapshot, unsure: list[str], failed: list[str]) -> Iterator[dict[str, Any]]:
         """The result rows of all jobs of the snapshot that have succeeded; see `Workspace.results`.
 
         Jobs whose attempt has no `entry.json` are appended to `unsure`: their rows have the manifest's parameters.
         """
         for job, record in snapshot.records.items():
             attempt = self._last_success(job, record)
+            if not attempt and record.state is State.FAILED and record.attempt:
+                if os.path.exists(self._layout.attempt(job, record.attempt).result):
+                    failed.append(job)
+                continue
             data = attempts.read_small(self._layout.attempt(job, attempt).result) if attempt else None
             if data is None:
                 continue

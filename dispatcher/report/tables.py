@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from dispatcher.report.columns import GAP, Fit, fit
+from dispatcher.report.columns import GAP, Fit, Narrowing, fit
 from dispatcher.report.terminal import one_line, width_of
 
 Rows = Sequence[Mapping[str, Any]]
 # Maps a column's name and a cell's text to coloured text.
 Colour = Callable[[str, str], str]
+
+_BY_DEFAULT: Final = Narrowing()
 
 
 def render(
@@ -23,8 +25,7 @@ def render(
     colour: Colour | None = None,
     *,
     width: int | None = None,
-    shrink: Sequence[str] | None = None,
-    wrap: str = "",
+    narrowing: Narrowing = _BY_DEFAULT,
     rule: bool = True,
 ) -> str:
     """The rows in `style` (plain, github, latex, csv, json), without a newline at the end.
@@ -32,10 +33,8 @@ def render(
     `columns` selects and orders the columns; by default all of them in the order of their first appearance. json has
     all values in any case.
 
-    A plain table takes at most `width` columns of a terminal (None: no limit): texts of the columns in `shrink`, the
-    least important first, are shortened, ids in their middle. None: every column with text but the states, the last
-    one first, ids after all others. `wrap` names a column whose texts continue on further lines instead. `rule`: a
-    line of dashes below the headings.
+    A plain table takes at most `width` columns of a terminal (None: no limit); `narrowing` says how. `rule`: a line of
+    dashes below the headings.
     """
     if style == "json":
         return json_text(list(rows))
@@ -45,7 +44,7 @@ def render(
     cells = [[_cell(row.get(name), style) for name in names] for row in rows]
     right = [_is_numeric(rows, name) for name in names]
     if style == "plain":
-        fitted = fit(names, cells, right, width, shrink, wrap)
+        fitted = fit(names, cells, right, width, narrowing)
         return _plain(fitted, colour, rule=rule)
     from tabulate import tabulate
 

@@ -30,15 +30,16 @@ def clip(text: str, width: int) -> str:
     return _first(text, width - 1) + ELLIPSIS if width > 0 else ""
 
 
-def clip_middle(text: str, width: int) -> str:
-    """As `clip`, but leaves out the middle: ids of jobs differ at both ends (`fft_gre…_main`)."""
+def clip_middle(text: str, width: int, tail: float = 0.4) -> str:
+    """As `clip`, but leaves out the middle: ids of jobs differ at both ends (`fft_gre…_main`).
+
+    `tail` is how much of what is left is the end. The beginning tells more: method and language stand there.
+    """
     if width_of(text) <= width:
         return text
     if width <= 2:
         return clip(text, width)
-    # The beginning tells more: method and language stand there.
-    tail = (width - 1) * 2 // 5
-    end = "".join(reversed(_first(text[::-1], tail)))
+    end = "".join(reversed(_first(text[::-1], int((width - 1) * tail))))
     return _first(text, width - 1 - width_of(end)) + ELLIPSIS + end
 
 

@@ -231,6 +231,21 @@ def test_a_result_that_is_no_object_is_said(done):
     assert "1 result without test_bpc left out: fft_german_s2" in table.err
 
 
+def test_a_failed_job_has_no_result_and_that_is_said(done):
+    done.put("lora_spanish_s1", "failed", reason="exit 1")
+    done.attempt("lora_spanish_s1", 1, result='{"test_bpc": 0.1}', exit='{"exit_code": 1}')
+    done.put("lora_spanish_s2", "failed", reason="exit 1")
+    done.attempt("lora_spanish_s2", 1, exit='{"exit_code": 1}')
+    outcome = done.run("results", "--format", "csv")
+    assert len(outcome.out.splitlines()) == 5
+    assert "note: 1 job left out that wrote a result, but failed: lora_spanish_s1\n" in outcome.err
+    # An earlier attempt that has succeeded counts.
+    done.run("requeue", "fft_spanish_s1")
+    done.put("fft_spanish_s1", "failed", reason="exit 1")
+    done.attempt("fft_spanish_s1", 2, result='{"test_bpc": 0.1}', exit='{"exit_code": 1}')
+    assert len(done.run("results", "--json").json) == 4
+
+
 def test_results_pivot(done):
     words = "results --rows lang --cols method --value test_bpc --agg mean,std,best,n --best min --json"
     german, spanish = done.run(*words.split()).json

@@ -23,15 +23,20 @@ def crowd(lab):
     ("words", "columns"),
     [
         (("status",), 80),
-        (("status",), 50),
+        (("status",), 40),
+        (("status",), 60),
+        (("status",), 100),
+        (("status",), 200),
         (("status", "--state", "failed,running,queued"), 80),
         (("status", "--by", "reason"), 80),
         (("status", "--by", "job_id,note"), 80),
         (("pods",), 80),
+        (("pods",), 40),
         (("pods", "--all"), 80),
         (("show", FAILED), 80),
         (("show", crowded.STALLED), 80),
         (("history",), 80),
+        (("history",), 40),
         (("history", FAILED), 80),
         (("matrix", "show"), 80),
     ],
@@ -41,6 +46,43 @@ def test_no_line_is_wider_than_the_terminal(crowd, words, columns):
         assert shown.end() == 0
         assert len(shown.lines()) > 2
         assert [line for line in shown.lines() if width_of(line) > columns] == []
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 100])
+def test_status_begins_with_the_counts_however_narrow(crowd, columns):
+    with screen(crowd, "status", columns=columns) as shown:
+        shown.end()
+        lines = shown.lines()
+    assert len(lines) <= 23
+    assert lines[0].startswith("56 jobs: queued ")
+    assert any(line.startswith("failed") and " cause" in line for line in lines)
+
+
+def headings(crowd, *words, columns):
+    with screen(crowd, *words, columns=columns) as shown:
+        assert shown.end() == 0
+        rule = next(number for number, line in enumerate(shown.lines()) if line.startswith("---"))
+        return shown.lines()[rule - 1].split()
+
+
+def test_what_people_came_for_stays_on_a_narrow_terminal(crowd):
+    assert headings(crowd, "history", "--event", "failed", columns=40)[-3:] == ["event", "job", "changes"]
+    assert headings(crowd, "status", "--by", "method,job_id", columns=40)[:2] == ["method", "job_id"]
+    assert headings(crowd, "status", "--state", "failed", columns=60) == ["job", "state", "reason", "error"]
+    for number in range(18, 25):
+        job = crowded.entries()[number]["job_id"]
+        crowd.attempt(job, result='{"test_bpc": 1.25, "steps": 1000}')
+    assert headings(crowd, "results", columns=40)[:2] == ["job_id", "test_bpc"]
+    assert headings(crowd, "results", columns=30) == ["job_id", "test_bpc"]
+
+
+def test_ids_on_a_narrow_terminal_can_be_told_apart(crowd):
+    with screen(crowd, "history", "--event", "done", columns=45) as shown:
+        assert shown.end() == 0
+        rows = [line for line in shown.lines() if " done " in line]
+    jobs = {row.split()[-1] for row in rows}
+    assert len(jobs) == len(rows) == 7
+    assert any("…" in job for job in jobs)
 
 
 def test_status_fits_a_screen_of_24_lines(crowd):

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from dispatcher.report.columns import Narrowing
 from dispatcher.report.tables import number_text, render
 from dispatcher.report.terminal import clip, clip_middle, one_line, width_of, wrap
 
@@ -73,10 +74,10 @@ def test_a_plain_table_fits_every_width(width):
 
 def test_ids_shrink_in_the_middle_and_states_and_counts_never():
     assert render(WIDE_ROWS, "plain", width=60).splitlines() == [
-        "job                    state    error                   step",
-        "---------------------  -------  --------------------  ------",
-        "fft_greek_cf…ine_main  running  RESOURCE_EXHAUSTED:…  123456",
-        "a                      failed   größer                     1",
+        "job                   state    error                    step",
+        "--------------------  -------  ---------------------  ------",
+        "fft_greek_cf…ne_main  running  RESOURCE_EXHAUSTED: …  123456",
+        "a                     failed   größer                      1",
     ]
 
 
@@ -84,7 +85,9 @@ def test_the_least_important_column_shrinks_first():
     rows = [{"job": "x" * 30, "why": "y" * 60, "error": "z" * 60}]
 
     def widths(shrink):
-        return [len(rule) for rule in render(rows, "plain", width=140, shrink=shrink).splitlines()[1].split()]
+        return [
+            len(rule) for rule in render(rows, "plain", width=140, narrowing=Narrowing(shrink)).splitlines()[1].split()
+        ]
 
     assert widths(("why", "error", "job")) == [30, 46, 60]
     assert widths(("error", "why", "job")) == [30, 60, 46]
@@ -92,27 +95,52 @@ def test_the_least_important_column_shrinks_first():
 
 
 def test_columns_without_room_are_named():
-    text = render(WIDE_ROWS, "plain", width=30, shrink=("error", "job"))
+    text = render(WIDE_ROWS, "plain", width=30, narrowing=Narrowing(("error", "job")))
     assert text.splitlines()[-1] == "(no room for: error)"
     assert "running" in text
-    assert "123456" not in render(WIDE_ROWS, "plain", width=20, shrink=("error", "job"))
+    assert "123456" not in render(WIDE_ROWS, "plain", width=20, narrowing=Narrowing(("error", "job")))
+
+
+def test_ids_that_differ_in_the_middle_stay_apart():
+    rows = [{"job": f"distill_swahili_s{n}_lr3e-4_warmup2000_cosine_reference"} for n in range(10, 40)]
+    ids = render(rows, "plain", width=20).splitlines()[2:]
+    assert len(set(ids)) == len(rows)
+    assert ids[0] == "distill_swahili_s10…"
+    rows = [{"job": f"evaluation_of_the_large_reference_s{n}_greek"} for n in range(10, 40)]
+    ids = render(rows, "plain", width=20).splitlines()[2:]
+    assert len(set(ids)) == len(rows)
+    assert all("…" in job for job in ids)
+
+
+def headings(row, width, **narrowing):
+    return render([row], "plain", width=width, narrowing=Narrowing(**narrowing)).splitlines()[0].split()
+
+
+def test_columns_that_can_be_done_without_go_before_others_are_hard_to_read():
+    row = {"job": "x" * 40, "host": "y" * 12, "attempt": 1, "loss": 1.25}
+    assert headings(row, 60, drop=("attempt",)) == ["job", "host", "attempt", "loss"]
+    assert headings(row, 49, drop=("attempt",)) == ["job", "host", "attempt", "loss"]
+    assert headings(row, 48, drop=("attempt",)) == ["job", "host", "loss"]
+    assert headings(row, 30, drop=("attempt", "host"), keep=("job", "loss")) == ["job", "loss"]
+
+
+def test_a_column_that_is_kept_never_goes():
+    row = {"time": "23:16:08", "by": "gpu-a", "event": "abandoned", "job": "x" * 40, "changes": "z" * 40}
+    for width in range(23, 120):
+        assert {"event", "job"} <= set(headings(row, width, shrink=("by", "job", "changes"), keep=("event", "job")))
+
+
+def test_the_first_columns_of_a_pivot_table_never_go():
+    row = {"lang": "finnish", "method": "distill", **dict.fromkeys(("queued", "submitted", "abandoned", "total"), 20)}
+    for width in range(17, 80):
+        assert headings(row, width, keep=("lang", "method"))[:2] == ["lang", "method"]
+    # Headings become shorter before numbers are left out.
+    assert headings(row, 47, keep=("lang", "method"))[2:] == ["queued", "submi…", "aband…", "total"]
 
 
 def test_a_piped_table_has_no_limit():
     assert LONG in render(WIDE_ROWS, "plain")
     assert LONG in render(WIDE_ROWS, "github", width=20)
-
-
-def test_a_wrapped_column_continues_below():
-    rows = [{"key": "error", "value": "one two three four"}, {"key": "x", "value": "y"}]
-    assert render(rows, "plain", width=16, shrink=("value",), wrap="value").splitlines() == [
-        "key    value",
-        "-----  ---------",
-        "error  one two",
-        "       three",
-        "       four",
-        "x      y",
-    ]
 
 
 def test_clipping_counts_terminal_columns():

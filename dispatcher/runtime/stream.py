@@ -114,6 +114,9 @@ class TokenWindows:
         """The tokens of an .npy file."""
         try:
             tokens = np.load(path, mmap_mode="r", allow_pickle=False)
+        except FileNotFoundError:
+            advice = "save the tokens there with numpy.save, or correct data.train or data.eval"
+            raise ConfigError(f"{path}: no such file; {advice}") from None
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path}: cannot be read as an .npy file of tokens: {error}") from None
         if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):

@@ -98,3 +98,5 @@ def test_files_that_hold_no_tokens_are_refused(tmp_path):
     (tmp_path / "text.npy").write_text("hello")
     with pytest.raises(ConfigError, match=r"cannot be read as an \.npy file"):
         TokenWindows.from_file(tmp_path / "text.npy", 2, seed=0)
+    with pytest.raises(ConfigError, match=r"none\.npy: no such file; save the tokens there"):
+        TokenWindows.from_file(tmp_path / "none.npy", 2, seed=0)

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fleet import COMMAND
 
 from dispatcher.errors import StorageError
 from dispatcher.run_state.projection import Projector
 from dispatcher.run_state.states import State
-from tests.cli.conftest import Lab
-from tests.fleet import COMMAND
 
 _POD = ("--pod", "p", "--slots", "1", "--until-empty")
 
@@ -26,23 +25,23 @@ def _run(root: Path, *arguments: str, shell: str = "", **options: Any) -> subpro
 
 
 @pytest.fixture
-def small(lab: Lab) -> Lab:
+def small(lab: Any) -> Any:
     lab.write_manifest([{"job_id": f"job{n}", "method": "m", "command": "true"} for n in range(2)])
     return lab
 
 
-def _states(lab: Lab) -> set[State]:
+def _states(lab: Any) -> set[State]:
     return {record.state for record in lab.workspace.snapshot().records.values()}
 
 
-def test_a_pod_whose_log_does_not_fit_on_the_disk_goes_on(small: Lab) -> None:
+def test_a_pod_whose_log_does_not_fit_on_the_disk_goes_on(small: Any) -> None:
     with open("/dev/full", "wb") as full:
         ended = _run(small.root, *_POD, stdout=full)
     assert _states(small) == {State.DONE}
     assert b"Traceback" not in ended.stderr
 
 
-def test_a_pod_whose_reader_has_gone_goes_on(small: Lab) -> None:
+def test_a_pod_whose_reader_has_gone_goes_on(small: Any) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with open(writer, "wb") as nobody_reads:
@@ -52,14 +51,14 @@ def test_a_pod_whose_reader_has_gone_goes_on(small: Lab) -> None:
 
 
 @pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
-def test_closed_streams_are_as_good_as_dev_null(small: Lab, closed: str) -> None:
+def test_closed_streams_are_as_good_as_dev_null(small: Any, closed: str) -> None:
     ended = _run(small.root, *_POD, shell=closed)
     assert _states(small) == {State.DONE}
     assert (ended.returncode, ended.stderr) == (0, b"")
     assert _run(small.root, "status", shell=closed).returncode == 0
 
 
-def test_output_that_does_not_fit_on_the_disk_is_an_error(small: Lab) -> None:
+def test_output_that_does_not_fit_on_the_disk_is_an_error(small: Any) -> None:
     with open("/dev/full", "wb") as full:
         ended = _run(small.root, "status", stdout=full)
     assert ended.returncode == 1
@@ -67,7 +66,7 @@ def test_output_that_does_not_fit_on_the_disk_is_an_error(small: Lab) -> None:
 
 
 def test_a_change_that_only_the_status_file_lacks_is_said_to_be_made(
-    small: Lab, monkeypatch: pytest.MonkeyPatch
+    small: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: Projector, **_options: bool) -> None:
         raise StorageError("no space")

@@ -155,7 +155,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def only(self, jobs: Mapping[str, Record]) -> Snapshot:
         """The same snapshot with only these jobs. Needs and pods still refer to all jobs."""
         # What is usual for a method is learned from all of its jobs.
-        return msgspec.structs.replace(self, records=jobs, find_stalled=lambda _: self.stalled)
+        return msgspec.structs.replace(
+            self, records=jobs, find_stalled=lambda only: {j: s for j, s in self.stalled.items() if j in only.records}
+        )
 
     def for_people(self, *, utc: bool = False) -> Snapshot:
         """The same snapshot, whose reasons and notices have local times, or those of UTC."""

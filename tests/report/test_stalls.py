@@ -123,7 +123,11 @@ def test_the_settings_are_read(tmp_path: Path) -> None:
 
 def test_a_filtered_snapshot_has_the_same_stalls(lab: Lab) -> None:
     lab.job("done", State.DONE, 5000, longest_gap_s=3000)
+    # Alone, `a` would be silent for longer than is usual.
     lab.job("a", State.RUNNING, 4000, longest_gap_s=10)
+    lab.job("b", State.RUNNING, 10_000, longest_gap_s=10)
     find = Stalls(lab.layout, Config(layout=lab.layout, matrix=lab.layout.default_matrix)).find
     whole = Snapshot(records=lab.records, entries=lab.entries, progress=lab.progress, now_s=NOW_S, find_stalled=find)
-    assert whole.only({"a": lab.records["a"]}).stalled == whole.stalled == {}
+    assert set(whole.stalled) == {"b"}
+    assert whole.only({"a": lab.records["a"]}).stalled == {}
+    assert whole.only({"b": lab.records["b"]}).stalled == whole.stalled

@@ -21,6 +21,7 @@ _BOUNDS: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 # Commas without a backslash before them.
 _COMMA: Final = re.compile(r"(?<!\\),")
+_QUOTED: Final = re.compile(r'"(?:\\.|[^"\\])*"')
 _SPECIAL: Final = re.compile(r"([*?[])")
 
 
@@ -60,7 +61,8 @@ def _bound_holds(word: str, bound: Any, value: object) -> bool:
 class Condition(msgspec.Struct, frozen=True):
     r"""One `--where key=glob` or `key!=glob`. The pattern may be several globs, such as `greek,hindi`.
 
-    A comma that belongs to a value is written `\,`.
+    Commas within brackets, braces or double quotes do not separate, nor does `\,`. A JSON list, object or string stands
+    for itself, too: `layers=[2,4]` matches that list, and `note="a, b"` that text.
     """
 
     key: str
@@ -72,8 +74,10 @@ class Condition(msgspec.Struct, frozen=True):
 
     def holds(self, value: object) -> bool:
         """Whether the value as text matches one of the globs; a missing value (None) matches only the empty one."""
-        globs, match = _globs(self.pattern)
-        matches = "" in globs if value is None else match(text_of(value)) is not None
+        globs, match, literals = _globs(self.pattern)
+        if value is None:
+            return ("" in globs) is not self.negated
+        matches = match(text_of(value)) is not None or bool(literals and _canonical(value) in literals)
         return matches is not self.negated
 
 
@@ -109,14 +113,52 @@ def literal(value: str) -> str:
 
 def last_glob(pattern: str) -> str:
     """The last glob of a pattern, as it is written."""
-    return _COMMA.split(pattern)[-1]
+    return _split(pattern)[-1]
 
 
 @functools.lru_cache(maxsize=256)
-def _globs(pattern: str) -> tuple[list[str], Callable[[str], object]]:
-    r"""The globs of `pattern`, which commas separate (`\,` is a comma within one), and what matches any of them."""
-    globs = [part.replace("\\,", ",") for part in _COMMA.split(pattern)]
-    return globs, re.compile("|".join(map(fnmatch.translate, globs))).match
+def _globs(pattern: str) -> tuple[list[str], Callable[[str], object], frozenset[bytes]]:
+    """The globs of `pattern`, what matches any of them, and those of its parts that are JSON."""
+    parts = _split(pattern)
+    globs = [part.replace("\\,", ",") for part in parts]
+    literals = frozenset(filter(None, map(_literal, parts)))
+    return globs, re.compile("|".join(map(fnmatch.translate, globs))).match, literals
+
+
+def _split(pattern: str) -> list[str]:
+    """The parts of `pattern` between its commas, but for those within brackets, braces or double quotes.
+
+    Brackets and quotes that are not closed are letters like others.
+    """
+    parts = _COMMA.split(pattern)
+    found, open_parts = list[str](), list[str]()
+    for part in parts:
+        open_parts.append(part)
+        text = ",".join(open_parts)
+        if _is_closed(text):
+            found.append(text)
+            open_parts = []
+    return [*found, *open_parts]
+
+
+def _is_closed(text: str) -> bool:
+    """Whether each bracket, brace and double quote in `text` has its other end."""
+    bare = _QUOTED.sub("", text)
+    return '"' not in bare and bare.count("[") <= bare.count("]") and bare.count("{") <= bare.count("}")
+
+
+def _literal(part: str) -> bytes | None:
+    """The value that `part` is in JSON, if that is a list, an object or a text."""
+    if not part.startswith(("[", "{", '"')):
+        return None
+    try:
+        return _canonical(msgspec.json.decode(part))
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+
+
+def _canonical(value: object) -> bytes:
+    return msgspec.json.encode(value, order="deterministic")
 
 
 def _parse_option(option: str) -> Condition:

@@ -51,7 +51,7 @@ def fill(lab):
     for job in jobs[26:28]:
         lab.put(job, "queued", retry_at=now_text(now_s + 3600))
     with lab.workspace.transaction() as tx:
-        tx.note(Paused(scope="lora", why=f"5 failed alike ({', '.join(jobs[:5])}); the last one, {jobs[4]}: exit 1"))
+        tx.note(Paused(scope="lora", why=f"5 jobs failed alike: exit 1 ({', '.join(jobs[:5])})"))
     write_pod(
         lab, "gpu-a", "running", [SlotInfo(name=f"gpu{n}", outlet="local", jobs=[f"{jobs[n]}/1"]) for n in range(9)]
     )

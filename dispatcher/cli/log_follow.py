@@ -7,7 +7,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from dispatcher.base.messages import first_names
@@ -123,8 +123,7 @@ class Follower:
             if self._told.get(job) != text:
                 groups.setdefault(text, []).append(job)
         for text, jobs in groups.items():
-            is_one = len(jobs) == 1
-            note(f"{jobs[0]} waits: {text}" if is_one else f"{len(jobs)} jobs wait ({first_names(jobs)}): {text}")
+            note(_waiting_text(jobs, text))
         self._told |= found
 
     def _goes_on(self, job: str, number: int) -> bool:
@@ -267,6 +266,16 @@ class Follower:
             return True
         record = self._record(job)
         return record is None or record.attempt != number or record.state not in IN_FLIGHT
+
+
+def _waiting_text(jobs: Sequence[str], why: str) -> str:
+    """`a waits for a free slot`, `a waits: no pod is running`, `2 jobs wait (a, b) for a free slot`."""
+    rest = why.removeprefix("waits ")
+    # Some reasons are sentences about the job already.
+    link = ": " if rest == why else " "
+    if len(jobs) == 1:
+        return f"{jobs[0]} waits{link}{rest}"
+    return f"{len(jobs)} jobs wait ({first_names(jobs)}){link}{rest}"
 
 
 def _end(sink: Sink) -> None:

@@ -27,7 +27,7 @@ from dispatcher.pod.script_lock import ScriptLock
 from dispatcher.pod.starting import Claimed, Starter
 from dispatcher.pod.status_problem import StatusProblem
 from dispatcher.pod.summary import Tally, still_running
-from dispatcher.pod.waiting import summary
+from dispatcher.pod.waiting import root_causes, summary
 from dispatcher.run_state.adoption import ignored_file_text
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.liveness import SlotInfo
@@ -241,7 +241,7 @@ class Reconciler:
         queue, stuck = self._backlog.queue, self._stuck()
         waiting = queue.waiting(_now())
         if stuck:
-            why = summary(reason.root or reason.text for reason in map(waiting.why, stuck))
+            why = summary(root_causes([waiting.why(job) for job in stuck]))
             lines.append(f"ended with {counted(len(stuck), 'job')} left that cannot run now: {why}")
         refused = queue.refused() if self._options.until_empty else []
         if refused:

@@ -251,6 +251,13 @@ def _not_yet(text: str, need: str) -> Reason:
     return Reason(text, kind="needs a job that is not done yet", detail=need)
 
 
+def root_causes(reasons: Sequence[Reason]) -> list[str]:
+    """Why jobs can never run, for each of them: the root cause, in one text for all jobs that have it."""
+    # The job whose own fault it is says it without its name.
+    own = {reason.root: reason.text for reason in reasons if reason.root and not reason.kind}
+    return [own.get(reason.root, reason.root) or reason.text for reason in reasons]
+
+
 def summary(texts: Iterable[str]) -> str:
     """The most frequent reasons, each with its count."""
     counts = Counter(texts).most_common()

@@ -22,6 +22,7 @@ from dispatcher.report.pace import Pace, pace
 from dispatcher.report.pivot import count_states
 from dispatcher.report.ran import LAST_COUNTS, count_text
 from dispatcher.report.snapshot import Snapshot
+from dispatcher.report.terminal import clip
 from dispatcher.report.waiting import Wait, reasons, waits
 from dispatcher.run_state.progress import elapsed_s, progress_text, remaining_s
 from dispatcher.run_state.states import IN_FLIGHT, State
@@ -190,18 +191,13 @@ def notices(snapshot: Snapshot) -> list[str]:
     found += [_refusal_text(refusal.job, refusal.why, refusal.line) for refusal in snapshot.refusals]
     found += [
         f"{'method ' if ':' not in pause.scope else ''}{pause.scope} is paused since {snapshot.clock(pause.at)}: "
-        f"{_beginning(pause.why)}. Continue with `dispatcher unpause {pause.scope}`"
+        f"{clip(pause.why, _LONG)}. Continue with `dispatcher unpause {pause.scope}`"
         for pause in snapshot.pauses.values()
     ]
     found += external_notices(snapshot)
     found += _dead_pods(snapshot)
     found += _changed(snapshot)
     return found
-
-
-def _beginning(why: str) -> str:
-    """The reason of a pause; of a long one only what stands before the jobs: the failures are shown anyway."""
-    return why if len(why) <= _LONG else why.partition(" (")[0][:_LONG]
 
 
 def _changed(snapshot: Snapshot) -> list[str]:

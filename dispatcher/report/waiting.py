@@ -40,9 +40,10 @@ def reasons(snapshot: Snapshot) -> Waiting:
 
 
 def waits(snapshot: Snapshot, unfiltered: Snapshot | None = None) -> list[Wait]:
-    """The queued and held jobs of the snapshot by the reason why they wait, the most frequent first.
+    """The queued and held jobs of the snapshot by the reason why they wait.
 
-    Reasons that differ only in jobs or times count as one.
+    Reasons that need a person come first, and of these and of the others the most frequent ones. Those that differ only
+    in jobs or times count as one.
     """
     waiting = reasons(unfiltered or snapshot)
     found: dict[tuple[str, bool], list[str]] = {}
@@ -51,7 +52,7 @@ def waits(snapshot: Snapshot, unfiltered: Snapshot | None = None) -> list[Wait]:
         # What no manifest lists is never claimed.
         needs_person = reason.needs_person or job not in snapshot.entries
         found.setdefault((reason.kind or reason.text, needs_person), []).append(job)
-    ordered = sorted(found.items(), key=lambda item: -len(item[1]))
+    ordered = sorted(found.items(), key=lambda item: (not item[0][1], -len(item[1])))
     return [Wait(_in_common(waiting, jobs), tuple(jobs), needs_person) for (_, needs_person), jobs in ordered]
 
 

@@ -269,13 +269,14 @@ def pause_reason(streak: Streak, scope: str) -> str | None:
     """Why claiming within `scope` should be paused; None when it should not."""
     if len(streak.jobs) < STREAK_LENGTH:
         return None
+    # The cause stands where a terminal still has room for it.
+    cause = f"{streak.reason}" + (f": {streak.error}" if streak.error else "")
     names = ", ".join(streak.jobs)
-    last = f"the last one, {streak.jobs[-1]}: {streak.reason}" + (f": {streak.error}" if streak.error else "")
     if scope.startswith(_HOST):
-        return f"{STREAK_LENGTH} different jobs in a row could not run here ({names}); {last}"
+        return f"{STREAK_LENGTH} jobs in a row could not run here: {cause} ({names})"
     if not scope.startswith("gpu:"):
-        return f"{STREAK_LENGTH} different jobs in a row failed alike ({names}); {last}"
+        return f"{STREAK_LENGTH} jobs failed alike: {cause} ({names})"
     if len(streak.methods) > 1:
         methods = ", ".join(streak.methods)
-        return f"{STREAK_LENGTH} different jobs of methods {methods} failed here in a row ({names}); {last}"
+        return f"{STREAK_LENGTH} jobs of methods {methods} failed here in a row, the last one with {cause} ({names})"
     return None

@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from dispatcher.cli.log_follow import _waiting_text
 from dispatcher.run_state import liveness
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
@@ -179,3 +180,16 @@ def test_a_reader_that_goes_away_ends_the_following(german):
     assert process.stderr is not None
     assert b"Traceback" not in process.stderr.read()
     end(german, "base", 1, attempt, Event.DONE, Change(state=State.DONE))
+
+
+@pytest.mark.parametrize(
+    ("jobs", "why", "text"),
+    [
+        (["a"], "no pod is running", "a waits: no pod is running"),
+        (["a"], "waits for a free slot", "a waits for a free slot"),
+        (["a", "b"], "waits for a free slot", "2 jobs wait (a, b) for a free slot"),
+        (["a", "b"], "needs c (queued)", "2 jobs wait (a, b): needs c (queued)"),
+    ],
+)
+def test_why_jobs_wait_is_one_sentence(jobs, why, text):
+    assert _waiting_text(jobs, why) == text

@@ -112,6 +112,11 @@ def test_why_the_rest_waits(lab):
     plain = lab.run("status")
     assert "held: not claimed until it is requeued" in plain.out
     assert "dispatcher unpause lora" in plain.err
+    # What needs a person comes first, then the most frequent.
+    needs_person = [wait["needs_person"] for wait in lab.run("status", "--json").json["waiting"]]
+    assert needs_person == sorted(needs_person, reverse=True)
+    assert set(needs_person) == {True, False}
+    assert plain.out.index("is paused: 5 failed alike") < plain.out.index("  no pod is running")
 
 
 def test_jobs_of_other_manifests_are_found(lab):

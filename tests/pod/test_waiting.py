@@ -11,7 +11,7 @@ from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import OutletOffer, Request
 from dispatcher.outlets.local.offer import LocalOffer
 from dispatcher.pod.offers import Offer
-from dispatcher.pod.waiting import NO_POD, SLOT, Facts, Reason, Waiting
+from dispatcher.pod.waiting import NO_POD, SLOT, Facts, Reason, Waiting, root_causes, summary
 from dispatcher.run_state.fold import Pause
 from dispatcher.run_state.states import Record, State
 
@@ -190,6 +190,22 @@ def test_a_need_that_no_pod_takes() -> None:
         root="big: asks for 16 GPUs, no live pod has more than 1",
         kind="needs a job that cannot run",
         detail="big: asks for 16 GPUs, no live pod has more than 1",
+    )
+
+
+def test_one_cause_of_many_jobs_is_said_once() -> None:
+    entries = [entry("a"), entry("b"), entry("c", "a"), entry("d", "c"), entry("e", "gone")]
+    records = {"gone": Record(state=State.FAILED, reason="exit 1")}
+    reasons = [
+        why(*entries, job=one.job_id, records=records, fault_of=lambda _: "there is no template") for one in entries[:2]
+    ]
+    reasons += [
+        why(*entries, job=job, records=records, fault_of=lambda one: "" if one.needs else "there is no template")
+        for job in "cde"
+    ]
+    reasons.append(Reason("waits for something"))
+    assert summary(root_causes(reasons)) == (
+        "cannot be started: there is no template (4); gone failed: exit 1; waits for something"
     )
 
 

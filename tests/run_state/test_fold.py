@@ -139,7 +139,7 @@ def test_a_pause_shows_one_example_word_for_word() -> None:
     alike = [f"RuntimeError: step {n} of /scratch/run{n}/x.py at 0x{n:x}f" for n in range(STREAK_LENGTH)]
     why = pause_reason(failures(alike).streaks["fft"], "fft")
     assert why is not None
-    assert f"the last one, job4: exit 1: {alike[-1]}" in why
+    assert why == f"5 jobs failed alike: exit 1: {alike[-1]} (job0, job1, job2, job3, job4)"
 
 
 def ending(seq: int, event: Event, job: str, **data: Any) -> Line:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
@@ -26,8 +26,9 @@ _COLOURS: Final = {
 }
 
 
-def wants_colour() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+def wants_colour(stream: TextIO | None = None) -> bool:
+    """Whether colours are written to stdout, or to another stream."""
+    return (stream or sys.stdout).isatty() and not os.environ.get("NO_COLOR")
 
 
 def coloured(_column: str, cell: str) -> str:
@@ -121,8 +122,8 @@ def print_json(value: Any) -> None:
 def note(text: str) -> None:
     """Print a note to stderr; it fits where that is a terminal."""
     for line in note_lines([text], terminal_width() if sys.stderr.isatty() else None):
-        head = "note: " if line.startswith("note: ") else ""
-        click.echo(click.style(head, fg="yellow") + line.removeprefix(head), err=True)
+        is_painted = line.startswith("note: ") and wants_colour(sys.stderr)
+        click.echo(line.replace("note: ", click.style("note: ", fg="yellow"), 1) if is_painted else line, err=True)
 
 
 def note_lines(texts: Iterable[str], width: int | None) -> list[str]:

@@ -123,7 +123,8 @@ def _text(workspace: Workspace, request: Request) -> tuple[str, list[str]]:
     snapshot, everything = _snapshots(workspace, request)
     if request.style == "json" and not request.by:
         return _json(snapshot, everything), []
-    found = notices(everything)
+    # What is printed beside the table is for people, whatever the table is for.
+    found = notices(everything.for_people(utc=request.utc))
     if request.by:
         return _pivot(snapshot, request), found
     if request.style == "csv":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 
 import pytest
 
@@ -66,5 +67,7 @@ def test_no_table_is_no_output(lab, style):
 
 def test_notices_go_to_stderr(busy):
     for style in ("github", "latex", "csv"):
-        assert "lora is paused" in busy.run("status", "--format", style).err
+        notes = busy.run("status", "--format", style).err
+        # They are for people: local time without milliseconds.
+        assert re.search(r"lora is paused since \d\d:\d\d:\d\d: by hand", notes), notes
         assert "left out" in busy.run("results", "--rows", "lang", "--value", "bpc", "--format", style).err

@@ -201,3 +201,13 @@ def test_the_numbers_are_seen_after_all_pods_have_died(crowd):
     assert len(lines) <= 23
     assert lines[0].startswith("56 jobs")
     assert "pods dead-0 on node-17.cluster.example (1 job), dead-1 on " in " ".join(lines).replace("       ", " ")
+
+
+@pytest.mark.parametrize("words", [("status",), ("status", "--by", "method"), ("pods",), ("history",)])
+def test_colours_can_be_turned_off(crowd, words):
+    with screen(crowd, *words) as shown:
+        assert shown.end() == 0
+        assert "\x1b[3" in shown.written
+    with screen(crowd, *words, NO_COLOR="1") as shown:
+        assert shown.end() == 0
+        assert "\x1b" not in shown.written

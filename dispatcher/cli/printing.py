@@ -66,14 +66,14 @@ def table_text(
     columns: Sequence[str] | None = None,
     *,
     narrowing: Narrowing | None = None,
-    rule: bool = True,
+    bare: bool = False,
 ) -> str:
     """Rows as a table for stdout: a plain one has colour and fits where that is a terminal; see `tables.render`."""
     from dispatcher.report.columns import Narrowing
     from dispatcher.report.tables import render
 
     colour = coloured if style == "plain" and wants_colour() else None
-    return render(rows, style, columns, colour, width=terminal_width(), narrowing=narrowing or Narrowing(), rule=rule)
+    return render(rows, style, columns, colour, width=terminal_width(), narrowing=narrowing or Narrowing(), bare=bare)
 
 
 def print_rows(

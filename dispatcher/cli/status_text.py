@@ -46,7 +46,7 @@ class Table(msgspec.Struct, frozen=True):
     def lines(self, most: int | None = None) -> list[str]:
         """The table with at most so many rows."""
         shown = self.rows if most is None or most >= len(self.rows) else self.rows[:most]
-        text = table_text(shown, "plain", self.columns, narrowing=self.narrowing, rule=False)
+        text = table_text(shown, "plain", self.columns, narrowing=self.narrowing, bare=True)
         heading, *lines = text.splitlines()
         lines.insert(0, click.style(heading, bold=True) if wants_colour() else heading)
         return lines if len(shown) == len(self.rows) else [*lines, self._more(self.rows[len(shown) :])]
@@ -102,10 +102,7 @@ class Screen:
             limits[limits.index(max(limits))] -= 1
         # What room is left is for what runs.
         limits[-1] += max(0, height - len(_shown(tables, limits)))
-        # Longer rows may need a line about columns that have no room.
-        while len(shown := _shown(tables, limits)) > height and limits[-1] > 1:
-            limits[-1] -= 1
-        return shown
+        return _shown(tables, limits)
 
 
 def _shown(tables: Sequence[Table], limits: Sequence[int]) -> list[str]:

@@ -26,15 +26,15 @@ def render(
     *,
     width: int | None = None,
     narrowing: Narrowing = _BY_DEFAULT,
-    rule: bool = True,
+    bare: bool = False,
 ) -> str:
     """The rows in `style` (plain, github, latex, csv, json), without a newline at the end.
 
     `columns` selects and orders the columns; by default all of them in the order of their first appearance. json has
     all values in any case.
 
-    A plain table takes at most `width` columns of a terminal (None: no limit); `narrowing` says how. `rule`: a line of
-    dashes below the headings.
+    A plain table takes at most `width` columns of a terminal (None: no limit); `narrowing` says how. `bare`: without
+    the dashes below the headings and the line about columns that have no room, for a screen with several tables.
     """
     if style == "json":
         return json_text(list(rows))
@@ -45,7 +45,7 @@ def render(
     right = [_is_numeric(rows, name) for name in names]
     if style == "plain":
         fitted = fit(names, cells, right, width, narrowing)
-        return _plain(fitted, colour, rule=rule)
+        return _plain(fitted, colour, bare=bare)
     from tabulate import tabulate
 
     align = ["right" if is_right else "left" for is_right in right]
@@ -71,7 +71,7 @@ def number_text(value: float) -> str:
     return f"{value:.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
-def _plain(table: Fit, colour: Colour | None, *, rule: bool) -> str:
+def _plain(table: Fit, colour: Colour | None, *, bare: bool) -> str:
     """Like tabulate's `simple` format. Importing tabulate would cost a sixth of the time of `dispatcher status`."""
 
     def line(texts: Sequence[str], paint: Colour | None) -> str:
@@ -83,9 +83,9 @@ def _plain(table: Fit, colour: Colour | None, *, rule: bool) -> str:
         return GAP.join(padded).rstrip()
 
     lines = [line([column.heading for column in table.columns], None)]
-    lines += [GAP.join("-" * column.width for column in table.columns)] if rule else []
+    lines += [] if bare else [GAP.join("-" * column.width for column in table.columns)]
     lines += [line(row, colour) for row in table.rows]
-    return "\n".join([*lines, *table.notes])
+    return "\n".join(lines if bare else [*lines, *table.notes])
 
 
 def _cell(value: Any, style: str) -> str:

@@ -65,12 +65,12 @@ def report(lab, job, at_s, longest_gap_s=40.0):
     os.utime(path, (at_s, at_s))
 
 
-def write_pod(lab, pod, phase, slots, lock="hardlink"):
+def write_pod(lab, pod, phase, slots, lock="hardlink", **facts):
     """The file of a pod on another host."""
+    known = {"host": "node-17.cluster.example", "outlets": {"local": {"gpus": list(range(9)), "cpu_slots": 0}}} | facts
     info = PodInfo(
-        pod=pod, host="node-17.cluster.example", boot_id="x", pid_namespace=1, pid=4000, start_ticks=1, user="ada",
-        started_at=now_text(time.time() - 90_000), heartbeat=1, heartbeat_s=2.0, lock=lock, phase=phase,
-        outlets={"local": {"gpus": list(range(9)), "cpu_slots": 0}}, slots=slots,
+        pod=pod, boot_id="x", pid_namespace=1, pid=4000, start_ticks=1, user="ada", slots=slots, phase=phase, lock=lock,
+        started_at=now_text(time.time() - 90_000), heartbeat=1, heartbeat_s=2.0, **known,
     )  # fmt: skip
     lab.layout.pods_dir.mkdir(exist_ok=True)
     liveness.write_pod(lab.layout, info)

@@ -29,7 +29,7 @@ from dispatcher.run_state.states import IN_FLIGHT, State
 
 Row = dict[str, Any]
 # A longer reason of a pause is shortened in notices.
-_LONG: Final = 80
+_LONG: Final = 60
 
 # The columns of the tables of `dispatcher status`, keys of `shown_job`, as far as they are not empty; ALWAYS_SHOWN in
 # any case.

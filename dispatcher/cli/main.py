@@ -17,7 +17,7 @@ from dispatcher import contract
 from dispatcher.base.times import Clock
 from dispatcher.cli.common import F, layout, read_list, read_where, root_option
 from dispatcher.cli.complete import complete_methods, complete_where
-from dispatcher.cli.host_overrides import override_options, taken
+from dispatcher.cli.host_overrides import override_options, take_overrides
 from dispatcher.cli.lazy import LazyGroup
 from dispatcher.errors import DispatcherError, UsageError, nearest
 
@@ -54,8 +54,12 @@ _COMMANDS: Final = {
     "job": "dispatcher.cli.job",
     "solve": "dispatcher.cli.solve",
 }
-# Words that people try, and the command that does it.
-_HINTS: Final = {"abandon": "cancel", "forget": "delete", "resume": "unpause"}
+# Words that people try, and what does it.
+_HINTS: Final = {
+    "run": "--pod NAME", "start": "--pod NAME", "list": "status", "ls": "status", "jobs": "status",
+    "retry": "requeue", "rerun": "requeue", "restart": "requeue", "stop": "cancel", "kill": "cancel",
+    "abandon": "cancel", "forget": "delete", "remove": "delete", "rm": "delete", "resume": "unpause",
+}  # fmt: skip
 # Set by the completion of shells.
 _COMPLETES: Final = "_DISPATCHER_COMPLETE"
 _INTERRUPTED: Final = 130
@@ -187,7 +191,7 @@ def _run(given: dict[str, Any]) -> int:
     where = layout()
     hosts_file = given["hosts_file"]
     config = load_config(where, None if hosts_file is None else Path(hosts_file))
-    overrides = taken(given)
+    overrides = take_overrides(given)
     options = _options(where, config.hosts, given)
     hosts = overrides.over(config.hosts, options.submissions)
     config = msgspec.structs.replace(config, hosts=hosts)

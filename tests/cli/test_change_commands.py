@@ -378,7 +378,8 @@ def test_pause_refuses_a_scope_that_nothing_has(lab, scope, part):
 
 
 def test_the_hint_for_a_word_of_other_tools(lab):
-    for word, verb in (("abandon", "cancel"), ("forget", "delete"), ("resume", "unpause"), ("requeu", "requeue")):
+    words = {"abandon": "cancel", "stop": "cancel", "rm": "delete", "resume": "unpause", "retry": "requeue"}
+    for word, verb in {**words, "requeu": "requeue", "ls": "status", "run": "--pod NAME"}.items():
         outcome = lab.run(word, "base")
         assert outcome.code == 2
         assert f"no such command '{word}' (did you mean '{verb}'?)" in outcome.err

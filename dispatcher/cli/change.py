@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from dispatcher.base.messages import counted, first_names
 from dispatcher.cli.common import (
@@ -29,69 +31,74 @@ if TYPE_CHECKING:
     from dispatcher.report.changes import Changes
 
 
+class Asked(msgspec.Struct, frozen=True):
+    """Which jobs a command is to change, and how."""
+
+    jobs: tuple[str, ...]
+    states: tuple[str, ...]
+    where: Where
+    yes: bool
+    as_json: bool
+
+
+def _asked(function: Callable[..., int]) -> Callable[..., int]:
+    """The arguments and options that select the jobs to change, as one argument `asked`."""
+
+    @functools.wraps(function)
+    def command(**given: Any) -> int:
+        asked = Asked(**{name: given.pop(name) for name in Asked.__struct_fields__})
+        return function(asked, **given)
+
+    for option in (json_option, yes_option, where_option, state_option, jobs_argument):
+        command = option(command)
+    return command
+
+
 @click.command()
-@jobs_argument
-@state_option
-@where_option
 @click.option("--changed", is_flag=True, help="Select jobs that ran with other parameters than the manifest has now.")
-@yes_option
-@json_option
-def requeue(
-    jobs: tuple[str, ...], states: tuple[str, ...], where: Where, changed: bool, yes: bool, as_json: bool
-) -> int:
+@_asked
+def requeue(asked: Asked, changed: bool) -> int:
     """Queue jobs again.
 
     Select them by ids, globs, --state, --where and --changed; filters are combined with AND. A glob or --where alone
     selects failed, abandoned and held jobs; --changed selects done ones, too. A running job that is named exactly is
     stopped first.
     """
-    return _request(State.QUEUED, "requeue", jobs, states, where, changed=changed, yes=yes, as_json=as_json)
+    return _request(State.QUEUED, "requeue", asked, changed=changed)
 
 
 @click.command()
-@jobs_argument
-@state_option
-@where_option
-@yes_option
-@json_option
-def hold(jobs: tuple[str, ...], states: tuple[str, ...], where: Where, yes: bool, as_json: bool) -> int:
+@_asked
+def hold(asked: Asked) -> int:
     """Keep jobs from being claimed until requeued.
 
     Select them by ids, globs, --state and --where. A glob or --where alone selects queued jobs. A running job that is
     named exactly is stopped.
     """
-    return _request(State.HELD, "hold", jobs, states, where, yes=yes, as_json=as_json)
+    return _request(State.HELD, "hold", asked)
 
 
 @click.command()
-@jobs_argument
-@state_option
-@where_option
-@yes_option
-@json_option
-def cancel(jobs: tuple[str, ...], states: tuple[str, ...], where: Where, yes: bool, as_json: bool) -> int:
+@_asked
+def cancel(asked: Asked) -> int:
     """Give jobs up, and stop those that run.
 
     Their state becomes abandoned. Select them by ids, globs, --state and --where. A glob or --where alone selects all
     jobs that are not done.
     """
-    return _request(State.ABANDONED, "cancel", jobs, states, where, yes=yes, as_json=as_json)
+    return _request(State.ABANDONED, "cancel", asked)
 
 
 @click.command()
 @click.argument("verdict", type=click.Choice([state.value for state in MARKABLE]), metavar="done|failed")
-@jobs_argument
-@state_option
-@where_option
-@yes_option
-@json_option
-def mark(verdict: str, jobs: tuple[str, ...], states: tuple[str, ...], where: Where, yes: bool, as_json: bool) -> int:
+@_asked
+def mark(asked: Asked, verdict: str) -> int:
     """Set jobs to done or failed by hand.
 
     Select jobs that are not running by ids, globs, --state and --where. The reason becomes "set by hand". A glob or
     --where alone selects jobs that are not done.
     """
-    return _request(State(verdict), f"mark {verdict}", jobs, states, where, yes=yes, as_json=as_json)
+    return _request(State(verdict), f"mark {verdict}", asked)
 
 
 @click.command()
@@ -123,44 +130,37 @@ def delete(jobs: tuple[str, ...], yes: bool) -> None:
         click.echo(f"{job}: deleted")
 
 
-def _request(
-    state: State,
-    verb: str,
-    jobs: tuple[str, ...],
-    states: tuple[str, ...],
-    where: Where,
-    *,
-    changed: bool = False,
-    yes: bool,
-    as_json: bool,
-) -> int:
+def _request(state: State, verb: str, asked: Asked, *, changed: bool = False) -> int:
     workspace = open_workspace()
-    plan = workspace.plan(state, jobs, states=states, where=where, changed=changed)
+    plan = workspace.plan(state, asked.jobs, states=asked.states, where=asked.where, changed=changed)
     if len(plan.jobs) > MANY:
-        confirm(_question(verb, plan.jobs), yes=yes)
+        confirm(_question(verb, plan.jobs), yes=asked.yes)
     # Without jobs there is nothing to change, so no lock is taken.
     outcome = workspace.apply(plan) if plan.jobs else None
-    if as_json:
+    exit_code = 1 if outcome is not None and outcome.refused else 0
+    if asked.as_json:
         print_json(outcome or {"changed": {}, "unchanged": {}, "refused": {}, "left_alone": plan.left_alone})
-    elif outcome is None:
-        none = "no job ran with other parameters than the manifest has now" if changed else "no job matches"
-        click.echo(f"nothing to {verb}" if plan.left_alone else f"nothing to {verb}: {none}")
-    else:
+        return exit_code
+    if outcome is not None:
         _print(outcome)
-    if outcome is not None and not as_json:
         _note_without_pods(workspace, outcome)
-    if plan.unknown and not as_json:
+    elif plan.left_alone:
+        click.echo(f"nothing to {verb}")
+    else:
+        none = "no job ran with other parameters than the manifest has now" if changed else "no job matches"
+        click.echo(f"nothing to {verb}: {none}")
+    if plan.unknown:
         note(
             f"{counted(len(plan.unknown), 'job')} left alone ({first_names(plan.unknown)}): adopted or marked by "
             "hand, so what they ran with is not known"
         )
-    if plan.left_alone and not as_json:
+    if plan.left_alone:
         names = first_names(plan.left_alone)
         note(
             f"{counted(len(plan.left_alone), 'job')} matched and left alone ({names}): name them exactly, "
             "or use --state"
         )
-    return 1 if outcome is not None and outcome.refused else 0
+    return exit_code
 
 
 def _note_without_pods(workspace: Workspace, outcome: Changes) -> None:

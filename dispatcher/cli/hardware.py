@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from dispatcher.hosts.types import Hosts
     from dispatcher.outlets.base import Request
     from dispatcher.outlets.solver.request import HardwareRequest
+
+# With the path of dispatcher.yaml.
+NO_HOSTS: Final = "no hosts are configured: describe them under `hosts` in {}, or use --hosts FILE"
 
 
 class HardwareOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import Where
 from dispatcher.report.columns import Narrowing
 from dispatcher.run_state.events import Event
+from dispatcher.run_state.status_file import TIMES
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
@@ -41,7 +42,6 @@ _TELL_STATE: Final = frozenset(
 )
 # Data of dispatchers: `set` has what was edited, and an end counts for the method, GPU and host where it happened.
 _UNSHOWN_DATA: Final = frozenset({"edit", "born", "method", "gpu", "host", "suspect"})
-_TIMES: Final = frozenset({"retry_at", "started_at", "finished_at"})
 
 
 @click.command()
@@ -189,7 +189,7 @@ def _changes(line: Line, clock: Callable[[str], str]) -> Iterable[str]:
     if why:
         yield ": ".join(why)
     for key, value in known.items():
-        yield f"{key}={clock(value) if key in _TIMES else cell_text(value)}"
+        yield f"{key}={clock(value) if key in TIMES else cell_text(value)}"
     for key, value in (line.data or {}).items():
         if key not in _UNSHOWN_DATA:
             yield f"{key}: {cell_text(value)}"

@@ -35,7 +35,7 @@ _OPTIONS: Final[tuple[tuple[tuple[str, ...], dict[str, Any]], ...]] = (
 
 
 def override_options(option: Callable[..., Any] = click.option) -> Callable[..., Any]:
-    """Adds the options to a command that has `**given`, for `taken`; `option` makes each of them."""
+    """Adds the options to a command that has `**given`, for `take_overrides`; `option` makes each of them."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for declarations, attributes in reversed(_OPTIONS):
@@ -46,6 +46,6 @@ def override_options(option: Callable[..., Any] = click.option) -> Callable[...,
     return decorate
 
 
-def taken(given: dict[str, Any]) -> HostOverrides:
-    """The overrides among the options that were given, which are removed from these."""
+def take_overrides(given: dict[str, Any]) -> HostOverrides:
+    """Remove the overrides from the options that were given, and return them."""
     return HostOverrides(**{name: given.pop(name) for name in HostOverrides.__struct_fields__})

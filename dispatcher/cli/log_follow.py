@@ -87,7 +87,7 @@ class Follower:
             is_waiting = record is None or record.state in (State.QUEUED, State.HELD)
             last = self._followed.get(job)
             if last is not None and attempt > last:
-                # Short attempts may have ended between two looks: none is left out.
+                # Short attempts may have ended since the last check: none is left out.
                 found[job] = last + 1
             elif is_waiting and is_next:
                 if self._choice.attempt is None:
@@ -153,7 +153,7 @@ class Follower:
         return store.records
 
     def _follow(self, job: str, number: int) -> None:
-        """The life of a thread."""
+        """What a thread does: copy the log of one attempt until it has ended."""
         try:
             elsewhere = self._elsewhere(job, number)
             if elsewhere is None:
@@ -179,13 +179,13 @@ class Follower:
         sink = self._sink(job, self._choice.pattern)
         with file:
             show(file, sink, self._choice.tail)
-            next_look_s = 0.0
+            next_check_s = 0.0
             while True:
                 # Checked before the rest is read, so that nothing written before the end is missed.
                 has_ended = False
-                if time.monotonic() >= next_look_s:
+                if time.monotonic() >= next_check_s:
                     has_ended = self._has_ended(job, number)
-                    next_look_s = time.monotonic() + _STATE_PAUSE_S
+                    next_check_s = time.monotonic() + _STATE_PAUSE_S
                 if not copy(file, sink) and has_ended:
                     break
                 if not has_ended:

@@ -71,7 +71,7 @@ class Output:
             self._out.flush()
 
     def flush(self) -> None:
-        """Blocks are given on at once."""
+        """Blocks are passed on at once."""
 
 
 class Headed:
@@ -90,7 +90,7 @@ class Headed:
 
 
 class Lines:
-    """Gives on whole lines: those with a match, each with a prefix."""
+    """Passes on whole lines: those with a match, each with a prefix."""
 
     def __init__(self, out: Sink, prefix: bytes = b"", pattern: re.Pattern[str] | None = None) -> None:
         self._prefix = prefix
@@ -102,18 +102,18 @@ class Lines:
         *lines, self._rest = (self._rest + block).split(b"\n")
         if len(self._rest) > _LONGEST_LINE:
             lines, self._rest = [*lines, self._rest], b""
-        self._give(lines)
+        self._pass_on(lines)
 
     def flush(self) -> None:
-        """Whole lines are given on at once."""
+        """Whole lines are passed on at once."""
 
     def end(self) -> None:
-        """Nothing comes any more: what is no whole line is given on as one."""
+        """Pass on the rest, an unfinished line, as a line."""
         if self._rest:
-            self._give([self._rest])
+            self._pass_on([self._rest])
             self._rest = b""
 
-    def _give(self, lines: Sequence[bytes]) -> None:
+    def _pass_on(self, lines: Sequence[bytes]) -> None:
         if self._pattern is not None:
             lines = [line for line in lines if self._pattern.search(line.decode("utf-8", "surrogateescape"))]
         if lines:
@@ -122,7 +122,7 @@ class Lines:
 
 
 class LastLines:
-    """Keeps the last lines of what is written, and what comes after the last one."""
+    """Keeps the last lines of what is written, and an unfinished one after them."""
 
     def __init__(self, count: int) -> None:
         self._lines: deque[bytes] = deque(maxlen=count)
@@ -133,9 +133,9 @@ class LastLines:
         self._lines.extend(lines)
 
     def flush(self) -> None:
-        """Nothing is given on before `give`."""
+        """Nothing is passed on before `write_to`."""
 
-    def give(self, out: Sink) -> None:
+    def write_to(self, out: Sink) -> None:
         lines = [*(line + b"\n" for line in self._lines), self._rest]
         out.write(b"".join(lines if self._rest else lines[:-1]))
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from dispatcher.cli.common import json_option, open_workspace
-from dispatcher.cli.hardware import hosts_option
+from dispatcher.cli.hardware import NO_HOSTS, hosts_option
 from dispatcher.cli.printing import note, print_json, print_rows
-from dispatcher.cli.vms import create_command, delete_command, standing
+from dispatcher.cli.vms import create_command, created_vms, delete_command
 
 
 @click.group(invoke_without_command=True)
@@ -55,10 +55,9 @@ def outlets(context: click.Context, hosts_file: Path | None, timeout_s: float, a
         }
         for row in rows
     ]
-    place = workspace.layout.config_file
-    for line in standing(config, reports):
+    for line in created_vms(config, reports):
         note(line)
-    print_rows(shown, "plain", none=f"no hosts are configured: describe them under `hosts` in {place}, or use --hosts")
+    print_rows(shown, "plain", none=NO_HOSTS.format(workspace.layout.config_file))
 
 
 outlets.add_command(create_command)

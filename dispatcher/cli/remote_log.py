@@ -24,7 +24,7 @@ from dispatcher.outlets.remote.road import LogRoad
 from dispatcher.workspace import AttemptPaths
 
 _BLOCK: Final = 1 << 16
-_LOOK_S: Final = 1.0
+_CHECK_S: Final = 1.0
 _REACH_S: Final = 120.0
 _MOST_TRIES: Final = 5
 _FIRST_PAUSE_S: Final = 1.0
@@ -132,7 +132,7 @@ def _run(words: Sequence[str], out: Sink, is_over: Callable[[], bool]) -> tuple[
     with _started(words) as process:
         assert process.stdout is not None and process.stderr is not None
         while True:
-            ready, _, _ = select.select([process.stdout], [], [], _LOOK_S)
+            ready, _, _ = select.select([process.stdout], [], [], _CHECK_S)
             if ready:
                 block = os.read(process.stdout.fileno(), _BLOCK)
                 if not block:

@@ -13,13 +13,12 @@ from dispatcher.cli.complete import complete_jobs
 from dispatcher.cli.printing import print_facts, print_json, print_rows, print_text
 from dispatcher.report.columns import Narrowing
 from dispatcher.run_state.states import IN_FLIGHT
+from dispatcher.run_state.status_file import TIMES
 
 if TYPE_CHECKING:
     from dispatcher.report.snapshot import Snapshot
 
 
-# The fields of a record that are times.
-_TIMES: Final = frozenset({"started_at", "finished_at", "retry_at"})
 _NARROWING: Final = Narrowing(shrink=("host", "error"), drop=("host",), keep=("attempt", "reason"))
 
 
@@ -135,7 +134,7 @@ def _facts(snapshot: Snapshot, job: str, attempts: Sequence[Mapping[str, Any]]) 
     facts: dict[str, Any] = {"job": job}
     for key, value in snapshot.records[job].fields().items():
         if value != "":
-            facts[key] = snapshot.clock(value) if key in _TIMES else value
+            facts[key] = snapshot.clock(value) if key in TIMES else value
     if job in snapshot.edited:
         facts["edited"] = "by hand, not applied yet"
     if job in snapshot.unqueued:

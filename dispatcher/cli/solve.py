@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dispatcher.cli.common import json_option, layout
-from dispatcher.cli.hardware import HardwareOptions, hardware_options, hosts_option
+from dispatcher.cli.hardware import NO_HOSTS, HardwareOptions, hardware_options, hosts_option
 from dispatcher.cli.printing import note, print_json, print_rows
-from dispatcher.errors import ConfigError
+from dispatcher.errors import UsageError
 
 if TYPE_CHECKING:
     from dispatcher.hosts.types import Hosts
@@ -41,9 +41,7 @@ def solve(hardware: HardwareOptions, hosts_file: Path | None, explain: bool, tim
     config = load_config(layout(), hosts_file)
     hosts = config.hosts
     if not hosts.hosts:
-        raise ConfigError(
-            "no hosts are configured: describe them under `hosts` in dispatcher.yaml, or use --hosts FILE"
-        )
+        raise UsageError(NO_HOSTS.format(config.layout.config_file))
     hardware.check_clusters(hosts)
     for line in hosts.unused:
         note(line)

@@ -1,4 +1,4 @@
-"""Where and how jobs are submitted: the options of all commands that submit, the choice of a host, and the doing.
+"""Where and how jobs are submitted: the options of all commands that submit, the choice of a host, the submission.
 
 Jobs are submitted by a pod that lives for as long as that takes: it claims them, hands them to the outlet, waits until
 each was accepted or refused, and ends. Any other pod, or `dispatcher poll`, records how they end.
@@ -17,8 +17,8 @@ import click
 import msgspec
 
 from dispatcher.base.messages import counted, indented
-from dispatcher.cli.hardware import HardwareOptions, hardware_options, hosts_option
-from dispatcher.cli.host_overrides import override_options, taken
+from dispatcher.cli.hardware import NO_HOSTS, HardwareOptions, hardware_options, hosts_option
+from dispatcher.cli.host_overrides import override_options, take_overrides
 from dispatcher.cli.outlet_option import read_outlets
 from dispatcher.cli.printing import note, print_json, print_rows
 from dispatcher.cli.vms import create_missing, yes_option
@@ -91,7 +91,7 @@ def submission_options(function: Callable[..., Any]) -> Callable[..., Any]:
         options = SubmissionOptions(
             outlets=outlets,
             hosts_file=hosts_file,
-            overrides=taken(given),
+            overrides=take_overrides(given),
             hardware=hardware,
             code=None if code is None else CodeMode(code),
             is_dry_run=dry_run,
@@ -131,7 +131,7 @@ def choose_targets(
     from dispatcher.pod.offers import request_of
 
     if not config.hosts.hosts:
-        raise UsageError(f"no hosts are configured: describe them under `hosts` in {config.layout.config_file}")
+        raise UsageError(NO_HOSTS.format(config.layout.config_file))
     options.hardware.check_clusters(config.hosts)
     named = _named(config, options)
     by_solver = options.hardware.are_given or "auto" in options.outlets

@@ -1,4 +1,4 @@
-"""Machines that cost money: `dispatcher outlets create|delete HOST`, what `submit` creates, and what stands."""
+"""Machines that cost money: `dispatcher outlets create|delete HOST`, what `submit` creates, and what exists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from dispatcher.base.messages import counted
 from dispatcher.cli.common import confirm, open_workspace
 from dispatcher.cli.hardware import hosts_option
-from dispatcher.cli.host_overrides import override_options, taken
+from dispatcher.cli.host_overrides import override_options, take_overrides
 from dispatcher.cli.printing import note
 from dispatcher.errors import StateError, UsageError, nearest
 
@@ -37,12 +37,12 @@ def create_command(name: str, queue: bool, yes: bool, hosts_file: Path | None, *
     """Create the TPU VM of a configured host, and wait until it is READY. It costs money until it is deleted."""
     config = _config(hosts_file)
     _tpu_host(config, name)
-    config = msgspec.structs.replace(config, hosts=taken(given).over(config.hosts, [name]))
+    config = msgspec.structs.replace(config, hosts=take_overrides(given).over(config.hosts, [name]))
     host = _tpu_host(config, name)
     if queue:
         from dispatcher.outlets.tpu import by_hand
 
-        _ask(host, yes=yes)
+        _confirm_creation(host, yes=yes)
         queued = by_hand.queue(host, _workspace(config))
         note(f"{name} was asked for: queued resource {queued}; `dispatcher outlets` shows how it stands")
         return
@@ -80,7 +80,7 @@ def create_vm(config: Config, host: TpuHost, *, yes: bool) -> None:
     from dispatcher.outlets.tpu import by_hand
     from dispatcher.outlets.tpu.gcloud import Failure, GcloudError
 
-    _ask(host, yes=yes)
+    _confirm_creation(host, yes=yes)
     try:
         vm = by_hand.create(host, _workspace(config), note)
     except GcloudError as error:
@@ -113,7 +113,7 @@ def create_missing(config: Config, names: Sequence[str], *, yes: bool) -> None:
     create_vm(config, hosts[0], yes=yes)
 
 
-def standing(config: Config, reports: Mapping[str, HostReport]) -> list[str]:
+def created_vms(config: Config, reports: Mapping[str, HostReport]) -> list[str]:
     """A line for each VM that was created for this workspace, and for each that was asked for; `reports` by host."""
     from dispatcher.hosts.types import TpuHost
     from dispatcher.outlets.solver.reports import VmReport
@@ -131,7 +131,7 @@ def standing(config: Config, reports: Mapping[str, HostReport]) -> list[str]:
     return [f"{name} ({text}): {how}; `dispatcher outlets delete {name}` deletes it" for name, text in texts.items()]
 
 
-def _ask(host: TpuHost, *, yes: bool) -> None:
+def _confirm_creation(host: TpuHost, *, yes: bool) -> None:
     from dispatcher.outlets.tpu.gcloud import name_problem
     from dispatcher.outlets.tpu.vm import kind_text
 

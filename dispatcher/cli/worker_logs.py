@@ -35,7 +35,7 @@ def follow_several(
             if tail is not None:
                 last = LastLines(tail)
                 offset = copy_what_is_there(where, last)
-                last.give(lines)
+                last.write_to(lines)
             follow_elsewhere(where, lines, offset, is_over)
             lines.end()
         except (Stopped, BrokenPipeError):

@@ -19,6 +19,7 @@ from dispatcher.run_state.states import Record
 _encode = msgspec.json.Encoder().encode
 # With a space after each colon and comma, as people write and search it.
 _spaced = msgspec.json.format
+# The fields of a record that are times.
 TIMES = ("started_at", "finished_at", "retry_at")
 _JOURNAL_TIME = len("2026-06-17T22:48:00.123Z")
 # How many lines are rendered at once.

@@ -174,7 +174,7 @@ def test_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words", "code", "expected"),
     [
-        ("", [], 1, "no hosts are configured: describe them under `hosts` in dispatcher.yaml, or use --hosts FILE"),
+        ("", [], 2, "dispatcher.yaml, or use --hosts FILE"),
         (
             "hosts: {a: {ssh: nobody.invalid}}",
             ["--cluster", "b"],

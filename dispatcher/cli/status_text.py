@@ -113,11 +113,11 @@ def _shown(tables: Sequence[Table], limits: Sequence[int]) -> list[str]:
 def counts_lines(snapshot: Snapshot, width: int | None) -> list[str]:
     """`1200 jobs: queued 443, running 30`."""
     from dispatcher.report.pivot import count_states
-    from dispatcher.run_state.states import BY_HAND, MARKABLE
+    from dispatcher.run_state.states import MARKABLE
 
     counts = {state: count for state, count in count_states(snapshot).items() if count}
-    by_hand = Counter(snapshot.records[job].state.value for job in snapshot.with_reason(BY_HAND, *MARKABLE))
-    notes = {state: f" ({count} set by hand)" for state, count in by_hand.items()}
+    by_hand = {state.value: snapshot.by_state.by_hand(state) for state in MARKABLE}
+    notes = {state: f" ({count} set by hand)" for state, count in by_hand.items() if count}
     words = [f"{state} {count}{notes.get(state, '')}" for state, count in counts.items()]
     total = counted(len(snapshot.records), "job")
     if not words:

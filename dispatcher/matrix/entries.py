@@ -1,15 +1,16 @@
 """The entries of a manifest in little memory: packed some at a time, and unpacked when they are asked for.
 
 An entry as an object takes a kilobyte, packed with its neighbours about 30 bytes, and so a pod of 1,000,000 jobs finds
-room beside what it runs.
+room beside what it runs. The kind of each (see Entry.kind) is known without unpacking it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import operator
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, KeysView, Mapping
 from typing import Final
 
 import msgspec
@@ -20,6 +21,8 @@ from dispatcher.matrix.entry import Entry
 _TOGETHER: Final = 16
 # How many unpacked entries are kept: all of a usual manifest, and of a large one those that are claimed next.
 _KEPT: Final = 4_000
+# A bound on memory, for entries that each have a command of their own: what comes later counts as of no kind.
+_MOST_KINDS: Final = 10_000
 # Fast, and hardly larger than at the higher levels.
 _LEVEL: Final = 1
 
@@ -28,36 +31,47 @@ _encode = msgspec.msgpack.Encoder(enc_hook=dict).encode
 _decode = msgspec.msgpack.Decoder(list[Entry]).decode
 
 
-class _Block:
-    """Some neighbouring entries: packed, or as they are."""
+# The number of some neighbouring entries, their kinds (one number if it is the same for all), and the entries.
+Block = tuple[int, int | list[int], bytes]
 
-    __slots__ = ("content",)
 
-    def __init__(self) -> None:
-        self.content: bytes | list[Entry] = []
+class _Group:
+    """The entries of one kind among some neighbours; `content` are all these neighbours, packed or as they are."""
+
+    __slots__ = ("content", "kind")
+
+    def __init__(self, kind: int, content: bytes | list[Entry]) -> None:
+        self.kind = kind
+        self.content = content
 
     def entries(self) -> list[Entry]:
         return self.content if isinstance(self.content, list) else _decode(zlib.decompress(self.content))
+
+
+_kind: Final = operator.attrgetter("kind")
+_OF_NO_KIND: Final = _Group(0, [])
 
 
 class Entries(Mapping[str, Entry]):
     """Entries by job id, in the order in which they were added. Equal to any mapping of equal entries."""
 
     def __init__(self, known_ids: Iterable[str] = ()) -> None:
-        self._blocks: dict[str, _Block] = {}
+        self._groups: dict[str, _Group] = {}
         # Ids that others keep in memory are not kept a second time.
         self._known_ids = {job: job for job in known_ids}
-        self._last = _Block()
+        self._kinds: dict[Hashable, int] = {None: 0}
         self._open: list[Entry] = []
+        self._open_groups: dict[int, _Group] = {}
         self._unpacked: dict[str, Entry] = {}
 
     def add(self, entry: Entry) -> None:
         """Add an entry whose id is not there yet."""
-        if not self._open:
-            self._last = _Block()
-            self._last.content = self._open
+        kind = self._number(entry.kind())
+        group = self._open_groups.get(kind)
+        if group is None:
+            group = self._open_groups[kind] = _Group(kind, self._open)
         self._open.append(entry)
-        self._blocks[self._known_ids.get(entry.job_id, entry.job_id)] = self._last
+        self._groups[self._known_ids.get(entry.job_id, entry.job_id)] = group
         if len(self._open) == _TOGETHER:
             self._pack()
 
@@ -65,49 +79,84 @@ class Entries(Mapping[str, Entry]):
         """Everything was added."""
         self._pack()
         self._known_ids = {}
+        self._kinds = {}
 
     @classmethod
-    def of(cls, parts: Iterable[tuple[list[str], bytes]]) -> Entries:
-        """Entries of what `packed` gave."""
+    def of(cls, jobs: Collection[str], blocks: Iterable[Block], known_ids: Collection[str] = ()) -> Entries:
+        """Entries of these jobs, and of what `packed` gave."""
+        groups: list[_Group] = []
+        for count, kinds, content in blocks:
+            if isinstance(kinds, int):
+                groups += [_Group(kinds, content)] * count
+            else:
+                of_kind = {kind: _Group(kind, content) for kind in set(kinds)}
+                groups += map(of_kind.__getitem__, kinds)
+        if len(known_ids) == len(jobs) and all(map(operator.eq, known_ids, jobs)):
+            # A look-up with the very same text is several times as fast.
+            jobs = known_ids
         entries = cls()
-        for jobs, content in parts:
-            block = _Block()
-            block.content = content
-            entries._blocks.update(dict.fromkeys(jobs, block))
+        entries._groups = dict(zip(jobs, groups, strict=True))
         return entries
 
-    def packed(self) -> Iterator[tuple[list[str], bytes]]:
-        """All entries as they are kept: some jobs at a time, and what they have in common.
+    def packed(self) -> Iterator[Block]:
+        """All entries in their order as they are kept: some at a time, and what they have in common.
 
         Raises OverflowError where some have no packed form.
         """
-        for block, jobs in itertools.groupby(self._blocks, self._blocks.__getitem__):
-            if not isinstance(block.content, bytes):
+        for _, some in itertools.groupby(self._groups.values(), lambda group: id(group.content)):
+            groups = list(some)
+            content = groups[0].content
+            if not isinstance(content, bytes):
                 raise OverflowError("a whole number of more than 64 bits")
-            yield list(jobs), block.content
+            kinds = [group.kind for group in groups]
+            yield len(groups), kinds if len(set(kinds)) > 1 else kinds[0], content
+
+    def with_others(self, others: Iterable[Entry]) -> Entries:
+        """These entries and some of other manifests."""
+        entries = Entries()
+        entries._groups = {**self._groups, **{other.job_id: _Group(0, [other]) for other in others}}
+        return entries
+
+    def kinds(self, jobs: Iterable[str]) -> Iterator[int]:
+        """For each job the same number as for all others whose entries are of its kind; 0: of none."""
+        return map(_kind, map(self._groups.get, jobs, itertools.repeat(_OF_NO_KIND)))
+
+    def _number(self, kind: Hashable) -> int:
+        number = self._kinds.get(kind)
+        if number is None:
+            number = len(self._kinds)
+            if number > _MOST_KINDS:
+                return 0
+            self._kinds[kind] = number
+        return number
 
     def _pack(self) -> None:
-        entries, self._open = self._open, []
-        if entries:
+        if self._open:
             # A whole number of more than 64 bits has no packed form: such entries stay as they are.
             with contextlib.suppress(OverflowError):
-                self._last.content = zlib.compress(_encode(entries), _LEVEL)
+                content = zlib.compress(_encode(self._open), _LEVEL)
+                for group in self._open_groups.values():
+                    group.content = content
+        self._open, self._open_groups = [], {}
+
+    def keys(self) -> KeysView[str]:
+        return self._groups.keys()
 
     def __getitem__(self, job: str) -> Entry:
         entry = self._unpacked.get(job)
         if entry is None:
-            block = self._blocks[job]
+            group = self._groups[job]
             if len(self._unpacked) >= _KEPT:
                 self._unpacked.clear()
-            self._unpacked.update((one.job_id, one) for one in block.entries())
+            self._unpacked.update((one.job_id, one) for one in group.entries())
             entry = self._unpacked[job]
         return entry
 
     def __contains__(self, job: object) -> bool:
-        return job in self._blocks
+        return job in self._groups
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._blocks)
+        return iter(self._groups)
 
     def __len__(self) -> int:
-        return len(self._blocks)
+        return len(self._groups)

@@ -1,80 +1,101 @@
 """The entries of a large manifest, kept in a file, so that not every command reads all of them again.
 
 The file is derived from the manifest and may be removed at any time. It counts only if it was written by the same
-version and for the same text: it has the digest of that.
+version and for the same text: it has the digest of that, and the identity of the manifest's file, so that who finds
+that very file unchanged need not read it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+import os
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
 import msgspec
 
 from dispatcher.base import parts
-from dispatcher.matrix.entries import Entries
+from dispatcher.matrix.entries import Block, Entries
 from dispatcher.matrix.entry import Entry
 
 # To be raised with every change of what entries are read as, or of what is a fault of a manifest.
-_VERSION: Final = 1
+_VERSION: Final = 2
 _FORM: Final = repr((_VERSION, Entry.__annotations__))
 # Smaller manifests are read in less time than it takes to be sure that this file is theirs.
 _LARGE_BYTES: Final = 4_000_000
 _TOGETHER: Final = 500
+# Two changes of a file within one tick of a file server's clock look like one.
+_TICK_NS: Final = 2_000_000_000
 
-_Block = tuple[list[str], bytes]
+# Inode, size, and the times of the last change in nanoseconds, of which no program can set the second.
+_Identity = tuple[int, int, int, int]
 
 
 class _Head(msgspec.Struct):
     form: str
     digest: bytes
+    identity: _Identity
     entries: int
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_head = msgspec.msgpack.Decoder(_Head).decode
-_decode_blocks = msgspec.msgpack.Decoder(list[_Block]).decode
+_decode_part = msgspec.msgpack.Decoder(tuple[list[str], list[Block]]).decode
 
 
-def save(path: Path, root: Path, data: bytes, entries: Entries) -> None:
-    """Save the entries of the manifest `data`, which has no faults, in the workspace `root`, if that is worthwhile."""
+def save(path: Path, root: Path, data: bytes, found: os.stat_result, entries: Entries) -> None:
+    """Save the entries of the manifest `data`, which has no faults, in the workspace `root`, if that is worthwhile.
+
+    `found` is its file as it was before it was read.
+    """
     if len(data) < _LARGE_BYTES:
         return
-    head = _Head(_FORM, _digest(data), len(entries))
+    head = _Head(_FORM, _digest(data), _identity(found), len(entries))
     with contextlib.suppress(*parts.UNUSABLE), open(path, "rb") as file:
         if _decode_head(parts.read(file)) == head:
             return
     parts.write(path, root, _parts(head, entries))
 
 
-def read(path: Path, data: bytes) -> Entries | None:
-    """The entries of the manifest `data`, if they were saved."""
-    if len(data) < _LARGE_BYTES:
+def read(path: Path, manifest: BinaryIO, known_ids: Collection[str] = ()) -> Entries | None:
+    """The entries of an open manifest, if they were saved: of this file as it is, or of the same text.
+
+    `known_ids`: ids that are kept in memory anyway.
+    """
+    found = os.fstat(manifest.fileno())
+    if found.st_size < _LARGE_BYTES:
         return None
     with contextlib.suppress(*parts.UNUSABLE), open(path, "rb") as file:
         head = _decode_head(parts.read(file))
-        if head.form == _FORM and head.digest == _digest(data):
-            entries = Entries.of(_blocks(head, file))
-            return entries if len(entries) == head.entries else None
+        if head.form == _FORM and (_is_unchanged(head, found, file) or head.digest == _digest(manifest.read())):
+            jobs: list[str] = []
+            blocks: list[Block] = []
+            while len(jobs) < head.entries:
+                more, content = _decode_part(parts.read(file))
+                jobs += more
+                blocks += content
+            return Entries.of(jobs, blocks, known_ids)
     return None
+
+
+def _identity(found: os.stat_result) -> _Identity:
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _is_unchanged(head: _Head, found: os.stat_result, file: BinaryIO) -> bool:
+    """Whether the manifest is the file that was read before this one was written, and has not been changed since."""
+    saved = os.fstat(file.fileno())
+    is_certain = saved.st_dev == found.st_dev and saved.st_mtime_ns > found.st_ctime_ns + _TICK_NS
+    return is_certain and head.identity == _identity(found)
 
 
 def _parts(head: _Head, entries: Entries) -> Iterator[bytes]:
     yield _encode(head)
-    blocks = entries.packed()
+    jobs, blocks = iter(entries), entries.packed()
     while some := list(itertools.islice(blocks, _TOGETHER)):
-        yield _encode(some)
-
-
-def _blocks(head: _Head, file: BinaryIO) -> Iterator[_Block]:
-    left = head.entries
-    while left > 0:
-        for block in _decode_blocks(parts.read(file)):
-            left -= len(block[0])
-            yield block
+        yield _encode((list(itertools.islice(jobs, sum(count for count, _, _ in some))), some))
 
 
 def _digest(data: bytes) -> bytes:

@@ -55,7 +55,7 @@ class CurrentManifest:
             self.entries = entries
             self.problem = ""
             layout = self._store.layout
-            saved_entries.save(layout.saved_entries, layout.root, data, entries)
+            saved_entries.save(layout.saved_entries, layout.root, data, found, entries)
         except ManifestError as error:
             if first:
                 raise

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection
 from pathlib import Path
+from typing import BinaryIO
 
 from dispatcher.errors import ManifestError
 from dispatcher.matrix import saved_entries
-from dispatcher.matrix.entry import Entry
+from dispatcher.matrix.entries import Entries
 from dispatcher.matrix.manifest import parse_manifest
 
 # Inode, size, time of the last change in nanoseconds.
@@ -20,27 +21,32 @@ class ManifestCache:
 
     def __init__(self, saved: Path) -> None:
         self._saved = saved
-        self._parsed: dict[Path, tuple[_Signature, Mapping[str, Entry] | ManifestError]] = {}
+        self._parsed: dict[Path, tuple[_Signature, Entries | ManifestError]] = {}
 
-    def read(self, path: Path) -> Mapping[str, Entry] | ManifestError:
-        """The entries by job id, or what is wrong with the file."""
+    def read(self, path: Path, known_ids: Collection[str] = ()) -> Entries | ManifestError:
+        """The entries by job id, or what is wrong with the file. `known_ids` are kept in memory anyway."""
         try:
-            found = os.stat(path)
-            signature = (found.st_ino, found.st_size, found.st_mtime_ns)
-            known = self._parsed.get(path)
-            if known is not None and known[0] == signature:
+            # Opened, because NFS clients show old sizes and times of what is not.
+            with open(path, "rb") as file:
+                found = os.fstat(file.fileno())
+                signature = (found.st_ino, found.st_size, found.st_mtime_ns)
+                known = self._parsed.get(path)
+                if known is None or known[0] != signature:
+                    known = self._parsed[path] = signature, self._read(path, file, known_ids)
                 return known[1]
-            data = path.read_bytes()
         except FileNotFoundError:
             problem = "there is no such file; write it, or make it with `dispatcher matrix make SWEEP`"
             return ManifestError(str(path), [problem])
         except OSError as error:
             return ManifestError(str(path), [f"cannot be read: {error.strerror}"])
-        entries: Mapping[str, Entry] | ManifestError
+
+    def _read(self, path: Path, file: BinaryIO, known_ids: Collection[str]) -> Entries | ManifestError:
+        entries = saved_entries.read(self._saved, file, known_ids)
+        if entries is not None:
+            return entries
+        file.seek(0)
         try:
             # Jobs may need jobs of other manifests. A need that no manifest has is shown as the reason for waiting.
-            entries = saved_entries.read(self._saved, data) or parse_manifest(data, str(path), None)
+            return parse_manifest(file.read(), str(path), None)
         except ManifestError as error:
-            entries = error
-        self._parsed[path] = (signature, entries)
-        return entries
+            return error

@@ -20,7 +20,7 @@ from dispatcher.report.external import EXTERNAL, external_notices
 from dispatcher.report.failures import Failure, failures
 from dispatcher.report.pace import Pace, pace
 from dispatcher.report.pivot import count_states
-from dispatcher.report.ran import LAST_COUNTS, count_text
+from dispatcher.report.ran import count_text
 from dispatcher.report.snapshot import Snapshot
 from dispatcher.report.terminal import clip
 from dispatcher.report.waiting import Wait, reasons, waits
@@ -201,7 +201,7 @@ def notices(snapshot: Snapshot) -> list[str]:
 
 
 def _changed(snapshot: Snapshot) -> list[str]:
-    jobs = [job for job in snapshot.jobs_in(*LAST_COUNTS) if snapshot.differs(job)]
+    jobs = snapshot.changed()
     if not jobs:
         return []
     text = count_text((job, snapshot.records[job]) for job in jobs)

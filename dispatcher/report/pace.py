@@ -5,8 +5,8 @@ Both go by the jobs that were done last, so a slow beginning is forgotten, and a
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -125,7 +125,7 @@ def _slots(snapshot: Snapshot) -> tuple[int, int]:
 
 
 def _remaining_s(
-    snapshot: Snapshot, running: Iterable[str], ready: Iterable[str], took: dict[str | None, list[float]], at_once: int
+    snapshot: Snapshot, running: Iterable[str], ready: Sequence[str], took: dict[str | None, list[float]], at_once: int
 ) -> tuple[float | None, tuple[str, ...]]:
     """The estimated seconds for all these jobs, `at_once` at a time, and the methods without an estimate."""
     means = {method: sum(times) / len(times) for method, times in took.items()}
@@ -138,7 +138,7 @@ def _remaining_s(
         else:
             work_s += rest
             longest_s = max(longest_s, rest)
-    for method, count in Counter(_method(snapshot, job) for job in ready).items():
+    for method, count in snapshot.methods(ready).items():
         if method in means:
             work_s += count * means[method]
             longest_s = max(longest_s, means[method])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 from collections.abc import Collection, Iterable, Sequence
 
 from dispatcher.base.values import text_of
@@ -70,7 +71,7 @@ def _is_field(key: str) -> bool:
 
 def _known_keys(snapshot: Snapshot) -> list[str]:
     keys = dict.fromkeys(("method", "state", "pod", "reason"))
-    for entry in list(snapshot.entries.values())[:100]:
+    for entry in itertools.islice(snapshot.entries.values(), 100):
         keys.update(dict.fromkeys(entry.params))
     return list(keys)
 

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from dispatcher.base.times import Clock
+from dispatcher.matrix.entries import Entries
 from dispatcher.matrix.entry import SCHEDULING, Entry
 from dispatcher.outlets.base import Request
 from dispatcher.pod.offers import Offer
 from dispatcher.pod.placing import stays
 from dispatcher.pod.waiting import UNKNOWN_JOB, as_written, no_fault
-from dispatcher.report.ran import RanWith, last_counts, may_differ
+from dispatcher.report.ran import LAST_COUNTS, RanWith, last_counts, may_differ
 from dispatcher.run_state.external import Presence
 from dispatcher.run_state.fold import Pause, Refusal
 from dispatcher.run_state.liveness import PodInfo
 from dispatcher.run_state.progress import Progress
-from dispatcher.run_state.records import Records
+from dispatcher.run_state.records import ByState, Records
 from dispatcher.run_state.states import FIELD_NAMES, IN_FLIGHT, Record, State
 
 
@@ -109,6 +112,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """What the job's last attempt ran with; None when it has not run or its attempt has no `entry.json`."""
         return self.ran.last(job, self.records[job], self.entries.get(job)) if self.ran is not None else None
 
+    def changed(self) -> list[str]:
+        """The jobs that run or have ended with other parameters than the manifest has now."""
+        return [job for job in self.by_state.with_digest(LAST_COUNTS) if self.differs(job)]
+
     def differs(self, job: str) -> bool:
         """Whether a job runs or has ended with other parameters than the manifest has now."""
         record = self.records[job]
@@ -152,6 +159,22 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         entry = self.entry(job)
         return None if entry is None else entry.method
 
+    def kinds(self, jobs: Iterable[str]) -> Iterator[int]:
+        """For each job the same number as for others with entries of its kind (Entry.kind); 0 where none is known."""
+        return self.entries.kinds(jobs) if isinstance(self.entries, Entries) else itertools.repeat(0)
+
+    def methods(self, jobs: Sequence[str]) -> Mapping[str | None, int]:
+        """How many of these jobs each method has in the manifests; None: of jobs that no manifest lists."""
+        # Of each kind one job is asked, for all of them.
+        kinds = list(itertools.islice(self.kinds(jobs), len(jobs)))
+        counts, examples = Counter(kinds), dict(zip(kinds, jobs, strict=True))
+        of_kinds = [(examples[kind], count) for kind, count in counts.items() if kind]
+        methods = Counter[str | None]()
+        for job, count in (*of_kinds, *((job, 1) for job, kind in zip(jobs, kinds, strict=True) if not kind)):
+            entry = self.entries.get(job)
+            methods[None if entry is None else entry.method] += count
+        return methods
+
     def only(self, jobs: Mapping[str, Record]) -> Snapshot:
         """The same snapshot with only these jobs. Needs and pods still refer to all jobs."""
         # What is usual for a method is learned from all of its jobs.
@@ -172,36 +195,24 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self.find_stalled(self)
 
     @functools.cached_property
-    def _by_state(self) -> dict[State, list[str]]:
-        found: dict[State, list[str]] = {state: [] for state in State}
-        for job, state in self._packed.states():
-            found[state].append(job)
-        return found
+    def by_state(self) -> ByState:
+        records = self.records if isinstance(self.records, Records) else Records.of(self.records)
+        return records.by_state()
 
     @functools.cached_property
-    def _packed(self) -> Records:
-        """The records, of which some can be told without unpacking them."""
-        return self.records if isinstance(self.records, Records) else Records.of(self.records)
+    def _jobs_in(self) -> dict[tuple[State, ...], list[str]]:
+        return {}
 
     def jobs_in(self, *states: State) -> Sequence[str]:
-        """The jobs in one of these states, in the order of `records`, which is passed through once for all calls."""
-        found = [self._by_state[state] for state in states if self._by_state[state]]
-        if len(found) < 2:
-            return found[0] if found else ()
-        chosen = set().union(*found)
-        return [job for job in self.records if job in chosen]
+        """The jobs in one of these states, in the order of `records`."""
+        found = self._jobs_in.get(states)
+        if found is None:
+            found = self._jobs_in[states] = self.by_state.jobs(states)
+        return found
 
     def latest(self, state: State, most: int) -> list[str]:
         """The jobs in this state that changed last, the last one first."""
-        import heapq
-
-        # Revisions increase with time.
-        return heapq.nlargest(most, self.jobs_in(state), key=self._packed.rev)
-
-    def with_reason(self, reason: str, *states: State) -> list[str]:
-        """The jobs in one of these states that have this reason."""
-        found = self._packed.with_text(self.jobs_in(*states), reason)
-        return [job for job, record in found if record.reason == reason]
+        return self.by_state.latest(state, most)
 
     def in_flight(self) -> Sequence[str]:
         return self.jobs_in(*IN_FLIGHT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dispatcher.config import Config
 from dispatcher.errors import ManifestError
+from dispatcher.matrix.entries import Entries
 from dispatcher.matrix.entry import Entry
 from dispatcher.pod.offers import Offer, offer_of, request_of
 from dispatcher.pod.waiting import UNKNOWN_JOB
@@ -55,13 +57,18 @@ class SnapshotReader:
         pods = self.pods()
         warnings: list[str] = []
         entries = self._default_entries(records, warnings)
-        unqueued = [job for job in entries if job not in records]
-        unknown = [job for job in records if job not in entries]
-        # In the order of the manifest; jobs that it does not have come last.
-        records = records.ordered([*entries, *unknown], Record(state=State.QUEUED))
-        in_flight = {job: records[job] for job, state in records.states() if state in IN_FLIGHT}
+        unqueued = frozenset[str]()
+        unknown: list[str] = []
+        if records.has_order(entries):
+            records = records.copy()
+        else:
+            unqueued = frozenset(itertools.filterfalse(records.keys().__contains__, entries))
+            unknown = list(itertools.filterfalse(entries.keys().__contains__, records))
+            # In the order of the manifest; jobs that it does not have come last.
+            records = records.ordered([*entries, *unknown], Record(state=State.QUEUED))
+        in_flight = {job: records[job] for job in records.by_state().jobs(IN_FLIGHT)}
         if unknown:
-            entries = {**entries, **self._in_other_manifests(unknown, pods, warnings)}
+            entries = entries.with_others(self._in_other_manifests(unknown, pods, warnings))
         unknown_job = "its manifest cannot be read" if warnings else UNKNOWN_JOB
         warnings += self._outdated_status_file()
         return Snapshot(
@@ -69,7 +76,7 @@ class SnapshotReader:
             entries=entries,
             now_s=time.time(),
             edited=frozenset(seen.edited),
-            unqueued=frozenset(unqueued),
+            unqueued=unqueued,
             progress=self._progress(in_flight),
             external={job: presence(record) for job, record in in_flight.items() if runs_externally(record)},
             pauses=dict(store.fold.pauses),
@@ -198,22 +205,20 @@ class SnapshotReader:
             lists=None if isinstance(lists, ManifestError) else lists,
         )
 
-    def _default_entries(self, records: Mapping[str, Record], warnings: list[str]) -> Mapping[str, Entry]:
+    def _default_entries(self, records: Mapping[str, Record], warnings: list[str]) -> Entries:
         """The entries of the default manifest; none, and a warning, when it cannot be read."""
-        entries = self._manifests.read(self._config.matrix)
+        entries = self._manifests.read(self._config.matrix, records.keys())
         if not isinstance(entries, ManifestError):
             return entries
         if not records:
             named_workspace(self._layout.root)
         warnings.append(str(entries))
-        return {}
+        return Entries()
 
-    def _in_other_manifests(
-        self, unknown: list[str], pods: Iterable[PodStatus], warnings: list[str]
-    ) -> dict[str, Entry]:
+    def _in_other_manifests(self, unknown: list[str], pods: Iterable[PodStatus], warnings: list[str]) -> list[Entry]:
         """The entries of jobs that the default manifest does not have, from the other manifests of the workspace."""
         missing = set(unknown)
-        entries: dict[str, Entry] = {}
+        entries: list[Entry] = []
         named = [Path(pod.info.matrix) for pod in pods if pod.info.matrix]
         for path in dict.fromkeys([*named, *self._layout.manifests()]):
             if not missing:
@@ -224,7 +229,7 @@ class SnapshotReader:
             if isinstance(found, ManifestError):
                 warnings.append(str(found))
                 continue
-            entries.update((job, found[job]) for job in missing & found.keys())
+            entries += [found[job] for job in missing & found.keys()]
             missing -= found.keys()
         return entries
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
+from collections.abc import Iterator
+
 import msgspec
 
 from dispatcher.pod.waiting import Facts, Waiting
@@ -45,15 +49,39 @@ def waits(snapshot: Snapshot, unfiltered: Snapshot | None = None) -> list[Wait]:
     Reasons that need a person come first, and of these and of the others the most frequent ones. Those that differ only
     in jobs or times count as one.
     """
-    waiting = reasons(unfiltered or snapshot)
+    everything = unfiltered or snapshot
+    waiting = reasons(everything)
     found: dict[tuple[str, bool], list[str]] = {}
-    for job in snapshot.jobs_in(State.QUEUED, State.HELD):
-        reason = waiting.why(job)
-        # What no manifest lists is never claimed.
-        needs_person = reason.needs_person or job not in snapshot.entries
-        found.setdefault((reason.kind or reason.text, needs_person), []).append(job)
+    alike: dict[int, list[str]] = {}
+    for job, kind in _with_kinds(snapshot, everything):
+        jobs = alike.get(kind)
+        if jobs is None:
+            reason = waiting.why(job)
+            # What no manifest lists is never claimed.
+            needs_person = reason.needs_person or job not in snapshot.entries
+            jobs = found.setdefault((reason.kind or reason.text, needs_person), [])
+            if kind:
+                alike[kind] = jobs
+        jobs.append(job)
     ordered = sorted(found.items(), key=lambda item: (not item[0][1], -len(item[1])))
     return [Wait(_in_common(waiting, jobs), tuple(jobs), needs_person) for (_, needs_person), jobs in ordered]
+
+
+def _with_kinds(snapshot: Snapshot, everything: Snapshot) -> Iterator[tuple[str, int]]:
+    """The queued and held jobs, each with a number that it has in common with others that wait for the same reason.
+
+    0 where the job itself must be asked for: something is set in its record, it needs others, a pod could not claim it.
+    """
+    states = (State.QUEUED, State.HELD)
+    jobs = snapshot.jobs_in(*states)
+    if any(offer.where.conditions or offer.lists is not None for offer in everything.offers):
+        # Then the values and the ids of entries decide, too.
+        return zip(jobs, itertools.repeat(0), strict=False)
+    kinds = map(operator.mul, everything.kinds(jobs), snapshot.by_state.unchanged(states))
+    blocked = set().union(*(offer.blocked for offer in everything.offers))
+    if not blocked:
+        return zip(jobs, kinds, strict=True)
+    return ((job, 0 if job in blocked else kind) for job, kind in zip(jobs, kinds, strict=True))
 
 
 def _in_common(waiting: Waiting, jobs: list[str]) -> str:

@@ -24,6 +24,18 @@ class RunningChecksum:
         self._next_block = 0
         self.add(data)
 
+    @classmethod
+    def resumed(cls, length: int, value: int, marks: list[int]) -> RunningChecksum:
+        """One that was at this length; see `marks`."""
+        checksum = cls()
+        checksum.length, checksum.value, checksum._marks = length, value, marks
+        return checksum
+
+    @property
+    def marks(self) -> list[int]:
+        """The values at the beginning and at the end of each whole block."""
+        return self._marks
+
     def add(self, data: bytes | memoryview) -> None:
         """Add the bytes that follow."""
         view = memoryview(data)
@@ -39,10 +51,14 @@ class RunningChecksum:
         """The value that adding `data` would lead to."""
         return zlib.crc32(data, self.value)
 
+    def of_block(self, number: int, data: bytes) -> int:
+        """The value at the end of block `number`, or within it, if its content up to there is `data`."""
+        return zlib.crc32(data, self._marks[number])
+
     def at(self, fd: int, length: int) -> int:
         """The value at an earlier length; the open file gives what follows the last complete block before it."""
         block = length // BLOCK
-        return zlib.crc32(files.read_fd(fd, block * BLOCK, length % BLOCK), self._marks[block])
+        return self.of_block(block, files.read_fd(fd, block * BLOCK, length % BLOCK))
 
     def differs_at(self, fd: int) -> tuple[int, int] | None:
         """From which to which byte the open file is not what was added; None where no difference was found.
@@ -54,7 +70,7 @@ class RunningChecksum:
         for block in {last, self._next_block % (last + 1)}:
             start, end = block * BLOCK, min((block + 1) * BLOCK, self.length)
             expected = self._marks[block + 1] if block + 1 < len(self._marks) else self.value
-            if zlib.crc32(files.read_fd(fd, start, end - start), self._marks[block]) != expected:
+            if self.of_block(block, files.read_fd(fd, start, end - start)) != expected:
                 return start, end
         self._next_block = following
         return None

@@ -103,6 +103,8 @@ class Fold:
         self.applied_edits: dict[str, AppliedEdit] = {}
         self.lock_kind: str | None = None
         self.touched: set[str] = set()
+        # Whether all of them have changed: a million jobs are collected only for those who ask.
+        self.all_touched = False
         self._versions: OrderedDict[tuple[str, int], Packed] = OrderedDict()
 
     def extend(self, lines: Iterable[Line]) -> None:
@@ -139,7 +141,8 @@ class Fold:
             self.seq = line.seq
         for job, draft in drafts.drain():
             self.records.put(job, make_record(draft.fields), draft.born)
-            self.touched.add(job)
+            if not self.all_touched:
+                self.touched.add(job)
 
     def _draft(self, job: str, line: Line) -> Draft:
         """The record of `job` as it is before `line`."""
@@ -172,6 +175,9 @@ class Fold:
     def drain_touched(self) -> set[str]:
         """The jobs whose records changed since the last call."""
         touched, self.touched = self.touched, set()
+        if self.all_touched:
+            touched.update(self.records)
+            self.all_touched = False
         return touched
 
     def _fold_record(self, line: Line) -> None:

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from dispatcher.base import files
 from dispatcher.base.mounts import mount_of
 from dispatcher.errors import DamagedJournalError
 from dispatcher.run_state import journal, saved_fold
-from dispatcher.run_state.checksum import RunningChecksum
+from dispatcher.run_state.checksum import BLOCK, RunningChecksum
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.head import Head
@@ -25,7 +26,8 @@ class LoadedGeneration:
     """The fold of the first `offset` bytes of the file at `path`, and their checksum.
 
     `header` is the first line of the file, which tells it from any other of the same number. `successor` is the
-    generation that continues this one, once its last line was read.
+    generation that continues this one, once its last line was read. `is_checked`: all these bytes were read, and not
+    only the fold that another process has saved of them.
     """
 
     def __init__(self, path: Path, header: bytes = b"", base_seq: int = 0, fold: Fold | None = None) -> None:
@@ -35,13 +37,18 @@ class LoadedGeneration:
         self.fold = Fold() if fold is None else fold
         self.checksum = RunningChecksum()
         self.successor: int | None = None
+        self.is_checked = True
         # The lines that are in no saved fold: of the snapshot, and those after this one.
         self._unsaved = len(self.fold.records)
         self._saved_seq = base_seq
 
     @classmethod
-    def load(cls, layout: Layout, number: int, head: Head | None, *, to_the_end: bool) -> LoadedGeneration:
+    def load(
+        cls, layout: Layout, number: int, head: Head | None, *, to_the_end: bool, for_display: bool = False
+    ) -> LoadedGeneration:
         """The fold of a whole generation, as far as `head` goes, or to the end.
+
+        `for_display`: what was saved of it counts without all bytes being read again.
 
         What the head covers is read in parts, so that a large journal takes no memory beside its records; what follows
         is read at once, also where the head is lost.
@@ -61,7 +68,7 @@ class LoadedGeneration:
             header = journal.parse_header(line, path)
             loaded = cls(path, line, header.base_seq)
             parts = journal.Parts(file)
-            if not loaded._resume(layout, file, head):
+            if not loaded._resume(layout, file, head, for_display=for_display):
                 file.seek(len(line))
                 loaded._unsaved = header.records
                 loaded.fold.lock_kind, loaded.fold.seq = header.lock, header.base_seq
@@ -75,7 +82,7 @@ class LoadedGeneration:
                     loaded.extend(data, *journal.parse_consecutive(data, loaded.fold.seq))
         return loaded
 
-    def _resume(self, layout: Layout, file: BinaryIO, head: Head | None) -> bool:
+    def _resume(self, layout: Layout, file: BinaryIO, head: Head | None, *, for_display: bool) -> bool:
         """Continue with the fold that was saved, if there is one of what the open file says up to there."""
         with saved_fold.opened(layout, self.header) as found:
             if found is None:
@@ -83,24 +90,26 @@ class LoadedGeneration:
             saved, records = found
             if head is not None and head.length < saved.length:
                 return False
-            checksum = RunningChecksum(self.header)
-            while left := saved.length - checksum.length:
-                data = file.read(min(left, journal.PART))
-                if not data:
-                    return False
-                checksum.add(data)
             is_heads = head is None or head.length > saved.length or head.checksum == saved.checksum
-            fold = saved_fold.read(saved, records) if checksum.value == saved.checksum and is_heads else None
+            checksum = RunningChecksum.resumed(saved.length, saved.checksum, saved.marks)
+            is_checked = not (for_display and head is not None and _leads_to(checksum, head, file))
+            if is_checked:
+                checksum = RunningChecksum()
+                for data in _beginning(file, saved.length):
+                    checksum.add(data)
+            is_same = (checksum.length, checksum.value) == (saved.length, saved.checksum)
+            fold = saved_fold.read(saved, records) if is_same and is_heads else None
         if fold is None:
             return False
-        self.fold, self.checksum = fold, checksum
+        self.fold, self.checksum, self.is_checked = fold, checksum, is_checked
         self._saved_seq = saved.seq
+        file.seek(saved.length)
         return True
 
     def save(self, layout: Layout) -> None:
         """Save the fold for those who read this generation later, if that spares them enough."""
         lines = self._unsaved + self.fold.seq - self._saved_seq
-        if self.successor is None and lines >= max(_WORTHWHILE, len(self.fold.records) // 4):
+        if self.successor is None and self.is_checked and lines >= max(_WORTHWHILE, len(self.fold.records) // 4):
             saved_fold.save(layout, self.header, self.checksum, self.fold)
             self._unsaved, self._saved_seq = 0, self.fold.seq
 
@@ -152,6 +161,16 @@ class LoadedGeneration:
         else:
             self.fold.extend(consecutive)
         self.checksum.add(memoryview(data)[:length])
+
+    def check(self, fd: int) -> None:
+        """Read all bytes of the open file that `fold` shows: `is_checked` if they are what was saved."""
+        checksum = RunningChecksum()
+        while left := self.offset - checksum.length:
+            data = files.read_fd(fd, checksum.length, min(left, journal.PART))
+            if not data:
+                return
+            checksum.add(data)
+        self.is_checked = checksum.value == self.checksum.value
 
     def differs(self, fd: int) -> DamagedJournalError | None:
         """What is wrong when the open file is no longer what was read from it; examines two blocks of it."""
@@ -206,3 +225,27 @@ class LoadedGeneration:
             if lines and lines[-1].event is Event.CONTINUED:
                 self.successor = journal.continued_by(lines.pop())
             yield from lines
+
+
+def _beginning(file: BinaryIO, length: int) -> Iterator[bytes]:
+    """The first `length` bytes, in parts; fewer if the file is shorter."""
+    file.seek(0)
+    while length and (data := file.read(min(length, journal.PART))):
+        yield data
+        length -= len(data)
+
+
+def _leads_to(checksum: RunningChecksum, head: Head, file: BinaryIO) -> bool:
+    """Whether what follows on the bytes of `checksum` in the open file, up to where the head ends, has its checksum.
+
+    And whether the last block of these bytes is what it was. All before it is not read.
+    """
+    start = max(0, checksum.length - 1) // BLOCK * BLOCK
+    file.seek(start)
+    last = file.read(checksum.length - start)
+    following = file.read(head.length - checksum.length)
+    return (
+        checksum.length + len(following) == head.length
+        and checksum.of_block(start // BLOCK, last) == checksum.value
+        and checksum.followed_by(following) == head.checksum
+    )

@@ -79,8 +79,10 @@ class LockedJournal:
 
     # Without the lock.
 
-    def refresh(self, *, to_the_end: bool = False) -> None:
+    def refresh(self, *, to_the_end: bool = False, for_display: bool = False) -> None:
         """Read the part of the journal that is certain to stay; `to_the_end`: all of it, to be read only once.
+
+        `for_display`: see LoadedGeneration.load.
 
         What is beyond the head may still be cut off again (a full disk), so a process that continues to run must not
         use it before the next transaction has confirmed it.
@@ -91,7 +93,7 @@ class LockedJournal:
         for again in (*pauses_s[1:], None):
             try:
                 with files.storing("reading the run state in", self.layout.run_state):
-                    replica.follow(peek_head(self.layout.lock_file), to_the_end=to_the_end)
+                    replica.follow(peek_head(self.layout.lock_file), to_the_end=to_the_end, for_display=for_display)
                 return
             except DamagedJournalError:
                 if again is None and replica.network and not to_the_end and replica.generation is not None:
@@ -110,6 +112,7 @@ class LockedJournal:
             raise RuntimeError("a transaction within a transaction: the lock would not keep them apart")
         self._busy = True
         try:
+            self.replica.check()
             users = os.umask(self._shared_umask())
             try:
                 fd, lock = self._acquire(timeout_s)

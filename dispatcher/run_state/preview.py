@@ -20,8 +20,9 @@ _TRIES: Final = 3
 
 
 class Preview(msgspec.Struct, frozen=True):
-    """`edited` are jobs with hand edits that were not applied yet, `adopted` those that only the status file has.
+    """`records` are those of the store where nothing was edited, and change with them.
 
+    `edited` are jobs with hand edits that were not applied yet, `adopted` those that only the status file has.
     `refused` are the edits that will be refused.
     """
 
@@ -33,17 +34,17 @@ class Preview(msgspec.Struct, frozen=True):
 
 def preview(store: Store) -> Preview:
     """Read everything and change nothing; `store.problem` says what is wrong with the status file."""
-    store.refresh(to_the_end=True)
+    store.refresh(to_the_end=True, for_display=True)
     outcomes = _pending(store)
     for _ in range(_TRIES):
         seq = store.seq
         if not outcomes:
             break
-        store.refresh(to_the_end=True)
+        store.refresh(to_the_end=True, for_display=True)
         if store.seq == seq:
             break
         outcomes = _pending(store)
-    records = store.records.copy()
+    records = store.records.copy() if outcomes else store.records
     changed, refused = [], []
     for outcome in outcomes:
         if outcome.event is Event.REFUSED:

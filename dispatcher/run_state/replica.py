@@ -85,14 +85,14 @@ class Replica:
 
     # Without the lock.
 
-    def follow(self, head: Head | None, *, to_the_end: bool) -> None:
-        """Read what is certain to stay, or also what follows beyond the head.
+    def follow(self, head: Head | None, *, to_the_end: bool, for_display: bool = False) -> None:
+        """Read what is certain to stay, or also what follows beyond the head. `for_display`: see LoadedGeneration.load.
 
         Raises DamagedJournalError, and reads nothing, when the journal is not what the head or an earlier read showed.
         """
         for is_last in (*[False] * (_FOLLOW_TRIES - 1), True):
             try:
-                self._follow(head, to_the_end=to_the_end)
+                self._follow(head, to_the_end=to_the_end, for_display=for_display)
                 return
             except FileNotFoundError:
                 # Another process has begun a new generation, and compressed the one that was to be opened.
@@ -107,17 +107,29 @@ class Replica:
         if head.generation == self.generation and head.length > self.offset:
             self._follow_file(self.file.fd, head, to_the_end=False)
 
-    def _follow(self, head: Head | None, *, to_the_end: bool) -> None:
+    def check(self) -> None:
+        """Before anything is changed: read what was not read of the journal. Where it differs, it is loaded anew."""
+        if self._loaded.is_checked:
+            return
+        # Where it is gone, the next transaction opens another one, or says what is wrong.
+        with files.storing("reading", self._loaded.path), contextlib.suppress(FileNotFoundError):
+            fd = self._open_to_read()
+            try:
+                self._loaded.check(fd)
+            finally:
+                os.close(fd)
+
+    def _follow(self, head: Head | None, *, to_the_end: bool, for_display: bool) -> None:
         newest = head.generation if head is not None else journal.newest_generation(self.layout)
         if newest is None:
             return
         if self.generation is None or newest > self.generation:
-            self._load(newest, head, to_the_end=to_the_end or head is None)
+            self._load(newest, head, to_the_end=to_the_end or head is None, for_display=for_display)
         fd = self._open_to_read()
         try:
             header = self._loaded.header
             if files.read_fd(fd, 0, len(header)) != header:
-                self._load(newest, head, to_the_end=to_the_end)
+                self._load(newest, head, to_the_end=to_the_end, for_display=for_display)
                 return
             self._follow_file(fd, head, to_the_end=to_the_end)
         finally:
@@ -158,7 +170,7 @@ class Replica:
         newest = head.generation if head is not None else journal.newest_generation(self.layout)
         if newest is None:
             return None
-        if newest != self.generation:
+        if newest != self.generation or not self._loaded.is_checked:
             self._load_patiently(newest, head)
         try:
             fd = self._read_until_whole(head, guard)
@@ -357,12 +369,12 @@ class Replica:
             time.sleep(pause_s)
         self._load(number, head, to_the_end=True)
 
-    def _load(self, number: int, head: Head | None, *, to_the_end: bool) -> None:
+    def _load(self, number: int, head: Head | None, *, to_the_end: bool, for_display: bool = False) -> None:
         """Rebuild the records from one generation; a generation that cannot be read changes nothing."""
         known = self.fold.records.keys()
         # Until the new one is complete the records stay as they were, but the next try reads them again.
         self.generation = None
-        self._loaded = LoadedGeneration.load(self.layout, number, head, to_the_end=to_the_end)
+        self._loaded = LoadedGeneration.load(self.layout, number, head, to_the_end=to_the_end, for_display=for_display)
         self.fold.touched |= known
         self.generation = number
         self.reloads += 1

@@ -1,8 +1,9 @@
 """The fold of a long journal, kept in a file, so that not every start folds all lines again.
 
 `journal/fold.saved` is derived from the journal and may be removed at any time. It counts only if it was written by the
-same version, and if the journal's bytes up to `length` still have the checksum with which it was saved: whoever uses it
-reads them all. Otherwise the journal is folded from its first line.
+same version, and if the journal's bytes up to `length` still have the checksum with which it was saved: whoever changes
+anything reads them all. Who only shows the records (`status`) reads the last block before `length` and what follows:
+the head's checksum must follow from the saved one. Otherwise the journal is folded from its first line.
 """
 
 from __future__ import annotations
@@ -23,18 +24,22 @@ from dispatcher.run_state.states import Record, State
 from dispatcher.workspace import Layout
 
 # To be raised with every change of what a fold holds or of how lines are folded.
-_VERSION: Final = 1
+_VERSION: Final = 2
 _FORM: Final = repr((_VERSION, Record.__annotations__, tuple(State), tuple(Event)))
 _TOGETHER: Final = 5_000
 
 
 class SavedFold(msgspec.Struct, kw_only=True):
-    """A fold of the first `length` bytes of the generation that begins with the line `header`, without its records."""
+    """A fold of the first `length` bytes of the generation that begins with the line `header`, without its records.
+
+    `checksum` and `marks` are those of a RunningChecksum of these bytes.
+    """
 
     form: str = ""
     header: bytes
     length: int
     checksum: int
+    marks: list[int]
     seq: int
     lock_kind: str | None
     records: int
@@ -56,6 +61,7 @@ def save(layout: Layout, header: bytes, checksum: RunningChecksum, fold: Fold) -
         header=header,
         length=checksum.length,
         checksum=checksum.value,
+        marks=checksum.marks,
         seq=fold.seq,
         lock_kind=fold.lock_kind,
         records=len(fold.records),
@@ -100,5 +106,5 @@ def read(saved: SavedFold, file: BinaryIO) -> Fold | None:
     fold.records = Records(packed)
     fold.pauses, fold.refusals, fold.streaks = saved.pauses, saved.refusals, saved.streaks
     fold.applied_edits = saved.applied_edits
-    fold.touched.update(packed)
+    fold.all_touched = True
     return fold

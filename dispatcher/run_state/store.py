@@ -109,12 +109,13 @@ class Store:
     def status_is_stale(self, value: bool) -> None:
         self._shown = None if value else (self.reloads, self.seq)
 
-    def refresh(self, *, to_the_end: bool = False) -> None:
+    def refresh(self, *, to_the_end: bool = False, for_display: bool = False) -> None:
         """Read what the journal has that is certain to stay, without the lock.
 
-        `to_the_end`: also what its writer may still cut off; for a process that reads only once.
+        `to_the_end`: also what its writer may still cut off; for a process that reads only once. `for_display`: what a
+        pod has saved of a long journal counts without all of that being read again; a transaction does so.
         """
-        self._journal.refresh(to_the_end=to_the_end)
+        self._journal.refresh(to_the_end=to_the_end, for_display=for_display)
 
     @contextlib.contextmanager
     def transaction(self, timeout_s: float = 120.0) -> Iterator[Transaction]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from dispatcher.errors import DamagedJournalError
-from dispatcher.run_state import journal, loaded_generation, saved_fold
+from dispatcher.errors import DamagedJournalError, StaleViewError
+from dispatcher.run_state import checksum, journal, loaded_generation, saved_fold
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import AppliedEdit, Blame, Event, HandEdit, Paused, Refused
 from dispatcher.run_state.states import State
@@ -135,3 +136,113 @@ def test_a_number_that_has_no_packed_form_is_not_saved(layout: Layout) -> None:
     assert not layout.saved_fold.exists()
     assert [path for path in layout.journal_dir.iterdir() if path != layout.journal(1)] == []
     assert opened(layout).records["a"].extra == {"seed": 2**70}
+
+
+def shown(layout: Layout) -> Store:
+    """As `status` reads it."""
+    store = Store(layout, by="status")
+    store.refresh(to_the_end=True, for_display=True)
+    return store
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(checksum, "BLOCK", 256)
+    monkeypatch.setattr(loaded_generation, "BLOCK", 256)
+    return 256
+
+
+def overwrite(layout: Layout) -> None:
+    """Change a byte in the third block of the journal, of many."""
+    path = layout.journal(1)
+    data = bytearray(path.read_bytes())
+    start = data.index(b'"job":"d"')
+    assert 2 * 256 < start < 3 * 256 < 5 * 256 < len(data)
+    data[start + 7 : start + 8] = b"D"
+    path.write_bytes(data)
+
+
+def test_who_shows_records_reads_what_was_saved_and_what_follows(
+    layout: Layout, folded: list[int], small_blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = grown(layout)
+    with store.transaction() as tx:
+        tx.change("d", Event.HELD, Change(state=State.HELD))
+    checked = []
+    check = loaded_generation.LoadedGeneration.check
+    monkeypatch.setattr(loaded_generation.LoadedGeneration, "check", lambda *args: checked.append(1) or check(*args))
+    newcomer = shown(layout)
+    assert said(newcomer) == said(store)
+    assert folded == [store.seq]
+    assert newcomer.fold.drain_touched() == set(store.records)
+    # Steps cost as little as ever, and what it appends follows on what it has read.
+    with store.transaction() as tx:
+        tx.change("e", Event.HELD, Change(state=State.HELD))
+    newcomer.refresh(to_the_end=True, for_display=True)
+    assert said(newcomer) == said(store)
+    assert not checked
+    for job in "af":
+        with newcomer.transaction() as tx:
+            tx.change(job, Event.HELD, Change(state=State.HELD))
+    assert len(checked) == 1 and newcomer.reloads == 1, "all bytes were read before the first change"
+    store.refresh()
+    assert said(store) == said(newcomer) == said(opened(layout))
+
+
+def test_who_changes_records_reads_all_bytes(layout: Layout, small_blocks: int) -> None:
+    store = grown(layout)
+    overwrite(layout)
+    newcomer = shown(layout)
+    assert said(newcomer) == said(store), "neither the first block nor the last"
+    before = layout.journal(1).read_bytes()
+    with pytest.raises(DamagedJournalError, match="doctor --repair"), newcomer.transaction() as tx:
+        tx.change("a", Event.HELD, Change(state=State.HELD))
+    assert layout.journal(1).read_bytes() == before
+    with pytest.raises(DamagedJournalError, match="doctor --repair"):
+        opened(layout)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-200])
+
+
+def replace_by_another(path: Path) -> None:
+    """A copy of the same workspace in which something else happened: the same first line, and no shorter."""
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"CUDA error 700", b"CUDA error 701"))
+
+
+@pytest.mark.parametrize("damage", [cut, replace_by_another])
+def test_a_journal_that_was_cut_or_replaced_is_found_out_by_all(
+    layout: Layout, small_blocks: int, damage: Callable[[Path], None]
+) -> None:
+    grown(layout)
+    damage(layout.journal(1))
+    with pytest.raises((DamagedJournalError, StaleViewError)), shown(layout).transaction():
+        pass
+    with pytest.raises((DamagedJournalError, StaleViewError)), opened(layout).transaction():
+        pass
+
+
+def test_a_restored_backup_is_shown_as_it_is(layout: Layout, folded: list[int], small_blocks: int) -> None:
+    """The journal and the head of an earlier time, with a fold that was saved later."""
+    store = grown(layout)
+    kept = {path: path.read_bytes() for path in (layout.journal(1), layout.lock_file)}
+    with store.transaction() as tx:
+        for job in "adef":
+            tx.change(job, Event.HELD, Change(state=State.HELD))
+    store.save()
+    for path, data in kept.items():
+        path.write_bytes(data)
+    restored = Store(layout, by="elsewhere")
+    with restored.transaction() as tx:
+        for job in "adef":
+            tx.change(job, Event.EDITED, Change(priority=9), extra={"note": "as long as what was there before" * 9})
+    assert said(shown(layout)) == said(restored)
+
+
+def test_without_a_head_all_bytes_are_read(layout: Layout, small_blocks: int) -> None:
+    grown(layout)
+    overwrite(layout)
+    layout.lock_file.unlink()
+    assert "D" in shown(layout).records

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from dispatcher.matrix.entry import Entry
+from dispatcher.matrix.entry import DIGEST_SIZE, Entry, packed_digest
 
 # Neighbours are alike, so that more of them together are smaller, but all of them are unpacked for one.
 _TOGETHER: Final = 16
@@ -31,8 +31,9 @@ _encode = msgspec.msgpack.Encoder(enc_hook=dict).encode
 _decode = msgspec.msgpack.Decoder(list[Entry]).decode
 
 
-# The number of some neighbouring entries, their kinds (one number if it is the same for all), and the entries.
-Block = tuple[int, int | list[int], bytes]
+# The number of some neighbouring entries, their kinds (one number if it is the same for all), their digests one after
+# the other, and the entries.
+Block = tuple[int, int | list[int], bytes, bytes]
 
 
 class _Group:
@@ -63,6 +64,8 @@ class Entries(Mapping[str, Entry]):
         self._open: list[Entry] = []
         self._open_groups: dict[int, _Group] = {}
         self._unpacked: dict[str, Entry] = {}
+        # Those of the first entries, in their order.
+        self._digests: list[bytes] = []
 
     def add(self, entry: Entry) -> None:
         """Add an entry whose id is not there yet."""
@@ -84,8 +87,10 @@ class Entries(Mapping[str, Entry]):
     @classmethod
     def of(cls, jobs: Collection[str], blocks: Iterable[Block], known_ids: Collection[str] = ()) -> Entries:
         """Entries of these jobs, and of what `packed` gave."""
+        entries = cls()
         groups: list[_Group] = []
-        for count, kinds, content in blocks:
+        for count, kinds, digests, content in blocks:
+            entries._digests.append(digests)
             if isinstance(kinds, int):
                 groups += [_Group(kinds, content)] * count
             else:
@@ -94,7 +99,6 @@ class Entries(Mapping[str, Entry]):
         if len(known_ids) == len(jobs) and all(map(operator.eq, known_ids, jobs)):
             # A look-up with the very same text is several times as fast.
             jobs = known_ids
-        entries = cls()
         entries._groups = dict(zip(jobs, groups, strict=True))
         return entries
 
@@ -109,13 +113,22 @@ class Entries(Mapping[str, Entry]):
             if not isinstance(content, bytes):
                 raise OverflowError("a whole number of more than 64 bits")
             kinds = [group.kind for group in groups]
-            yield len(groups), kinds if len(set(kinds)) > 1 else kinds[0], content
+            digests = b"".join(packed_digest(entry.digest()) or b"" for entry in groups[0].entries())
+            yield len(groups), kinds if len(set(kinds)) > 1 else kinds[0], digests, content
 
     def with_others(self, others: Iterable[Entry]) -> Entries:
         """These entries and some of other manifests."""
         entries = Entries()
         entries._groups = {**self._groups, **{other.job_id: _Group(0, [other]) for other in others}}
+        entries._digests = self._digests
         return entries
+
+    def digests(self, jobs: Iterable[str]) -> Iterator[bytes | None]:
+        """For each job the digest of its entry as `packed_digest`; None where it was not saved."""
+        digests = b"".join(self._digests)
+        starts = range(0, len(digests), DIGEST_SIZE)
+        known = dict(zip(self._groups, [digests[at : at + DIGEST_SIZE] for at in starts], strict=False))
+        return map(known.get, jobs)
 
     def kinds(self, jobs: Iterable[str]) -> Iterator[int]:
         """For each job the same number as for all others whose entries are of its kind; 0: of none."""

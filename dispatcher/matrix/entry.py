@@ -165,6 +165,18 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
         return words
 
 
+DIGEST_SIZE: Final = 8
+
+
+def packed_digest(digest: str) -> bytes | None:
+    """What Entry.digest returns, in half of the room; None for anything else."""
+    try:
+        packed = bytes.fromhex(digest)
+    except ValueError:
+        return None
+    return packed if len(packed) == DIGEST_SIZE and packed.hex() == digest else None
+
+
 def _plain(value: Any) -> Any:
     """A field's value as JSON has it; fields of a struct that are unset are left out."""
     if isinstance(value, msgspec.Struct):

@@ -95,7 +95,7 @@ def _parts(head: _Head, entries: Entries) -> Iterator[bytes]:
     yield _encode(head)
     jobs, blocks = iter(entries), entries.packed()
     while some := list(itertools.islice(blocks, _TOGETHER)):
-        yield _encode((list(itertools.islice(jobs, sum(count for count, _, _ in some))), some))
+        yield _encode((list(itertools.islice(jobs, sum(count for count, *_ in some))), some))
 
 
 def _digest(data: bytes) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -114,7 +115,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def changed(self) -> list[str]:
         """The jobs that run or have ended with other parameters than the manifest has now."""
-        return [job for job in self.by_state.with_digest(LAST_COUNTS) if self.differs(job)]
+        jobs, digests = self.by_state.ran_with(LAST_COUNTS)
+        if isinstance(self.entries, Entries):
+            # Of a large matrix most digests are at hand: only where they differ, more is asked.
+            jobs = list(itertools.compress(jobs, map(operator.ne, digests, self.entries.digests(jobs))))
+        return [job for job in jobs if self.differs(job)]
 
     def differs(self, job: str) -> bool:
         """Whether a job runs or has ended with other parameters than the manifest has now."""

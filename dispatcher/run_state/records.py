@@ -10,23 +10,25 @@ from __future__ import annotations
 import itertools
 import operator
 import struct
-from collections.abc import Collection, Iterable, Iterator, KeysView, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, KeysView, Mapping
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from dispatcher.matrix.entry import DIGEST_SIZE, packed_digest
 from dispatcher.run_state.states import BY_HAND, Record, State
 
 _STATES: Final = tuple(State)
 _NUMBERS: Final = {state: number for number, state in enumerate(_STATES)}
-# The first byte of a packed record: the number of the state, and two flags: whether the digest of what its attempt ran
-# with is known, and whether a person has set the state. A queued record with nothing else set has a code of its own: of
-# a large matrix most records are such.
+# The first byte of a packed record: the number of the state, and flags: whether it is known what its attempt ran with,
+# and the digest of that follows in 8 bytes, and whether a person has set the state. A queued record with nothing else
+# set has a code of its own: of a large matrix most records are such.
 _RAN: Final = 0x10
-_BY_HAND: Final = 0x20
+_DIGEST: Final = 0x20
+_BY_HAND: Final = 0x40
 _UNCHANGED: Final = len(_STATES)
 _STATE_OF: Final = {
-    **{number | flags: state for number, state in enumerate(_STATES) for flags in (0, _RAN, _BY_HAND, _RAN | _BY_HAND)},
+    **{number | flags: state for number, state in enumerate(_STATES) for flags in range(0, 0x80, 0x10)},
     _UNCHANGED: State.QUEUED,
 }
 # Before the other fields of the record in their order: the code, the `seq` at which the job got its record, and that
@@ -35,8 +37,10 @@ _HEAD: Final = struct.Struct(">BII")
 _code: Final = operator.itemgetter(0)
 # As bytes, which are in the order of the numbers.
 _rev: Final = operator.itemgetter(slice(5, 9))
+_digest: Final = operator.itemgetter(slice(_HEAD.size, _HEAD.size + DIGEST_SIZE))
 _FIELDS: Final = msgspec.structs.fields(Record)
 assert (_FIELDS[0].name, _FIELDS[-2].name) == ("state", "rev")
+_RAN_WITH: Final = [field.name for field in _FIELDS].index("ran_with") - 1
 _TYPES: Any = (*(field.type for field in _FIELDS[1:-2]), _FIELDS[-1].type)
 _NOTHING_SET: Final = (*(field.default for field in _FIELDS[1:-2]), {})
 _encode = msgspec.msgpack.Encoder().encode
@@ -49,10 +53,14 @@ def pack(record: Record, born: int) -> Packed:
     state, *fields, rev, extra = msgspec.structs.astuple(record)
     values = (*fields, extra)
     code = _NUMBERS[state] | (record.ran_with is not None and _RAN) | (record.reason == BY_HAND and _BY_HAND)
+    digest = packed_digest(record.ran_with) if record.ran_with else None
     try:
         if state is State.QUEUED and values == _NOTHING_SET:
             return _HEAD.pack(_UNCHANGED, born, rev)
-        return _HEAD.pack(code, born, rev) + _encode(values)
+        if digest is None:
+            return _HEAD.pack(code, born, rev) + _encode(values)
+        fields[_RAN_WITH] = None
+        return _HEAD.pack(code | _DIGEST, born, rev) + digest + _encode((*fields, extra))
     except (OverflowError, struct.error):
         return (code, born, rev, *values)
 
@@ -61,8 +69,13 @@ def unpack(packed: Packed) -> Record:
     code, _, rev = _numbers(packed)
     if code == _UNCHANGED:
         return Record(State.QUEUED, rev=rev)
-    values: Sequence[Any] = _decode(packed[_HEAD.size :]) if isinstance(packed, bytes) else packed[3:]
-    *fields, extra = values
+    if not isinstance(packed, bytes):
+        *fields, extra = packed[3:]
+    elif code & _DIGEST:
+        *fields, extra = _decode(packed[_HEAD.size + DIGEST_SIZE :])
+        fields[_RAN_WITH] = _digest(packed).hex()
+    else:
+        *fields, extra = _decode(packed[_HEAD.size :])
     return Record(_STATE_OF[code], *(*fields, rev, extra))
 
 
@@ -153,9 +166,13 @@ class ByState:
         others = bytes(set(range(256)).difference(_codes(states)))
         return self._all.translate(_flags(bytes([_UNCHANGED])), others)
 
-    def with_digest(self, states: Collection[State]) -> list[str]:
-        """Those of `jobs(states)` whose record has the digest of what the attempt ran with."""
-        return self._with(_codes(states, _RAN))
+    def ran_with(self, states: Collection[State]) -> tuple[list[str], Iterator[Any]]:
+        """Those of `jobs(states)` of which it is known what they ran with, and each one's digest as `packed_digest`.
+
+        Of the few digests that have no packed form, anything else.
+        """
+        chosen = self._all.translate(_flags(_codes(states, _RAN)))
+        return self._with(_codes(states, _RAN)), map(_digest, itertools.compress(self._packed.values(), chosen))
 
     def by_hand(self, state: State) -> int:
         """How many jobs a person has set to this state."""

@@ -11,10 +11,11 @@ import pytest
 from dispatcher.run_state.records import Records
 from dispatcher.run_state.states import BY_HAND, Record, State
 
+DIGEST = "0a1b2c3d4e5f6071"
 FIELDS: dict[str, Any] = {
     "pod": "p", "pid": 1, "gpu": (0, 1), "started_at": "2026", "attempt": 2, "host": "h", "finished_at": "x",
     "exit_code": 0, "reason": BY_HAND, "error": "", "outlet": "local", "handle": "1", "code": "c", "external": True,
-    "priority": 0, "desired": State.HELD, "retries": 1, "requeues": 1, "retry_at": "", "ran_with": "ab", "backoff": 1,
+    "priority": 0, "desired": State.HELD, "retries": 1, "requeues": 1, "retry_at": "", "ran_with": DIGEST, "backoff": 1,
     "furthest_step": 0.0, "furthest_checkpoint": 1.5, "checkpoint_at": "", "extra": {"note": None},
 }  # fmt: skip
 
@@ -48,19 +49,27 @@ def test_a_seq_of_more_than_32_bits_is_kept() -> None:
 def test_jobs_are_found_by_their_states(seed: int) -> None:
     rng = random.Random(seed)
     plain: dict[str, Record] = {}
+    huge: set[str] = set()
     for number in range(200):
         fields = {name: FIELDS[name] for name in rng.sample(sorted(FIELDS), rng.choice((0, 0, 1, 2)))}
         if seed % 4 == 0 and rng.random() < 0.05:
             fields["extra"] = {"seed": 2**70}
+            huge.add(f"j{number}")
+        if "ran_with" in fields:
+            fields["ran_with"] = rng.choice((DIGEST, DIGEST, "ab", "", DIGEST.upper(), f"{DIGEST}00"))
         plain[f"j{number}"] = Record(state=rng.choice(list(State)), **{**fields, "rev": rng.randrange(2**31)})
     records = Records.of(plain)
+    assert records == plain
     found = records.by_state()
     assert list(records.states()) == [(job, record.state) for job, record in plain.items()]
     for states in ([State.QUEUED], [State.HELD, State.QUEUED], [State.DONE, State.FAILED, State.RUNNING], list(State)):
         jobs = [job for job, record in plain.items() if record.state in states]
         assert found.jobs(states) == jobs
         assert len(found.unchanged(states)) == len(jobs)
-        assert found.with_digest(states) == [job for job in jobs if plain[job].ran_with is not None]
+        told, digests = found.ran_with(states)
+        assert told == [job for job in jobs if plain[job].ran_with is not None]
+        for job, digest in zip(told, digests, strict=True):
+            assert (digest == bytes.fromhex(DIGEST)) == (plain[job].ran_with == DIGEST and job not in huge)
     for state in State:
         jobs = found.jobs([state])
         assert found.count(state) == len(jobs)

@@ -1,7 +1,7 @@
 """The entries of a manifest in little memory: packed some at a time, and unpacked when they are asked for.
 
 An entry as an object takes a kilobyte, packed with its neighbours about 30 bytes, and so a pod of 1,000,000 jobs finds
-room beside what it runs. The kind of each (see Entry.kind) is known without unpacking it.
+room beside what it runs. The kind of each (see kind_of) is known without unpacking it.
 """
 
 from __future__ import annotations
@@ -49,6 +49,17 @@ class _Group:
         return self.content if isinstance(self.content, list) else _decode(zlib.decompress(self.content))
 
 
+def kind_of(entry: Entry) -> Hashable:
+    """Equal for entries of which a pod that takes one takes all, unless it asks for the values of parameters.
+
+    pod/waiting.py asks nothing else of an entry without needs than its id and what is in here. None with needs.
+    """
+    if entry.needs:
+        return None
+    resources = repr(entry.resources) if entry.resources else ""
+    return entry.shape(), entry.gpus, entry.outlet, resources
+
+
 _kind: Final = operator.attrgetter("kind")
 _OF_NO_KIND: Final = _Group(0, [])
 
@@ -69,7 +80,7 @@ class Entries(Mapping[str, Entry]):
 
     def add(self, entry: Entry) -> None:
         """Add an entry whose id is not there yet."""
-        kind = self._number(entry.kind())
+        kind = self._number(kind_of(entry))
         group = self._open_groups.get(kind)
         if group is None:
             group = self._open_groups[kind] = _Group(kind, self._open)

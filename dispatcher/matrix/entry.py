@@ -143,16 +143,6 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
         """Equal for entries that differ only in the values of parameters: a check of keys is needed once per shape."""
         return self.method, self.command, self.job is None, tuple(self.params), tuple(self._words())
 
-    def kind(self) -> Hashable:
-        """Equal for entries of which a pod that takes one takes all, unless it asks for the values of parameters.
-
-        pod/waiting.py asks nothing else of an entry without needs than its id and what is in here. None with needs.
-        """
-        if self.needs:
-            return None
-        resources = repr(self.resources) if self.resources else ""
-        return self.shape(), self.gpus, self.outlet, resources
-
     def _words(self) -> Mapping[str, Any]:
         if self.written:
             return self.written

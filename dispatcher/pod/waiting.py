@@ -1,9 +1,11 @@
 """Why a job is not claimed: one answer for `status`, `show`, `--dry-run` and a pod's last line. Pure.
 
 `Facts` has everything that the answer depends on. To add a reason, add it to `Waiting._own_reason` (about the job
-itself), to `Waiting._pod_refusal` (about one pod at this moment), or to `Offer.refusal` (about what a pod takes). What
-it asks of an entry belongs to Entry.kind, or to report/waiting.py: _with_kinds: of many jobs whose entries are of one
-kind, and in whose records nothing is set, `status` asks for the reason of one. tests/report/test_waiting.py compares.
+itself), to `Waiting._pod_refusal` (about one pod at this moment), or to `Offer.refusal` (about what a pod takes).
+
+Of many jobs whose entries are of one kind, and in whose records nothing is set, `status` asks for the reason of one. So
+what a reason asks of an entry belongs to matrix/entries.py: kind_of, or to report/waiting.py: _with_kinds.
+tests/report/test_waiting.py compares.
 
 This explains, and claim.ClaimQueue decides: what makes a job wait is added there too, to `_is_ready` (its record and
 its needs), `_set_aside` (its entry, its method), or to `choose` with `postpone` (a time until which it is passed over).

@@ -165,7 +165,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return None if entry is None else entry.method
 
     def kinds(self, jobs: Iterable[str]) -> Iterator[int]:
-        """For each job the same number as for others with entries of its kind (Entry.kind); 0 where none is known."""
+        """For each job the same number as for others with entries of its kind (see kind_of); 0 where none is known."""
         return self.entries.kinds(jobs) if isinstance(self.entries, Entries) else itertools.repeat(0)
 
     def methods(self, jobs: Sequence[str]) -> Mapping[str | None, int]:

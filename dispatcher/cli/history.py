@@ -42,6 +42,8 @@ _TELL_STATE: Final = frozenset(
 )
 # Data of dispatchers: `set` has what was edited, and an end counts for the method, GPU and host where it happened.
 _UNSHOWN_DATA: Final = frozenset({"edit", "born", "method", "gpu", "host", "suspect"})
+# What was paused, and why: that is clear without their names.
+_TELLING_DATA: Final = frozenset({"scope", "why"})
 
 
 @click.command()
@@ -192,4 +194,4 @@ def _changes(line: Line, clock: Callable[[str], str]) -> Iterable[str]:
         yield f"{key}={clock(value) if key in TIMES else cell_text(value)}"
     for key, value in (line.data or {}).items():
         if key not in _UNSHOWN_DATA:
-            yield f"{key}: {cell_text(value)}"
+            yield cell_text(value) if key in _TELLING_DATA else f"{key}: {cell_text(value)}"

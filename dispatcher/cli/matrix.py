@@ -22,10 +22,8 @@ from dispatcher.errors import ManifestError
 from dispatcher.matrix.condition import Where
 from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.manifest import Manifest, load_manifest, write_manifest
+from dispatcher.report.columns import Narrowing
 from dispatcher.workspace import Layout
-
-# More columns than this do not fit on a terminal.
-_MOST_COLUMNS = 8
 
 
 @click.group()
@@ -157,8 +155,12 @@ def _count(entries: Iterable[Entry]) -> str:
 
 
 def _print_table(entries: list[Entry]) -> None:
-    columns = ["job_id", "method", *_varying(entries)]
-    print_rows([{column: _cell(entry.value(column)) for column in columns} for entry in entries], "plain", columns)
+    varying = _varying(entries)
+    columns = ["job_id", "method", *varying]
+    # Keys with few different values form groups: those with the most have no room first.
+    narrowing = Narrowing(drop=sorted(varying, key=lambda key: -varying[key]), keep=("job_id", "method"))
+    rows = [{column: _cell(entry.value(column)) for column in columns} for entry in entries]
+    print_rows(rows, "plain", columns, narrowing=narrowing)
 
 
 def _cell(value: object) -> str:
@@ -166,14 +168,12 @@ def _cell(value: object) -> str:
     text = "" if value is None else text_of(value)
     if not text.isprintable():
         text = json.dumps(text, ensure_ascii=False)
-    return text if len(text) <= 40 else f"{text[:37]}..."
+    return text
 
 
-def _varying(entries: list[Entry]) -> list[str]:
-    """The keys in which the entries differ. The ones with the fewest different values are kept: they form groups."""
+def _varying(entries: list[Entry]) -> dict[str, int]:
+    """The keys in which the entries differ, and how many different values each has; all keys of a single entry."""
     documents = [entry.document() for entry in entries]
-    keys = dict.fromkeys(key for document in documents for key in document)
+    keys = dict.fromkeys(key for document in documents for key in document if key not in ("job_id", "method"))
     counts = {key: len({text_of(document.get(key)) for document in documents}) for key in keys}
-    varying = [key for key in keys if key not in ("job_id", "method") and counts[key] > 1]
-    kept = sorted(varying, key=counts.__getitem__)[: _MOST_COLUMNS - 2]
-    return [key for key in varying if key in kept] or [key for key in keys if len(entries) == 1][2:_MOST_COLUMNS]
+    return {key: count for key, count in counts.items() if count > 1 or len(entries) == 1}

@@ -174,7 +174,7 @@ class Workspace:
 
     def apply(self, plan: changes.Plan) -> Changes:
         """Apply a plan to every job for which it is still possible."""
-        outcome = Changes({}, {}, {}, plan.left_alone)
+        outcome = Changes({}, {}, {}, tuple(plan.left_alone))
         with self.transaction() as tx:
             for job, seen in plan.jobs.items():
                 decision = changes.decide(plan.state, seen, tx.record(job))

@@ -28,7 +28,7 @@ from dispatcher.run_state.states import MARKABLE, Record, State
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
-    from dispatcher.report.changes import Changes
+    from dispatcher.report.changes import Changes, Plan
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -139,13 +139,13 @@ def _request(state: State, verb: str, asked: Asked, *, changed: bool = False) ->
     outcome = workspace.apply(plan) if plan.jobs else None
     exit_code = 1 if outcome is not None and outcome.refused else 0
     if asked.as_json:
-        print_json(outcome or {"changed": {}, "unchanged": {}, "refused": {}, "left_alone": plan.left_alone})
+        print_json(outcome or {"changed": {}, "unchanged": {}, "refused": {}, "left_alone": tuple(plan.left_alone)})
         return exit_code
     if outcome is not None:
         _print(outcome)
         _note_without_pods(workspace, outcome)
     elif plan.left_alone:
-        click.echo(f"nothing to {verb}")
+        click.echo(f"nothing to {verb}{_already(plan)}")
     else:
         none = "no job ran with other parameters than the manifest has now" if changed else "no job matches"
         click.echo(f"nothing to {verb}: {none}")
@@ -154,13 +154,20 @@ def _request(state: State, verb: str, asked: Asked, *, changed: bool = False) ->
             f"{counted(len(plan.unknown), 'job')} left alone ({first_names(plan.unknown)}): adopted or marked by "
             "hand, so what they ran with is not known"
         )
-    if plan.left_alone:
-        names = first_names(plan.left_alone)
+    others = [job for job, record in plan.left_alone.items() if record.state is not state]
+    if others:
+        them = "it" if len(others) == 1 else "them"
         note(
-            f"{counted(len(plan.left_alone), 'job')} matched and left alone ({names}): name them exactly, "
+            f"{counted(len(others), 'job')} matched and left alone ({first_names(others)}): name {them} exactly, "
             "or use --state"
         )
     return exit_code
+
+
+def _already(plan: Plan) -> str:
+    """Which of the jobs that were left alone are in the requested state."""
+    count = sum(record.state is plan.state for record in plan.left_alone.values())
+    return f": {counted(count, 'job is', 'jobs are')} already {plan.state}" if count else ""
 
 
 def _note_without_pods(workspace: Workspace, outcome: Changes) -> None:

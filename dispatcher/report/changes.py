@@ -36,13 +36,13 @@ class Plan(msgspec.Struct, frozen=True):
     """A requested state for some jobs.
 
     jobs: the selected jobs and their records at that moment.
-    left_alone: jobs that matched a glob but are in a state that it does not select.
+    left_alone: those of jobs that matched a glob but are in a state that it does not select.
     unknown: jobs left out of `--changed` because it is unknown what they ran with.
     """
 
     state: State
     jobs: Mapping[str, Record]
-    left_alone: tuple[str, ...] = ()
+    left_alone: Mapping[str, Record] = {}
     unknown: tuple[str, ...] = ()
 
 
@@ -81,8 +81,9 @@ def plan(
         chosen = [job for job in chosen if snapshot.differs(job)]
     exact = {name for name in names if not is_glob(name)}
     meant = wanted or (BY_GLOB[state] | {State.DONE} if changed else BY_GLOB[state])
-    jobs = {job: snapshot.records[job] for job in chosen if job in exact or snapshot.records[job].state in meant}
-    return Plan(state, jobs, tuple(job for job in chosen if job not in jobs), tuple(unknown))
+    records = {job: snapshot.records[job] for job in chosen}
+    jobs = {job: record for job, record in records.items() if job in exact or record.state in meant}
+    return Plan(state, jobs, {job: records[job] for job in chosen if job not in jobs}, tuple(unknown))
 
 
 def decide(desired: State, seen: Record, now: Record | None) -> Decision:

@@ -35,7 +35,7 @@ def test_a_glob_leaves_alone_what_is_done_or_runs(lab):
     lab.put("fft_spanish_s1", "failed")
     outcome = lab.run("requeue", "fft_*")
     assert outcome.out == "fft_spanish_s1: requeued\n"
-    assert "3 jobs matched and left alone" in outcome.err
+    assert "2 jobs matched and left alone" in outcome.err
     assert (lab.state("fft_german_s1"), lab.state("fft_german_s2")) == ("done", "running")
 
 
@@ -93,6 +93,12 @@ def test_nothing_to_do(lab):
     outcome = lab.run("requeue", "--state", "failed")
     assert (outcome.code, outcome.out) == (0, "nothing to requeue: no job matches\n")
     assert lab.run("requeue", "base").out == "base: already queued\n"
+    lab.put("base", "done")
+    lab.put("fft_german_s1", "held")
+    # Of jobs that are as they should be, nobody is told to name them.
+    outcome = lab.run("hold", "fft_german_s1*", "base*")
+    assert outcome.out == "nothing to hold: 1 job is already held\n"
+    assert outcome.err == "note: 1 job matched and left alone (base): name it exactly, or use --state\n"
 
 
 @pytest.mark.parametrize(

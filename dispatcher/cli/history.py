@@ -81,10 +81,13 @@ def history(
         lines = iter(collections.deque(lines, maxlen=tail))
     if as_json:
         print_json(list(lines))
-    else:
-        # A job that alone was asked for need not be named in each line.
-        _print(lines, clock, [name for name in _COLUMNS if name != "job" or len(names.only or ()) != 1])
+        names.refuse_unknown(workspace)
+        return
+    # A job that alone was asked for need not be named in each line.
+    some = _print(lines, clock, [name for name in _COLUMNS if name != "job" or len(names.only or ()) != 1])
     names.refuse_unknown(workspace)
+    if not some:
+        note("no changes")
 
 
 class _Names:
@@ -156,15 +159,15 @@ def _read_events(words: Sequence[str]) -> frozenset[Event]:
     return frozenset(Event(name) for name in names)
 
 
-def _print(lines: Iterator[Line], clock: Clock, columns: Sequence[str]) -> None:
+def _print(lines: Iterator[Line], clock: Clock, columns: Sequence[str]) -> bool:
+    """Print the changes as they are read; whether there are any."""
     is_first = True
     while block := list(itertools.islice(lines, _ROWS)):
         if not is_first:
             click.echo()
         is_first = False
         print_rows([_row(line, clock) for line in block], "plain", columns, narrowing=_NARROWING)
-    if is_first:
-        note("no changes")
+    return not is_first
 
 
 def _row(line: Line, clock: Clock) -> dict[str, Any]:

@@ -182,7 +182,10 @@ def _pivot(snapshot: Snapshot, request: Request) -> str:
     if "state" in request.by:
         raise UsageError("--by state: states are the columns already; use keys of the jobs, such as lang,method")
     check_keys(snapshot, request.by)
-    return table_text(states_by(snapshot, request.by), request.style, narrowing=Narrowing(keep=request.by))
+    rows = states_by(snapshot, request.by)
+    if request.style not in ("json", "csv"):
+        rows = [{**row, **{key: row[key] or "-" for key in request.by}} for row in rows]
+    return table_text(rows, request.style, narrowing=Narrowing(keep=request.by))
 
 
 def _job_table(snapshot: Snapshot, everything: Snapshot, style: str) -> str:

@@ -163,6 +163,9 @@ def test_history_of_jobs_events_and_times(lab):
     assert len(history(lab, "--since", "1h")) == 13
     soon = lab.run("history", "--since", "2100-01-01")
     assert (soon.code, soon.out, soon.err) == (0, "", "note: no changes\n")
+    unknown = lab.run("history", "nobody")
+    assert (unknown.code, unknown.out) == (2, "")
+    assert unknown.err.startswith("dispatcher: unknown job 'nobody'")
     columns = {line.index(" test ") for line in history(lab)}
     assert len(columns) == 1, "aligned"
 

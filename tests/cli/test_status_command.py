@@ -266,3 +266,11 @@ def test_where_jobs_run(lab, words):
     assert found == {"base": "pod-0:2", "fft_german_s1": "k8s"}
     rows = {row["job"]: row["outlet"] for row in lab.run("status", "--json").json["jobs"]}
     assert (rows["fft_german_s1"], rows["lora_german_s1"]) == ("k8s", None)
+
+
+def test_jobs_without_a_value_are_counted_under_a_dash(lab):
+    lab.put("base", "failed", reason="out of memory")
+    rows = [line.split() for line in lab.run("status", "--by", "reason").out.splitlines()[2:]]
+    assert [(row[0], row[-1]) for row in rows] == [("-", "8"), ("out", "1")]
+    assert lab.run("status", "--by", "reason", "--json").json[0]["reason"] == ""
+    assert lab.run("status", "--by", "reason", "--format", "csv").out.splitlines()[1].startswith(",")

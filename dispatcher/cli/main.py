@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import errno
-import io
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,11 +11,11 @@ import click
 from click.core import ParameterSource
 
 from dispatcher import contract
-from dispatcher.base.times import Clock
 from dispatcher.cli.common import F, layout, read_list, read_where, root_option
 from dispatcher.cli.complete import complete_methods, complete_where
 from dispatcher.cli.host_overrides import override_options, take_overrides
 from dispatcher.cli.lazy import LazyGroup
+from dispatcher.cli.streams import CANNOT_PRINT, PodLog, discard_output, open_closed_streams, show_every_letter
 from dispatcher.errors import DispatcherError, UsageError, nearest
 
 if TYPE_CHECKING:
@@ -64,7 +61,6 @@ _HINTS: Final = {
 _COMPLETES: Final = "_DISPATCHER_COMPLETE"
 _INTERRUPTED: Final = 130
 _BROKEN_PIPE: Final = 141
-_CANNOT_PRINT: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
 
 
 class _PodOption(click.Option):
@@ -201,38 +197,7 @@ def _run(given: dict[str, Any]) -> int:
         return show_dry_run(config.layout, config, options, utc=given["utc"], as_json=given["as_json"])
     from dispatcher.pod.run import run_pod
 
-    return run_pod(config.layout, config, options, log=_PodLog(utc=given["utc"]))
-
-
-class _PodLog:
-    """Prints the lines of a pod's log with the time, and with the date on the first one of each day."""
-
-    def __init__(self, *, utc: bool) -> None:
-        self._utc = utc
-        self._last_s = 0.0
-
-    def __call__(self, line: str) -> None:
-        from dispatcher.report.terminal import one_line
-
-        now_s = time.time()
-        stamp = Clock(self._last_s, self._utc)(now_s)
-        self._last_s = now_s
-        # Errors of jobs and words of schedulers are in it: a terminal must not obey them.
-        _print_line("\n".join(map(one_line, f"{stamp} {line}".split("\n"))))
-
-
-def _print_line(line: str) -> None:
-    """Print a line. The pod continues when the disk is full or the reader has gone.
-
-    Ctrl-C also ends the `tee` of `dispatcher ... | tee log`, and the jobs must finish all the same.
-    """
-    try:
-        click.echo(line)
-    except BrokenPipeError:
-        _discard_output()
-    except OSError as error:
-        if error.errno not in _CANNOT_PRINT:
-            raise
+    return run_pod(config.layout, config, options, log=PodLog(utc=given["utc"]))
 
 
 def _options(where: Layout, hosts: Hosts, given: dict[str, Any]) -> PodOptions:
@@ -256,7 +221,7 @@ def _options(where: Layout, hosts: Hosts, given: dict[str, Any]) -> PodOptions:
         by_hardware=asked.by_hardware,
         jobs_per_gpu=given["jobs_per_gpu"],
         methods=given["methods"],
-        matrix=find_manifest(where, given["matrix_file"]),
+        matrix=_find_manifest(where, given["matrix_file"]),
         where=given["where"],
         poll_interval_s=given["poll_interval"],
         until_empty=given["until_empty"],
@@ -265,7 +230,7 @@ def _options(where: Layout, hosts: Hosts, given: dict[str, Any]) -> PodOptions:
     )
 
 
-def find_manifest(where: Layout, name: str | None) -> Path | None:
+def _find_manifest(where: Layout, name: str | None) -> Path | None:
     """The path of `--matrix NAME`: in the current directory, the workspace's root or its matrix/."""
     from pathlib import Path
 
@@ -281,8 +246,8 @@ def find_manifest(where: Layout, name: str | None) -> Path | None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (without the program's name); the exit code."""
-    _open_closed_streams()
-    _show_every_letter()
+    open_closed_streams()
+    show_every_letter()
     if _COMPLETES in os.environ:
         from dispatcher.cli import bash
 
@@ -302,9 +267,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # click itself exits on a broken pipe, and after shell completion.
         return _leave_broken_pipe() if error.code == 1 else int(error.code or 0)
     except OSError as error:
-        if error.filename is not None or error.errno not in _CANNOT_PRINT:
+        if error.filename is not None or error.errno not in CANNOT_PRINT:
             raise
-        _discard_output()
+        discard_output()
         click.echo(f"dispatcher: cannot write the output: {error.strerror}", err=True)
         return 1
 
@@ -318,26 +283,5 @@ def _message(error: Exception) -> str:
 
 def _leave_broken_pipe() -> int:
     """The reader has gone (`dispatcher status | head`): exit without a message."""
-    _discard_output()
+    discard_output()
     return _BROKEN_PIPE
-
-
-def _discard_output() -> None:
-    with open(os.devnull, "w") as nothing:
-        os.dup2(nothing.fileno(), sys.stdout.fileno())
-
-
-def _show_every_letter() -> None:
-    """Terminals show `?` for letters that they do not have: tables have an ellipsis, and jobs say anything."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.isatty() and stream.errors == "strict":
-            stream.reconfigure(errors="replace")
-
-
-def _open_closed_streams() -> None:
-    """Open /dev/null for closed streams (`>&-`): otherwise the next opened file would get their descriptor."""
-    for fd, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is None:
-            nothing = os.open(os.devnull, os.O_RDWR)
-            os.set_inheritable(nothing, True)
-            setattr(sys, name, open(nothing, "w" if fd else "r"))  # noqa: SIM115 (for as long as the process lives)

@@ -19,7 +19,8 @@ _IDS: Final = frozenset({"job", "job_id", "which", "pod", "host", "directory"})
 _STATES: Final = frozenset({"state", "claimed"})
 # Sentences, which say little in a few letters.
 _SENTENCES: Final = frozenset({"error", "why", "cause", "waiting because", "changes"})
-_COMFORTABLE_SENTENCE, _COMFORTABLE = 30, 20
+# A long one leaves room for ids in full.
+_LONG_SENTENCE, _COMFORTABLE_SENTENCE, _COMFORTABLE = 60, 30, 20
 _LEAST, _LEAST_ID, _LEAST_HEADING = 8, 12, 6
 # How much of a shortened id is its end, in the order in which they are tried, and how many ids are tried.
 _TAILS: Final = (0.4, 0.2, 0.0, 0.6, 0.8)
@@ -105,6 +106,7 @@ class _Widths:
 
     def fitting(self) -> dict[str, int]:
         """The width of each column that is shown, in the table's order."""
+        self._shrink({name: _LONG_SENTENCE for name in self._order if name in _SENTENCES})
         self._shrink({name: _comfortable(name) for name in self._order})
         self._leave_out(self._drop)
         self._shrink(dict.fromkeys(self._order, _COMFORTABLE))

@@ -94,6 +94,13 @@ def test_the_least_important_column_shrinks_first():
     assert widths(("job", "why", "error")) == [20, 56, 60]
 
 
+def test_one_long_sentence_does_not_shorten_ids():
+    rows = [{"job": "x" * 70, "changes": "short"}, {"job": "-", "changes": "y" * 300}]
+    lines = render(rows, "plain", width=140, narrowing=Narrowing(("job", "changes"))).splitlines()
+    assert lines[2].split() == ["x" * 70, "short"]
+    assert lines[3].split() == ["-", "y" * 67 + "…"]
+
+
 def test_columns_without_room_are_named():
     text = render(WIDE_ROWS, "plain", width=30, narrowing=Narrowing(("error", "job")))
     assert text.splitlines()[-1] == "(no room for: error)"

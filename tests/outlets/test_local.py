@@ -54,6 +54,22 @@ def test_the_environment_is_the_dispatchers_with_changes(trial, monkeypatch):
     assert one.output == "kept mine unset\n"
 
 
+@pytest.mark.parametrize("setup", ["", 'echo "setup: ${LC_ALL-unset}"'])
+@pytest.mark.parametrize(
+    ("set_here", "of_the_job", "expected"),
+    [(None, None, "unset"), ("C.UTF-8", None, "C.UTF-8"), (None, "POSIX", "POSIX")],
+)
+def test_the_locale_of_a_job_is_not_that_of_its_wrapper(trial, monkeypatch, setup, set_here, of_the_job, expected):
+    monkeypatch.delenv("LC_ALL", raising=False)
+    if set_here is not None:
+        monkeypatch.setenv("LC_ALL", set_here)
+    show = 'import os, sys; print(os.environ.get("LC_ALL", "unset"), sys.argv[1] == "\u00e9\u4e2d")'
+    env = {"PYTHONUTF8": "1"} | ({"LC_ALL": of_the_job} if of_the_job else {})
+    one = trial("", command=("/usr/bin/env", "python3", "-c", show, "\u00e9\u4e2d"), env=env, setup=setup).start()
+    assert one.end().exit_code == 0
+    assert one.output == (f"setup: {expected}\n" if setup else "") + f"{expected} True\n"
+
+
 def test_a_job_inherits_no_descriptor_of_the_dispatcher(trial, tmp_path):
     """A lock, or the pipe that somebody reads to its end, would be held for as long as the job runs."""
     with open(tmp_path / "secret", "w") as opened:

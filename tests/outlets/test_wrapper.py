@@ -66,6 +66,12 @@ def test_a_job_can_be_interrupted_as_if_it_were_started_by_hand(trial):
     assert "True" in one.output
 
 
+def test_no_signal_is_blocked_or_ignored_in_a_job(trial):
+    one = trial("", command=("grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status")).start()
+    one.end()
+    assert one.output == f"SigBlk:\t{0:016x}\nSigIgn:\t{0:016x}\n"
+
+
 def test_a_job_may_take_its_time_to_save(trial):
     one = (
         trial("trap 'sleep 1; echo saved; exit 75' TERM; echo ready; while :; do sleep 0.05; done")

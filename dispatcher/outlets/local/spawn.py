@@ -18,6 +18,7 @@ from dispatcher.workspace import AttemptPaths, Layout
 
 # Which task of a step of SLURM, or which pod of a job of Volcano, the dispatcher is. Its jobs are none of them.
 _MEMBERSHIP: Final = re.compile(rb"SLURM_PROCID|VC_.+_HOSTS")
+_LOCALE: Final = b"LC_ALL"
 
 
 class Spawner:
@@ -41,11 +42,17 @@ class Spawner:
                 os.close(liveness_fd)
 
     def _start(self, bundle: Bundle, paths: AttemptPaths, liveness_fd: int | None) -> subprocess.Popen[bytes]:
+        words = ["/bin/bash", os.fspath(paths.wrapper), "none" if liveness_fd is None else str(liveness_fd)]
+        environment = self._environment_with(bundle.environment)
+        if _LOCALE not in environment:
+            # The wrapper is bytes and ASCII. Reading the files of a locale is a fifth of the start of bash.
+            environment[_LOCALE] = b"C"
+            words.append("own LC_ALL")
         try:
             return subprocess.Popen(
-                ["/bin/bash", os.fspath(paths.wrapper), "none" if liveness_fd is None else str(liveness_fd)],
+                words,
                 cwd=self._layout.root,
-                env=self._environment_with(bundle.environment),
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
                 pass_fds=() if liveness_fd is None else (liveness_fd,),

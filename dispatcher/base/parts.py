@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -28,11 +29,28 @@ UNUSABLE: Final = (OSError, DamagedPartError, msgspec.DecodeError, UnicodeDecode
 
 def write(path: Path, root: Path, parts: Iterable[bytes]) -> None:
     """Replace the file at `path` in the workspace `root`. Where that fails, there is no file or the old one."""
+    begin(path, root, parts)()
+
+
+def begin(path: Path, root: Path, parts: Iterable[bytes]) -> Callable[[], None]:
+    """As `write`, but what is returned does the writing.
+
+    It may run in a thread: the umask, which all threads share, is set here.
+    """
     temporary = files.temporary_name(path)
     try:
         # Only its own: others may hold what a person has saved.
         files.remove_leftovers(path.parent, f"{path.name}.")
-        with files.shared_umask(root), open(temporary, "xb") as file:
+        with files.shared_umask(root):
+            file = open(temporary, "xb")  # noqa: SIM115  # _write closes it
+    except OSError:
+        return lambda: None
+    return functools.partial(_write, file, temporary, path, parts)
+
+
+def _write(file: BinaryIO, temporary: Path, path: Path, parts: Iterable[bytes]) -> None:
+    try:
+        with file:
             for part in parts:
                 file.write(_PREFIX.pack(len(part), zlib.crc32(part)) + part)
         os.rename(temporary, path)

@@ -22,10 +22,8 @@ _BASH: Final = "/bin/bash"
 _OLDEST_BASH: Final = "4.4"
 # The wrapper of an attempt reads the exit status of its job in this way.
 _SCRIPT: Final = """
-coproc runner { read -r _ && echo works; }
-exec {outcome}<&"${runner[0]}"
-echo >&"${runner[1]}"
-read -r -t 30 -u "$outcome" word
+shopt -s lastpipe
+echo works | read -r -t 30 word
 echo "$BASH_VERSION $word $((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404))"
 """
 
@@ -50,7 +48,7 @@ def check_bash() -> str | Fault:
             return words[0]
         return Fault(f"{_BASH} is version {words[0]}", f"install bash {_OLDEST_BASH} or later: jobs need it")
     output = (done.stderr.strip() or done.stdout.strip())[-300:] or "it printed nothing"
-    what = f"{_BASH} cannot run a coprocess (exit status {done.returncode}): {output}"
+    what = f"{_BASH} cannot read what its subshell writes (exit status {done.returncode}): {output}"
     cure = f"install bash {_OLDEST_BASH} or later, complete, and allow a few more processes (ulimit -u)"
     return Fault(what, f"{cure}: jobs need it")
 

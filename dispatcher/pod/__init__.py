@@ -6,7 +6,7 @@ The loop
   wake              Waiting for a descriptor, a signal, a changed file or the time.
   reconciler        One pass: record what has ended and claim what comes next in one transaction, then start it.
   options           The command-line options of a pod.
-  registration      The pod's name and its file, with the heartbeat.
+  registration      The pod's name and its file, with the heartbeat; saving: a long journal's fold, saved in a thread.
 
 Attempts
   running_attempts  The attempts in flight, wherever they run: watched, stopped, collected.

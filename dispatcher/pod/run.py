@@ -21,6 +21,7 @@ from dispatcher.pod.options import PodOptions, outlet_context
 from dispatcher.pod.pod_outlets import PodOutlets
 from dispatcher.pod.reconciler import Reconciler
 from dispatcher.pod.registration import Registration
+from dispatcher.pod.saving import Saver
 from dispatcher.pod.short_lived import remove_ended
 from dispatcher.pod.trusted_locks import register_with_trusted_locks
 from dispatcher.pod.wake import FileWatch, Signals, Wait
@@ -117,6 +118,7 @@ class Pod:
         show_claims = functools.partial(self.projector.write, over_editors=True)
         self.reconciler = Reconciler(store, config, options, outlets, observer, log, show_claims)
         store.while_waiting = registration.beat
+        self._saver = Saver(store)
         self._observer = observer
         self._next_poll_s = 0.0
         self._next_show_s = 0.0
@@ -150,6 +152,7 @@ class Pod:
             finally:
                 watch.close()
                 self._finish()
+                self._saver.close()
         if self.phase == RUNNING:
             for line in self.reconciler.closing_lines():
                 self.log(line)
@@ -203,7 +206,7 @@ class Pod:
         self.reconciler.report_problems()
         if due:
             self.store.rotate_if_worthwhile()
-            self.store.save()
+            self._saver.save_if_worthwhile()
         return self._pause_s()
 
     def _pause_s(self) -> float:

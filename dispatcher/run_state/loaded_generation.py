@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -106,12 +106,13 @@ class LoadedGeneration:
         file.seek(saved.length)
         return True
 
-    def save(self, layout: Layout) -> None:
-        """Save the fold for those who read this generation later, if that spares them enough."""
+    def begin_save(self, layout: Layout) -> Callable[[], None] | None:
+        """To save the fold for later readers of this generation, if that spares them enough; see saved_fold.begin."""
         lines = self._unsaved + self.fold.seq - self._saved_seq
         if self.successor is None and self.is_checked and lines >= max(_WORTHWHILE, len(self.fold.records) // 4):
-            saved_fold.save(layout, self.header, self.checksum, self.fold)
             self._unsaved, self._saved_seq = 0, self.fold.seq
+            return saved_fold.begin(layout, self.header, self.checksum, self.fold)
+        return None
 
     def _snapshot(self, parts: journal.Parts, records: int, head: Head | None) -> Iterator[Line]:
         """So many lines."""

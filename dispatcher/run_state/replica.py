@@ -206,10 +206,11 @@ class Replica:
         self.checksum.add(data)
         self.in_doubt = False
 
-    def save(self) -> None:
-        """Save the fold of a long journal, for those who read it later."""
-        if self.generation is not None and not self.in_doubt:
-            self._loaded.save(self.layout)
+    def begin_save(self) -> Callable[[], None] | None:
+        """To save the fold of a long journal for those who read it later; see saved_fold.begin."""
+        if self.generation is None or self.in_doubt:
+            return None
+        return self._loaded.begin_save(self.layout)
 
     def move_to(self, generation: int, header: bytes, base_seq: int, checksum: RunningChecksum) -> None:
         """Continue with a generation that this process has begun, with the content of the fold."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Final
 
 import msgspec
@@ -54,8 +54,11 @@ _decode = msgspec.msgpack.Decoder(SavedFold).decode
 _decode_part = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 
 
-def save(layout: Layout, header: bytes, checksum: RunningChecksum, fold: Fold) -> None:
-    """Save what `fold` holds of a journal of this length and checksum; the file before it is replaced."""
+def begin(layout: Layout, header: bytes, checksum: RunningChecksum, fold: Fold) -> Callable[[], None]:
+    """To save what `fold` holds now of a journal of this length and checksum: what is returned replaces the file.
+
+    It may run in a thread, whatever becomes of the fold meanwhile.
+    """
     saved = SavedFold(
         form=_FORM,
         header=header,
@@ -70,11 +73,16 @@ def save(layout: Layout, header: bytes, checksum: RunningChecksum, fold: Fold) -
         streaks=fold.streaks,
         applied_edits=fold.applied_edits,
     )
-    parts.write(layout.saved_fold, layout.root, _parts(saved, fold.records))
+    try:
+        first = _encode(saved)
+    except OverflowError:
+        # A number of more than 64 bits has no packed form.
+        return lambda: None
+    return parts.begin(layout.saved_fold, layout.root, _parts(first, fold.records.copy()))
 
 
-def _parts(saved: SavedFold, records: Records) -> Iterator[bytes]:
-    yield _encode(saved)
+def _parts(first: bytes, records: Records) -> Iterator[bytes]:
+    yield first
     packed = records.packed()
     while part := dict(itertools.islice(packed, _TOGETHER)):
         yield _encode(part)

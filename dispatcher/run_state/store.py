@@ -158,7 +158,13 @@ class Store:
 
     def save(self) -> None:
         """Outside a transaction: spare those who open the workspace later what this process has read of the journal."""
-        self._replica.save()
+        write = self.begin_save()
+        if write is not None:
+            write()
+
+    def begin_save(self) -> Callable[[], None] | None:
+        """As `save`, but what is returned does the writing, which takes seconds for a million jobs. For a thread."""
+        return self._replica.begin_save()
 
     # The lock.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -84,6 +85,25 @@ def test_only_what_came_after_it_is_folded(layout: Layout, folded: list[int]) ->
         tx.change("e", Event.HELD, Change(state=State.HELD))
     store.refresh()
     assert said(store) == said(newcomer)
+
+
+def test_what_is_saved_beside_the_loop_is_the_fold_at_the_beginning(layout: Layout, folded: list[int]) -> None:
+    store = grown(layout)
+    with store.transaction() as tx:
+        tx.change("d", Event.HELD, Change(state=State.HELD))
+        tx.change("f", Event.HELD, Change(state=State.HELD))
+    write, seq = store.begin_save(), store.seq
+    assert write is not None
+    with store.transaction() as tx:
+        tx.change("d", Event.REQUEUED, Change(state=State.QUEUED))
+        tx.delete("e")
+        tx.change("new", Event.QUEUED, Change(state=State.QUEUED))
+        tx.note(Paused(scope="fft", why="more alike"))
+    thread = threading.Thread(target=write)
+    thread.start()
+    thread.join()
+    assert said(opened(layout)) == said(store)
+    assert folded == [seq + 1, seq + 2, seq + 3, seq + 4]
 
 
 def flip(data: bytes) -> bytes:

@@ -1,0 +1,28 @@
+"""Saving the fold of a long journal beside the loop: for a million jobs that takes seconds."""
+
+from __future__ import annotations
+
+import threading
+
+from dispatcher.run_state.store import Store
+
+
+class Saver:
+    """Saves what a store has read of its journal, in a thread, one at a time."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._thread: threading.Thread | None = None
+
+    def save_if_worthwhile(self) -> None:
+        if self._thread is not None and self._thread.is_alive():
+            return
+        write = self._store.begin_save()
+        if write is not None:
+            self._thread = threading.Thread(target=write, name="saving the fold")
+            self._thread.start()
+
+    def close(self) -> None:
+        """Wait until nothing is being written."""
+        if self._thread is not None:
+            self._thread.join()

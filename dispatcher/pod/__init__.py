@@ -20,7 +20,8 @@ Attempts
 Claims
   backlog           The manifest in force and the queue of its entries, kept in step with the records.
   current_manifest  The manifest in force; startable: which of its entries can be started at all.
-  claim             The queue: which entries for which slots, now (pure); placing: which outlets, in which order (pure).
+  claim             The queue: which entries for which slots, now (pure); ready: which are ready, in which order (pure).
+  placing           Which outlets, in which order (pure).
   pack              Jobs that share a slot and run one after the other.
   claiming          Claims inside a transaction; fence: numbers and directories of attempts, and what blocks a claim.
   offers            What a pod takes; waiting: why a job is not claimed (pure).

@@ -17,6 +17,7 @@ from dispatcher.pod.offers import Offer, own_offer, request_of
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.running_attempts import RunningAttempts
 from dispatcher.pod.startable import Startable
+from dispatcher.pod.waiting import Facts
 from dispatcher.run_state.fold import Pause, host_scope
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.states import IN_FLIGHT, Record
@@ -136,16 +137,16 @@ class Backlog:
 
     def _rebuild_queue(self) -> None:
         entries, store = self.manifest.entries, self._store
-        self.queue = ClaimQueue(
-            entries,
-            store.records,
-            self.offer(),
-            self._capacities,
-            self.request_of,
-            self.startable.fault,
-            self._on_move,
-            self._pack_of,
+        facts = Facts(
+            records=store.records,
+            entries=entries,
+            now=now_text(time.time()),
+            request_of=self.request_of,
+            fault_of=self.startable.fault,
+            on_move=self._on_move,
+            offers=(self.offer(),),
         )
+        self.queue = ClaimQueue(facts, self._capacities, self._pack_of)
         # All records are looked at anew, also those that others changed while new entries were queued.
         store.fold.drain_touched()
         self._elsewhere = {job for job, state in store.records.states() if state in IN_FLIGHT}

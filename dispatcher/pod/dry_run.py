@@ -146,16 +146,7 @@ class _Start:
             outlet.refresh_capacity()
 
     def _choose(self, facts: Facts) -> list[Choice]:
-        queue = ClaimQueue(
-            facts.entries,
-            facts.records,
-            facts.offers[0],
-            self._capacities,
-            facts.request_of,
-            facts.fault_of,
-            facts.on_move,
-            self._pack_of,
-        )
+        queue = ClaimQueue(facts, self._capacities, self._pack_of)
         for job in facts.records:
             queue.update(job)
         queue.pause(facts.pauses)

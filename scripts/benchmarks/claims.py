@@ -17,6 +17,7 @@ from dispatcher.outlets.local.capacity import LocalCapacity
 from dispatcher.pod.claim import Choice, ClaimQueue
 from dispatcher.pod.fence import Fence
 from dispatcher.pod.offers import Offer
+from dispatcher.pod.waiting import Facts
 from dispatcher.run_state import journal
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
@@ -45,9 +46,14 @@ class Claimer:
             pass
         entries = load_manifest(layout.default_matrix).entries
         offer = Offer(pod=pod, outlets={"local": self.capacity.offer()})
-        self.queue = ClaimQueue(
-            entries, self.store.records, offer, {"local": self.capacity}, lambda entry: Request(entry.gpus)
+        facts = Facts(
+            records=self.store.records,
+            entries=entries,
+            now="",
+            request_of=lambda entry: Request(entry.gpus),
+            offers=(offer,),
         )
+        self.queue = ClaimQueue(facts, {"local": self.capacity})
         self.store.fold.drain_touched()
         for job in self.store.records:
             self.queue.update(job)

@@ -17,7 +17,7 @@ from dispatcher.outlets.base import PREEMPTED, WORKSPACE, Capacity, Request, Slo
 from dispatcher.outlets.local.capacity import LocalCapacity
 from dispatcher.pod.claim import Choice, ClaimQueue
 from dispatcher.pod.offers import Offer, offers_of
-from dispatcher.pod.waiting import SLOT
+from dispatcher.pod.waiting import SLOT, Facts
 from dispatcher.run_state.fold import Pause
 from dispatcher.run_state.states import Record, State
 
@@ -41,6 +41,10 @@ def offer(capacities: Mapping[str, Capacity]) -> Offer:
     return Offer(pod="pod", outlets=offers_of(capacities))
 
 
+def facts(entries: Mapping[str, Entry], records: Mapping[str, Record], capacities: Mapping[str, Capacity]) -> Facts:
+    return Facts(records=records, entries=entries, now="", request_of=request_of, offers=(offer(capacities),))
+
+
 def paused(methods: Iterable[str]) -> dict[str, Pause]:
     return {method: Pause(method, "it fails", NOW) for method in methods}
 
@@ -49,7 +53,7 @@ def queue_of(entries: Mapping[str, Entry], room: LocalCapacity | Mapping[str, Ca
     """A queue in which all entries are queued, for a pod with the local outlet or with these."""
     capacities = {"local": room} if isinstance(room, LocalCapacity) else room
     records = dict.fromkeys(entries, QUEUED)
-    queue = ClaimQueue(entries, records, offer(capacities), capacities, request_of)
+    queue = ClaimQueue(facts(entries, records, capacities), capacities)
     for job in entries:
         queue.update(job)
     return queue
@@ -326,7 +330,7 @@ class Pod:
         self.entries = entries
         self.capacities = capacities
         self.known: dict[str, Record] = {}
-        self.queue = ClaimQueue(entries, self.known, offer(capacities), capacities, request_of)
+        self.queue = ClaimQueue(facts(entries, self.known, capacities), capacities)
         self.paused: set[str] = set()
         self.running: list[tuple[str, str, Slot]] = []
         self.now = ""
@@ -359,7 +363,7 @@ class Pod:
         # What a retry's time has come for stays ready, also when the clock is put back.
         self.now = now = max(self.now, now)
         capacities = copy.deepcopy(self.capacities)
-        anew = ClaimQueue(self.entries, self.known, offer(self.capacities), capacities, request_of)
+        anew = ClaimQueue(facts(self.entries, self.known, self.capacities), capacities)
         for job in self.known:
             anew.update(job)
         anew.pause(paused(self.paused))

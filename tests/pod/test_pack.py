@@ -26,6 +26,7 @@ from dispatcher.pod.offers import Offer, offers_of
 from dispatcher.pod.outcome import Policy
 from dispatcher.pod.pack import Pack
 from dispatcher.pod.running_attempts import RunningAttempts
+from dispatcher.pod.waiting import Facts
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.states import Record, State
 from dispatcher.workspace import Layout
@@ -38,14 +39,14 @@ SIZES = {"small": 3, "big": 1}
 def queue_of(capacities: dict[str, Any], *entries: Entry) -> ClaimQueue:
     listed = {entry.job_id: entry for entry in entries}
     offer = Offer(pod="pod", outlets=offers_of(capacities))
-    queue = ClaimQueue(
-        listed,
-        dict.fromkeys(listed, QUEUED),
-        offer,
-        capacities,
-        lambda entry: Request(entry.gpus),
-        pack_of=lambda entry: SIZES[entry.method],
+    facts = Facts(
+        records=dict.fromkeys(listed, QUEUED),
+        entries=listed,
+        now="",
+        request_of=lambda entry: Request(entry.gpus),
+        offers=(offer,),
     )
+    queue = ClaimQueue(facts, capacities, lambda entry: SIZES[entry.method])
     for job in listed:
         queue.update(job)
     return queue
@@ -93,15 +94,15 @@ def test_a_limit_of_claims_counts_jobs() -> None:
 def test_what_cannot_be_started_is_left_out() -> None:
     entries = jobs("abcd")
     offer = Offer(pod="pod", outlets=offers_of({"batch": Submissions(9, packs=True)}))
-    queue = ClaimQueue(
-        {entry.job_id: entry for entry in entries},
-        {entry.job_id: QUEUED for entry in entries},
-        offer,
-        {"batch": Submissions(9, packs=True)},
-        lambda entry: Request(entry.gpus),
-        lambda entry: "broken" if entry.job_id == "b" else "",
-        pack_of=lambda entry: 3,
+    facts = Facts(
+        records={entry.job_id: QUEUED for entry in entries},
+        entries={entry.job_id: entry for entry in entries},
+        now="",
+        request_of=lambda entry: Request(entry.gpus),
+        fault_of=lambda entry: "broken" if entry.job_id == "b" else "",
+        offers=(offer,),
     )
+    queue = ClaimQueue(facts, {"batch": Submissions(9, packs=True)}, lambda entry: 3)
     for entry in entries:
         queue.update(entry.job_id)
     assert packs(queue.choose(NOW)) == ["acd"]

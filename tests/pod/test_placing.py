@@ -67,7 +67,15 @@ def queue_of(
 ) -> ClaimQueue:
     entries = {job: entry(job, order=number, **fields) for number, job in enumerate(records)}
     offer = Offer(pod="pod", outlets=offers_of(capacities))
-    queue = ClaimQueue(entries, records, offer, capacities, lambda one: Request(one.gpus), on_move=lambda _: on_move)
+    facts = Facts(
+        records=records,
+        entries=entries,
+        now="",
+        request_of=lambda one: Request(one.gpus),
+        on_move=lambda _: on_move,
+        offers=(offer,),
+    )
+    queue = ClaimQueue(facts, capacities)
     for job in records:
         queue.update(job)
     return queue

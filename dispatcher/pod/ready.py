@@ -1,0 +1,206 @@
+"""The jobs that a pod may claim now, in the order in which it claims them. Pure: no files, no clocks, no slots.
+
+Updated change by change. Order: higher priority first, then the manifest's order. Entries that ask for the same form
+one class with a heap of its own. Which outlets an entry asks for depends on its record too (placing.py), so an entry
+may change its class.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TypeAlias
+
+import msgspec
+
+from dispatcher.matrix.entry import Entry
+from dispatcher.matrix.needs import dependents
+from dispatcher.outlets.base import QUEUE_LIMIT, Request
+from dispatcher.pod.placing import home_of, in_order, that_see, yields_until
+from dispatcher.pod.waiting import Facts, retry_due
+from dispatcher.run_state.states import Record, State
+
+# Outlets, the preferred first, and a request.
+Asked = tuple[tuple[str, ...], Request]
+# Minus the priority, the order in the manifest, the job, its class. Smaller is claimed first.
+Rank: TypeAlias = "tuple[int, int, str, ReadyClass]"
+
+
+class ReadyClass(msgspec.Struct, eq=False):
+    """Entries that ask for the same, up to `pack` of which may share a slot.
+
+    `outlets`: those of the pod that can run them, the preferred first.
+
+    `heap` is of ranks. One that is no longer its job's rank, or whose job has changed its class, is dropped when it
+    comes first.
+    """
+
+    outlets: tuple[str, ...]
+    request: Request
+    pack: int = 1
+    heap: list[Rank] = []
+
+
+class ReadyJobs:
+    """The jobs of `asked`, each with the outlets that could ever run it and what it asks for, as they become ready.
+
+    `facts.records` are those of all jobs as they are now; `update` says which of them have changed. `pack_of(entry)` is
+    how many entries of its method may share a slot, `places` where the outlets keep checkpoints.
+    """
+
+    def __init__(
+        self, facts: Facts, asked: Mapping[str, Asked], pack_of: Callable[[Entry], int], places: Mapping[str, str]
+    ) -> None:
+        self._entries = facts.entries
+        self._records = facts.records
+        self._on_move = facts.on_move
+        self._asked = asked
+        self._pack_of = pack_of
+        self._needs = {job: entry.needs for job, entry in facts.entries.items() if entry.needs}
+        self._dependents = dependents(self._needs)
+        # Those of the jobs that others need that were done at their last update. Readiness goes by these alone: what
+        # needs a job whose record has changed since is looked at when its update comes.
+        self._done: set[str] = set()
+        self._classes: dict[tuple[Asked, str], ReadyClass] = {}
+        # The rank of each job that is ready.
+        self._ranks: dict[str, Rank] = {}
+        # Ready jobs with a checkpoint somewhere, and where the outlets keep theirs.
+        self._homed: set[str] = set()
+        self._places = places
+        self._retries: list[tuple[str, str]] = []
+        # Jobs whose choice could not be carried out, and until when they are not chosen again.
+        self._postponed: dict[str, str] = {}
+
+    @property
+    def needed(self) -> Collection[str]:
+        """The jobs that entries need, whether they are entries themselves or not."""
+        return self._dependents
+
+    def update(self, job: str) -> None:
+        """The record of a job has changed."""
+        self._postponed.pop(job, None)
+        record = self._records.get(job)
+        if record is None:
+            self._ranks.pop(job, None)
+        elif job in self._asked:
+            self._enqueue(job, record)
+        if job in self._dependents:
+            self._update_dependents(job, is_done=record is not None and record.state is State.DONE)
+
+    def put_back(self, job: str) -> None:
+        """A job that was taken out is still queued."""
+        record = self._records.get(job)
+        if record is not None:
+            self._enqueue(job, record)
+
+    def postpone(self, job: str, until: str) -> None:
+        """The job is not ready before `until`, unless its record changes."""
+        self._postponed[job] = until
+        self.put_back(job)
+
+    def move_on(self, now: str, places: Mapping[str, str]) -> None:
+        """Take in what has changed without a change of a record: the time, and where outlets keep checkpoints."""
+        if places != self._places:
+            self._places = places
+            for job in list(self._homed):
+                self.put_back(job)
+        self._enqueue_due_retries(now)
+
+    def next_retry(self, now: str) -> str | None:
+        """The earliest time after `now` at which a job that waits for its retry becomes ready."""
+        self._enqueue_due_retries(now)
+        return self._retries[0][0] if self._retries else None
+
+    def classes(self) -> list[ReadyClass]:
+        """Those that some outlet can run."""
+        return [one for one in self._classes.values() if one.outlets]
+
+    def head(self, of_class: ReadyClass) -> Rank | None:
+        """The smallest rank of a class; ranks that a change has replaced are dropped here."""
+        heap = of_class.heap
+        while heap and self._ranks.get(heap[0][2]) != heap[0]:
+            heapq.heappop(heap)
+        return heap[0] if heap else None
+
+    def first(self, classes: Iterable[ReadyClass], full: set[str]) -> tuple[Rank, ReadyClass] | None:
+        """The smallest rank of these classes, among those that can run on more than the outlets `full`."""
+        best: tuple[Rank, ReadyClass] | None = None
+        for one in classes:
+            if full.issuperset(one.outlets):
+                continue
+            rank = self.head(one)
+            if rank is not None and (best is None or rank < best[0]):
+                best = rank, one
+        return best
+
+    def remove(self, of_class: ReadyClass) -> None:
+        """Take the first job out of its class, which `head` has just given."""
+        del self._ranks[heapq.heappop(of_class.heap)[2]]
+
+    def starts_anew(self, entry: Entry, outlet: str) -> bool:
+        """Whether the job does not resume from its checkpoint on this outlet."""
+        if entry.job_id not in self._homed:
+            return False
+        home = home_of(entry, self._records[entry.job_id])
+        return home is not None and home.place != self._places[outlet]
+
+    def _update_dependents(self, job: str, *, is_done: bool) -> None:
+        if is_done == (job in self._done):
+            return
+        (self._done.add if is_done else self._done.discard)(job)
+        for dependent in self._dependents[job]:
+            waiting = self._records.get(dependent)
+            if dependent in self._asked and waiting is not None:
+                self._enqueue(dependent, waiting)
+
+    def _is_ready(self, job: str, record: Record) -> bool:
+        return record.state is State.QUEUED and self._done.issuperset(self._needs.get(job, ()))
+
+    def _enqueue(self, job: str, record: Record) -> None:
+        if not self._is_ready(job, record):
+            self._ranks.pop(job, None)
+            self._homed.discard(job)
+        elif self._due(job, record):
+            self._ranks.pop(job, None)
+            heapq.heappush(self._retries, (self._due(job, record), job))
+        else:
+            self._push(job, record)
+
+    def _push(self, job: str, record: Record) -> None:
+        entry = self._entries[job]
+        of_class = self._class(job, entry, record)
+        rank = (-record.priority_or(entry.priority), entry.order, job, of_class)
+        if self._ranks.get(job) != rank:
+            self._ranks[job] = rank
+            heapq.heappush(of_class.heap, rank)
+
+    def _enqueue_due_retries(self, now: str) -> None:
+        while self._retries and self._retries[0][0] <= now:
+            due, job = heapq.heappop(self._retries)
+            record = self._records.get(job)
+            if record is not None and self._due(job, record) == due and self._is_ready(job, record):
+                self._postponed.pop(job, None)
+                self._push(job, record)
+
+    def _due(self, job: str, record: Record) -> str:
+        """The earliest time at which a ready job may be chosen; empty for at once."""
+        yielded = yields_until(self._asked[job][0], record) if record.reason == QUEUE_LIMIT else ""
+        return max(retry_due(record), self._postponed.get(job, ""), yielded)
+
+    def _class(self, job: str, entry: Entry, record: Record) -> ReadyClass:
+        """The class of a job; without outlets while it must wait for its checkpoint."""
+        key = self._asked[job]
+        # Most jobs have run nowhere yet.
+        if record.outlet is not None or record.checkpoint_at is not None:
+            home = home_of(entry, record)
+            outlets = that_see(in_order(key[0], record), self._places, home, self._on_move(entry))
+            key = outlets, key[1]
+            if home is not None:
+                self._homed.add(job)
+        pack = self._pack_of(entry)
+        # A pack is of one method, so its entries have a heap of their own.
+        method = entry.method if pack > 1 else ""
+        found = self._classes.get((key, method))
+        if found is None:
+            found = self._classes[key, method] = ReadyClass(*key, pack)
+        return found

@@ -115,13 +115,17 @@ def open_existing(path: Path | str, flags: int = os.O_RDONLY) -> int:
     raise last
 
 
+class _DirectDescriptor(int):
+    """Of a file that was opened with O_DIRECT: to ask the kernel at each read would take a call in every claim."""
+
+
 def open_uncached(path: Path | str) -> int:
     """Open a file to read its server's content, bypassing the caches of a FUSE client and of the kernel if possible.
 
     O_DIRECT bypasses the kernel's page cache, and a sync makes a GlusterFS client ask for the current size.
     """
     try:
-        fd = open_existing(path, os.O_RDWR | os.O_DIRECT)
+        fd: int = _DirectDescriptor(open_existing(path, os.O_RDWR | os.O_DIRECT))
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
@@ -137,7 +141,7 @@ def open_uncached(path: Path | str) -> int:
 
 def read_fd(fd: int, offset: int = 0, size: int | None = None) -> bytes:
     """All bytes from `offset` on, or the first `size` of them."""
-    if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT:
+    if isinstance(fd, _DirectDescriptor):
         return _read_direct(fd, offset, size)
     if size is None:
         size = max(0, os.fstat(fd).st_size - offset)
@@ -164,7 +168,7 @@ def _read_direct(fd: int, offset: int, size: int | None) -> bytes:
                 raise
             # This filesystem requires aligned memory as well: fall back to the page cache.
             fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) & ~os.O_DIRECT)
-            return read_fd(fd, offset, size)
+            return read_fd(int(fd), offset, size)
         chunks.append(part)
         at += len(part)
         if len(part) < _DIRECT_PART:

@@ -26,9 +26,10 @@ A transaction (store, locked_journal, transaction, replica).
 No step depends on the number of jobs.
 
 Checksum (checksum, loaded_generation). Every process keeps a running CRC-32 of what it has read of a generation, and
-compares it with the head's. Each step also reads the last 64 KiB block and one other again (on a local disk, where no
-cut-off host can write late, at most once a second). If the file no longer says what was read, because it was
-overwritten, readers and dispatchers stop and name the repair.
+compares it with the head's. At most once a second, a step also reads the last 64 KiB block and one other again, under
+the name that the directory has then. On network filesystems, where a host that was cut off may write late, the other
+steps read the last 4 KiB page again; on FUSE, where nothing refuses such a write, each step reads both blocks. If the
+file no longer says what was read, because it was overwritten, readers and dispatchers stop and name the repair.
 
 Memory (records, saved_fold). Records are kept packed, and a look-up unpacks one: two of the same job are equal, not
 identical. Their first bytes tell the states of all. A pod that has read a long journal saves the fold of it in

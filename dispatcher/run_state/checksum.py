@@ -9,12 +9,15 @@ from dispatcher.base import files
 
 # One check reads at most two blocks, however long the file is.
 BLOCK: Final = 64 * 1024
+# What a client reads at least.
+PAGE: Final = 4 * 1024
 
 
 class RunningChecksum:
     """The CRC-32 of the first `length` bytes of a file.
 
-    The value at the end of each block is kept, so that any part can be checked by reading one block.
+    The value at the end of each block is kept, so that any part can be checked by reading one block; and the value at
+    the beginning of the last page.
     """
 
     def __init__(self, data: bytes | memoryview = b"") -> None:
@@ -22,6 +25,8 @@ class RunningChecksum:
         self.value = 0
         self._marks = [0]
         self._next_block = 0
+        # Where the last page begins, and the value there.
+        self._page = (0, 0)
         self.add(data)
 
     @classmethod
@@ -29,6 +34,9 @@ class RunningChecksum:
         """One that was at this length; see `marks`."""
         checksum = cls()
         checksum.length, checksum.value, checksum._marks = length, value, marks
+        # Until the next page begins, what is kept of the whole block serves.
+        block = max(0, length - 1) // BLOCK
+        checksum._page = (block * BLOCK, marks[block])
         return checksum
 
     @property
@@ -39,8 +47,12 @@ class RunningChecksum:
     def add(self, data: bytes | memoryview) -> None:
         """Add the bytes that follow."""
         view = memoryview(data)
+        page = max(0, self.length + len(view) - 1) // PAGE * PAGE
         while view:
-            part = view[: BLOCK - self.length % BLOCK]
+            if self.length == page:
+                self._page = (page, self.value)
+            end = self.length - self.length % BLOCK + BLOCK
+            part = view[: (page if self.length < page < end else end) - self.length]
             self.value = zlib.crc32(part, self.value)
             self.length += len(part)
             if self.length % BLOCK == 0:
@@ -59,6 +71,12 @@ class RunningChecksum:
         """The value at an earlier length; the open file gives what follows the last complete block before it."""
         block = length // BLOCK
         return self.of_block(block, files.read_fd(fd, block * BLOCK, length % BLOCK))
+
+    def differs_at_end(self, fd: int) -> tuple[int, int] | None:
+        """As `differs_at`; examines the last page only, or after `resumed` a little more."""
+        start, value = self._page
+        found = zlib.crc32(files.read_fd(fd, start, self.length - start), value)
+        return None if found == self.value else (start, self.length)
 
     def differs_at(self, fd: int) -> tuple[int, int] | None:
         """From which to which byte the open file is not what was added; None where no difference was found.

@@ -173,9 +173,12 @@ class LoadedGeneration:
             checksum.add(data)
         self.is_checked = checksum.value == self.checksum.value
 
-    def differs(self, fd: int) -> DamagedJournalError | None:
-        """What is wrong when the open file is no longer what was read from it; examines two blocks of it."""
-        found = self.checksum.differs_at(fd)
+    def differs(self, fd: int, *, is_whole: bool) -> DamagedJournalError | None:
+        """What is wrong when the open file is no longer what was read from it.
+
+        Examines two blocks of it if `is_whole`, else the last page.
+        """
+        found = self.checksum.differs_at(fd) if is_whole else self.checksum.differs_at_end(fd)
         return None if found is None else self.overwritten(*found, "what they were when they were read")
 
     def differs_from_head(self, fd: int, head: Head, data: bytes) -> DamagedJournalError | None:

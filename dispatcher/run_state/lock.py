@@ -86,38 +86,46 @@ class ClaimsLock:
         is_hardlink = kind == LockKind.HARDLINK
         self._hardlink = HardLinkLock(path.with_suffix(".hardlink"), lost_after_s) if is_hardlink else None
         self._tokens = 0
+        self._token = f"held by {by[:200]}, {os.getpid()}."
 
     def acquire(self, timeout_s: float, while_waiting: Callable[[], object] | None = None) -> None:
         """Take the lock.
 
         While another process holds it, `while_waiting` runs every second, and at once when it is this one's turn next.
         """
-        start_s = next_s = turn_s = time.monotonic()
-        pause_s = _FIRST_PAUSE_S
-        longest_s = _LONGEST_NETWORK_PAUSE_S if self.network else _LONGEST_PAUSE_S
         try:
-            while not (self._may_try(start_s) and self._try()):
-                now_s = time.monotonic()
-                if now_s - start_s > timeout_s:
-                    raise LockTimeoutError(
-                        f"{self.path}: held by another process for {timeout_s:g} s ({self._holder()}). "
-                        "Nothing was changed; try again, or look at that process"
-                    )
-                if self._turn is not None and not self._turn.is_ours and now_s - start_s <= _LONGEST_TURN_S:
-                    if not self._turn.wait(_LONGEST_TURN_S):
-                        time.sleep(_FIRST_PAUSE_S)
-                    turn_s = next_s = time.monotonic()
-                elif while_waiting is not None and now_s >= next_s:
-                    while_waiting()
-                    next_s = time.monotonic() + _WAITING_S
-                elif self._turn is not None and self._turn.is_ours:
-                    time.sleep(min(max(_TURN_PAUSE_S, (now_s - turn_s) * _PART_OF_WAIT), longest_s))
-                else:
-                    time.sleep(pause_s * random.uniform(0.5, 1.5))
-                    pause_s = min(pause_s * 1.5, longest_s)
+            if not (self._may_try() and self._try()):
+                self._wait(timeout_s, while_waiting)
         except BaseException:
             self.pass_turn()
             raise
+
+    def _wait(self, timeout_s: float, while_waiting: Callable[[], object] | None) -> None:
+        """Try again and again until the lock is taken."""
+        now_s = start_s = next_s = turn_s = time.monotonic()
+        pause_s = _FIRST_PAUSE_S
+        longest_s = _LONGEST_NETWORK_PAUSE_S if self.network else _LONGEST_PAUSE_S
+        while True:
+            if now_s - start_s > timeout_s:
+                raise LockTimeoutError(
+                    f"{self.path}: held by another process for {timeout_s:g} s ({self._holder()}). "
+                    "Nothing was changed; try again, or look at that process"
+                )
+            if self._turn is not None and not self._turn.is_ours and now_s - start_s <= _LONGEST_TURN_S:
+                if not self._turn.wait(_LONGEST_TURN_S):
+                    time.sleep(_FIRST_PAUSE_S)
+                turn_s = next_s = time.monotonic()
+            elif while_waiting is not None and now_s >= next_s:
+                while_waiting()
+                next_s = time.monotonic() + _WAITING_S
+            elif self._turn is not None and self._turn.is_ours:
+                time.sleep(min(max(_TURN_PAUSE_S, (now_s - turn_s) * _PART_OF_WAIT), longest_s))
+            else:
+                time.sleep(pause_s * random.uniform(0.5, 1.5))
+                pause_s = min(pause_s * 1.5, longest_s)
+            now_s = time.monotonic()
+            if self._may_try(now_s - start_s) and self._try():
+                return
 
     def pass_turn(self) -> None:
         """Let the next process try the lock from now on, although this one still holds it; `release` does so at last.
@@ -154,7 +162,7 @@ class ClaimsLock:
         """
         if self.network:
             self._tokens += 1
-            token = f"held by {self.by[:200]}, {os.getpid()}.{self._tokens}".encode()[: HEAD_SIZE - 1]
+            token = f"{self._token}{self._tokens}".encode()[: HEAD_SIZE - 1]
             try:
                 files.write_all(self._fd, token.ljust(HEAD_SIZE - 1) + b"\n", HEAD_SIZE)
                 os.fsync(self._fd)
@@ -212,7 +220,7 @@ class ClaimsLock:
         """
         if not self.network:
             return
-        end_s = time.monotonic() + _GUARD_S
+        end_s: float | None = None
         while True:
             try:
                 is_locked = self._try_kernel_lock(fd, 0)
@@ -223,7 +231,9 @@ class ClaimsLock:
             # Where the hard-link lock is used, kernel locks may not work at all.
             if is_locked or self._hardlink is not None:
                 return
-            if time.monotonic() > end_s:
+            if end_s is None:
+                end_s = time.monotonic() + _GUARD_S
+            elif time.monotonic() > end_s:
                 self._lost(BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)))
             # Some file servers notice late that the last holder has closed the file.
             time.sleep(_LONGEST_PAUSE_S)
@@ -260,7 +270,7 @@ class ClaimsLock:
         with contextlib.suppress(OSError):
             self.close()
 
-    def _may_try(self, start_s: float) -> bool:
+    def _may_try(self, waited_s: float = 0.0) -> bool:
         """Whether it is this process's turn; no process waits for longer than _LONGEST_TURN_S for it."""
         if self.network or self._hardlink is not None:
             return True
@@ -272,7 +282,7 @@ class ClaimsLock:
             is_ours = self._turn.take()
         except OSError:
             return True
-        return is_ours or time.monotonic() - start_s > _LONGEST_TURN_S
+        return is_ours or waited_s > _LONGEST_TURN_S
 
     def _try(self) -> bool:
         if self._fd < 0:

@@ -26,16 +26,20 @@ class OpenJournal:
     def is_open(self) -> bool:
         return self.fd >= 0
 
-    def open(self, path: Path) -> int:
-        """The descriptor of the file at `path`; FileNotFoundError without one."""
-        if self.fd >= 0 and not (path == self._path and self._has_its_name(path)):
+    def open(self, path: Path, *, names_are_fresh: bool = False) -> int:
+        """The descriptor of the file at `path`; FileNotFoundError without one.
+
+        `names_are_fresh`: the folder need not be opened first on a network filesystem.
+        """
+        if self.fd >= 0 and not self._has_its_name(path):
             self.close()
         if self.fd < 0:
-            if self._network:
+            if self._network and not names_are_fresh:
                 files.refresh_names(path.parent)
             self.fd = files.open_existing(path, os.O_RDWR)
-            found = os.fstat(self.fd)
-            self._path, self._file = path, (found.st_dev, found.st_ino)
+            if not self._network:
+                found = os.fstat(self.fd)
+                self._path, self._file = path, (found.st_dev, found.st_ino)
         return self.fd
 
     def close(self) -> None:
@@ -48,6 +52,8 @@ class OpenJournal:
             self.close()
 
     def _has_its_name(self, path: Path) -> bool:
+        if self._network or path != self._path:
+            return False
         try:
             found = os.stat(path)
         except OSError:

@@ -14,7 +14,7 @@ from dispatcher.base import files
 from dispatcher.errors import StorageError
 from dispatcher.workspace import Layout
 
-# More claims than that in one transaction are rare.
+# How many files wait at most: more claims than that in one transaction are rare.
 _MOST: Final = 16
 
 
@@ -24,10 +24,16 @@ class PreparedClaims:
     Their names tell the next pod of this host to remove them when this process was killed.
     """
 
-    def __init__(self, layout: Layout, claimant: bytes) -> None:
+    def __init__(self, layout: Layout, claimant: bytes, *, network: bool = False) -> None:
         self._layout = layout
         self._claimant = claimant
+        self._network = network
+        # The jobs of the last call: their folders are there.
+        self._jobs: frozenset[str] = frozenset()
         self._ready: list[str] = []
+        # How many are written the next time: twice as many each time that they have been used up. With the next sync, a
+        # local disk writes the metadata of several new files as fast as that of one.
+        self._batch = 1
         # Directories of attempts may be on another disk, or have a quota of their own.
         self._can_move = True
 
@@ -37,13 +43,22 @@ class PreparedClaims:
         What fails here fails again in the claim, which then reports it.
         """
         with contextlib.suppress(OSError, StorageError), files.shared_umask(self._layout.root):
-            for job in jobs:
-                # Most are claimed for the first time; the layout keeps these paths, too.
-                first = self._layout.attempt(job, 1)
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(first.claimant.parent.parent)
-            while self._can_move and len(self._ready) < min(count, _MOST):
-                self._ready.append(self._write())
+            before, self._jobs = self._jobs, frozenset(jobs)
+            for job in self._jobs - before:
+                self._make_folder(job)
+            if self._can_move and len(self._ready) < min(count, _MOST):
+                self._write_more(min(max(count, self._batch), _MOST) - len(self._ready))
+                self._batch = 1 if self._network else min(2 * self._batch, _MOST)
+
+    def _make_folder(self, job: str) -> None:
+        # Most jobs are claimed for the first time; the layout keeps these paths, too.
+        claimant = os.fspath(self._layout.attempt(job, 1).claimant)
+        folder = os.path.dirname(os.path.dirname(claimant))
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder)
+        if self._network:
+            # The server is asked now, and not under the lock, whether this user may write there.
+            os.access(folder, os.W_OK | os.X_OK)
 
     def write_claimant(self, path: Path) -> None:
         """Under the lock: the claimant's file in the directory of a new attempt, which has no other file yet."""
@@ -62,18 +77,26 @@ class PreparedClaims:
             return False
         return True
 
-    def _write(self) -> str:
-        path = os.fspath(files.temporary_name(self._layout.prepared_dir / contract.ALIVE_FILE))
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(self._layout.prepared_dir)
+    def _write_more(self, count: int) -> None:
+        name, ending = os.path.splitext(files.temporary_name(self._layout.prepared_dir / contract.ALIVE_FILE))
+        for number in range(count):
+            path = f"{name}{number:x}{ending}"
+            try:
+                self._write(path)
+            except FileNotFoundError:
+                os.mkdir(self._layout.prepared_dir)
+                self._write(path)
+            self._ready.append(path)
+
+    def _write(self, path: str) -> None:
         try:
-            files.create_file(path, self._claimant, durable=False)
+            # Not O_EXCL, for which an NFS client calls the server twice: no other file gets this name.
+            files.write_new(path, self._claimant)
         except OSError:
             # The disk is full: half a name would be worse than none.
             with contextlib.suppress(OSError):
                 os.unlink(path)
             raise
-        return path
 
     def close(self) -> None:
         """Remove what no claim has used."""

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 from dispatcher.base import files
@@ -24,8 +24,10 @@ from dispatcher.workspace import Layout
 STALE_PAUSES_S: Final = (0.0, 0.02, 0.05, 0.1, 0.2, 0.2, 0.2, 0.5, 1.0, 2.0)
 # How many generations in a row may be replaced while one is opened.
 _FOLLOW_TRIES: Final = 5
-# How often the journal is compared with what was read from it where no cut-off host can write late: on a local disk.
-LOCAL_CHECK_S: Final = 1.0
+# How often the journal is compared with what was read from it: its last block and one other, under the name that the
+# directory has now. On network filesystems, where a host that was cut off may write late, the last page is compared in
+# every step.
+WHOLE_CHECK_S: Final = 1.0
 # What a write gets whose lock a file server has taken away.
 _REFUSED: Final = frozenset({errno.EIO, errno.EBADF, errno.ESTALE})
 
@@ -142,7 +144,8 @@ class Replica:
         if head is not None and not to_the_end:
             end = head.length if head.generation == self.generation else self.offset
         data = files.read_fd(fd, self.offset, None if end is None else max(0, end - self.offset))
-        problem = self._mismatch(fd, head if head is not None and head.generation == self.generation else None, data)
+        head = head if head is not None and head.generation == self.generation else None
+        problem = self._mismatch(fd, head, data, is_whole=self._whole_check_is_due())
         if problem is not None:
             raise problem
         if data:
@@ -232,18 +235,26 @@ class Replica:
 
     def _read_until_whole(self, head: Head | None, guard: Callable[[int], None]) -> int:
         """The journal's descriptor, after everything was read; reads again where a filesystem may show old data."""
+        is_whole = self._whole_check_is_due()
         for pause_s in STALE_PAUSES_S:
             if pause_s:
                 time.sleep(pause_s)
                 files.refresh_names(self.layout.journal_dir)
-            fd = self.file.open(self._loaded.path)
+            # Only a person replaces a journal. Lines that were written to the old file are then missing from the
+            # length in the head.
+            fd = self.file.open(self._loaded.path, names_are_fresh=not is_whole)
+            reader = fd
             try:
                 guard(fd)
-                with self._reading(fd) as reader:
-                    problem = self._read_to_the_end(fd, reader, head)
+                if self.shows_old_content:
+                    reader = self._open_to_read()
+                problem = self._read_to_the_end(fd, reader, head, is_whole=is_whole)
             except BaseException:
                 self.file.close()
                 raise
+            finally:
+                if reader != fd:
+                    os.close(reader)
             if problem is None:
                 return fd
             self.file.close()
@@ -252,12 +263,12 @@ class Replica:
                 break
         raise last
 
-    def _read_to_the_end(self, fd: int, reader: int, head: Head | None) -> DispatcherError | None:
+    def _read_to_the_end(self, fd: int, reader: int, head: Head | None, *, is_whole: bool) -> DispatcherError | None:
         """Read the rest of the journal; what is wrong when this cannot be the journal that the head names."""
-        # A whole check tells this file from any other as well.
-        if not self._check_is_due():
+        # The checks that follow elsewhere tell this file from any other as well.
+        if not (self.network or is_whole):
             self._check_header(reader)
-        problem = self._read_rest(fd, reader, head)
+        problem = self._read_rest(fd, reader, head, is_whole=is_whole)
         if problem is not None:
             self._check_header(reader)
         return problem
@@ -269,11 +280,11 @@ class Replica:
         if header != known and not known.startswith(header):
             raise _ReplacedError
 
-    def _read_rest(self, fd: int, reader: int, head: Head | None) -> DispatcherError | None:
+    def _read_rest(self, fd: int, reader: int, head: Head | None, *, is_whole: bool) -> DispatcherError | None:
         loaded = self._loaded
         path = loaded.path
-        data = files.read_fd(reader, loaded.offset)
-        problem = self._shortage(reader, data, head)
+        data, size = self._read_new(reader)
+        problem = self._shortage(size, head)
         if problem is not None:
             return problem
         certain = 0 if head is None else max(0, head.length - loaded.offset)
@@ -281,7 +292,7 @@ class Replica:
             lines = journal.parse_lines(data[:certain], path, loaded.offset) if certain else []
         except DamagedJournalError as error:
             return error
-        mismatch = self._mismatch(reader, head, data)
+        mismatch = self._mismatch(reader, head, data, is_whole=is_whole)
         if mismatch is not None or not data:
             return mismatch
         loaded.extend(data[:certain], lines, certain)
@@ -297,25 +308,37 @@ class Replica:
                 os.ftruncate(fd, loaded.offset)
         return None
 
-    def _mismatch(self, fd: int, head: Head | None, data: bytes) -> DamagedJournalError | None:
+    def _mismatch(self, fd: int, head: Head | None, data: bytes, *, is_whole: bool) -> DamagedJournalError | None:
         """What is wrong when the file is no longer what was read from it, or not what the head was written for.
 
         `data` is what follows on what was read. A host that was cut off may write late, over the lines of others.
         """
-        if self._check_is_due():
-            problem = self._loaded.differs(fd)
+        if is_whole or self.network:
+            problem = self._loaded.differs(fd, is_whole=is_whole)
             if problem is not None:
                 return problem
-            self._next_check_s = time.monotonic() + LOCAL_CHECK_S
+        if is_whole:
+            self._next_check_s = time.monotonic() + WHOLE_CHECK_S
         return None if head is None else self._loaded.differs_from_head(fd, head, data)
 
-    def _check_is_due(self) -> bool:
-        return self.network or time.monotonic() >= self._next_check_s
+    def _whole_check_is_due(self) -> bool:
+        # On FUSE nothing refuses a late write.
+        return self.shows_old_content or time.monotonic() >= self._next_check_s
 
-    def _shortage(self, reader: int, data: bytes, head: Head | None) -> StaleViewError | None:
-        """What is wrong when the file is shorter than it must be; `data` is what follows on what was read."""
+    def _read_new(self, reader: int) -> tuple[bytes, int]:
+        """What follows on what was read; and how long the file is, as far as that is shown."""
+        offset = self.offset
+        if self.shows_old_content:
+            # Only reading tells how long the file is.
+            data = files.read_fd(reader, offset)
+            return data, offset + len(data)
+        size = os.fstat(reader).st_size
+        data = files.read_fd(reader, offset, size - offset) if size > offset else b""
+        return data, offset + len(data) if data else min(offset, size)
+
+    def _shortage(self, size: int, head: Head | None) -> StaleViewError | None:
+        """What is wrong when the file is shorter than it must be."""
         path, offset = self._loaded.path, self.offset
-        size = offset + len(data) if data else min(offset, self._size(reader))
         if head is not None and size < head.length:
             problem = f"{path}: {size} bytes, but the lock file says that {head.length} were written"
         elif size < offset:
@@ -342,22 +365,6 @@ class Replica:
         if self.network:
             files.refresh_names(self.layout.journal_dir)
         return files.open_existing(self._loaded.path, os.O_RDONLY)
-
-    def _size(self, fd: int) -> int:
-        # Where old sizes may be shown, only reading tells how long the file is.
-        return self.offset if self.shows_old_content else os.fstat(fd).st_size
-
-    @contextlib.contextmanager
-    def _reading(self, fd: int) -> Iterator[int]:
-        """The descriptor to read from while `fd` is open for writing."""
-        if not self.shows_old_content:
-            yield fd
-            return
-        reader = self._open_to_read()
-        try:
-            yield reader
-        finally:
-            os.close(reader)
 
     # Reading a whole generation.
 

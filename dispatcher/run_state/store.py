@@ -53,11 +53,12 @@ class Store:
     ) -> None:
         self.layout = layout
         self.by = by
-        self._prepared = PreparedClaims(layout, f"{by}\n{host.here()}\n".encode())
         self._wall_clock = wall_clock
         self._first = FirstJournal(layout, by, wall_clock, manifests, manifest_jobs)
         self._journal = LockedJournal(layout, by, lock, lost_after_s, self._first)
         self._replica = self._journal.replica
+        claimant = f"{by}\n{host.here()}\n".encode()
+        self._prepared = PreparedClaims(layout, claimant, network=self._replica.network)
         self._edits = HandEdits(layout, self._replica, wall_clock, manifest_jobs)
         # The state of `records` that the status file is known to show; None when it does not show all of it.
         self._shown: tuple[int, int] | None = None

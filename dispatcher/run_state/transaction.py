@@ -47,8 +47,8 @@ class Transaction:
         extra: Mapping[str, Any] | None = None,
         data: Data | None = None,
         by: str | None = None,
-    ) -> Record | None:
-        """Change a record; `extra` are fields that people have added (None removes one). The record as it is then.
+    ) -> None:
+        """Change a record; `extra` are fields that people have added (None removes one).
 
         Raises TransitionError for a state change that the table does not have.
         """
@@ -65,7 +65,6 @@ class Transaction:
         self._undo.setdefault(job, (old, fold.records.born(job), fold.applied_edits.get(job)))
         carried = None if data is None else data.as_json()
         self._add(Line(seq=fold.seq + 1, at=self.at, by=by or self._by, event=event, job=job, set=fields, data=carried))
-        return fold.records.get(job)
 
     def delete(self, job: str) -> None:
         """Remove a record for good; its history stays in the journal."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from dispatcher.base import files
+from dispatcher.base.mounts import Mount
 from dispatcher.errors import DamagedJournalError
 from dispatcher.run_state import journal, replica
 from dispatcher.run_state.change import Change
-from dispatcher.run_state.checksum import BLOCK, RunningChecksum
+from dispatcher.run_state.checksum import BLOCK, PAGE, RunningChecksum
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.journal import Line
 from dispatcher.run_state.repair import repair
@@ -39,8 +42,8 @@ def write_late(layout: Layout, offset: int, seq: int, length: int = 0) -> None:
 
 @pytest.fixture(autouse=True)
 def every_look_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a network filesystem."""
-    monkeypatch.setattr(replica, "LOCAL_CHECK_S", 0.0)
+    """Not only once a second."""
+    monkeypatch.setattr(replica, "WHOLE_CHECK_S", 0.0)
 
 
 @pytest.fixture
@@ -105,15 +108,65 @@ def test_far_back_in_a_long_journal_it_is_noticed_within_one_round(layout: Layou
 
 def test_a_claim_on_a_local_disk_does_not_pay_for_it(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     """There no host can be cut off and write late."""
-    monkeypatch.setattr(replica, "LOCAL_CHECK_S", 3600.0)
+    monkeypatch.setattr(replica, "WHOLE_CHECK_S", 3600.0)
     checks: list[int] = []
     differs_at = RunningChecksum.differs_at
-    monkeypatch.setattr(RunningChecksum, "differs_at", lambda self, fd: (checks.append(fd), differs_at(self, fd))[1])
+    monkeypatch.setattr(
+        RunningChecksum, "differs_at", lambda self, fd, **_: (checks.append(fd), differs_at(self, fd))[1]
+    )
     store = Store(layout, by="pod")
     for number in range(10):
         queue(store, f"job-{number}")
         store.refresh()
     assert len(checks) == 1
+
+
+@pytest.fixture
+def network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An NFS mount between two of the looks at everything that come once a second."""
+    monkeypatch.setattr(Mount, "is_network", True)
+    monkeypatch.setattr(replica, "WHOLE_CHECK_S", 3600.0)
+
+
+@pytest.mark.usefixtures("network")
+def test_a_late_write_near_the_end_is_noticed_by_the_next_step(layout: Layout) -> None:
+    store = Store(layout, by="witness")
+    queue(store, "a")
+    offset, seq = store.offset, store.seq
+    queue(store, "b", note="long enough for the late line to fit in here")
+    length = store.offset - offset
+    queue(store, "c")
+    write_late(layout, offset, seq + 1, length)
+    before = layout.journal(1).read_bytes()
+    assert len(before) < PAGE
+    with pytest.raises(DamagedJournalError, match=r"doctor --repair"):
+        queue(store, "d")
+    assert layout.journal(1).read_bytes() == before
+
+
+@pytest.mark.usefixtures("network")
+def test_the_folder_of_the_journal_is_opened_once_a_second_and_when_something_is_wrong(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Path] = []
+    refresh_names = files.refresh_names
+    monkeypatch.setattr(files, "refresh_names", lambda path: (opened.append(Path(path)), refresh_names(path))[1])
+    store = Store(layout, by="pod")
+    with monkeypatch.context() as a_second_later:
+        a_second_later.setattr(replica, "WHOLE_CHECK_S", 0.0)
+        queue(store, "a")
+        opened.clear()
+        queue(store, "b")
+    assert layout.journal_dir in opened
+    queue(store, "c")
+    opened.clear()
+    for number in range(5):
+        queue(store, f"job-{number}")
+    assert layout.journal_dir not in opened, "everything was looked at just before"
+    layout.journal(1).unlink()
+    queue(store, "d")
+    assert layout.journal_dir in opened
+    assert store.generation == 2
 
 
 def test_a_late_head_is_noticed_too(layout: Layout) -> None:

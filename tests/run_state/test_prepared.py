@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher.base import files, host
+from dispatcher.base.mounts import Mount
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 
@@ -100,6 +101,35 @@ def test_jobs_on_another_disk_are_prepared_there(store: Store) -> None:
         assert os.listdir(elsewhere / ".prepared") == []
     finally:
         shutil.rmtree(elsewhere)
+
+
+def test_twice_as_many_are_written_each_time_that_they_were_used_up(store: Store) -> None:
+    """A local disk syncs several new files at once as fast as one."""
+    written = []
+    for number in range(40):
+        before = len(waiting(store))
+        store.prepare_claims([], 1)
+        written.append(len(waiting(store)) - before)
+        claim(store, f"job-{number}")
+    assert [count for count in written if count] == [1, 2, 4, 8, 16, 16]
+
+
+def test_a_server_is_sent_no_more_than_what_the_next_claims_need(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Mount, "is_network", True)
+    store = Store(layout, by="pod")
+    store.prepare()
+    for number in range(5):
+        store.prepare_claims([f"job-{number}"], 1)
+        assert len(waiting(store)) == 1
+        claim(store, f"job-{number}")
+        assert waiting(store) == []
+
+
+def waiting(store: Store) -> list[str]:
+    folder = store.layout.prepared_dir
+    return os.listdir(folder) if folder.exists() else []
 
 
 def test_closing_removes_what_no_claim_has_used(store: Store) -> None:

@@ -201,7 +201,7 @@ def notices(snapshot: Snapshot) -> list[str]:
 
 
 def _changed(snapshot: Snapshot) -> list[str]:
-    jobs = snapshot.changed()
+    jobs = snapshot.changed
     if not jobs:
         return []
     text = count_text((job, snapshot.records[job]) for job in jobs)

@@ -31,6 +31,10 @@ def _stated_request(entry: Entry) -> Request:
     return Request(gpus=entry.gpus)
 
 
+def _compared(snapshot: Snapshot) -> Sequence[str]:
+    return snapshot.compare()
+
+
 def _none_stalled(_: Snapshot) -> Mapping[str, float]:
     return {}
 
@@ -74,7 +78,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     ran: what attempts ran with.
     offers: what the live pods take.
     clock: how texts write times; see `for_people`.
-    find_stalled: finds what `stalled` returns.
+    find_changed, find_stalled: find what `changed` and `stalled` return.
     """
 
     records: Mapping[str, Record]
@@ -96,6 +100,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     on_move: Callable[[Entry], str] = stays
     ran: RanWith | None = None
     clock: Callable[[str | None], str] = as_written
+    find_changed: Callable[[Snapshot], Sequence[str]] = _compared
     find_stalled: Callable[[Snapshot], Mapping[str, float]] = _none_stalled
 
     def entry(self, job: str) -> Entry | None:
@@ -113,8 +118,13 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """What the job's last attempt ran with; None when it has not run or its attempt has no `entry.json`."""
         return self.ran.last(job, self.records[job], self.entries.get(job)) if self.ran is not None else None
 
-    def changed(self) -> list[str]:
+    @functools.cached_property
+    def changed(self) -> Sequence[str]:
         """The jobs that run or have ended with other parameters than the manifest has now."""
+        return self.find_changed(self)
+
+    def compare(self) -> list[str]:
+        """What `changed` returns, found by comparing all jobs."""
         jobs, digests = self.by_state.ran_with(LAST_COUNTS)
         if isinstance(self.entries, Entries):
             # Of a large matrix most digests are at hand: only where they differ, more is asked.
@@ -204,18 +214,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         records = self.records if isinstance(self.records, Records) else Records.of(self.records)
         return records.by_state()
 
-    @functools.cached_property
-    def _jobs_in(self) -> dict[tuple[State, ...], list[str]]:
-        return {}
-
     def jobs_in(self, *states: State) -> Sequence[str]:
         """The jobs in one of these states, in the order of `records`."""
-        found = self._jobs_in.get(states)
-        if found is None:
-            found = self._jobs_in[states] = self.by_state.jobs(states)
-        return found
+        return self.by_state.jobs(states)
 
-    def latest(self, state: State, most: int) -> list[str]:
+    def latest(self, state: State, most: int) -> Sequence[str]:
         """The jobs in this state that changed last, the last one first."""
         return self.by_state.latest(state, most)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,6 +15,7 @@ from dispatcher.matrix.entry import Entry
 from dispatcher.pod.offers import Offer, offer_of, request_of
 from dispatcher.pod.waiting import UNKNOWN_JOB
 from dispatcher.report import attempts
+from dispatcher.report.listed_records import ListedRecords
 from dispatcher.report.manifests import ManifestCache
 from dispatcher.report.ran import RanWith
 from dispatcher.report.snapshot import PodStatus, Snapshot
@@ -44,6 +44,7 @@ class SnapshotReader:
         self._watch = liveness.Watch()
         self._ran = RanWith(layout)
         self._readiness: Readiness | None = None
+        self._listed = ListedRecords()
         self._manifests = ManifestCache(layout.saved_entries)
         self._stalls = Stalls(layout, config)
 
@@ -53,22 +54,15 @@ class SnapshotReader:
             self._readiness.has_changed()
         store = self._store
         seen = preview(store)
-        records = seen.records
         pods = self.pods()
         warnings: list[str] = []
-        entries = self._default_entries(records, warnings)
-        unqueued = frozenset[str]()
-        unknown: list[str] = []
-        if records.has_order(entries):
-            records = records.copy()
-        else:
-            unqueued = frozenset(itertools.filterfalse(records.keys().__contains__, entries))
-            unknown = list(itertools.filterfalse(entries.keys().__contains__, records))
-            # In the order of the manifest; jobs that it does not have come last.
-            records = records.ordered([*entries, *unknown], Record(state=State.QUEUED))
+        entries = self._default_entries(seen.records, warnings)
+        listed = self._listed
+        listed.follow(store, seen, entries)
+        records = listed.records
         in_flight = {job: records[job] for job in records.by_state().jobs(IN_FLIGHT)}
-        if unknown:
-            entries = entries.with_others(self._in_other_manifests(unknown, pods, warnings))
+        if listed.unknown:
+            entries = entries.with_others(self._in_other_manifests(listed.unknown, pods, warnings))
         unknown_job = "its manifest cannot be read" if warnings else UNKNOWN_JOB
         warnings += self._outdated_status_file()
         return Snapshot(
@@ -76,7 +70,7 @@ class SnapshotReader:
             entries=entries,
             now_s=time.time(),
             edited=frozenset(seen.edited),
-            unqueued=unqueued,
+            unqueued=listed.unqueued,
             progress=self._progress(in_flight),
             external={job: presence(record) for job, record in in_flight.items() if runs_externally(record)},
             pauses=dict(store.fold.pauses),
@@ -90,6 +84,7 @@ class SnapshotReader:
             request_of=lambda entry: request_of(self._config, entry),
             on_move=lambda entry: self._config.method(entry.method).on_move,
             fault_of=self._fault_of,
+            find_changed=listed.changed,
             find_stalled=self._stalls.find,
         )
 

@@ -172,6 +172,10 @@ class Fold:
             self.applied_edits[job] = edit
         self.touched.add(job)
 
+    def forget_touched(self) -> None:
+        """As `drain_touched`, for who looks at all records."""
+        self.touched, self.all_touched = set(), False
+
     def drain_touched(self) -> set[str]:
         """The jobs whose records changed since the last call."""
         touched, self.touched = self.touched, set()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import operator
 import struct
-from collections.abc import Collection, Iterable, Iterator, KeysView, Mapping
+from collections.abc import Collection, Iterable, Iterator, KeysView, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -84,6 +84,7 @@ class Records(Mapping[str, Record]):
 
     def __init__(self, packed: dict[str, Packed] | None = None) -> None:
         self._packed: dict[str, Packed] = {} if packed is None else packed
+        self._by_state: ByState | None = None
 
     @classmethod
     def of(cls, records: Mapping[str, Record]) -> Records:
@@ -92,10 +93,17 @@ class Records(Mapping[str, Record]):
     def put(self, job: str, record: Record, born: int) -> Packed:
         """Add or replace a record; `born` is the `seq` at which the job got its first one."""
         packed = self._packed[job] = pack(record, born)
+        self._by_state = None
         return packed
+
+    def take(self, others: Records, jobs: Iterable[str]) -> None:
+        """Replace the records of these jobs by those in `others`."""
+        self._packed.update((job, others._packed[job]) for job in jobs)
+        self._by_state = None
 
     def remove(self, job: str) -> None:
         self._packed.pop(job, None)
+        self._by_state = None
 
     def born(self, job: str) -> int | None:
         """The `seq` at which the job got its record; None for a job without one."""
@@ -107,7 +115,9 @@ class Records(Mapping[str, Record]):
         return zip(self._packed, map(_STATE_OF.__getitem__, map(_code, self._packed.values())), strict=True)
 
     def by_state(self) -> ByState:
-        return ByState(self._packed)
+        if self._by_state is None:
+            self._by_state = ByState(self._packed)
+        return self._by_state
 
     def packed(self) -> Iterator[tuple[str, Packed]]:
         """Every job with its record as it is kept; `Records` can be made of them again."""
@@ -153,11 +163,13 @@ class ByState:
     def __init__(self, packed: dict[str, Packed]) -> None:
         self._packed = packed
         self._all = bytes(map(_code, packed.values()))
+        self._found: dict[bytes, list[str]] = {}
+        self._latest: dict[tuple[State, int], list[str]] = {}
 
     def count(self, state: State) -> int:
         return sum(map(self._all.count, _codes((state,))))
 
-    def jobs(self, states: Collection[State]) -> list[str]:
+    def jobs(self, states: Collection[State]) -> Sequence[str]:
         """The jobs in one of these states, in the order of the records."""
         return self._with(_codes(states))
 
@@ -166,7 +178,7 @@ class ByState:
         others = bytes(set(range(256)).difference(_codes(states)))
         return self._all.translate(_flags(bytes([_UNCHANGED])), others)
 
-    def ran_with(self, states: Collection[State]) -> tuple[list[str], Iterator[Any]]:
+    def ran_with(self, states: Collection[State]) -> tuple[Sequence[str], Iterator[Any]]:
         """Those of `jobs(states)` of which it is known what they ran with, and each one's digest as `packed_digest`.
 
         Of the few digests that have no packed form, anything else.
@@ -180,6 +192,12 @@ class ByState:
 
     def latest(self, state: State, most: int) -> list[str]:
         """The jobs in this state that changed last, the last one first."""
+        found = self._latest.get((state, most))
+        if found is None:
+            found = self._latest[(state, most)] = self._find_latest(state, most)
+        return found
+
+    def _find_latest(self, state: State, most: int) -> list[str]:
         import heapq
 
         # Most often they are at the end: from there, few are taken for the last that are not.
@@ -192,7 +210,10 @@ class ByState:
         return [job for _, job in heapq.nlargest(most, zip(revs, jobs, strict=True))]
 
     def _with(self, codes: bytes) -> list[str]:
-        return list(itertools.compress(self._packed, self._all.translate(_flags(codes))))
+        found = self._found.get(codes)
+        if found is None:
+            found = self._found[codes] = list(itertools.compress(self._packed, self._all.translate(_flags(codes))))
+        return found
 
 
 def _codes(states: Collection[State], flag: int = 0) -> bytes:

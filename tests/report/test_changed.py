@@ -55,9 +55,9 @@ def test_saved_digests_tell_what_comparing_each_job_tells(
     asked = []
     differs = Snapshot.differs
     monkeypatch.setattr(Snapshot, "differs", lambda self, job: asked.append(job) or differs(self, job))
-    assert snapshot.changed() == expected
+    assert snapshot.changed == expected
     same = {job for job in jobs if (one := saved.get(job)) and snapshot.records[job].ran_with == one.digest()}
     assert same.isdisjoint(job for job in asked if not snapshot.records[job].extra)
-    assert msgspec.structs.replace(snapshot, entries=dict(entries)).changed() == expected
+    assert msgspec.structs.replace(snapshot, entries=dict(entries)).changed == expected
     half = {job: snapshot.records[job] for job in jobs[::2]}
-    assert snapshot.only(half).changed() == [job for job in expected if job in half]
+    assert snapshot.only(half).changed == [job for job in expected if job in half]

@@ -77,6 +77,7 @@ class Entries(Mapping[str, Entry]):
         self._unpacked: dict[str, Entry] = {}
         # Those of the first entries, in their order.
         self._digests: list[bytes] = []
+        self._others = 0
 
     def add(self, entry: Entry) -> None:
         """Add an entry whose id is not there yet."""
@@ -132,6 +133,7 @@ class Entries(Mapping[str, Entry]):
         entries = Entries()
         entries._groups = {**self._groups, **{other.job_id: _Group(0, [other]) for other in others}}
         entries._digests = self._digests
+        entries._others = len(entries._groups) - len(self._groups)
         return entries
 
     def digests(self, jobs: Iterable[str]) -> Iterator[bytes | None]:
@@ -144,6 +146,14 @@ class Entries(Mapping[str, Entry]):
     def kinds(self, jobs: Iterable[str]) -> Iterator[int]:
         """For each job the same number as for all others whose entries are of its kind; 0: of none."""
         return map(_kind, map(self._groups.get, jobs, itertools.repeat(_OF_NO_KIND)))
+
+    def of_kinds(self) -> Iterator[str]:
+        """The jobs whose entries may be of a kind: all but those of other manifests, which come last."""
+        return itertools.islice(self._groups, len(self._groups) - self._others)
+
+    def all_kinds(self) -> Iterator[int]:
+        """The kind of each entry in their order, as `kinds` tells it."""
+        return map(_kind, self._groups.values())
 
     def _number(self, kind: Hashable) -> int:
         number = self._kinds.get(kind)

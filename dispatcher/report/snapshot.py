@@ -7,7 +7,7 @@ import itertools
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -29,6 +29,10 @@ from dispatcher.run_state.states import FIELD_NAMES, IN_FLIGHT, Record, State
 
 def _stated_request(entry: Entry) -> Request:
     return Request(gpus=entry.gpus)
+
+
+# So many jobs are compared in the time in which the digest of one is taken from its entry.
+_SHARE: Final = 30
 
 
 def _compared(snapshot: Snapshot) -> Sequence[str]:
@@ -126,7 +130,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def compare(self) -> list[str]:
         """What `changed` returns, found by comparing all jobs."""
         jobs, digests = self.by_state.ran_with(LAST_COUNTS)
-        if isinstance(self.entries, Entries):
+        if isinstance(self.entries, Entries) and len(jobs) * _SHARE > len(self.entries):
             # Of a large matrix most digests are at hand: only where they differ, more is asked.
             jobs = list(itertools.compress(jobs, map(operator.ne, digests, self.entries.digests(jobs))))
         return [job for job in jobs if self.differs(job)]
@@ -178,14 +182,26 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """For each job the same number as for others with entries of its kind (see kind_of); 0 where none is known."""
         return self.entries.kinds(jobs) if isinstance(self.entries, Entries) else itertools.repeat(0)
 
+    def kinds_in(self, *states: State) -> Iterator[int]:
+        """The kinds of `jobs_in(*states)`."""
+        entries = self.entries
+        if not isinstance(entries, Entries) or not all(map(operator.eq, entries.of_kinds(), self.records)):
+            return self.kinds(self.jobs_in(*states))
+        # Where the records begin with all these jobs in their order, none is looked up.
+        return itertools.compress(
+            itertools.chain(entries.all_kinds(), itertools.repeat(0)), self.by_state.flags(states)
+        )
+
     def methods(self, jobs: Sequence[str]) -> Mapping[str | None, int]:
         """How many of these jobs each method has in the manifests; None: of jobs that no manifest lists."""
         # Of each kind one job is asked, for all of them.
         kinds = list(itertools.islice(self.kinds(jobs), len(jobs)))
         counts, examples = Counter(kinds), dict(zip(kinds, jobs, strict=True))
-        of_kinds = [(examples[kind], count) for kind, count in counts.items() if kind]
+        asked = [(examples[kind], count) for kind, count in counts.items() if kind]
+        if counts[0]:
+            asked += [(job, 1) for job, kind in zip(jobs, kinds, strict=True) if not kind]
         methods = Counter[str | None]()
-        for job, count in (*of_kinds, *((job, 1) for job, kind in zip(jobs, kinds, strict=True) if not kind)):
+        for job, count in asked:
             entry = self.entries.get(job)
             methods[None if entry is None else entry.method] += count
         return methods

@@ -77,7 +77,7 @@ def _with_kinds(snapshot: Snapshot, everything: Snapshot) -> Iterator[tuple[str,
     if any(offer.where.conditions or offer.lists is not None for offer in everything.offers):
         # Then the values and the ids of entries decide, too.
         return zip(jobs, itertools.repeat(0), strict=False)
-    kinds = map(operator.mul, everything.kinds(jobs), snapshot.by_state.unchanged(states))
+    kinds = map(operator.mul, snapshot.kinds_in(*states), snapshot.by_state.unchanged(states))
     blocked = set().union(*(offer.blocked for offer in everything.offers))
     if not blocked:
         return zip(jobs, kinds, strict=True)

@@ -173,6 +173,10 @@ class ByState:
         """The jobs in one of these states, in the order of the records."""
         return self._with(_codes(states))
 
+    def flags(self, states: Collection[State]) -> bytes:
+        """For each record 1 if it is in one of these states, else 0."""
+        return self._all.translate(_flags(_codes(states)))
+
     def unchanged(self, states: Collection[State]) -> bytes:
         """For each of `jobs(states)`, 1 if it is queued and nothing else is set in its record, else 0."""
         others = bytes(set(range(256)).difference(_codes(states)))

@@ -13,6 +13,7 @@ import pytest
 from dispatcher.config import Config, load_config
 from dispatcher.matrix.condition import Where
 from dispatcher.matrix.entries import Entries
+from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.manifest import parse_manifest
 from dispatcher.outlets.local.offer import LocalOffer
 from dispatcher.pod.offers import Offer, request_of
@@ -106,15 +107,21 @@ def workspace(rng: random.Random, config: Config) -> Snapshot:
     jobs = [f"j{number}" for number in range(rng.choice((1, 20, 60)))]
     methods = (*rng.sample(METHODS, 2), "plain", "large")
     keys = rng.choice((0, 1, 1, 2, 4))
-    documents = [document(rng, job, jobs, methods, keys) for job in jobs if rng.random() < 0.95]
+    documents = [document(rng, job, jobs, methods, keys) for job in jobs if rng.random() < some(rng, 0.9, 1)]
     if rng.random() < 0.5:
         # As sweeps are: many of one kind, one after the other.
         documents.sort(key=lambda one: str(one["method"]))
     scopes = ("plain", "host:h1", "large", "gpu:h1:0")
     readiness = Readiness(config, on_pod=False)
+    entries = parse_manifest(json.dumps(documents).encode(), "m.json", None)
+    if rng.random() < 0.5:
+        # As a reader makes them: in the order of the manifest, and some jobs have entries in another one.
+        jobs.sort(key=lambda job: list(entries).index(job) if job in entries else len(jobs))
+        others = [job for job in jobs if job not in entries and rng.random() < 0.5]
+        entries = entries.with_others(Entry(job_id=job, method=rng.choice(METHODS)) for job in reversed(others))
     return Snapshot(
         records=Records.of({job: record(rng, number) for number, job in enumerate(jobs)}),
-        entries=parse_manifest(json.dumps(documents).encode(), "m.json", None),
+        entries=entries,
         now_s=NOW_S,
         offers=tuple(offer(rng, f"p{number}", jobs) for number in range(rng.choice((0, 1, 1, 2, 3)))),
         pauses={scope: Pause(scope, "five alike", EARLY) for scope in scopes if rng.random() < 0.15},

@@ -112,6 +112,32 @@ def test_a_clock_that_jumps_by_a_day_ends_no_job(trial, tmp_path, monkeypatch):
     assert (ended.exit_code, ended.exit_reason) == (3, "")
 
 
+@pytest.mark.parametrize("option", ["monitor", "errexit"])
+@pytest.mark.parametrize("setup", ["", "true"])
+def test_options_that_the_environment_switches_on(trial, monkeypatch, option, setup):
+    monkeypatch.setenv("SHELLOPTS", option)
+    one = trial("echo ready; sleep 60; exit 7", setup=setup).start().says("ready")
+    one.send(signal.SIGTERM)
+    assert one.end().exit_code == 143
+    two = trial("exit 7", setup=setup, root=one.root.with_name("two")).start()
+    assert (two.end().exit_code, two.exit["exit_code"]) == (7, 7)
+
+
+@pytest.mark.parametrize("setup", ["", "shopt lastpipe || true"])
+def test_neither_the_setup_nor_a_job_with_bashopts_is_given_lastpipe(trial, monkeypatch, setup):
+    monkeypatch.setenv("BASHOPTS", "")
+    one = trial("shopt lastpipe; shopt extquote", setup=setup).start()
+    one.end()
+    assert one.output.split() == ["lastpipe", "off"] * (1 + bool(setup)) + ["extquote", "on"]
+
+
+def test_a_bash_without_lastpipe_makes_no_failure_a_success(trial, monkeypatch):
+    monkeypatch.setenv("BASH_FUNC_shopt%%", "() {  return 1\n}")
+    one = trial("echo ready; exit 7").start().says("ready")
+    wait_until(lambda: not one.tree(), "the wrapper has ended")
+    assert not one.paths.exit.exists()
+
+
 def test_a_job_that_ends_well_in_the_grace_period_says_so(trial):
     one = trial("trap 'exit 0' TERM; while :; do sleep 0.05; done", time_limit_s=1.0).start()
     ended = one.end()

@@ -157,8 +157,12 @@ def _literal(part: str) -> bytes | None:
         return None
 
 
-def _canonical(value: object) -> bytes:
-    return msgspec.json.encode(value, order="deterministic")
+def _canonical(value: object) -> bytes | None:
+    """Equal for values that are the same in JSON; None for one that JSON cannot hold (half of a surrogate pair)."""
+    try:
+        return msgspec.json.encode(value, order="deterministic")
+    except (ValueError, OverflowError):
+        return None
 
 
 def _parse_option(option: str) -> Condition:

@@ -25,6 +25,7 @@ from dispatcher.matrix.condition import Where
         ('note="a, b",c', ["a, b", "c", '"a, b"'], ["a", " b", '"a']),
         ('note="a*"', ["a*", '"ab"'], ["ab"]),
         ("seed=[12],4*", [1, 2, 40, [12]], [12, 3]),
+        ("layers=[2,4]", [[2, 4]], ["\ud800", ["\ud800"], 2**70, [2**70]]),
         # What is not closed is a letter like others.
         ("note=a[b,c", ["a[b", "c"], ["a[b,c"]),
         ('note=5",6', ['5"', 6], ['5",6']),

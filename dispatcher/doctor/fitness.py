@@ -22,6 +22,7 @@ _BASH: Final = "/bin/bash"
 _OLDEST_BASH: Final = "4.4"
 # The wrapper of an attempt reads the exit status of its job in this way.
 _SCRIPT: Final = """
+set +em
 shopt -s lastpipe
 echo works | read -r -t 30 word
 echo "$BASH_VERSION $word $((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404))"

@@ -18,9 +18,16 @@ class Saver:
         if self._thread is not None and self._thread.is_alive():
             return
         write = self._store.begin_save()
-        if write is not None:
-            self._thread = threading.Thread(target=write, name="saving the fold")
-            self._thread.start()
+        if write is None:
+            return
+        thread = threading.Thread(target=write, name="saving the fold")
+        try:
+            thread.start()
+        except RuntimeError:
+            # This user may have no more processes: the pod goes on without a thread.
+            write()
+        else:
+            self._thread = thread
 
     def close(self) -> None:
         """Wait until nothing is being written."""

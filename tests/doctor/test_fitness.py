@@ -70,6 +70,14 @@ def test_this_host_is_fit_and_that_is_known_at_once(tmp_path: Path) -> None:
     assert time.monotonic() - begun < 5
 
 
+@pytest.mark.parametrize("option", ["monitor", "errexit"])
+def test_options_that_the_environment_switches_on_are_no_fault_of_bash(
+    monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    monkeypatch.setenv("SHELLOPTS", option)
+    assert not isinstance(check_bash(), Fault)
+
+
 def test_what_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     layout = Layout(tmp_path)
     layout.jobs_dir.mkdir(parents=True)

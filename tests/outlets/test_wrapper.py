@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from fleet import wait_until
-from trials import Trial
+from trials import KEY, Trial
 
 from dispatcher.outlets.base import Ended
 from dispatcher.run_state import liveness
@@ -151,6 +151,16 @@ def test_superseded(trial):
     assert (ended.exit_code, ended.exit_reason) == (143, "superseded")
 
 
+@pytest.mark.parametrize("setup", ["", "true"])
+def test_a_wrapper_that_is_told_to_stop_while_it_starts_keeps_no_job(trial, tmp_path, setup):
+    """However early the signal comes: no job runs on that did not hear of it, until the grace period is over."""
+    for number in range(30):
+        one = trial("sleep 60", tmp_path / str(number), grace_s=20, setup=setup).start()
+        time.sleep(number * 0.0004)
+        one.outlet.cancel([KEY])
+        assert one.end().exit_code in (None, 143)
+
+
 def test_what_the_stop_file_says_is_the_reason(trial):
     one = trial("echo ready; sleep 60").start().says("ready")
     one.paths.stop.write_text("preempted\n")
@@ -208,7 +218,8 @@ def test_signals_do_not_disturb_the_clock(trial):
         look_at_clock
         begun_s=$now_s
         trap look_at_clock TERM
-        (while kill -TERM $$; do :; done) &
+        # Not faster than they are handled: bash nests the handlers.
+        (while kill -TERM $$; do for ((n = 0; n < 200; n++)); do :; done; done) &
         for ((i = 0; i < 2000; i++)); do
             look_at_clock
             ((now_s >= 0 && now_s < 60)) || break

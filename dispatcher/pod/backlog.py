@@ -148,7 +148,7 @@ class Backlog:
         )
         self.queue = ClaimQueue(facts, self._capacities, self._pack_of)
         # All records are looked at anew, also those that others changed while new entries were queued.
-        store.fold.drain_touched()
+        store.fold.forget_touched()
         self._elsewhere = {job for job, state in store.records.states() if state in IN_FLIGHT}
         self._elsewhere.difference_update(self._attempts.by_job)
         self.external.update_all(store.records)

@@ -70,6 +70,16 @@ def test_the_locale_of_a_job_is_not_that_of_its_wrapper(trial, monkeypatch, setu
     assert one.output == (f"setup: {expected}\n" if setup else "") + f"{expected} True\n"
 
 
+@pytest.mark.parametrize("setup", ["", "true"])
+def test_a_locale_that_bash_env_sets_reaches_the_job(trial, monkeypatch, tmp_path, setup):
+    monkeypatch.delenv("LC_ALL", raising=False)
+    (tmp_path / "profile").write_text("export LC_ALL=POSIX\n")
+    monkeypatch.setenv("BASH_ENV", str(tmp_path / "profile"))
+    one = trial("", command=("/usr/bin/env", "printenv", "LC_ALL"), setup=setup).start()
+    assert one.end().exit_code == 0
+    assert one.output == "POSIX\n"
+
+
 def test_a_job_inherits_no_descriptor_of_the_dispatcher(trial, tmp_path):
     """A lock, or the pipe that somebody reads to its end, would be held for as long as the job runs."""
     with open(tmp_path / "secret", "w") as opened:

@@ -16,6 +16,7 @@ from dispatcher import contract
 from dispatcher.base.messages import counted
 from dispatcher.base.values import text_of
 from dispatcher.cli.common import layout, where_option
+from dispatcher.cli.manifest_target import refuse_other_files
 from dispatcher.cli.printing import print_rows
 from dispatcher.config import Config, interpreter, load_config
 from dispatcher.errors import ManifestError
@@ -37,12 +38,16 @@ def matrix() -> None:
     "-o", "--output", type=click.Path(path_type=Path), help="The manifest to write [default: the workspace's]."
 )
 def make(sweep: Path, output: Path | None) -> None:
-    """Write the manifest that the sweep file SWEEP expands to, unless `matrix check` would refuse it."""
+    """Write the manifest that the sweep file SWEEP expands to, unless `matrix check` would refuse it.
+
+    An older manifest is replaced, any other file is not.
+    """
     from dispatcher.matrix.sweep import expand
     from dispatcher.templates.check import check_entries
 
     config = load_config(layout())
     target = output or config.matrix
+    refuse_other_files(target, sweep, config.layout)
 
     def refuse_faults(manifest: Manifest) -> None:
         findings = check_entries(config, manifest.entries.values(), values=True)

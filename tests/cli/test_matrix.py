@@ -54,6 +54,60 @@ def test_make_writes_the_manifest_of_the_workspace(layout: Layout) -> None:
     assert elsewhere.read_text() == layout.default_matrix.read_text()
 
 
+STATUS = '{"a": {"state": "done", "rev": 3}}'
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("sweep.yaml", "is the sweep file itself"),
+        ("link.yaml", "is the sweep file itself"),
+        ("hard.yaml", "is the sweep file itself"),
+        ("run_state/matrix_status.json", "is the status file of this workspace"),
+        ("status_link.json", "is the status file of this workspace"),
+        ("run_state/new.json", "is in run_state/"),
+        ("state_link/new.json", "is in run_state/"),
+        ("matrix", "is a directory"),
+        ("notes.txt", "is no manifest (not JSON: "),
+        ("results.json", "is no manifest (a is no entry with a method)"),
+        ("list.json", "is no manifest (member 2 is no entry with a method)"),
+    ],
+)
+def test_make_replaces_nothing_but_manifests(layout: Layout, name: str, word: str) -> None:
+    layout.run_state.mkdir()
+    layout.matrix_dir.mkdir()
+    root = layout.root
+    kept = {
+        "sweep.yaml": SPECIFICATION,
+        "run_state/matrix_status.json": STATUS,
+        "notes.txt": "lr was too high\n",
+        "results.json": '{"a": {"state": "done", "method": "fft", "rev": 3}}',
+        "list.json": '[{"job_id": "a", "method": "fft"}, 3]',
+    }
+    for file, text in kept.items():
+        (root / file).write_text(text)
+    (root / "link.yaml").symlink_to("sweep.yaml")
+    (root / "hard.yaml").hardlink_to(root / "sweep.yaml")
+    (root / "status_link.json").symlink_to("run_state/matrix_status.json")
+    (root / "state_link").symlink_to("run_state")
+    result = call(layout, "make", str(root / "sweep.yaml"), "-o", str(root / name))
+    assert isinstance(result.exception, UsageError) and word in str(result.exception)
+    assert "another file with -o FILE" in str(result.exception)
+    assert {file: (root / file).read_text() for file in kept} == kept
+    assert not (layout.run_state / "new.json").exists()
+
+
+@pytest.mark.parametrize(
+    "old", ["", "[]", '[{"job_id": "a", "method": "fft"}]', '{"a": {"method": "fft", "gpus": -1}}']
+)
+def test_make_replaces_an_older_manifest(layout: Layout, old: str) -> None:
+    spec, target = layout.root / "sweep.yaml", layout.root / "old.json"
+    spec.write_text(SPECIFICATION)
+    target.write_text(old)
+    assert call(layout, "make", str(spec), "-o", str(target)).exit_code == 0
+    assert len(json.loads(target.read_text())) == 4
+
+
 def test_make_knows_jobs_that_the_status_file_has(layout: Layout) -> None:
     spec = layout.root / "sweep.yaml"
     spec.write_text(SPECIFICATION + "    needs: [pretrained]\n")

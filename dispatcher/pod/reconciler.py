@@ -26,7 +26,7 @@ from dispatcher.pod.running_attempts import RunningAttempt, RunningAttempts
 from dispatcher.pod.script_lock import ScriptLock
 from dispatcher.pod.starting import Claimed, Starter
 from dispatcher.pod.status_problem import StatusProblem
-from dispatcher.pod.summary import Tally, still_running
+from dispatcher.pod.summary import Tally, still_running, stopped_early_text
 from dispatcher.pod.waiting import root_causes, summary
 from dispatcher.run_state.adoption import ignored_file_text
 from dispatcher.run_state.journal import now_text
@@ -240,8 +240,14 @@ class Reconciler:
             lines.append(f"ended after --max-jobs {self._options.max_jobs}; others may take the rest")
         queue, stuck = self._backlog.queue, self._stuck()
         waiting = queue.waiting(_now())
-        if stuck:
-            why = summary(root_causes([waiting.why(job) for job in stuck]))
+        why = summary(root_causes([waiting.why(job) for job in stuck]))
+        records = self._store.records
+        early = (
+            stopped_early_text(queue.unfinished, stuck, records, self._why_no_claims()) if self._stopped_early() else ""
+        )
+        if early:
+            lines += [early, *([f"{len(stuck)} of these cannot run now: {why}"] if stuck else [])]
+        elif stuck:
             lines.append(f"ended with {counted(len(stuck), 'job')} left that cannot run now: {why}")
         refused = queue.refused() if self._options.until_empty else []
         if refused:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +13,7 @@ from dispatcher.pod.running_attempts import RunningAttempt
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.journal import Line
 from dispatcher.run_state.progress import elapsed_s, parse_progress, progress_text, remaining_s
-from dispatcher.run_state.states import Record
+from dispatcher.run_state.states import IN_FLIGHT, Record
 
 _SHOWN: Final = 10
 # In this order. How attempts end is in the journal; each is counted when its line is there.
@@ -48,6 +48,19 @@ class Tally:
 def _by_reason(reasons: Counter[str]) -> str:
     known = [f"{reason}: {number}" for reason, number in reasons.most_common() if reason]
     return f" ({', '.join(known)})" if known else ""
+
+
+def stopped_early_text(
+    unfinished: Collection[str], stuck: Collection[str], records: Mapping[str, Record], why: str
+) -> str:
+    """What a pod leaves that has stopped claiming; empty where that is only what is `stuck`, whoever claims."""
+    others = set(unfinished).difference(stuck)
+    if not others:
+        return ""
+    elsewhere = sum(records[job].state in IN_FLIGHT for job in others)
+    parts = [f"{len(others) - elsewhere} of which this pod no longer claims"]
+    parts += [f"{elsewhere} of which other pods run"] if elsewhere else []
+    return f"ended with {counted(len(unfinished), 'job')} left, {' and '.join(parts)}: {why}"
 
 
 def still_running(

@@ -106,6 +106,10 @@ def test_a_pod_claims_nothing_beside_a_script_whose_lock_it_does_not_know(
     # What ran is recorded, but nothing is begun.
     assert pod.end() == 1
     assert fleet.states() == {"a": "done", "b": "running", "c": "queued"}
+    *_, left, stuck, _ = pod.said.splitlines()
+    assert "ended with 2 jobs left, 1 of which this pod no longer claims: b was claimed by shivam-0, pid " in left
+    assert "start this pod again" in left
+    assert "1 of these cannot run now: runs externally" in stuck
     # Told what the script locks, it goes on.
     fleet.write_config("script_lock: matrix/claims.lock\n")
     fleet.run_all()

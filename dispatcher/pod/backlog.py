@@ -17,6 +17,7 @@ from dispatcher.pod.offers import Offer, own_offer, request_of
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.running_attempts import RunningAttempts
 from dispatcher.pod.startable import Startable
+from dispatcher.pod.unmet import UnmetOptions
 from dispatcher.pod.waiting import Facts
 from dispatcher.run_state.fold import Pause, host_scope
 from dispatcher.run_state.journal import now_text
@@ -41,6 +42,7 @@ class Backlog:
         log: Callable[[str], None],
     ) -> None:
         self.manifest = CurrentManifest(options.matrix or config.matrix, store, log)
+        self.unmet = UnmetOptions(options.methods, options.where)
         self.startable = Startable(config, log, outlets)
         self.external = ExternalJobs(config, log)
         self.host_note = ""
@@ -56,6 +58,8 @@ class Backlog:
         self._elsewhere: set[str] = set()
         # Whether there is a new manifest whose entries are not all queued yet.
         self._replaced = False
+        # The first line of a pod comes before its warnings.
+        self._has_begun = False
         # Whether entries of the manifest have lost their records, to be queued anew.
         self._forgotten = False
 
@@ -92,7 +96,9 @@ class Backlog:
 
     def follow_manifest(self) -> None:
         """Take in a manifest that was replaced, and queue anew the entries whose records people have deleted."""
-        self._replaced |= self.manifest.read()
+        if self.manifest.read():
+            self._replaced = True
+            self._warn_of_unmet_options()
         if self._replaced:
             self._check_entries()
             self.manifest.queue_new()
@@ -129,6 +135,12 @@ class Backlog:
         self.queue.pause(pauses)
         self._note_host_pause(pauses.get(host_scope(host_name())))
         self._hold(pauses.values())
+
+    def _warn_of_unmet_options(self) -> None:
+        news = self.unmet.check(self.manifest.path.name, self.manifest.entries)
+        for warning in news if self._has_begun else ():
+            self._log(warning)
+        self._has_begun = True
 
     def _check_entries(self) -> None:
         """Check what those entries need that this pod was not told to leave to others."""

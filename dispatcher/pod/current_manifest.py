@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from dispatcher.errors import ManifestError, nearest
+from dispatcher.errors import ManifestError
 from dispatcher.matrix import saved_entries
-from dispatcher.matrix.condition import Where
 from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.manifest import parse_manifest, read_file, unreadable
 from dispatcher.run_state.change import Change
@@ -74,22 +73,6 @@ class CurrentManifest:
                 for job in new[start : start + _BATCH]:
                     if tx.record(job) is None:
                         tx.change(job, Event.QUEUED, Change(state=State.QUEUED))
-
-    def unknown_methods(self, methods: Collection[str]) -> str:
-        """Those of `methods` that no job has, each with the nearest known one; empty when there are none."""
-        known = {entry.method for entry in self.entries.values()} if methods else set[str]()
-        return ", ".join(f"{method!r}{nearest(method, known)}" for method in methods if method not in known)
-
-    def unknown_keys(self, where: Where) -> str:
-        """Those of the filter's keys that no job has a value for, each with the nearest known one."""
-        missing = {condition.key for condition in where.conditions}
-        known = set[str]()
-        for entry in self.entries.values() if missing else ():
-            missing -= {key for key in missing if entry.value(key) is not None}
-            if not missing:
-                return ""
-            known.update(entry.params)
-        return ", ".join(f"{key!r}{nearest(key, known)}" for key in sorted(missing))
 
     def counts(self) -> str:
         """The number of jobs in each state, as text."""

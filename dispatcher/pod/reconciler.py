@@ -223,13 +223,7 @@ class Reconciler:
         neglected = ignored_file_text(self._config.layout, (self._config.matrix, manifest.path))
         if neglected:
             lines.append(f"warning: {neglected}")
-        unknown = manifest.unknown_methods(self._options.methods)
-        if unknown:
-            lines.append(f"warning: --methods: {manifest.path.name} has no jobs of {unknown}")
-        unknown = manifest.unknown_keys(self._options.where)
-        if unknown:
-            lines.append(f"warning: --where: no job of {manifest.path.name} has a value for {unknown}")
-        return lines
+        return [*lines, *self._backlog.unmet.warnings]
 
     def closing_lines(self) -> list[str]:
         """What a pod that ends by itself leaves behind, and why."""

@@ -5,6 +5,7 @@ The loop
   trusted_locks     Before the first transaction: the pod's name is taken, and a lock is found that excludes.
   wake              Waiting for a descriptor, a signal, a changed file or the time.
   reconciler        One pass: record what has ended and claim what comes next in one transaction, then start it.
+  lasting_fault     What is said of steps that fail again and again; summary: of what runs and of what was done.
   options           The command-line options of a pod.
   registration      The pod's name and its file, with the heartbeat; saving: a long journal's fold, saved in a thread.
 

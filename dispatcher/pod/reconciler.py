@@ -250,9 +250,19 @@ class Reconciler:
         return lines
 
     def summary(self) -> str:
-        """How the attempts ended that this pod has recorded, and what goes on without it."""
-        left = counted(len(self._attempts), "job keeps", "jobs keep")
-        return self._tally.text() + (f"; {left} running" if self._attempts else "")
+        """How the attempts ended that this pod has recorded, what goes on without it, and which ends it must leave."""
+        ended = self.unrecorded_ends()
+        running = len(self._attempts) - ended
+        parts = [self._tally.text()]
+        if running:
+            parts.append(f"{counted(running, 'job keeps', 'jobs keep')} running")
+        if ended:
+            parts.append(f"{counted(ended, 'end')} not recorded: a pod of this workspace finds them")
+        return "; ".join(parts)
+
+    def unrecorded_ends(self) -> int:
+        """The number of attempts that have ended, which could not be recorded yet."""
+        return sum(attempt.ended is not None for attempt in self._attempts)
 
     def still_running(self) -> list[str]:
         """What is in flight and how long it may take, where that is known; the first line has it in brief."""

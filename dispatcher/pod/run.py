@@ -15,7 +15,8 @@ from dispatcher.base.values import is_name
 from dispatcher.config import Config, LockKind
 from dispatcher.doctor.fitness import refuse_unfit_host
 from dispatcher.doctor.prove_view import prove_view
-from dispatcher.errors import DispatcherError, LockError, PodError, StaleViewError, StorageError, UsageError
+from dispatcher.errors import LockError, PodError, StaleViewError, StorageError, UsageError
+from dispatcher.pod.lasting_fault import LastingFault
 from dispatcher.pod.offers import own_offer, published
 from dispatcher.pod.options import PodOptions, outlet_context
 from dispatcher.pod.pod_outlets import PodOutlets
@@ -128,7 +129,7 @@ class Pod:
         self._signals = Signals()
         self._signals_heard = 0
         self._told_to_drain = False
-        self._failed_before: str | None = None
+        self._fault = LastingFault(time.monotonic)
         self._noted = False
         self._has_worked = False
 
@@ -166,9 +167,9 @@ class Pod:
             # A file server in trouble answers with any error to any call: none of them may end the loop.
             with files.storing("looking after the jobs in", self.config.layout.run_state):
                 pause_s = self._work()
-            self._failed_before = None
+            self._fault.clear()
         except (StorageError, LockError, PodError, StaleViewError) as error:
-            self._say_once(error)
+            self._say(self._fault.report(str(error), self.reconciler.unrecorded_ends()))
             self._observer.start_over()
             # Whatever is wrong, others must see that this dispatcher lives.
             with contextlib.suppress(StorageError, LockError, OSError):
@@ -285,6 +286,8 @@ class Pod:
             for line in self.reconciler.still_running():
                 self.log(line)
             self._note_told()
+        if phase in (DRAINING, STOPPING):
+            self._say(self._fault.ends_text(self.reconciler.unrecorded_ends()))
 
     def _say_what_is_left(self) -> None:
         """Now and then, when some of what is waited for has ended."""
@@ -315,8 +318,6 @@ class Pod:
             self.log(f"note: {self.projector.note}")
         self._noted = bool(self.projector.note)
 
-    def _say_once(self, error: DispatcherError) -> None:
-        """Report a fault that lasts once, not at every try."""
-        if str(error) != self._failed_before:
-            self._failed_before = str(error)
-            self.log(f"warning: {error}; trying again")
+    def _say(self, text: str) -> None:
+        if text:
+            self.log(text)

@@ -147,7 +147,9 @@ def left_words(pace: Pace) -> list[str]:
 
 
 def _left_text(pace: Pace) -> str:
-    missing = f" (no {'/'.join(pace.unknown_methods[:3])} job is done)" if pace.unknown_methods else ""
+    missing = f" (no {'/'.join(pace.unknown_methods[:3])} job to go by)" if pace.unknown_methods else ""
+    if pace.remaining_s is None and not pace.is_claiming:
+        return "time unknown until a pod claims jobs"
     if pace.remaining_s is None:
         return f"time unknown{missing}"
     return f"{'at least' if missing else 'about'} {duration_text(pace.remaining_s)}{missing}"

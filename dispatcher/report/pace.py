@@ -32,8 +32,10 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     slots_busy, slots: of these; a draining pod has only the busy ones.
     done_per_hour: jobs that were done in the last `window_s` seconds; None when none was.
     left: jobs in flight and waiting that run without a person's help, `stuck` those that wait for one.
-    remaining_s: an estimate for `left`, by the mean time that the jobs of each method took; None when it is unknown.
-    unknown_methods: methods of `left` of which no job has been done: `remaining_s` lacks these jobs.
+    remaining_s: an estimate for `left`, by the mean time that the jobs of each method took; None when it is unknown,
+        and while jobs wait that no pod claims.
+    unknown_methods: methods of `left` of which no job of the manifests was done lately: `remaining_s` lacks these jobs.
+    is_claiming: whether a pod is alive that neither drains nor has stopped claiming.
     """
 
     pods: int
@@ -45,6 +47,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     stuck: int
     remaining_s: float | None
     unknown_methods: tuple[str, ...]
+    is_claiming: bool
 
 
 def pace(snapshot: Snapshot, waiting: Iterable[Wait]) -> Pace:
@@ -57,6 +60,7 @@ def pace(snapshot: Snapshot, waiting: Iterable[Wait]) -> Pace:
     busy, size = _slots(snapshot)
     running = snapshot.jobs_in(*IN_FLIGHT)
     remaining, unknown = _remaining_s(snapshot, running, ready, latest.took_s, len(running) + size - busy)
+    is_claiming = any(pod.is_alive and not (pod.is_draining or pod.info.stopped) for pod in snapshot.pods)
     return Pace(
         pods=sum(pod.is_alive for pod in snapshot.pods),
         slots_busy=busy,
@@ -65,8 +69,9 @@ def pace(snapshot: Snapshot, waiting: Iterable[Wait]) -> Pace:
         window_s=window_s,
         left=len(ready) + len(running),
         stuck=sum(len(wait.jobs) for wait in waits if wait.needs_person),
-        remaining_s=remaining,
+        remaining_s=remaining if is_claiming or not ready else None,
         unknown_methods=unknown,
+        is_claiming=is_claiming,
     )
 
 

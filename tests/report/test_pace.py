@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dispatcher.cli.status_text import left_words
 from dispatcher.matrix.entry import Entry
 from dispatcher.report.pace import Pace, pace
 from dispatcher.report.snapshot import PodStatus, Snapshot
@@ -89,6 +90,25 @@ def test_nothing_is_known_until_a_job_is_done() -> None:
     found = of(queued(3), pod(0, 2))
     assert (found.left, found.remaining_s) == (3, None)
     assert of({"d": done(60)} | queued(3)).remaining_s is None, "no pod is alive"
+
+
+@pytest.mark.parametrize("pods", [(), (pod(1, 4, is_alive=False),), (pod(1, 4, is_draining=True),)])
+def test_no_time_is_told_while_no_pod_claims_what_waits(pods: tuple[PodStatus, ...]) -> None:
+    running = {"r": Record(state=State.RUNNING, started_at=now_text(NOW_S - 100), attempt=1)}
+    found = of({"d": done(60)} | running | queued(12), *pods)
+    assert (found.left, found.remaining_s, found.is_claiming) == (13, None, False)
+    assert left_words(found) == ["13 jobs left: time unknown until a pod claims jobs"]
+    # What runs goes on without a pod.
+    found = of({"d": done(60)} | running, *pods)
+    assert found.remaining_s == pytest.approx(500)
+    assert left_words(found) == ["1 job left: about 8m20s"]
+
+
+def test_the_time_is_unknown_where_those_that_are_done_are_of_a_former_manifest() -> None:
+    records = {f"d{n}": done(60) for n in range(6)} | queued(2)
+    entries = {job: Entry(job_id=job, method="k") for job in queued(2)}
+    snapshot = Snapshot(records=records, entries=entries, now_s=NOW_S, pods=(pod(0, 1),))
+    assert left_words(pace(snapshot, waits(snapshot))) == ["2 jobs left: time unknown (no k job to go by)"]
 
 
 def test_the_time_left_is_that_of_the_mean_job_on_all_slots() -> None:

@@ -32,13 +32,15 @@ _WORDS: Final[tuple[tuple[str, str, str], ...]] = (
     ),
     ("merge", r"<<", "<"),
 )
+# Ten lines of aliases to aliases expand to billions of values, and whoever goes through them never ends.
+_MOST_ALIASED: Final = 100_000
 _LINE_BREAKS: Final = frozenset("\x85\u2028\u2029\ufeff")
 
 
 def load(text: str, *, aliases: bool = True) -> Any:
     """The value of the document `text`; ValueError with line and column for invalid YAML or a duplicate key.
 
-    Without `aliases`, anchors and aliases are errors too: ten lines of them can expand to billions of values.
+    So are aliases that expand to too many values, or to themselves; without `aliases`, all anchors and aliases.
     """
     import yaml
 
@@ -113,6 +115,35 @@ def _loader() -> type[yaml.SafeLoader]:
     import yaml
 
     class Loader(yaml.SafeLoader):
+        def __init__(self, stream: str) -> None:
+            super().__init__(stream)
+            self._expanded = 0
+            self._sizes: dict[yaml.Node, int] = {}
+
+        def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+            event: Any = self.peek_event()  # type: ignore[no-untyped-call] # PyYAML's stubs lack its types
+            node = super().compose_node(parent, index)
+            if isinstance(event, yaml.AliasEvent) and node is not None:
+                self._count(node, f"the alias *{event.anchor}", event.start_mark)
+            return node
+
+        def _count(self, node: yaml.Node, alias: str, mark: Any) -> None:
+            if node.end_mark is None:
+                raise yaml.composer.ComposerError(None, None, f"{alias} is inside the value that it stands for", mark)
+            self._expanded += self._size(node)
+            if self._expanded > _MOST_ALIASED:
+                problem = f"with {alias}, the aliases expand to more than {_MOST_ALIASED} values: use fewer of them"
+                raise yaml.composer.ComposerError(None, None, problem, mark)
+
+        def _size(self, node: yaml.Node) -> int:
+            """How many nodes it has, with all that aliases in it expand to."""
+            if isinstance(node, yaml.ScalarNode):
+                return 1
+            if node not in self._sizes:
+                parts = node.value if isinstance(node, yaml.SequenceNode) else [n for pair in node.value for n in pair]
+                self._sizes[node] = 1 + sum(map(self._size, parts))
+            return self._sizes[node]
+
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
             # Before merged keys (`<<`) are added: those may repeat on purpose.
             seen: set[str] = set()

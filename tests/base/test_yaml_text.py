@@ -108,3 +108,32 @@ def test_one_word(text: str, value: object) -> None:
 def test_what_cannot_be_used_is_named(text: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         yaml_text.load(text)
+
+
+def nested(levels: int, of_each: int = 10) -> str:
+    lines = ["a0: &a0 [x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * of_each)}]" for n in range(1, levels)]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("read", [yaml_text.load, lambda text: yaml_text.load_mapping(text, "a mapping")])
+def test_aliases_that_expand_to_billions_of_values(read):
+    with pytest.raises(ValueError, match=r"^line 5, column \d+: with the alias \*a3, .* more than 100000 values"):
+        read(nested(9, of_each=20))
+
+
+@pytest.mark.parametrize("document", ["&a [*a]", "&a {x: {y: *a}}", "&a {x: 1, <<: *a}"])
+def test_an_alias_inside_its_own_value(document):
+    with pytest.raises(ValueError, match=r"line 1, column \d+: the alias \*a is inside the value"):
+        yaml_text.load(document)
+
+
+def test_values_that_share_what_they_alias():
+    assert yaml_text.load("a: &a {x: [1, 2]}\nb: *a\nc: {<<: *a, y: 3}") == {
+        "a": {"x": [1, 2]},
+        "b": {"x": [1, 2]},
+        "c": {"x": [1, 2], "y": 3},
+    }
+    assert len(yaml_text.load("a: &a [" + "x, " * 40_000 + "]\nb: [*a, *a]")["b"][1]) == 40_000
+    # What is written out has no bound.
+    assert len(yaml_text.load("[" + "x, " * 100_001 + "]")) == 100_001

@@ -22,6 +22,8 @@ _BOUNDS: Mapping[str, Callable[[Any, Any], bool]] = {
 # Commas without a backslash before them.
 _COMMA: Final = re.compile(r"(?<!\\),")
 _QUOTED: Final = re.compile(r'"(?:\\.|[^"\\])*"')
+_ONE_LETTER: Final = re.compile(r'\[[\[{"]\]')
+_OTHER_END: Final = {"[": "its ]", "{": "its }", '"': 'its other "'}
 _SPECIAL: Final = re.compile(r"([*?[])")
 
 
@@ -62,7 +64,8 @@ class Condition(msgspec.Struct, frozen=True):
     r"""One `--where key=glob` or `key!=glob`. The pattern may be several globs, such as `greek,hindi`.
 
     Commas within brackets, braces or double quotes do not separate, nor does `\,`. A JSON list, object or string stands
-    for itself, too: `layers=[2,4]` matches that list, and `note="a, b"` that text.
+    for itself, too: `layers=[2,4]` matches that list, and `note="a, b"` that text. `[[]`, `[{]` and `["]` are the
+    letters themselves, for text that begins with one.
     """
 
     key: str
@@ -95,6 +98,17 @@ class Where(msgspec.Struct, frozen=True):
         """Parse the options of a command line; UsageError for one that is not `key=value`."""
         return cls(tuple(_parse_option(option) for option in options))
 
+    def checked(self) -> Where:
+        """Itself; UsageError when a value begins with a bracket, a brace or a quote that has no other end."""
+        for one in self.conditions:
+            for part in _split(one.pattern):
+                if _begins_open(part):
+                    first = part[0]
+                    problem = f"{part} begins with {first} and lacks {_OTHER_END[first]}"
+                    advice = f"add it, or write [{first}]{part[1:]} for text that begins with {first}"
+                    raise UsageError(f"--where {one}: {problem}: {advice}")
+        return self
+
     def __bool__(self) -> bool:
         return bool(self.conditions)
 
@@ -108,7 +122,8 @@ class Where(msgspec.Struct, frozen=True):
 
 def literal(value: str) -> str:
     """The pattern that only `value` matches."""
-    return _SPECIAL.sub(r"[\1]", value).replace(",", "\\,")
+    pattern = _SPECIAL.sub(r"[\1]", value).replace(",", "\\,")
+    return f"[{pattern[0]}]{pattern[1:]}" if _begins_open(pattern) else pattern
 
 
 def last_glob(pattern: str) -> str:
@@ -128,7 +143,7 @@ def _globs(pattern: str) -> tuple[list[str], Callable[[str], object], frozenset[
 def _split(pattern: str) -> list[str]:
     """The parts of `pattern` between its commas, but for those within brackets, braces or double quotes.
 
-    Brackets and quotes that are not closed are letters like others.
+    Brackets and quotes that are not closed are letters like others; people may begin no part with one (`checked`).
     """
     parts = _COMMA.split(pattern)
     found, open_parts = list[str](), list[str]()
@@ -145,6 +160,14 @@ def _is_closed(text: str) -> bool:
     """Whether each bracket, brace and double quote in `text` has its other end."""
     bare = _QUOTED.sub("", text)
     return '"' not in bare and bare.count("[") <= bare.count("]") and bare.count("{") <= bare.count("}")
+
+
+def _begins_open(part: str) -> bool:
+    """Whether `part` begins as a list, an object, a text or a glob's set does, and never ends it.
+
+    `[[]`, `[{]` and `["]` are sets of one letter.
+    """
+    return part[:1] in _OTHER_END and not _is_closed(part) and not _ONE_LETTER.match(part)
 
 
 def _literal(part: str) -> bytes | None:

@@ -177,8 +177,8 @@ def test_words_of_all_files(lab: Any) -> None:
     assert known_words.result_keys(config) == []
 
 
-@pytest.mark.parametrize("value", ["greek", "a,b", "[1, 2]", "what?*", "exit 1, signal"])
+@pytest.mark.parametrize("value", ["greek", "a,b", "[1, 2]", "what?*", "exit 1, signal", "[a", "[", "{", '"a', '"a, b'])
 def test_a_completed_value_matches_itself_only(value: str) -> None:
-    where = Where.parse([f"key={literal(value)}"])
+    where = Where.parse([f"key={literal(value)}"]).checked()
     assert where.holds(lambda _: value)
     assert not where.holds(lambda _: f"{value}x")

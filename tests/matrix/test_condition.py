@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import Where
 
 
@@ -28,6 +29,9 @@ from dispatcher.matrix.condition import Where
         ("layers=[2,4]", [[2, 4]], ["\ud800", ["\ud800"], 2**70, [2**70]]),
         # What is not closed is a letter like others.
         ("note=a[b,c", ["a[b", "c"], ["a[b,c"]),
+        ("note=[[]a,c", ["[a", "c"], ["a", "[a,c"]),
+        ('note=["]a*', ['"a', '"ab"'], ["a"]),
+        ("note!=[{]a", ["a"], ["{a"]),
         ('note=5",6', ['5"', 6], ['5",6']),
         ("data=C:\\*", ["C:\\x"], ["C:"]),
         ("lang=,greek", ["greek", "", None], ["hindi"]),
@@ -46,3 +50,27 @@ def test_several_conditions_must_all_hold():
     assert where.holds({"lang": "hindi", "seed": 1}.get)
     assert str(where.first_miss({"lang": "hindi", "seed": 42}.get)) == "seed!=4*"
     assert str(where.first_miss({"lang": "latin", "seed": 42}.get)) == "lang=greek,hindi"
+
+
+@pytest.mark.parametrize(
+    ("option", "missing", "instead"),
+    [
+        ("lang=[a", "its ]", "[[]a"),
+        ('lang="', 'its other "', '["]'),
+        ("opt={x,y", "its }", "[{]x"),
+        ('lang!=greek,"a', 'its other "', '["]a'),
+        ("layers=[[2,4]", "its ]", "[[][2"),
+    ],
+)
+def test_what_begins_with_a_bracket_or_a_quote_has_its_other_end(option, missing, instead):
+    with pytest.raises(UsageError) as raised:
+        Where.parse([option]).checked()
+    assert str(raised.value).startswith(f"--where {option}: ")
+    assert f"lacks {missing}: add it, or write {instead} for text" in str(raised.value)
+    Where.parse([option.split("=")[0] + "=" + instead]).checked()
+
+
+@pytest.mark.parametrize("option", ["note=a[b", 'note=5"', "seed=[12]*", "layers=[[],[1]]", 'note="a, b"', "lang="])
+def test_other_values_are_not_refused(option):
+    where = Where.parse([option])
+    assert where.checked() is where

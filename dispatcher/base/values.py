@@ -109,8 +109,10 @@ def parse_count(value: object) -> int:
 
 def parse_integer(value: object) -> int:
     """A whole number of at most 64 bits, which every other tool can read."""
-    if type(value) is not int or abs(value) >= 2**63:
+    if type(value) is not int:
         raise BadValueError("expected a whole number")
+    if abs(value) >= 2**63:
+        raise BadValueError(f"expected a whole number from -{2**63 - 1} to {2**63 - 1}")
     return value
 
 

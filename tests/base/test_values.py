@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.base.values import BadValueError, memory_mib, parse_resources
+from dispatcher.base.values import BadValueError, memory_mib, parse_integer, parse_resources
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,10 @@ def test_resources() -> None:
 def test_resources_that_cannot_be_used(value: object, expected: str) -> None:
     with pytest.raises(BadValueError, match=expected):
         parse_resources(value)
+
+
+def test_a_whole_number_has_64_bits() -> None:
+    assert parse_integer(1 - 2**63) == 1 - 2**63
+    for value in (2**63, -(10**30)):
+        with pytest.raises(BadValueError, match=f"from -{2**63 - 1} to {2**63 - 1}"):
+            parse_integer(value)

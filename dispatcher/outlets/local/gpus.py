@@ -96,7 +96,7 @@ def parse_gpus(text: str, existing: Callable[[], Sequence[int]]) -> tuple[int, .
 
 
 def _index_range(part: str, text: str) -> range:
-    match = re.fullmatch(r"([0-9]+)(?:\s*-\s*([0-9]+))?", part)
+    match = re.fullmatch(r"([0-9]{1,20})(?:\s*-\s*([0-9]{1,20}))?", part)
     if match is None:
         raise UsageError(f"--gpus {text!r}: {part!r} is not a GPU index; use a list (0,1,2,3), a range (0-7) or all")
     first, last = int(match[1]), int(match[2] or match[1])

@@ -36,7 +36,7 @@ from dispatcher.run_state.events import Cleared, Paused, Unpaused
 from dispatcher.run_state.known_jobs import ManifestJobs
 from dispatcher.run_state.states import IN_FLIGHT, MARKABLE, Record, State
 from dispatcher.run_state.store import Store, Transaction
-from dispatcher.workspace import Layout, find_workspace
+from dispatcher.workspace import Layout, find_workspace, usable_layout
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,7 +64,7 @@ class Workspace:
     """
 
     def __init__(self, root: str | os.PathLike[str] | None = None, *, by: str | None = None) -> None:
-        self.root = (Layout(root) if root else find_workspace()).root
+        self.root = (usable_layout(root) if root else find_workspace()).root
         self._by = by
 
     @functools.cached_property
@@ -357,13 +357,14 @@ def user_at_host() -> str:
     import pwd
 
     from dispatcher.base.host import host_name
+    from dispatcher.base.messages import readable
 
     try:
         name = os.environ.get("LOGNAME") or os.environ.get("USER") or pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         # In a container the user may have no name.
         name = str(os.getuid())
-    return f"{name}@{host_name()}"
+    return f"{readable(name)}@{host_name()}"
 
 
 def refuse_in_flight(records: Mapping[str, Record]) -> None:

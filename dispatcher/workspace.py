@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from dispatcher import contract
+from dispatcher.base.messages import is_utf8, readable
 from dispatcher.errors import UsageError
 
 # Labs' own scripts use this name, too.
@@ -238,14 +239,29 @@ def find_workspace() -> Layout:
             f"not in a workspace: neither {here} nor a directory above it has {_MARKS_TEXT}. Change to the workspace, "
             f"or name it with --root DIR. {_ADVICE}"
         )
-    return found
+    return usable_layout(found.root)
 
 
 def named_workspace(root: str | os.PathLike[str], named_by: str = "") -> Layout:
     """The workspace at `root`; UsageError when there is none, which begins with `named_by`."""
-    layout = Layout(root)
+    layout = usable_layout(root, named_by)
     if layout.mark() is None:
         raise UsageError(f"{named_by}{layout.root} is not a workspace: it has no {_MARKS_TEXT}. {_ADVICE}")
+    return layout
+
+
+def usable_layout(root: str | os.PathLike[str], named_by: str = "") -> Layout:
+    """The layout at `root`, which may not be a workspace yet; UsageError, which begins with `named_by`, for a bad path.
+
+    The files of the run state are UTF-8 and hold the paths of attempts.
+    """
+    layout = Layout(root)
+    path = os.fspath(layout.root)
+    if not is_utf8(path):
+        raise UsageError(
+            f"{named_by}the path {readable(path)} is not UTF-8, so no workspace can be there: "
+            "rename the directory (mv), or choose another one"
+        )
     return layout
 
 

@@ -17,13 +17,18 @@ import socket
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from dispatcher.base.messages import readable
+
 # PROC_PID_INIT_INO of the kernel: the initial PID namespace, that of processes outside containers.
 FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC
 
 
 def host_name() -> str:
-    """The name of this host; `DISPATCHER_HOST` overrides it where several hosts have the same name."""
-    return os.environ.get("DISPATCHER_HOST") or socket.gethostname()
+    r"""The name of this host; `DISPATCHER_HOST` overrides it where several hosts have the same name.
+
+    It is written into files, so bytes that are not UTF-8 become `\xff`.
+    """
+    return readable(os.environ.get("DISPATCHER_HOST") or socket.gethostname())
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Wording that the messages of all packages share: counts, and lists of faults."""
+"""Wording that the messages of all packages share: counts, lists of faults, and text that is not UTF-8."""
 
 from __future__ import annotations
 
@@ -26,3 +26,13 @@ def problems(where: str, faults: Iterable[str]) -> str:
     """`FILE: 2 problems`, then a line for each."""
     listed = list(faults)
     return indented(f"{where}: {counted(len(listed), 'problem')}", listed)
+
+
+def is_utf8(text: str) -> bool:
+    """Whether `text`, from a command line, the environment or a directory, can be written into files and messages."""
+    return text.isascii() or text == readable(text)
+
+
+def readable(text: str) -> str:
+    """`text` with `\\xff` for each byte that is not UTF-8."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -34,10 +34,10 @@ def doctor(repair: bool, peer_wait: float | None, hosts_file: Path | None, as_js
     """
     from dispatcher.doctor.checks import examine
     from dispatcher.doctor.findings import WRONG
-    from dispatcher.workspace import Layout
+    from dispatcher.workspace import usable_layout
 
     root = given_root()
-    where = layout() if root is None or repair else Layout(root)
+    where = layout() if root is None or repair else usable_layout(root, "--root: ")
     done = _repair(where) if repair else []
     if not as_json:
         for line in done:

@@ -12,7 +12,7 @@ from dispatcher import contract
 from dispatcher.base.host import host_name
 from dispatcher.cli.common import given_root
 from dispatcher.errors import UsageError
-from dispatcher.workspace import Layout, nearest_workspace
+from dispatcher.workspace import Layout, nearest_workspace, usable_layout
 
 
 @click.command()
@@ -30,11 +30,11 @@ def init(directory: str | None, adopt: Path | None, nested: bool) -> None:
     """
     if adopt is not None:
         # Not looked for upwards: what becomes a workspace is not one yet.
-        new = Layout(directory or given_root() or os.environ.get(contract.ROOT) or ".")
+        new = usable_layout(directory or given_root() or os.environ.get(contract.ROOT) or ".")
     elif directory is None:
         raise UsageError("name the directory: `dispatcher init DIR` or `dispatcher init --adopt FILE`")
     else:
-        new = Layout(directory)
+        new = usable_layout(directory)
     if not nested:
         _refuse_nested(new)
     if adopt is not None:

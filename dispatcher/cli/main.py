@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from dispatcher import contract
+from dispatcher.base.messages import is_utf8, readable
 from dispatcher.cli.common import F, layout, read_list, read_where, root_option
 from dispatcher.cli.complete import complete_methods, complete_where
 from dispatcher.cli.host_overrides import override_options, take_overrides
@@ -253,12 +254,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         bash.use()
     try:
-        code = cli.main(args=None if argv is None else list(argv), prog_name="dispatcher", standalone_mode=False)
+        words = sys.argv[1:] if argv is None else list(argv)
+        _refuse_undecodable(words)
+        code = cli.main(args=words, prog_name="dispatcher", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except (DispatcherError, click.ClickException) as error:
         click.echo(f"dispatcher: {_message(error)}", err=True)
         return error.exit_code
+            if not is_utf8(str(place)):
+                raise UsageError(f"--matrix: the path {readable(str(place))} is not UTF-8: rename its directory (mv)")
     except (KeyboardInterrupt, click.Abort):
         return _INTERRUPTED
     except BrokenPipeError:
@@ -285,3 +290,10 @@ def _leave_broken_pipe() -> int:
     """The reader has gone (`dispatcher status | head`): exit without a message."""
     discard_output()
     return _BROKEN_PIPE
+def _refuse_undecodable(words: Sequence[str]) -> None:
+    """Raise UsageError for an argument that is not UTF-8: it could be neither recorded nor printed."""
+    for number, word in enumerate(words, 1):
+        if not is_utf8(word):
+            raise UsageError(f"argument {number}, '{readable(word)}', is not UTF-8: write it in UTF-8")
+
+

@@ -13,6 +13,7 @@ import msgspec
 
 from dispatcher.base import files, host
 from dispatcher.base.kernel_locks import CANNOT_LOCK
+from dispatcher.base.messages import readable
 from dispatcher.base.mounts import mount_of
 from dispatcher.base.times import Clock
 from dispatcher.config import LockKind
@@ -179,7 +180,7 @@ def _still_held(fd: int) -> bool:
 
 def user_name() -> str:
     try:
-        return getpass.getuser()
+        return readable(getpass.getuser())
     except (OSError, KeyError):
         return str(os.getuid())
 

@@ -37,7 +37,7 @@ def read_probe(path: str) -> Optional[str]:
 
 
 def host_name() -> str:
-    return os.environ.get(HOST) or socket.gethostname()
+    return _readable(os.environ.get(HOST) or socket.gethostname())
 
 
 def kernel_host_name() -> str:
@@ -54,4 +54,9 @@ def user_name() -> str:
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
-        return getpass.getuser()
+        return _readable(getpass.getuser())
+
+
+def _readable(name: str) -> str:
+    # The dispatcher's own name for the same host: dispatcher/base/messages.py. Answers are UTF-8.
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

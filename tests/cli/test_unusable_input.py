@@ -1,0 +1,106 @@
+"""Bytes that are not UTF-8, numbers without bounds, an editor that removes the file: refused, or made readable."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatcher.api import Workspace, user_at_host
+from dispatcher.base.host import host_name
+from dispatcher.cli.main import main
+from dispatcher.errors import UsageError
+from dispatcher.outlets.remote.agent import facts
+
+LATIN_1 = os.fsdecode(b"caf\xe9")
+COMMANDS = (
+    ("status",),
+    ("doctor",),
+    ("doctor", "--repair"),
+    ("matrix", "make", "matrix/sweep.yaml"),
+    ("--pod", "p", "--slots", "1", "--until-empty"),
+    ("init", "below"),
+    ("init", "--adopt", "mine.json"),
+)
+
+
+def run(place: Path, *words: str | bytes, **variables: str | bytes) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "DISPATCHER_ROOT"}
+    return subprocess.run(
+        [sys.executable, "-m", "dispatcher", *words],
+        cwd=place,
+        env={**environment, **variables},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.fixture
+def latin_1(tmp_path: Path) -> Path:
+    """A workspace whose path is not UTF-8."""
+    assert main(["init", str(tmp_path / "plain")]) == 0
+    (tmp_path / LATIN_1).mkdir()
+    return (tmp_path / "plain").rename(tmp_path / LATIN_1 / "lab")
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_no_command_begins_in_a_workspace_whose_path_is_not_utf_8(latin_1: Path, words: tuple[str, ...]) -> None:
+    before = sorted(latin_1.rglob("*"))
+    done = run(latin_1, *words)
+    assert done.returncode == 2
+    path = f"{latin_1.parents[1]}/caf\\xe9/lab"
+    assert done.stderr.startswith(f"dispatcher: the path {path}")
+    assert "not UTF-8" in done.stderr
+    assert "rename the directory" in done.stderr
+    assert sorted(latin_1.rglob("*")) == before
+
+
+def test_a_named_workspace_whose_path_is_not_utf_8(latin_1: Path, tmp_path: Path) -> None:
+    done = run(tmp_path, "status", DISPATCHER_ROOT=os.fsencode(latin_1))
+    assert (done.returncode, done.stderr[:30]) == (2, "dispatcher: $DISPATCHER_ROOT: ")
+    with pytest.raises(UsageError, match="is not UTF-8"):
+        Workspace(latin_1)
+
+
+def test_a_manifest_whose_path_is_not_utf_8(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = lab.root / LATIN_1
+    place.mkdir()
+    (place / "own.json").write_text("[]")
+    monkeypatch.chdir(place)
+    outcome = lab.run("--pod", "p", "--slots", "1", "--matrix", "own.json", "--until-empty")
+    assert (outcome.code, "caf\\xe9/own.json is not UTF-8" in outcome.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "number"), [(("status", "--where", b"lr=\xff"), 3), (("pause", "fft", "--why", b"\xff"), 4)]
+)
+def test_an_argument_that_is_not_utf_8(tmp_path: Path, words: tuple[str | bytes, ...], number: int) -> None:
+    done = run(tmp_path, *words)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"dispatcher: argument {number}, '")
+    assert "\\xff', is not UTF-8" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_names_from_the_environment_become_readable(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DISPATCHER_HOST", "LOGNAME", "USER"):
+        monkeypatch.setenv(name, os.fsdecode(b"n\xc3\xa9\xff"))
+    assert host_name() == facts.host_name() == "n\xe9\\xff"
+    assert user_at_host() == "n\xe9\\xff@n\xe9\\xff"
+
+
+def test_a_pod_and_a_change_under_names_that_are_not_utf_8(lab: Any) -> None:
+    lab.write_manifest([{"job_id": "a", "method": "m", "command": "true"}])
+    names: dict[str, str | bytes] = {"DISPATCHER_HOST": b"h\xff", "LOGNAME": b"u\xfe", "USER": b"u\xfe"}
+    assert run(lab.root, "--pod", "p", "--slots", "1", "--until-empty", **names).returncode == 0
+    assert run(lab.root, "requeue", "a", **names).returncode == 0
+    last = json.loads(run(lab.root, "history", "a", "--tail", "1", "--json").stdout)[-1]
+    assert last["by"] == "u\\xfe@h\\xff"

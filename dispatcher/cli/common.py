@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -20,9 +21,24 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 FORMATS: Final = ("plain", "github", "latex", "csv", "json")
+_DAY_S: Final = 86400
 # More jobs than this are changed only after a question.
 MANY: Final = 20
 STATE_WORDS: Final = tuple(state.value for state in State)
+
+
+class SecondsRange(click.FloatRange):
+    """A number of seconds, from `least` to a day."""
+
+    def __init__(self, least: float) -> None:
+        super().__init__(least, _DAY_S)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds = float(super().convert(value, param, ctx))
+        if math.isnan(seconds):
+            # Neither more nor less than a bound.
+            self.fail(f"{value} is no number of seconds: expected {self.min:g} to {_DAY_S}", param, ctx)
+        return seconds
 
 
 def _keep_root(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
@@ -149,5 +165,5 @@ def jobs_argument(function: F) -> F:
 
 def interval_option(function: F) -> F:
     """`--interval`, for commands with `--watch`."""
-    option = click.option("--interval", type=click.FloatRange(0.1), default=2.0, metavar="SECONDS", help="[default: 2]")
+    option = click.option("--interval", type=SecondsRange(0.1), default=2.0, metavar="SECONDS", help="[default: 2]")
     return option(function)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dispatcher.cli.common import given_root, json_option, layout
+from dispatcher.cli.common import SecondsRange, given_root, json_option, layout
 from dispatcher.cli.hardware import hosts_option
 from dispatcher.cli.printing import note, print_json, print_rows
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--repair", is_flag=True, help="First repair a damaged or truncated journal; the old one is kept.")
 @click.option(
-    "--peer-wait", type=click.FloatRange(0), metavar="SECONDS",
+    "--peer-wait", type=SecondsRange(0), metavar="SECONDS",
     help="How long to wait for a doctor on another host.  [default: 10; 30 on FUSE; 0 on a local disk]",
 )  # fmt: skip
 @hosts_option

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import fnmatch
 import itertools
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -78,7 +79,7 @@ def history(
     names = _Names(jobs)
     lines = _chosen(workspace, names, where, _read_since(since, clock), _read_events(events))
     if tail is not None:
-        lines = iter(collections.deque(lines, maxlen=tail))
+        lines = iter(collections.deque(lines, maxlen=min(tail, sys.maxsize)))
     if as_json:
         print_json(list(lines))
         names.refuse_unknown(workspace)

@@ -16,6 +16,7 @@ from dispatcher.cli.common import F, layout, read_list, read_where, root_option
 from dispatcher.cli.complete import complete_methods, complete_where
 from dispatcher.cli.host_overrides import override_options, take_overrides
 from dispatcher.cli.lazy import LazyGroup
+from dispatcher.cli.outlet_option import MOST_AT_ONCE, read_outlets
 from dispatcher.cli.streams import CANNOT_PRINT, PodLog, discard_output, open_closed_streams, show_every_letter
 from dispatcher.errors import DispatcherError, UsageError, nearest
 
@@ -112,9 +113,9 @@ def _read_interval(_ctx: click.Context, _param: click.Parameter, value: str | No
 @_pod_option("--pod", metavar="NAME", help="Run a pod with this name, unique in the workspace.")
 @_pod_option("--gpus", default="", metavar="LIST", help="Its GPUs: 0,1,2,3 or 0-7 or all.")
 @_pod_option(
-    "--slots", type=click.IntRange(0), default=0, metavar="N",
-    help="Its CPU slots: for jobs that ask for no GPU or do not specify `gpus`. With --outlet: the number of attempts "
-    "in flight on each host that is named without a number.",
+    "--slots", type=click.IntRange(0, MOST_AT_ONCE), default=0, metavar="N",
+    help=f"Its CPU slots, at most {MOST_AT_ONCE}: for jobs that ask for no GPU or do not specify `gpus`. With "
+    "--outlet: the number of attempts in flight on each host that is named without a number.",
 )  # fmt: skip
 @_pod_option(
     "--outlet", "outlets", multiple=True, metavar="HOST[:N]",
@@ -127,7 +128,7 @@ def _read_interval(_ctx: click.Context, _param: click.Parameter, value: str | No
 )  # fmt: skip
 @override_options(_pod_option)
 @_pod_option(
-    "--jobs-per-gpu", type=click.IntRange(1), default=1, metavar="N",
+    "--jobs-per-gpu", type=click.IntRange(1, MOST_AT_ONCE), default=1, metavar="N",
     help="Number of single-GPU jobs that share one GPU.  [default: 1]",
 )  # fmt: skip
 @_pod_option(
@@ -203,7 +204,6 @@ def _run(given: dict[str, Any]) -> int:
 
 def _options(where: Layout, hosts: Hosts, given: dict[str, Any]) -> PodOptions:
     from dispatcher.base.values import BadValueError, parse_name
-    from dispatcher.cli.outlet_option import read_outlets
     from dispatcher.pod.options import PodOptions
 
     pod = given["pod"] or ("dry-run" if given["dry_run"] else None)

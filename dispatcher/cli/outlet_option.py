@@ -8,6 +8,8 @@ from typing import Final, NamedTuple
 from dispatcher.errors import UsageError
 from dispatcher.hosts.types import Hosts
 
+# Slots, or attempts in flight on a host: each one counts whenever a job is claimed.
+MOST_AT_ONCE: Final = 10_000
 _LOCAL: Final = "local"
 _AUTO: Final = "auto"
 
@@ -50,6 +52,10 @@ def _read(typed: str, slots: int) -> tuple[str, int]:
         if not slots:
             raise UsageError(f"--outlet {typed}: how many attempts at once? Add --slots N, or write --outlet {typed}:N")
         return name, slots
-    if not (number.isascii() and number.isdigit() and int(number)):
+    # Digits are counted first: Python refuses to read thousands of them.
+    digits = number.lstrip("0")
+    if not (number.isascii() and number.isdigit() and digits):
         raise UsageError(f"--outlet {typed}: {number!r} is no number of attempts; write --outlet {name}:32")
-    return name, int(number)
+    if len(digits) > len(str(MOST_AT_ONCE)) or int(digits) > MOST_AT_ONCE:
+        raise UsageError(f"--outlet {typed[:80]}: more attempts at once than the most, {MOST_AT_ONCE}")
+    return name, int(digits)

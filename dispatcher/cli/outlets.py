@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from dispatcher.cli.common import json_option, open_workspace
+from dispatcher.cli.common import SecondsRange, json_option, open_workspace
 from dispatcher.cli.hardware import NO_HOSTS, hosts_option
 from dispatcher.cli.printing import note, print_json, print_rows
 from dispatcher.cli.vms import create_command, created_vms, delete_command
@@ -15,7 +15,7 @@ from dispatcher.cli.vms import create_command, created_vms, delete_command
 @click.group(invoke_without_command=True)
 @hosts_option
 @click.option(
-    "--timeout", "timeout_s", type=click.FloatRange(1), default=30.0, metavar="SECONDS",
+    "--timeout", "timeout_s", type=SecondsRange(1), default=30.0, metavar="SECONDS",
     help="How long each host has for its answer.  [default: 30]",
 )  # fmt: skip
 @json_option

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dispatcher.cli.common import json_option, layout
+from dispatcher.cli.common import SecondsRange, json_option, layout
 from dispatcher.cli.hardware import NO_HOSTS, HardwareOptions, hardware_options, hosts_option
 from dispatcher.cli.printing import note, print_json, print_rows
 from dispatcher.errors import UsageError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @hosts_option
 @click.option("--explain", is_flag=True, help="Show every host: chosen, or why not.")
 @click.option(
-    "--timeout", "timeout_s", type=click.FloatRange(1), default=30.0, metavar="SECONDS",
+    "--timeout", "timeout_s", type=SecondsRange(1), default=30.0, metavar="SECONDS",
     help="How long each host has for its answer.  [default: 30]",
 )  # fmt: skip
 @json_option

@@ -15,6 +15,7 @@ import pytest
 
 from dispatcher.api import Workspace
 from dispatcher.cli.main import main
+from dispatcher.pod.options import PodOptions
 from dispatcher.run_state.change import Change, split
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.states import State
@@ -101,6 +102,22 @@ class Lab:
             str(path.relative_to(self.root)): (path.lstat().st_mtime_ns, path.lstat().st_ctime_ns)
             for path in [self.root, *self.root.rglob("*")]
         }
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[PodOptions]:
+    """The options of every pod that would have run."""
+    import dispatcher.pod.run
+
+    found: list[PodOptions] = []
+
+    def run_pod(_layout: Any, _config: Any, options: PodOptions, log: Any) -> int:
+        found.append(options)
+        log("a line")
+        return 7
+
+    monkeypatch.setattr(dispatcher.pod.run, "run_pod", run_pod)
+    return found
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:

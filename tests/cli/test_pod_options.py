@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
@@ -14,22 +13,6 @@ from dispatcher.pod.options import PodOptions
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.states import State
-
-
-@pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[PodOptions]:
-    """The options of every pod that would have run."""
-    import dispatcher.pod.run
-
-    found: list[PodOptions] = []
-
-    def run_pod(_layout: Any, _config: Any, options: PodOptions, log: Any) -> int:
-        found.append(options)
-        log("a line")
-        return 7
-
-    monkeypatch.setattr(dispatcher.pod.run, "run_pod", run_pod)
-    return found
 
 
 def test_the_labs_own_command_line(lab, started):

@@ -104,3 +104,41 @@ def test_a_pod_and_a_change_under_names_that_are_not_utf_8(lab: Any) -> None:
     assert run(lab.root, "requeue", "a", **names).returncode == 0
     last = json.loads(run(lab.root, "history", "a", "--tail", "1", "--json").stdout)[-1]
     assert last["by"] == "u\\xfe@h\\xff"
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (("--slots", "9" * 20), "--slots"),
+        (("--slots", "10001"), "--slots"),
+        (("--slots", "1", "--jobs-per-gpu", "9" * 20), "--jobs-per-gpu"),
+        (("--outlet", f"local:{'9' * 5000}"), "--outlet"),
+        (("--outlet", "local:10001"), "--outlet"),
+    ],
+)
+def test_more_at_once_than_any_host_has(lab: Any, started: list[Any], words: tuple[str, ...], what: str) -> None:
+    outcome = lab.run("--pod", "p", *words)
+    assert (outcome.code, started) == (2, [])
+    assert what in outcome.err
+    assert "10000" in outcome.err
+
+
+def test_the_most_at_once(lab: Any, started: list[Any]) -> None:
+    assert lab.run("--pod", "p", "--slots", "10000").code == 7
+    assert lab.run("--pod", "p", "--outlet", "local:10000").code == 7
+    assert [options.cpu_slots for options in started] == [10000, 10000]
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "1e300", "86401", "-1"])
+@pytest.mark.parametrize("words", [("status", "--watch", "--interval"), ("pods", "--watch", "--interval"),
+                                   ("doctor", "--peer-wait"), ("solve", "--timeout")], ids=" ".join)  # fmt: skip
+def test_seconds_are_at_most_a_day(lab: Any, words: tuple[str, ...], seconds: str) -> None:
+    outcome = lab.run(*words, seconds)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert f"'{words[-1]}'" in outcome.err
+    assert "86400" in outcome.err
+
+
+def test_history_of_a_tail_that_no_counter_holds(lab: Any) -> None:
+    lab.put("base", "held")
+    assert lab.run("history", "--tail", "9" * 20).code == 0

@@ -79,8 +79,7 @@ def _edit_until_valid(workspace: Workspace, editor: str, before: bytes, shown: M
     with _copy(before) as path:
         while True:
             _open(editor, path)
-            with open(path, "rb") as file:
-                after = file.read()
+            after = _read(editor, path)
             if after == before:
                 return None
             faults = _faults(workspace, after, shown)
@@ -110,6 +109,15 @@ def _open(editor: str, path: str) -> None:
         raise UsageError(f"cannot start the editor {editor!r} ({error}): set EDITOR") from None
     if code != 0:
         raise UsageError(f"the editor {editor!r} exited with status {code}: nothing was changed")
+
+
+def _read(editor: str, path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        problem = f"the editor {editor!r} left no file to read ({error.strerror})"
+        raise UsageError(f"{problem}: nothing was changed. Set EDITOR to a program that saves its file") from None
 
 
 def _faults(workspace: Workspace, after: bytes, shown: Collection[str]) -> list[str]:

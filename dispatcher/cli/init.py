@@ -28,6 +28,8 @@ def init(directory: str | None, adopt: Path | None, nested: bool) -> None:
     It gets dispatcher.yaml, matrix/, run_state/, templates/, scripts/, and an example that needs no GPU. With --adopt,
     DIRECTORY is the workspace (default: the current one); existing files are not changed.
     """
+    if directory == "":
+        raise UsageError("the directory '' is empty text, such as that of a variable that is not set: name a directory")
     if adopt is not None:
         # Not looked for upwards: what becomes a workspace is not one yet.
         new = usable_layout(directory or given_root() or os.environ.get(contract.ROOT) or ".")

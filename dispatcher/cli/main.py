@@ -260,7 +260,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except (DispatcherError, click.ClickException) as error:
-        click.echo(f"dispatcher: {_message(error)}", err=True)
+        from dispatcher.report.terminal import one_line
+
+        # Names and values in files, which are quoted, may hold what a terminal would obey.
+        click.echo("\n".join(map(one_line, f"dispatcher: {_message(error)}".split("\n"))), err=True)
         return error.exit_code
             if not is_utf8(str(place)):
                 raise UsageError(f"--matrix: the path {readable(str(place))} is not UTF-8: rename its directory (mv)")

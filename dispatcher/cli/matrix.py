@@ -24,6 +24,7 @@ from dispatcher.matrix.condition import Where
 from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.manifest import Manifest, load_manifest, write_manifest
 from dispatcher.report.columns import Narrowing
+from dispatcher.report.terminal import one_line
 from dispatcher.workspace import Layout
 
 
@@ -72,14 +73,14 @@ def check(context: click.Context, manifest: Path | None) -> None:
     try:
         loaded = load_manifest(manifest or config.matrix, known_ids(config.layout))
     except ManifestError as error:
-        click.echo(error, err=True)
+        click.echo(ManifestError(error.where, [*map(one_line, error.problems)]), err=True)
         context.exit(1)
     findings = check_entries(config, loaded.entries.values(), values=True)
     faults = [*findings.faults, *findings.misspelt, *_job_faults(config, loaded)]
     for line in findings.unread:
-        click.echo(f"note: {line} (fine for tables and filters)", err=True)
+        click.echo(f"note: {one_line(line)} (fine for tables and filters)", err=True)
     if faults:
-        click.echo(ManifestError(str(loaded.path), faults), err=True)
+        click.echo(ManifestError(str(loaded.path), [*map(one_line, faults)]), err=True)
         context.exit(1)
     click.echo(f"{loaded.path}: {_count(loaded.entries.values())}")
 

@@ -139,6 +139,36 @@ def test_seconds_are_at_most_a_day(lab: Any, words: tuple[str, ...], seconds: st
     assert "86400" in outcome.err
 
 
+def test_an_editor_that_removes_the_file(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.put("base", "held")
+    monkeypatch.setenv("EDITOR", "rm")
+    monkeypatch.delenv("VISUAL", raising=False)
+    outcome = lab.run("edit", "base")
+    assert outcome.code == 2
+    assert "the editor 'rm' left no file to read" in outcome.err
+    assert "nothing was changed" in outcome.err
+
+
+def test_init_of_empty_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words in (["init", ""], ["init", "", "--adopt", "mine.json"]):
+        assert main(words) == 2
+        assert "name a directory" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_terminals_obey_no_parameter(lab: Any) -> None:
+    (lab.layout.config_file).write_text("methods: {m: {command: 'run {lr}'}}\n")
+    (lab.layout.templates_dir).mkdir(exist_ok=True)
+    entry = {"job_id": "a", "method": "m", "command": "true {seed}", "seed": 1, "time_li\x1bmt": 2, "\x1b[31mred": 3}
+    lab.write_manifest([entry])
+    outcome = lab.run("matrix", "check")
+    assert "time_li?mt" in outcome.err
+    assert outcome.err.replace("\n", "").isprintable()
+
+
 def test_history_of_a_tail_that_no_counter_holds(lab: Any) -> None:
     lab.put("base", "held")
     assert lab.run("history", "--tail", "9" * 20).code == 0

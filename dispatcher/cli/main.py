@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -59,6 +59,7 @@ _HINTS: Final = {
     "retry": "requeue", "rerun": "requeue", "restart": "requeue", "stop": "cancel", "kill": "cancel",
     "abandon": "cancel", "forget": "delete", "remove": "delete", "rm": "delete", "resume": "unpause",
 }  # fmt: skip
+_HAS_COMMAND: Final = "dispatcher.has_command"
 # Set by the completion of shells.
 _COMPLETES: Final = "_DISPATCHER_COMPLETE"
 _INTERRUPTED: Final = 130
@@ -68,17 +69,36 @@ _BROKEN_PIPE: Final = 141
 class _PodOption(click.Option):
     """An option that may also come from `DISPATCHER_<NAME>`.
 
-    Ignored inside a job: its environment has variables of these names (DISPATCHER_POD), and a job that calls
-    `dispatcher` must not start a second pod under its own pod's name.
+    Ignored by the commands, which have no use for it, and inside a job: its environment has variables of these names
+    (DISPATCHER_POD), and a job that calls `dispatcher` must not start a second pod under its own pod's name.
     """
 
     def __init__(self, param_decls: Sequence[str], **attributes: Any) -> None:
         first = param_decls[0].partition("/")[0]
         variable = f"DISPATCHER_{first.removeprefix('--').replace('-', '_').upper()}"
         super().__init__(param_decls, envvar=variable, **attributes)
+        self._variable = variable
+
+    def handle_parse_result(
+        self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
+    ) -> tuple[Any, list[str]]:
+        # What remains of the command line is a command and its arguments.
+        ctx.meta[_HAS_COMMAND] = bool(args)
+        try:
+            return super().handle_parse_result(ctx, opts, args)
+        except (UsageError, click.BadParameter) as error:
+            if ctx.get_parameter_source(self.name or "") is not ParameterSource.ENVIRONMENT:
+                raise
+            what = error.message if isinstance(error, click.BadParameter) else str(error)
+            raise UsageError(f"${self._variable}: {what}") from None
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
-        return None if contract.JOB_ID in os.environ else super().resolve_envvar_value(ctx)
+        if ctx.meta[_HAS_COMMAND] or contract.JOB_ID in os.environ:
+            return None
+        value = super().resolve_envvar_value(ctx)
+        if value is not None and not is_utf8(value):
+            raise UsageError(f"${self._variable}: '{readable(value)}' is not UTF-8: write it in UTF-8")
+        return value
 
 
 def _pod_option(*declarations: str, **attributes: Any) -> Callable[[F], F]:
@@ -240,6 +260,8 @@ def _find_manifest(where: Layout, name: str | None) -> Path | None:
     places = list(dict.fromkeys(base / name for base in (Path.cwd(), where.root, where.matrix_dir)))
     for place in places:
         if place.exists():
+            if not is_utf8(str(place)):
+                raise UsageError(f"--matrix: the path {readable(str(place))} is not UTF-8: rename its directory (mv)")
             return place
     known = [path.name for path in where.manifests()]
     raise UsageError(f"--matrix {name}: not found as {' or '.join(map(str, places))}{nearest(name, known)}")
@@ -265,8 +287,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Names and values in files, which are quoted, may hold what a terminal would obey.
         click.echo("\n".join(map(one_line, f"dispatcher: {_message(error)}".split("\n"))), err=True)
         return error.exit_code
-            if not is_utf8(str(place)):
-                raise UsageError(f"--matrix: the path {readable(str(place))} is not UTF-8: rename its directory (mv)")
     except (KeyboardInterrupt, click.Abort):
         return _INTERRUPTED
     except BrokenPipeError:
@@ -282,6 +302,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
+def _refuse_undecodable(words: Sequence[str]) -> None:
+    """Raise UsageError for an argument that is not UTF-8: it could be neither recorded nor printed."""
+    for number, word in enumerate(words, 1):
+        if not is_utf8(word):
+            raise UsageError(f"argument {number}, '{readable(word)}', is not UTF-8: write it in UTF-8")
+
+
 def _message(error: Exception) -> str:
     if isinstance(error, click.UsageError):
         command = error.ctx.command_path if error.ctx is not None else "dispatcher"
@@ -293,10 +320,3 @@ def _leave_broken_pipe() -> int:
     """The reader has gone (`dispatcher status | head`): exit without a message."""
     discard_output()
     return _BROKEN_PIPE
-def _refuse_undecodable(words: Sequence[str]) -> None:
-    """Raise UsageError for an argument that is not UTF-8: it could be neither recorded nor printed."""
-    for number, word in enumerate(words, 1):
-        if not is_utf8(word):
-            raise UsageError(f"argument {number}, '{readable(word)}', is not UTF-8: write it in UTF-8")
-
-

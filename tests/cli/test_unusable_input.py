@@ -159,6 +159,27 @@ def test_init_of_empty_text(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_variables_of_pods_do_not_stop_commands(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISPATCHER_SLOTS", "abc")
+    monkeypatch.setenv("DISPATCHER_WHERE", os.fsdecode(b"lr=\xff"))
+    assert lab.run("status").code == 0
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "what"),
+    [("SLOTS", "abc", "'abc'"), ("WHERE", "lr", "key=value"), ("WHERE", os.fsdecode(b"lr=\xff"), "'lr=\\xff'"),
+     ("POLL_INTERVAL", "-1", "'-1'")],
+)  # fmt: skip
+def test_an_option_from_the_environment_is_named_as_it_was_given(
+    lab: Any, started: list[Any], monkeypatch: pytest.MonkeyPatch, variable: str, value: str, what: str
+) -> None:
+    monkeypatch.setenv(f"DISPATCHER_{variable}", value)
+    outcome = lab.run("--pod", "p")
+    assert (outcome.code, started) == (2, [])
+    assert outcome.err.startswith(f"dispatcher: $DISPATCHER_{variable}: ")
+    assert what in outcome.err
+
+
 def test_terminals_obey_no_parameter(lab: Any) -> None:
     (lab.layout.config_file).write_text("methods: {m: {command: 'run {lr}'}}\n")
     (lab.layout.templates_dir).mkdir(exist_ok=True)

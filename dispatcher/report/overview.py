@@ -21,6 +21,7 @@ from dispatcher.report.failures import Failure, failures
 from dispatcher.report.pace import Pace, pace
 from dispatcher.report.pivot import count_states
 from dispatcher.report.ran import count_text
+from dispatcher.report.refusals import refusal_text
 from dispatcher.report.snapshot import Snapshot
 from dispatcher.report.terminal import clip
 from dispatcher.report.waiting import Wait, reasons, waits
@@ -188,7 +189,7 @@ def notices(snapshot: Snapshot) -> list[str]:
             f"{counted(len(snapshot.edited), 'hand edit')} not applied yet (shown as if applied): a dispatcher or the "
             "next command that changes something applies them"
         )
-    found += [_refusal_text(refusal.job, refusal.why, refusal.line) for refusal in snapshot.refusals]
+    found += [refusal_text(refusal, snapshot.clock) for refusal in snapshot.refusals]
     found += [
         f"{'method ' if ':' not in pause.scope else ''}{pause.scope} is paused since {snapshot.clock(pause.at)}: "
         f"{clip(pause.why, _LONG)}. Continue with `dispatcher unpause {pause.scope}`"
@@ -210,13 +211,6 @@ def _changed(snapshot: Snapshot) -> list[str]:
         f"({first_names(jobs)}): `dispatcher show {jobs[0]}` compares, "
         "`dispatcher requeue --changed` runs them again"
     ]
-
-
-def _refusal_text(job: str, why: str, line: str) -> str:
-    where = f"hand edit of {job} refused" if job else "hand edit refused"
-    wrote = f" (written: {line})" if line else ""
-    clear = f"`dispatcher edit --clear-refused {job}`" if job else "`dispatcher edit --clear-refused`"
-    return f"{where}: {why}{wrote}. Edit it again, or clear this with {clear}"
 
 
 def _dead_pods(snapshot: Snapshot) -> list[str]:

@@ -73,6 +73,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     now_s: wall clock, seconds since 1970.
     edited: jobs whose record includes a hand edit that no dispatcher has applied yet.
     unqueued: jobs that only the manifest has.
+    refusals: hand edits that were refused and are not settled yet (report/refusals.py).
     external: running jobs that no dispatcher started, and whether their process exists.
     problem: what is wrong with the status file; None when nothing is.
     unknown_job: why a record has no entry.

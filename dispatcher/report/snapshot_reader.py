@@ -18,6 +18,7 @@ from dispatcher.report import attempts
 from dispatcher.report.listed_records import ListedRecords
 from dispatcher.report.manifests import ManifestCache
 from dispatcher.report.ran import RanWith
+from dispatcher.report.refusals import open_refusals
 from dispatcher.report.snapshot import PodStatus, Snapshot
 from dispatcher.report.stalls import Stalls
 from dispatcher.run_state import editors, journal, liveness
@@ -74,7 +75,7 @@ class SnapshotReader:
             progress=self._progress(in_flight),
             external={job: presence(record) for job, record in in_flight.items() if runs_externally(record)},
             pauses=dict(store.fold.pauses),
-            refusals=(*store.fold.refusals.values(), *seen.refused),
+            refusals=(*open_refusals(store.fold.refusals.values(), store.records), *seen.refused),
             pods=tuple(pods),
             offers=tuple(self._offer(pod) for pod in pods if pod.is_alive),
             problem=store.problem,

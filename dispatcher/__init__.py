@@ -7,6 +7,10 @@ per job (a job id, a method, parameters). `run_state/` records what happened. Th
 server and no database. A pod is one running dispatcher: it has a name, a host, and slots, each with room for one
 attempt. An attempt is one execution of a job. A record is what is known about a job now.
 
+Jobs also come without a manifest (submitting.py): `dispatcher submit -- COMMAND` appends entries to
+`matrix/submitted.jsonl` and their records to the journal, in one transaction. A line there counts when its job has a
+record. A pod that reads of a job that it does not know looks there for its entry.
+
 The loop. Every pod runs the same loop (pod/run.py, pod/reconciler.py):
 
     poll the outlets                which attempts have ended? never blocks
@@ -59,7 +63,7 @@ Packages, from the bottom up; each may import those above it, tests/test_imports
                             what hosts behind ssh and schedulers have in common
     pod/                    the loop: claim, reconcile, recover, register; it knows no outlet by name
     doctor/                 checks of hosts, filesystems and locks
-    report/ api             snapshots, tables, changes that people ask for; the Python API
+    report/ api submitting  snapshots, tables, changes that people ask for, new jobs; the Python API
     cli/                    the commands: parse, call, print
     runtime/                job classes in JAX; runs inside the job and imports only errors, contract and base
 

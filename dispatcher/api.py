@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from dispatcher.base import files
+from dispatcher.base.messages import first_names
 from dispatcher.base.values import text_of
 from dispatcher.config import Config, load_config
 from dispatcher.errors import StateError, StorageError, UsageError, nearest
@@ -217,8 +218,8 @@ class Workspace:
     def delete(self, *names: str) -> list[str]:
         """Delete the records of these jobs (ids, globs) and return their ids. Directories and history are kept.
 
-        A job that is still in a manifest is queued and run again. Raises StateError when one of the jobs is submitted
-        or running; nothing is deleted then.
+        A job that is still in a manifest is queued and run again; one that was submitted without a manifest is not.
+        Raises StateError when one of the jobs is submitted or running; nothing is deleted then.
         """
         if not names:
             raise UsageError("name the jobs to delete: ids, or globs such as 'fft_*'")
@@ -306,6 +307,49 @@ class Workspace:
         job class says of its run (run_id, status, host, devices, heartbeat_at ...), else None.
         """
         return self._reader.attempts(job)
+
+    def submit(
+        self,
+        command: str | Sequence[str],
+        *,
+        name: str | None = None,
+        params: Mapping[str, Any] | None = None,
+        rows: Sequence[Mapping[str, Any]] | None = None,
+        **keys: Any,
+    ) -> list[str]:
+        """Queue jobs that run `command`, without a manifest, and return their ids.
+
+        `params` are values for its placeholders, such as `{lr}`: each combination of those that have a list or a range
+        of values is a job of its own. `rows` are further parameters, a job each; under `name` a row may have the id.
+        `keys` are keys of an entry (gpus, needs, priority, time_limit, retries, env, cwd, resources, outlet ...), and
+        its method, which is `command` unless given. Without `name` the jobs are called after the program. Raises
+        UsageError with all faults, and StateError when the name is taken; then nothing was queued.
+        """
+        from dispatcher.submitting import METHOD, Submission, new_jobs
+
+        common = {"method": METHOD, **{key: value for key, value in keys.items() if value is not None}}
+        new = new_jobs(command, name=name, params=params or {}, rows=rows, common=common)
+        return Submission(self, new).add()
+
+    def wait(self, *jobs: str, timeout_s: float | None = None) -> dict[str, Record | None]:
+        """Wait until all of these jobs have ended: their records, None for one that was deleted meanwhile.
+
+        Raises StateError when some have not ended after `timeout_s` seconds.
+        """
+        from dispatcher.report.ends import LOOK_AGAIN_S, Ends
+        from dispatcher.submitting import check_names
+
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        named = check_names(self, jobs)
+        with Ends(self.store, named) as ends:
+            ends.look()
+            while ends.left:
+                left_s = LOOK_AGAIN_S if end_s is None else end_s - time.monotonic()
+                if left_s <= 0:
+                    raise StateError(f"{first_names(list(ends.left))} did not end within {timeout_s:g} s")
+                ends.pause(left_s)
+                ends.look()
+            return {job: ends.ended[job] for job in named}
 
     def wait_until_running(self, job: str, *, timeout_s: float | None = None) -> Record:
         """Wait until the job runs; its record, whose `host` says where.

@@ -116,8 +116,8 @@ class Layout:
         self.root = Path(root).absolute()
         self.config_file = self.root / "dispatcher.yaml"
         self.matrix_dir = self.root / "matrix"
-        # The jobs of `dispatcher job submit`.
-        self.submitted_manifest = self.matrix_dir / "submitted.json"
+        # The jobs of `dispatcher submit -- COMMAND` and `dispatcher job submit`: matrix/submitted.py.
+        self.submitted_manifest = self.matrix_dir / "submitted.jsonl"
         self.default_matrix = self.matrix_dir / "matrix.json"
         self.templates_dir = self.root / "templates"
         self.scripts_dir = self.root / "scripts"

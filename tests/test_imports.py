@@ -26,7 +26,7 @@ LAYERS = (
     ("outlets",),
     ("pod", "doctor"),
     ("report",),
-    ("api",),
+    ("api", "submitting"),
     ("cli",),
     ("__main__",),
 )

@@ -51,7 +51,9 @@ Workspace.results(self, *, states: Iterable[str] = (), where: Where = (), unsure
 Workspace.snapshot(self) -> Snapshot
 Workspace.status(self, *, states: Iterable[str] = (), where: Where = ()) -> Overview
 Workspace.store
+Workspace.submit(self, command: str | Sequence[str], *, name: str | None = None, params: Mapping[str, Any] | None = None, rows: Sequence[Mapping[str, Any]] | None = None, **keys: Any) -> list[str]
 Workspace.transaction(self) -> Iterator[Transaction]
+Workspace.wait(self, *jobs: str, timeout_s: float | None = None) -> dict[str, Record | None]
 Workspace.wait_until_running(self, job: str, *, timeout_s: float | None = None) -> Record
 Workspace.undrain(self, pod: str) -> None
 Workspace.unpause(self, scope: str) -> None
@@ -74,6 +76,7 @@ Entry.retries: int | None
 Entry.retry_on: tuple[str, ...] | None
 Entry.time_limit_s: float | None
 Entry.env: Mapping[str, str]
+Entry.cwd: str | None
 Entry.outlet: tuple[str, ...]
 Entry.resources: Mapping[str, Any]
 Entry.container: Container | None

@@ -24,6 +24,7 @@ from dispatcher.cli.common import (
 from dispatcher.cli.complete import complete_jobs
 from dispatcher.cli.printing import note, print_json
 from dispatcher.matrix.condition import Where
+from dispatcher.matrix.submitted import is_submitted
 from dispatcher.run_state.states import MARKABLE, Record, State
 
 if TYPE_CHECKING:
@@ -107,7 +108,8 @@ def mark(asked: Asked, verdict: str) -> int:
 def delete(jobs: tuple[str, ...], yes: bool) -> None:
     """Delete the records of jobs (ids, globs) for good. Their directories and their history are kept.
 
-    A job that is still in a manifest is queued and run again. To stop a job from running, use cancel.
+    A job that is still in a manifest is queued and run again; a submitted one is not. To stop a job from running, use
+    cancel.
     """
     from dispatcher.api import refuse_in_flight
     from dispatcher.report.selection import select
@@ -119,7 +121,8 @@ def delete(jobs: tuple[str, ...], yes: bool) -> None:
         click.echo("nothing to delete: no dispatcher has queued these jobs yet")
         return
     refuse_in_flight({job: snapshot.records[job] for job in selected})
-    listed = tuple(job for job in selected if job in snapshot.entries)
+    entries = snapshot.entries
+    listed = tuple(job for job in selected if job in entries and not is_submitted(entries[job]))
     if listed:
         still = "is still in a manifest" if len(listed) == 1 else "are still in a manifest"
         note(f"{first_names(listed)} {still} and will be queued and run again; use `dispatcher cancel` to give jobs up")

@@ -74,15 +74,25 @@ def _read_memory(_ctx: click.Context, _param: click.Parameter, value: str | None
 
 _OPTIONS = (
     click.option("--chip", metavar="NAME", help="The kind of GPU, such as h100.  [default: any]"),
-    click.option("-n", "--chips", type=click.IntRange(0), metavar="N", help="GPUs over all nodes; 0 for CPUs only."),
-    click.option("--cpu", "cpus", type=click.IntRange(1), metavar="N", help="CPUs of each node."),
-    click.option("--mem", "memory_mib", callback=_read_memory, metavar="SIZE", help="Memory of each node: 64G, 512M."),
+    click.option(
+        "-n",
+        "--chips",
+        "--gpus",
+        "chips",
+        type=click.IntRange(0),
+        metavar="N",
+        help="GPUs over all nodes; 0 for CPUs only.",
+    ),
+    click.option("--cpu", "--cpus", "cpus", type=click.IntRange(1), metavar="N", help="CPUs of each node."),
+    click.option(
+        "--mem", "--memory", "memory_mib", callback=_read_memory, metavar="SIZE", help="Memory of each node: 64G, 512M."
+    ),
     click.option("--nodes", type=click.IntRange(1), metavar="N", help="Number of nodes."),
     click.option("--cluster", "clusters", multiple=True, metavar="NAME", help="Prefer hosts of this cluster."),
     click.option(
         "--exclude-cluster", "excluded_clusters", multiple=True, metavar="NAME", help="Use no host of this cluster."
     ),
-)
+)  # fmt: skip
 
 
 def hardware_options(function: Callable[..., Any]) -> Callable[..., Any]:

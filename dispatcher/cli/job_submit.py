@@ -14,13 +14,12 @@ import click
 from dispatcher import contract
 from dispatcher.cli.common import open_workspace
 from dispatcher.cli.hardware import HardwareOptions
-from dispatcher.cli.printing import note
 from dispatcher.cli.submission import SubmissionOptions, choose_targets, submission_options, submit_jobs
-from dispatcher.errors import ConfigError, StateError
+from dispatcher.cli.submit import submit_at_once
+from dispatcher.errors import ConfigError
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
-    from dispatcher.matrix.entry import Entry
 
 # Of entries whose job has no other; it has no settings unless dispatcher.yaml has some.
 _METHOD: Final = "job"
@@ -48,24 +47,25 @@ def job_submit(
 ) -> int:
     """Submit the job class of CONFIG.yaml (see `dispatcher job configure`) as NAME, once.
 
-    Adds an entry to matrix/submitted.json and submits it like `dispatcher submit`: status, logs, requeue and the other
-    commands work as for any job.
+    Adds an entry to matrix/submitted.jsonl and submits it like `dispatcher submit -- COMMAND`: status, logs, requeue
+    and the other commands work as for any job.
     """
+    from dispatcher.matrix.new_jobs import NewJobs
+    from dispatcher.submitting import Submission
+
     workspace = open_workspace()
     config = options.config(workspace.layout)
-    document = _entry(workspace, job_id or name, config_file, overrides, imports)
+    document = _entry(workspace, config_file, overrides, imports)
     document = {**document, "method": method, "resources": _resources(document, options.hardware)}
-    entry = _checked(document)
-    # Where it goes is known before anything is written.
-    manifest = workspace.layout.submitted_manifest
-    targets = choose_targets(config, options, {entry.job_id: entry}, {entry.job_id: manifest})
-    if not options.is_dry_run:
-        _append(workspace, manifest, document)
-    return submit_jobs(config, options, targets)
+    submission = Submission(workspace, NewJobs(common=document, name=job_id or name))
+    if options.is_dry_run:
+        targets = choose_targets(config, options, submission.entries, dict.fromkeys(submission.entries))
+        return submit_jobs(config, options, targets)
+    return submit_at_once(submission, config, options)[1]
 
 
 def _entry(
-    workspace: Workspace, job_id: str, config_file: Path, overrides: tuple[str, ...], imports: tuple[str, ...]
+    workspace: Workspace, config_file: Path, overrides: tuple[str, ...], imports: tuple[str, ...]
 ) -> dict[str, Any]:
     """The entry of the job as the runtime makes and checks it, in a process that may load what jobs need."""
     words = [sys.executable, "-P", "-m", "dispatcher.runtime", "entry"]
@@ -80,7 +80,7 @@ def _entry(
     )
     if ran.returncode:
         raise ConfigError(ran.stderr.strip().removeprefix("dispatcher: "))
-    return {"job_id": job_id, **json.loads(ran.stdout)}
+    return dict(json.loads(ran.stdout))
 
 
 def _resources(document: dict[str, Any], hardware: HardwareOptions) -> dict[str, Any]:
@@ -93,31 +93,3 @@ def _resources(document: dict[str, Any], hardware: HardwareOptions) -> dict[str,
         "nodes": hardware.nodes,
     }
     return {**document.get("resources", {}), **{key: value for key, value in given.items() if value is not None}}
-
-
-def _checked(document: dict[str, Any]) -> Entry:
-    from dispatcher.matrix.manifest import read_entries
-
-    entries, faults = read_entries([dict(document)], None)
-    if faults:
-        raise ConfigError.of("the job cannot be submitted", faults)
-    (entry,) = entries.values()
-    return entry
-
-
-def _append(workspace: Workspace, manifest: Path, document: dict[str, Any]) -> None:
-    """Add the entry to the manifest of submitted jobs, under the lock, unless its id is in use."""
-    from dispatcher.matrix.manifest import load_manifest, write_manifest
-    from dispatcher.run_state.change import Change
-    from dispatcher.run_state.events import Event
-    from dispatcher.run_state.states import State
-
-    job_id = document["job_id"]
-    listed = workspace.entries()
-    with workspace.transaction() as tx:
-        old = load_manifest(manifest, workspace.store.records.keys()).entries.values() if manifest.exists() else ()
-        if tx.record(job_id) is not None or job_id in listed or any(entry.job_id == job_id for entry in old):
-            raise StateError(f"there is a job {job_id} already: choose another NAME, or --name ID")
-        write_manifest(manifest, [*(entry.document() for entry in old), document], workspace.store.records.keys())
-        tx.change(job_id, Event.QUEUED, Change(state=State.QUEUED))
-    note(f"{job_id} was added to {manifest}")

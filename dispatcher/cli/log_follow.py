@@ -7,12 +7,12 @@ import os
 import re
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from dispatcher.base.messages import first_names
 from dispatcher.cli.log_lines import Choice, Lines, Output, Sink, Stopped, copy, show
 from dispatcher.cli.printing import note
+from dispatcher.cli.wait_notes import WaitNotes
 from dispatcher.errors import StateError
 from dispatcher.run_state import liveness
 from dispatcher.run_state.states import IN_FLIGHT, Record, State
@@ -39,7 +39,7 @@ class Follower:
         self._names_jobs = names_jobs
         self._asking = threading.Lock()
         self._error: BaseException | None = None
-        self._told: dict[str, str] = {}
+        self._notes = WaitNotes(workspace)
         self._begun_before: set[str] = set()
         # The last attempt that was followed, or that had ended before the waiting began.
         self._followed: dict[str, int] = {}
@@ -105,26 +105,14 @@ class Follower:
             note(f"{job} runs again (attempt {number})")
         self._begun_before.add(job)
         self._followed[job] = number
-        self._told.pop(job, None)
+        self._notes.forget(job)
         thread = threading.Thread(target=self._follow, args=(job, number))
         thread.start()
         return thread
 
     def _tell(self, waiting: Collection[str]) -> None:
-        """Say why the jobs wait, where that is news."""
-        from dispatcher.report.waiting import reasons
-
         with self._asking:
-            snapshot = self._workspace.snapshot().for_people()
-            why = reasons(snapshot)
-            found = {job: why.why(job).text for job in waiting if job in snapshot.records}
-        groups: dict[str, list[str]] = {}
-        for job, text in found.items():
-            if self._told.get(job) != text:
-                groups.setdefault(text, []).append(job)
-        for text, jobs in groups.items():
-            note(_waiting_text(jobs, text))
-        self._told |= found
+            self._notes.tell(waiting)
 
     def _goes_on(self, job: str, number: int) -> bool:
         """Whether the job has not ended with this attempt: it is queued again, or runs again."""
@@ -266,16 +254,6 @@ class Follower:
             return True
         record = self._record(job)
         return record is None or record.attempt != number or record.state not in IN_FLIGHT
-
-
-def _waiting_text(jobs: Sequence[str], why: str) -> str:
-    """`a waits for a free slot`, `a waits: no pod is running`, `2 jobs wait (a, b) for a free slot`."""
-    rest = why.removeprefix("waits ")
-    # Some reasons are sentences about the job already.
-    link = ": " if rest == why else " "
-    if len(jobs) == 1:
-        return f"{jobs[0]} waits{link}{rest}"
-    return f"{len(jobs)} jobs wait ({first_names(jobs)}){link}{rest}"
 
 
 def _end(sink: Sink) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -49,6 +49,13 @@ class SubmissionOptions(msgspec.Struct, frozen=True, kw_only=True):
     yes: bool = False
     as_json: bool = False
 
+    def goes_to_hosts(self, hosts: Collection[str]) -> bool:
+        """Whether a new job is submitted to one of these hosts at once, and not left to pods."""
+        hardware = self.hardware
+        asks = hardware.chip is not None or hardware.nodes is not None
+        named = self.outlets or hardware.clusters or hardware.excluded_clusters or self.code is not None
+        return bool(named) or self.overrides != HostOverrides() or (asks and bool(hosts))
+
     def config(self, layout: Layout) -> Config:
         """The configuration of the workspace with the hosts of `--hosts`, changed as the options say."""
         config = load_config(layout, self.hosts_file)
@@ -60,10 +67,11 @@ class SubmissionOptions(msgspec.Struct, frozen=True, kw_only=True):
 class Target(msgspec.Struct, frozen=True):
     """Where a job goes: the manifest that lists it, the hosts that may take it, and what it asks for instead.
 
-    `by_hardware`: among these hosts, the one where that is free.
+    `manifest` None: the default one, or none as the job was submitted without. `by_hardware`: among these hosts, the
+    one where that is free.
     """
 
-    manifest: Path
+    manifest: Path | None
     outlets: tuple[str, ...]
     request: Request | None = None
     by_hardware: bool = False
@@ -125,7 +133,7 @@ def submission_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def choose_targets(
-    config: Config, options: SubmissionOptions, entries: Mapping[str, Entry], manifests: Mapping[str, Path]
+    config: Config, options: SubmissionOptions, entries: Mapping[str, Entry], manifests: Mapping[str, Path | None]
 ) -> dict[str, Target]:
     """Where each job goes; raises UsageError when that is not clear, or no host can run one."""
     from dispatcher.pod.offers import request_of
@@ -156,8 +164,15 @@ def submit_jobs(config: Config, options: SubmissionOptions, targets: Mapping[str
     """Submit these queued jobs, or show what would be done; the exit code: 1 when one was not accepted."""
     if options.is_dry_run:
         rows = [{"job": job, "outlet": target.outlets_text} for job, target in targets.items()]
-        _print(rows, options, ("job", "outlet"))
+        print_submitted(rows, options, ("job", "outlet"))
         return 0
+    rows = hand_over(config, options, targets)
+    print_submitted(rows, options)
+    return int(not all(row["handle"] for row in rows))
+
+
+def hand_over(config: Config, options: SubmissionOptions, targets: Mapping[str, Target]) -> list[dict[str, Any]]:
+    """Submit these queued jobs, and say of each what has become of it; without a `handle` it was not accepted."""
     groups: dict[Target, list[str]] = {}
     for job, target in targets.items():
         groups.setdefault(target, []).append(job)
@@ -166,9 +181,7 @@ def submit_jobs(config: Config, options: SubmissionOptions, targets: Mapping[str
     for target, jobs in groups.items():
         _run(config, options, target, jobs)
     records = _records(config, targets)
-    rows = [_row(job, records.get(job), target) for job, target in targets.items()]
-    _print(rows, options, _COLUMNS)
-    return int(not all(row["handle"] for row in rows))
+    return [_row(job, records.get(job), target) for job, target in targets.items()]
 
 
 def _run(config: Config, options: SubmissionOptions, target: Target, jobs: Sequence[str]) -> None:
@@ -211,7 +224,8 @@ def _row(job: str, record: Record | None, target: Target) -> dict[str, Any]:
     }
 
 
-def _print(rows: list[dict[str, Any]], options: SubmissionOptions, columns: Sequence[str]) -> None:
+def print_submitted(rows: list[dict[str, Any]], options: SubmissionOptions, columns: Sequence[str] = _COLUMNS) -> None:
+    """The rows of `hand_over`, as a table or as JSON."""
     if options.as_json:
         print_json(rows)
     else:

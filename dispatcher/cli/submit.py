@@ -1,15 +1,26 @@
-"""`dispatcher submit JOB...` and `dispatcher poll`: hosts and clusters without a pod that goes on."""
+"""`dispatcher submit`, of queued jobs or of a new command, and `dispatcher poll`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import sys
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dispatcher.cli.common import jobs_argument, open_workspace, where_option
+from dispatcher.base.messages import counted
+from dispatcher.cli.command_options import CommandOptions, TakesCommand, command_options, given_command
+from dispatcher.cli.common import confirm, jobs_argument, open_workspace, where_option
 from dispatcher.cli.hardware import hosts_option
-from dispatcher.cli.printing import print_text
-from dispatcher.cli.submission import SubmissionOptions, choose_targets, submission_options, submit_jobs
+from dispatcher.cli.printing import note, print_json, print_text
+from dispatcher.cli.submission import (
+    SubmissionOptions,
+    choose_targets,
+    hand_over,
+    print_submitted,
+    submission_options,
+    submit_jobs,
+)
 from dispatcher.errors import StateError, UsageError
 from dispatcher.matrix.condition import Where
 from dispatcher.run_state.states import State
@@ -17,28 +28,59 @@ from dispatcher.run_state.states import State
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from dispatcher.api import Workspace
     from dispatcher.config import Config
     from dispatcher.report.snapshot import Snapshot
+    from dispatcher.submitting import Submission
+
+# More new jobs than this are added only after a question.
+_MANY: Final = 1000
 
 
-@click.command()
+@click.command(cls=TakesCommand)
 @jobs_argument
 @where_option
+@command_options
+@click.option("--wait", is_flag=True, help="Wait for the end; exit with the job's status (several: 0 if all are done).")
+@click.option("--follow", "-f", is_flag=True, help="Print the log of the one job until it has ended, then as --wait.")
 @submission_options
-def submit(jobs: tuple[str, ...], where: Where, options: SubmissionOptions) -> int:
-    """Submit queued jobs to hosts and clusters, once.
+def submit(
+    jobs: tuple[str, ...],
+    where: Where,
+    job: CommandOptions,
+    wait: bool,
+    follow: bool,
+    options: SubmissionOptions,
+) -> int:
+    """Queue a command as a new job, or submit queued jobs to hosts and clusters, once.
 
-    Select them by ids, globs and --where. With --chip, -n, --mem and the like the best host is chosen, and the jobs ask
-    for that instead of what their entries say. Waits until each job was accepted or refused; it then runs on by itself,
-    and any pod of this workspace, or `dispatcher poll`, records how it ends. Ctrl-C ends the waiting, not the jobs.
+    `dispatcher submit -- python train.py --lr 0.1` queues a job without a manifest, which a pod runs, and prints its
+    id. A value {lr} of the command comes from --param or --from. With --outlet, --chip or the like the job is submitted
+    to a host at once.
+
+    `dispatcher submit JOB... --outlet HOST` submits queued jobs, selected by ids, globs and --where. With --chip, -n,
+    --mem and the like the best host is chosen, and the jobs ask for that instead of what their entries say.
+
+    Waits until each job was accepted or refused by its host; it then runs on by itself, and any pod of this workspace,
+    or `dispatcher poll`, records how it ends. Ctrl-C ends the waiting, not the jobs.
     """
+    command = given_command()
     workspace = open_workspace()
-    config = options.config(workspace.layout)
-    snapshot = workspace.snapshot()
-    chosen = _queued(snapshot, jobs, where)
-    manifests = _manifests(config, snapshot, chosen)
-    entries = {job: snapshot.entries[job] for job in chosen}
-    return submit_jobs(config, options, choose_targets(config, options, entries, manifests))
+    if command is None:
+        if option := job.first_given():
+            raise UsageError(f"{option} is for a new job: put its command after `--`")
+        if options.is_dry_run and (wait or follow):
+            raise UsageError("--wait and --follow: a dry run starts nothing")
+        ids, status = _submit_queued(workspace, jobs, where, options)
+    else:
+        if jobs or where:
+            raise UsageError("either jobs that are queued already, or a new command after `--`")
+        if not command:
+            raise UsageError("expected a command after `--`, as in: dispatcher submit -- python train.py")
+        ids, status = _submit_new(workspace, command, job, options, is_awaited=wait or follow)
+    if status or not (wait or follow) or options.is_dry_run:
+        return status
+    return _wait(workspace, ids, options, follow=follow)
 
 
 @click.command()
@@ -50,20 +92,119 @@ def poll(jobs: tuple[str, ...], hosts_file: Path | None) -> None:
     Asks every host that has some, once, and prints what has changed. Jobs that were cancelled, held or requeued
     meanwhile are told to stop.
     """
-    from dispatcher.config import load_config
-    from dispatcher.pod.options import PodOptions
-    from dispatcher.pod.run import run_pod
-    from dispatcher.pod.short_lived import unique_name
+    from dispatcher.cli.waiting import poll_once
     from dispatcher.report.selection import select
 
     workspace = open_workspace()
     snapshot = workspace.snapshot()
     chosen = frozenset(select(snapshot, jobs)) if jobs else None
-    config = load_config(workspace.layout, hosts_file)
-    # A workspace may have none but matrix/submitted.json.
-    manifest = None if config.matrix.exists() else next(iter(config.layout.manifests()), None)
-    options = PodOptions(pod=unique_name("poll"), matrix=manifest, jobs=chosen, once=True, on_exit="leave")
-    run_pod(config.layout, config, options, log=print_text)
+    poll_once(workspace.layout, chosen, hosts_file, print_text)
+
+
+def _submit_new(
+    workspace: Workspace,
+    command: tuple[str, ...],
+    job: CommandOptions,
+    options: SubmissionOptions,
+    *,
+    is_awaited: bool,
+) -> tuple[list[str], int]:
+    """Add jobs of a command, and submit them where that was asked for; their ids and the exit status."""
+    from dispatcher.submitting import Submission
+
+    config = options.config(workspace.layout)
+    new = job.new_jobs(command, workspace.layout, options.hardware)
+    if len(new.rows) > _MANY and not options.is_dry_run:
+        confirm(f"submit {counted(len(new.rows), 'job')}?", yes=options.yes)
+    submission = Submission(workspace, new)
+    if options.goes_to_hosts(config.hosts.hosts):
+        return submit_at_once(submission, config, options)
+    if options.is_dry_run:
+        _print_documents(submission.documents, options)
+        return [], 0
+    ids = submission.add()
+    rows = [{"job": one, "outlet": None, "handle": None, "state": State.QUEUED.value, "error": None} for one in ids]
+    _print_ids(ids, rows, options)
+    if not is_awaited:
+        _note_where(workspace, ids)
+    return ids, 0
+
+
+def submit_at_once(submission: Submission, config: Config, options: SubmissionOptions) -> tuple[list[str], int]:
+    """Add the jobs and hand them to hosts, which their entries name: no pod takes them to another place meanwhile."""
+    targets = choose_targets(config, options, submission.entries, dict.fromkeys(submission.entries))
+    submission.complete(lambda one: {"outlet": list(targets[one].outlets)})
+    if options.is_dry_run:
+        _print_documents(submission.documents, options)
+        return [], 0
+    in_order = list(targets.values())
+    ids = submission.add()
+    _print_ids(ids, [], options)
+    rows = hand_over(config, options, dict(zip(ids, in_order, strict=True)))
+    if options.as_json:
+        print_submitted(rows, options)
+    else:
+        for row in rows:
+            known = [row["outlet"], row["handle"] and f"handle {row['handle']}", row["state"], row["error"]]
+            note(f"{row['job']}: {', '.join(filter(None, known))}")
+    return ids, int(not all(row["handle"] for row in rows))
+
+
+def _print_documents(documents: list[dict[str, Any]], options: SubmissionOptions) -> None:
+    """The entries as they would be written."""
+    if options.as_json:
+        print_json(documents)
+        return
+    for one in documents:
+        click.echo(json.dumps(one, ensure_ascii=False))
+
+
+def _print_ids(ids: list[str], rows: list[dict[str, Any]], options: SubmissionOptions) -> None:
+    """The ids and nothing else: a script reads them. At once, as waiting for the jobs may take days."""
+    if options.as_json:
+        if rows:
+            print_submitted(rows, options)
+    else:
+        click.echo("\n".join(ids))
+    sys.stdout.flush()
+
+
+def _note_where(workspace: Workspace, ids: list[str]) -> None:
+    """Say why the jobs may not begin soon."""
+    from dispatcher.cli.wait_notes import START_A_POD, WaitNotes
+    from dispatcher.pod.waiting import SLOT
+
+    WaitNotes(workspace, START_A_POD).tell(ids, expected=SLOT)
+
+
+def _wait(workspace: Workspace, ids: list[str], options: SubmissionOptions, *, follow: bool) -> int:
+    from dispatcher.cli.waiting import wait_for
+
+    if follow:
+        from dispatcher.cli.log_follow import Follower
+        from dispatcher.cli.log_lines import Choice, Output
+
+        if len(ids) > 1:
+            raise UsageError(f"--follow: {counted(len(ids), 'job')}: follow them with `dispatcher logs -f`")
+        choice = Choice(hosts_file=options.hosts_file)
+        Follower(workspace, Output(sys.stdout.buffer), choice, names_jobs=False).follow(ids)
+    return wait_for(workspace, ids, options.hosts_file)
+
+
+def _submit_queued(
+    workspace: Workspace, jobs: tuple[str, ...], where: Where, options: SubmissionOptions
+) -> tuple[list[str], int]:
+    config = options.config(workspace.layout)
+    snapshot = workspace.snapshot()
+    try:
+        chosen = _queued(snapshot, jobs, where)
+    except UsageError as error:
+        if not jobs:
+            raise
+        raise UsageError(f"{error}\nTo run a command: dispatcher submit [OPTIONS] -- {' '.join(jobs)} ...") from None
+    entries = {job: snapshot.entries[job] for job in chosen if job in snapshot.entries}
+    targets = choose_targets(config, options, entries, _manifests(config, snapshot, chosen))
+    return chosen, submit_jobs(config, options, targets)
 
 
 def _queued(snapshot: Snapshot, names: tuple[str, ...], where: Where) -> list[str]:
@@ -71,7 +212,7 @@ def _queued(snapshot: Snapshot, names: tuple[str, ...], where: Where) -> list[st
     from dispatcher.report.selection import is_glob, select
 
     if not names and not where:
-        raise UsageError("name the jobs: ids, globs such as 'fft_*', or --where key=value")
+        raise UsageError("name the jobs: ids, globs such as 'fft_*', or --where key=value; or a command after `--`")
     selected = select(snapshot, names, where=where)
     others = {job: snapshot.records[job].state for job in selected if snapshot.records[job].state is not State.QUEUED}
     exact = [f"{job} is {state}" for job, state in others.items() if job in names]
@@ -84,17 +225,22 @@ def _queued(snapshot: Snapshot, names: tuple[str, ...], where: Where) -> list[st
     return chosen
 
 
-def _manifests(config: Config, snapshot: Snapshot, jobs: list[str]) -> dict[str, Path]:
-    """The manifest that lists each job: the default one, else any other of the workspace."""
+def _manifests(config: Config, snapshot: Snapshot, jobs: list[str]) -> dict[str, Path | None]:
+    """The manifest that lists each job: the default one, else any other of the workspace; None: it was submitted."""
     from dispatcher.errors import ManifestError
+    from dispatcher.matrix.submitted import is_submitted
     from dispatcher.report.manifests import ManifestCache
 
-    found: dict[str, Path] = {}
+    entries = snapshot.entries
+    submitted = [job for job in jobs if job in entries and is_submitted(entries[job])]
+    found: dict[str, Path | None] = dict.fromkeys(submitted)
+    if len(found) == len(jobs):
+        return found
     cache = ManifestCache(config.layout.saved_entries)
     for path in dict.fromkeys([config.matrix, *config.layout.manifests()]):
-        entries = cache.read(path)
-        if not isinstance(entries, ManifestError):
-            found.update({job: path for job in jobs if job in entries and job not in found})
+        listed = cache.read(path)
+        if not isinstance(listed, ManifestError):
+            found.update({job: path for job in jobs if job in listed and job not in found})
     missing = [job for job in jobs if job not in found]
     if missing:
         raise StateError(f"no manifest lists {', '.join(missing)}: {snapshot.unknown_job}")

@@ -45,6 +45,14 @@ def _parse_config(value: object) -> Mapping[str, Any]:
     return value
 
 
+def _parse_cwd(value: object) -> str:
+    """A directory in the workspace, or an absolute path."""
+    path = values.parse_text(value)
+    if ".." in path.split("/"):
+        raise values.BadValueError("expected a directory in the workspace, or an absolute path, without '..'")
+    return path
+
+
 # The reserved keys: for each its field and the function that parses its value. All other keys are parameters.
 READERS: Final[Mapping[str, tuple[str, values.Reader]]] = {
     "command": ("command", values.parse_command),
@@ -55,6 +63,7 @@ READERS: Final[Mapping[str, tuple[str, values.Reader]]] = {
     "retry_on": ("retry_on", values.parse_retry_on),
     "time_limit": ("time_limit_s", values.parse_duration),
     "env": ("env", values.parse_env),
+    "cwd": ("cwd", _parse_cwd),
     "outlet": ("outlet", values.parse_words),
     "resources": ("resources", values.parse_resources),
     "container": ("container", parse_container),
@@ -78,7 +87,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
 
     `params` are all keys that are not reserved. `gpus` None means one on a GPU slot, and a CPU slot takes the job as
     well. `outlet` names the outlets that may run the job, the preferred one first. `order` is the position in the
-    manifest. `written` holds the reserved keys as the manifest has them.
+    manifest. `written` holds the reserved keys as the manifest has them. `cwd` is where the command runs, below the
+    workspace's root, which it is when unset.
 
     `job` is the key of a class with @job, which runs with the configuration `config` instead of the method's command;
     `imports` are the modules and files that define such classes. The method's other settings apply.
@@ -95,6 +105,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     retry_on: tuple[str, ...] | None = None
     time_limit_s: float | None = None
     env: Mapping[str, str] = _NOTHING
+    cwd: str | None = None
     outlet: tuple[str, ...] = ()
     resources: Mapping[str, Any] = _NOTHING
     container: Container | None = None

@@ -65,6 +65,7 @@ def render(config: Config, assigned: Assignment, site: Site) -> Bundle:
             group_may_write=site.group_may_write,
             has_setup=bool(method.setup) and not site.is_shared,
             syncs=not site.is_shared and method.python is None,
+            cwd=entry.cwd or "",
         )
         contents[contract.NODE_FILE] = _encode(render_node(config.layout, node, job))
     wrapper = render_launcher(
@@ -75,6 +76,8 @@ def render(config: Config, assigned: Assignment, site: Site) -> Bundle:
             "directory": os.fspath(paths.directory),
             "command": [*_launcher(paths, site, node), *command],
             "node": node is not None,
+            # A node changes into it itself, once it has made the directory.
+            "cwd": os.fspath(site.layout.root / entry.cwd) if entry.cwd and node is None else None,
             # Where the workspace is not seen, the code that a setup needs is only there when the launcher has run.
             "setup": bool(method.setup) and site.is_shared,
             # What the command's interpreter is, unless the setup puts another one on PATH.
@@ -185,7 +188,11 @@ def _python(config: Config, method: Method, entry: Entry, site: Site) -> str:
         return os.fspath(path)
     if method.python is None:
         return "python"
-    return os.path.relpath(path, config.layout.root) if path.is_relative_to(config.layout.root) else os.fspath(path)
+    if not path.is_relative_to(config.layout.root):
+        return os.fspath(path)
+    # From the directory in which the command runs, which may be one of the shipped code.
+    start = config.layout.root / (entry.cwd or "")
+    return os.path.relpath(path, start if start.is_relative_to(config.layout.root) else config.layout.root)
 
 
 def _labels(config: Config, entry: Entry) -> dict[str, str]:

@@ -41,7 +41,15 @@ class Backlog:
         fence: Fence,
         log: Callable[[str], None],
     ) -> None:
-        self.manifest = CurrentManifest(options.matrix or config.matrix, store, log)
+        # A pod that ends when nothing is left and finds nothing at all was started in error.
+        may_be_missing = options.matrix is None and (
+            not options.until_empty or store.layout.submitted_manifest.exists()
+        )
+        path = options.matrix or config.matrix
+        self.manifest = CurrentManifest(path, store, log, may_be_missing=may_be_missing)
+        # Whether records were seen that are newer than what is known of the submitted jobs, and up to which line.
+        self.has_unread = True
+        self._read_at = 0
         self.unmet = UnmetOptions(options.methods, options.where)
         self.startable = Startable(config, log, outlets)
         self.external = ExternalJobs(config, log)
@@ -56,8 +64,8 @@ class Backlog:
         self._log = log
         # Jobs in flight that this pod does not watch.
         self._elsewhere: set[str] = set()
-        # Whether there is a new manifest whose entries are not all queued yet.
-        self._replaced = False
+        # Whether there is a new manifest whose entries are not all queued yet; at first there is, even if it is empty.
+        self._replaced = True
         # The first line of a pod comes before its warnings.
         self._has_begun = False
         # Whether entries of the manifest have lost their records, to be queued anew.
@@ -94,19 +102,27 @@ class Backlog:
             self._elsewhere.discard(attempt.key.job_id)
             self._log(f"found {attempt.key.job_id} (attempt {attempt.key.number}) again")
 
-    def follow_manifest(self) -> None:
-        """Take in a manifest that was replaced, and queue anew the entries whose records people have deleted."""
-        if self.manifest.read():
+    def follow_manifest(self, *, thoroughly: bool = True) -> None:
+        """Take in a manifest that was replaced, and queue anew the entries whose records people have deleted.
+
+        Submitted jobs are taken in too; `thoroughly`: also where people have edited their file.
+        """
+        is_new = self.manifest.read()
+        added = self._read_submitted(thoroughly=thoroughly)
+        if is_new:
             self._replaced = True
             self._warn_of_unmet_options()
+        self._has_begun = True
         if self._replaced:
             self._check_entries()
             self.manifest.queue_new()
             self._rebuild_queue()
             self._replaced = False
-        elif self._forgotten:
-            self.manifest.queue_new()
-            self.sync()
+        else:
+            self._take_in(added)
+            if self._forgotten:
+                self.manifest.queue_new()
+                self.sync()
         self._forgotten = False
 
     def follow_templates(self) -> None:
@@ -124,7 +140,8 @@ class Backlog:
             record = store.records.get(job)
             self.queue.update(job)
             self._fence.unblock(job)
-            self._forgotten |= record is None and self.entry(job) is not None
+            self._forgotten |= record is None and self.manifest.requeues(job)
+            self.has_unread |= record is not None and (store.records.born(job) or 0) > self._read_at
             # A claim of ours that was never started counts too: the lock may have failed after it was written.
             if record is not None and record.state in IN_FLIGHT and job not in self._attempts.by_job:
                 self._elsewhere.add(job)
@@ -137,10 +154,33 @@ class Backlog:
         self._hold(pauses.values())
 
     def _warn_of_unmet_options(self) -> None:
-        news = self.unmet.check(self.manifest.path.name, self.manifest.entries)
+        news = self.unmet.check(self.manifest.name, self.manifest.entries)
         for warning in news if self._has_begun else ():
             self._log(warning)
-        self._has_begun = True
+
+    def _read_submitted(self, *, thoroughly: bool) -> tuple[str, ...]:
+        """The jobs that were submitted since the last look."""
+        if not (self.has_unread or thoroughly):
+            return ()
+        read_at = self._store.seq
+        news = self.manifest.read_submitted(thoroughly=thoroughly)
+        self._read_at, self.has_unread = read_at, False
+        self._replaced |= news.is_rewritten
+        return news.added
+
+    def _take_in(self, jobs: tuple[str, ...]) -> None:
+        """Add jobs to the queue; how much work that is does not depend on how many there are already."""
+        if not jobs:
+            return
+        entries = self.manifest.entries
+        offer = self.offer()
+        mine = [entry for job in jobs if offer.excludes(entry := entries[job]) is None]
+        if self.startable.knows(mine):
+            self.startable.check_more(mine)
+        else:
+            self._check_entries()
+            self.queue.recheck(self.startable.unusable_methods)
+        self.queue.add(jobs, entries)
 
     def _check_entries(self) -> None:
         """Check what those entries need that this pod was not told to leave to others."""
@@ -167,6 +207,8 @@ class Backlog:
         for job in (*entries, *self.queue.needed_elsewhere()):
             self.queue.update(job)
         self._reloads = store.reloads
+        # There may be new ones among the records.
+        self.has_unread = self.has_unread or store.seq > self._read_at
 
     def _on_move(self, entry: Entry) -> str:
         return self._config.method(entry.method).on_move

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -63,7 +63,7 @@ class ClaimQueue:
         self._offer = facts.offers[0]
         self._pauses: Mapping[str, Pause] = {}
         # The jobs that this pod may claim.
-        self._mine = self._find_mine()
+        self._mine = self._find_mine(self.entries)
         self._ready = ReadyJobs(facts, self._mine, pack_of, self._places())
         # Ready jobs of paused methods, by method: in no heap until the method is unpaused.
         self._paused: dict[str, list[str]] = {}
@@ -79,6 +79,16 @@ class ClaimQueue:
         else:
             self.unfinished.discard(job)
         self._ready.update(job)
+
+    def add(self, jobs: Iterable[str], entries: Mapping[str, Entry]) -> None:
+        """Jobs have come; `entries` are all that there are then."""
+        self.entries = entries
+        self._facts = msgspec.structs.replace(self._facts, entries=entries)
+        added = {job: entries[job] for job in jobs}
+        self._mine.update(self._find_mine(added))
+        self._ready.add(added, entries)
+        for job in added:
+            self.update(job)
 
     def pause(self, pauses: Mapping[str, Pause]) -> None:
         """These scopes are paused from now on, all others are not."""
@@ -184,11 +194,11 @@ class ClaimQueue:
     def _places(self) -> dict[str, str]:
         return {name: capacity.place for name, capacity in self.capacities.items()}
 
-    def _find_mine(self) -> dict[str, Asked]:
+    def _find_mine(self, entries: Mapping[str, Entry]) -> dict[str, Asked]:
         """The jobs that this pod may claim: the outlets that could ever run each, and what it asks for."""
         able: dict[Asked, Asked] = {}
         found = {}
-        for job, entry in self.entries.items():
+        for job, entry in entries.items():
             if self._offer.excludes(entry) is None:
                 request = self._facts.request_of(entry)
                 key = entry.outlet, request

@@ -1,17 +1,20 @@
-"""The manifest of a pod. The file may be replaced while the pod runs."""
+"""The manifest of a pod, and the submitted jobs beside it. The files may change while the pod runs."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from dispatcher.base import files
+from dispatcher.base.messages import first_names
 from dispatcher.errors import ManifestError
 from dispatcher.matrix import saved_entries
 from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.manifest import parse_manifest, read_file, unreadable
+from dispatcher.matrix.submitted import Listed, News, SubmittedJobs
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.states import State
@@ -22,12 +25,20 @@ _BATCH: Final = 5_000
 
 
 class CurrentManifest:
-    """The entries of the last valid manifest. `problem` is what is wrong with the file if it is broken now."""
+    """The entries of the last valid manifest, and those of submitted jobs. On equal ids, those of the manifest count.
 
-    def __init__(self, path: Path, store: Store, log: Callable[[str], None]) -> None:
+    `may_be_missing`: without a manifest there are only submitted jobs.
+    """
+
+    def __init__(self, path: Path, store: Store, log: Callable[[str], None], *, may_be_missing: bool = False) -> None:
         self.path = path
         self.entries: Mapping[str, Entry] = {}
-        self.problem = ""
+        self._matrix: Mapping[str, Entry] = {}
+        self._submitted = SubmittedJobs(store.layout.submitted_manifest)
+        self._may_be_missing = may_be_missing
+        self._is_missing = False
+        self._problem = ""
+        self._submitted_problem = ""
         self._store = store
         self._log = log
         self._identity: tuple[int, int, int] | None = None
@@ -42,32 +53,80 @@ class CurrentManifest:
         try:
             found = os.stat(self.path)
         except OSError as error:
+            if isinstance(error, FileNotFoundError) and self._may_be_missing:
+                self._is_missing = first
+                return False
             if first:
                 raise unreadable(self.path, error) from None
             return False
+        self._is_missing = False
         identity = (found.st_ino, found.st_size, found.st_mtime_ns)
         if identity == self._identity:
             return False
         try:
             data = read_file(self.path)
             entries = parse_manifest(data, str(self.path), self._store.records.keys())
-            self.entries = entries
-            self.problem = ""
+            self._matrix = entries
+            self._list()
+            self._problem = ""
             layout = self._store.layout
             saved_entries.save(layout.saved_entries, layout.root, data, found, entries)
         except ManifestError as error:
             if first:
                 raise
-            self.problem = f"{self.path.name} is broken, so the previous manifest is kept: {error}"
-            self._log(f"warning: {self.problem}")
+            self._problem = f"{self.path.name} is broken, so the previous manifest is kept: {error}"
+            self._log(f"warning: {self._problem}")
             return False
         finally:
             self._identity = identity
         return True
 
+    def read_submitted(self, *, thoroughly: bool = False) -> News:
+        """Take in jobs that were submitted; see SubmittedJobs."""
+        submitted = self._submitted
+        with files.storing("reading", submitted.path):
+            news = submitted.read(thoroughly=thoroughly)
+        if news.added or news.is_rewritten:
+            self._list()
+            self._warn_of_twins(news.added)
+        if submitted.problem and submitted.problem != self._submitted_problem:
+            self._log(f"warning: {submitted.problem}")
+        self._submitted_problem = submitted.problem
+        return news
+
+    def requeues(self, job: str) -> bool:
+        """Whether a job that has lost its record is queued anew: those of the manifest are."""
+        return job in self._matrix
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with the files now; empty when nothing is."""
+        return "; ".join(filter(None, (self._problem, self._submitted_problem)))
+
+    @property
+    def name(self) -> str:
+        """What the entries are of, for people."""
+        if self._is_missing:
+            return "submitted jobs"
+        return f"{self.path.name} and submitted jobs" if self._submitted.entries else self.path.name
+
+    def warnings(self) -> list[str]:
+        """What a pod says that begins."""
+        if not self._is_missing:
+            return []
+        return [f"note: there is no {self.path}: only jobs of `dispatcher submit -- COMMAND` are run"]
+
+    def _list(self) -> None:
+        self.entries = Listed(self._matrix, self._submitted.entries)
+
+    def _warn_of_twins(self, jobs: Iterable[str]) -> None:
+        twins = [job for job in jobs if job in self._matrix and job in self._store.records]
+        if twins:
+            self._log(f"warning: {first_names(twins)}: submitted, and in {self.path.name}, whose entry counts")
+
     def queue_new(self) -> None:
-        """Queue the jobs that have no record."""
-        new = [job for job in self.entries if job not in self._store.records]
+        """Queue the jobs of the manifest that have no record. Submitted jobs without one were deleted."""
+        new = [job for job in self._matrix if job not in self._store.records]
         for start in range(0, len(new), _BATCH):
             with self._store.transaction() as tx:
                 for job in new[start : start + _BATCH]:

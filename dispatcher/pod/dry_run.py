@@ -6,15 +6,18 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 
 import msgspec
 
+from dispatcher.base import files
 from dispatcher.base.messages import counted, first_names
 from dispatcher.config import Config, LockKind
 from dispatcher.doctor.fitness import refuse_unfit_host
 from dispatcher.errors import PodError, StateError
 from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.manifest import load_manifest
+from dispatcher.matrix.submitted import Listed, SubmittedJobs
 from dispatcher.outlets.base import Ended, Key, Outlet
 from dispatcher.outlets.kinds import DEFAULT, make_outlets
 from dispatcher.pod.claim import Choice, ClaimQueue
@@ -71,7 +74,7 @@ def dry_run(
     seen = preview(store)
     if store.problem is not None and store.generation is None:
         raise StateError(store.problem)
-    entries = load_manifest(path, seen.records.keys()).entries
+    entries = _entries(path, options, layout, seen)
     observer = Observer(layout, config.lost_after_s, lambda: store.lock_kind == LockKind.FLOCK)
     outlets = make_outlets(outlet_context(config, options, observer, lambda _: None))
     try:
@@ -79,6 +82,17 @@ def dry_run(
     finally:
         for outlet in outlets.values():
             outlet.close()
+
+
+def _entries(path: Path, options: PodOptions, layout: Layout, seen: Preview) -> Mapping[str, Entry]:
+    """The entries of the manifest, and those of submitted jobs, which have records."""
+    submitted = SubmittedJobs(layout.submitted_manifest)
+    with files.storing("reading", submitted.path):
+        submitted.read()
+    jobs = dict.fromkeys(job for job in submitted.entries if job in seen.records)
+    is_optional = options.matrix is None and submitted.path.exists()
+    entries = {} if is_optional and not path.exists() else load_manifest(path, seen.records.keys()).entries
+    return Listed(entries, submitted.entries, jobs) if jobs else entries
 
 
 class _Start:

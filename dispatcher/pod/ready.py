@@ -87,6 +87,17 @@ class ReadyJobs:
         if job in self._dependents:
             self._update_dependents(job, is_done=record is not None and record.state is State.DONE)
 
+    def add(self, added: Mapping[str, Entry], entries: Mapping[str, Entry]) -> None:
+        """Entries have come; `entries` are all that there are then. `update` must follow for each."""
+        self._entries = entries
+        for job, entry in added.items():
+            if entry.needs:
+                self._needs[job] = entry.needs
+            for need in entry.needs:
+                self._dependents.setdefault(need, []).append(job)
+                record = self._records.get(need)
+                self._update_dependents(need, is_done=record is not None and record.state is State.DONE)
+
     def put_back(self, job: str) -> None:
         """A job that was taken out is still queued."""
         record = self._records.get(job)

@@ -96,12 +96,12 @@ class Reconciler:
         self._claimer.is_incomplete = False
         ended = self._attempts.collect()
         found: list[Found] = []
-        changed = poll_is_due or self._something_changed
+        changed = poll_is_due or self._something_changed or backlog.has_unread
         if changed:
             self._something_changed = False
             self._store.refresh()
             backlog.sync()
-            backlog.follow_manifest()
+            backlog.follow_manifest(thoroughly=poll_is_due)
         if poll_is_due:
             found = self._recovery.find(backlog.in_flight_elsewhere())
             self._take_back_late()
@@ -192,7 +192,7 @@ class Reconciler:
         written for as long as there are any.
         """
         unstarted = (one.ended is not None and one.ended.exit_reason == CANNOT_START for one in self._attempts)
-        return self._claimer.is_incomplete or any(unstarted)
+        return self._claimer.is_incomplete or self._backlog.has_unread or any(unstarted)
 
     def is_idle(self) -> bool:
         """Whether no attempt is in flight."""
@@ -219,7 +219,7 @@ class Reconciler:
         """The slots and the entries of a pod that begins, then what looks wrong with its options."""
         manifest = self._backlog.manifest
         slots = " and ".join(filter(None, (outlet.describe() for outlet in self._outlets.values())))
-        lines = [f"{slots}; {manifest.path.name}: {manifest.counts()}"]
+        lines = [f"{slots}; {manifest.name}: {manifest.counts()}", *manifest.warnings()]
         neglected = ignored_file_text(self._config.layout, (self._config.matrix, manifest.path))
         if neglected:
             lines.append(f"warning: {neglected}")

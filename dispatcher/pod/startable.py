@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from dispatcher.config import Config
@@ -22,6 +22,8 @@ class Startable:
         self._log = log
         self._readiness = Readiness(config, all_run_here=all(name == DEFAULT for name in outlets))
         self._reported: list[str] = []
+        # Methods, with and without the classes of jobs.
+        self._kinds: set[tuple[str, bool]] = set()
         self.unusable_methods: Mapping[str, str] = {}
         # Parameters that look misspelt, in one line; empty when there are none.
         self.note = ""
@@ -40,7 +42,8 @@ class Startable:
 
     def check(self, entries: Iterable[Entry]) -> None:
         """Check all entries again, and report findings that were not reported before."""
-        findings = check_entries(self._config, entries, readiness=self._readiness)
+        self._kinds = set()
+        findings = check_entries(self._config, self._noted(entries), readiness=self._readiness)
         self.unusable_methods = self._readiness.unusable
         self.note = _summary("parameters that nothing reads", findings.misspelt)
         findings_text = [line for line in (_summary("not claimed", findings.faults), self.note) if line]
@@ -48,6 +51,21 @@ class Startable:
             if line not in self._reported:
                 self._log(f"warning: {line}")
         self._reported = findings_text
+
+    def knows(self, entries: Iterable[Entry]) -> bool:
+        """Whether the methods of these entries were checked before, so that `check_more` is enough for them."""
+        return {(entry.method, entry.job is None) for entry in entries} <= self._kinds
+
+    def check_more(self, entries: Iterable[Entry]) -> None:
+        """Check entries that have come, and report what is wrong with them."""
+        faults = [f"{entry.job_id}: {fault}" for entry in entries if (fault := self.fault(entry))]
+        if faults:
+            self._log(f"warning: {_summary('not claimed', faults)}")
+
+    def _noted(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        for entry in entries:
+            self._kinds.add((entry.method, entry.job is None))
+            yield entry
 
 
 def _summary(what: str, lines: Sequence[str]) -> str:

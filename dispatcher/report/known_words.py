@@ -76,7 +76,7 @@ class _Ended(msgspec.Struct, gc=False):
 
 
 def _manifests(config: Config) -> Iterable[Path]:
-    return dict.fromkeys([config.matrix, *config.layout.manifests()])
+    return dict.fromkeys([config.matrix, *config.layout.manifests(), config.layout.submitted_manifest])
 
 
 def _files(config: Config) -> Iterator[Path]:
@@ -93,6 +93,9 @@ def _members(path: Path, kind: Any) -> Iterable[Any]:
 def _decoded(path: Path, kind: Any) -> Any:
     try:
         with open(path, "rb") as file:
-            return msgspec.json.decode(file.read(), type=kind)
+            data = file.read()
+        if path.suffix == ".jsonl":
+            data = b"[%s]" % b",".join(data.split(b"\n")[:-1])
+        return msgspec.json.decode(data, type=kind)
     except (OSError, ValueError, RecursionError):
         return {}

@@ -8,10 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dispatcher.base import files
 from dispatcher.config import Config
 from dispatcher.errors import ManifestError
 from dispatcher.matrix.entries import Entries
 from dispatcher.matrix.entry import Entry
+from dispatcher.matrix.submitted import Listed, SubmittedJobs
 from dispatcher.pod.offers import Offer, offer_of, request_of
 from dispatcher.pod.waiting import UNKNOWN_JOB
 from dispatcher.report import attempts
@@ -47,6 +49,7 @@ class SnapshotReader:
         self._readiness: Readiness | None = None
         self._listed = ListedRecords()
         self._manifests = ManifestCache(layout.saved_entries)
+        self._submitted = SubmittedJobs(layout.submitted_manifest)
         self._stalls = Stalls(layout, config)
 
     def read(self) -> Snapshot:
@@ -63,7 +66,11 @@ class SnapshotReader:
         records = listed.records
         in_flight = {job: records[job] for job in records.by_state().jobs(IN_FLIGHT)}
         if listed.unknown:
-            entries = entries.with_others(self._in_other_manifests(listed.unknown, pods, warnings))
+            submitted = self._submitted_among(listed.unknown, warnings)
+            known = {entry.job_id for entry in submitted}
+            unlisted = [job for job in listed.unknown if job not in known]
+            others = self._in_other_manifests(unlisted, pods, warnings) if unlisted else []
+            entries = entries.with_others([*submitted, *others])
         unknown_job = "its manifest cannot be read" if warnings else UNKNOWN_JOB
         warnings += self._outdated_status_file()
         return Snapshot(
@@ -195,11 +202,8 @@ class SnapshotReader:
         """What a live pod takes. A pod may use another manifest than the default one."""
         path = self._layout.root / pod.info.matrix
         lists = self._manifests.read(path) if pod.info.matrix and path != self._config.matrix else None
-        return offer_of(
-            pod.info,
-            is_draining=pod.state != "running",
-            lists=None if isinstance(lists, ManifestError) else lists,
-        )
+        known = None if lists is None or isinstance(lists, ManifestError) else Listed(lists, self._submitted.entries)
+        return offer_of(pod.info, is_draining=pod.state != "running", lists=known)
 
     def _default_entries(self, records: Mapping[str, Record], warnings: list[str]) -> Entries:
         """The entries of the default manifest; none, and a warning, when it cannot be read."""
@@ -208,8 +212,18 @@ class SnapshotReader:
             return entries
         if not records:
             named_workspace(self._layout.root)
-        warnings.append(str(entries))
+        if self._config.matrix.exists() or not self._submitted.path.exists():
+            warnings.append(str(entries))
         return Entries()
+
+    def _submitted_among(self, unknown: Iterable[str], warnings: list[str]) -> list[Entry]:
+        """The entries of submitted jobs among those that the manifest does not have; such a job has a record."""
+        with files.storing("reading", self._submitted.path):
+            self._submitted.read(thoroughly=True)
+        if self._submitted.problem:
+            warnings.append(self._submitted.problem)
+        wanted = set(unknown)
+        return [entry for job, entry in self._submitted.entries.items() if job in wanted]
 
     def _in_other_manifests(self, unknown: list[str], pods: Iterable[PodStatus], warnings: list[str]) -> list[Entry]:
         """The entries of jobs that the default manifest does not have, from the other manifests of the workspace."""

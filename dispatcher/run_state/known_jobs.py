@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from dispatcher.config import Config
 from dispatcher.matrix.manifest import job_ids
+from dispatcher.matrix.submitted import submitted_ids
 from dispatcher.run_state import liveness
 
 _Signature = tuple[int, int, int]
@@ -22,11 +23,16 @@ class ManifestJobs:
     def __init__(self, config: Config, matrix: Path | None = None) -> None:
         self._config = config
         self._matrix = matrix
-        self._ids: dict[Path, tuple[_Signature, frozenset[str]]] = {}
+        self._ids: dict[Path, tuple[_Signature, Collection[str]]] = {}
 
     def ids(self) -> frozenset[str]:
         """The ids in the manifests as they are now. Examines all manifests and pods: call it once for many jobs."""
-        return frozenset().union(*(self._read(path) for path in self._paths()))
+        submitted = self._read(self._config.layout.submitted_manifest, submitted_ids)
+        return self.in_manifests().union(submitted)
+
+    def in_manifests(self) -> frozenset[str]:
+        """The same without submitted jobs, of which only those with a record count."""
+        return frozenset().union(*(self._read(path, job_ids) for path in self._paths()))
 
     def _paths(self) -> Iterator[Path]:
         layout = self._config.layout
@@ -35,14 +41,14 @@ class ManifestJobs:
         paths = (*first, self._config.matrix, *named, *layout.manifests())
         yield from dict.fromkeys(layout.root / path for path in paths if layout.root / path != layout.status_file)
 
-    def _read(self, path: Path) -> frozenset[str]:
+    def _read(self, path: Path, read_ids: Callable[[bytes], Collection[str]]) -> Collection[str]:
         """The ids in one manifest; none when it cannot be read."""
         try:
             found = os.stat(path)
             signature = (found.st_ino, found.st_size, found.st_mtime_ns)
             known = self._ids.get(path)
             if known is None or known[0] != signature:
-                self._ids[path] = known = (signature, job_ids(path.read_bytes()))
+                self._ids[path] = known = (signature, read_ids(path.read_bytes()))
         except OSError:
             return frozenset()
         return known[1]

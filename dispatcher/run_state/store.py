@@ -139,6 +139,7 @@ class Store:
                 locked.abort(before)
                 raise
             locked.write_head()
+            tx.end(undone=False)
         if locked.took_over():
             # What the old holder may still write goes to a file that no process reads any more.
             rotation.rotate(locked)
@@ -189,6 +190,10 @@ class Store:
     def held(self, timeout_s: float = 120.0) -> contextlib.AbstractContextManager[int]:
         """Hold the lock and be current; the journal's descriptor. For what takes in no edits and changes no record."""
         return self._journal.held(timeout_s)
+
+    def guard(self, fd: int) -> None:
+        """In a transaction: lock another file that is written, so that a host that was cut off cannot do it late."""
+        self._journal.lock().guard(fd)
 
     def use_hardlink_lock(self) -> None:
         """Change to the hard-link lock; all other processes follow at their next transaction."""

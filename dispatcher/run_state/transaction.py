@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dispatcher.base import files
@@ -31,6 +31,7 @@ class Transaction:
         self._by = by
         self._prepared = prepared
         self._directories: list[AttemptPaths] = []
+        self._at_end: list[Callable[[bool], object]] = []
         self._undo: dict[str, tuple[Record | None, int | None, AppliedEdit | None]] = {}
         self._rest = (fold.seq, dict(fold.pauses), dict(fold.refusals), dict(fold.streaks), fold.lock_kind)
 
@@ -86,15 +87,28 @@ class Transaction:
             self._prepared.write_claimant(paths.claimant)
         return paths
 
+    def when_over(self, call: Callable[[bool], object]) -> None:
+        """Have `call(undone)` called when the transaction has ended, still under the lock; its OSError is ignored."""
+        self._at_end.append(call)
+
+    def end(self, *, undone: bool) -> None:
+        """The transaction is over, and has or has not happened."""
+        calls, self._at_end = self._at_end, []
+        for call in calls:
+            with contextlib.suppress(OSError):
+                call(undone)
+
     def undo(self, *, keep_directories: bool = False) -> None:
         """Undo all changes in memory, and remove the directories that were made.
 
-        `keep_directories`: the lines may be in the journal in spite of the error, and then their claims need them.
+        `keep_directories`: the lines may be in the journal in spite of the error, and then what was made for them
+        stays: claims need their directories, queued jobs their entries.
         """
         fold = self._fold
         for job, before in self._undo.items():
             fold.restore(job, *before)
         fold.seq, fold.pauses, fold.refusals, fold.streaks, fold.lock_kind = self._rest
+        self.end(undone=not keep_directories)
         for paths in () if keep_directories else self._directories:
             with contextlib.suppress(OSError):
                 os.unlink(paths.claimant)

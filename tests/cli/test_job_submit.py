@@ -56,6 +56,10 @@ def submit(fleet: Fleet, *words: str) -> list[dict[str, Any]]:
     return list(json.loads(fleet.run("job", "submit", *words, "--json")))
 
 
+def submitted(fleet: Fleet) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in fleet.layout.submitted_manifest.read_text().splitlines()]
+
+
 def fails(fleet: Fleet, *words: str) -> str:
     done = fleet.try_("job", "submit", *words)
     assert done.returncode != 0
@@ -65,13 +69,15 @@ def fails(fleet: Fleet, *words: str) -> str:
 def test_a_job_class_becomes_an_entry_and_runs(fleet: Fleet) -> None:
     (row,) = submit(fleet, "counted", "count.yaml", "count.times=3", "-n", "0", "--cpu", "1", "--outlet", "hpc")
     assert (row["job"], row["outlet"]) == ("counted", "hpc")
-    (entry,) = json.loads(fleet.layout.submitted_manifest.read_text())
+    (entry,) = submitted(fleet)
     assert entry == {
         "job_id": "counted",
         "method": "job",
         "job": "count/letters",
         "config": {"count": {"text": "it's", "times": 3}},
         "resources": {"min_chips": 0, "cpus": 1},
+        # No pod takes it to another place before it is there.
+        "outlet": ["hpc"],
     }
 
     def is_done() -> bool:
@@ -81,10 +87,7 @@ def test_a_job_class_becomes_an_entry_and_runs(fleet: Fleet) -> None:
     wait_until(is_done, "it is done")
     assert json.loads(fleet.attempt("counted").result.read_text())["letters"] == 12
     submit(fleet, "counted", "count.yaml", "--name", "again", "-n", "0", "--outlet", "hpc")
-    assert [entry["job_id"] for entry in json.loads(fleet.layout.submitted_manifest.read_text())] == [
-        "counted",
-        "again",
-    ]
+    assert [entry["job_id"] for entry in submitted(fleet)] == ["counted", "again"]
     assert "there is a job counted already" in fails(fleet, "counted", "count.yaml", "-n", "0", "--outlet", "hpc")
     fleet.run("cancel", "again")
     fleet.run("poll")

@@ -102,6 +102,28 @@ def test_a_job_is_submitted_once_and_poll_records_how_it_went(lab: Lab) -> None:
     assert not list(lab.fleet.layout.pods_dir.glob("*.lock"))
 
 
+def test_a_new_command_goes_to_a_host_at_once_and_is_waited_for_without_a_pod(lab: Lab) -> None:
+    lab.write()
+    place = lab.fleet.root / "it's" / "deep"
+    place.mkdir(parents=True)
+    (place / "data").write_text("tracked\n")
+    lab.repository.commit()
+    words = [*COMMAND, "submit", "--outlet", "h1", "--clean", "--wait", "--name", "new"]
+    script = 'cat data; pwd | grep -c "$PWD"; exit 4'
+    done = subprocess.run(
+        [*words, "--", "bash", "-c", script], cwd=place, env=lab.fleet.environment(**lab.environment),
+        capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (4, "new\n"), done.stderr
+    assert "new: h1, handle " in done.stderr
+    assert lab.output("new") == "tracked\n1\n"
+    (line,) = lab.fleet.layout.submitted_manifest.read_text().splitlines()
+    entry = json.loads(line)
+    assert (entry["outlet"], entry["cwd"]) == (["h1"], "it's/deep")
+    dry = lab.run("submit", "--outlet", "h2", "--gpus", "2", "--dry-run", "--", "true")
+    assert json.loads(dry)["outlet"] == ["h2"]
+
+
 def test_clean_and_dirty_code(lab: Lab) -> None:
     lab.write(shell("clean", "cat module.py"), shell("dirty", 'cat module.py; echo "$DISPATCHER_CODE_COMMIT"'))
     (lab.fleet.root / "module.py").write_text("changed\n")

@@ -134,6 +134,23 @@ def test_the_setup_of_a_method_runs_where_the_code_is(trial, tmp_path):
         assert one.output == "yes\n"
 
 
+def test_an_entry_says_where_its_command_runs(trial, tmp_path):
+    """Below the directory of the code, which is where the setup runs."""
+    for is_shared in (True, False):
+        root = tmp_path / f"w{is_shared}"
+        one = trial('echo "$SETUP_IN $PWD"', root=root, setup="export SETUP_IN=$PWD", cwd="it's/a $dir")
+        (root / "it's/a $dir").mkdir(parents=True)
+        assert Site(one, tmp_path, is_shared=is_shared).end().exit_code == 0
+        assert one.output == f"{root} {root}/it's/a $dir\n"
+    one = trial("pwd", cwd=os.fspath(tmp_path))
+    assert Site(one, tmp_path).end().exit_code == 0
+    assert one.output == f"{tmp_path}\n"
+    one = trial("pwd", root=tmp_path / "other", cwd="missing")
+    ended = Site(one, tmp_path).end()
+    assert (ended.exit_code, ended.exit_reason) == (1, "setup")
+    assert "missing of the entry's cwd cannot be entered" in one.output
+
+
 def test_a_setup_that_fails_on_the_node(trial, tmp_path):
     one = trial("echo ran", setup="true\nfalse")
     ended = Site(one, tmp_path, is_shared=False).end()

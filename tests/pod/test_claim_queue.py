@@ -258,6 +258,7 @@ changes = st.tuples(st.just("record"), st.sampled_from([*JOBS, "elsewhere"]), st
 pauses = st.tuples(st.just("pause"), st.sets(st.sampled_from("xy")))
 choosing = st.tuples(st.just("choose"), st.sampled_from([EARLY, NOW, LATE]), st.sampled_from([None, 0, 1, 2]))
 endings = st.tuples(st.just("end"), records)
+arrivals = st.just(("arrive",))
 ills = st.tuples(st.just("ill"), st.integers(0, 1), st.booleans())
 
 
@@ -326,11 +327,12 @@ class Plain:
 class Pod:
     """What a pod does with its queue, one step at a time."""
 
-    def __init__(self, entries: dict[str, Entry], capacities: dict[str, Capacity]) -> None:
-        self.entries = entries
+    def __init__(self, entries: dict[str, Entry], capacities: dict[str, Capacity], late: int = 0) -> None:
+        self.all = entries
+        self.entries = dict(list(entries.items())[: len(entries) - late])
         self.capacities = capacities
         self.known: dict[str, Record] = {}
-        self.queue = ClaimQueue(facts(entries, self.known, capacities), capacities)
+        self.queue = ClaimQueue(facts(self.entries, self.known, capacities), capacities)
         self.paused: set[str] = set()
         self.running: list[tuple[str, str, Slot]] = []
         self.now = ""
@@ -340,6 +342,12 @@ class Pod:
         if record is not None:
             self.known[job] = record
         self.queue.update(job)
+
+    def arrive(self) -> None:
+        """Entries come that were not there at first."""
+        late = [job for job in self.all if job not in self.entries]
+        self.entries = self.all
+        self.queue.add(late, self.all)
 
     def pause(self, methods: set[str]) -> None:
         self.paused = methods
@@ -395,7 +403,10 @@ class Pod:
     cpu_slots=st.integers(0, 3),
     jobs_per_gpu=st.integers(1, 2),
     submissions=st.sampled_from([None, None, 0, 1, 3]),
-    steps=st.lists(st.one_of(changes, changes, changes, pauses, choosing, endings, ills), min_size=10, max_size=40),
+    late=st.integers(0, 3),
+    steps=st.lists(
+        st.one_of(changes, changes, changes, pauses, choosing, endings, ills, arrivals), min_size=10, max_size=40
+    ),
 )
 def test_any_sequence_of_changes(
     entries: dict[str, Entry],
@@ -403,12 +414,13 @@ def test_any_sequence_of_changes(
     cpu_slots: int,
     jobs_per_gpu: int,
     submissions: int | None,
+    late: int,
     steps: list[tuple[Any, ...]],
 ) -> None:
     capacities: dict[str, Capacity] = {"local": LocalCapacity(range(gpus), cpu_slots, jobs_per_gpu)}
     if submissions is not None:
         capacities["batch"] = Submissions(submissions, most_gpus=1)
-    pod = Pod(entries, capacities)
+    pod = Pod(entries, capacities, min(late, len(entries)))
     for what, *arguments in [*steps, ("choose", NOW, None)]:
         getattr(pod, what)(*arguments)
 

@@ -44,9 +44,9 @@ def test_a_broken_manifest_at_the_start_is_an_error(fleet: Fleet) -> None:
     assert "Traceback" not in pod.said
 
 
-def test_no_manifest_is_an_error(fleet: Fleet) -> None:
+def test_a_pod_that_is_to_end_when_nothing_is_left_needs_a_manifest(fleet: Fleet) -> None:
     fleet.write_config("")
-    pod = fleet.start()
+    pod = fleet.start("pod", "--until-empty")
     assert pod.end() == 1
     assert "matrix.json" in pod.said
     assert "there is no such file; write it, or make it with `dispatcher matrix make`" in pod.said

@@ -23,7 +23,7 @@ class NodeJob(msgspec.Struct, frozen=True, kw_only=True):
     `label` names the attempt within the workspace. `environment` are its variables (None removes one), which also
     reach a node to which the environment of the first one is not passed on. `uses_gpus`: it asks for GPUs.
     `has_setup`: the file `setup.sh` is read here and not by the wrapper. `syncs`: `uv sync` makes the environment of
-    the shipped code.
+    the shipped code. `cwd` is where the command runs, below the directory of the code.
     """
 
     root: str
@@ -34,6 +34,7 @@ class NodeJob(msgspec.Struct, frozen=True, kw_only=True):
     group_may_write: bool
     has_setup: bool = False
     syncs: bool = False
+    cwd: str = ""
 
 
 def render_node(layout: Layout, setup: NodeSetup, job: NodeJob) -> str:
@@ -53,6 +54,8 @@ def render_node(layout: Layout, setup: NodeSetup, job: NodeJob) -> str:
             "unset": [name for name, value in environment.items() if value is None],
             "modules": setup.modules,
             "setup": job.has_setup,
+            "cwd": job.cwd,
+            "cwd_is_absolute": job.cwd.startswith("/"),
             "group_may_write": job.group_may_write,
             "juicefs": _juicefs(setup.juicefs),
             "uv": _uv(setup) if job.syncs and setup.container is None else None,

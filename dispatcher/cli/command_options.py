@@ -1,0 +1,180 @@
+"""The options of `dispatcher submit -- COMMAND...`: what a new job is."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import msgspec
+
+from dispatcher.cli.complete import complete_jobs, complete_methods
+from dispatcher.errors import UsageError
+
+if TYPE_CHECKING:
+    from dispatcher.cli.hardware import HardwareOptions
+    from dispatcher.matrix.new_jobs import NewJobs
+    from dispatcher.workspace import Layout
+
+# Where click keeps the words after `--`.
+_META: Final = "dispatcher.command"
+
+
+class CommandOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What was given on the command line; None or empty: nothing."""
+
+    name: str | None = None
+    method: str | None = None
+    params: tuple[str, ...] = ()
+    rows_file: Path | None = None
+    needs: tuple[str, ...] = ()
+    priority: int | None = None
+    time_limit: str | None = None
+    retries: int | None = None
+    env: tuple[str, ...] = ()
+    cwd: str | None = None
+
+    def first_given(self) -> str:
+        """An option that was given; empty when none was."""
+        fields = msgspec.structs.fields(self)
+        words = {"params": "param", "rows_file": "from", "time_limit": "time-limit"}
+        given = (f.encode_name for f in fields if getattr(self, f.encode_name) != f.default)
+        return next((f"--{words.get(name, name)}" for name in given), "")
+
+    def new_jobs(self, words: tuple[str, ...], layout: Layout, hardware: HardwareOptions) -> NewJobs:
+        """The jobs of the command `words`. Raises UsageError."""
+        from dispatcher.matrix.new_jobs import read_params
+        from dispatcher.submitting import METHOD, new_jobs
+
+        resources = {
+            "chip": hardware.chip,
+            "cpus": hardware.cpus,
+            "memory": None if hardware.memory_mib is None else f"{hardware.memory_mib}M",
+            "nodes": hardware.nodes,
+        }
+        resources = {key: value for key, value in resources.items() if value is not None}
+        common = {
+            "method": self.method or METHOD,
+            "gpus": hardware.chips,
+            "resources": resources or None,
+            "needs": [need for option in self.needs for need in option.split(",") if need] or None,
+            "priority": self.priority,
+            "time_limit": _time_limit(self.time_limit),
+            "retries": self.retries,
+            "env": _environment(self.env) or None,
+            "cwd": _directory(self.cwd, layout),
+        }
+        return new_jobs(
+            words,
+            name=self.name,
+            params=read_params(self.params),
+            rows=None if self.rows_file is None else _rows(self.rows_file),
+            common={key: value for key, value in common.items() if value is not None},
+        )
+
+
+class TakesCommand(click.Command):
+    """A command whose words after `--` are another command."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            place = args.index("--")
+            ctx.meta[_META] = tuple(args[place + 1 :])
+            args = args[:place]
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- COMMAND...]"]
+
+
+def given_command() -> tuple[str, ...] | None:
+    """The words after `--`; None without it."""
+    found: tuple[str, ...] | None = click.get_current_context().meta.get(_META)
+    return found
+
+
+def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options as one argument `job`."""
+    names = msgspec.structs.fields(CommandOptions)
+
+    @functools.wraps(function)
+    def command(*args: Any, **given: Any) -> Any:
+        job = CommandOptions(**{field.name: given.pop(field.name) for field in names})
+        return function(*args, job=job, **given)
+
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+_OPTIONS: Final = (
+    click.option("--name", metavar="ID", help="The job's id, or what ids begin with.  [default: the program's name]"),
+    click.option(
+        "--param", "params", multiple=True, metavar="KEY=VALUES",
+        help="Values for {KEY} in the command: lr=1e-3,1e-4 or seed=1..3; a job for each combination of several.",
+    ),
+    click.option(
+        "--from", "rows_file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True), metavar="FILE.csv",
+        help="A job for each line; the header names the parameters, a column `name` has the ids. `-` is stdin.",
+    ),
+    click.option(
+        "--needs", multiple=True, metavar="JOB", shell_complete=complete_jobs,
+        help="Run only when this job is done; may be repeated.",
+    ),
+    click.option("--priority", type=int, metavar="N", help="Jobs with a higher one are claimed first.  [default: 0]"),
+    click.option("--time-limit", metavar="TIME", help="Stop the job after this time: 90m, 8h, or seconds."),
+    click.option("--retries", type=click.IntRange(0), metavar="N", help="How often a failed job is tried again."),
+    click.option("--env", multiple=True, metavar="NAME=VALUE", help="An environment variable; may be repeated."),
+    click.option(
+        "--cwd", metavar="DIR",
+        help="Where the command runs.  [default: the current directory, if it is in the workspace, else its root]",
+    ),
+    click.option(
+        "--method", metavar="METHOD", shell_complete=complete_methods,
+        help="The method whose settings apply.  [default: command]",
+    ),
+)  # fmt: skip
+
+
+def _time_limit(text: str | None) -> str | float | None:
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _environment(options: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for option in options:
+        name, equals, value = option.partition("=")
+        if not equals:
+            raise UsageError(f"--env {option}: expected NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def _directory(given: str | None, layout: Layout) -> str | None:
+    """Where the command runs, as entries have it; None for the workspace's root."""
+    # What the shell calls the current directory may lead through links.
+    path, root = Path(os.path.realpath(given or ".")), Path(os.path.realpath(layout.root))
+    if not path.is_relative_to(root):
+        return os.fspath(path) if given is not None else None
+    if given is not None and not path.is_dir():
+        raise UsageError(f"--cwd {given}: there is no such directory")
+    return None if path == root else os.fspath(path.relative_to(root))
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    from dispatcher.matrix.new_jobs import read_csv
+
+    try:
+        data = sys.stdin.buffer.read() if os.fspath(path) == "-" else path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"--from {path}: cannot be read: {error.strerror}") from None
+    return read_csv(data, f"--from {path}")

@@ -1,0 +1,92 @@
+"""`dispatcher submit --wait`: waits until jobs have ended; its exit status is theirs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from dispatcher.base.messages import counted, first_names
+from dispatcher.cli.printing import note
+from dispatcher.cli.wait_notes import START_A_POD, WaitNotes
+from dispatcher.report.ends import Ends
+from dispatcher.run_state.states import IN_FLIGHT, Record, State
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dispatcher.api import Workspace
+    from dispatcher.workspace import Layout
+
+_TELL_PAUSE_S: Final = 10.0
+_NOT_DONE: Final = 1
+
+
+def wait_for(workspace: Workspace, jobs: Sequence[str], hosts_file: Path | None = None) -> int:
+    """Wait until all of the jobs have ended; the exit status: the job's own, of several 0 if all are done, else 1.
+
+    Says why they wait. Attempts that no live pod looks after are looked after here.
+    """
+    notes = WaitNotes(workspace, START_A_POD)
+    next_tell_s = 0.0
+    next_poll_s = time.monotonic() + workspace.config.poll_interval_s
+    try:
+        with Ends(workspace.store, jobs) as ends:
+            ends.look()
+            while ends.left:
+                if time.monotonic() >= next_tell_s:
+                    notes.tell(ends.left)
+                    next_tell_s = time.monotonic() + _TELL_PAUSE_S
+                if time.monotonic() >= next_poll_s:
+                    _look_after(workspace, [*ends.left], hosts_file)
+                    next_poll_s = time.monotonic() + workspace.config.poll_interval_s
+                ends.pause(min(next_tell_s, next_poll_s) - time.monotonic())
+                ends.look()
+            ended = dict(ends.ended)
+    except KeyboardInterrupt:
+        one = len(jobs) == 1
+        goes_on = f"{jobs[0]} goes on" if one else f"{counted(len(jobs), 'job')} go on"
+        note(f"{goes_on}: `dispatcher status` shows {'it' if one else 'them'}, `dispatcher cancel` gives up")
+        raise
+    return _status(jobs, ended)
+
+
+def _status(jobs: Sequence[str], ended: dict[str, Record | None]) -> int:
+    others = [job for job in jobs if (record := ended[job]) is None or record.state is not State.DONE]
+    for job in others[:10]:
+        note(f"{job}: {_how(ended[job])}")
+    if len(others) > 10:
+        note(f"{len(others) - 10} more have not succeeded: {first_names(others[10:])}")
+    if not others:
+        return 0
+    record = ended[others[0]] if len(jobs) == 1 else None
+    code = record.exit_code if record is not None and record.state is State.FAILED else None
+    return code if code is not None and 0 < code < 256 else _NOT_DONE
+
+
+def _how(record: Record | None) -> str:
+    if record is None:
+        return "deleted"
+    return " ".join(filter(None, (f"{record.state}:" if record.reason else str(record.state), record.reason)))
+
+
+def poll_once(layout: Layout, jobs: frozenset[str] | None, hosts_file: Path | None, log: Callable[[str], None]) -> None:
+    """Look once after these jobs, or all, that no live pod looks after."""
+    from dispatcher.config import load_config
+    from dispatcher.pod.options import PodOptions
+    from dispatcher.pod.run import run_pod
+    from dispatcher.pod.short_lived import unique_name
+
+    config = load_config(layout, hosts_file)
+    # A workspace may have no other manifest.
+    manifest = None if config.matrix.exists() else next(iter(config.layout.manifests()), None)
+    options = PodOptions(pod=unique_name("poll"), matrix=manifest, jobs=jobs, once=True, on_exit="leave")
+    run_pod(config.layout, config, options, log=log)
+
+
+def _look_after(workspace: Workspace, jobs: Sequence[str], hosts_file: Path | None) -> None:
+    """Record how attempts have ended whose pod is gone, as `dispatcher poll` does."""
+    records = workspace.store.records
+    in_flight = [job for job in jobs if (record := records.get(job)) is not None and record.state in IN_FLIGHT]
+    if in_flight and not any(pod.is_alive for pod in workspace.pods()):
+        poll_once(workspace.layout, frozenset(in_flight), hosts_file, note)

@@ -1,0 +1,208 @@
+"""New entries from one command and values for its placeholders: their parameters and their ids. Pure.
+
+`dispatcher submit --param lr=1e-3,1e-4 --param seed=1..3 -- python train.py --lr {lr}` makes one entry for each
+combination.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from dispatcher.base.values import is_name, shown, text_of
+from dispatcher.errors import UsageError
+from dispatcher.matrix.entry import RESERVED
+
+# More are a matrix: `dispatcher matrix make` writes one.
+MOST: Final = 100_000
+# The column of a CSV file with the ids.
+NAME: Final = "name"
+
+_KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_COMMA: Final = re.compile(r"(?<!\\),")
+_RANGE: Final = re.compile(r"(-?\d{1,18})\.\.(-?\d{1,18})", re.ASCII)
+_EXPONENT: Final = re.compile(r"[-\d.]+[eE][-+]?\d+", re.ASCII)
+_NOT_IN_IDS: Final = re.compile(r"[^A-Za-z0-9._-]+")
+_LONGEST_SUFFIX: Final = 100
+# Programs that run what follows: the name of a job tells little with theirs.
+_INTERPRETER: Final = re.compile(
+    r"(python|pypy|bash|sh|zsh|dash|perl|ruby|node|Rscript|julia|env|nice|ionice|time|timeout|nohup|stdbuf|uv|run|srun"
+    r"|mpirun|mpiexec|torchrun|accelerate|launch|deepspeed|\{python\})[\d.]*"
+)
+# Nothing, a variable's value (`env A=b`), a number or a time (`timeout 90s`).
+_NO_NAME: Final = re.compile(r"|[A-Za-z_][A-Za-z0-9_]*=.*|[\d.,:]+[smhd]?", re.DOTALL)
+_ENDING: Final = re.compile(r"\.(py|sh|bash|R|jl|pl|rb|js|exe)$")
+
+
+class NewJobs(msgspec.Struct, frozen=True, kw_only=True):
+    """Entries without ids.
+
+    `rows` has the parameters of each job, and under NAME the id that its row gives it. `common` are the keys that all
+    jobs share. `name` was given; `stem` is what ids begin with where it was not. `telling` are the parameters whose
+    values tell the ids apart.
+    """
+
+    common: Mapping[str, Any]
+    stem: str = "job"
+    name: str | None = None
+    rows: Sequence[Mapping[str, Any]] = ({},)
+    telling: Sequence[str] = ()
+
+    @property
+    def has_names(self) -> bool:
+        """Whether the ids, or what they begin with, were given."""
+        return self.name is not None or NAME in self.rows[0]
+
+    def documents(self, is_taken: Callable[[str], bool]) -> list[dict[str, Any]]:
+        """The entries. Where no ids were given they have such as no job has yet."""
+        return [
+            {"job_id": job, **self.common, **{key: value for key, value in row.items() if key != NAME}}
+            for job, row in zip(self._ids(is_taken), self.rows, strict=True)
+        ]
+
+    def _ids(self, is_taken: Callable[[str], bool]) -> list[str]:
+        suffixes = self._suffixes() if self.telling else [""] * len(self.rows)
+        if self.has_names:
+            return [f"{row.get(NAME, self.name)}{suffix}" for row, suffix in zip(self.rows, suffixes, strict=True)]
+        stems = (f"{self.stem}-{number}" for number in itertools.count(2 if self.telling else 1))
+        for stem in itertools.chain([self.stem], stems) if self.telling else stems:
+            ids = [f"{stem}{suffix}" for suffix in suffixes]
+            if not any(map(is_taken, ids)):
+                return ids
+        raise AssertionError("unreachable")
+
+    def _suffixes(self) -> list[str]:
+        """`_lr0.001_seed2` for each job, or a number where that is too long, or not enough to tell them apart."""
+        found = ["".join(f"_{key}{_id_part(row[key])}" for key in self.telling) for row in self.rows]
+        names = {f"{row.get(NAME, '')}{suffix}".lower() for row, suffix in zip(self.rows, found, strict=True)}
+        if len(names) == len(self.rows) and all(len(suffix) <= _LONGEST_SUFFIX for suffix in found):
+            return found
+        return [f"_{number}" for number in range(1, len(self.rows) + 1)]
+
+
+def _id_part(value: Any) -> str:
+    return _NOT_IN_IDS.sub("-", text_of(value)).strip("-")
+
+
+def read_params(options: Iterable[str]) -> dict[str, Sequence[Any]]:
+    """The values of each `key=value,value`; whole numbers also as a range, `1..3`. Raises UsageError."""
+    found: dict[str, Sequence[Any]] = {}
+    for option in options:
+        key, equals, text = option.partition("=")
+        if not equals:
+            raise UsageError(f"--param {option}: expected KEY=VALUE,VALUE or KEY=1..3, as in --param lr=1e-3,1e-4")
+        check_key(key, f"--param {option}")
+        if key in found:
+            raise UsageError(f"--param {option}: {key} has values already: give all of them in one option")
+        found[key] = _values(text, f"--param {option}")
+    return found
+
+
+def check_key(key: str, where: str) -> None:
+    """UsageError where `key` cannot be a parameter."""
+    if key in RESERVED:
+        raise UsageError(f"{where}: {key} is a key of every entry and no parameter: use another word, or the option")
+    if not _KEY.fullmatch(key):
+        raise UsageError(
+            f"{where}: {shown(key)} cannot be a parameter: letters, digits, '.', '_', '-', not beginning with a digit"
+        )
+
+
+def _values(text: str, where: str) -> Sequence[Any]:
+    found = _RANGE.fullmatch(text)
+    if found:
+        first, last = int(found[1]), int(found[2])
+        if first > last:
+            raise UsageError(f"{where}: the range is empty: expected the smaller number first")
+        return range(first, last + 1)
+    return [read_value(part.replace("\\,", ",")) for part in _COMMA.split(text)]
+
+
+def read_value(text: str) -> Any:
+    """A number as JSON has it, else the text as it is, also where a number would be written otherwise (1.10, 007)."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    is_number = type(value) in (int, float) and math.isfinite(value) and abs(value) < 2**63
+    return value if is_number and (text_of(value) == text or _EXPONENT.fullmatch(text)) else text
+
+
+def read_csv(data: bytes, where: str) -> list[dict[str, Any]]:
+    """One job for each row after the header, whose words are the parameters; NAME is the id. Raises UsageError."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{where}: the byte {data[error.start]:#04x} is not UTF-8: save the file as UTF-8") from None
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    rows: list[dict[str, Any]] = []
+    try:
+        header = [word.strip() for word in next(reader, [])]
+        if not header:
+            raise UsageError(f"{where}: is empty: expected a header with the parameters, then a line for each job")
+        for key in header:
+            if header.count(key) > 1:
+                raise UsageError(f"{where}: the column {shown(key)} is there twice")
+            if key != NAME:
+                check_key(key, f"{where}, header")
+        for cells in reader:
+            if cells:
+                rows.append(_row(header, cells, f"{where}, line {reader.line_num}"))
+    except csv.Error as error:
+        raise UsageError(f"{where}, line {reader.line_num}: {error}") from None
+    if not rows:
+        raise UsageError(f"{where}: has a header, but no line with a job")
+    return rows
+
+
+def _row(header: Sequence[str], cells: Sequence[str], where: str) -> dict[str, Any]:
+    if len(cells) != len(header):
+        raise UsageError(f"{where}: {len(cells)} values, but the header has {len(header)}: quote commas of a value")
+    row = {key: cell if key == NAME else read_value(cell) for key, cell in zip(header, cells, strict=True)}
+    if NAME in row and not is_name(row[NAME]):
+        raise UsageError(f"{where}: {NAME} = {shown(row[NAME])}: expected letters, digits, '.', '_' or '-'")
+    return row
+
+
+def product(params: Mapping[str, Sequence[Any]], rows: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]]:
+    """Every combination of the values of each parameter, with every row; the last parameter changes first."""
+    count = math.prod(len(values) for values in params.values()) * (1 if rows is None else len(rows))
+    if count > MOST:
+        raise UsageError(f"{count} jobs at once, at most {MOST}: write a matrix with `dispatcher matrix make`")
+    both = [key for key in params if rows and key in rows[0]]
+    if both:
+        raise UsageError(f"--param {both[0]}: the CSV file has a column of that name")
+    return list(_combined(params, rows or [{}]))
+
+
+def _combined(params: Mapping[str, Sequence[Any]], rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    for row in rows:
+        for values in itertools.product(*params.values()):
+            yield {**row, **dict(zip(params, values, strict=True))}
+
+
+def stem_of(command: Sequence[str]) -> str:
+    """What jobs of this command are called: its first word that is a file, a module or a program, no interpreter."""
+    interpreter = ""
+    for before, word in itertools.pairwise(("", *command)):
+        name = word.rstrip("/").rpartition("/")[2]
+        if before == "-m":
+            return _id_stem(name.rpartition(".")[2])
+        if word.startswith("-") or before == "-c" or _NO_NAME.fullmatch(name):
+            continue
+        if not _INTERPRETER.fullmatch(name):
+            return _id_stem(_ENDING.sub("", name))
+        interpreter = interpreter or name
+    return _id_stem(interpreter)
+
+
+def _id_stem(name: str) -> str:
+    return _NOT_IN_IDS.sub("-", name).strip("-.")[:60] or "job"

@@ -1,0 +1,190 @@
+"""`matrix/submitted.jsonl`: the jobs that `dispatcher submit -- COMMAND` has added, one entry a line, appended only.
+
+A line counts when its job has a record, which the submission appends to the journal in the same transaction, after the
+line: so a submission that was killed or undone has added nothing, whatever it has left here. Of several lines with one
+job the last counts. run_state/submission.py appends; every pod reads the file beside its manifest.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from dispatcher.base import files
+from dispatcher.base.mounts import mount_of
+from dispatcher.matrix import strict_json
+from dispatcher.matrix.entry import Entry, read_entry
+from dispatcher.matrix.manifest import job_ids
+
+# Jobs of a manifest come first among those of one priority.
+_FIRST_ORDER: Final = 1 << 40
+# A rewritten file is told from one that was appended to by what stands before the place where reading goes on.
+_TAIL: Final = 4096
+_JOB_ID: Final = re.compile(rb'"job_id"\s*:\s*"([A-Za-z0-9._-]+)"')
+
+
+class News(msgspec.Struct, frozen=True):
+    """What a look at the file has found: jobs that it did not have before; or it has to be taken in as a whole."""
+
+    added: tuple[str, ...] = ()
+    is_rewritten: bool = False
+
+
+class SubmittedJobs:
+    """The entries of the file at `path`, of which only what was appended is read again.
+
+    `entries` has each job's last line. `problem` says which lines cannot be read; the others count, and jobs that were
+    read before keep their entries.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.entries: dict[str, Entry] = {}
+        self.problem = ""
+        self._offset = 0
+        self._lines = 0
+        self._inode = 0
+        self._tail = b""
+        self._checksum = 0
+        self._faults: list[str] = []
+        self._stamp: tuple[int, int, int] | None = None
+
+    def read(self, *, thoroughly: bool = False) -> News:
+        """Take in what has changed. `thoroughly`: also changes before the end, such as those of an editor.
+
+        Without a file the entries stay as they are. Raises OSError.
+        """
+        fd = self._open()
+        if fd is None:
+            return News()
+        try:
+            found = os.fstat(fd)
+            stamp = found.st_ino, found.st_size, found.st_mtime_ns
+            if thoroughly and stamp != self._stamp:
+                data = files.read_fd(fd)
+                self._stamp = stamp
+                is_same = len(data) >= self._offset and zlib.crc32(data[: self._offset]) == self._checksum
+                return self._append(data[self._offset :]) if is_same else self._replace(data, found.st_ino)
+            start = self._offset - len(self._tail)
+            data = files.read_fd(fd, start)
+            if found.st_ino == self._inode and data.startswith(self._tail):
+                return self._append(data[len(self._tail) :])
+            return self._replace(files.read_fd(fd), found.st_ino)
+        finally:
+            os.close(fd)
+
+    def _open(self) -> int | None:
+        try:
+            if mount_of(self.path.parent).is_network:
+                files.refresh_names(self.path.parent)
+            return os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+
+    def _append(self, data: bytes) -> News:
+        """Take in what follows on what was read; an unfinished last line is read again, with its end."""
+        added: list[str] = []
+        is_rewritten = False
+        end = data.rfind(b"\n") + 1
+        for line in data[:end].splitlines():
+            self._lines += 1
+            entry = self._entry(line)
+            if entry is not None:
+                is_rewritten |= entry.job_id in self.entries
+                added.append(entry.job_id)
+                self.entries[entry.job_id] = entry
+        self._offset += end
+        self._checksum = zlib.crc32(data[:end], self._checksum)
+        self._tail = (self._tail + data[:end])[-_TAIL:]
+        self._describe()
+        return News(tuple(added), is_rewritten)
+
+    def _replace(self, data: bytes, inode: int) -> News:
+        before, faults = self.entries, self._faults
+        self.entries, self._faults = {}, []
+        self._inode = inode
+        self._offset = self._lines = self._checksum = 0
+        self._tail = b""
+        # A last line that an editor has left without its end counts.
+        self._append(data if data.endswith(b"\n") or not _is_entry(data.rpartition(b"\n")[2]) else data + b"\n")
+        if self._faults:
+            self.entries = {**before, **self.entries}
+        return News(is_rewritten=bool(before) or bool(faults), added=tuple(self.entries))
+
+    def _entry(self, line: bytes) -> Entry | None:
+        if not line.strip():
+            return None
+        try:
+            document, faults = strict_json.decode(line)
+        except ValueError as error:
+            self._faults.append(f"line {self._lines}: {error}")
+            return None
+        if not isinstance(document, dict):
+            self._faults.append(f"line {self._lines}: expected an entry, an object with job_id and method")
+            return None
+        entry, more = read_entry(document, _FIRST_ORDER + self._lines)
+        faults += more
+        self._faults += [f"line {self._lines}: {fault}" for fault in faults]
+        return None if faults else entry
+
+    def _describe(self) -> None:
+        shown = "; ".join(self._faults[:3])
+        more = f"; and {len(self._faults) - 3} more" if len(self._faults) > 3 else ""
+        what = f"{self.path.name} cannot be read as a whole, the other jobs go on"
+        self.problem = f"{what}: {shown}{more}" if shown else ""
+
+
+class Listed(Mapping[str, Entry]):
+    """The entries of a manifest, then those of submitted jobs (of these `jobs`, or all) that it does not have."""
+
+    def __init__(
+        self,
+        manifest: Mapping[str, Entry],
+        submitted: Mapping[str, Entry],
+        jobs: Collection[str] | None = None,
+    ) -> None:
+        self._manifest = manifest
+        self._submitted = submitted
+        self._jobs = submitted if jobs is None else jobs
+
+    def __getitem__(self, job: str) -> Entry:
+        if job in self._manifest:
+            return self._manifest[job]
+        if job not in self._jobs:
+            raise KeyError(job)
+        return self._submitted[job]
+
+    def __contains__(self, job: object) -> bool:
+        return job in self._manifest or job in self._jobs
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._manifest
+        yield from (job for job in self._jobs if job not in self._manifest)
+
+    def __len__(self) -> int:
+        return len(self._manifest) + sum(job not in self._manifest for job in self._jobs)
+
+
+def is_submitted(entry: Entry) -> bool:
+    """Whether the entry is one of the file, and not of a manifest."""
+    return entry.order > _FIRST_ORDER
+
+
+def submitted_ids(data: bytes) -> Collection[str]:
+    """The ids in the file's content, whatever faults lines have."""
+    found = job_ids(b"[" + b",".join(data.split(b"\n")[:-1]) + b"]")
+    return found or frozenset(match.decode() for match in _JOB_ID.findall(data))
+
+
+def _is_entry(line: bytes) -> bool:
+    """Whether the line is complete but for its end."""
+    try:
+        return isinstance(strict_json.decode(line)[0], dict)
+    except ValueError:
+        return False

@@ -1,0 +1,62 @@
+"""Waits until jobs have ended, whichever host runs them."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Collection
+from typing import Final
+
+from dispatcher.pod.wake import FileWatch
+from dispatcher.run_state.states import Record, State
+from dispatcher.run_state.store import Store
+
+# The kernel tells of changes on this host; those of others are looked for this often.
+LOOK_AGAIN_S: Final = 2.0
+# Hundreds of changes a second are read together.
+_QUIET_S: Final = 0.05
+_ENDED: Final = frozenset({State.DONE, State.FAILED, State.ABANDONED})
+
+
+class Ends:
+    """The ends of some jobs. `ended` has their last records, None for a job that was deleted; `left` are the others."""
+
+    def __init__(self, store: Store, jobs: Collection[str]) -> None:
+        self.ended: dict[str, Record | None] = {}
+        self.left = dict.fromkeys(jobs)
+        self._store = store
+        self._seen_seq = -1
+        self._watch = FileWatch()
+        self._watch.add(store.layout.lock_file)
+
+    def __enter__(self) -> Ends:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._watch.close()
+
+    def look(self) -> None:
+        """Read what has changed."""
+        store = self._store
+        store.refresh()
+        if store.seq == self._seen_seq:
+            return
+        self._seen_seq = store.seq
+        for job in list(self.left):
+            record = store.records.get(job)
+            if record is None or record.state in _ENDED:
+                self.ended[job] = record
+                del self.left[job]
+
+    def pause(self, longest_s: float) -> None:
+        """Wait until something may have changed, `longest_s` at most."""
+        end_s = time.monotonic() + min(longest_s, LOOK_AGAIN_S)
+        while (left_s := end_s - time.monotonic()) > 0:
+            if self._watch.fd < 0:
+                time.sleep(left_s)
+                return
+            poll = select.poll()
+            poll.register(self._watch.fd, select.POLLIN)
+            if poll.poll(left_s * 1000) and self._watch.changed():
+                time.sleep(min(_QUIET_S, left_s))
+                return

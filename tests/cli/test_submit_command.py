@@ -1,0 +1,307 @@
+"""`dispatcher submit -- COMMAND`: jobs without a manifest, on real pods."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from fleet import COMMAND, PATIENCE_S, Fleet, fleet_at, shell, wait_until
+
+from dispatcher import Workspace
+from dispatcher.errors import StateError, UsageError
+
+ECHO = "import sys, os; print(sys.argv[1:], os.environ.get('X'))"
+
+
+@pytest.fixture
+def empty(fleet: Fleet) -> Fleet:
+    """A workspace without a manifest."""
+    fleet.write_config("")
+    return fleet
+
+
+def submit(fleet: Fleet, *words: str, status: int = 0) -> list[str]:
+    done = fleet.try_("submit", *words)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout.split()
+
+
+def fails(fleet: Fleet, *words: str, status: int = 2) -> str:
+    done = fleet.try_("submit", *words)
+    assert (done.returncode, done.stdout) == (status, ""), done.stdout + done.stderr
+    return done.stderr
+
+
+def written(fleet: Fleet) -> list[dict[str, object]]:
+    return [json.loads(line) for line in fleet.layout.submitted_manifest.read_text().splitlines()]
+
+
+def test_a_pod_without_a_manifest_runs_what_is_submitted_at_once(empty: Fleet) -> None:
+    pod = empty.start(poll="600").ready()
+    assert "there is no " in pod.said
+    assert submit(empty, "--wait", "--", "bash", "-c", "exit 7", status=7) == ["bash-1"]
+    assert submit(empty, "--wait", "--", "true") == ["true-1"]
+    assert submit(empty, "--wait", "--", "true") == ["true-2"]
+    assert pod.is_running()
+    assert empty.states() == {"bash-1": "failed", "true-1": "done", "true-2": "done"}
+
+
+def test_jobs_are_beside_those_of_a_manifest(empty: Fleet) -> None:
+    empty.write_manifest([shell("a", "true"), shell("b", "true")], name="other.json")
+    empty.start("pod", "--matrix", "other.json", poll="600").ready()
+    (job,) = submit(empty, "--wait", "--needs", "a", "--", "true")
+    assert "manifest" not in empty.run("show", job)
+    empty.wait_for("b", "done")
+    empty.write_manifest([shell("c", "true")])
+    assert "there is no such job" in fails(empty, "--needs", "d", "--", "true")
+    assert "there is a job c already" in fails(empty, "--name", "c", "--", "true", status=1)
+    assert "there is a job a already (done)" in fails(empty, "--name", "a", "--", "true", status=1)
+
+
+def test_hostile_words_reach_the_job_as_they_are(empty: Fleet) -> None:
+    words = [
+        "a b",
+        "$(touch pwned)",
+        "it's",
+        'say "x"',
+        "new\nline",
+        "{",
+        '{"a": 1}',
+        "",
+        "--",
+        "; echo foo",
+        "`id`",
+        "é",
+    ]
+    empty.start(poll="600").ready()
+    values = ",".join(word.replace(",", "\\,") for word in ("$(touch pwned)", "a b"))
+    submit(empty, "--wait", "--name", "plain", "--env", "X=$(touch pwned) '", "--", sys.executable, "-c", ECHO, *words)
+    assert empty.output("plain") == f"{words!r} $(touch pwned) '\n"
+    jobs = submit(empty, "--wait", "--param", f"v={values}", "--", sys.executable, "-c", ECHO, "--v={v}")
+    assert [empty.output(job) for job in jobs] == ["['--v=$(touch pwned)'] None\n", "['--v=a b'] None\n"]
+    assert not list(empty.root.rglob("pwned"))
+
+
+def test_the_current_directory_is_where_the_command_runs(empty: Fleet, tmp_path: Path) -> None:
+    place = empty.root / "it's" / "a $dir"
+    place.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(place)
+    empty.start(poll="600").ready()
+    for start in (place, tmp_path / "link"):
+        words = [*COMMAND, "submit", "--root", str(empty.root), "--wait", "--", "./x"]
+        (place / "x").write_text("#!/bin/sh\necho here\n")
+        (place / "x").chmod(0o755)
+        subprocess.run(words, cwd=start, env=empty.environment(), check=True, timeout=PATIENCE_S)
+    assert (empty.output("x-1"), empty.output("x-2")) == ("here\n", "here\n")
+    assert {one["cwd"] for one in written(empty)} == {"it's/a $dir"}
+    elsewhere = [*COMMAND, "submit", "--root", str(empty.root), "--wait", "--name", "root", "--", "bash", "-c", "pwd"]
+    subprocess.run(elsewhere, cwd=tmp_path, env=empty.environment(), check=True, timeout=PATIENCE_S)
+    assert empty.output("root") == f"{empty.root}\n"
+    assert "no such directory" in fails(empty, "--cwd", "missing", "--", "true")
+    place.rename(place.with_name("gone"))
+    done = empty.run("requeue", "x-1", "--yes") and empty.wait_for("x-1", "failed")
+    assert done.exit_code == 127
+    assert "cwd cannot be entered" in empty.output("x-1", 2)
+
+
+def test_nothing_is_written_when_anything_is_wrong(empty: Fleet) -> None:
+    assert "{b}, which the entry does not have" in fails(empty, "--param", "a=1,2", "--", "echo", "{a}", "{b}")
+    assert "time_limit" in fails(empty, "--time-limit", "soon", "--", "true")
+    assert "job_id" in fails(empty, "--name", "../x", "--", "true")
+    assert "add --yes" in fails(empty, "--param", "a=1..1001", "--", "true")
+    assert "put its command after `--`" in fails(empty, "--priority", "1")
+    assert "either jobs that are queued" in fails(empty, "a", "--", "true")
+    assert "dispatcher submit [OPTIONS] -- python x.py" in fails(empty, "python", "x.py")
+    assert "expected a command" in fails(empty, "--")
+    assert "no hosts are configured" in fails(empty, "--outlet", "h1", "--", "true")
+    dry = submit(empty, "--dry-run", "--param", "a=1,2", "--", "echo", "{a}")
+    assert dry
+    assert not empty.layout.submitted_manifest.exists()
+    assert not empty.layout.journal_dir.exists() or not empty.records()
+
+
+def test_keys_of_the_entry(empty: Fleet) -> None:
+    submit(empty, "--name", "first", "--", "true")
+    options = [
+        "--gpus",
+        "2",
+        "--cpus",
+        "4",
+        "--memory",
+        "64G",
+        "--priority",
+        "-1",
+        "--time-limit",
+        "90",
+        "--retries",
+        "2",
+    ]
+    assert submit(empty, *options, "--needs", "first", "--env", "A=b=c", "--name", "x", "--", "./run") == ["x"]
+    assert written(empty)[1] == {
+        "job_id": "x", "command": ["./run"], "method": "command", "gpus": 2, "needs": ["first"], "priority": -1,
+        "resources": {"cpus": 4, "memory": "65536M"}, "time_limit": 90.0, "retries": 2, "env": {"A": "b=c"},
+    }  # fmt: skip
+
+
+def test_a_csv_file(empty: Fleet) -> None:
+    (empty.root / "jobs.csv").write_text('name,text\na,"x, y"\nb,z\n')
+    empty.start(poll="600").ready()
+    assert submit(empty, "--from", "jobs.csv", "--wait", "--", "echo", "{text}") == ["a", "b"]
+    assert (empty.output("a"), empty.output("b")) == ("x, y\n", "z\n")
+    assert "there is a job a already (done), and 1 more" in fails(empty, "--from", "jobs.csv", "--", "true", status=1)
+
+
+def test_follow_prints_the_log_and_exits_as_the_job_does(empty: Fleet) -> None:
+    empty.start(poll="600").ready()
+    done = empty.try_("submit", "--follow", "--", "bash", "-c", "echo out; echo err >&2; exit 3")
+    assert (done.returncode, done.stdout) == (3, "bash-1\nout\nerr\n")
+
+
+def test_waiting_says_that_no_pod_is_running_and_ends_when_interrupted(empty: Fleet) -> None:
+    words = [*COMMAND, "submit", "--wait", "--", "true"]
+    process = subprocess.Popen(
+        words, cwd=empty.root, env=empty.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout.readline() == "true-1\n"
+    assert "no pod is running: start one with" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(PATIENCE_S) == 130
+    assert "true-1 goes on" in process.stderr.read()
+    assert empty.run_all().end() == 0
+    assert empty.states() == {"true-1": "done"}
+
+
+def test_waiting_outlives_the_pod(empty: Fleet, tmp_path: Path) -> None:
+    empty.write_config("poll_interval: 1s\n")
+    gate = tmp_path / "gate"
+    pod = empty.start(poll="600").ready()
+    script = f"echo begun; until [ -e '{gate}' ]; do sleep 0.02; done; exit 5"
+    process = subprocess.Popen(
+        [*COMMAND, "submit", "--wait", "--name", "j", "--", "bash", "-c", script],
+        cwd=empty.root,
+        env=empty.environment(),
+    )
+    empty.wait_running("j")
+    pod.kill()
+    gate.touch()
+    assert process.wait(PATIENCE_S) == 5
+    assert empty.events("j").count("claimed") == 1
+
+
+def test_deleted_jobs_do_not_come_back_and_their_name_is_free(empty: Fleet) -> None:
+    empty.start(poll="1").ready()
+    submit(empty, "--wait", "--name", "j", "--", "echo", "old")
+    note = empty.try_("delete", "j", "--yes")
+    assert "will be queued" not in note.stderr
+    submit(empty, "--wait", "--name", "other", "--", "true")
+    assert empty.states() == {"other": "done"}
+    submit(empty, "--wait", "--name", "j", "--", "echo", "new")
+    assert empty.output("j", empty.record("j").attempt) == "new\n"
+    assert empty.events("j").count("claimed") == 2
+
+
+def test_many_submitters_at_once_lose_nothing(empty: Fleet) -> None:
+    def one(_: int) -> list[str]:
+        return submit(empty, "--param", "n=1..5", "--", "true", "{n}")
+
+    with ThreadPoolExecutor(8) as pool:
+        printed = [job for jobs in pool.map(one, range(24)) for job in jobs]
+    assert len(printed) == len(set(printed)) == 120
+    assert sorted(str(entry["job_id"]) for entry in written(empty)) == sorted(printed) == sorted(empty.states())
+    assert empty.run_all("--slots", "2").end() == 0
+    assert set(empty.states().values()) == {"done"}
+    assert len(empty.claimed()) == 120
+
+
+KILL_AT = """
+import os, signal, sys
+from dispatcher.run_state import submission, replica
+def die(*_): os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[1] == "before the journal":
+    replica.Replica.append = die
+else:
+    write_all = submission.files.write_all
+    submission.files.write_all = lambda fd, data, at: (write_all(fd, data[:-20], at), die())
+from dispatcher.cli.main import main
+sys.exit(main(["submit", "--param", "n=1..3", "--", "true", "{n}"]))
+"""
+
+
+@pytest.mark.parametrize("moment", ["before the journal", "in the middle of a line"])
+def test_a_submission_that_is_killed_has_added_nothing(empty: Fleet, moment: str) -> None:
+    submit(empty, "--name", "before", "--", "true")
+    killed = subprocess.run(
+        [sys.executable, "-P", "-c", KILL_AT, moment], cwd=empty.root, env=empty.environment(), capture_output=True,
+        timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, b""), killed.stderr
+    assert len(empty.layout.submitted_manifest.read_bytes().splitlines()) > 1
+    assert submit(empty, "--param", "n=1..3", "--", "true", "{n}") == ["true_n1", "true_n2", "true_n3"]
+    assert empty.run_all().end() == 0
+    assert empty.states() == dict.fromkeys(["before", "true_n1", "true_n2", "true_n3"], "done")
+    assert len(empty.claimed()) == 4
+
+
+def test_edits_of_the_file_are_seen_and_faulty_lines_stop_nothing(empty: Fleet) -> None:
+    pod = empty.start(poll="1").ready()
+    submit(empty, "--name", "a", "--", "false")
+    submit(empty, "--name", "b", "--wait", "--", "true")
+    path = empty.layout.submitted_manifest
+    path.write_text(path.read_text().replace('["false"]', '["true"') + "{}\n")
+    pod.says("line 3: job_id is missing")
+    assert "line 1: " in pod.said
+    submit(empty, "--name", "c", "--wait", "--", "true")
+    assert "submitted.jsonl cannot be read as a whole" in empty.try_("status").stderr
+    path.write_text(
+        "".join(f"{line}\n" for line in path.read_text().splitlines() if '"a"' not in line and line != "{}")
+    )
+    empty.run("requeue", "a", "--yes")
+    wait_until(lambda: "no manifest lists it" in empty.run("show", "a"), "the job without a line is not claimed")
+    assert pod.is_running()
+
+
+@pytest.fixture
+def small(small_disk: Path, tmp_path: Path) -> Iterator[Fleet]:
+    with fleet_at(small_disk / "w", tmp_path / "said") as made:
+        made.write_config("")
+        yield made
+
+
+def test_a_full_disk(small: Fleet) -> None:
+    submit(small, "--name", "a", "--", "true")
+    before = small.layout.submitted_manifest.read_bytes()
+    filler = small.root / "filler"
+    subprocess.run(["dd", "if=/dev/zero", f"of={filler}", "bs=4k"], capture_output=True, check=False)
+    os.truncate(filler, filler.stat().st_size - 8192)
+    error = fails(small, "--name", "b", "--env", f"X={'x' * 20_000}", "--", "true", status=1)
+    assert "No space left on device" in error or "the disk is full" in error
+    assert small.layout.submitted_manifest.read_bytes() == before
+    filler.unlink()
+    submit(small, "--name", "b", "--", "true")
+    assert small.run_all().end() == 0
+    assert small.states() == {"a": "done", "b": "done"}
+
+
+def test_the_same_from_python(empty: Fleet) -> None:
+    workspace = Workspace(empty.root)
+    jobs = workspace.submit(["echo", "{lr}", "{seed}"], params={"lr": [0.1, 0.2], "seed": range(2)}, gpus=0)
+    assert jobs == ["echo_lr0.1_seed0", "echo_lr0.1_seed1", "echo_lr0.2_seed0", "echo_lr0.2_seed1"]
+    assert workspace.submit("echo 'a b'", name="line", needs=jobs, priority=1) == ["line"]
+    with pytest.raises(UsageError, match=r"gpu: no key of entries.*gpus"):
+        workspace.submit("true", gpu=1)
+    with pytest.raises(UsageError, match="unknown job 'lime'"):
+        workspace.wait("lime")
+    with pytest.raises(StateError, match="did not end within"):
+        workspace.wait("line", timeout_s=0.1)
+    empty.start(poll="600").ready()
+    ended = workspace.wait(*jobs, "line", timeout_s=PATIENCE_S)
+    assert {job: record and record.state for job, record in ended.items()} == dict.fromkeys([*jobs, "line"], "done")
+    assert empty.output("line") == "a b\n"

@@ -1,0 +1,121 @@
+"""What `dispatcher submit` makes of a command: parameters, their product, ids."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import pytest
+
+from dispatcher.errors import UsageError
+from dispatcher.matrix.new_jobs import NewJobs, product, read_csv, read_params, read_value, stem_of
+
+
+@pytest.mark.parametrize(
+    ("command", "stem"),
+    [
+        ("python -m pkg.train --x 1", "train"),
+        ("python3.11 -u src/train.py", "train"),
+        ("bash run.sh", "run"),
+        ("bash -c 'rm -rf /'", "bash"),
+        ("env A=b timeout 90s ./a.out", "a.out"),
+        ("torchrun --nproc_per_node 4 train.py", "train"),
+        ("nice -n 10 '../a b'", "a-b"),
+        ("'$(x)'", "x"),
+        ("'///'", "job"),
+    ],
+)
+def test_what_jobs_are_called(command: str, stem: str) -> None:
+    assert stem_of(shlex.split(command)) == stem
+
+
+def test_values_of_parameters() -> None:
+    found = read_params(["lr=1e-3,1e-4", "seed=1..3", r"text=a\,b,c", "on=true", "none="])
+    assert {key: list(values) for key, values in found.items()} == {
+        "lr": [0.001, 0.0001],
+        "seed": [1, 2, 3],
+        "text": ["a,b", "c"],
+        "on": ["true"],
+        "none": [""],
+    }
+
+
+@pytest.mark.parametrize("text", ["007", "1.10", "0.50", "nan", "-0", "1e999", " 1", "12345678901234567890123", "[1]"])
+def test_what_a_number_would_change_stays_text(text: str) -> None:
+    assert read_value(text) == text
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (["lr"], "expected KEY=VALUE"),
+        (["gpus=1"], "gpus is a key of every entry"),
+        (["a b=1"], '"a b" cannot be a parameter'),
+        (["a=1", "a=2"], "a has values already"),
+        (["a=3..1"], "the range is empty"),
+    ],
+)
+def test_parameters_that_cannot_be_used(options: list[str], what: str) -> None:
+    with pytest.raises(UsageError, match=what):
+        read_params(options)
+
+
+def test_every_combination_and_no_more_than_a_command_can_have() -> None:
+    rows = product(read_params(["a=1,2", "b=x,y"]), [{"c": 1}, {"c": 2}])
+    assert [tuple(row.values()) for row in rows] == [
+        (c, a, b) for c in (1, 2) for a in (1, 2) for b in ("x", "y")
+    ]  # fmt: skip
+    with pytest.raises(UsageError, match="1000000000 jobs at once"):
+        product(read_params(["a=1..1000000000"]), None)
+    with pytest.raises(UsageError, match="has a column of that name"):
+        product({"c": [1]}, [{"c": 2}])
+
+
+def test_csv_files() -> None:
+    data = b'\xef\xbb\xbfname,prompt,lr\r\na,"hello, you",1e-3\r\n\r\nb,"two\nlines",x\r\n'
+    assert read_csv(data, "f") == [
+        {"name": "a", "prompt": "hello, you", "lr": 0.001},
+        {"name": "b", "prompt": "two\nlines", "lr": "x"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (b"", "is empty"),
+        (b"a,b\n", "no line with a job"),
+        (b"a,b\n1,2\n1,2,3\n", "line 3: 3 values, but the header has 2"),
+        (b"a,a\n1,2\n", '"a" is there twice'),
+        (b"a,job_id\n1,2\n", "job_id is a key"),
+        (b"name\n../x\n", 'line 2: name = "../x"'),
+        (b'a\n"1\n', "line 2: unexpected end"),
+        (b"a\n\xff\n", "0xff is not UTF-8"),
+    ],
+)
+def test_csv_files_that_cannot_be_used(data: bytes, what: str) -> None:
+    with pytest.raises(UsageError, match=what):
+        read_csv(data, "jobs.csv")
+
+
+def ids(taken: set[str], **fields: Any) -> list[str]:
+    return [one["job_id"] for one in NewJobs(common={}, **fields).documents(taken.__contains__)]
+
+
+def test_ids() -> None:
+    assert ids(set(), stem="train") == ["train-1"]
+    assert ids({"train-1", "train-3"}, stem="train") == ["train-2"]
+    assert ids({"mine"}, stem="train", name="mine") == ["mine"], "whoever adds it refuses"
+    rows = product(read_params(["lr=1e-3,1", "s=a b,c"]), None)
+    several = ids(set(), stem="t", rows=rows, telling=("lr", "s"))
+    assert several == ["t_lr0.001_sa-b", "t_lr0.001_sc", "t_lr1_sa-b", "t_lr1_sc"]
+    again = ids({"t_lr1_sc"}, stem="t", rows=rows, telling=("lr", "s"))
+    assert again == [f"t-2{one[1:]}" for one in several], "those of one command belong together"
+    named = [{"name": "x", "p": 1}, {"name": "y", "p": 2}]
+    assert ids(set(), rows=named) == ["x", "y"]
+    assert ids(set(), rows=[{**row, "q": 3} for row in named], telling=("q",)) == ["x_q3", "y_q3"]
+
+
+def test_ids_that_values_cannot_tell_apart_are_numbered() -> None:
+    assert ids(set(), stem="t", rows=[{"p": "a b"}, {"p": "a?b"}], telling=("p",)) == ["t_1", "t_2"]
+    assert ids(set(), stem="t", rows=[{"p": "A"}, {"p": "a"}], telling=("p",)) == ["t_1", "t_2"]
+    assert ids(set(), stem="t", rows=[{"p": "x" * 300}], telling=("p",)) == ["t_1"]

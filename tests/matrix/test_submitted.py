@@ -1,0 +1,116 @@
+"""matrix/submitted.jsonl as pods read it: only what was appended, unless somebody has edited the rest."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from dispatcher.matrix.submitted import Listed, News, SubmittedJobs, is_submitted, submitted_ids
+
+
+def line(job: str, **keys: object) -> str:
+    return json.dumps({"job_id": job, "method": "command", **keys}) + "\n"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "submitted.jsonl"
+
+
+def append(path: Path, text: str) -> None:
+    with open(path, "a") as file:
+        file.write(text)
+
+
+def test_what_is_appended_is_read_once(path: Path) -> None:
+    jobs = SubmittedJobs(path)
+    assert jobs.read() == News()
+    append(path, line("a") + line("b")[:-10])
+    assert jobs.read() == News(("a",)), "an unfinished line is none"
+    append(path, line("b")[-10:] + line("c"))
+    assert jobs.read() == News(("b", "c"))
+    assert jobs.read() == jobs.read(thoroughly=True) == News()
+    assert list(jobs.entries) == ["a", "b", "c"]
+    assert all(map(is_submitted, jobs.entries.values()))
+    assert not jobs.problem
+
+
+def test_the_last_line_of_a_job_counts(path: Path) -> None:
+    jobs = SubmittedJobs(path)
+    append(path, "".join(line(f"j{n}", x=n) for n in range(40)))
+    jobs.read()
+    assert jobs.entries["j3"].value("x") == 3
+    append(path, line("j3", x="new"))
+    assert jobs.read() == News(("j3",), is_rewritten=True)
+    # Its neighbours are unpacked together with the line that counts no more.
+    assert [jobs.entries[job].value("x") for job in ("j2", "j3", "j4")] == [2, "new", 4]
+    assert len(jobs.entries) == 40
+
+
+def test_lines_that_were_cut_off_and_replaced_by_others(path: Path) -> None:
+    jobs = SubmittedJobs(path)
+    append(path, line("a") + line("bad"))
+    jobs.read()
+    os.truncate(path, len(line("a")))
+    append(path, line("new"))
+    assert jobs.read().is_rewritten
+    assert list(jobs.entries) == ["a", "new"]
+
+
+def test_edits_in_place_are_seen_when_looked_for(path: Path) -> None:
+    jobs = SubmittedJobs(path)
+    text = line("a", x=1) + "".join(line(f"j{n}") for n in range(500))
+    append(path, text)
+    jobs.read(thoroughly=True)
+    with open(path, "r+") as file:
+        file.write(text.replace('"x": 1', '"x": 2'))
+    os.utime(path, ns=(1, 1))
+    assert jobs.read(thoroughly=True).is_rewritten
+    assert jobs.entries["a"].value("x") == 2
+
+
+def test_a_faulty_line_stops_no_other_and_keeps_its_job(path: Path) -> None:
+    jobs = SubmittedJobs(path)
+    append(path, line("a", x=1) + line("b") + line("c"))
+    jobs.read(thoroughly=True)
+    path.write_text(line("a", x=1).replace("{", "", 1) + line("c") + line("d", gpus=-1) + line("e"))
+    jobs.read(thoroughly=True)
+    assert sorted(jobs.entries) == ["a", "b", "c", "e"], "what was read before stays as long as something is wrong"
+    assert "line 1: " in jobs.problem
+    assert "line 3: gpus = -1" in jobs.problem
+    path.write_text(line("c") + line("e"))
+    jobs.read(thoroughly=True)
+    assert sorted(jobs.entries) == ["c", "e"]
+    assert not jobs.problem
+
+
+def test_an_editor_that_leaves_no_line_break_at_the_end(path: Path) -> None:
+    jobs = SubmittedJobs(path)
+    path.write_text(line("a") + line("b").rstrip("\n"))
+    jobs.read()
+    assert list(jobs.entries) == ["a", "b"]
+    append(path, "\n" + line("c"))
+    jobs.read()
+    assert list(jobs.entries) == ["a", "b", "c"]
+
+
+def test_ids_whatever_faults_there_are() -> None:
+    good, bad = line("a") + line("b.c"), line("a") + "{oops\n" + line("b.c")
+    assert set(submitted_ids(good.encode())) == set(submitted_ids(bad.encode())) == {"a", "b.c"}
+    assert set(submitted_ids((good + line("half")[:-5]).encode())) == {"a", "b.c"}
+
+
+def test_manifest_and_submitted_jobs_as_one(path: Path) -> None:
+    jobs, manifest = SubmittedJobs(path), SubmittedJobs(path.with_name("other"))
+    append(path, line("a", x=1) + line("b") + line("c"))
+    append(manifest.path, line("b", x="first") + line("z"))
+    jobs.read()
+    manifest.read()
+    both = Listed(manifest.entries, jobs.entries)
+    assert (list(both), len(both)) == (["b", "z", "a", "c"], 4)
+    assert both["b"].value("x") == "first"
+    some = Listed(manifest.entries, jobs.entries, ["c"])
+    assert (list(some), len(some), some.get("a")) == (["b", "z", "c"], 3, None)

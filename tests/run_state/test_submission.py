@@ -1,0 +1,57 @@
+"""Entries are appended with the records of their jobs, or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Event
+from dispatcher.run_state.states import State
+from dispatcher.run_state.store import Store
+from dispatcher.run_state.submission import append_entries
+from dispatcher.workspace import Layout
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(Layout(tmp_path), by="test")
+
+
+def add(store: Store, *jobs: str, fails: bool = False) -> None:
+    with store.transaction() as tx:
+        append_entries(store, tx, [{"job_id": job, "method": "command"} for job in jobs])
+        for job in jobs:
+            tx.change(job, Event.QUEUED, Change(state=State.QUEUED))
+        if fails:
+            raise RuntimeError("on purpose")
+
+
+def lines(store: Store) -> list[str]:
+    return store.layout.submitted_manifest.read_text().splitlines()
+
+
+def test_what_fails_leaves_nothing(store: Store) -> None:
+    add(store, "a")
+    with pytest.raises(RuntimeError):
+        add(store, "b", "c", fails=True)
+    assert len(lines(store)) == len(store.records) == 1
+    add(store, "d")
+    assert [line[12] for line in lines(store)] == ["a", "d"]
+
+
+@pytest.mark.parametrize(
+    ("left", "kept"),
+    [
+        ('{"job_id": "half', []),
+        ('{"job_id": "x", "method": "command"}', ["x"]),
+        ('{"job_id": "y", "method": "command"}\n' + "x" * 200_000, ["y"]),
+        ("\n", [""]),
+    ],
+)
+def test_an_unfinished_line_is_cut_off_unless_an_editor_left_it(store: Store, left: str, kept: list[str]) -> None:
+    store.layout.matrix_dir.mkdir()
+    store.layout.submitted_manifest.write_text(left)
+    add(store, "a")
+    assert [line[12:13] for line in lines(store)] == [*kept, "a"]

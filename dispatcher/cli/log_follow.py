@@ -243,10 +243,12 @@ class Follower:
     def _has_ended(self, job: str, number: int) -> bool:
         if self._is_over(job, number):
             return True
-        alive, record = self._workspace.layout.attempt(job, number).alive, self._record(job)
-        # Killed, and not recorded yet. One that was only submitted holds no lock before it begins.
-        is_running = record is not None and record.state is State.RUNNING
-        return is_running and os.path.exists(alive) and liveness.is_held(alive) is False
+        paths, record = self._workspace.layout.attempt(job, number), self._record(job)
+        # Killed, and not recorded yet. One that was only claimed or submitted holds no lock before it begins.
+        if record is None or record.state is not State.RUNNING or not os.path.exists(paths.alive):
+            return False
+        has_begun = record.pid is not None or os.path.exists(paths.taken)
+        return has_begun and liveness.is_held(paths.alive) is False
 
     def _is_over(self, job: str, number: int) -> bool:
         """Whether the workspace knows that the attempt has ended."""

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from dispatcher.cli.log_follow import _waiting_text
+from dispatcher.cli.wait_notes import _waiting_text
 from dispatcher.run_state import liveness
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event

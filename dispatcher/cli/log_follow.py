@@ -247,7 +247,7 @@ class Follower:
         # Killed, and not recorded yet. One that was only claimed or submitted holds no lock before it begins.
         if record is None or record.state is not State.RUNNING or not os.path.exists(paths.alive):
             return False
-        has_begun = record.pid is not None or os.path.exists(paths.taken)
+        has_begun = record.pid is not None or os.path.exists(paths.taken) or os.path.exists(paths.log)
         return has_begun and liveness.is_held(paths.alive) is False
 
     def _is_over(self, job: str, number: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
 from dispatcher.base.messages import counted, first_names
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _TELL_PAUSE_S: Final = 10.0
 _NOT_DONE: Final = 1
+_WAITING: Final = frozenset({State.QUEUED, State.HELD})
 
 
 def wait_for(workspace: Workspace, jobs: Sequence[str], hosts_file: Path | None = None) -> int:
@@ -35,7 +36,7 @@ def wait_for(workspace: Workspace, jobs: Sequence[str], hosts_file: Path | None 
             ends.look()
             while ends.left:
                 if time.monotonic() >= next_tell_s:
-                    notes.tell(ends.left)
+                    _tell(notes, workspace, ends.left)
                     next_tell_s = time.monotonic() + _TELL_PAUSE_S
                 if time.monotonic() >= next_poll_s:
                     _look_after(workspace, [*ends.left], hosts_file)
@@ -70,8 +71,8 @@ def _how(record: Record | None) -> str:
     return " ".join(filter(None, (f"{record.state}:" if record.reason else str(record.state), record.reason)))
 
 
-def poll_once(layout: Layout, jobs: frozenset[str] | None, hosts_file: Path | None, log: Callable[[str], None]) -> None:
-    """Look once after these jobs, or all, that no live pod looks after."""
+def poll_once(layout: Layout, jobs: frozenset[str] | None, hosts_file: Path | None, log: Callable[[str], None]) -> int:
+    """Look once after these jobs, or all, that no live pod looks after. Returns what `run_pod` does."""
     from dispatcher.config import load_config
     from dispatcher.pod.options import PodOptions
     from dispatcher.pod.run import run_pod
@@ -81,7 +82,15 @@ def poll_once(layout: Layout, jobs: frozenset[str] | None, hosts_file: Path | No
     # A workspace may have no other manifest.
     manifest = None if config.matrix.exists() else next(iter(config.layout.manifests()), None)
     options = PodOptions(pod=unique_name("poll"), matrix=manifest, jobs=jobs, once=True, on_exit="leave")
-    run_pod(config.layout, config, options, log=log)
+    return run_pod(config.layout, config, options, log=log)
+
+
+def _tell(notes: WaitNotes, workspace: Workspace, jobs: Collection[str]) -> None:
+    """Say why jobs wait. Where none does, nobody reads the whole workspace for it."""
+    records = workspace.store.records
+    waiting = [job for job in jobs if (record := records.get(job)) is not None and record.state in _WAITING]
+    if waiting:
+        notes.tell(waiting)
 
 
 def _look_after(workspace: Workspace, jobs: Sequence[str], hosts_file: Path | None) -> None:
@@ -89,4 +98,8 @@ def _look_after(workspace: Workspace, jobs: Sequence[str], hosts_file: Path | No
     records = workspace.store.records
     in_flight = [job for job in jobs if (record := records.get(job)) is not None and record.state in IN_FLIGHT]
     if in_flight and not any(pod.is_alive for pod in workspace.pods()):
-        poll_once(workspace.layout, frozenset(in_flight), hosts_file, note)
+        from dispatcher.pod.run import INTERRUPTED
+
+        # Meanwhile signals go to the pod that looks.
+        if poll_once(workspace.layout, frozenset(in_flight), hosts_file, note) == INTERRUPTED:
+            raise KeyboardInterrupt

@@ -55,10 +55,15 @@ _SLOW_LOOK_S: Final = 10.0
 _TELL_S: Final = 30.0
 # After a step that failed (disk full, file server away).
 _TRY_AGAIN_S: Final = 2.0
+# As shells report Ctrl-C.
+INTERRUPTED: Final = 130
 
 
 def run_pod(layout: Layout, config: Config, options: PodOptions, log: Log) -> int:
-    """Run a pod until it is asked to end or, with `until_empty`, until no job is left. Returns the exit code."""
+    """Run a pod until it is asked to end or, with `until_empty`, until no job is left. Returns the exit code.
+
+    With `once`: until it has looked once, or a signal has told it to end, which it returns INTERRUPTED for.
+    """
     if not is_name(options.pod):
         raise UsageError(f"--pod {options.pod!r}: use letters, digits, '.', '_' and '-': files are named after the pod")
     refuse_unfit_host(layout)
@@ -159,6 +164,8 @@ class Pod:
                 self.log(line)
         if not self.options.once:
             self._say_what_was_done()
+        if self.options.once and self._signals_heard:
+            return INTERRUPTED
         return self.reconciler.exit_code()
 
     def _step(self, wait: Wait, watch: FileWatch) -> None:

@@ -58,11 +58,18 @@ class SubmittedJobs:
     def read(self, *, thoroughly: bool = False) -> News:
         """Take in what has changed. `thoroughly`: also changes before the end, such as those of an editor.
 
-        Without a file the entries stay as they are. Raises OSError.
+        Without a file, and where it cannot be read, the entries stay as they are.
         """
-        fd = self._open()
-        if fd is None:
+        try:
+            return self._look(thoroughly=thoroughly)
+        except FileNotFoundError:
             return News()
+        except OSError as error:
+            self.problem = f"{self.path} cannot be read, so jobs in it may be missing: {error.strerror or error}"
+            return News()
+
+    def _look(self, *, thoroughly: bool) -> News:
+        fd = self._open()
         try:
             found = os.fstat(fd)
             stamp = found.st_ino, found.st_size, found.st_mtime_ns
@@ -79,13 +86,10 @@ class SubmittedJobs:
         finally:
             os.close(fd)
 
-    def _open(self) -> int | None:
-        try:
-            if mount_of(self.path.parent).is_network:
-                files.refresh_names(self.path.parent)
-            return os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return None
+    def _open(self) -> int:
+        if mount_of(self.path.parent).is_network:
+            files.refresh_names(self.path.parent)
+        return os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
 
     def _append(self, data: bytes) -> News:
         """Take in what follows on what was read; an unfinished last line is read again, with its end."""
@@ -123,7 +127,7 @@ class SubmittedJobs:
         try:
             document, faults = strict_json.decode(line)
         except ValueError as error:
-            self._faults.append(f"line {self._lines}: {error}")
+            self._faults.append(f"line {self._lines}: {str(error).removeprefix('line 1, ')}")
             return None
         if not isinstance(document, dict):
             self._faults.append(f"line {self._lines}: expected an entry, an object with job_id and method")

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from dispatcher.base import files
 from dispatcher.base.messages import first_names
 from dispatcher.errors import ManifestError
 from dispatcher.matrix import saved_entries
@@ -84,8 +83,7 @@ class CurrentManifest:
     def read_submitted(self, *, thoroughly: bool = False) -> News:
         """Take in jobs that were submitted; see SubmittedJobs."""
         submitted = self._submitted
-        with files.storing("reading", submitted.path):
-            news = submitted.read(thoroughly=thoroughly)
+        news = submitted.read(thoroughly=thoroughly)
         if news.added or news.is_rewritten:
             self._list()
             self._warn_of_twins(news.added)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import msgspec
 
-from dispatcher.base import files
 from dispatcher.base.messages import counted, first_names
 from dispatcher.config import Config, LockKind
 from dispatcher.doctor.fitness import refuse_unfit_host
@@ -87,8 +86,7 @@ def dry_run(
 def _entries(path: Path, options: PodOptions, layout: Layout, seen: Preview) -> Mapping[str, Entry]:
     """The entries of the manifest, and those of submitted jobs, which have records."""
     submitted = SubmittedJobs(layout.submitted_manifest)
-    with files.storing("reading", submitted.path):
-        submitted.read()
+    submitted.read()
     jobs = dict.fromkeys(job for job in submitted.entries if job in seen.records)
     is_optional = options.matrix is None and submitted.path.exists()
     entries = {} if is_optional and not path.exists() else load_manifest(path, seen.records.keys()).entries

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dispatcher.base import files
 from dispatcher.config import Config
 from dispatcher.errors import ManifestError
 from dispatcher.matrix.entries import Entries
@@ -218,8 +217,7 @@ class SnapshotReader:
 
     def _submitted_among(self, unknown: Iterable[str], warnings: list[str]) -> list[Entry]:
         """The entries of submitted jobs among those that the manifest does not have; such a job has a record."""
-        with files.storing("reading", self._submitted.path):
-            self._submitted.read(thoroughly=True)
+        self._submitted.read(thoroughly=True)
         if self._submitted.problem:
             warnings.append(self._submitted.problem)
         wanted = set(unknown)

@@ -5,17 +5,19 @@ The entries and the records come in one transaction, so a job that was reported 
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dispatcher.base.messages import problems
+from dispatcher.base.values import shown
 from dispatcher.config import Config
-from dispatcher.errors import StateError, TemplateError, UsageError, nearest
+from dispatcher.errors import StateError, StorageError, TemplateError, UsageError, nearest
 from dispatcher.matrix.entry import RESERVED, Entry
 from dispatcher.matrix.manifest import read_entries
-from dispatcher.matrix.new_jobs import NewJobs, check_key, product, stem_of
+from dispatcher.matrix.new_jobs import NAME, NewJobs, check_key, check_param, product, stem_of
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.known_jobs import ManifestJobs
@@ -30,7 +32,10 @@ METHOD: Final = "command"
 
 
 class Submission:
-    """New jobs of one workspace: checked first, then added. `entries` are they as far as they are known before."""
+    """New jobs of one workspace: checked first, then added. `entries` are they as far as they are known before.
+
+    `warning`: what went wrong after they were added; empty when nothing did.
+    """
 
     def __init__(self, workspace: Workspace, new: NewJobs) -> None:
         self._workspace = workspace
@@ -38,8 +43,8 @@ class Submission:
         store = workspace.store
         store.refresh(to_the_end=True)
         self._listed = ManifestJobs(workspace.config).in_manifests()
-        self._known = self._listed | store.records.keys()
         self._more: Sequence[Mapping[str, Any]] = [{}] * len(new.rows)
+        self.warning = ""
         self.documents = self._choose()
         self.entries = self._checked(self.documents)
 
@@ -51,25 +56,35 @@ class Submission:
     def add(self) -> list[str]:
         """Add the jobs to the queue; their ids, in the order of `documents`, which names free before may have changed.
 
-        Raises StateError when an id that was given is taken; then nothing was added.
+        Raises StateError when an id that was given is taken, and StorageError; then nothing was added.
         """
-        workspace = self._workspace
-        with workspace.transaction() as tx:
-            if any(tx.record(one["job_id"]) is not None for one in self.documents):
-                # Somebody else has taken it meanwhile.
-                self._known = self._listed | workspace.store.records.keys()
-                self.documents = self._completed(self._choose())
-            append_entries(workspace.store, tx, self.documents)
-            for one in self.documents:
-                tx.change(one["job_id"], Event.QUEUED, Change(state=State.QUEUED))
+        store = self._workspace.store
+        is_complete = False
+        try:
+            with self._workspace.transaction() as tx:
+                if any(tx.record(one["job_id"]) is not None for one in self.documents):
+                    # Somebody else has taken it meanwhile.
+                    self.documents = self._completed(self._choose())
+                append_entries(store, tx, self.documents)
+                for one in self.documents:
+                    tx.change(one["job_id"], Event.QUEUED, Change(state=State.QUEUED))
+                is_complete = True
+        except StorageError as error:
+            # Whoever is told that a submission failed repeats it, so it must not have happened.
+            if not is_complete or any(one["job_id"] not in store.records for one in self.documents):
+                raise
+            self.warning = str(error)
         return [one["job_id"] for one in self.documents]
+
+    def _is_known(self, job: str) -> bool:
+        return job in self._listed or job in self._workspace.store.records
 
     def _completed(self, documents: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         return [{**one, **more} for one, more in zip(documents, self._more, strict=True)]
 
     def _choose(self) -> list[dict[str, Any]]:
-        documents = self._new.documents(self._known.__contains__)
-        taken = [one["job_id"] for one in documents if one["job_id"] in self._known]
+        documents = self._new.documents(self._is_known)
+        taken = [one["job_id"] for one in documents if self._is_known(one["job_id"])]
         if taken:
             record = self._workspace.store.records.get(taken[0])
             state = f" ({record.state})" if record is not None else ""
@@ -79,11 +94,14 @@ class Submission:
         return documents
 
     def _checked(self, documents: Iterable[Mapping[str, Any]]) -> dict[str, Entry]:
+        known = self._listed | self._workspace.store.records.keys()
         ids = {one["job_id"] for one in documents}
-        for need in self._new.common.get("needs", ()):
-            if need not in self._known and need not in ids:
-                raise UsageError(f"needs {need}: there is no such job{nearest(str(need), sorted(self._known)[:5000])}")
-        entries, faults = read_entries([dict(one) for one in documents], self._known)
+        needs = self._new.common.get("needs", ())
+        for need in needs if isinstance(needs, (list, tuple)) else ():
+            if need not in known and need not in ids:
+                raise UsageError(f"needs {need}: there is no such job{nearest(str(need), sorted(known)[:5000])}")
+        # What is read is what pods will read, and not what was given.
+        entries, faults = read_entries([_as_written(one, one["job_id"]) for one in documents], known)
         if not faults:
             faults = _value_faults(self._workspace.config, entries.values())
         if faults:
@@ -91,6 +109,17 @@ class Submission:
             more = [f"and {len(listed) - 10} more"] if len(listed) > 10 else []
             raise UsageError(problems("nothing was submitted", [*listed[:10], *more]))
         return entries
+
+
+def _as_written(value: Any, what: str) -> Any:
+    """The value as it comes back from the file. Raises UsageError where it cannot be written."""
+    try:
+        return json.loads(json.dumps(value, ensure_ascii=False, allow_nan=False).encode())
+    except UnicodeEncodeError as error:
+        fault = f"{shown(error.object[error.start : error.start + 20])}: not UTF-8, which an entry cannot hold"
+    except (TypeError, ValueError, RecursionError) as error:
+        fault = f"an entry holds text, finite numbers, lists and mappings: {error}"
+    raise UsageError(f"{what}: {fault}")
 
 
 def _value_faults(config: Config, entries: Iterable[Entry]) -> list[str]:
@@ -131,16 +160,13 @@ def new_jobs(
     words = [command] if isinstance(command, str) else list(command)
     if not words or not all(isinstance(word, str) for word in words):
         raise UsageError("expected a command: a program and its arguments, all of them text")
-    try:
-        "\0".join(words).encode()
-    except UnicodeEncodeError:
-        raise UsageError("the command has a word that is not UTF-8, which an entry cannot hold") from None
     if not words[0]:
         raise UsageError("the command begins with an empty word: expected a program")
-    if name is not None and rows and "name" in rows[0]:
+    if name is not None and rows and NAME in rows[0]:
         raise UsageError("--name: the CSV file gives the names")
+    _check_rows(rows)
     values = {key: _values_of(key, value) for key, value in params.items()}
-    telling = [*values] if rows and "name" in rows[0] else [*(rows[0] if rows else ()), *values]
+    telling = [*values] if rows and NAME in rows[0] else [*(rows[0] if rows else ()), *values]
     return NewJobs(
         common={"command": command if isinstance(command, str) else words, **common},
         name=name,
@@ -150,11 +176,28 @@ def new_jobs(
     )
 
 
+def _check_rows(rows: Sequence[Mapping[str, Any]] | None) -> None:
+    if rows is None:
+        return
+    if not rows:
+        raise UsageError("rows: there are none, so there is no job")
+    for number, row in enumerate(rows, 1):
+        if row.keys() != rows[0].keys():
+            raise UsageError(
+                f"rows: row {number} has other keys ({', '.join(row)}) than the first ({', '.join(rows[0])})"
+            )
+    for key in rows[0].keys() - {NAME}:
+        check_key(key, "rows")
+    _as_written([dict(row) for row in rows], "rows")
+
+
 def _values_of(key: str, value: Any) -> Sequence[Any]:
-    check_key(key, f"parameter {key}")
+    check_param(key, f"parameter {key}")
     found = value if isinstance(value, (list, tuple, range)) else [value]
     if not found:
         raise UsageError(f"parameter {key}: has no value")
+    if not isinstance(found, range):
+        _as_written(found, f"parameter {key}")
     return found
 
 

@@ -71,13 +71,13 @@ def submit(
             raise UsageError(f"{option} is for a new job: put its command after `--`")
         if options.is_dry_run and (wait or follow):
             raise UsageError("--wait and --follow: a dry run starts nothing")
-        ids, status = _submit_queued(workspace, jobs, where, options)
+        ids, status = _submit_queued(workspace, jobs, where, options, follow=follow)
     else:
         if jobs or where:
             raise UsageError("either jobs that are queued already, or a new command after `--`")
         if not command:
             raise UsageError("expected a command after `--`, as in: dispatcher submit -- python train.py")
-        ids, status = _submit_new(workspace, command, job, options, is_awaited=wait or follow)
+        ids, status = _submit_new(workspace, command, job, options, is_awaited=wait or follow, follow=follow)
     if status or not (wait or follow) or options.is_dry_run:
         return status
     return _wait(workspace, ids, options, follow=follow)
@@ -108,12 +108,15 @@ def _submit_new(
     options: SubmissionOptions,
     *,
     is_awaited: bool,
+    follow: bool,
 ) -> tuple[list[str], int]:
     """Add jobs of a command, and submit them where that was asked for; their ids and the exit status."""
     from dispatcher.submitting import Submission
 
     config = options.config(workspace.layout)
     new = job.new_jobs(command, workspace.layout, options.hardware)
+    if follow:
+        _refuse_several(len(new.rows))
     if len(new.rows) > _MANY and not options.is_dry_run:
         confirm(f"submit {counted(len(new.rows), 'job')}?", yes=options.yes)
     submission = Submission(workspace, new)
@@ -122,7 +125,7 @@ def _submit_new(
     if options.is_dry_run:
         _print_documents(submission.documents, options)
         return [], 0
-    ids = submission.add()
+    ids = _added(submission)
     rows = [{"job": one, "outlet": None, "handle": None, "state": State.QUEUED.value, "error": None} for one in ids]
     _print_ids(ids, rows, options)
     if not is_awaited:
@@ -138,7 +141,7 @@ def submit_at_once(submission: Submission, config: Config, options: SubmissionOp
         _print_documents(submission.documents, options)
         return [], 0
     in_order = list(targets.values())
-    ids = submission.add()
+    ids = _added(submission)
     _print_ids(ids, [], options)
     rows = hand_over(config, options, dict(zip(ids, in_order, strict=True)))
     if options.as_json:
@@ -148,6 +151,13 @@ def submit_at_once(submission: Submission, config: Config, options: SubmissionOp
             known = [row["outlet"], row["handle"] and f"handle {row['handle']}", row["state"], row["error"]]
             note(f"{row['job']}: {', '.join(filter(None, known))}")
     return ids, int(not all(row["handle"] for row in rows))
+
+
+def _added(submission: Submission) -> list[str]:
+    ids = submission.add()
+    if submission.warning:
+        note(submission.warning)
+    return ids
 
 
 def _print_documents(documents: list[dict[str, Any]], options: SubmissionOptions) -> None:
@@ -184,15 +194,21 @@ def _wait(workspace: Workspace, ids: list[str], options: SubmissionOptions, *, f
         from dispatcher.cli.log_follow import Follower
         from dispatcher.cli.log_lines import Choice, Output
 
-        if len(ids) > 1:
-            raise UsageError(f"--follow: {counted(len(ids), 'job')}: follow them with `dispatcher logs -f`")
         choice = Choice(hosts_file=options.hosts_file)
         Follower(workspace, Output(sys.stdout.buffer), choice, names_jobs=False).follow(ids)
     return wait_for(workspace, ids, options.hosts_file)
 
 
+def _refuse_several(count: int) -> None:
+    if count > 1:
+        raise UsageError(
+            f"--follow: {counted(count, 'job')}, which nothing was done with: --follow is for one; for several take "
+            "--wait, and `dispatcher logs -f` beside it"
+        )
+
+
 def _submit_queued(
-    workspace: Workspace, jobs: tuple[str, ...], where: Where, options: SubmissionOptions
+    workspace: Workspace, jobs: tuple[str, ...], where: Where, options: SubmissionOptions, *, follow: bool
 ) -> tuple[list[str], int]:
     config = options.config(workspace.layout)
     snapshot = workspace.snapshot()
@@ -202,6 +218,8 @@ def _submit_queued(
         if not jobs:
             raise
         raise UsageError(f"{error}\nTo run a command: dispatcher submit [OPTIONS] -- {' '.join(jobs)} ...") from None
+    if follow:
+        _refuse_several(len(chosen))
     entries = {job: snapshot.entries[job] for job in chosen if job in snapshot.entries}
     targets = choose_targets(config, options, entries, _manifests(config, snapshot, chosen))
     return chosen, submit_jobs(config, options, targets)

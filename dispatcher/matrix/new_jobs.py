@@ -99,11 +99,18 @@ def read_params(options: Iterable[str]) -> dict[str, Sequence[Any]]:
         key, equals, text = option.partition("=")
         if not equals:
             raise UsageError(f"--param {option}: expected KEY=VALUE,VALUE or KEY=1..3, as in --param lr=1e-3,1e-4")
-        check_key(key, f"--param {option}")
+        check_param(key, f"--param {option}")
         if key in found:
             raise UsageError(f"--param {option}: {key} has values already: give all of them in one option")
         found[key] = _values(text, f"--param {option}")
     return found
+
+
+def check_param(key: str, where: str) -> None:
+    """UsageError where `key` cannot be a parameter with several values."""
+    if key == NAME:
+        raise UsageError(f"{where}: {NAME} is the column of a CSV file with the ids: use another word, or --name")
+    check_key(key, where)
 
 
 def check_key(key: str, where: str) -> None:

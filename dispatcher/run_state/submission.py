@@ -24,11 +24,13 @@ def append_entries(store: Store, tx: Transaction, documents: Sequence[Mapping[st
         is_new = not os.path.exists(path)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         size: int | None = None
+        end = 0
 
         def over(undone: bool) -> None:
             # Closed under the lock: the next one to append would otherwise wait for the guard.
             try:
-                if undone and size is not None:
+                # Further lines are those of a process that has taken the lock over. What stays does not count.
+                if undone and size is not None and os.fstat(fd).st_size <= end:
                     os.ftruncate(fd, size)
             finally:
                 os.close(fd)
@@ -37,6 +39,7 @@ def append_entries(store: Store, tx: Transaction, documents: Sequence[Mapping[st
         # A host that is cut off must not write late over the lines of others.
         store.guard(fd)
         size, missing_end = _end_of_lines(fd)
+        end = size + len(missing_end) + len(data)
         os.ftruncate(fd, size)
         files.write_all(fd, missing_end + data, size)
         os.fsync(fd)

@@ -10,12 +10,15 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fleet import COMMAND, PATIENCE_S, Fleet, fleet_at, shell, wait_until
 
 from dispatcher import Workspace
-from dispatcher.errors import StateError, UsageError
+from dispatcher.errors import StateError, StorageError, UsageError
+from dispatcher.run_state.projection import Projector
+from dispatcher.run_state.replica import Replica
 
 ECHO = "import sys, os; print(sys.argv[1:], os.environ.get('X'))"
 
@@ -121,10 +124,64 @@ def test_nothing_is_written_when_anything_is_wrong(empty: Fleet) -> None:
     assert "dispatcher submit [OPTIONS] -- python x.py" in fails(empty, "python", "x.py")
     assert "expected a command" in fails(empty, "--")
     assert "no hosts are configured" in fails(empty, "--outlet", "h1", "--", "true")
+    assert "--follow is for one" in fails(empty, "--follow", "--param", "a=1,2", "--", "echo", "{a}")
+    assert "the column of a CSV file" in fails(empty, "--param", "name=a,b", "--", "echo", "{name}")
+    for words in (["--env", "X=\udcff", "--", "true"], ["--param", "x=\udcff", "--", "echo", "{x}"], ["--", "\udcff"]):
+        assert "not UTF-8" in fails(empty, *words)
     dry = submit(empty, "--dry-run", "--param", "a=1,2", "--", "echo", "{a}")
     assert dry
     assert not empty.layout.submitted_manifest.exists()
     assert not empty.layout.journal_dir.exists() or not empty.records()
+
+
+@pytest.mark.parametrize(
+    ("keys", "what"),
+    [
+        ({"params": {"lr": [float("nan")]}}, "finite numbers"),
+        ({"params": {"lr": [object()]}}, "an entry holds text"),
+        ({"params": {"name": ["a", "b"]}}, "the column of a CSV file"),
+        ({"rows": []}, "there is no job"),
+        ({"rows": [{"name": "a"}, {}]}, "row 2 has other keys"),
+        ({"rows": [{"x": 1}, {"y": 1}]}, "row 2 has other keys"),
+        ({"rows": [{"job_id": "other"}]}, "job_id is a key of every entry"),
+        ({"rows": [{"command": ["rm"]}]}, "command is a key of every entry"),
+        ({"needs": "abc"}, "expected a list of job ids"),
+        ({"needs": 5}, "expected a list of job ids"),
+        ({"env": {"A": "\udcff"}}, "not UTF-8"),
+    ],
+)
+def test_python_values_that_no_entry_can_have(empty: Fleet, keys: dict[str, Any], what: str) -> None:
+    with pytest.raises(UsageError, match=what):
+        Workspace(empty.root).submit(["true"], **keys)
+    assert not empty.layout.submitted_manifest.exists()
+
+
+def test_jobs_that_are_queued_are_reported_whatever_fails_then(empty: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise StorageError("on purpose")
+
+    monkeypatch.setattr(Projector, "write_before_exit", fail)
+    workspace = Workspace(empty.root)
+    assert workspace.submit(["true"]) == ["true-1"], "whoever is told that it failed submits it again"
+    monkeypatch.setattr(Replica, "append", fail)
+    with pytest.raises(StorageError, match="on purpose"):
+        workspace.submit(["true"])
+    monkeypatch.undo()
+    assert empty.run_all().end() == 0
+    assert empty.states() == {"true-1": "done"}
+
+
+def test_a_file_that_cannot_be_read_stops_no_pod(empty: Fleet) -> None:
+    submit(empty, "--name", "b", "--", "true")
+    empty.write_manifest([shell("a", "true")])
+    empty.layout.submitted_manifest.unlink()
+    empty.layout.submitted_manifest.mkdir()
+    pod = empty.run_all()
+    assert pod.end() == 0
+    assert empty.states() == {"a": "done", "b": "queued"}
+    assert "submitted.jsonl cannot be read, so jobs in it may be missing" in pod.said
+    assert "submitted.jsonl cannot be read" in empty.try_("status").stderr
+    assert "submitted.jsonl" in fails(empty, "--", "true", status=1)
 
 
 def test_keys_of_the_entry(empty: Fleet) -> None:
@@ -177,6 +234,57 @@ def test_waiting_says_that_no_pod_is_running_and_ends_when_interrupted(empty: Fl
     assert "true-1 goes on" in process.stderr.read()
     assert empty.run_all().end() == 0
     assert empty.states() == {"true-1": "done"}
+
+
+def test_the_exit_status_of_waiting_for_jobs_that_did_not_exit_by_themselves(empty: Fleet) -> None:
+    empty.write_config("kill_grace: 1s\n")
+    empty.start(poll="1").ready()
+    submit(empty, "--wait", "--", "bash", "-c", "kill -KILL $$", status=128 + signal.SIGKILL)
+    submit(empty, "--wait", "--time-limit", "1", "--", "sleep", "600", status=128 + signal.SIGTERM)
+
+
+@pytest.mark.parametrize(("change", "what"), [("cancel", "abandoned"), ("delete", "deleted")])
+def test_waiting_for_a_job_that_is_given_up(empty: Fleet, change: str, what: str) -> None:
+    words = [*COMMAND, "submit", "--wait", "--name", "j", "--", "true"]
+    process = subprocess.Popen(words, cwd=empty.root, env=empty.environment(), stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: "j" in empty.states(), "it is queued")
+    empty.run(change, "j", "--yes")
+    _, said = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, f"j: {what}" in said) == (1, True), said
+
+
+INTERRUPTED_LOOK = """
+import os, signal, sys
+from dispatcher.pod import run
+work = run.Pod._work
+run.Pod._work = lambda pod: (os.kill(os.getpid(), signal.SIGINT), work(pod))[1]
+from dispatcher.cli.main import main
+sys.exit(main(["submit", "--wait", "--name", "j", "--", "bash", "-c", "echo begun; exec sleep 600"]))
+"""
+
+
+def test_ctrl_c_while_it_looks_after_a_job_ends_the_waiting(empty: Fleet) -> None:
+    empty.write_config("poll_interval: 1s\n")
+    pod = empty.start(poll="600").ready()
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", INTERRUPTED_LOOK], cwd=empty.root, env=empty.environment(),
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    empty.wait_running("j")
+    pod.kill()
+    _, said = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, "j goes on" in said) == (130, True), said
+    assert empty.record("j").state == "running"
+    empty.run("cancel", "j", "--yes")
+    empty.run("poll")
+
+
+def test_a_setup_with_a_function_cd_does_not_change_where_the_command_runs(empty: Fleet) -> None:
+    empty.write_config("methods: {command: {setup: 'cd() { :; }'}}\n")
+    (empty.root / "-sub").mkdir()
+    empty.start(poll="600").ready()
+    submit(empty, "--wait", "--name", "j", "--cwd", "./-sub", "--env", "CDPATH=/", "--", "bash", "-c", "pwd")
+    assert empty.output("j") == f"{empty.root}/-sub\n"
 
 
 def test_waiting_outlives_the_pod(empty: Fleet, tmp_path: Path) -> None:

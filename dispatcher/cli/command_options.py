@@ -128,7 +128,10 @@ _OPTIONS: Final = (
     click.option("--priority", type=int, metavar="N", help="Jobs with a higher one are claimed first.  [default: 0]"),
     click.option("--time-limit", metavar="TIME", help="Stop the job after this time: 90m, 8h, or seconds."),
     click.option("--retries", type=click.IntRange(0), metavar="N", help="How often a failed job is tried again."),
-    click.option("--env", multiple=True, metavar="NAME=VALUE", help="An environment variable, which others can read: no secrets; may be repeated."),
+    click.option(
+        "--env", multiple=True, metavar="NAME=VALUE",
+        help="An environment variable, which others can read: no secrets; may be repeated.",
+    ),
     click.option(
         "--cwd", metavar="DIR",
         help="Where the command runs.  [default: the current directory, if it is in the workspace, else its root]",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from dispatcher.base.messages import counted, first_names
 from dispatcher.cli.printing import note
 from dispatcher.cli.wait_notes import START_A_POD, WaitNotes
+from dispatcher.errors import LockError, PodError, StaleViewError, StorageError
 from dispatcher.report.ends import Ends
 from dispatcher.run_state.states import IN_FLIGHT, Record, State
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _TELL_PAUSE_S: Final = 10.0
 _NOT_DONE: Final = 1
+_TROUBLE: Final = (StorageError, LockError, PodError, StaleViewError, OSError)
 _WAITING: Final = frozenset({State.QUEUED, State.HELD})
 
 
@@ -29,20 +31,30 @@ def wait_for(workspace: Workspace, jobs: Sequence[str], hosts_file: Path | None 
     Says why they wait. Attempts that no live pod looks after are looked after here.
     """
     notes = WaitNotes(workspace, START_A_POD)
+    trouble = ""
     next_tell_s = 0.0
     next_poll_s = time.monotonic() + workspace.config.poll_interval_s
     try:
         with Ends(workspace.store, jobs) as ends:
-            ends.look()
-            while ends.left:
-                if time.monotonic() >= next_tell_s:
-                    _tell(notes, workspace, ends.left)
-                    next_tell_s = time.monotonic() + _TELL_PAUSE_S
-                if time.monotonic() >= next_poll_s:
-                    _look_after(workspace, [*ends.left], hosts_file)
-                    next_poll_s = time.monotonic() + workspace.config.poll_interval_s
-                ends.pause(min(next_tell_s, next_poll_s) - time.monotonic())
-                ends.look()
+            while True:
+                try:
+                    ends.look()
+                    if not ends.left:
+                        break
+                    if time.monotonic() >= next_tell_s:
+                        _tell(notes, workspace, ends.left)
+                        next_tell_s = time.monotonic() + _TELL_PAUSE_S
+                    if time.monotonic() >= next_poll_s:
+                        _look_after(workspace, [*ends.left], hosts_file)
+                        next_poll_s = time.monotonic() + workspace.config.poll_interval_s
+                    trouble = ""
+                    ends.pause(min(next_tell_s, next_poll_s) - time.monotonic())
+                except _TROUBLE as error:
+                    # The jobs do not end with it, so the waiting, whose exit status is theirs, does not either.
+                    if str(error) != trouble:
+                        note(f"{error}; waiting goes on")
+                    trouble = str(error)
+                    ends.pause(_TELL_PAUSE_S)
             ended = dict(ends.ended)
     except KeyboardInterrupt:
         one = len(jobs) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -16,7 +17,9 @@ import pytest
 from fleet import COMMAND, PATIENCE_S, Fleet, fleet_at, shell, wait_until
 
 from dispatcher import Workspace
+from dispatcher.cli.waiting import wait_for
 from dispatcher.errors import StateError, StorageError, UsageError
+from dispatcher.report.ends import Ends
 from dispatcher.run_state.projection import Projector
 from dispatcher.run_state.replica import Replica
 
@@ -48,7 +51,7 @@ def written(fleet: Fleet) -> list[dict[str, object]]:
 
 def test_a_pod_without_a_manifest_runs_what_is_submitted_at_once(empty: Fleet) -> None:
     pod = empty.start(poll="600").ready()
-    assert "there is no " in pod.said
+    pod.says("only jobs of `dispatcher submit -- COMMAND` are run")
     assert submit(empty, "--wait", "--", "bash", "-c", "exit 7", status=7) == ["bash-1"]
     assert submit(empty, "--wait", "--", "true") == ["true-1"]
     assert submit(empty, "--wait", "--", "true") == ["true-2"]
@@ -285,6 +288,24 @@ def test_a_setup_with_a_function_cd_does_not_change_where_the_command_runs(empty
     empty.start(poll="600").ready()
     submit(empty, "--wait", "--name", "j", "--cwd", "./-sub", "--env", "CDPATH=/", "--", "bash", "-c", "pwd")
     assert empty.output("j") == f"{empty.root}/-sub\n"
+
+
+def test_waiting_outlives_a_file_server_in_trouble(
+    empty: Fleet, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    workspace = Workspace(empty.root)
+    jobs = workspace.submit(["bash", "-c", "exit 3"])
+    look, looks = Ends.look, itertools.count()
+
+    def fail_at_first(ends: Ends) -> None:
+        if next(looks) < 2:
+            raise StorageError("stale file handle")
+        look(ends)
+
+    monkeypatch.setattr(Ends, "look", fail_at_first)
+    assert empty.run_all().end() == 1
+    assert wait_for(workspace, jobs) == 3
+    assert capfd.readouterr().err.count("stale file handle") == 1
 
 
 def test_waiting_outlives_the_pod(empty: Fleet, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 from dispatcher import contract
@@ -87,9 +87,14 @@ def attempt_job(directory: Path, root: Path) -> BasicJob[Any]:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
     if not entry.get("job"):
         raise ConfigError(f'{path}: has no job: add one to the matrix entry, such as "job": "gpt/train/pretrain"')
-    # Code that was shipped is in the current directory.
-    code = Path.cwd() if os.environ.get(contract.CODE_DIGEST) else root
+    code = shipped_code(entry.get("cwd") or "") if os.environ.get(contract.CODE_DIGEST) else root
     return entry_job(entry, code, {"root": root}, where=f"{entry['job_id']} ({path})")
+
+
+def shipped_code(cwd: str) -> Path:
+    """The directory of code that was shipped: the job was started in it, or in `cwd` below it."""
+    here, below = Path.cwd(), PurePath(cwd)
+    return here if below.is_absolute() or not below.parts else here.parents[len(below.parts) - 1]
 
 
 def entry_job(

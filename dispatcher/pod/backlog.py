@@ -108,9 +108,9 @@ class Backlog:
         Submitted jobs are taken in too; `thoroughly`: also where people have edited their file.
         """
         is_new = self.manifest.read()
+        self._replaced |= is_new
         added = self._read_submitted(thoroughly=thoroughly)
         if is_new:
-            self._replaced = True
             self._warn_of_unmet_options()
         self._has_begun = True
         if self._replaced:
@@ -119,7 +119,10 @@ class Backlog:
             self._rebuild_queue()
             self._replaced = False
         else:
+            # Should this fail, all jobs are looked at the next time, or these would be missing from then on.
+            self._replaced = bool(added)
             self._take_in(added)
+            self._replaced = False
             if self._forgotten:
                 self.manifest.queue_new()
                 self.sync()

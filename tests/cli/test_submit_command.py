@@ -174,6 +174,37 @@ def test_jobs_that_are_queued_are_reported_whatever_fails_then(empty: Fleet, mon
     assert empty.states() == {"true-1": "done"}
 
 
+BROKEN_AT_FIRST = """
+import sys
+from dispatcher.errors import StorageError
+from dispatcher.pod.backlog import Backlog
+take_in, calls = Backlog._take_in, []
+def fail_once(backlog, jobs):
+    if jobs and not calls:
+        calls.append(jobs)
+        raise StorageError("on purpose")
+    take_in(backlog, jobs)
+Backlog._take_in = fail_once
+from dispatcher.cli.main import main
+sys.exit(main(["--pod", "p", "--slots", "1", "--poll-interval", "600"]))
+"""
+
+
+def test_jobs_that_a_pod_could_not_take_in_at_once_are_not_forgotten(empty: Fleet) -> None:
+    pod = subprocess.Popen(
+        [sys.executable, "-P", "-c", BROKEN_AT_FIRST], cwd=empty.root, env=empty.environment(),
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert pod.stdout is not None
+        assert "no jobs" in pod.stdout.readline()
+        submit(empty, "--wait", "--", "true")
+    finally:
+        pod.terminate()
+        said, _ = pod.communicate(timeout=PATIENCE_S)
+    assert "on purpose" in said
+
+
 def test_a_file_that_cannot_be_read_stops_no_pod(empty: Fleet) -> None:
     submit(empty, "--name", "b", "--", "true")
     empty.write_manifest([shell("a", "true")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,26 @@ def test_an_unfinished_line_is_cut_off_unless_an_editor_left_it(store: Store, le
     store.layout.submitted_manifest.write_text(left)
     add(store, "a")
     assert [line[12:13] for line in lines(store)] == [*kept, "a"]
+
+
+def test_lines_of_others_are_never_cut_off(store: Store) -> None:
+    """Somebody has taken the lock over from this process, which fails after that."""
+    add(store, "a")
+    with pytest.raises(RuntimeError), store.transaction() as tx:
+        append_entries(store, tx, [{"job_id": "b", "method": "command"}])
+        with open(store.layout.submitted_manifest, "a") as file:
+            file.write('{"job_id": "c", "method": "command"}\n')
+        raise RuntimeError("on purpose")
+    assert [line[12] for line in lines(store)] == ["a", "b", "c"], "what has no record does not count"
+
+
+def test_the_group_may_add_jobs_whatever_the_umask_of_the_first(store: Store) -> None:
+    root = store.layout.root
+    root.chmod(0o770)
+    old = os.umask(0o077)
+    try:
+        add(store, "a")
+    finally:
+        os.umask(old)
+    assert store.layout.submitted_manifest.stat().st_mode & 0o060 == 0o060
+    assert store.layout.matrix_dir.stat().st_mode & 0o070 == 0o070

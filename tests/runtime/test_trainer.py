@@ -198,7 +198,7 @@ def test_tokens_from_files(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=r"data\.train: required, but not set"):
         trained(tmp_path, "none", FromFiles, steps=3)
-    with pytest.raises(ConfigError, match=r"none\.npy: cannot be read"):
+    with pytest.raises(ConfigError, match=r"none\.npy: no such file"):
         trained(tmp_path, "none", FromFiles, steps=3, **{**files, "data.train": "none.npy"})
     with pytest.raises(ConfigError, match=r"data\.seq_len = 0: expected at least 1"):
         trained(tmp_path, "none", FromFiles, steps=3, **{**files, "data.seq_len": 0})

@@ -59,6 +59,7 @@ Packages, from the bottom up; each may import those above it, tests/test_imports
     matrix/                 entries, manifests, sweep files, needs
     run_state/              journal, records, transactions, locks, liveness, hand edits
     templates/              rendering of training scripts and wrappers
+    provenance/             what attempts ran from: code, packages, host
     outlets/                where attempts run: base.py is the interface, local/ has processes, slots and GPUs, batch/
                             what hosts behind ssh and schedulers have in common
     pod/                    the loop: claim, reconcile, recover, register; it knows no outlet by name

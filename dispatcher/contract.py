@@ -38,6 +38,8 @@ __all__ = [
     "PASSWORD_FILE",
     "POD",
     "PROGRESS_FILE",
+    "PROVENANCE_FILE",
+    "PROVENANCE_HOST_FILE",
     "RESULT_FILE",
     "ROOT",
     "RUN_COMPLETED",
@@ -98,6 +100,9 @@ SUBMISSION_FILE: Final = "submission.json"
 # What runs a job class on a host that does not see the workspace, and what that run says of itself.
 BOOTSTRAP_FILE: Final = "bootstrap.py"
 RUN_FILE: Final = "run.json"
+# What the attempt ran from, by its pod: the commit and the rest. And what only the host knows where it ran, by itself.
+PROVENANCE_FILE: Final = "provenance.json"
+PROVENANCE_HOST_FILE: Final = "provenance-host.json"
 
 # `status` in run.json.
 RUN_RUNNING: Final = "running"

@@ -72,6 +72,16 @@ class AttemptPaths:
         return self.directory / contract.RUN_FILE
 
     @cached_property
+    def provenance(self) -> Path:
+        """What the attempt ran from: code, interpreter, packages, host."""
+        return self.directory / contract.PROVENANCE_FILE
+
+    @cached_property
+    def provenance_host(self) -> Path:
+        """What of it the host has told where the attempt ran, if that is another one than its pod's."""
+        return self.directory / contract.PROVENANCE_HOST_FILE
+
+    @cached_property
     def exit(self) -> Path:
         return self.directory / contract.EXIT_FILE
 
@@ -139,6 +149,8 @@ class Layout:
         self.submissions_dir = self.run_state / "submissions"
         # Archives of the code, by the digest of their content, and what they were made from.
         self.code_dir = self.run_state / "code"
+        # Differences of the code and lists of packages, by the digest of their content: what attempts share.
+        self.provenance_dir = self.run_state / "provenance"
         # Where `dispatcher doctor` on several hosts meet.
         self.doctor_dir = self.run_state / "doctor"
 
@@ -191,6 +203,14 @@ class Layout:
     def code_key(self, key: str) -> Path:
         """Which archive was made of what this key stands for."""
         return self.code_dir / f"{key}.json"
+
+    def provenance_diff(self, digest: str) -> Path:
+        """The uncommitted changes of an attempt's code, as git shows them."""
+        return self.provenance_dir / "diffs" / f"{digest}.patch"
+
+    def provenance_packages(self, digest: str) -> Path:
+        """The packages of an attempt's Python, one line each."""
+        return self.provenance_dir / "packages" / f"{digest}.txt"
 
     def method_scripts(self, method: str) -> Path:
         """The directory of the rendered training scripts of a method, e.g. `run_state/fft_scripts/`."""

@@ -22,7 +22,7 @@ PACKAGE = Path(dispatcher.__file__).parent
 LAYERS = (
     ("errors", "contract", "base"),
     ("workspace", "hosts", "config"),
-    ("matrix", "run_state", "templates"),
+    ("matrix", "run_state", "templates", "provenance"),
     ("outlets",),
     ("pod", "doctor"),
     ("report",),
@@ -42,6 +42,10 @@ FORBIDDEN = (
     ("matrix", "templates"),
     ("run_state", "templates"),
     ("templates", "run_state"),
+    # Packages that read what attempts ran from depend on nothing else of the run state.
+    ("provenance", "matrix"),
+    ("provenance", "run_state"),
+    ("provenance", "templates"),
     ("doctor", "pod"),
     # Outlets know liveness locks and pauses; only the loop writes the journal.
     ("outlets", "run_state.store"),

@@ -8,8 +8,9 @@ server and no database. A pod is one running dispatcher: it has a name, a host, 
 attempt. An attempt is one execution of a job. A record is what is known about a job now.
 
 Jobs also come without a manifest (submitting.py): `dispatcher submit -- COMMAND` appends entries to
-`matrix/submitted.jsonl` and their records to the journal, in one transaction. A line there counts when its job has a
-record. A pod that reads of a job that it does not know looks there for its entry.
+`matrix/submitted.jsonl` and their records to the journal, in one transaction. A line there counts when its job's
+record says that it was submitted so (`ad_hoc`). A pod that reads of such a job for the first time looks there for its
+entry.
 
 The loop. Every pod runs the same loop (pod/run.py, pod/reconciler.py):
 

@@ -42,7 +42,7 @@ class Submission:
         self._new = new
         store = workspace.store
         store.refresh(to_the_end=True)
-        self._listed = ManifestJobs(workspace.config).in_manifests()
+        self._listed = ManifestJobs(workspace.config).ids()
         self._more: Sequence[Mapping[str, Any]] = [{}] * len(new.rows)
         self.warning = ""
         self.documents = self._choose()
@@ -67,7 +67,7 @@ class Submission:
                     self.documents = self._completed(self._choose())
                 append_entries(store, tx, self.documents)
                 for one in self.documents:
-                    tx.change(one["job_id"], Event.QUEUED, Change(state=State.QUEUED))
+                    tx.change(one["job_id"], Event.QUEUED, Change(state=State.QUEUED, ad_hoc=True))
                 is_complete = True
         except StorageError as error:
             # Whoever is told that a submission failed repeats it, so it must not have happened.

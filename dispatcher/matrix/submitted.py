@@ -1,16 +1,16 @@
 """`matrix/submitted.jsonl`: the jobs that `dispatcher submit -- COMMAND` has added, one entry a line, appended only.
 
-A line counts when its job has a record, which the submission appends to the journal in the same transaction, after the
-line: so a submission that was killed or undone has added nothing, whatever it has left here. Of several lines with one
-job the last counts. run_state/submission.py appends; every pod reads the file beside its manifest.
+A line counts when the record of its job is `ad_hoc`. The submission appends that record to the journal in the same
+transaction, after the line: so one that was killed or undone has added nothing, whatever it has left here, and neither
+has the line of a job that was deleted, also where a manifest lists a job of the same name later. Of several lines with
+one job the last counts. run_state/submission.py appends; every pod reads the file beside its manifest.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -20,19 +20,21 @@ from dispatcher.base import files
 from dispatcher.base.mounts import mount_of
 from dispatcher.matrix import strict_json
 from dispatcher.matrix.entry import Entry, read_entry
-from dispatcher.matrix.manifest import job_ids
 
 # Jobs of a manifest come first among those of one priority.
 _FIRST_ORDER: Final = 1 << 40
 # A rewritten file is told from one that was appended to by what stands before the place where reading goes on.
 _TAIL: Final = 4096
-_JOB_ID: Final = re.compile(rb'"job_id"\s*:\s*"([A-Za-z0-9._-]+)"')
 
 
 class News(msgspec.Struct, frozen=True):
-    """What a look at the file has found: jobs that it did not have before; or it has to be taken in as a whole."""
+    """What a look at the file has found: the jobs of appended lines; or it has to be taken in as a whole.
+
+    `replaced` are those of `added` that have had a line before.
+    """
 
     added: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
     is_rewritten: bool = False
 
 
@@ -94,20 +96,21 @@ class SubmittedJobs:
     def _append(self, data: bytes) -> News:
         """Take in what follows on what was read; an unfinished last line is read again, with its end."""
         added: list[str] = []
-        is_rewritten = False
+        replaced: list[str] = []
         end = data.rfind(b"\n") + 1
         for line in data[:end].splitlines():
             self._lines += 1
             entry = self._entry(line)
             if entry is not None:
-                is_rewritten |= entry.job_id in self.entries
+                if entry.job_id in self.entries:
+                    replaced.append(entry.job_id)
                 added.append(entry.job_id)
                 self.entries[entry.job_id] = entry
         self._offset += end
         self._checksum = zlib.crc32(data[:end], self._checksum)
         self._tail = (self._tail + data[:end])[-_TAIL:]
         self._describe()
-        return News(tuple(added), is_rewritten)
+        return News(tuple(added), tuple(replaced))
 
     def _replace(self, data: bytes, inode: int) -> News:
         before, faults = self.entries, self._faults
@@ -145,45 +148,39 @@ class SubmittedJobs:
 
 
 class Listed(Mapping[str, Entry]):
-    """The entries of a manifest, then those of submitted jobs (of these `jobs`, or all) that it does not have."""
+    """The entries of a manifest, then those of submitted jobs that it does not have.
+
+    `is_ad_hoc` says of a job whether its line counts; the answer may change at any time.
+    """
 
     def __init__(
-        self,
-        manifest: Mapping[str, Entry],
-        submitted: Mapping[str, Entry],
-        jobs: Collection[str] | None = None,
+        self, manifest: Mapping[str, Entry], submitted: Mapping[str, Entry], is_ad_hoc: Callable[[str], bool]
     ) -> None:
         self._manifest = manifest
         self._submitted = submitted
-        self._jobs = submitted if jobs is None else jobs
+        self._is_ad_hoc = is_ad_hoc
 
     def __getitem__(self, job: str) -> Entry:
         if job in self._manifest:
             return self._manifest[job]
-        if job not in self._jobs:
+        if not self._is_ad_hoc(job):
             raise KeyError(job)
         return self._submitted[job]
 
     def __contains__(self, job: object) -> bool:
-        return job in self._manifest or job in self._jobs
+        return job in self._manifest or (job in self._submitted and self._is_ad_hoc(str(job)))
 
     def __iter__(self) -> Iterator[str]:
         yield from self._manifest
-        yield from (job for job in self._jobs if job not in self._manifest)
+        yield from (job for job in self._submitted if job not in self._manifest and self._is_ad_hoc(job))
 
     def __len__(self) -> int:
-        return len(self._manifest) + sum(job not in self._manifest for job in self._jobs)
+        return sum(1 for _ in self)
 
 
 def is_submitted(entry: Entry) -> bool:
     """Whether the entry is one of the file, and not of a manifest."""
     return entry.order > _FIRST_ORDER
-
-
-def submitted_ids(data: bytes) -> Collection[str]:
-    """The ids in the file's content, whatever faults lines have."""
-    found = job_ids(b"[" + b",".join(data.split(b"\n")[:-1]) + b"]")
-    return found or frozenset(match.decode() for match in _JOB_ID.findall(data))
 
 
 def _is_entry(line: bytes) -> bool:

@@ -47,9 +47,11 @@ class Backlog:
         )
         path = options.matrix or config.matrix
         self.manifest = CurrentManifest(path, store, log, may_be_missing=may_be_missing)
-        # Whether records were seen that are newer than what is known of the submitted jobs, and up to which line.
+        # Whether there may be submitted jobs whose lines were not read yet, and up to which line of the journal there
+        # are none; `_new` are those of them that are known.
         self.has_unread = True
         self._read_at = 0
+        self._new: set[str] = set()
         self.unmet = UnmetOptions(options.methods, options.where)
         self.startable = Startable(config, log, outlets)
         self.external = ExternalJobs(config, log)
@@ -141,10 +143,15 @@ class Backlog:
             self._rebuild_queue()
         for job in store.fold.drain_touched():
             record = store.records.get(job)
+            if job not in self.manifest.entries:
+                # A submitted job that was deleted; one of another manifest may get its name.
+                self.queue.forget(job)
             self.queue.update(job)
             self._fence.unblock(job)
             self._forgotten |= record is None and self.manifest.requeues(job)
-            self.has_unread |= record is not None and (store.records.born(job) or 0) > self._read_at
+            if record is not None and record.ad_hoc and (store.records.born(job) or 0) > self._read_at:
+                self._new.add(job)
+                self.has_unread = True
             # A claim of ours that was never started counts too: the lock may have failed after it was written.
             if record is not None and record.state in IN_FLIGHT and job not in self._attempts.by_job:
                 self._elsewhere.add(job)
@@ -168,8 +175,11 @@ class Backlog:
         read_at = self._store.seq
         news = self.manifest.read_submitted(thoroughly=thoroughly)
         self._read_at, self.has_unread = read_at, False
-        self._replaced |= news.is_rewritten
-        return news.added
+        new, self._new = self._new, set()
+        self._replaced |= news.is_rewritten or not new.issuperset(news.replaced)
+        # A line that was read before its record counts only now.
+        jobs = dict.fromkeys((*news.added, *sorted(new)))
+        return tuple(job for job in jobs if self.manifest.is_submitted(job))
 
     def _take_in(self, jobs: tuple[str, ...]) -> None:
         """Add jobs to the queue; how much work that is does not depend on how many there are already."""

@@ -96,6 +96,10 @@ class CurrentManifest:
         """Whether a job that has lost its record is queued anew: those of the manifest are."""
         return job in self._matrix
 
+    def is_submitted(self, job: str) -> bool:
+        """Whether the job's entry is that of a submission."""
+        return job in self._submitted.entries and job not in self._matrix and self._is_ad_hoc(job)
+
     @property
     def problem(self) -> str:
         """What is wrong with the files now; empty when nothing is."""
@@ -115,10 +119,13 @@ class CurrentManifest:
         return [f"note: there is no {self.path}: only jobs of `dispatcher submit -- COMMAND` are run"]
 
     def _list(self) -> None:
-        self.entries = Listed(self._matrix, self._submitted.entries)
+        self.entries = Listed(self._matrix, self._submitted.entries, self._is_ad_hoc)
+
+    def _is_ad_hoc(self, job: str) -> bool:
+        return self._store.records.is_ad_hoc(job)
 
     def _warn_of_twins(self, jobs: Iterable[str]) -> None:
-        twins = [job for job in jobs if job in self._matrix and job in self._store.records]
+        twins = [job for job in jobs if job in self._matrix and self._is_ad_hoc(job)]
         if twins:
             self._log(f"warning: {first_names(twins)}: submitted, and in {self.path.name}, whose entry counts")
 

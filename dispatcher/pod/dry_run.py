@@ -84,13 +84,12 @@ def dry_run(
 
 
 def _entries(path: Path, options: PodOptions, layout: Layout, seen: Preview) -> Mapping[str, Entry]:
-    """The entries of the manifest, and those of submitted jobs, which have records."""
+    """The entries of the manifest, and those of submitted jobs."""
     submitted = SubmittedJobs(layout.submitted_manifest)
     submitted.read()
-    jobs = dict.fromkeys(job for job in submitted.entries if job in seen.records)
     is_optional = options.matrix is None and submitted.path.exists()
     entries = {} if is_optional and not path.exists() else load_manifest(path, seen.records.keys()).entries
-    return Listed(entries, submitted.entries, jobs) if jobs else entries
+    return Listed(entries, submitted.entries, seen.records.is_ad_hoc)
 
 
 class _Start:

@@ -98,10 +98,16 @@ class ReadyJobs:
                 record = self._records.get(need)
                 self._update_dependents(need, is_done=record is not None and record.state is State.DONE)
 
+    def forget(self, job: str) -> None:
+        """The job is none of `asked` any more."""
+        self._ranks.pop(job, None)
+        self._homed.discard(job)
+        self._needs.pop(job, None)
+
     def put_back(self, job: str) -> None:
         """A job that was taken out is still queued."""
         record = self._records.get(job)
-        if record is not None:
+        if record is not None and job in self._asked:
             self._enqueue(job, record)
 
     def postpone(self, job: str, until: str) -> None:
@@ -189,7 +195,9 @@ class ReadyJobs:
         while self._retries and self._retries[0][0] <= now:
             due, job = heapq.heappop(self._retries)
             record = self._records.get(job)
-            if record is not None and self._due(job, record) == due and self._is_ready(job, record):
+            if record is None or job not in self._asked:
+                continue
+            if self._due(job, record) == due and self._is_ready(job, record):
                 self._postponed.pop(job, None)
                 self._push(job, record)
 

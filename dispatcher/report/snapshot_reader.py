@@ -28,6 +28,7 @@ from dispatcher.run_state.external import presence, runs_externally
 from dispatcher.run_state.head import peek_head
 from dispatcher.run_state.preview import preview
 from dispatcher.run_state.progress import Progress, parse_progress
+from dispatcher.run_state.records import Records
 from dispatcher.run_state.states import BY_HAND, IN_FLIGHT, Record, State
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout, named_workspace
@@ -65,7 +66,7 @@ class SnapshotReader:
         records = listed.records
         in_flight = {job: records[job] for job in records.by_state().jobs(IN_FLIGHT)}
         if listed.unknown:
-            submitted = self._submitted_among(listed.unknown, warnings)
+            submitted = self._submitted_among(records, listed.unknown, warnings)
             known = {entry.job_id for entry in submitted}
             unlisted = [job for job in listed.unknown if job not in known]
             others = self._in_other_manifests(unlisted, pods, warnings) if unlisted else []
@@ -201,7 +202,9 @@ class SnapshotReader:
         """What a live pod takes. A pod may use another manifest than the default one."""
         path = self._layout.root / pod.info.matrix
         lists = self._manifests.read(path) if pod.info.matrix and path != self._config.matrix else None
-        known = None if lists is None or isinstance(lists, ManifestError) else Listed(lists, self._submitted.entries)
+        known = None
+        if lists is not None and not isinstance(lists, ManifestError):
+            known = Listed(lists, self._submitted.entries, self._store.records.is_ad_hoc)
         return offer_of(pod.info, is_draining=pod.state != "running", lists=known)
 
     def _default_entries(self, records: Mapping[str, Record], warnings: list[str]) -> Entries:
@@ -215,12 +218,12 @@ class SnapshotReader:
             warnings.append(str(entries))
         return Entries()
 
-    def _submitted_among(self, unknown: Iterable[str], warnings: list[str]) -> list[Entry]:
-        """The entries of submitted jobs among those that the manifest does not have; such a job has a record."""
+    def _submitted_among(self, records: Records, unknown: Iterable[str], warnings: list[str]) -> list[Entry]:
+        """The entries of submitted jobs among those that the manifest does not have."""
         self._submitted.read(thoroughly=True)
         if self._submitted.problem:
             warnings.append(self._submitted.problem)
-        wanted = set(unknown)
+        wanted = set(filter(records.is_ad_hoc, unknown))
         return [entry for job, entry in self._submitted.entries.items() if job in wanted]
 
     def _in_other_manifests(self, unknown: list[str], pods: Iterable[PodStatus], warnings: list[str]) -> list[Entry]:

@@ -47,6 +47,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     furthest_step: _Field[float] = UNSET
     furthest_checkpoint: _Field[float] = UNSET
     checkpoint_at: _Field[str] = UNSET
+    ad_hoc: _Field[bool] = UNSET
 
     def fields(self) -> dict[str, Any]:
         """The fields that change, as JSON values."""

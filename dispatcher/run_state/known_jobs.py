@@ -1,14 +1,13 @@
-"""The jobs of all manifests of a workspace, which share one status file."""
+"""The jobs of all manifests of a workspace, which share one status file. Submitted jobs are known by their records."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from dispatcher.config import Config
 from dispatcher.matrix.manifest import job_ids
-from dispatcher.matrix.submitted import submitted_ids
 from dispatcher.run_state import liveness
 
 _Signature = tuple[int, int, int]
@@ -27,12 +26,7 @@ class ManifestJobs:
 
     def ids(self) -> frozenset[str]:
         """The ids in the manifests as they are now. Examines all manifests and pods: call it once for many jobs."""
-        submitted = self._read(self._config.layout.submitted_manifest, submitted_ids)
-        return self.in_manifests().union(submitted)
-
-    def in_manifests(self) -> frozenset[str]:
-        """The same without submitted jobs, of which only those with a record count."""
-        return frozenset().union(*(self._read(path, job_ids) for path in self._paths()))
+        return frozenset().union(*map(self._read, self._paths()))
 
     def _paths(self) -> Iterator[Path]:
         layout = self._config.layout
@@ -41,14 +35,14 @@ class ManifestJobs:
         paths = (*first, self._config.matrix, *named, *layout.manifests())
         yield from dict.fromkeys(layout.root / path for path in paths if layout.root / path != layout.status_file)
 
-    def _read(self, path: Path, read_ids: Callable[[bytes], Collection[str]]) -> Collection[str]:
+    def _read(self, path: Path) -> Collection[str]:
         """The ids in one manifest; none when it cannot be read."""
         try:
             found = os.stat(path)
             signature = (found.st_ino, found.st_size, found.st_mtime_ns)
             known = self._ids.get(path)
             if known is None or known[0] != signature:
-                self._ids[path] = known = (signature, read_ids(path.read_bytes()))
+                self._ids[path] = known = (signature, job_ids(path.read_bytes()))
         except OSError:
             return frozenset()
         return known[1]

@@ -21,15 +21,18 @@ from dispatcher.run_state.states import BY_HAND, Record, State
 _STATES: Final = tuple(State)
 _NUMBERS: Final = {state: number for number, state in enumerate(_STATES)}
 # The first byte of a packed record: the number of the state, and flags: whether it is known what its attempt ran with,
-# and the digest of that follows in 8 bytes, and whether a person has set the state. A queued record with nothing else
-# set has a code of its own: of a large matrix most records are such.
+# and the digest of that follows in 8 bytes, whether a person has set the state, and whether the job was submitted
+# without a manifest. A queued record with nothing else set has a code of its own: of a large matrix most records are
+# such.
 _RAN: Final = 0x10
 _DIGEST: Final = 0x20
 _BY_HAND: Final = 0x40
+_AD_HOC: Final = 0x80
 _UNCHANGED: Final = len(_STATES)
 _STATE_OF: Final = {
-    **{number | flags: state for number, state in enumerate(_STATES) for flags in range(0, 0x80, 0x10)},
+    **{number | flags: state for number, state in enumerate(_STATES) for flags in range(0, 0x100, 0x10)},
     _UNCHANGED: State.QUEUED,
+    _UNCHANGED | _AD_HOC: State.QUEUED,
 }
 # Before the other fields of the record in their order: the code, the `seq` at which the job got its record, and that
 # of the last change.
@@ -41,6 +44,7 @@ _digest: Final = operator.itemgetter(slice(_HEAD.size, _HEAD.size + DIGEST_SIZE)
 _FIELDS: Final = msgspec.structs.fields(Record)
 assert (_FIELDS[0].name, _FIELDS[-2].name) == ("state", "rev")
 _RAN_WITH: Final = [field.name for field in _FIELDS].index("ran_with") - 1
+_IS_AD_HOC: Final = [field.name for field in _FIELDS].index("ad_hoc") - 1
 _TYPES: Any = (*(field.type for field in _FIELDS[1:-2]), _FIELDS[-1].type)
 _NOTHING_SET: Final = (*(field.default for field in _FIELDS[1:-2]), {})
 _encode = msgspec.msgpack.Encoder().encode
@@ -51,12 +55,14 @@ Packed: TypeAlias = "bytes | tuple[Any, ...]"
 
 def pack(record: Record, born: int) -> Packed:
     state, *fields, rev, extra = msgspec.structs.astuple(record)
+    fields[_IS_AD_HOC] = False
     values = (*fields, extra)
-    code = _NUMBERS[state] | (record.ran_with is not None and _RAN) | (record.reason == BY_HAND and _BY_HAND)
+    flags = _AD_HOC if record.ad_hoc else 0
+    code = flags | _NUMBERS[state] | (record.ran_with is not None and _RAN) | (record.reason == BY_HAND and _BY_HAND)
     digest = packed_digest(record.ran_with) if record.ran_with else None
     try:
         if state is State.QUEUED and values == _NOTHING_SET:
-            return _HEAD.pack(_UNCHANGED, born, rev)
+            return _HEAD.pack(_UNCHANGED | flags, born, rev)
         if digest is None:
             return _HEAD.pack(code, born, rev) + _encode(values)
         fields[_RAN_WITH] = None
@@ -67,8 +73,8 @@ def pack(record: Record, born: int) -> Packed:
 
 def unpack(packed: Packed) -> Record:
     code, _, rev = _numbers(packed)
-    if code == _UNCHANGED:
-        return Record(State.QUEUED, rev=rev)
+    if code & ~_AD_HOC == _UNCHANGED:
+        return Record(State.QUEUED, ad_hoc=code != _UNCHANGED, rev=rev)
     if not isinstance(packed, bytes):
         *fields, extra = packed[3:]
     elif code & _DIGEST:
@@ -76,6 +82,7 @@ def unpack(packed: Packed) -> Record:
         fields[_RAN_WITH] = _digest(packed).hex()
     else:
         *fields, extra = _decode(packed[_HEAD.size :])
+    fields[_IS_AD_HOC] = bool(code & _AD_HOC)
     return Record(_STATE_OF[code], *(*fields, rev, extra))
 
 
@@ -109,6 +116,11 @@ class Records(Mapping[str, Record]):
         """The `seq` at which the job got its record; None for a job without one."""
         packed = self._packed.get(job)
         return None if packed is None else _numbers(packed)[1]
+
+    def is_ad_hoc(self, job: str) -> bool:
+        """Whether the job has a record, and was submitted without a manifest."""
+        packed = self._packed.get(job)
+        return packed is not None and bool(packed[0] & _AD_HOC)
 
     def states(self) -> Iterator[tuple[str, State]]:
         """Every job with its state, without unpacking the records."""
@@ -178,9 +190,9 @@ class ByState:
         return self._all.translate(_flags(_codes(states)))
 
     def unchanged(self, states: Collection[State]) -> bytes:
-        """For each of `jobs(states)`, 1 if it is queued and nothing else is set in its record, else 0."""
+        """For each of `jobs(states)`, 1 if it is queued and its record has nothing else (`ad_hoc` aside), else 0."""
         others = bytes(set(range(256)).difference(_codes(states)))
-        return self._all.translate(_flags(bytes([_UNCHANGED])), others)
+        return self._all.translate(_flags(bytes([_UNCHANGED, _UNCHANGED | _AD_HOC])), others)
 
     def ran_with(self, states: Collection[State]) -> tuple[Sequence[str], Iterator[Any]]:
         """Those of `jobs(states)` of which it is known what they ran with, and each one's digest as `packed_digest`.
@@ -189,6 +201,10 @@ class ByState:
         """
         chosen = self._all.translate(_flags(_codes(states, _RAN)))
         return self._with(_codes(states, _RAN)), map(_digest, itertools.compress(self._packed.values(), chosen))
+
+    def ad_hoc(self) -> Sequence[str]:
+        """The jobs that were submitted without a manifest."""
+        return self._with(_codes(_STATES, _AD_HOC))
 
     def by_hand(self, state: State) -> int:
         """How many jobs a person has set to this state."""

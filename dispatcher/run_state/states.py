@@ -90,6 +90,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     `desired` is the state that a person asked for while the job runs. `priority` replaces the one of the manifest's
     entry. `code` is the shipped code that the attempt runs: its commit, `+dirty` if the files differ from it, and the
     digest of the archive, both shortened; None where an attempt runs in the workspace itself.
+    `ad_hoc`: the job's entry is its last line in matrix/submitted.jsonl; a line there counts for such a job only.
     `ran_with` is the digest of the entry with which attempt `attempt` was claimed: it tells, without opening a file,
     whether the manifest has changed since.
     """
@@ -119,6 +120,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     furthest_step: float | None = None
     furthest_checkpoint: float | None = None
     checkpoint_at: str | None = None
+    ad_hoc: bool = False
     rev: int = 0
     extra: Mapping[str, Any] = {}
 

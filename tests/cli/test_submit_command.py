@@ -368,6 +368,50 @@ def test_deleted_jobs_do_not_come_back_and_their_name_is_free(empty: Fleet) -> N
     assert empty.events("j").count("claimed") == 2
 
 
+def listed_elsewhere(fleet: Fleet, job: str) -> None:
+    """Have a matrix list the job, and its record made by a pod that does not take it."""
+    fleet.write_manifest([shell(job, "echo of the matrix")])
+    assert fleet.start("queuing", "--methods", "none", "--until-empty").end() == 0
+    assert fleet.states()[job] == "queued"
+
+
+def test_a_line_of_a_deleted_job_is_no_entry_of_a_job_that_gets_its_name(empty: Fleet) -> None:
+    empty.write_manifest([shell("first", "true")], name="other.json")
+    other = empty.start("other", "--matrix", "other.json", poll="1").ready()
+    submit(empty, "--wait", "--name", "j", "--", "echo", "old")
+    empty.run("delete", "j", "--yes")
+    listed_elsewhere(empty, "j")
+    # What comes after it in the queue is run.
+    submit(empty, "--wait", "--name", "after", "--", "true")
+    assert empty.start("third", "--matrix", "other.json", "--until-empty").end() == 0
+    assert empty.states() == {"first": "done", "after": "done", "j": "queued"}
+    empty.run("delete", "j", "--yes")
+    empty.layout.default_matrix.unlink()
+    submit(empty, "--wait", "--name", "j", "--", "echo", "new")
+    assert empty.output("j", empty.record("j").attempt) == "new\n"
+    assert other.stop() == 0
+    assert empty.events("j").count("claimed") == 2
+
+
+def test_a_line_of_a_killed_submission_is_no_entry_of_a_job_that_gets_its_name(empty: Fleet) -> None:
+    killed = subprocess.run(
+        [sys.executable, "-P", "-c", KILL_AT, "before the journal"], cwd=empty.root, env=empty.environment(),
+        timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL
+    assert [one["job_id"] for one in written(empty)] == ["true_n1", "true_n2", "true_n3"]
+    listed_elsewhere(empty, "true_n2")
+    empty.write_manifest([shell("first", "true")], name="other.json")
+    assert "first" in empty.run("--pod", "p", "--slots", "1", "--dry-run", "--matrix", "other.json")
+    assert empty.start("other", "--matrix", "other.json", "--until-empty").end() == 0
+    assert empty.states() == {"first": "done", "true_n2": "queued"}
+    empty.layout.default_matrix.rename(empty.root / "away.json")
+    assert "no manifest lists it" in empty.run("show", "true_n2")
+    (empty.root / "away.json").rename(empty.layout.default_matrix)
+    assert empty.run_all().end() == 0
+    assert empty.output("true_n2") == "of the matrix\n"
+
+
 def test_many_submitters_at_once_lose_nothing(empty: Fleet) -> None:
     def one(_: int) -> list[str]:
         return submit(empty, "--param", "n=1..5", "--", "true", "{n}")

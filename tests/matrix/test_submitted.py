@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.matrix.submitted import Listed, News, SubmittedJobs, is_submitted, submitted_ids
+from dispatcher.matrix.submitted import Listed, News, SubmittedJobs, is_submitted
 
 
 def line(job: str, **keys: object) -> str:
@@ -44,7 +44,7 @@ def test_the_last_line_of_a_job_counts(path: Path) -> None:
     jobs.read()
     assert jobs.entries["j3"].value("x") == 3
     append(path, line("j3", x="new"))
-    assert jobs.read() == News(("j3",), is_rewritten=True)
+    assert jobs.read() == News(("j3",), replaced=("j3",))
     # Its neighbours are unpacked together with the line that counts no more.
     assert [jobs.entries[job].value("x") for job in ("j2", "j3", "j4")] == [2, "new", 4]
     assert len(jobs.entries) == 40
@@ -97,20 +97,15 @@ def test_an_editor_that_leaves_no_line_break_at_the_end(path: Path) -> None:
     assert list(jobs.entries) == ["a", "b", "c"]
 
 
-def test_ids_whatever_faults_there_are() -> None:
-    good, bad = line("a") + line("b.c"), line("a") + "{oops\n" + line("b.c")
-    assert set(submitted_ids(good.encode())) == set(submitted_ids(bad.encode())) == {"a", "b.c"}
-    assert set(submitted_ids((good + line("half")[:-5]).encode())) == {"a", "b.c"}
-
-
 def test_manifest_and_submitted_jobs_as_one(path: Path) -> None:
     jobs, manifest = SubmittedJobs(path), SubmittedJobs(path.with_name("other"))
     append(path, line("a", x=1) + line("b") + line("c"))
     append(manifest.path, line("b", x="first") + line("z"))
     jobs.read()
     manifest.read()
-    both = Listed(manifest.entries, jobs.entries)
+    ad_hoc = {"a", "c"}
+    both = Listed(manifest.entries, jobs.entries, ad_hoc.__contains__)
     assert (list(both), len(both)) == (["b", "z", "a", "c"], 4)
     assert both["b"].value("x") == "first"
-    some = Listed(manifest.entries, jobs.entries, ["c"])
-    assert (list(some), len(some), some.get("a")) == (["b", "z", "c"], 3, None)
+    ad_hoc.remove("a")
+    assert (list(both), len(both), both.get("a")) == (["b", "z", "c"], 3, None)

@@ -16,7 +16,8 @@ FIELDS: dict[str, Any] = {
     "pod": "p", "pid": 1, "gpu": (0, 1), "started_at": "2026", "attempt": 2, "host": "h", "finished_at": "x",
     "exit_code": 0, "reason": BY_HAND, "error": "", "outlet": "local", "handle": "1", "code": "c", "external": True,
     "priority": 0, "desired": State.HELD, "retries": 1, "requeues": 1, "retry_at": "", "ran_with": DIGEST, "backoff": 1,
-    "furthest_step": 0.0, "furthest_checkpoint": 1.5, "checkpoint_at": "", "extra": {"note": None},
+    "furthest_step": 0.0, "furthest_checkpoint": 1.5, "checkpoint_at": "",
+    "ad_hoc": True, "extra": {"note": None},
 }  # fmt: skip
 
 
@@ -31,9 +32,13 @@ def test_every_field_of_every_state_comes_back(state: State) -> None:
         assert records.born(job) == number
     assert dict(records) == expected
     assert [str(record) for record in records.values()] == [str(record) for record in expected.values()]
-    # Only a record in which nothing is set counts as such.
-    flags = records.by_state().unchanged([state])
-    assert list(flags) == [int(state is State.QUEUED and job == "rev0") for job in expected]
+    # Only a record in which nothing is set counts as such; where the entry comes from does not matter.
+    flags, plain = records.by_state().unchanged([state]), {"rev0", f"ad_hoc{list(FIELDS).index('ad_hoc') + 1}"}
+    assert list(flags) == [int(state is State.QUEUED and job in plain) for job in expected]
+    assert (
+        [job for job in expected if records.is_ad_hoc(job)] == records.by_state().ad_hoc() == sorted(plain - {"rev0"})
+    )
+    assert not records.is_ad_hoc("unknown")
 
 
 def test_a_seq_of_more_than_32_bits_is_kept() -> None:
@@ -73,5 +78,6 @@ def test_jobs_are_found_by_their_states(seed: int) -> None:
     for state in State:
         jobs = found.jobs([state])
         assert found.count(state) == len(jobs)
+        assert [job for job in jobs if records.is_ad_hoc(job)] == [job for job in jobs if plain[job].ad_hoc]
         assert found.by_hand(state) == sum(plain[job].reason == BY_HAND for job in jobs)
         assert found.latest(state, 5) == heapq.nlargest(5, jobs, key=lambda job: plain[job].rev)

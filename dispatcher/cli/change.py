@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
@@ -22,6 +21,7 @@ from dispatcher.cli.common import (
     yes_option,
 )
 from dispatcher.cli.complete import complete_jobs
+from dispatcher.cli.one_argument import one_argument
 from dispatcher.cli.printing import note, print_json
 from dispatcher.matrix.condition import Where
 from dispatcher.matrix.submitted import is_submitted
@@ -42,17 +42,7 @@ class Asked(msgspec.Struct, frozen=True):
     as_json: bool
 
 
-def _asked(function: Callable[..., int]) -> Callable[..., int]:
-    """The arguments and options that select the jobs to change, as one argument `asked`."""
-
-    @functools.wraps(function)
-    def command(**given: Any) -> int:
-        asked = Asked(**{name: given.pop(name) for name in Asked.__struct_fields__})
-        return function(asked, **given)
-
-    for option in (json_option, yes_option, where_option, state_option, jobs_argument):
-        command = option(command)
-    return command
+_asked: Final = one_argument("asked", Asked, (jobs_argument, state_option, where_option, yes_option, json_option))
 
 
 @click.command()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +11,7 @@ import click
 import msgspec
 
 from dispatcher.cli.complete import complete_jobs, complete_methods
+from dispatcher.cli.one_argument import one_argument
 from dispatcher.errors import UsageError
 
 if TYPE_CHECKING:
@@ -50,16 +49,11 @@ class CommandOptions(msgspec.Struct, frozen=True, kw_only=True):
         from dispatcher.matrix.new_jobs import read_params
         from dispatcher.submitting import METHOD, new_jobs
 
-        resources = {
-            "chip": hardware.chip,
-            "cpus": hardware.cpus,
-            "memory": None if hardware.memory_mib is None else f"{hardware.memory_mib}M",
-            "nodes": hardware.nodes,
-        }
-        resources = {key: value for key, value in resources.items() if value is not None}
+        resources = hardware.resources()
+        gpus = resources.pop("min_chips", None)
         common = {
             "method": self.method or METHOD,
-            "gpus": hardware.chips,
+            "gpus": gpus,
             "resources": resources or None,
             "needs": [need for option in self.needs for need in option.split(",") if need] or None,
             "priority": self.priority,
@@ -97,21 +91,8 @@ def given_command() -> tuple[str, ...] | None:
     return found
 
 
-def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options as one argument `job`."""
-    names = msgspec.structs.fields(CommandOptions)
-
-    @functools.wraps(function)
-    def command(*args: Any, **given: Any) -> Any:
-        job = CommandOptions(**{field.name: given.pop(field.name) for field in names})
-        return function(*args, job=job, **given)
-
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
-
-
-_OPTIONS: Final = (
+# As one argument `job`.
+command_options: Final = one_argument("job", CommandOptions, (
     click.option("--name", metavar="ID", help="The job's id, or what ids begin with.  [default: the program's name]"),
     click.option(
         "--param", "params", multiple=True, metavar="KEY=VALUES",
@@ -140,7 +121,7 @@ _OPTIONS: Final = (
         "--method", metavar="METHOD", shell_complete=complete_methods,
         help="The method whose settings apply.  [default: command]",
     ),
-)  # fmt: skip
+))  # fmt: skip
 
 
 def _time_limit(text: str | None) -> str | float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
+from dispatcher.cli.one_argument import one_argument
 from dispatcher.errors import UsageError, nearest
 
 if TYPE_CHECKING:
@@ -52,6 +52,17 @@ class HardwareOptions(msgspec.Struct, frozen=True, kw_only=True):
             excluded_clusters=self.excluded_clusters,
         )
 
+    def resources(self) -> dict[str, Any]:
+        """The options that were given, as `resources` of an entry."""
+        given = {
+            "chip": self.chip,
+            "min_chips": self.chips,
+            "cpus": self.cpus,
+            "memory": None if self.memory_mib is None else f"{self.memory_mib}M",
+            "nodes": self.nodes,
+        }
+        return {key: value for key, value in given.items() if value is not None}
+
     def check_clusters(self, hosts: Hosts) -> None:
         """UsageError for a cluster that no host belongs to."""
         known = dict.fromkeys([*hosts.clusters, *(host.cluster for host in hosts.hosts.values())])
@@ -72,7 +83,8 @@ def _read_memory(_ctx: click.Context, _param: click.Parameter, value: str | None
         raise click.BadParameter(f"{value!r}: {error}") from None
 
 
-_OPTIONS = (
+# `--chip`, `-n`, `--cpu`, `--mem`, `--nodes`, `--cluster` and `--exclude-cluster`, as one argument `hardware`.
+hardware_options: Final = one_argument("hardware", HardwareOptions, (
     click.option("--chip", metavar="NAME", help="The kind of GPU, such as h100.  [default: any]"),
     click.option(
         "-n",
@@ -92,21 +104,7 @@ _OPTIONS = (
     click.option(
         "--exclude-cluster", "excluded_clusters", multiple=True, metavar="NAME", help="Use no host of this cluster."
     ),
-)  # fmt: skip
-
-
-def hardware_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--chip`, `-n`, `--cpu`, `--mem`, `--nodes`, `--cluster` and `--exclude-cluster`, as one argument `hardware`."""
-    names = msgspec.structs.fields(HardwareOptions)
-
-    @functools.wraps(function)
-    def command(*args: Any, **given: Any) -> Any:
-        hardware = HardwareOptions(**{field.name: given.pop(field.name) for field in names})
-        return function(*args, hardware=hardware, **given)
-
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+))  # fmt: skip
 
 
 def hosts_option(function: Callable[..., Any]) -> Callable[..., Any]:

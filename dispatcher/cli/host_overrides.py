@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import click
 
+from dispatcher.cli.one_argument import Decorator, one_argument
 from dispatcher.hosts.overrides import HostOverrides
 
 
@@ -34,18 +35,10 @@ _OPTIONS: Final[tuple[tuple[tuple[str, ...], dict[str, Any]], ...]] = (
 )
 
 
-def override_options(option: Callable[..., Any] = click.option) -> Callable[..., Any]:
-    """Adds the options to a command that has `**given`, for `take_overrides`; `option` makes each of them."""
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        for declarations, attributes in reversed(_OPTIONS):
-            reading = {} if "/" in declarations[0] else {"callback": _read_word}
-            command = option(*declarations, default=None, **reading, **attributes)(command)
-        return command
-
-    return decorate
-
-
-def take_overrides(given: dict[str, Any]) -> HostOverrides:
-    """Remove the overrides from the options that were given, and return them."""
-    return HostOverrides(**{name: given.pop(name) for name in HostOverrides.__struct_fields__})
+def override_options(option: Callable[..., Any] = click.option) -> Decorator:
+    """The options as one argument `host_overrides`; `option` makes each of them."""
+    options = []
+    for names, attributes in _OPTIONS:
+        callback = None if "/" in names[0] else _read_word
+        options.append(option(*names, default=None, callback=callback, **attributes))
+    return one_argument("host_overrides", HostOverrides, options)

@@ -13,7 +13,6 @@ import click
 
 from dispatcher import contract
 from dispatcher.cli.common import open_workspace
-from dispatcher.cli.hardware import HardwareOptions
 from dispatcher.cli.submission import SubmissionOptions, choose_targets, submission_options, submit_jobs
 from dispatcher.cli.submit import submit_at_once
 from dispatcher.errors import ConfigError
@@ -56,7 +55,9 @@ def job_submit(
     workspace = open_workspace()
     config = options.config(workspace.layout)
     document = _entry(workspace, config_file, overrides, imports)
-    document = {**document, "method": method, "resources": _resources(document, options.hardware)}
+    # Also for attempts that others will submit.
+    resources = {**document.get("resources", {}), **options.hardware.resources()}
+    document = {**document, "method": method, "resources": resources}
     submission = Submission(workspace, NewJobs(common=document, name=job_id or name))
     if options.is_dry_run:
         targets = choose_targets(config, options, submission.entries, dict.fromkeys(submission.entries))
@@ -81,15 +82,3 @@ def _entry(
     if ran.returncode:
         raise ConfigError(ran.stderr.strip().removeprefix("dispatcher: "))
     return dict(json.loads(ran.stdout))
-
-
-def _resources(document: dict[str, Any], hardware: HardwareOptions) -> dict[str, Any]:
-    """What the entry asks for: the options, else what the file says; also for attempts that others will submit."""
-    given = {
-        "chip": hardware.chip,
-        "min_chips": hardware.chips,
-        "cpus": hardware.cpus,
-        "memory": None if hardware.memory_mib is None else f"{hardware.memory_mib}M",
-        "nodes": hardware.nodes,
-    }
-    return {**document.get("resources", {}), **{key: value for key, value in given.items() if value is not None}}

@@ -14,7 +14,7 @@ from dispatcher import contract
 from dispatcher.base.messages import is_utf8, readable
 from dispatcher.cli.common import F, layout, read_list, read_where, root_option
 from dispatcher.cli.complete import complete_methods, complete_where
-from dispatcher.cli.host_overrides import override_options, take_overrides
+from dispatcher.cli.host_overrides import override_options
 from dispatcher.cli.lazy import LazyGroup
 from dispatcher.cli.outlet_option import MOST_AT_ONCE, read_outlets
 from dispatcher.cli.streams import CANNOT_PRINT, PodLog, discard_output, open_closed_streams, show_every_letter
@@ -183,20 +183,26 @@ def cli(ctx: click.Context, /, **given: Any) -> int:
 
     Without a command, run a pod: `dispatcher --pod NAME --gpus 0,1,2,3`.
     """
-    typed = [name for name in given if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    typed = _given_by(ctx, ParameterSource.COMMANDLINE)
     if ctx.invoked_subcommand is not None:
         if typed:
-            option = next(param.opts[0] for param in ctx.command.params if param.name == typed[0])
-            raise click.UsageError(f"{option} is an option of a pod and cannot be used with `{ctx.invoked_subcommand}`")
+            raise click.UsageError(
+                f"{typed[0]} is an option of a pod and cannot be used with `{ctx.invoked_subcommand}`"
+            )
         return 0
-    from_environment = [n for n in given if ctx.get_parameter_source(n) is ParameterSource.ENVIRONMENT]
-    if not typed and not from_environment:
+    if not typed and not _given_by(ctx, ParameterSource.ENVIRONMENT):
         click.echo(ctx.get_help())
         return 0
     return _run(given)
 
 
 cli.params.insert(0, root_option())
+
+
+def _given_by(ctx: click.Context, source: ParameterSource) -> list[str]:
+    """The options of a pod that came from there."""
+    options = (param for param in ctx.command.params if param.expose_value)
+    return [param.opts[0] for param in options if ctx.get_parameter_source(param.name or "") is source]
 
 
 def _run(given: dict[str, Any]) -> int:
@@ -209,9 +215,8 @@ def _run(given: dict[str, Any]) -> int:
     where = layout()
     hosts_file = given["hosts_file"]
     config = load_config(where, None if hosts_file is None else Path(hosts_file))
-    overrides = take_overrides(given)
     options = _options(where, config.hosts, given)
-    hosts = overrides.over(config.hosts, options.submissions)
+    hosts = given["host_overrides"].over(config.hosts, options.submissions)
     config = msgspec.structs.replace(config, hosts=hosts)
     if given["dry_run"]:
         from dispatcher.cli.dry_run import show_dry_run

@@ -6,10 +6,9 @@ each was accepted or refused, and ends. Any other pod, or `dispatcher poll`, rec
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +17,8 @@ import msgspec
 
 from dispatcher.base.messages import counted, indented
 from dispatcher.cli.hardware import NO_HOSTS, HardwareOptions, hardware_options, hosts_option
-from dispatcher.cli.host_overrides import override_options, take_overrides
+from dispatcher.cli.host_overrides import override_options
+from dispatcher.cli.one_argument import one_argument
 from dispatcher.cli.outlet_option import read_outlets
 from dispatcher.cli.printing import note, print_json, print_rows
 from dispatcher.cli.vms import create_missing, yes_option
@@ -42,7 +42,7 @@ class SubmissionOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     outlets: tuple[str, ...] = ()
     hosts_file: Path | None = None
-    overrides: HostOverrides = HostOverrides()
+    host_overrides: HostOverrides = HostOverrides()
     hardware: HardwareOptions = HardwareOptions()
     code: CodeMode | None = None
     is_dry_run: bool = False
@@ -54,14 +54,14 @@ class SubmissionOptions(msgspec.Struct, frozen=True, kw_only=True):
         hardware = self.hardware
         asks = hardware.chip is not None or hardware.nodes is not None
         named = self.outlets or hardware.clusters or hardware.excluded_clusters or self.code is not None
-        return bool(named) or self.overrides != HostOverrides() or (asks and bool(hosts))
+        return bool(named) or self.host_overrides != HostOverrides() or (asks and bool(hosts))
 
     def config(self, layout: Layout) -> Config:
         """The configuration of the workspace with the hosts of `--hosts`, changed as the options say."""
         config = load_config(layout, self.hosts_file)
         named = [name.partition(":")[0] for name in self.outlets]
         meant = named if named and "auto" not in named else config.hosts.hosts
-        return msgspec.structs.replace(config, hosts=self.overrides.over(config.hosts, meant))
+        return msgspec.structs.replace(config, hosts=self.host_overrides.over(config.hosts, meant))
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -81,55 +81,27 @@ class Target(msgspec.Struct, frozen=True):
         return self.outlets[0] if self.by_hardware else " or ".join(self.outlets)
 
 
-def submission_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of commands that submit, as one argument `options`."""
-
-    @functools.wraps(function)
-    def given_options(
-        *args: Any,
-        outlets: tuple[str, ...],
-        hosts_file: Path | None,
-        hardware: HardwareOptions,
-        code: str | None,
-        dry_run: bool,
-        yes: bool,
-        as_json: bool,
-        **given: Any,
-    ) -> Any:
-        options = SubmissionOptions(
-            outlets=outlets,
-            hosts_file=hosts_file,
-            overrides=take_overrides(given),
-            hardware=hardware,
-            code=None if code is None else CodeMode(code),
-            is_dry_run=dry_run,
-            yes=yes,
-            as_json=as_json,
-        )
-        return function(*args, options=options, **given)
-
-    command: Callable[..., Any] = given_options
-    for decorate in (
-        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
-        yes_option,
-        click.option("--dry-run", is_flag=True, help="Show where the jobs would go; change nothing."),
-        click.option(
-            "--clean", "code", flag_value=CodeMode.SHIP.value, help="Run the code of HEAD, shipped to the host."
-        ),
-        click.option(
-            "--dirty", "code", flag_value=CodeMode.DIRTY.value, default=None,
-            help="Run the tracked files as they are now, shipped to the host.",
-        ),
-        override_options(),
-        hosts_option,
-        hardware_options,
-        click.option(
-            "--outlet", "outlets", multiple=True, metavar="HOST",
-            help="Submit to this configured host; repeat for several, the preferred first; auto: the best of all.",
-        ),
-    ):  # fmt: skip
-        command = decorate(command)
-    return command
+# Of commands that submit, as one argument `options`.
+submission_options: Final = one_argument("options", SubmissionOptions, (
+    click.option(
+        "--outlet", "outlets", multiple=True, metavar="HOST",
+        help="Submit to this configured host; repeat for several, the preferred first; auto: the best of all.",
+    ),
+    hardware_options,
+    hosts_option,
+    override_options(),
+    click.option(
+        "--dirty", "code", type=click.UNPROCESSED, flag_value=CodeMode.DIRTY, default=None,
+        help="Run the tracked files as they are now, shipped to the host.",
+    ),
+    click.option(
+        "--clean", "code", type=click.UNPROCESSED, flag_value=CodeMode.SHIP,
+        help="Run the code of HEAD, shipped to the host.",
+    ),
+    click.option("--dry-run", "is_dry_run", is_flag=True, help="Show where the jobs would go; change nothing."),
+    yes_option,
+    click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+))  # fmt: skip
 
 
 def choose_targets(

@@ -12,12 +12,13 @@ import msgspec
 from dispatcher.base.messages import counted
 from dispatcher.cli.common import confirm, open_workspace
 from dispatcher.cli.hardware import hosts_option
-from dispatcher.cli.host_overrides import override_options, take_overrides
+from dispatcher.cli.host_overrides import override_options
 from dispatcher.cli.printing import note
 from dispatcher.errors import StateError, UsageError, nearest
 
 if TYPE_CHECKING:
     from dispatcher.config import Config
+    from dispatcher.hosts.overrides import HostOverrides
     from dispatcher.hosts.types import TpuHost
     from dispatcher.outlets.solver.reports import HostReport
 
@@ -33,11 +34,11 @@ def yes_option(function: Callable[..., Any]) -> Callable[..., Any]:
 @yes_option
 @hosts_option
 @override_options()
-def create_command(name: str, queue: bool, yes: bool, hosts_file: Path | None, **given: Any) -> None:
+def create_command(name: str, queue: bool, yes: bool, hosts_file: Path | None, host_overrides: HostOverrides) -> None:
     """Create the TPU VM of a configured host, and wait until it is READY. It costs money until it is deleted."""
     config = _config(hosts_file)
     _tpu_host(config, name)
-    config = msgspec.structs.replace(config, hosts=take_overrides(given).over(config.hosts, [name]))
+    config = msgspec.structs.replace(config, hosts=host_overrides.over(config.hosts, [name]))
     host = _tpu_host(config, name)
     if queue:
         from dispatcher.outlets.tpu import by_hand

@@ -33,8 +33,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from dispatcher.base import messages
+
+# The exit code after Ctrl-C, as shells report it.
+INTERRUPTED: Final = 130
 
 _MOST_SHOWN = 20
 

@@ -18,7 +18,7 @@ from dispatcher.cli.host_overrides import override_options
 from dispatcher.cli.lazy import LazyGroup
 from dispatcher.cli.outlet_option import MOST_AT_ONCE, read_outlets
 from dispatcher.cli.streams import CANNOT_PRINT, PodLog, discard_output, open_closed_streams, show_every_letter
-from dispatcher.errors import DispatcherError, UsageError, nearest
+from dispatcher.errors import INTERRUPTED, DispatcherError, UsageError, nearest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,7 +62,6 @@ _HINTS: Final = {
 _HAS_COMMAND: Final = "dispatcher.has_command"
 # Set by the completion of shells.
 _COMPLETES: Final = "_DISPATCHER_COMPLETE"
-_INTERRUPTED: Final = 130
 _BROKEN_PIPE: Final = 141
 
 
@@ -293,7 +292,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         click.echo("\n".join(map(one_line, f"dispatcher: {_message(error)}".split("\n"))), err=True)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        return _INTERRUPTED
+        return INTERRUPTED
     except BrokenPipeError:
         return _leave_broken_pipe()
     except SystemExit as error:

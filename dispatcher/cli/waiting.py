@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from dispatcher.base.messages import counted, first_names
 from dispatcher.cli.printing import note
 from dispatcher.cli.wait_notes import START_A_POD, WaitNotes
-from dispatcher.errors import LockError, PodError, StaleViewError, StorageError
+from dispatcher.errors import INTERRUPTED, LockError, PodError, StaleViewError, StorageError
 from dispatcher.report.ends import Ends
 from dispatcher.run_state.states import IN_FLIGHT, Record, State
 
@@ -110,8 +110,7 @@ def _look_after(workspace: Workspace, jobs: Sequence[str], hosts_file: Path | No
     records = workspace.store.records
     in_flight = [job for job in jobs if (record := records.get(job)) is not None and record.state in IN_FLIGHT]
     if in_flight and not any(pod.is_alive for pod in workspace.pods()):
-        from dispatcher.pod.run import INTERRUPTED
-
         # Meanwhile signals go to the pod that looks.
-        if poll_once(workspace.layout, frozenset(in_flight), hosts_file, note) == INTERRUPTED:
+        status = poll_once(workspace.layout, frozenset(in_flight), hosts_file, note)
+        if status == INTERRUPTED:
             raise KeyboardInterrupt

@@ -15,7 +15,7 @@ from dispatcher.base.values import is_name
 from dispatcher.config import Config, LockKind
 from dispatcher.doctor.fitness import refuse_unfit_host
 from dispatcher.doctor.prove_view import prove_view
-from dispatcher.errors import LockError, PodError, StaleViewError, StorageError, UsageError
+from dispatcher.errors import INTERRUPTED, LockError, PodError, StaleViewError, StorageError, UsageError
 from dispatcher.pod.lasting_fault import LastingFault
 from dispatcher.pod.offers import own_offer, published
 from dispatcher.pod.options import PodOptions, outlet_context
@@ -55,8 +55,6 @@ _SLOW_LOOK_S: Final = 10.0
 _TELL_S: Final = 30.0
 # After a step that failed (disk full, file server away).
 _TRY_AGAIN_S: Final = 2.0
-# As shells report Ctrl-C.
-INTERRUPTED: Final = 130
 
 
 def run_pod(layout: Layout, config: Config, options: PodOptions, log: Log) -> int:

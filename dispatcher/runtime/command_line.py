@@ -11,18 +11,16 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 
 from dispatcher import contract
 from dispatcher.base.yaml_text import dump
-from dispatcher.errors import ConfigError, DispatcherError, UsageError
+from dispatcher.errors import INTERRUPTED, ConfigError, DispatcherError, UsageError
 from dispatcher.runtime import launching
 from dispatcher.runtime.job_file import JobFile, read_job_file, write_job_file
 from dispatcher.runtime.registry import find_job, import_jobs, job_keys, summary
-
-_INTERRUPTED: Final = 130
 
 import_option = click.option(
     "--import", "imports", multiple=True, metavar="MODULE_OR_FILE",
@@ -177,4 +175,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         click.echo(f"dispatcher: {error}", err=True)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        return _INTERRUPTED
+        return INTERRUPTED

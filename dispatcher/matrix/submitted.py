@@ -119,7 +119,7 @@ class SubmittedJobs:
         self._offset = self._lines = self._checksum = 0
         self._tail = b""
         # A last line that an editor has left without its end counts.
-        self._append(data if data.endswith(b"\n") or not _is_entry(data.rpartition(b"\n")[2]) else data + b"\n")
+        self._append(data if data.endswith(b"\n") or not is_complete(data.rpartition(b"\n")[2]) else data + b"\n")
         if self._faults:
             self.entries = {**before, **self.entries}
         return News(is_rewritten=bool(before) or bool(faults), added=tuple(self.entries))
@@ -183,8 +183,8 @@ def is_submitted(entry: Entry) -> bool:
     return entry.order > _FIRST_ORDER
 
 
-def _is_entry(line: bytes) -> bool:
-    """Whether the line is complete but for its end."""
+def is_complete(line: bytes) -> bool:
+    """Whether a last line without a newline is an entry all the same, as some editors leave it."""
     try:
         return isinstance(strict_json.decode(line)[0], dict)
     except ValueError:

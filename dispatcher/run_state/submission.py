@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dispatcher.base import files
+from dispatcher.matrix.submitted import is_complete
 from dispatcher.run_state.store import Store, Transaction
 
 
@@ -50,7 +51,7 @@ def append_entries(store: Store, tx: Transaction, documents: Sequence[Mapping[st
 def _end_of_lines(fd: int) -> tuple[int, bytes]:
     """Where the next line begins, and what the last one lacks there.
 
-    An unfinished last line is one whose writer was killed, and does not count, unless an editor has left it so.
+    An incomplete last line is one whose writer was killed, and does not count.
     """
     size = end = os.fstat(fd).st_size
     rest = b""
@@ -61,8 +62,4 @@ def _end_of_lines(fd: int) -> tuple[int, bytes]:
     last = rest.rpartition(b"\n")[2]
     if not last:
         return size, b""
-    try:
-        is_entry = isinstance(json.loads(last), dict)
-    except ValueError:
-        is_entry = False
-    return (size, b"\n") if is_entry else (size - len(last), b"")
+    return (size, b"\n") if is_complete(last) else (size - len(last), b"")

@@ -15,7 +15,7 @@ from dispatcher.cli.printing import note
 from dispatcher.cli.wait_notes import WaitNotes
 from dispatcher.errors import StateError
 from dispatcher.run_state import liveness
-from dispatcher.run_state.states import IN_FLIGHT, Record, State
+from dispatcher.run_state.states import IN_FLIGHT, WAITING, Record, State
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
@@ -84,7 +84,7 @@ class Follower:
             attempt = 0 if record is None else record.attempt
             number = self._choice.attempt or attempt
             is_next = self._choice.attempt is None or attempt < number
-            is_waiting = record is None or record.state in (State.QUEUED, State.HELD)
+            is_waiting = record is None or record.state in WAITING
             last = self._followed.get(job)
             if last is not None and attempt > last:
                 # Short attempts may have ended since the last check: none is left out.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from dispatcher.base.messages import first_names
 from dispatcher.cli.printing import note
-from dispatcher.run_state.states import State
+from dispatcher.run_state.states import WAITING
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
@@ -34,11 +34,10 @@ class WaitNotes:
 
         snapshot = self._workspace.snapshot().for_people()
         why = reasons(snapshot)
-        waiting = (State.QUEUED, State.HELD)
         found = {
             job: why.why(job).text
             for job in jobs
-            if (record := snapshot.records.get(job)) is not None and record.state in waiting
+            if (record := snapshot.records.get(job)) is not None and record.state in WAITING
         }
         groups: dict[str, list[str]] = {}
         for job, text in found.items():

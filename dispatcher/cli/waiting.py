@@ -11,7 +11,7 @@ from dispatcher.cli.printing import note
 from dispatcher.cli.wait_notes import START_A_POD, WaitNotes
 from dispatcher.errors import INTERRUPTED, LockError, PodError, StaleViewError, StorageError
 from dispatcher.report.ends import Ends
-from dispatcher.run_state.states import IN_FLIGHT, Record, State
+from dispatcher.run_state.states import IN_FLIGHT, WAITING, Record, State
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 _TELL_PAUSE_S: Final = 10.0
 _NOT_DONE: Final = 1
 _TROUBLE: Final = (StorageError, LockError, PodError, StaleViewError, OSError)
-_WAITING: Final = frozenset({State.QUEUED, State.HELD})
 
 
 def wait_for(workspace: Workspace, jobs: Sequence[str], hosts_file: Path | None = None) -> int:
@@ -100,7 +99,7 @@ def poll_once(layout: Layout, jobs: frozenset[str] | None, hosts_file: Path | No
 def _tell(notes: WaitNotes, workspace: Workspace, jobs: Collection[str]) -> None:
     """Say why jobs wait. Where none does, nobody reads the whole workspace for it."""
     records = workspace.store.records
-    waiting = [job for job in jobs if (record := records.get(job)) is not None and record.state in _WAITING]
+    waiting = [job for job in jobs if (record := records.get(job)) is not None and record.state in WAITING]
     if waiting:
         notes.tell(waiting)
 

@@ -11,7 +11,7 @@ import msgspec
 from dispatcher.pod.waiting import Facts, Waiting
 from dispatcher.report.snapshot import Snapshot
 from dispatcher.run_state.journal import now_text
-from dispatcher.run_state.states import State
+from dispatcher.run_state.states import WAITING
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -72,12 +72,11 @@ def _with_kinds(snapshot: Snapshot, everything: Snapshot) -> Iterator[tuple[str,
 
     0 where the job itself must be asked for: something is set in its record, it needs others, a pod could not claim it.
     """
-    states = (State.QUEUED, State.HELD)
-    jobs = snapshot.jobs_in(*states)
+    jobs = snapshot.jobs_in(*WAITING)
     if any(offer.where.conditions or offer.lists is not None for offer in everything.offers):
         # Then the values and the ids of entries decide, too.
         return zip(jobs, itertools.repeat(0), strict=False)
-    kinds = map(operator.mul, snapshot.kinds_in(*states), snapshot.by_state.unchanged(states))
+    kinds = map(operator.mul, snapshot.kinds_in(*WAITING), snapshot.by_state.unchanged(WAITING))
     blocked = set().union(*(offer.blocked for offer in everything.offers))
     if not blocked:
         return zip(jobs, kinds, strict=True)

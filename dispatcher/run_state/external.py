@@ -19,7 +19,7 @@ from dispatcher.base.times import parse_time
 from dispatcher.run_state.change import NOTHING, Change, Decision, split
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.fold import gpu_scope
-from dispatcher.run_state.states import IN_FLIGHT, MARKABLE, Record, State
+from dispatcher.run_state.states import ENDED, IN_FLIGHT, MARKABLE, Record, State
 
 # What describes one run of a job, and goes when another begins.
 _RUN: Final = Change(
@@ -90,7 +90,7 @@ def _go_on(state: object, changed: Mapping[str, Any]) -> Decision | None:
 def _claim(line: Mapping[str, Any], changed: Mapping[str, Any], base: Record, record: Record) -> Decision:
     if _is_recorded(line, record):
         return NOTHING
-    if record.rev != base.rev and record.state not in (State.QUEUED, State.HELD, *IN_FLIGHT):
+    if record.rev != base.rev and record.state in ENDED:
         return Decision(
             refused=f"it has become {record.state} meanwhile and must not be claimed; if it runs all the same, stop it"
         )

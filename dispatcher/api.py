@@ -427,4 +427,4 @@ def refuse_in_flight(records: Mapping[str, Record]) -> None:
 def _parsed(where: Where) -> condition.Where:
     if isinstance(where, Mapping):
         return condition.Where(tuple(condition.Condition(key, text_of(pattern)) for key, pattern in where.items()))
-    return where if isinstance(where, condition.Where) else condition.Where.parse(where).checked()
+    return where if isinstance(where, condition.Where) else condition.Where.parse(where)

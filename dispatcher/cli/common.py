@@ -107,7 +107,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 def read_where(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> Where:
     """Parse `key=glob` and `key!=glob`; all conditions must hold."""
-    return Where.parse(values).checked()
+    return Where.parse(values)
 
 
 def read_list(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[str, ...]:

@@ -95,19 +95,12 @@ class Where(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, options: Iterable[str]) -> Where:
-        """Parse the options of a command line; UsageError for one that is not `key=value`."""
-        return cls(tuple(_parse_option(option) for option in options))
+        """Parse the options of a command line.
 
-    def checked(self) -> Where:
-        """Itself; UsageError when a value begins with a bracket, a brace or a quote that has no other end."""
-        for one in self.conditions:
-            for part in _split(one.pattern):
-                if _begins_open(part):
-                    first = part[0]
-                    problem = f"{part} begins with {first} and lacks {_OTHER_END[first]}"
-                    advice = f"add it, or write [{first}]{part[1:]} for text that begins with {first}"
-                    raise UsageError(f"--where {one}: {problem}: {advice}")
-        return self
+        UsageError for one that is not `key=value`, and for a value that begins with a bracket, a brace or a quote
+        without its other end.
+        """
+        return cls(tuple(_parse_option(option) for option in options))
 
     def __bool__(self) -> bool:
         return bool(self.conditions)
@@ -143,7 +136,7 @@ def _globs(pattern: str) -> tuple[list[str], Callable[[str], object], frozenset[
 def _split(pattern: str) -> list[str]:
     """The parts of `pattern` between its commas, but for those within brackets, braces or double quotes.
 
-    Brackets and quotes that are not closed are letters like others; people may begin no part with one (`checked`).
+    Brackets and quotes that are not closed are letters like others; no part of an option begins with one.
     """
     parts = _COMMA.split(pattern)
     found, open_parts = list[str](), list[str]()
@@ -194,4 +187,10 @@ def _parse_option(option: str) -> Condition:
     key = key.removesuffix("!").strip()
     if not equals or not key:
         raise UsageError(f"--where {option}: expected key=value, as in --where lang=spanish or --where 'seed!=4*'")
+    for part in _split(pattern):
+        if _begins_open(part):
+            first = part[0]
+            problem = f"{part} begins with {first} and lacks {_OTHER_END[first]}"
+            advice = f"add it, or write [{first}]{part[1:]} for text that begins with {first}"
+            raise UsageError(f"--where {option}: {problem}: {advice}")
     return Condition(key, pattern, negated)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from .hosts import Host, Process
-from .lab import PROVE, Lab
+from .lab import PROVE, WAIT, Lab
 
 JOBS = [f"job-{number:02}" for number in range(12)]
 LOCKFS = ["ENOSYS", "ENOLCK", "EOPNOTSUPP", "EIO", "nop", "local"]
@@ -73,7 +73,8 @@ def test_with_flock_demanded_they_refuse(request, mode):
 def test_on_sshfs_the_second_host_is_refused(sshfs):
     a, b = sshfs.hosts()
     lab = Lab(a, b, heartbeat="1s")
-    lab.write_matrix(dict.fromkeys(JOBS, f"sleep 1; {PROVE}"))
+    # The last one is queued until the test lets the others go.
+    lab.write_matrix({**dict.fromkeys(JOBS, WAIT), JOBS[-1]: PROVE})
     first = lab.start(a, "pod-a")
     first.wait_for_output("start job", 60)
     refused = lab.start(b, "pod-b")
@@ -84,6 +85,7 @@ def test_on_sshfs_the_second_host_is_refused(sshfs):
     edit = lab.run(b, "hold", JOBS[-1], check=False)
     assert edit.returncode == 1
     assert "use NFS" in edit.stderr
+    a.write_text("go", "")
     assert first.wait(120) == 0, first.output()
     assert lab.proofs() == dict.fromkeys(JOBS, 1)
 

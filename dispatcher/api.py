@@ -16,12 +16,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from dispatcher.base import files
-from dispatcher.base.messages import first_names
 from dispatcher.base.values import text_of
 from dispatcher.config import Config, load_config
 from dispatcher.errors import StateError, StorageError, UsageError, nearest
@@ -45,9 +43,6 @@ if TYPE_CHECKING:
     from dispatcher.matrix.entry import Entry
     from dispatcher.matrix.manifest import Manifest
     from dispatcher.run_state.journal import Line
-
-# How often `wait_until_running` looks: another host's change shows in no other way.
-_LOOK_AGAIN_S: Final = 0.5
 
 Changes = changes.Changes
 # `{"lang": "spa*", "seed": 42}`, or as after --where: `["lang=spa*", "seed!=42"]`. All conditions must hold.
@@ -336,20 +331,10 @@ class Workspace:
 
         Raises StateError when some have not ended after `timeout_s` seconds.
         """
-        from dispatcher.report.ends import LOOK_AGAIN_S, Ends
+        from dispatcher.report.ends import wait_for_ends
         from dispatcher.submitting import check_names
 
-        end_s = None if timeout_s is None else time.monotonic() + timeout_s
-        named = check_names(self, jobs)
-        with Ends(self.store, named) as ends:
-            ends.look()
-            while ends.left:
-                left_s = LOOK_AGAIN_S if end_s is None else end_s - time.monotonic()
-                if left_s <= 0:
-                    raise StateError(f"{first_names(list(ends.left))} did not end within {timeout_s:g} s")
-                ends.pause(left_s)
-                ends.look()
-            return {job: ends.ended[job] for job in named}
+        return wait_for_ends(self.store, check_names(self, jobs), timeout_s)
 
     def wait_until_running(self, job: str, *, timeout_s: float | None = None) -> Record:
         """Wait until the job runs; its record, whose `host` says where.
@@ -357,22 +342,9 @@ class Workspace:
         Raises StateError when the job cannot come to run by itself (it has ended, or is held), and when it does not run
         after `timeout_s` seconds (None: no limit), with the reason why it waits.
         """
-        end_s = None if timeout_s is None else time.monotonic() + timeout_s
-        while True:
-            snapshot = self.snapshot()
-            record = snapshot.records.get(job)
-            if record is None:
-                raise UsageError(f"unknown job {job!r}{nearest(job, snapshot.records)}")
-            if record.state is State.RUNNING:
-                return record
-            if record.state not in (State.QUEUED, State.SUBMITTED):
-                why = f": {record.error}" if record.error else ""
-                raise StateError(f"{job} does not run, it is {record.state}{why}")
-            if end_s is not None and time.monotonic() >= end_s:
-                submitted = f"submitted to {record.outlet}"
-                why = reasons(snapshot).why(job).text if record.state is State.QUEUED else submitted
-                raise StateError(f"{job} does not run after {timeout_s:g} s: {why}")
-            time.sleep(_LOOK_AGAIN_S)
+        from dispatcher.report.starts import wait_for_start
+
+        return wait_for_start(self.snapshot, job, timeout_s)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Transaction]:

@@ -148,7 +148,7 @@ def test_waiting_until_a_job_runs(workspace, monkeypatch):
         with Workspace(workspace.root, by="pod").transaction() as tx:
             tx.change("base", *moves.pop(0))
 
-    monkeypatch.setattr("dispatcher.api.time.sleep", move)
+    monkeypatch.setattr("time.sleep", move)
     assert workspace.wait_until_running("base", timeout_s=60).host == "node17"
     assert not moves
     with workspace.transaction() as tx:

@@ -129,19 +129,13 @@ def network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("network")
-def test_a_late_write_near_the_end_is_noticed_by_the_next_step(layout: Layout) -> None:
-    store = Store(layout, by="witness")
-    queue(store, "a")
-    offset, seq = store.offset, store.seq
-    queue(store, "b", note="long enough for the late line to fit in here")
-    length = store.offset - offset
-    queue(store, "c")
-    write_late(layout, offset, seq + 1, length)
-    before = layout.journal(1).read_bytes()
+def test_a_late_write_near_the_end_is_noticed_by_the_next_step(overwritten: Store) -> None:
+    journal_file = overwritten.layout.journal(1)
+    before = journal_file.read_bytes()
     assert len(before) < PAGE
     with pytest.raises(DamagedJournalError, match=r"doctor --repair"):
-        queue(store, "d")
-    assert layout.journal(1).read_bytes() == before
+        queue(overwritten, "d")
+    assert journal_file.read_bytes() == before
 
 
 @pytest.mark.usefixtures("network")

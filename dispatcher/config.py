@@ -40,6 +40,17 @@ class CodeMode(enum.StrEnum):
 
 
 _NOTHING: Final[Mapping[str, Any]] = {}
+_GPU_IDLE_AFTER_S: Final = 1800.0
+
+
+class GpuIdle(msgspec.Struct, frozen=True):
+    """A running job whose GPUs have been at 0 % for `after_s` leaves them idle; None: nobody looks.
+
+    `stop`: it is stopped then, and has failed.
+    """
+
+    after_s: float | None = _GPU_IDLE_AFTER_S
+    stop: bool = False
 
 
 class Method(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +66,7 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     may wait in an outlet's queue before another outlet is tried; None: for ever. `pack`: up to so many jobs run in one
     submission, one after the other. `on_move`: a job whose checkpoint the next outlet cannot see waits for one that can
     (`stay`), or starts anew (`restart`). `stall_after_s`: a running job that has reported no progress for so long is
-    stalled; None: as `Config.stall_after_s`.
+    stalled; None: as `Config.stall_after_s`. `gpu_idle` are the fields of a GpuIdle that it sets; None: it sets none.
     """
 
     name: str
@@ -77,6 +88,7 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     pack: int = 1
     on_move: str = "stay"
     stall_after_s: float | None = None
+    gpu_idle: Mapping[str, Any] | None = None
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +114,19 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     hosts: Hosts = Hosts()
     code: CodeMode = CodeMode.SHIP
     stall_after_s: float | None = None
+    gpu_idle: Mapping[str, Any] = _NOTHING
+
+    def gpu_idle_of(self, method: str) -> GpuIdle:
+        """When jobs of a method leave their GPUs idle, and what becomes of them."""
+        configured = self.methods.get(method)
+        own = None if configured is None else configured.gpu_idle
+        if own is None:
+            return GpuIdle(**self.gpu_idle)
+        fields = {**self.gpu_idle, **own}
+        if own and fields.get("after_s") is None and "after_s" not in own:
+            # It asks for something that the others are not watched for.
+            fields.pop("after_s", None)
+        return GpuIdle(**fields)
 
     def method(self, name: str) -> Method:
         """The configured method, or the default one: `templates/train_<name>.py` run by this interpreter."""
@@ -146,6 +171,7 @@ _SETTINGS: Final[_Fields] = {
     "kill_grace": ("kill_grace_s", values.parse_duration),
     "max_requeues": ("max_requeues", values.parse_count),
     "stall_after": ("stall_after_s", values.parse_duration),
+    "gpu_idle": ("gpu_idle", values.parse_gpu_idle),
     "code": ("code", _parse_code),
 }
 _METHOD_KEYS: Final[_Fields] = {
@@ -167,6 +193,7 @@ _METHOD_KEYS: Final[_Fields] = {
     "pack": ("pack", _parse_pack),
     "on_move": ("on_move", values.parse_on_move),
     "stall_after": ("stall_after_s", values.parse_duration),
+    "gpu_idle": ("gpu_idle", values.parse_gpu_idle),
 }
 # Hosts and clusters: dispatcher/hosts/read.py reads them, and is loaded when there are any.
 _HOSTS_KEYS: Final = ("clusters", "hosts", "priority", "gres_mapping")

@@ -17,7 +17,7 @@ from typing import Any, Final
 from dispatcher.errors import nearest
 
 # The failure reasons in records; "exit" and "signal" mean any exit status and any signal.
-FAILURE_REASONS: Final = ("exit", "signal", "out of memory", "time limit", "setup", "lost", "preempted")
+FAILURE_REASONS: Final = ("exit", "signal", "out of memory", "time limit", "setup", "lost", "preempted", "gpu idle")
 
 # What to do with a job whose attempt was lost or preempted.
 ON_END: Final = ("requeue", "fail")
@@ -199,6 +199,25 @@ def parse_retry_on(value: object) -> tuple[str, ...]:
         if word not in FAILURE_REASONS and not _NUMBERED_REASON.fullmatch(word):
             raise BadValueError(f"{shown(word)} is not a failure reason{nearest(word, FAILURE_REASONS)}")
     return words
+
+
+def parse_gpu_idle(value: object) -> Mapping[str, Any]:
+    """`{after: 30m, stop: true}`, each of which may be missing; false: GPUs are not watched."""
+    if value is False:
+        return {"after_s": None, "stop": False}
+    if not isinstance(value, Mapping):
+        raise BadValueError("expected keys such as {after: 30m, stop: false}, or false")
+    fields: dict[str, Any] = {}
+    for key, given in value.items():
+        if key == "after":
+            fields["after_s"] = parse_duration(given)
+        elif key != "stop":
+            raise BadValueError(f"unknown key {shown(key)}{nearest(str(key), ('after', 'stop'))}")
+        elif isinstance(given, bool):
+            fields["stop"] = given
+        else:
+            raise BadValueError(f"stop is {shown(given)}: expected true or false")
+    return fields
 
 
 def parse_on_end(value: object) -> str:

@@ -114,8 +114,12 @@ def _shown_slot(row: dict[str, Any], *, names_outlet: bool) -> dict[str, Any]:
         "elapsed": duration_text(row["elapsed_s"]) if row["elapsed_s"] is not None else "",
         "gpu": _gpu(row["gpu_name"]),
         "memory": f"{'?' if used is None else _gib(used)}/{_gib(total)} GiB" if total is not None else "",
-        "note": row["note"],
+        "note": ", ".join(filter(None, (_idle(row["gpu_idle_s"]), row["note"]))),
     }
+
+
+def _idle(seconds: float | None) -> str:
+    return "" if seconds is None else f"idle {duration_text(seconds)}"
 
 
 def _gib(mib: int) -> str:

@@ -20,6 +20,7 @@ _COLOURS: Final = {
     "failed": "red",
     "dead": "red",
     "stalled": "yellow",
+    "idle": "yellow",
     "abandoned": "yellow",
     "held": "yellow",
     "draining": "yellow",
@@ -32,8 +33,8 @@ def wants_colour(stream: TextIO | None = None) -> bool:
 
 
 def coloured(_column: str, cell: str) -> str:
-    """A cell that begins with the name of a state, in that state's colour; stalled jobs have one, too."""
-    colour = _COLOURS.get(cell.partition(" ")[0].rstrip(":"))
+    """A cell that begins with the name of a state, in that state's colour; jobs that stall or idle have one, too."""
+    colour = _COLOURS.get("idle" if cell.startswith("GPU idle ") else cell.partition(" ")[0].rstrip(":"))
     return click.style(cell, fg=colour) if colour else cell
 
 

@@ -143,6 +143,8 @@ def _facts(snapshot: Snapshot, job: str, attempts: Sequence[Mapping[str, Any]]) 
         facts["external"] = external_text(job, snapshot.records[job], snapshot.external[job])
     facts["why it waits"] = _why(snapshot, job)
     facts["progress"] = progress_text(snapshot.progress.get(job)) or None
+    if row["gpu_idle_s"] is not None:
+        facts["GPU idle"] = duration_text(row["gpu_idle_s"])
     if row["metrics"]:
         facts["metrics"] = row["metrics"]
     if row["started_at"] is not None:

@@ -68,7 +68,8 @@ def status(
 
     Counts, slots, rate and time left; failed jobs by cause, why others wait, and what runs. A terminal shows as much as
     it has room for; `--watch` scrolls, and piped output has everything. Marked as stalled: a running job that has
-    reported no progress for longer than `stall_after` in dispatcher.yaml, or for longer than usual for its method.
+    reported no progress for longer than `stall_after` in dispatcher.yaml, or for longer than usual for its method. `GPU
+    idle`: all its GPUs have been at 0 % for as long as `gpu_idle` allows.
     """
     workspace = open_workspace()
     if restore:

@@ -78,7 +78,8 @@ class Screen:
     def header(self) -> list[str]:
         """Counts, slots, rate, time left."""
         lines = counts_lines(self._snapshot, self._width)
-        for words in (rate_words(self._pace, len(self._snapshot.stalled)), left_words(self._pace)):
+        snapshot = self._snapshot
+        for words in (rate_words(self._pace, len(snapshot.stalled), len(snapshot.gpu_idle)), left_words(self._pace)):
             lines += _joined(words, self._width)
         return lines
 
@@ -125,15 +126,16 @@ def counts_lines(snapshot: Snapshot, width: int | None) -> list[str]:
     return [_painted(line) for line in _joined([f"{total}: {words[0]}", *words[1:]], width)]
 
 
-def rate_words(pace: Pace, stalled: int) -> list[str]:
-    """Slots and rate; nothing where nothing runs and nothing is left to run."""
+def rate_words(pace: Pace, stalled: int, idle: int) -> list[str]:
+    """Slots and rate, jobs that need a look; nothing where nothing runs and nothing is left to run."""
     if not (pace.left or pace.pods or pace.stuck):
         return []
     words = [f"{pace.slots_busy} of {counted(pace.slots, 'slot')} busy" if pace.pods else "no pod is running"]
     if pace.done_per_hour is not None:
         rate = f"{pace.done_per_hour:.0f}" if pace.done_per_hour >= 10 else f"{pace.done_per_hour:.1f}"
         words.append(f"{rate} jobs/h in the last {_window_text(pace.window_s)}")
-    return [*words, f"{stalled} stalled"] if stalled else words
+    words += [f"{stalled} stalled"] if stalled else []
+    return [*words, f"{counted(idle, 'job leaves its GPU', 'jobs leave their GPUs')} idle"] if idle else words
 
 
 def left_words(pace: Pace) -> list[str]:
@@ -225,7 +227,8 @@ def _running(snapshot: Snapshot) -> Table:
     def more(rows: Sequence[dict[str, Any]]) -> str:
         return f"{len(rows)} more"
 
-    jobs = sorted(snapshot.in_flight(), key=lambda job: job not in snapshot.stalled)
+    needs_a_look = {*snapshot.stalled, *snapshot.gpu_idle}
+    jobs = sorted(snapshot.in_flight(), key=lambda job: job not in needs_a_look)
     rows = [shown_job(snapshot, job_row(snapshot, job)) for job in jobs]
     columns = used_columns(RUNNING_COLUMNS, rows)
     if all(row["state"] in _PLAIN_STATES for row in rows):

@@ -27,6 +27,8 @@ CANNOT_START: Final = "cannot start"
 CANCELLED: Final = "cancelled"
 # It waited longer in its outlet's queue than it may, and another outlet can take it.
 QUEUE_LIMIT: Final = "queue limit"
+# Followed by for how long: it left its GPUs at 0 %, and its method has such attempts stopped.
+GPU_IDLE: Final = "GPU idle"
 # Put back as it was: never submitted, or one of a pack whose time was over before it was begun.
 NOT_REACHED: Final = "not reached"
 
@@ -183,9 +185,13 @@ class Pending(msgspec.Struct, frozen=True):
 
 
 class Running(msgspec.Struct, frozen=True):
-    """A process of it lives; `note` names what is unusual (strays are being stopped)."""
+    """A process of it lives; `note` names what is unusual (strays are being stopped).
+
+    `gpu_idle_s`: for how long all of its GPUs have been at 0 %, 0 when they are in use; None where that is unknown.
+    """
 
     note: str = ""
+    gpu_idle_s: float | None = None
 
 
 class Ended(msgspec.Struct, frozen=True):

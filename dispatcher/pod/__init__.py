@@ -16,6 +16,7 @@ Attempts
   queue_limits      Attempts that wait too long in an outlet's queue.
   outcome           Why an attempt ended, and what becomes of its job; error_line: the telling line of its log (pure).
   recover           Attempts of dead dispatchers; pod_outlets: the outlets that a pod has, and those made for these.
+  gpu_idle          Which attempts leave their GPUs idle: what is recorded of it, and which are stopped.
   unknown           Which attempts their outlets cannot tell about, why, and since when.
 
 Claims

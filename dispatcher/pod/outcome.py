@@ -16,6 +16,7 @@ import msgspec
 from dispatcher import contract
 from dispatcher.outlets.base import (
     CANNOT_START,
+    GPU_IDLE,
     LOST,
     NOT_REACHED,
     PREEMPTED,
@@ -103,7 +104,9 @@ def classify(ended: Ended, log_end: str) -> Ended:
     if ended.exit_reason in _NOT_COUNTED:
         return ended
     if ended.exit_reason == PREEMPTED or (
-        code == contract.EXIT_PREEMPTED and ended.exit_reason not in (TIME_LIMIT, SETUP)
+        code == contract.EXIT_PREEMPTED
+        and ended.exit_reason not in (TIME_LIMIT, SETUP)
+        and not ended.exit_reason.startswith(GPU_IDLE)
     ):
         # The wrapper writes it when its dispatcher was stopped; a job that is told by others uses the exit status.
         stopped = ended.exit_reason == PREEMPTED and not ended.by_scheduler
@@ -175,6 +178,8 @@ def read_log_end(path: Path) -> str:
 def is_retried(reason: str, policy: Policy, used: int) -> bool:
     """Whether a failure for `reason` (`exit 1`, `signal 9`, `out of memory` ...) is tried again by itself."""
     kinds = {reason, reason.partition(" ")[0]} if re.fullmatch(r"(?:exit|signal) \d+", reason) else {reason}
+    if reason.startswith(GPU_IDLE):
+        kinds = {GPU_IDLE.lower()}
     return used < policy.retries and (not policy.retry_on or bool(kinds & set(policy.retry_on)))
 
 

@@ -16,6 +16,7 @@ from dispatcher.outlets.bundle import time_limit_s
 from dispatcher.pod.backlog import Backlog
 from dispatcher.pod.claiming import Claimer
 from dispatcher.pod.fence import Fence
+from dispatcher.pod.gpu_idle import IdleGpus
 from dispatcher.pod.offers import published
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.pod_outlets import PodOutlets
@@ -72,6 +73,7 @@ class Reconciler:
             config.layout, options.pod, outlets, observer, outlets.for_orphans, outlets.name_for_orphan
         )
         self._queue_limits = QueueLimits(config, options.pod, observer, self._backlog.offer, self._outlets_with_room)
+        self._idle_gpus = IdleGpus(config, self._backlog.entry)
         self._status_problem = StatusProblem(store, log)
         path = config.script_lock
         self._script_lock = None if path is None else ScriptLock(path, config.layout.root, log)
@@ -106,6 +108,7 @@ class Reconciler:
             found = self._recovery.find(backlog.in_flight_elsewhere())
             self._take_back_late()
         self._carry_out_desired(poll_is_due=poll_is_due)
+        self._stop_idle()
         self._attempts.release(ended)
         # What has ended may be what others wait for, so only the transaction itself can tell what is ready then.
         claiming = claiming and not (self._claimer.has_enough or backlog.external.problem or self._script_waits())
@@ -116,7 +119,8 @@ class Reconciler:
         if claiming:
             for outlet in self._outlets.values():
                 outlet.refresh_capacity()
-        if not (ended or found or claiming or self._placements_are_due() or self._is_edited()):
+        idle = self._idle_gpus.news(self._attempts, self._store.fold, time.time())
+        if not (ended or found or idle or claiming or self._placements_are_due() or self._is_edited()):
             return 0
         if not claiming or self._script_lock is None:
             return self._transact(ended, found, claiming)
@@ -296,7 +300,8 @@ class Reconciler:
             with self._store.transaction() as tx:
                 for attempt in attempts:
                     self._recorder.placement(tx, attempt)
-                lines = [self._recorder.end(tx, one.key, one.ended) for one in ended if one.ended]
+                lines = self._idle_gpus.record(tx, self._idle_gpus.news(attempts, self._store.fold, time.time()))
+                lines += [self._recorder.end(tx, one.key, one.ended) for one in ended if one.ended]
                 lines += [self._recorder.found(tx, one) for one in found]
                 self._backlog.sync()
                 if claiming and not self._why_no_claims():
@@ -339,6 +344,12 @@ class Reconciler:
                 self._attempts.kill(attempt)
             elif record is not None and record.desired is not None:
                 self._attempts.stop([attempt])
+
+    def _stop_idle(self) -> None:
+        """Stop attempts that have left their GPUs idle for longer than their methods let them."""
+        for attempt, reason in self._idle_gpus.to_stop(self._attempts):
+            self._log(f"{attempt.key.job_id} (attempt {attempt.key.number}): {reason}: stopping it")
+            self._attempts.stop([attempt], reason)
 
     def _take_back_late(self) -> None:
         """Cancel what waits too long in a queue, and what another outlet can take."""

@@ -15,6 +15,7 @@ from dispatcher.outlets.base import (
     Pending,
     Placement,
     Report,
+    Running,
     Slot,
 )
 from dispatcher.outlets.kinds import DEFAULT
@@ -45,6 +46,8 @@ class RunningAttempt:
         self.is_pending = False
         # What its outlet tells of why it has not begun.
         self.waits_for = ""
+        # For how long all its GPUs have been at 0 %, 0 when they are in use; None where that is unknown.
+        self.gpu_idle_s: float | None = None
         self.ended: Ended | None = None
         # Whether it was asked to stop or killed.
         self.is_stopping = False
@@ -73,6 +76,7 @@ class RunningAttempt:
         self.has_begun |= has_run(report.status, self.placement)
         if self.pack is not None:
             self.pack.has_begun |= self.has_begun
+        self.gpu_idle_s = report.status.gpu_idle_s if isinstance(report.status, Running) else None
         self.waits_for = report.status.why if isinstance(report.status, Pending) else ""
         self.is_pending = isinstance(report.status, Pending) and not (self.pack is not None and self.pack.has_begun)
         if isinstance(report.status, Ended):

@@ -84,6 +84,7 @@ def job_row(snapshot: Snapshot, job: str) -> Row:
 
     `step`, `of` and `metrics` are what the job has reported, `waits_for` what its outlet tells of a submitted job.
     `stalled_s`: for how long a running job has reported nothing, where that is longer than usual (report/stalls.py).
+    `gpu_idle_s`: for how long all its GPUs have been at 0 %, where its pod has recorded that as too long.
     `edited`: by hand, not applied yet. `changed`: it ran with other parameters than the manifest has now.
     """
     record = snapshot.records[job]
@@ -109,6 +110,7 @@ def job_row(snapshot: Snapshot, job: str) -> Row:
         "of": progress.of if progress else None,
         "metrics": progress.metrics if progress else None,
         "stalled_s": stalled_s,
+        "gpu_idle_s": snapshot.gpu_idle.get(job),
         "waits_for": snapshot.waits_for(job),
         "exit_code": record.exit_code,
         "reason": record.reason,
@@ -167,9 +169,11 @@ def _where(row: Row) -> str | None:
 
 def _progress(snapshot: Snapshot, row: Row) -> str | None:
     progress = snapshot.progress.get(row["job"])
-    if row["stalled_s"] is not None:
-        share = "" if progress is None or progress.share is None else f", {progress.share:.0%}"
-        return f"stalled {duration_text(row['stalled_s'])}{share}"
+    marks = [("stalled", row["stalled_s"]), ("GPU idle", row["gpu_idle_s"])]
+    words = [f"{word} {duration_text(seconds)}" for word, seconds in marks if seconds is not None]
+    if words:
+        share = [] if progress is None or progress.share is None else [f"{progress.share:.0%}"]
+        return ", ".join([*words, *share])
     return progress_text(progress) or row["waits_for"]
 
 

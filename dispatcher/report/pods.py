@@ -52,6 +52,7 @@ def slot_rows(pod: PodStatus, snapshot: Snapshot) -> list[dict[str, Any]]:
                     "gpu_name": slot.gpu_name,
                     "memory_used_mib": slot.memory_used_mib,
                     "memory_total_mib": slot.memory_total_mib,
+                    "gpu_idle_s": snapshot.gpu_idle.get(job) if is_this else None,
                     "note": slot.note,
                 }
             )

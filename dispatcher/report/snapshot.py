@@ -74,6 +74,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     edited: jobs whose record includes a hand edit that no dispatcher has applied yet.
     unqueued: jobs that only the manifest has.
     refusals: hand edits that were refused and are not settled yet (report/refusals.py).
+    gpu_idle: running jobs whose GPUs have been at 0 % for longer than they may be, and for how many seconds.
     external: running jobs that no dispatcher started, and whether their process exists.
     problem: what is wrong with the status file; None when nothing is.
     unknown_job: why a record has no entry.
@@ -97,6 +98,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     pods: tuple[PodStatus, ...] = ()
     offers: tuple[Offer, ...] = ()
     problem: str | None = None
+    gpu_idle: Mapping[str, float] = {}
     external: Mapping[str, Presence] = {}
     unknown_job: str = UNKNOWN_JOB
     warnings: tuple[str, ...] = ()
@@ -211,7 +213,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """The same snapshot with only these jobs. Needs and pods still refer to all jobs."""
         # What is usual for a method is learned from all of its jobs.
         return msgspec.structs.replace(
-            self, records=jobs, find_stalled=lambda only: {j: s for j, s in self.stalled.items() if j in only.records}
+            self,
+            records=jobs,
+            gpu_idle={job: idle_s for job, idle_s in self.gpu_idle.items() if job in jobs},
+            find_stalled=lambda only: {j: s for j, s in self.stalled.items() if j in only.records},
         )
 
     def for_people(self, *, utc: bool = False) -> Snapshot:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dispatcher.base.times import parse_time
 from dispatcher.config import Config
 from dispatcher.errors import ManifestError
 from dispatcher.matrix.entries import Entries
@@ -25,6 +26,7 @@ from dispatcher.report.stalls import Stalls
 from dispatcher.run_state import editors, journal, liveness
 from dispatcher.run_state.adoption import adopt_hint, find_unadopted, ignored_file_text
 from dispatcher.run_state.external import presence, runs_externally
+from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.head import peek_head
 from dispatcher.run_state.preview import preview
 from dispatcher.run_state.progress import Progress, parse_progress
@@ -86,6 +88,7 @@ class SnapshotReader:
             pods=tuple(pods),
             offers=tuple(self._offer(pod) for pod in pods if pod.is_alive),
             problem=store.problem,
+            gpu_idle=_idle_gpus(store.fold, pods, time.time()),
             unknown_job=unknown_job,
             warnings=(*self._adoption_warnings(), *warnings),
             ran=self._ran,
@@ -243,6 +246,18 @@ class SnapshotReader:
             entries += [found[job] for job in missing & found.keys()]
             missing -= found.keys()
         return entries
+
+
+def _idle_gpus(fold: Fold, pods: Iterable[PodStatus], now_s: float) -> dict[str, float]:
+    """Jobs whose GPUs are idle, and for how many seconds; those of dead pods, which nobody looks at, are left out."""
+    alive = {pod.info.pod for pod in pods if pod.is_alive} if fold.gpu_idle else set()
+    found = {}
+    for job in fold.gpu_idle:
+        idle = fold.idle(job)
+        since_s = None if idle is None else parse_time(idle.since)
+        if since_s is not None and fold.records[job].pod in alive:
+            found[job] = max(0.0, now_s - since_s)
+    return found
 
 
 def _changed_at_s(path: Path) -> float | None:

@@ -30,6 +30,8 @@ class Event(enum.StrEnum):
     AUTO_REQUEUED = "auto_requeued"  # the attempt was preempted, lost or not started, and the job is queued again
     STOPPED = "stopped"  # the attempt was stopped because a person asked for another state
     PAUSED = "paused"  # claiming within a scope (a method, a GPU, a host) was paused
+    GPU_IDLE = "gpu_idle"  # all GPUs of the running attempt have been at 0 % for as long as its method lets them
+    GPU_BUSY = "gpu_busy"  # it uses one of them again
 
     # What people do, with a command or in the status file.
     REQUEUED = "requeued"  # the job is queued again
@@ -92,6 +94,27 @@ class Paused(Note, frozen=True, kw_only=True, omit_defaults=True):
 class Unpaused(Note, frozen=True, kw_only=True, omit_defaults=True):
     event = Event.UNPAUSED
     scope: str
+
+
+class GpuIdle(Note, frozen=True, kw_only=True, omit_defaults=True):
+    """All GPUs of an attempt have been at 0 % since `since`, a journal time; `gpus` is their number.
+
+    Ends with GpuBusy or with the attempt. A new generation of the journal repeats it.
+    """
+
+    event = Event.GPU_IDLE
+    attempt: int
+    since: str
+    gpus: int
+
+
+class GpuBusy(Note, frozen=True, kw_only=True, omit_defaults=True):
+    """The attempt uses a GPU again; they were idle since `since`, `gpus` of them."""
+
+    event = Event.GPU_BUSY
+    attempt: int
+    since: str
+    gpus: int
 
 
 class Refused(Note, frozen=True, kw_only=True, omit_defaults=True):

@@ -13,6 +13,8 @@ from dispatcher.run_state.events import (
     AppliedEdit,
     Blame,
     Event,
+    GpuBusy,
+    GpuIdle,
     HandEdit,
     Note,
     Paused,
@@ -24,7 +26,7 @@ from dispatcher.run_state.events import (
 )
 from dispatcher.run_state.journal import Line
 from dispatcher.run_state.records import Draft, Drafts, Packed, Records, unpack
-from dispatcher.run_state.states import Record, apply, make_record
+from dispatcher.run_state.states import IN_FLIGHT, Record, apply, make_record
 
 # How many different jobs must fail alike in a row before claiming is paused.
 STREAK_LENGTH: Final = 5
@@ -100,6 +102,8 @@ class Fold:
         self.pauses: dict[str, Pause] = {}
         self.refusals: dict[str, Refusal] = {}
         self.streaks: dict[str, Streak] = {}
+        # By job; those of attempts that have ended count no more: see `idle`.
+        self.gpu_idle: dict[str, GpuIdle] = {}
         self.applied_edits: dict[str, AppliedEdit] = {}
         self.lock_kind: str | None = None
         self.touched: set[str] = set()
@@ -156,6 +160,13 @@ class Fold:
             return current
         packed = self._versions.get((job, rev))
         return None if packed is None else unpack(packed)
+
+    def idle(self, job: str) -> GpuIdle | None:
+        """Since when the attempt that runs has left its GPUs idle; None when it has not."""
+        found, record = self.gpu_idle.get(job), self.records.get(job)
+        if found is None or record is None or record.state not in IN_FLIGHT or record.attempt != found.attempt:
+            return None
+        return found
 
     def restore(self, job: str, record: Record | None, born: int | None, edit: AppliedEdit | None) -> None:
         """Undo changes of a record whose lines were never written."""
@@ -226,6 +237,12 @@ class Fold:
             scope = line.read(Unpaused).scope
             self.pauses.pop(scope, None)
             self.streaks.pop(scope, None)
+        elif event is Event.GPU_IDLE:
+            self.gpu_idle[line.job or ""] = line.read(GpuIdle)
+        elif event is Event.GPU_BUSY:
+            idle = self.gpu_idle.get(line.job or "")
+            if idle is not None and idle.attempt <= line.read(GpuBusy).attempt:
+                del self.gpu_idle[line.job or ""]
         elif event is Event.STREAK:
             before = line.read(StreakSoFar)
             self.streaks[before.scope] = before.streak
@@ -273,6 +290,10 @@ def snapshot(fold: Fold, at: str, by: str) -> Iterator[Line]:
         yield line(Refused(why=refusal.why, line=refusal.line), refusal.at, refusal.job or None)
     for scope, streak in fold.streaks.items():
         yield line(StreakSoFar(scope=scope, streak=streak))
+    for job in fold.gpu_idle:
+        idle = fold.idle(job)
+        if idle is not None:
+            yield line(idle, job=job)
 
 
 def pause_reason(streak: Streak, scope: str) -> str | None:

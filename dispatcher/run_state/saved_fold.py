@@ -17,14 +17,14 @@ import msgspec
 
 from dispatcher.base import parts
 from dispatcher.run_state.checksum import RunningChecksum
-from dispatcher.run_state.events import AppliedEdit, Event, Streak
+from dispatcher.run_state.events import AppliedEdit, Event, GpuIdle, Streak
 from dispatcher.run_state.fold import Fold, Pause, Refusal
 from dispatcher.run_state.records import Records
 from dispatcher.run_state.states import Record, State
 from dispatcher.workspace import Layout
 
 # To be raised with every change of what a fold holds or of how lines are folded.
-_VERSION: Final = 2
+_VERSION: Final = 3
 _FORM: Final = repr((_VERSION, Record.__annotations__, tuple(State), tuple(Event)))
 _TOGETHER: Final = 5_000
 
@@ -46,6 +46,7 @@ class SavedFold(msgspec.Struct, kw_only=True):
     pauses: dict[str, Pause]
     refusals: dict[str, Refusal]
     streaks: dict[str, Streak]
+    gpu_idle: dict[str, GpuIdle]
     applied_edits: dict[str, AppliedEdit]
 
 
@@ -71,6 +72,7 @@ def begin(layout: Layout, header: bytes, checksum: RunningChecksum, fold: Fold) 
         pauses=fold.pauses,
         refusals=fold.refusals,
         streaks=fold.streaks,
+        gpu_idle=fold.gpu_idle,
         applied_edits=fold.applied_edits,
     )
     try:
@@ -113,6 +115,6 @@ def read(saved: SavedFold, file: BinaryIO) -> Fold | None:
     fold.seq, fold.lock_kind = saved.seq, saved.lock_kind
     fold.records = Records(packed)
     fold.pauses, fold.refusals, fold.streaks = saved.pauses, saved.refusals, saved.streaks
-    fold.applied_edits = saved.applied_edits
+    fold.gpu_idle, fold.applied_edits = saved.gpu_idle, saved.applied_edits
     fold.all_touched = True
     return fold

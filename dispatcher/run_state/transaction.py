@@ -34,6 +34,7 @@ class Transaction:
         self._at_end: list[Callable[[bool], object]] = []
         self._undo: dict[str, tuple[Record | None, int | None, AppliedEdit | None]] = {}
         self._rest = (fold.seq, dict(fold.pauses), dict(fold.refusals), dict(fold.streaks), fold.lock_kind)
+        self._gpu_idle = dict(fold.gpu_idle)
 
     def record(self, job: str) -> Record | None:
         """The record as it is now, with the changes of this transaction."""
@@ -108,6 +109,7 @@ class Transaction:
         for job, before in self._undo.items():
             fold.restore(job, *before)
         fold.seq, fold.pauses, fold.refusals, fold.streaks, fold.lock_kind = self._rest
+        fold.gpu_idle = self._gpu_idle
         self.end(undone=not keep_directories)
         for paths in () if keep_directories else self._directories:
             with contextlib.suppress(OSError):

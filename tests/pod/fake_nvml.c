@@ -9,6 +9,10 @@
  *     0 rows_failed 1
  *     0 hang /path                    (calls for this GPU wait until that file exists)
  *     0 crash 11                      (the process ends by that signal)
+ *     0 busy 97 12                    (utilisation now in percent: GPU, memory; without it: not supported)
+ *     0 sample 40                     (one of the utilisations of the last seconds)
+ *     0 mig 1                         (the current mode)
+ *     0 computes 4242 97              (a process and its share; without any: none of the last seconds)
  *     0 error nvmlDeviceGetName 15    (this call returns that error code)
  *
  * Arguments that the real library refuses are refused with its error codes. FAKE_NVML_LOG gets one line per nvmlInit.
@@ -216,4 +220,58 @@ int nvmlDeviceGetRemappedRows(Device *device, unsigned *corrected, unsigned *unc
     *corrected = *uncorrected = *pending = 1;
     *failed = atoi(value);
     return SUCCESS;
+}
+
+typedef struct { unsigned gpu, memory; } Utilization;
+typedef union { double d; unsigned ui; unsigned long ul; unsigned long long ull; signed long long sll; } Value;
+typedef struct { unsigned long long at; Value value; } Sample;
+typedef struct { unsigned pid; unsigned long long at; unsigned sm, memory, encoder, decoder; } ProcessUse;
+
+int nvmlDeviceGetUtilizationRates(Device *device, Utilization *use) {
+    char value[64];
+    int code = enter(device, "nvmlDeviceGetUtilizationRates");
+    if (code) return code;
+    if (!use) return INVALID_ARGUMENT;
+    if (!setting(device->index, "busy", 0, value, sizeof value)) return NOT_SUPPORTED;
+    return sscanf(value, "%u %u", &use->gpu, &use->memory) == 2 ? SUCCESS : UNKNOWN;
+}
+
+int nvmlDeviceGetMigMode(Device *device, unsigned *current, unsigned *pending) {
+    char value[64];
+    int code = enter(device, "nvmlDeviceGetMigMode");
+    if (code) return code;
+    if (!current || !pending) return INVALID_ARGUMENT;
+    if (!setting(device->index, "mig", 0, value, sizeof value)) return NOT_SUPPORTED;
+    *current = *pending = atoi(value);
+    return SUCCESS;
+}
+
+/* Type 1: utilisation of the GPU. As the library does, the number of samples is told where there is no room for any. */
+int nvmlDeviceGetSamples(Device *device, unsigned type, unsigned long long since, unsigned *kind, unsigned *count, Sample *found) {
+    char value[64];
+    unsigned number = 0;
+    int code = enter(device, "nvmlDeviceGetSamples");
+    if (code) return code;
+    if (type != 1 || !kind || !count || since) return INVALID_ARGUMENT;
+    for (; setting(device->index, "sample", number, value, sizeof value); number++)
+        if (found && number < *count) found[number].at = 1, found[number].value.ui = atoi(value);
+    *kind = 1;
+    *count = number;
+    return number ? SUCCESS : NOT_FOUND;
+}
+
+int nvmlDeviceGetProcessUtilization(Device *device, ProcessUse *found, unsigned *count, unsigned long long since) {
+    char value[64];
+    unsigned number = 0, room;
+    int code = enter(device, "nvmlDeviceGetProcessUtilization");
+    if (code) return code;
+    if (!count || since) return INVALID_ARGUMENT;
+    room = found ? *count : 0;
+    for (; setting(device->index, "computes", number, value, sizeof value); number++) {
+        if (number >= room) continue;
+        memset(&found[number], 0, sizeof found[number]);
+        if (sscanf(value, "%u %u", &found[number].pid, &found[number].sm) != 2) return UNKNOWN;
+    }
+    *count = number;
+    return !number ? NOT_FOUND : number > room ? INSUFFICIENT_SIZE : SUCCESS;
 }

@@ -1,7 +1,6 @@
 """GPUs: real pynvml over a stand-in for the driver's library (fake_nvml.c), real processes as their users."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from nvml_driver import Driver
 
 from dispatcher.errors import PodError, UsageError
 from dispatcher.outlets.local import gpu_users
@@ -28,43 +28,6 @@ from dispatcher.outlets.local.gpus import (
 
 MIB = 1 << 20
 H100 = "memory 85520809984 629145600"
-
-
-@pytest.fixture(scope="session")
-def nvml_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler (gcc or cc) to build the stand-in for NVIDIA's library")
-    folder = tmp_path_factory.mktemp("nvml")
-    source = Path(__file__).with_name("fake_nvml.c")
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", folder / "libnvidia-ml.so.1", source], check=True)
-    return folder
-
-
-class Driver:
-    """What the stand-in answers from now on."""
-
-    def __init__(self, folder: Path) -> None:
-        self._file = folder / "nvml.txt"
-        self._log = folder / "nvml.log"
-
-    def say(self, *lines: str) -> None:
-        temporary = self._file.with_suffix(".tmp")
-        temporary.write_text("\n".join(lines) + "\n")
-        temporary.replace(self._file)
-
-    @property
-    def started(self) -> list[int]:
-        """The PIDs of the processes that have called nvmlInit."""
-        return [int(line) for line in self._log.read_text().split()] if self._log.exists() else []
-
-
-@pytest.fixture
-def driver(nvml_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml_folder))
-    monkeypatch.setenv("FAKE_NVML", str(tmp_path / "nvml.txt"))
-    monkeypatch.setenv("FAKE_NVML_LOG", str(tmp_path / "nvml.log"))
-    return Driver(tmp_path)
 
 
 @pytest.fixture

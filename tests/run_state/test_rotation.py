@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import pytest
 from dispatcher.base import files
 from dispatcher.run_state import journal
 from dispatcher.run_state.change import Change
-from dispatcher.run_state.events import Blame, Event, Paused, Refused
+from dispatcher.run_state.events import Blame, Event, GpuBusy, GpuIdle, Paused, Refused
 from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
@@ -34,6 +35,11 @@ def busy(layout: Layout) -> Store:
         with store.transaction() as tx:
             failed = Change(state=State.FAILED, error="CUDA error 700", reason="exit 1")
             tx.change(job, Event.FAILED, failed, data=Blame(method="fft", gpu="gpu:h:1"))
+    with store.transaction() as tx:
+        for job in "de":
+            tx.change(job, Event.CLAIMED, Change(state=State.RUNNING, attempt=1, gpu=0))
+            tx.note(GpuIdle(attempt=1, since="2026-11-23T03:00:00Z", gpus=1), job=job)
+        tx.note(GpuBusy(attempt=1, since="2026-11-23T03:00:00Z", gpus=1), job="e")
     return store
 
 
@@ -46,7 +52,31 @@ def said(store: Store) -> list[object]:
         fold.pauses,
         fold.refusals,
         fold.streaks,
+        dict(fold.gpu_idle),
     ]
+
+
+def test_idle_gpus_of_an_attempt_that_has_ended_are_not_repeated(layout: Layout) -> None:
+    store = busy(layout)
+    assert store.fold.idle("d") is not None and store.fold.idle("e") is None
+    with store.transaction() as tx:
+        tx.change("d", Event.STOPPED, Change(state=State.QUEUED))
+    with store.transaction() as tx:
+        tx.change("d", Event.CLAIMED, Change(state=State.RUNNING, attempt=2))
+    assert store.fold.idle("d") is None
+    assert store.rotate()
+    newcomer = Store(layout, by="newcomer")
+    newcomer.refresh()
+    assert newcomer.fold.gpu_idle == {}
+
+
+def test_what_was_never_written_is_forgotten(layout: Layout) -> None:
+    store = busy(layout)
+    before = said(store)
+    with contextlib.suppress(ZeroDivisionError), store.transaction() as tx:
+        tx.note(GpuBusy(attempt=1, since="2026-11-23T03:00:00Z", gpus=1), job="d")
+        raise ZeroDivisionError
+    assert said(store) == before and store.fold.idle("d") is not None
 
 
 def test_everybody_finds_the_same_after_it(layout: Layout) -> None:
@@ -67,7 +97,7 @@ def test_everybody_finds_the_same_after_it(layout: Layout) -> None:
         assert said(other) == before
         assert other.generation == 2
     with elder.transaction() as tx:
-        tx.change("d", Event.HELD, Change(state=State.HELD))
+        tx.change("d", Event.REQUESTED, Change(desired=State.HELD))
     for other in (store, newcomer, waiting):
         other.refresh()
         assert said(other) == said(elder)

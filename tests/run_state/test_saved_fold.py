@@ -11,7 +11,7 @@ import pytest
 from dispatcher.errors import DamagedJournalError, StaleViewError
 from dispatcher.run_state import checksum, journal, loaded_generation, saved_fold
 from dispatcher.run_state.change import Change
-from dispatcher.run_state.events import AppliedEdit, Blame, Event, HandEdit, Paused, Refused
+from dispatcher.run_state.events import AppliedEdit, Blame, Event, GpuIdle, HandEdit, Paused, Refused
 from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
@@ -44,6 +44,9 @@ def grown(layout: Layout) -> Store:
         for job in "abcdef":
             tx.change(job, Event.QUEUED, Change(state=State.QUEUED))
         tx.note(Paused(scope="lora", why="five alike"))
+        tx.change("g", Event.QUEUED, Change(state=State.QUEUED))
+        tx.change("g", Event.CLAIMED, Change(state=State.RUNNING, attempt=1, gpu=(0, 1)))
+        tx.note(GpuIdle(attempt=1, since="2026-11-23T03:00:00Z", gpus=2), job="g")
         tx.note(Refused(line='"x": {}', why="no state"), job="x")
         tx.delete("c")
         edit = HandEdit(edit=AppliedEdit(1, {"note": "ü"}))
@@ -59,7 +62,7 @@ def grown(layout: Layout) -> Store:
 def said(store: Store) -> list[object]:
     fold = store.fold
     born = {job: fold.records.born(job) for job in fold.records}
-    rest = [fold.pauses, fold.refusals, fold.streaks, fold.applied_edits, fold.lock_kind]
+    rest = [fold.pauses, fold.refusals, fold.streaks, fold.gpu_idle, fold.applied_edits, fold.lock_kind]
     return [fold.seq, list(fold.records.items()), born, *rest, store.position]
 
 

@@ -9,6 +9,8 @@ oom         Whether the kernel has killed processes for lack of memory.
 capacity    Which GPUs and CPU slots are free; offer: what others read of them (both pure).
 gpus, nvml, gpu_users, gpu_monitor
             GPUs: reading them, who uses them, and which cannot be used now.
+gpu_use, gpu_sampler
+            Attempts that leave their GPUs idle: what samples prove (pure), and the thread that takes them.
 """
 
 from __future__ import annotations

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from dispatcher.outlets.base import Key
 from dispatcher.outlets.local import NAME
 from dispatcher.outlets.local.capacity import LocalCapacity
+from dispatcher.outlets.local.gpu_sampler import GpuSampler
 from dispatcher.outlets.local.gpu_users import foreign_use
 from dispatcher.outlets.local.gpus import Gpu, GpuReader, GpuReading, Health, parse_gpus
 from dispatcher.outlets.local.offer import gpu_slot_name
@@ -17,12 +20,31 @@ from dispatcher.run_state.liveness import SlotInfo
 _READ_AGAIN_S: Final = 1.0
 
 
+def _nobody(_: int) -> None:
+    return None
+
+
 class GpuMonitor:
     """Reads the GPUs of a pod and marks in `capacity` those that cannot be used now."""
 
-    def __init__(self, gpus: str, cpu_slots: int, jobs_per_gpu: int, log: Callable[[str], None]) -> None:
-        """`gpus` as typed (`0,1,2`, `0-7`, `all`; empty for none)."""
+    def __init__(
+        self,
+        gpus: str,
+        cpu_slots: int,
+        jobs_per_gpu: int,
+        log: Callable[[str], None],
+        sample_s: float | None = None,
+        attempt_of: Callable[[int], Key | None] = _nobody,
+    ) -> None:
+        """`gpus` as typed (`0,1,2`, `0-7`, `all`; empty for none).
+
+        `sample_s`: how often it is looked which attempts leave their GPUs idle, None: never; `attempt_of` tells to
+        which attempt a pid belongs.
+        """
         self._reader: GpuReader | None = None
+        self._sampler: GpuSampler | None = None
+        # Held while the reader is used: the sampler is a thread.
+        self._lock = threading.Lock()
         self._reading = GpuReading()
         self._next_s = 0.0
         self._held: dict[int, str] = {}
@@ -33,13 +55,16 @@ class GpuMonitor:
             self._reading = self._reader.read(indices)
             if self._reading.warning:
                 log(f"warning: {self._reading.warning}")
+            elif sample_s is not None:
+                self._sampler = GpuSampler(self._reader, self._lock, sample_s, attempt_of)
         self.capacity = LocalCapacity(indices, cpu_slots, jobs_per_gpu)
 
     def refresh(self, is_ours: Callable[[int], bool]) -> None:
         """Read the GPUs again, unless that was done a moment ago. `is_ours`: whether a pid is of the pod's attempts."""
         if self._reader is None or self._reading.unavailable is not None or time.monotonic() < self._next_s:
             return
-        self._reading = self._reader.read(self.capacity.gpus)
+        with self._lock:
+            self._reading = self._reader.read(self.capacity.gpus)
         self.capacity.mark_foreign(foreign_use(self._reading, is_ours, self.capacity.occupied_gpus))
         self._quarantine()
         if self.capacity.unusable:
@@ -80,9 +105,26 @@ class GpuMonitor:
             infos.append(SlotInfo(name=f"cpu{number}", outlet=NAME, jobs=on_cpu[number : number + 1]))
         return infos
 
+    @property
+    def samples(self) -> bool:
+        """Whether `watch` has any effect."""
+        return self._sampler is not None
+
+    def watch(self, attempts: Mapping[Key, tuple[int, ...]]) -> None:
+        """The attempts that run, and their GPUs: it is looked whether they use them."""
+        if self._sampler is not None:
+            self._sampler.watch(attempts)
+
+    def idle_s(self, key: Key) -> float | None:
+        """For how long all GPUs of an attempt have been at 0 %; 0 when they are in use, None when it is unknown."""
+        return None if self._sampler is None else self._sampler.idle_s(key)
+
     def close(self) -> None:
+        if self._sampler is not None:
+            self._sampler.close()
         if self._reader is not None:
-            self._reader.close()
+            with self._lock:
+                self._reader.close()
 
     def _quarantine(self) -> None:
         ill = {gpu.index: gpu.why for gpu in self._reading.gpus if gpu.health is not Health.OK}

@@ -51,7 +51,7 @@ def in_container() -> bool:
 
 def _foreign_use(gpu: Gpu, is_ours: Callable[[int], bool], held: bool, contained: bool) -> str | None:
     listed = gpu.processes or ()
-    named = [process for process in listed if _is_believable(process.pid, contained)]
+    named = [process for process in listed if is_believable(process.pid, contained)]
     theirs = [process for process in named if not is_ours(process.pid)]
     known_mib = sum(process.used_mib or 0 for process in theirs)
     if known_mib >= FOREIGN_MIB:
@@ -70,7 +70,7 @@ def _foreign_use(gpu: Gpu, is_ours: Callable[[int], bool], held: bool, contained
     return f"{rest_mib} MiB in use by processes that cannot be seen from here (inside a container, or already ending)"
 
 
-def _is_believable(pid: int, contained: bool) -> bool:
+def is_believable(pid: int, contained: bool) -> bool:
     """Whether `pid`, as the driver gives it, is that process here: it exists, and in a container it has a GPU open."""
     if not contained:
         return os.path.exists(f"/proc/{pid}")

@@ -45,7 +45,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU as it was read. A field is None where the driver does not tell.
 
     `why` explains a health other than ok. `memory_used_mib` includes what the driver keeps for itself where
-    `memory_reserved_mib` is None (drivers before 510), and only there.
+    `memory_reserved_mib` is None (drivers before 510), and only there. `busy_percent` is the greatest utilisation of
+    the last seconds and `computing` the pids behind it: `GpuReader.read_use` asks for them, and for nothing else.
     """
 
     index: int
@@ -57,6 +58,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     memory_used_mib: int | None = None
     memory_reserved_mib: int | None = None
     processes: tuple[GpuProcess, ...] | None = None
+    busy_percent: int | None = None
+    computing: tuple[int, ...] | None = None
 
 
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,11 +160,11 @@ class _Helper:
             self.hello = None if line is None else msgspec.json.decode(line, type=_Hello)
         return self.hello is not None
 
-    def ask(self, index: int) -> None:
+    def ask(self, index: int, what: str = "") -> None:
         """Send the question for one GPU; `answer` has what comes back."""
         stdin: Any = self._process.stdin
         try:
-            stdin.write(f"{index}\n".encode())
+            stdin.write(f"{index} {what}\n".encode())
         except BrokenPipeError:
             raise self._death() from None
 
@@ -256,6 +259,10 @@ class GpuReader:
             )
         return GpuReading(gpus=tuple(self._read(index) for index in indices))
 
+    def read_use(self, index: int) -> Gpu:
+        """How busy a GPU is that `read` has read before."""
+        return self._read(index, "use")
+
     def _connect(self, timeout_s: float) -> None:
         try:
             self._helper = _Helper()
@@ -271,24 +278,24 @@ class GpuReader:
         if self._unavailable is not None:
             self._drop_helper()
 
-    def _read(self, index: int) -> Gpu:
+    def _read(self, index: int, what: str = "") -> Gpu:
         for unit in (None, index):
             until, why = self._resting.get(unit, (0.0, ""))
             if time.monotonic() < until:
                 return Gpu(index=index, health=Health.UNREADABLE, why=why)
-        if index in self._hanging:
-            return self._read_hanging(index)
+        if index in self._hanging and not self._has_come_back(index):
+            return self._hangs(index)
         # One death may have any cause (an OOM killer, an administrator); a second one is caused by this GPU.
         for last in (False, True):
             try:
-                return self._ask(index)
+                return self._ask(index, what)
             except _HelperDiedError as death:
                 self._drop_helper()
                 if last:
                     self._resting[index] = (time.monotonic() + self.rest_s, str(death))
         return Gpu(index=index, health=Health.UNREADABLE, why=self._resting[index][1])
 
-    def _ask(self, index: int) -> Gpu:
+    def _ask(self, index: int, what: str) -> Gpu:
         wait_s = 0.0
         if self._helper is None:
             # Only the first GPU waits for its start: a driver that hangs must not cost that time once per GPU and pass.
@@ -301,24 +308,22 @@ class GpuReader:
             self._drop_helper()
             self._resting[None] = (time.monotonic() + self.rest_s, why)
             return Gpu(index=index, health=Health.UNREADABLE, why=why)
-        helper.ask(index)
+        helper.ask(index, what)
         gpu = helper.answer(self._timeout_s)
         if gpu is None:
             self._hanging[index], self._helper = helper, None
             return self._hangs(index)
         return gpu
 
-    def _read_hanging(self, index: int) -> Gpu:
+    def _has_come_back(self, index: int) -> bool:
+        """Whether a GPU that did not answer has done so by now, or its reader has died; what it said is old."""
         helper = self._hanging[index]
-        try:
-            gpu = helper.answer(0)
-        except _HelperDiedError as death:
-            gpu = Gpu(index=index, health=Health.UNREADABLE, why=str(death))
-        if gpu is None:
-            return self._hangs(index)
+        with contextlib.suppress(_HelperDiedError):
+            if helper.answer(0) is None:
+                return False
         del self._hanging[index]
         helper.close()
-        return gpu
+        return True
 
     def _hangs(self, index: int) -> Gpu:
         why = f"the driver has not answered for {self._timeout_s:g} s and more; see dmesg for Xid messages"

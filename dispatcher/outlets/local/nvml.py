@@ -1,5 +1,7 @@
 """Reads GPUs through NVML in a process of its own: an index per line comes in, a JSON line per GPU goes out.
 
+The line `3 use` asks only whether GPU 3 computes.
+
 `gpus.GpuReader` starts this file as a script. A call into a driver whose GPU is dying can hang where no signal reaches
 it, and can take the whole process down; here it takes down nothing that matters, and the dispatcher's locks and open
 files are not held by a process that cannot be killed. By hand: `echo 0 | python dispatcher/outlets/local/nvml.py`.
@@ -125,6 +127,42 @@ def read(nvml: Any, index: int) -> dict[str, Any]:
     return values if fault is None else values | {"health": "ecc", "why": fault}
 
 
+def busiest(nvml: Any, handle: Any) -> int | None:
+    """The greatest utilisation, in percent, of the last seconds; None where the driver does not tell, as with MIG."""
+    mig = optional(nvml, nvml.nvmlDeviceGetMigMode, handle)
+    rates = optional(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
+    if rates is None or (mig is not None and mig[0]):
+        return None
+    # That figure is of the last second at most; the driver keeps those of some seconds before.
+    earlier: list[int] = []
+    with contextlib.suppress(nvml.NVMLError):
+        samples = nvml.nvmlDeviceGetSamples(handle, nvml.NVML_GPU_UTILIZATION_SAMPLES, 0)[1]
+        earlier = [sample.sampleValue.uiVal for sample in samples]
+    return int(max(rates.gpu, rates.memory, *earlier))
+
+
+def computing(nvml: Any, handle: Any) -> list[int] | None:
+    """The pids that have used the GPU in the last seconds; None where the driver does not tell."""
+    try:
+        samples = nvml.nvmlDeviceGetProcessUtilization(handle, 0)
+    except nvml.NVMLError:
+        return None
+    return sorted({each.pid for each in samples if each.smUtil or each.memUtil})
+
+
+def read_use(nvml: Any, index: int) -> dict[str, Any]:
+    """How busy one GPU is, and by whom; a GPU that cannot be read says so in `health` and `why`."""
+    values: dict[str, Any] = {"index": index}
+    try:
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        values["busy_percent"] = busiest(nvml, handle)
+        if values["busy_percent"]:
+            values["computing"] = computing(nvml, handle)
+    except nvml.NVMLError as error:
+        return values | trouble(nvml, error)
+    return values
+
+
 def trouble(nvml: Any, error: Any) -> dict[str, str]:
     """The health of a GPU whose reading ended in `error`."""
     # Drivers differ in what they call a GPU that has fallen off the bus: some no longer know it, to some it is just
@@ -167,7 +205,8 @@ def main() -> None:
     say({"count": count})
     # The end of the input is the end of the dispatcher, however it died.
     for line in sys.stdin:
-        say(read(nvml, int(line)))
+        index, _, what = line.strip().partition(" ")
+        say(read_use(nvml, int(index)) if what == "use" else read(nvml, int(index)))
 
 
 if __name__ == "__main__":

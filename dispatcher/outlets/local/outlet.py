@@ -32,6 +32,8 @@ from dispatcher.outlets.bundle import deliver
 from dispatcher.outlets.context import PodContext
 from dispatcher.outlets.local import NAME, processes
 from dispatcher.outlets.local.gpu_monitor import GpuMonitor
+from dispatcher.outlets.local.gpu_sampler import sampling_interval_s
+from dispatcher.outlets.local.gpu_users import in_container, is_believable
 from dispatcher.outlets.local.gpus import visible_devices
 from dispatcher.outlets.local.oom import OomCounter
 from dispatcher.outlets.local.recovery import LocalRecovery, claimed_here
@@ -58,7 +60,14 @@ class LocalOutlet:
         self._config = context.config
         self._layout = context.config.layout
         self._pod = context.pod
-        self._monitor = GpuMonitor(context.gpus, context.cpu_slots, context.jobs_per_gpu, context.log)
+        self._monitor = GpuMonitor(
+            context.gpus,
+            context.cpu_slots,
+            context.jobs_per_gpu,
+            context.log,
+            sampling_interval_s(context.config),
+            self._attempt_of,
+        )
         self.capacity = self._monitor.capacity
         self._spawner = Spawner(self._layout)
         self._recovery = LocalRecovery(context.config, context.pod, context.observer)
@@ -85,6 +94,8 @@ class LocalOutlet:
         kills = self._oom.due()
         reports = {key: self._ended.get(key) or self._report(self._trees[key]) for key in keys}
         self._oom.note(kills)
+        if self._monitor.samples:
+            self._monitor.watch({key: tree.slot.gpus for key, tree in self._trees.items() if tree.slot.gpus})
         return reports
 
     def cancel(self, keys: Sequence[Key], *, reason: str = "", force: bool = False) -> None:
@@ -202,7 +213,8 @@ class LocalOutlet:
     def _report(self, tree: Tree) -> Report:
         status = tree.status(self._trees.values())
         if isinstance(status, Running):
-            return Report(status, tree.placement)
+            idle_s = self._monitor.idle_s(tree.key)
+            return Report(Running(status.note, idle_s) if idle_s is not None else status, tree.placement)
         if isinstance(status, Ended):
             oom_killed = status.exit_code in _SIGKILL_STATUSES and self._oom.has_risen()
             ran_s = processes.boot_time_s() - tree.begun_s
@@ -237,3 +249,9 @@ class LocalOutlet:
         """Whether a process belongs to one of these attempts."""
         directory = processes.attempt_of(pid)
         return directory is not None and any(os.fspath(t.paths.directory) == directory for t in self._trees.values())
+
+    def _attempt_of(self, pid: int) -> Key | None:
+        """The attempt of this pod to which a process on a GPU belongs; None where that cannot be told."""
+        directory = processes.attempt_of(pid) if is_believable(pid, in_container()) else None
+        trees = list(self._trees.values())
+        return next((tree.key for tree in trees if os.fspath(tree.paths.directory) == directory), None)

@@ -1,0 +1,79 @@
+"""Running attempts that leave their GPUs idle: what the journal is told of them, and which are to be stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from dispatcher.config import Config, GpuIdle
+from dispatcher.matrix.entry import Entry
+from dispatcher.outlets.base import GPU_IDLE
+from dispatcher.pod.recording import is_current
+from dispatcher.pod.running_attempts import RunningAttempt
+from dispatcher.run_state import events
+from dispatcher.run_state.fold import Fold
+from dispatcher.run_state.journal import now_text
+from dispatcher.run_state.transaction import Transaction
+
+_MINUTE_S: Final = 60.0
+
+
+class IdleGpus:
+    """Compares what outlets tell of the GPUs of attempts with what the journal says."""
+
+    def __init__(self, config: Config, entry_of: Callable[[str], Entry | None]) -> None:
+        self._config = config
+        self._entry_of = entry_of
+
+    def news(
+        self, attempts: Iterable[RunningAttempt], fold: Fold, now_s: float
+    ) -> list[tuple[RunningAttempt, events.Note]]:
+        """The attempts whose GPUs became idle or busy, and what the journal does not say yet. `now_s`: wall clock."""
+        found: list[tuple[RunningAttempt, events.Note]] = []
+        for attempt in attempts:
+            job, number, idle_s = attempt.key.job_id, attempt.key.number, attempt.gpu_idle_s
+            if attempt.ended is not None or idle_s is None or not is_current(fold.records.get(job), number):
+                continue
+            said = fold.idle(job)
+            if said is not None and idle_s == 0.0:
+                found.append((attempt, events.GpuBusy(attempt=number, since=said.since, gpus=said.gpus)))
+            elif said is None and self._is_over(job, idle_s) is not None:
+                since = now_text(now_s - idle_s)
+                found.append((attempt, events.GpuIdle(attempt=number, since=since, gpus=len(attempt.slot.gpus))))
+        return found
+
+    def record(self, tx: Transaction, news: Iterable[tuple[RunningAttempt, events.Note]]) -> list[str]:
+        """Write news into the journal; a line for people of each."""
+        lines = []
+        for attempt, note in news:
+            tx.note(note, job=attempt.key.job_id)
+            idle = f"idle since {note.since}" if isinstance(note, events.GpuIdle) else "in use again"
+            lines.append(f"{attempt.key.job_id} (attempt {attempt.key.number}): {_gpus(attempt)} {idle}")
+        return lines
+
+    def to_stop(self, attempts: Iterable[RunningAttempt]) -> list[tuple[RunningAttempt, str]]:
+        """The attempts that have left their GPUs idle for too long, and the reason of their failure."""
+        found = []
+        for attempt in attempts:
+            if attempt.ended is None and not attempt.is_stopping and attempt.gpu_idle_s:
+                limit = self._is_over(attempt.key.job_id, attempt.gpu_idle_s)
+                if limit is not None and limit.stop:
+                    found.append((attempt, stopped_for(limit.after_s or 0.0)))
+        return found
+
+    def _is_over(self, job: str, idle_s: float) -> GpuIdle | None:
+        """What was exceeded by GPUs that were idle for so long; None when nothing was."""
+        entry = self._entry_of(job)
+        limit = self._config.gpu_idle_of(entry.method if entry is not None else "")
+        return limit if limit.after_s is not None and idle_s >= limit.after_s else None
+
+
+def _gpus(attempt: RunningAttempt) -> str:
+    indices = attempt.slot.gpus
+    return f"GPU{'s' if len(indices) > 1 else ''} {','.join(map(str, indices))}"
+
+
+def stopped_for(after_s: float) -> str:
+    """`GPU idle for 30 min`."""
+    text = f"{after_s / _MINUTE_S:g} min" if after_s >= _MINUTE_S else f"{after_s:g} s"
+    return f"{GPU_IDLE} for {text}"

@@ -22,6 +22,7 @@ from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.known_jobs import ManifestJobs
 from dispatcher.run_state.states import State
+from dispatcher.run_state.store import Store, Transaction
 from dispatcher.run_state.submission import append_entries
 
 if TYPE_CHECKING:
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 
 # The method of commands; it has no settings unless dispatcher.yaml has some.
 METHOD: Final = "command"
+
+
+class IdsTakenError(Exception):
+    """Others have submitted jobs of these ids at the same moment."""
 
 
 class Submission:
@@ -62,19 +67,42 @@ class Submission:
         is_complete = False
         try:
             with self._workspace.transaction() as tx:
-                if any(tx.record(one["job_id"]) is not None for one in self.documents):
-                    # Somebody else has taken it meanwhile.
+                if self._are_taken(tx):
                     self.documents = self._completed(self._choose())
-                append_entries(store, tx, self.documents)
-                for one in self.documents:
-                    tx.change(one["job_id"], Event.QUEUED, Change(state=State.QUEUED, ad_hoc=True))
+                self.append(store, tx)
                 is_complete = True
         except StorageError as error:
             # Whoever is told that a submission failed repeats it, so it must not have happened.
             if not is_complete or any(one["job_id"] not in store.records for one in self.documents):
                 raise
             self.warning = str(error)
+        return self.ids
+
+    @property
+    def ids(self) -> list[str]:
+        """The jobs, in the order of `documents`."""
         return [one["job_id"] for one in self.documents]
+
+    def append(self, store: Store, tx: Transaction) -> None:
+        """As `add`, in a transaction of any store. Raises IdsTakenError where others have got these ids meanwhile."""
+        if self._are_taken(tx):
+            raise IdsTakenError
+        append_entries(store, tx, self.documents)
+        for job in self.ids:
+            tx.change(job, Event.QUEUED, Change(state=State.QUEUED, ad_hoc=True))
+
+    def choose_again(self) -> None:
+        """Outside of a transaction: choose other ids. Raises StateError when an id that was given is taken."""
+        self._workspace.store.refresh(to_the_end=True)
+        self.documents = self._completed(self._choose())
+
+    def was_added(self) -> bool:
+        """Whether the jobs are there, although the transaction that added them has failed."""
+        self._workspace.store.refresh(to_the_end=True)
+        return all(map(self._workspace.store.records.is_ad_hoc, self.ids))
+
+    def _are_taken(self, tx: Transaction) -> bool:
+        return any(tx.record(job) is not None for job in self.ids)
 
     def _is_known(self, job: str) -> bool:
         return job in self._listed or job in self._workspace.store.records

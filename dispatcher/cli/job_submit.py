@@ -14,7 +14,7 @@ import click
 from dispatcher import contract
 from dispatcher.cli.common import open_workspace
 from dispatcher.cli.submission import SubmissionOptions, choose_targets, submission_options, submit_jobs
-from dispatcher.cli.submit import submit_at_once
+from dispatcher.cli.submit_new import submit_at_once
 from dispatcher.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from dispatcher.matrix.entry import Entry
     from dispatcher.outlets.base import Request
     from dispatcher.outlets.solver.request import HardwareRequest
+    from dispatcher.pod.options import Addition
     from dispatcher.run_state.states import Record
 
 _ASK_LIMIT_S: Final = 30.0
@@ -152,11 +153,23 @@ def hand_over(config: Config, options: SubmissionOptions, targets: Mapping[str, 
         create_missing(config, outlets, yes=options.yes)
     for target, jobs in groups.items():
         _run(config, options, target, jobs)
-    records = _records(config, targets)
-    return [_row(job, records.get(job), target) for job, target in targets.items()]
+    return submitted_rows(config, targets)
 
 
-def _run(config: Config, options: SubmissionOptions, target: Target, jobs: Sequence[str]) -> None:
+def hand_over_new(
+    config: Config, options: SubmissionOptions, targets: Mapping[str, Target], addition: Addition
+) -> list[dict[str, Any]]:
+    """As `hand_over` for new jobs, which are queued in the transaction in which they are claimed."""
+    outlets = tuple(dict.fromkeys(name for target in targets.values() for name in target.outlets))
+    create_missing(config, outlets, yes=options.yes)
+    target = Target(None, outlets, by_hardware=any(one.by_hardware for one in targets.values()))
+    _run(config, options, target, list(targets), addition)
+    return submitted_rows(config, targets)
+
+
+def _run(
+    config: Config, options: SubmissionOptions, target: Target, jobs: Sequence[str], addition: Addition | None = None
+) -> None:
     """One short-lived pod for jobs that go to the same place."""
     from dispatcher.pod.options import PodOptions
     from dispatcher.pod.run import run_pod
@@ -169,6 +182,7 @@ def _run(config: Config, options: SubmissionOptions, target: Target, jobs: Seque
         matrix=target.manifest,
         jobs=frozenset(jobs),
         request=target.request,
+        addition=addition,
         max_jobs=len(jobs),
         code=options.code,
         once=True,
@@ -176,6 +190,12 @@ def _run(config: Config, options: SubmissionOptions, target: Target, jobs: Seque
     )
     note(f"submitting {counted(len(jobs), 'job')} to {target.outlets_text}")
     run_pod(config.layout, config, pod_options, log=note)
+
+
+def submitted_rows(config: Config, targets: Mapping[str, Target]) -> list[dict[str, Any]]:
+    """What has become of jobs that were submitted."""
+    records = _records(config, targets)
+    return [_row(job, records.get(job), target) for job, target in targets.items()]
 
 
 def _records(config: Config, jobs: Mapping[str, Target]) -> dict[str, Record]:
@@ -186,7 +206,7 @@ def _records(config: Config, jobs: Mapping[str, Target]) -> dict[str, Record]:
 
 
 def _row(job: str, record: Record | None, target: Target) -> dict[str, Any]:
-    is_queued = record is None or record.state == "queued"
+    is_queued = record is None or record.state in ("queued", "held")
     return {
         "job": job,
         "outlet": target.outlets_text if record is None or is_queued else record.outlet,

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 import click
 
-from dispatcher.base.messages import counted
 from dispatcher.cli.command_options import CommandOptions, TakesCommand, command_options, given_command
-from dispatcher.cli.common import confirm, jobs_argument, open_workspace, where_option
+from dispatcher.cli.common import jobs_argument, open_workspace, where_option
 from dispatcher.cli.hardware import hosts_option
-from dispatcher.cli.printing import note, print_json, print_text
-from dispatcher.cli.submission import (
-    SubmissionOptions,
-    choose_targets,
-    hand_over,
-    print_submitted,
-    submission_options,
-    submit_jobs,
-)
+from dispatcher.cli.printing import print_text
+from dispatcher.cli.submission import SubmissionOptions, choose_targets, submission_options, submit_jobs
+from dispatcher.cli.submit_new import refuse_several, submit_new
 from dispatcher.errors import StateError, UsageError
 from dispatcher.matrix.condition import Where
 from dispatcher.run_state.states import State
@@ -31,10 +23,6 @@ if TYPE_CHECKING:
     from dispatcher.api import Workspace
     from dispatcher.config import Config
     from dispatcher.report.snapshot import Snapshot
-    from dispatcher.submitting import Submission
-
-# More new jobs than this are added only after a question.
-_MANY: Final = 1000
 
 
 @click.command(cls=TakesCommand)
@@ -77,7 +65,7 @@ def submit(
             raise UsageError("either jobs that are queued already, or a new command after `--`")
         if not command:
             raise UsageError("expected a command after `--`, as in: dispatcher submit -- python train.py")
-        ids, status = _submit_new(workspace, command, job, options, is_awaited=wait or follow, follow=follow)
+        ids, status = submit_new(workspace, command, job, options, is_awaited=wait or follow, follow=follow)
     if status or not (wait or follow) or options.is_dry_run:
         return status
     return _wait(workspace, ids, options, follow=follow)
@@ -101,92 +89,6 @@ def poll(jobs: tuple[str, ...], hosts_file: Path | None) -> None:
     poll_once(workspace.layout, chosen, hosts_file, print_text)
 
 
-def _submit_new(
-    workspace: Workspace,
-    command: tuple[str, ...],
-    job: CommandOptions,
-    options: SubmissionOptions,
-    *,
-    is_awaited: bool,
-    follow: bool,
-) -> tuple[list[str], int]:
-    """Add jobs of a command, and submit them where that was asked for; their ids and the exit status."""
-    from dispatcher.submitting import Submission
-
-    config = options.config(workspace.layout)
-    new = job.new_jobs(command, workspace.layout, options.hardware)
-    if follow:
-        _refuse_several(len(new.rows))
-    if len(new.rows) > _MANY and not options.is_dry_run:
-        confirm(f"submit {counted(len(new.rows), 'job')}?", yes=options.yes)
-    submission = Submission(workspace, new)
-    if options.goes_to_hosts(config.hosts.hosts):
-        return submit_at_once(submission, config, options)
-    if options.is_dry_run:
-        _print_documents(submission.documents, options)
-        return [], 0
-    ids = _added(submission)
-    rows = [{"job": one, "outlet": None, "handle": None, "state": State.QUEUED.value, "error": None} for one in ids]
-    _print_ids(ids, rows, options)
-    if not is_awaited:
-        _note_where(workspace, ids)
-    return ids, 0
-
-
-def submit_at_once(submission: Submission, config: Config, options: SubmissionOptions) -> tuple[list[str], int]:
-    """Add the jobs and hand them to hosts, which their entries name: no pod takes them to another place meanwhile."""
-    targets = choose_targets(config, options, submission.entries, dict.fromkeys(submission.entries))
-    submission.complete(lambda one: {"outlet": list(targets[one].outlets)})
-    if options.is_dry_run:
-        _print_documents(submission.documents, options)
-        return [], 0
-    in_order = list(targets.values())
-    ids = _added(submission)
-    _print_ids(ids, [], options)
-    rows = hand_over(config, options, dict(zip(ids, in_order, strict=True)))
-    if options.as_json:
-        print_submitted(rows, options)
-    else:
-        for row in rows:
-            known = [row["outlet"], row["handle"] and f"handle {row['handle']}", row["state"], row["error"]]
-            note(f"{row['job']}: {', '.join(filter(None, known))}")
-    return ids, int(not all(row["handle"] for row in rows))
-
-
-def _added(submission: Submission) -> list[str]:
-    ids = submission.add()
-    if submission.warning:
-        note(submission.warning)
-    return ids
-
-
-def _print_documents(documents: list[dict[str, Any]], options: SubmissionOptions) -> None:
-    """The entries as they would be written."""
-    if options.as_json:
-        print_json(documents)
-        return
-    for one in documents:
-        click.echo(json.dumps(one, ensure_ascii=False))
-
-
-def _print_ids(ids: list[str], rows: list[dict[str, Any]], options: SubmissionOptions) -> None:
-    """The ids and nothing else: a script reads them. At once, as waiting for the jobs may take days."""
-    if options.as_json:
-        if rows:
-            print_submitted(rows, options)
-    else:
-        click.echo("\n".join(ids))
-    sys.stdout.flush()
-
-
-def _note_where(workspace: Workspace, ids: list[str]) -> None:
-    """Say why the jobs may not begin soon."""
-    from dispatcher.cli.wait_notes import START_A_POD, WaitNotes
-    from dispatcher.pod.waiting import SLOT
-
-    WaitNotes(workspace, START_A_POD).tell(ids, expected=SLOT)
-
-
 def _wait(workspace: Workspace, ids: list[str], options: SubmissionOptions, *, follow: bool) -> int:
     from dispatcher.cli.waiting import wait_for
 
@@ -197,14 +99,6 @@ def _wait(workspace: Workspace, ids: list[str], options: SubmissionOptions, *, f
         choice = Choice(hosts_file=options.hosts_file)
         Follower(workspace, Output(sys.stdout.buffer), choice, names_jobs=False).follow(ids)
     return wait_for(workspace, ids, options.hosts_file)
-
-
-def _refuse_several(count: int) -> None:
-    if count > 1:
-        raise UsageError(
-            f"--follow: {counted(count, 'job')}, which nothing was done with: --follow is for one; for several take "
-            "--wait, and `dispatcher logs -f` beside it"
-        )
 
 
 def _submit_queued(
@@ -219,7 +113,7 @@ def _submit_queued(
             raise
         raise UsageError(f"{error}\nTo run a command: dispatcher submit [OPTIONS] -- {' '.join(jobs)} ...") from None
     if follow:
-        _refuse_several(len(chosen))
+        refuse_several(len(chosen))
     entries = {job: snapshot.entries[job] for job in chosen if job in snapshot.entries}
     targets = choose_targets(config, options, entries, _manifests(config, snapshot, chosen))
     return chosen, submit_jobs(config, options, targets)

@@ -130,6 +130,10 @@ class Backlog:
                 self.sync()
         self._forgotten = False
 
+    def follow_submitted(self) -> None:
+        """Take in jobs that were submitted, if there are any, and no other changes of files."""
+        self._take_in(self._read_submitted(thoroughly=False))
+
     def follow_templates(self) -> None:
         """Take in templates and environments that were mended, and those that were broken before jobs fail by them."""
         if self.startable.has_changed():

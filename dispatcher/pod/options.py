@@ -13,8 +13,24 @@ from dispatcher.matrix.condition import Where
 from dispatcher.outlets.base import Request
 from dispatcher.outlets.context import PodContext
 from dispatcher.run_state.observer import Observer
+from dispatcher.run_state.store import Store, Transaction
 
 OnExit = Literal["drain", "stop", "leave"]
+
+
+class Addition(msgspec.Struct, frozen=True, kw_only=True):
+    """New jobs that a pod queues in the very transaction in which it claims them: no other pod can be first.
+
+    append: queues them, in a transaction of the pod's store; what it raises ends the pod, and nothing was queued.
+    added: is called once that has happened.
+    requests: what attempts of them ask for; the pod waits until its outlets know what is free.
+    holds_rest: those that it cannot claim at once are held, so that no other pod runs them otherwise than was asked.
+    """
+
+    append: Callable[[Store, Transaction], None]
+    added: Callable[[], None]
+    requests: frozenset[Request]
+    holds_rest: bool = False
 
 
 class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +45,7 @@ class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_jobs: the pod ends after this many claims.
     jobs: claim these and no others, and look after no others of dead dispatchers; None for all.
     request: what attempts ask for, whatever their entries say; None: what these say.
+    addition: new jobs, the `jobs`, which do not exist yet.
     code: which code hosts run, also those that see the workspace; None for the setting, which counts for the others.
     once: end as soon as the outlets have accepted or refused what was claimed, and have told of attempts whose
         dispatcher is dead; attempts run on.
@@ -48,6 +65,7 @@ class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_jobs: int | None = None
     jobs: frozenset[str] | None = None
     request: Request | None = None
+    addition: Addition | None = None
     code: CodeMode | None = None
     once: bool = False
     on_exit: OnExit = "drain"

@@ -13,6 +13,7 @@ from dispatcher.base.messages import counted
 from dispatcher.config import Config
 from dispatcher.outlets.base import CANNOT_START, PREEMPTED, QUEUE_LIMIT
 from dispatcher.outlets.bundle import time_limit_s
+from dispatcher.pod.adding import Adding
 from dispatcher.pod.backlog import Backlog
 from dispatcher.pod.claiming import Claimer
 from dispatcher.pod.fence import Fence
@@ -68,6 +69,7 @@ class Reconciler:
         self._claimer = Claimer(options, outlets, self._backlog, self._fence)
         self._starter = Starter(config, options.pod, outlets, self._attempts, self._backlog.request_of, log)
         self._tally = Tally()
+        self._adding = Adding(options, outlets, self._backlog)
         self._recorder = Recorder(store, config, outlets.place, self._backlog.entry, log)
         self._recovery = Recovery(
             config.layout, options.pod, outlets, observer, outlets.for_orphans, outlets.name_for_orphan
@@ -88,6 +90,11 @@ class Reconciler:
             pass
         self._backlog.follow_manifest()
         self._backlog.adopt()
+
+    @property
+    def is_adding(self) -> bool:
+        """Whether new jobs are still to be queued."""
+        return bool(self._adding)
 
     def reconcile(self, *, claiming: bool, poll_is_due: bool) -> int:
         """Record endings and, when `claiming`, take new entries; how many were started.
@@ -110,17 +117,20 @@ class Reconciler:
         self._carry_out_desired(poll_is_due=poll_is_due)
         self._stop_idle()
         self._attempts.release(ended)
+        if self._adding and claiming and self._adding.must_wait():
+            return 0
         # What has ended may be what others wait for, so only the transaction itself can tell what is ready then.
         claiming = claiming and not (self._claimer.has_enough or backlog.external.problem or self._script_waits())
         claiming = claiming and self._has_free_slots()
         if changed or (claiming and backlog.has_ready()):
             backlog.follow_templates()
-        claiming = claiming and (bool(ended or found) or backlog.has_ready())
+        claiming = claiming and (bool(ended or found or self._adding) or backlog.has_ready())
         if claiming:
             for outlet in self._outlets.values():
                 outlet.refresh_capacity()
         idle = self._idle_gpus.news(self._attempts, self._store.fold, time.time())
-        if not (ended or found or idle or claiming or self._placements_are_due() or self._is_edited()):
+        has_news = bool(ended or found or idle or self._adding)
+        if not (has_news or claiming or self._placements_are_due() or self._is_edited()):
             return 0
         if not claiming or self._script_lock is None:
             return self._transact(ended, found, claiming)
@@ -204,7 +214,9 @@ class Reconciler:
 
     def is_up_to_date(self) -> bool:
         """Whether each attempt was accepted or refused, and no outlet has anything under way that could be news."""
-        if self._claimer.is_incomplete or any(one.ended or not one.is_answered for one in self._attempts):
+        if self._adding or self._claimer.is_incomplete:
+            return False
+        if any(one.ended or not one.is_answered for one in self._attempts):
             return False
         return all(outlet.is_up_to_date() for outlet in self._outlets.with_orphans())
 
@@ -304,13 +316,19 @@ class Reconciler:
                 lines += [self._recorder.end(tx, one.key, one.ended) for one in ended if one.ended]
                 lines += [self._recorder.found(tx, one) for one in found]
                 self._backlog.sync()
+                if self._adding:
+                    self._adding.append(self._store, tx)
                 if claiming and not self._why_no_claims():
                     claims = self._claimer.claim(tx)
+                if self._adding:
+                    self._adding.hold_rest(tx)
         except BaseException:
             # Nothing has happened: what has ended stays to be recorded, what was chosen is still queued.
             self._claimer.roll_back()
             self._backlog.sync()
             raise
+        if self._adding:
+            self._adding.commit()
         self._tally.add(tx.lines)
         self._claimer.commit()
         for attempt in attempts:
@@ -396,7 +414,7 @@ class Reconciler:
     def _room_in_s(self) -> float | None:
         """Seconds until an outlet may find room for what is ready."""
         waits = [wait_s for outlet in self._outlets.values() if (wait_s := outlet.capacity_due_in_s()) is not None]
-        return min(waits) if waits and self._backlog.has_ready() else None
+        return min(waits) if waits and (self._adding or self._backlog.has_ready()) else None
 
     def _stopped_early(self) -> bool:
         return self._options.until_empty and bool(self._backlog.external.problem)
@@ -406,8 +424,9 @@ class Reconciler:
         if not self._outlets:
             return []
         waiting, records = self._backlog.queue.waiting(_now()), self._store.records
-        queued = [job for job in sorted(self._options.jobs or ()) if records[job].state is State.QUEUED]
-        return [f"{job} was not submitted: {waiting.why(job).text}" for job in queued]
+        wanted = [job for job in sorted(self._options.jobs or ()) if job in records]
+        queued = [job for job in wanted if records[job].state is State.QUEUED]
+        return [*self._adding.held, *(f"{job} was not submitted: {waiting.why(job).text}" for job in queued)]
 
     def _stuck(self) -> list[str]:
         return self._backlog.queue.stuck(_now()) if self._options.until_empty else []

@@ -174,6 +174,8 @@ class Pod:
                 pause_s = self._work()
             self._fault.clear()
         except (StorageError, LockError, PodError, StaleViewError) as error:
+            if self.reconciler.is_adding:
+                raise
             self._say(self._fault.report(str(error), self.reconciler.unrecorded_ends()))
             self._observer.start_over()
             # Whatever is wrong, others must see that this dispatcher lives.

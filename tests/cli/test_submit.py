@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,63 @@ def test_a_new_command_goes_to_a_host_at_once_and_is_waited_for_without_a_pod(la
     assert (entry["outlet"], entry["cwd"]) == (["h1"], "it's/deep")
     dry = lab.run("submit", "--outlet", "h2", "--gpus", "2", "--dry-run", "--", "true")
     assert json.loads(dry)["outlet"] == ["h2"]
+
+
+def test_no_other_pod_with_the_host_is_first(lab: Lab) -> None:
+    """It would run the job as its own options say, and not as was asked."""
+    lab.write()
+    (lab.fleet.root / "module.py").write_text("changed\n")
+    lab.fleet.start("other", "--slots", "1", "--outlet", "h1:4", poll="1", **lab.environment).ready()
+    for job in ("a", "b", "c"):
+        lab.run("submit", "--outlet", "h1", "--dirty", "--wait", "--name", job, "--", "cat", "module.py")
+        assert lab.output(job) == "changed\n"
+        assert lab.fleet.events(job).count("claimed") == 1
+        assert str(lab.fleet.record(job).pod).startswith("submit-")
+
+
+def test_what_cannot_be_submitted_as_asked_is_held(lab: Lab) -> None:
+    lab.write(shell("first", "true"))
+    lab.fleet.start("queuing", "--methods", "none", "--until-empty", **lab.environment).end()
+    words = ("submit", "--outlet", "h1", "--needs", "first")
+    said = lab.fails(*words, "--dirty", "--name", "a", "--", "cat", "module.py")
+    assert "a was not submitted, and is held: needs first (queued)" in said
+    said = lab.fails(*words, "--name", "b", "--", "cat", "module.py")
+    assert "b was not submitted: needs first (queued)" in said
+    assert lab.fleet.states() == {"first": "queued", "a": "held", "b": "queued"}
+
+
+KILL_AT = """
+import os, signal, sys
+from dispatcher.pod.starting import Starter
+from dispatcher.run_state.replica import Replica
+def die(*_): os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[1] == "before the journal":
+    append, calls = Replica.append, []
+    def count(self, fd, lines): return die() if any(line.job == "j" for line in lines) else append(self, fd, lines)
+    Replica.append = count
+else:
+    Starter.start = die
+from dispatcher.cli.main import main
+sys.exit(main(["submit", "--outlet", "h1", "--name", "j", "--", "bash", "-c", "echo x >> ~/proof"]))
+"""
+
+
+@pytest.mark.parametrize(("moment", "states"), [("before the journal", {}), ("after it", {"j": "submitted"})])
+def test_a_submission_to_a_host_that_is_killed_runs_nothing_twice(
+    lab: Lab, moment: str, states: dict[str, str]
+) -> None:
+    lab.write()
+    killed = subprocess.run(
+        [sys.executable, "-P", "-c", KILL_AT, moment], cwd=lab.fleet.root, capture_output=True,
+        env=lab.fleet.environment(**lab.environment), timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert lab.fleet.states() == states
+    pod = lab.fleet.start("other", "--outlet", "h1:4", "--until-empty", poll="1", **lab.environment)
+    assert pod.end(2 * PATIENCE_S) == 0
+    assert lab.fleet.states() == dict.fromkeys(states, "done")
+    proof = lab.ssh["h1"].path("/root/proof")
+    assert (proof.read_text() if proof.exists() else "") == ("x\n" if states else "")
 
 
 def test_clean_and_dirty_code(lab: Lab) -> None:

@@ -50,7 +50,7 @@ def _no_manifest(path: Path) -> str:
     try:
         data = path.read_bytes()
         content: Any = msgspec.json.decode(data) if data.strip() else []
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return ""
     except OSError as error:
         return f"it cannot be read: {error.strerror}"
@@ -69,5 +69,7 @@ def _no_manifest(path: Path) -> str:
 
 
 def _is_entry(value: object) -> bool:
-    """Whether it may be an entry; a line of a status file has `rev`."""
-    return isinstance(value, dict) and "method" in value and "rev" not in value
+    """Whether it may be an entry, and not a line of a status file to which a person has added a method."""
+    if not isinstance(value, dict) or "method" not in value:
+        return False
+    return "job_id" in value or not value.keys() >= {"state", "rev"}

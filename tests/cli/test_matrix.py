@@ -98,7 +98,15 @@ def test_make_replaces_nothing_but_manifests(layout: Layout, name: str, word: st
 
 
 @pytest.mark.parametrize(
-    "old", ["", "[]", '[{"job_id": "a", "method": "fft"}]', '{"a": {"method": "fft", "gpus": -1}}']
+    "old",
+    [
+        "",
+        "[]",
+        '[{"job_id": "a", "method": "fft"}]',
+        '[{"job_id": "a", "method": "fft", "state": "small", "rev": 3}]',
+        '{"a": {"method": "fft", "gpus": -1}}',
+        '{"a": {"method": "fft", "rev": 3}}',
+    ],
 )
 def test_make_replaces_an_older_manifest(layout: Layout, old: str) -> None:
     spec, target = layout.root / "sweep.yaml", layout.root / "old.json"

@@ -125,13 +125,15 @@ class Replica:
         newest = head.generation if head is not None else journal.newest_generation(self.layout)
         if newest is None:
             return
+        # Without a head nothing says how far the journal goes.
+        to_its_end = to_the_end or head is None
         if self.generation is None or newest > self.generation:
-            self._load(newest, head, to_the_end=to_the_end or head is None, for_display=for_display)
+            self._load(newest, head, to_the_end=to_its_end, for_display=for_display)
         fd = self._open_to_read()
         try:
             header = self._loaded.header
             if files.read_fd(fd, 0, len(header)) != header:
-                self._load(newest, head, to_the_end=to_the_end, for_display=for_display)
+                self._load(newest, head, to_the_end=to_its_end, for_display=for_display)
                 return
             self._follow_file(fd, head, to_the_end=to_the_end)
         finally:

@@ -238,6 +238,21 @@ def test_a_journal_that_another_took_the_place_of_is_read_anew(layout: Layout, t
     assert store.records == others.records
 
 
+def test_a_reader_without_a_head_shows_all_of_a_journal_that_took_the_place_of_another(
+    layout: Layout, tmp_path: Path
+) -> None:
+    grown(layout)
+    reader = Store(layout, by="reader")
+    reader.refresh()
+    other = Layout(tmp_path / "other")
+    other.root.mkdir()
+    others = grown(other)
+    os.rename(other.journal(1), layout.journal(1))
+    layout.lock_file.unlink()
+    reader.refresh()
+    assert reader.records == others.records
+
+
 def test_a_change_is_on_the_disk_before_the_head_tells_of_it(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     store = grown(layout)
     calls: list[tuple[str, str]] = []

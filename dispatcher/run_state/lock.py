@@ -2,11 +2,11 @@
 
 There are three kinds, and all dispatchers of a workspace use the same one: `flock` (the default), `lockf` (byte ranges,
 for file servers that support only these) and `hardlink` (where kernel locks do not exclude). flock and lockf exclude
-each other on NFS, so they are never mixed. To add a kind, add it to
-config.LockKind; its calls to base/kernel_locks.py if it is a kernel lock; to ClaimsLock._try_kernel_lock and
-_release_kernel_lock; to doctor/lock_test.py: held. Then decide about it wherever a member of LockKind is compared
-(grep LockKind): pod/trusted_locks.py and doctor/prove_locks.py prove that it excludes, run_state/liveness.py and
-pod/run.py say whether liveness locks can be trusted beside it.
+each other on NFS, so they are never mixed. To add a kind, add it to config.LockKind; its calls to base/kernel_locks.py
+if it is a kernel lock; to ClaimsLock._try_kernel_lock and _release_kernel_lock; to doctor/lock_test.py: held. Then
+decide about it wherever a member of LockKind is compared (grep LockKind): pod/trusted_locks.py and
+doctor/prove_locks.py prove that it excludes, run_state/liveness.py and pod/run.py say whether liveness locks can be
+trusted beside it.
 
 The lock is taken by non-blocking tries on a descriptor that stays open: blocking calls starve or sleep for seconds on
 some NFS servers. On a local disk, processes take turns in trying (turn).

@@ -44,16 +44,15 @@ def make(sweep: Path, output: Path | None) -> None:
     An older manifest is replaced, any other file is not.
     """
     from dispatcher.matrix.sweep import expand
-    from dispatcher.templates.check import check_entries
 
     config = load_config(layout())
     target = output or config.matrix
     refuse_other_files(target, sweep, config.layout)
 
     def refuse_faults(manifest: Manifest) -> None:
-        findings = check_entries(config, manifest.entries.values(), values=True)
-        if findings.faults or findings.misspelt:
-            raise ManifestError(f"{target}, which was not written", [*findings.faults, *findings.misspelt])
+        faults, _ = _faults(config, manifest)
+        if faults:
+            raise ManifestError(f"{target}, which was not written", faults)
 
     manifest = write_manifest(target, expand(sweep), known_ids(config.layout), refuse_faults)
     click.echo(f"{target}: {_count(manifest.entries.values())}")
@@ -67,17 +66,14 @@ def check(context: click.Context, manifest: Path | None) -> None:
 
     A parameter that nothing reads is a fault if it looks misspelt, such as `time_limt`.
     """
-    from dispatcher.templates.check import check_entries
-
     config = load_config(layout())
     try:
         loaded = load_manifest(manifest or config.matrix, known_ids(config.layout))
     except ManifestError as error:
         click.echo(ManifestError(error.where, [*map(one_line, error.problems)]), err=True)
         context.exit(1)
-    findings = check_entries(config, loaded.entries.values(), values=True)
-    faults = [*findings.faults, *findings.misspelt, *_job_faults(config, loaded)]
-    for line in findings.unread:
+    faults, unread = _faults(config, loaded)
+    for line in unread:
         click.echo(f"note: {one_line(line)} (fine for tables and filters)", err=True)
     if faults:
         click.echo(ManifestError(str(loaded.path), [*map(one_line, faults)]), err=True)
@@ -115,6 +111,14 @@ def known_ids(where: Layout) -> frozenset[str]:
     except (OSError, ValueError, RecursionError):
         return frozenset()
     return frozenset(content)
+
+
+def _faults(config: Config, manifest: Manifest) -> tuple[list[str], Iterable[str]]:
+    """What is wrong with a manifest that could be read, and the parameters that no template reads."""
+    from dispatcher.templates.check import check_entries
+
+    findings = check_entries(config, manifest.entries.values(), values=True)
+    return [*findings.faults, *findings.misspelt, *_job_faults(config, manifest)], findings.unread
 
 
 def _job_faults(config: Config, manifest: Manifest) -> list[str]:

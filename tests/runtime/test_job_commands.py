@@ -267,6 +267,21 @@ def test_checking_a_matrix_asks_the_jobs(workspace: Fleet) -> None:
     ]
 
 
+def test_a_sweep_with_jobs_that_are_refused_makes_no_manifest(workspace: Fleet) -> None:
+    (workspace.root / "dispatcher.yaml").touch()
+    sweep = workspace.root / "sweep.yaml"
+    text = "sweeps: [{job_id: a, defaults: {method: m, job: count/letters, count.KEY: abc}}]\n"
+    sweep.write_text(text.replace("KEY", "tims"))
+    done = workspace.try_("matrix", "make", str(sweep))
+    assert done.returncode == 1
+    assert "which was not written" in done.stderr and "count.tims" in done.stderr
+    manifest = workspace.root / "matrix" / "matrix.json"
+    assert not manifest.exists()
+    sweep.write_text(text.replace("KEY", "text"))
+    assert workspace.try_("matrix", "make", str(sweep)).returncode == 0
+    assert manifest.exists()
+
+
 def test_a_rewind_needs_checkpoints_of_its_own(workspace: Fleet) -> None:
     (workspace.root / "c.yaml").write_text("job: count/letters\ncount: {text: abc}\n")
     run = ("run", "x", "c.yaml", "out", "--from", "step-00000001")

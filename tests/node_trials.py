@@ -67,9 +67,9 @@ class Node:
             archive.parent.mkdir(exist_ok=True)
             if not archive.exists():
                 archive.write_bytes(code)
-            (one.directory / contract.CODE_FILE).write_bytes(code_file(digest, "abc", os.fspath(archive)))
+            _put(one.directory / contract.CODE_FILE, code_file(digest, "abc", os.fspath(archive)))
         if setup:
-            (one.directory / contract.SETUP_FILE).write_text(f"{setup}\ndispatcher_setup_is_read=1\n")
+            _put(one.directory / contract.SETUP_FILE, f"{setup}\ndispatcher_setup_is_read=1\n".encode())
         job = NodeJob(
             root=os.fspath(self.root),
             directory=os.fspath(one.directory),
@@ -81,9 +81,9 @@ class Node:
             syncs=words.pop("syncs", False),
         )
         assert not words, f"unknown: {words}"
-        one.script.write_text(render_node(self.layout, self.setup, job))
+        _put(one.script, render_node(self.layout, self.setup, job).encode())
         for name, content in private_files(self.setup).items():
-            (one.directory / name).write_bytes(content)
+            _put(one.directory / name, content)
         return one
 
     def start(self, script: str, **words: Any) -> Run:
@@ -157,6 +157,13 @@ class Run:
     def signal(self) -> str:
         path = self.directory / "node.signal"
         return path.read_text().strip() if path.exists() else ""
+
+
+def _put(path: Path, content: bytes) -> None:
+    """Another rank of the attempt may be reading the file."""
+    temporary = path.with_name(f"{path.name}.new")
+    temporary.write_bytes(content)
+    temporary.replace(path)
 
 
 def archive_of(files: Mapping[str, str | bytes]) -> bytes:

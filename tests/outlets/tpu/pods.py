@@ -30,7 +30,7 @@ from dispatcher.outlets.remote.operations import (
 )
 from dispatcher.outlets.tpu.workers import EXCLUSIVE, WorkersRoad
 
-# Without `take`, which the real wrapper has: this one tells what it was given, and ends when the file `go` appears.
+# Without `take`, which the real wrapper has: this one tells what it was given, and ends when the file `go` says how.
 WRAPPER = b"""\
 cd "$DISPATCHER_ATTEMPT_DIR"
 set -o noclobber
@@ -38,7 +38,7 @@ set -o noclobber
 env >environment
 echo "$(hostname) has begun" >output.log
 trap 'echo "{\\"exit_code\\": 143, \\"ended_at\\": \\"$(date +%T.%N)\\"}" >exit.json; exit 143' TERM
-until [ -e go ]; do sleep 0.02; done
+until [ -s go ]; do sleep 0.02; done
 echo "{\\"exit_code\\": $(cat go), \\"ended_at\\": \\"$(date +%T.%N)\\"}" >exit.json
 """
 

@@ -80,7 +80,7 @@ def test_every_host_is_asked_and_explained(tmp_path: Path, lab: SshBed) -> None:
     assert list(found) == ["ws2", "login1", "silent", "ws1", "away"]
     assert found["ws2"] == ("chosen", "4 of 4 h100 free")
     assert found["login1"] == ("possible", "partition high: 8 of 8 h100 free")
-    assert found["silent"][0] == "unreachable" and "5 s" in found["silent"][1]
+    assert found["silent"][0] == "unreachable" and "10 s" in found["silent"][1]
     assert found["away"][0] == "unreachable" and found["away"][1].startswith("ssh away: ")
     verdict, why = found["ws1"]
     assert verdict == "no" and why.startswith("1 of 2 h100 free, 2 needed: GPU 0: 20000 MiB used by pid 1 (root: ")

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from dispatcher.matrix.entry import Entry
     from dispatcher.matrix.manifest import Manifest
+    from dispatcher.report.usage.ledger import Usage
     from dispatcher.run_state.journal import Line
 
 Changes = changes.Changes
@@ -139,6 +140,21 @@ class Workspace:
         jobs = select(snapshot, (), parse_states(states), _parsed(where))
         chosen = snapshot.only({job: snapshot.records[job] for job in jobs})
         return list(self._reader.results(chosen, [] if unsure is None else unsure, [] if failed is None else failed))
+
+    def usage(
+        self, *, by: Sequence[str] = (), since_s: float, until_s: float | None = None, where: Where = ()
+    ) -> Usage:
+        """Where the time of slots and GPUs went between two moments (seconds since 1970; `until_s` None: now).
+
+        Added up by the keys `by`: those of jobs, and `pod`, `host`, `user`, `outlet`. With `where`, only attempts of
+        these jobs count, and no idle slots.
+        """
+        from dispatcher.report.usage.reading import read_usage
+        from dispatcher.report.usage.sweep import Window
+
+        snapshot = self.snapshot()
+        window = Window(since_s, snapshot.now_s if until_s is None else min(until_s, snapshot.now_s))
+        return read_usage(self.config, snapshot, window, by, _parsed(where))
 
     def history(self, job: str | None = None) -> Iterator[Line]:
         """The changes of one job or of all, oldest first: `seq`, `at` (UTC), `by`, `event`, `job`, `set`, `data`."""

@@ -53,6 +53,7 @@ Workspace.status(self, *, states: Iterable[str] = (), where: Where = ()) -> Over
 Workspace.store
 Workspace.submit(self, command: str | Sequence[str], *, name: str | None = None, params: Mapping[str, Any] | None = None, rows: Sequence[Mapping[str, Any]] | None = None, **keys: Any) -> list[str]
 Workspace.transaction(self) -> Iterator[Transaction]
+Workspace.usage(self, *, by: Sequence[str] = (), since_s: float, until_s: float | None = None, where: Where = ()) -> Usage
 Workspace.wait(self, *jobs: str, timeout_s: float | None = None) -> dict[str, Record | None]
 Workspace.wait_until_running(self, job: str, *, timeout_s: float | None = None) -> Record
 Workspace.undrain(self, pod: str) -> None

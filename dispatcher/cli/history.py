@@ -42,9 +42,11 @@ _TELL_STATE: Final = frozenset(
     }
 )
 # Data of dispatchers: `set` has what was edited, and an end counts for the method, GPU and host where it happened.
-_UNSHOWN_DATA: Final = frozenset({"edit", "born", "method", "gpu", "host", "suspect"})
+_UNSHOWN_DATA: Final = frozenset(
+    {"edit", "born", "method", "gpu", "host", "suspect", "outlets", "started_at", "ended_at"}
+)
 # What was paused, and why: that is clear without their names.
-_TELLING_DATA: Final = frozenset({"scope", "why"})
+_TELLING_DATA: Final = frozenset({"scope", "why", "pod"})
 
 
 @click.command()

@@ -35,6 +35,7 @@ _COMMANDS: Final = {
     "logs": "dispatcher.cli.logs",
     "history": "dispatcher.cli.history",
     "results": "dispatcher.cli.results",
+    "usage": "dispatcher.cli.usage",
     "requeue": "dispatcher.cli.change",
     "hold": "dispatcher.cli.change",
     "cancel": "dispatcher.cli.change",

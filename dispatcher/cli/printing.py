@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
@@ -68,13 +68,23 @@ def table_text(
     *,
     narrowing: Narrowing | None = None,
     bare: bool = False,
+    numbers: Collection[str] = (),
 ) -> str:
     """Rows as a table for stdout: a plain one has colour and fits where that is a terminal; see `tables.render`."""
     from dispatcher.report.columns import Narrowing
     from dispatcher.report.tables import render
 
     colour = coloured if style == "plain" and wants_colour() else None
-    return render(rows, style, columns, colour, width=terminal_width(), narrowing=narrowing or Narrowing(), bare=bare)
+    return render(
+        rows,
+        style,
+        columns,
+        colour,
+        width=terminal_width(),
+        narrowing=narrowing or Narrowing(),
+        bare=bare,
+        numbers=numbers,
+    )
 
 
 def print_rows(
@@ -84,13 +94,14 @@ def print_rows(
     *,
     none: str = "",
     narrowing: Narrowing | None = None,
+    numbers: Collection[str] = (),
 ) -> None:
     """Print rows as a table, or the text `none` when there are no rows; `narrowing`: how it fits a terminal."""
     if not rows and none and style not in ("csv", "json"):
         # Of the styles for documents, stdout has the table and nothing else.
         click.echo(none, err=style != "plain")
         return
-    click.echo(table_text(rows, style, columns, narrowing=narrowing))
+    click.echo(table_text(rows, style, columns, narrowing=narrowing, numbers=numbers))
 
 
 def print_facts(facts: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from dispatcher.pod.pack import is_last
 from dispatcher.pod.placements import gpu_field
 from dispatcher.pod.starting import Claimed
 from dispatcher.run_state.change import Change
-from dispatcher.run_state.events import Event
+from dispatcher.run_state.events import Claim, Event
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Transaction
@@ -109,7 +109,9 @@ class Claimer:
         if choice.starts_anew:
             # Its progress counts from zero again, and its next checkpoint is kept elsewhere.
             change |= Change(furthest_step=None, furthest_checkpoint=None, checkpoint_at=None)
-        tx.change(job, Event.CLAIMED, change)
+        # Where the scheduler chooses the GPUs, the slot has none, and the record gets them later or never.
+        gpus = 0 if choice.slot.gpus else self._backlog.request_of(choice.entry).gpus
+        tx.change(job, Event.CLAIMED, change, data=Claim(gpus=gpus) if gpus else None)
         return Claimed(choice, passed[0])
 
     def _postpone(self, choice: Choice) -> None:

@@ -35,7 +35,7 @@ from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.liveness import SlotInfo
 from dispatcher.run_state.observer import Observer
 from dispatcher.run_state.states import State
-from dispatcher.run_state.store import Store
+from dispatcher.run_state.store import Store, Transaction
 
 # Where an attempt runs is recorded with the next transaction, or by itself when none comes in this time.
 _PLACEMENT_DELAY_S: Final = 0.02
@@ -84,10 +84,13 @@ class Reconciler:
         self._something_changed = True
         self._shown_slots: list[SlotInfo] = []
 
-    def begin(self) -> None:
-        """Read everything, queue what is new, find the own running attempts again."""
-        with self._store.transaction():
-            pass
+    def begin(self, note_start: Callable[[Transaction], None] = lambda _: None) -> None:
+        """Read everything, queue what is new, find the own running attempts again.
+
+        `note_start` writes into the first transaction.
+        """
+        with self._store.transaction() as tx:
+            note_start(tx)
         self._backlog.follow_manifest()
         self._backlog.adopt()
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
+
+import msgspec
 
 from dispatcher.base.host import host_name
 from dispatcher.config import Config
@@ -20,8 +24,10 @@ from dispatcher.pod.running_attempts import RunningAttempt
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Blame, Event, Paused
 from dispatcher.run_state.fold import gpu_scope, host_scope, pause_reason
+from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.states import IN_FLIGHT, Record, State
 from dispatcher.run_state.store import Store, Transaction
+from dispatcher.workspace import AttemptPaths
 
 # Events that a pod's log shows with other words than the journal.
 _LOGGED: Final[Mapping[Event, str]] = {Event.AUTO_REQUEUED: "requeued", Event.RETRIED: "failed and requeued"}
@@ -60,8 +66,11 @@ class Recorder:
             return
         _place(tx, attempt.key.job_id, record, attempt.placement or Placement(), has_begun=attempt.has_begun)
 
-    def end(self, tx: Transaction, key: Key, ended: Ended) -> str:
-        """Record how an attempt ended, unless it is no longer its job's current one; a line for people."""
+    def end(self, tx: Transaction, key: Key, ended: Ended, last_seen_at: str | None = None) -> str:
+        """Record how an attempt ended, unless it is no longer its job's current one; a line for people.
+
+        `last_seen_at` is the last sign of an attempt whose end nobody has seen.
+        """
         job, number = key.job_id, key.number
         record = tx.record(job)
         if record is None or not is_current(record, number):
@@ -71,7 +80,10 @@ class Recorder:
         if event is not Event.DONE and ended.checkpoint is not None:
             change |= Change(checkpoint_at=self._place(record))
         blame = self._blame(event, ended, entry, record)
-        tx.change(job, event, change, data=blame if blame.scopes else None)
+        # A record that is queued again has no end.
+        ended_at = None if change.finished_at else ended.ended_at
+        data = msgspec.structs.replace(blame, ended_at=ended_at, last_seen_at=last_seen_at)
+        tx.change(job, event, change, data=data if data != Blame() else None)
         if event is not Event.DONE:
             self._trip(tx, blame.scopes)
         self.failures += event is Event.FAILED
@@ -94,7 +106,8 @@ class Recorder:
             where = f" on {found.placement.host}" if found.placement.host else ""
             return f"{state} {job} (attempt {number}){where} (of pod {record.pod}, which is gone)" if is_placed else ""
         paths = self._config.layout.attempt(job, number)
-        line = self.end(tx, found.key, outcome.judge(found.ended, paths))
+        ended = outcome.judge(found.ended, paths)
+        line = self.end(tx, found.key, ended, None if ended.ended_at else last_sign(paths))
         return f"{line} (of pod {record.pod}, which is gone)"
 
     def _blame(self, event: Event, ended: Ended, entry: Entry | None, record: Record) -> Blame:
@@ -139,6 +152,15 @@ class Recorder:
             on_lost=method.on_lost,
             on_preempted=method.on_preempted,
         )
+
+
+def last_sign(paths: AttemptPaths) -> str | None:
+    """When an attempt last wrote one of its files, as a journal time; None when it has written none."""
+    written = []
+    for path in (paths.taken, paths.log, paths.progress, paths.checkpoint, paths.result, paths.run):
+        with contextlib.suppress(OSError):
+            written.append(os.stat(path).st_mtime)
+    return now_text(max(written)) if written else None
 
 
 def _place(tx: Transaction, job: str, record: Record, placement: Placement, *, has_begun: bool) -> bool:

@@ -123,7 +123,8 @@ class Registration:
             return
         self._refuse_others()
         self._next_s = now + self.info.heartbeat_s
-        self.info = msgspec.structs.replace(self.info, heartbeat=self.info.heartbeat + 1, **changes)
+        at = journal.now_text(time.time())
+        self.info = msgspec.structs.replace(self.info, heartbeat=self.info.heartbeat + 1, heartbeat_at=at, **changes)
         with files.shared_umask(self._layout.root):
             liveness.write_pod(self._layout, self.info)
         self._begun = True

@@ -23,6 +23,7 @@ from dispatcher.pod.pod_outlets import PodOutlets
 from dispatcher.pod.reconciler import Reconciler
 from dispatcher.pod.registration import Registration
 from dispatcher.pod.saving import Saver
+from dispatcher.pod.session import Session
 from dispatcher.pod.short_lived import remove_ended
 from dispatcher.pod.trusted_locks import register_with_trusted_locks
 from dispatcher.pod.wake import FileWatch, Signals, Wait
@@ -123,6 +124,7 @@ class Pod:
         self.reconciler = Reconciler(store, config, options, outlets, observer, log, show_claims)
         store.while_waiting = registration.beat
         self._saver = Saver(store)
+        self._session = Session(store, registration, options)
         self._observer = observer
         self._next_poll_s = 0.0
         self._next_show_s = 0.0
@@ -142,7 +144,7 @@ class Pod:
             files.remove_leftovers(layout.pods_dir)
             with contextlib.suppress(FileNotFoundError):
                 files.remove_leftovers(layout.prepared_dir)
-            self.reconciler.begin()
+            self.reconciler.begin(self._session.begin)
             self.projector.recover_leftovers()
             if not self.options.once:
                 self._greet()
@@ -273,6 +275,7 @@ class Pod:
         last_problems = functools.partial(self.reconciler.report_problems, at_once=True)
         steps = (
             functools.partial(self.reconciler.record_rest, leaving=self.phase == LEAVING or self.options.once),
+            self._session.end,
             last_projection,
             self.reconciler.release_script_lock,
             self.projector.close,
@@ -287,6 +290,7 @@ class Pod:
 
     def _enter(self, phase: str, why: str) -> None:
         self.phase = phase
+        self._session.claims(phase == RUNNING)
         self.log(f"{phase}{f' ({why})' if why else ''}: {_AFTER[phase]}")
 
         if phase == DRAINING:

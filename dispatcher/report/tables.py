@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -27,6 +27,7 @@ def render(
     width: int | None = None,
     narrowing: Narrowing = _BY_DEFAULT,
     bare: bool = False,
+    numbers: Collection[str] = (),
 ) -> str:
     """The rows in `style` (plain, github, latex, csv, json), without a newline at the end.
 
@@ -35,6 +36,7 @@ def render(
 
     A plain table takes at most `width` columns of a terminal (None: no limit); `narrowing` says how. `bare`: without
     the dashes below the headings and the line about columns that have no room, for a screen with several tables.
+    `numbers`: columns whose texts are numbers, too.
     """
     if style == "json":
         return json_text(list(rows))
@@ -42,7 +44,7 @@ def render(
     if style == "csv":
         return _csv(rows, names)
     cells = [[_cell(row.get(name), style) for name in names] for row in rows]
-    right = [_is_numeric(rows, name) for name in names]
+    right = [name in numbers or _is_numeric(rows, name) for name in names]
     if style == "plain":
         fitted = fit(names, cells, right, width, narrowing)
         return _plain(fitted, colour, bare=bare)

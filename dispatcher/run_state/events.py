@@ -32,6 +32,8 @@ class Event(enum.StrEnum):
     PAUSED = "paused"  # claiming within a scope (a method, a GPU, a host) was paused
     GPU_IDLE = "gpu_idle"  # all GPUs of the running attempt have been at 0 % for as long as its method lets them
     GPU_BUSY = "gpu_busy"  # it uses one of them again
+    POD_STARTED = "pod_started"  # a dispatcher began to claim jobs
+    POD_ENDED = "pod_ended"  # a dispatcher ended; of one that was killed, the next one of its name says so
 
     # What people do, with a command or in the status file.
     REQUEUED = "requeued"  # the job is queued again
@@ -125,6 +127,37 @@ class Refused(Note, frozen=True, kw_only=True, omit_defaults=True):
     line: str = ""
 
 
+class PodStarted(Note, frozen=True, kw_only=True, omit_defaults=True):
+    """A dispatcher: who started it, where, and what it takes (see liveness.PodInfo) as it begins.
+
+    `pod` and `started_at` identify it: the next one of this name has another time.
+    """
+
+    event = Event.POD_STARTED
+    pod: str
+    started_at: str
+    host: str
+    user: str
+    outlets: Mapping[str, Mapping[str, Any]] = {}
+    methods: tuple[str, ...] = ()
+    where: tuple[str, ...] = ()
+    matrix: str = ""
+
+
+class PodEnded(Note, frozen=True, kw_only=True, omit_defaults=True):
+    """That dispatcher ended at `ended_at`; where `was_killed`, that is its last heartbeat.
+
+    `claimed_until`: from then on it has drained.
+    """
+
+    event = Event.POD_ENDED
+    pod: str
+    started_at: str
+    ended_at: str
+    claimed_until: str | None = None
+    was_killed: bool = False
+
+
 class Cleared(Note, frozen=True, kw_only=True, omit_defaults=True):
     event = Event.CLEARED
 
@@ -179,16 +212,25 @@ class SnapshotData(Data, frozen=True, kw_only=True, omit_defaults=True):
     edit: AppliedEdit | None = None
 
 
+class Claim(Data, frozen=True, kw_only=True, omit_defaults=True):
+    """Beside a claim for a configured host: how many GPUs the attempt asks for there."""
+
+    gpus: int
+
+
 class Blame(Data, frozen=True, kw_only=True, omit_defaults=True):
     """Beside the end of an attempt: the scopes in which it counts as a success or a failure.
 
-    `suspect`: the host may be the cause of the failure.
+    `suspect`: the host may be the cause of the failure. `ended_at` is when the attempt ended, where its record does not
+    keep that: the job is queued again. `last_seen_at`: nobody knows when it ended, and this was the last sign of it.
     """
 
     method: str | None = None
     gpu: str | None = None
     host: str | None = None
     suspect: bool = False
+    ended_at: str | None = None
+    last_seen_at: str | None = None
 
     @property
     def scopes(self) -> list[str]:

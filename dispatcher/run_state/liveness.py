@@ -113,6 +113,8 @@ class PodInfo(msgspec.Struct, kw_only=True):
     heartbeat: int
     heartbeat_s: float
     lock: str
+    # When the heartbeat was written, by the pod's own clock: only for accounts, never compared with another host's.
+    heartbeat_at: str = ""
     phase: str = "running"
     matrix: str = ""
     # How far it has seen the journal go: generation, length, checksum.

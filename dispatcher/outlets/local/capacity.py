@@ -88,7 +88,7 @@ class LocalCapacity:
     def offer(self) -> LocalOffer:
         """What this capacity offers at the moment, as data that a pod publishes."""
         unusable = {index: why for index, why in sorted(self.unusable.items()) if index in self.gpus}
-        return LocalOffer(gpus=self.gpus, cpu_slots=self.cpu_slots, unusable=unusable)
+        return LocalOffer(self.gpus, self.cpu_slots, unusable, self.jobs_per_gpu)
 
     def refuses(self, request: Request) -> str:
         """Why such an attempt can never run here; empty when it can, once there is room."""

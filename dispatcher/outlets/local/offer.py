@@ -15,11 +15,15 @@ _GPU: Final = "gpu"
 
 
 class LocalOffer(msgspec.Struct, frozen=True):
-    """GPUs by index and a number of CPU slots. `unusable`: GPUs that get no new attempts at the moment, and why."""
+    """GPUs by index and a number of CPU slots. `unusable`: GPUs that get no new attempts at the moment, and why.
+
+    So many attempts on one GPU each share one: `jobs_per_gpu`.
+    """
 
     gpus: tuple[int, ...] = ()
     cpu_slots: int = 0
     unusable: Mapping[int, str] = {}
+    jobs_per_gpu: int = 1
 
     @property
     def place(self) -> str:

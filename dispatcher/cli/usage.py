@@ -1,0 +1,81 @@
+"""`dispatcher usage`: where the time of slots and GPUs went."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from dispatcher.base.times import Clock, parse_since
+from dispatcher.base.values import BadValueError
+from dispatcher.cli.common import format_option, keys_option, open_workspace, utc_option, where_option
+from dispatcher.cli.printing import note, print_json, print_rows, print_text
+from dispatcher.errors import UsageError
+from dispatcher.matrix.condition import Where
+from dispatcher.report.columns import Narrowing
+
+if TYPE_CHECKING:
+    from dispatcher.report.usage.ledger import Usage
+
+_BY_DEFAULT: Final = ("method",)
+
+
+@click.command()
+@keys_option("--by", help="Add up by these keys, e.g. method,lang: of jobs, or pod, host, user, outlet.")
+@click.option("--since", default="7d", metavar="TIME", help="From then on: 7d or 12h ago, 2026-06-17.  [default: 7d]")
+@click.option("--until", metavar="TIME", help="Until then.  [default: now]")
+@where_option
+@utc_option
+@format_option
+def usage(by: tuple[str, ...], since: str, until: str | None, where: Where, utc: bool, style: str) -> None:
+    """Show where the time of slots and GPUs went.
+
+    What attempts used, by how they ended, and what was idle; it adds up to the number of slots times the time.
+    """
+    from dispatcher.report.usage import tables
+
+    clock = Clock(time.time(), utc)
+    since_s = _moment("--since", since, clock)
+    until_s = clock.now_s if until is None else _moment("--until", until, clock)
+    if until_s <= since_s:
+        raise UsageError(f"--until {until} is not after --since {since}")
+    account = open_workspace().usage(by=by or _BY_DEFAULT, since_s=since_s, until_s=until_s, where=where)
+    if style == "json":
+        print_json(tables.document(account))
+    elif style == "csv":
+        print_rows(tables.long_rows(account), style, [*account.keys, "time", "slot_hours", "gpu_hours"])
+    elif not account.rows:
+        click.echo(f"no pod ran and no attempt: {tables.window_text(account, clock)}", err=style != "plain")
+    elif style == "plain":
+        _show(account, clock, is_default=not by)
+    else:
+        rows = tables.by_keys(account)
+        print_rows(rows, style, numbers=rows[0].keys() - set(account.keys))
+    for text in tables.notes(account, clock):
+        note(text)
+
+
+def _moment(option: str, text: str, clock: Clock) -> float:
+    try:
+        return parse_since(text, clock)
+    except BadValueError as error:
+        raise UsageError(f"{option} {text}: {error}") from None
+
+
+def _show(account: Usage, clock: Clock, *, is_default: bool) -> None:
+    from dispatcher.report.usage import tables
+
+    print_text(tables.window_text(account, clock))
+    click.echo()
+    if is_default:
+        sums = tables.sums(account)
+        print_rows(sums, "plain", numbers=list(sums[0])[1:])
+        click.echo()
+    rows = tables.by_keys(account)
+    if not is_default or len(rows) > 1:
+        numbers = rows[0].keys() - set(account.keys)
+        print_rows(rows, "plain", narrowing=Narrowing(keep=account.keys), numbers=numbers)
+        click.echo()
+    for line in tables.check(account):
+        print_text(line)

@@ -1,0 +1,204 @@
+"""The hours of attempts and of idle slots, added up by keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from dispatcher.outlets.kinds import DEFAULT
+from dispatcher.report.usage.history import EXTERNAL, Attempt, History, Kind
+from dispatcher.report.usage.pools import CPU, GPU, Eligibility, Stay, Stays
+from dispatcher.report.usage.sweep import Sweep, Swept, Window
+
+# Keys that idle slots have, too; all others are of jobs.
+OF_PODS: Final = ("pod", "host", "user", "outlet")
+
+
+class Hours(msgspec.Struct):
+    """Hours of slots and of GPUs."""
+
+    slots: float = 0.0
+    gpus: float = 0.0
+
+    def add(self, slots: float, gpus: float) -> None:
+        self.slots += slots
+        self.gpus += gpus
+
+
+class Row(msgspec.Struct):
+    """What the attempts and idle slots with these values of the keys used. A value is None where there is none."""
+
+    values: tuple[object, ...]
+    hours: dict[Kind, Hours] = {}
+
+    def add(self, kind: Kind, slots: float, gpus: float) -> None:
+        self.hours.setdefault(kind, Hours()).add(slots, gpus)
+
+    @property
+    def total(self) -> Hours:
+        total = Hours()
+        for hours in self.hours.values():
+            total.add(hours.slots, hours.gpus)
+        return total
+
+
+class Usage(msgspec.Struct, kw_only=True):
+    """Where the time of slots went between two moments, in hours.
+
+    rows: by `keys`, in the order in which they first occur; what no job had is a row without values of jobs.
+    of_pods: the slots of pods times the time in which they ran; on_hosts: attempts on configured hosts; external: runs
+    that a script of the lab has started; without_pod: attempts that ran on while their pod did not, or whose pod the
+    journal does not know.
+    accounted_since_s: older history is gone; None: nothing is missing. slots_since_s: before that, the journal does not
+    say which pods ran; None: it always does.
+    unknown_ends: attempts whose end nobody knows. is_filtered: only some jobs count, so nothing is known of idle slots.
+    """
+
+    since_s: float
+    until_s: float
+    keys: tuple[str, ...]
+    rows: list[Row]
+    of_pods: Hours
+    on_hosts: Hours
+    external: Hours
+    without_pod: Hours
+    pods: int = 0
+    is_filtered: bool = False
+    unknown_ends: int = 0
+    accounted_since_s: float | None = None
+    slots_since_s: float | None = None
+
+    @property
+    def keys_of_pods(self) -> bool:
+        """Whether idle slots have a value for every key."""
+        return all(key in OF_PODS for key in self.keys)
+
+    @property
+    def total(self) -> Row:
+        """All rows together."""
+        total = Row(())
+        for row in self.rows:
+            for kind, hours in row.hours.items():
+                total.add(kind, hours.slots, hours.gpus)
+        return total
+
+    @property
+    def left_over(self) -> Hours:
+        """What the rows have more than there was: nothing, but for rounding, when the account adds up.
+
+        Attempts that a pod with fewer slots has taken back are more than there was.
+        """
+        total = self.total.total
+        parts = (self.of_pods, self.on_hosts, self.external, self.without_pod)
+        return Hours(total.slots - sum(p.slots for p in parts), total.gpus - sum(p.gpus for p in parts))
+
+
+class Ledger:
+    """Adds up one window. `value_of(attempt, key)` is the value of a key of jobs; `counts(job)`: whether it counts."""
+
+    def __init__(
+        self,
+        window: Window,
+        keys: Sequence[str],
+        value_of: Callable[[Attempt, str], object],
+        counts: Callable[[str], bool] | None = None,
+    ) -> None:
+        self._window = window
+        self._keys = tuple(keys)
+        self._value_of = value_of
+        self._counts = counts
+        self._rows: dict[tuple[object, ...], Row] = {}
+        self._owners: Mapping[str, str] = {}
+
+    def usage(
+        self, history: History, stays: Sequence[Stay], eligibility: Eligibility, kinds: Mapping[str, int]
+    ) -> Usage:
+        window = self._window
+        claimants = Stays(stays)
+        self._owners = history.owners
+        sweep = Sweep(window, stays, eligibility)
+        usage = Usage(
+            since_s=window.since_s, until_s=window.until_s, keys=self._keys, rows=[],
+            of_pods=Hours(), on_hosts=Hours(), external=Hours(), without_pod=Hours(),
+            is_filtered=self._counts is not None,
+        )  # fmt: skip
+        for attempt in history.attempts:
+            if attempt.begun_s is not None:
+                stay = claimants.of(attempt)
+                begun_s, end_s = window.clip(attempt.begun_s, _end_s(attempt, stay))
+                if begun_s < end_s:
+                    self._add_attempt(usage, sweep, attempt, stay, begun_s, end_s)
+        if self._counts is None:
+            self._add_waits(history, sweep, eligibility, kinds)
+            self._add_idle(usage, stays, sweep.run())
+        usage.rows = list(self._rows.values())
+        return usage
+
+    def _add_attempt(
+        self, usage: Usage, sweep: Sweep, attempt: Attempt, stay: Stay | None, begun_s: float, end_s: float
+    ) -> None:
+        hours = (end_s - begun_s) / 3600
+        slots, gpus = max(1, attempt.gpus) * hours, attempt.gpus * hours
+        if attempt.outlet == DEFAULT and stay is not None:
+            slots = stay.weight(attempt.gpus)[1] * hours
+            gpus = 0.0 if not attempt.gpus else slots / stay.share
+            sweep.add_busy(stay, attempt.host, attempt.gpus, begun_s, end_s)
+        elif attempt.outlet == DEFAULT:
+            usage.without_pod.add(slots, gpus)
+        else:
+            (usage.external if attempt.outlet == EXTERNAL else usage.on_hosts).add(slots, gpus)
+        if self._counts is not None and not self._counts(attempt.job):
+            return
+        usage.unknown_ends += attempt.kind is Kind.UNKNOWN_END
+        row = self._row(tuple(self._of_attempt(attempt, stay, key) for key in self._keys))
+        row.add(attempt.kind, slots, gpus)
+
+    def _of_attempt(self, attempt: Attempt, stay: Stay | None, key: str) -> object:
+        if key == "user":
+            return self._owners.get(attempt.job) or (stay.user if stay is not None else None)
+        if key in OF_PODS:
+            return getattr(attempt, key) or None
+        return self._value_of(attempt, key)
+
+    def _add_waits(self, history: History, sweep: Sweep, eligibility: Eligibility, kinds: Mapping[str, int]) -> None:
+        for wait in history.waits:
+            begun_s, end_s = self._window.clip(wait.begun_s, wait.end_s)
+            if begun_s < end_s:
+                number = eligibility.class_of(wait.job, kinds.get(wait.job, 0))
+                if number is not None:
+                    sweep.add_wait(number, begun_s, end_s)
+        sweep.add_pauses(history.pauses)
+
+    def _add_idle(self, usage: Usage, stays: Sequence[Stay], swept: Swept) -> None:
+        for number, found in swept.idle.items():
+            stay = stays[number]
+            begun_s, end_s = self._window.clip(stay.begun_s, stay.ended_s)
+            hours = (end_s - begun_s) / 3600
+            usage.of_pods.add(sum(stay.slots) * hours, stay.slots[GPU] / stay.share * hours)
+            row = self._row(tuple(_of_stay(stay, key) for key in self._keys))
+            waited, idle = found.waited, [all_ - some for all_, some in zip(found.idle, found.waited, strict=True)]
+            for kind, seconds in ((Kind.WAITED, waited), (Kind.IDLE, idle)):
+                row.add(kind, (seconds[CPU] + seconds[GPU]) / 3600, seconds[GPU] / stay.share / 3600)
+        usage.pods = len({stays[number].pod for number in swept.idle})
+        usage.without_pod.add(swept.alone.slots / 3600, swept.alone.gpus / 3600)
+
+    def _row(self, values: tuple[object, ...]) -> Row:
+        row = self._rows.get(values)
+        if row is None:
+            row = self._rows[values] = Row(values)
+        return row
+
+
+def _end_s(attempt: Attempt, stay: Stay | None) -> float | None:
+    """When an attempt ended. One of which nobody knows that still ran when its pod was last heard of."""
+    if attempt.ended_s is None or attempt.kind is not Kind.UNKNOWN_END or stay is None:
+        return attempt.ended_s
+    return max(attempt.ended_s, stay.ended_s)
+
+
+def _of_stay(stay: Stay, key: str) -> object:
+    if key == "outlet":
+        return DEFAULT
+    return getattr(stay, key) if key in OF_PODS else None

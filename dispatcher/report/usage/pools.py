@@ -1,0 +1,199 @@
+"""The slots of pods over time: sessions of dispatchers, and which of their slots a job could have had. Pure."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from dispatcher.base.times import parse_time
+from dispatcher.matrix.condition import Where
+from dispatcher.matrix.entry import Entry
+from dispatcher.outlets.base import Request
+from dispatcher.outlets.kinds import DEFAULT, kind_of
+from dispatcher.outlets.local.offer import LocalOffer
+from dispatcher.pod.offers import Offer
+from dispatcher.report.snapshot import PodStatus
+from dispatcher.report.usage.history import Attempt, History, Session
+
+CPU: Final = 0
+GPU: Final = 1
+
+
+class Stay(msgspec.Struct, gc=False):
+    """One dispatcher and its slots on its host, from `begun_s` to `ended_s`.
+
+    `number` tells it from others. `slots` are its CPU slots and its slots on GPUs, of which `share` are one GPU.
+    """
+
+    number: int
+    pod: str
+    host: str
+    user: str
+    begun_s: float
+    ended_s: float
+    claimed_until_s: float
+    slots: tuple[int, int]
+    share: int
+    offer: Offer
+    matrix: str
+
+    def weight(self, gpus: int) -> tuple[int, int]:
+        """The kind and the number of the slots that an attempt on so many GPUs takes."""
+        return (CPU, 1) if not gpus else (GPU, 1 if gpus == 1 else gpus * self.share)
+
+    def wanted(self, request: Request) -> tuple[bool, bool, int]:
+        """Whether such a job takes CPU slots and slots on GPUs of this pod, and how many."""
+        gpus = request.gpus
+        if gpus is None:
+            return True, True, 1
+        return gpus == 0, gpus > 0, self.weight(gpus)[1]
+
+
+def stays_of(history: History, pods: Sequence[PodStatus], now_s: float) -> list[Stay]:
+    """The dispatchers that ran, in the order in which they began. `pods` are the files that they have left."""
+    files = {(pod.info.pod, pod.info.started_at): pod for pod in pods}
+    following = _following(history.sessions)
+    stays = []
+    for number, session in enumerate(history.sessions):
+        started = session.started
+        ended_s = session.ended_s
+        if ended_s is None:
+            pod = files.get((started.pod, started.started_at))
+            ended_s = now_s if pod is not None and pod.is_alive else _last_sign_s(session, pod, history)
+            ended_s = min(ended_s, following[number])
+        ended_s = max(session.begun_s, ended_s)
+        stays.append(_stay(number, session, ended_s))
+    return stays
+
+
+def _following(sessions: Sequence[Session]) -> list[float]:
+    """When the next dispatcher of the same name began, for each."""
+    found = [float("inf")] * len(sessions)
+    last: dict[str, int] = {}
+    for number, session in enumerate(sessions):
+        before = last.get(session.started.pod)
+        if before is not None:
+            found[before] = session.begun_s
+        last[session.started.pod] = number
+    return found
+
+
+def _last_sign_s(session: Session, pod: PodStatus | None, history: History) -> float:
+    """When a dispatcher that is gone was last heard of."""
+    if pod is not None:
+        # Of a release that does not write it, the file server's clock tells.
+        return parse_time(pod.info.heartbeat_at) or pod.beat_at_s or session.begun_s
+    return history.last_s.get(session.started.pod, session.begun_s)
+
+
+def _stay(number: int, session: Session, ended_s: float) -> Stay:
+    started = session.started
+    local = _local_offer(started.outlets)
+    offer = Offer(
+        pod=started.pod,
+        host=started.host,
+        outlets={DEFAULT: local},
+        methods=started.methods,
+        where=Where.parse(started.where),
+    )
+    return Stay(
+        number=number,
+        pod=started.pod,
+        host=started.host,
+        user=started.user,
+        begun_s=session.begun_s,
+        ended_s=ended_s,
+        claimed_until_s=min(session.claimed_until_s or ended_s, ended_s),
+        slots=(local.cpu_slots, len(local.gpus) * local.jobs_per_gpu),
+        share=local.jobs_per_gpu,
+        offer=offer,
+        matrix=started.matrix,
+    )
+
+
+def _local_offer(outlets: Mapping[str, Mapping[str, object]]) -> LocalOffer:
+    """The slots of this very host; a pod that only submits has none."""
+    try:
+        found = kind_of(DEFAULT).read_offer(outlets.get(DEFAULT, {}))
+    except msgspec.ValidationError:
+        return LocalOffer()
+    assert isinstance(found, LocalOffer)
+    return found
+
+
+class Stays:
+    """Finds the dispatcher that claimed an attempt."""
+
+    def __init__(self, stays: Sequence[Stay]) -> None:
+        self.all = stays
+        self._of_pod: dict[str, list[Stay]] = {}
+        for stay in stays:
+            self._of_pod.setdefault(stay.pod, []).append(stay)
+
+    def of(self, attempt: Attempt) -> Stay | None:
+        stays = self._of_pod.get(attempt.pod, [])
+        found = bisect.bisect_right(stays, attempt.claimed_s, key=lambda stay: stay.begun_s)
+        return stays[found - 1] if found else None
+
+
+class Eligibility:
+    """Which slots of which dispatcher a waiting job could have had. Jobs of one kind are asked about once.
+
+    `lists(matrix)` are the jobs of a pod's manifest (empty: of the default one); None: of all.
+    """
+
+    def __init__(
+        self,
+        stays: Sequence[Stay],
+        entry_of: Callable[[str], Entry | None],
+        request_of: Callable[[Entry], Request],
+        lists: Callable[[str], Collection[str] | None],
+    ) -> None:
+        self._stays = stays
+        self._entry_of = entry_of
+        self._request_of = request_of
+        self._lists = {stay.matrix: lists(stay.matrix) for stay in stays}
+        self._by_value = any(stay.offer.where for stay in stays)
+        self._classes: dict[object, int] = {}
+        self._wanted: list[dict[int, tuple[bool, bool, int]]] = []
+        self.methods: list[str] = []
+
+    def class_of(self, job: str, kind: int) -> int | None:
+        """The number of the class of jobs that is this one's; None for one that no pod could have run."""
+        listed = tuple(jobs is None or job in jobs for jobs in self._lists.values())
+        key: object = (kind, listed) if kind and not self._by_value else job
+        if key not in self._classes:
+            self._classes[key] = self._add(job)
+        number = self._classes[key]
+        return number if number >= 0 else None
+
+    def wanted(self, number: int, stay: int) -> tuple[bool, bool, int] | None:
+        """What jobs of a class take of a dispatcher's slots (Stay.wanted); None when it takes none of them."""
+        return self._wanted[number].get(stay)
+
+    def _add(self, job: str) -> int:
+        entry = self._entry_of(job)
+        if entry is None:
+            return -1
+        request, wanted = self._request_of(entry), {}
+        for stay in self._stays:
+            jobs = self._lists[stay.matrix]
+            if (jobs is None or job in jobs) and any(stay.slots) and stay.offer.refusal(entry, request) is None:
+                wanted[stay.number] = stay.wanted(request)
+        # Jobs for the same slots are one class, whatever else distinguishes them.
+        known = next(
+            (
+                n
+                for n, (old, m) in enumerate(zip(self._wanted, self.methods, strict=True))
+                if old == wanted and m == entry.method
+            ),
+            None,
+        )
+        if known is None:
+            self._wanted.append(wanted)
+            self.methods.append(entry.method)
+            known = len(self._wanted) - 1
+        return known

@@ -1,0 +1,222 @@
+"""What was idle of the slots of pods, and how much of that jobs waited for. Pure.
+
+Everything that begins or ends becomes an event, and one pass in the order of time adds up what was idle between two of
+them. A waiting job counts for the first pod that could have run it, so it makes no slots idle twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from dispatcher.report.usage.history import PauseSpan
+from dispatcher.report.usage.pools import CPU, GPU, Eligibility, Stay
+from dispatcher.run_state.fold import host_scope
+
+
+class Window(msgspec.Struct, frozen=True):
+    """From `since_s` to `until_s`, in seconds since 1970."""
+
+    since_s: float
+    until_s: float
+
+    def clip(self, begun_s: float, end_s: float | None) -> tuple[float, float]:
+        """The part of an interval that is inside; the same time twice when nothing is."""
+        begun_s = max(begun_s, self.since_s)
+        return begun_s, max(begun_s, self.until_s if end_s is None else min(self.until_s, end_s))
+
+
+class Idle(msgspec.Struct):
+    """Idle slot-seconds of one dispatcher, of CPU slots and of those on GPUs; and for which of them jobs waited."""
+
+    idle: list[float]
+    waited: list[float]
+
+
+class Used(msgspec.Struct):
+    """Slot-seconds and GPU-seconds."""
+
+    slots: float = 0.0
+    gpus: float = 0.0
+
+
+class Swept(msgspec.Struct):
+    """`idle` by the number of the dispatcher. `alone`: of attempts while their pod did not run."""
+
+    idle: dict[int, Idle]
+    alone: Used
+
+
+_BUSY: Final = 0
+_WAITS: Final = 1
+_PAUSE: Final = 2
+_BEGIN: Final = 3
+_LATE: Final = 4
+_END: Final = 5
+# Time, what, the number of the pool, class or scope, and two more numbers.
+_Event = tuple[float, int, int, int, int]
+
+
+class _Pool:
+    """The slots of the pods of one name on one host, one dispatcher after the other."""
+
+    __slots__ = ("busy", "claims", "host", "share", "slots", "stay")
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self.stay: int | None = None
+        self.slots = (0, 0)
+        self.share = 1
+        self.busy = [0, 0]
+        self.claims = False
+
+
+class Sweep:
+    """Collects what happened within a window, and goes through it once."""
+
+    def __init__(self, window: Window, stays: Sequence[Stay], eligibility: Eligibility) -> None:
+        self._window = window
+        self._stays = stays
+        self._eligibility = eligibility
+        self._events: list[_Event] = []
+        self._numbers: dict[tuple[str, str], int] = {}
+        self._pools: list[_Pool] = []
+        self._scopes: dict[str, int] = {}
+        self._swept = Swept({}, Used())
+        for stay in stays:
+            self._add_stay(stay)
+
+    def add_busy(self, stay: Stay, host: str, gpus: int, begun_s: float, end_s: float) -> None:
+        """An attempt of a pod had its slots; the times are within the window."""
+        if begun_s < end_s:
+            number = self._pool(stay, host)
+            kind, slots = stay.weight(gpus)
+            self._events += ((begun_s, _BUSY, number, kind, slots), (end_s, _BUSY, number, kind, -slots))
+
+    def add_wait(self, number: int, begun_s: float, end_s: float) -> None:
+        """A job of this class could have been claimed; the times are within the window."""
+        if begun_s < end_s:
+            self._events += ((begun_s, _WAITS, number, 1, 0), (end_s, _WAITS, number, -1, 0))
+
+    def add_pauses(self, pauses: Iterable[PauseSpan]) -> None:
+        for pause in pauses:
+            begun_s, end_s = self._window.clip(pause.begun_s, pause.end_s)
+            if begun_s < end_s:
+                number = self._scopes.setdefault(pause.scope, len(self._scopes))
+                self._events += ((begun_s, _PAUSE, number, 1, 0), (end_s, _PAUSE, number, 0, 0))
+
+    def run(self) -> Swept:
+        """Go through all of it."""
+        self._events.sort()
+        now = _Moment(self._eligibility, self._swept)
+        scopes = list(self._scopes)
+        last_s = self._window.since_s
+        for at_s, what, number, first, second in self._events:
+            if at_s > last_s:
+                if now.idle or now.alone:
+                    now.settle(at_s - last_s)
+                last_s = at_s
+            if what == _BUSY:
+                pool = self._pools[number]
+                pool.busy[first] += second
+                now.look(number, pool)
+            elif what == _WAITS:
+                now.demand[number] += first
+                now.waiting += first
+            elif what == _PAUSE:
+                (now.paused.add if first else now.paused.discard)(scopes[number])
+            else:
+                self._change(self._pools[number], what, self._stays[first])
+                now.look(number, self._pools[number])
+        return self._swept
+
+    def _change(self, pool: _Pool, what: int, stay: Stay) -> None:
+        """A dispatcher begins, claims no more or ends; the next one of its name may have begun already."""
+        if what == _BEGIN:
+            pool.stay, pool.slots, pool.claims = stay.number, stay.slots, True
+        elif pool.stay == stay.number:
+            pool.claims = False
+            if what == _END:
+                pool.stay, pool.slots = None, (0, 0)
+
+    def _add_stay(self, stay: Stay) -> None:
+        begun_s, end_s = self._window.clip(stay.begun_s, stay.ended_s)
+        if begun_s >= end_s or not any(stay.slots):
+            return
+        number = self._pool(stay, stay.host)
+        self._swept.idle[stay.number] = Idle([0.0, 0.0], [0.0, 0.0])
+        self._events.append((begun_s, _BEGIN, number, stay.number, 0))
+        self._events.append((max(begun_s, min(end_s, stay.claimed_until_s)), _LATE, number, stay.number, 0))
+        self._events.append((end_s, _END, number, stay.number, 0))
+
+    def _pool(self, stay: Stay, host: str) -> int:
+        number = self._numbers.get((stay.pod, host))
+        if number is None:
+            number = self._numbers[(stay.pod, host)] = len(self._pools)
+            self._pools.append(_Pool(host))
+        self._pools[number].share = stay.share
+        return number
+
+
+class _Moment:
+    """What holds between two events: pools with free slots (`idle`), without a dispatcher (`alone`), and what waits."""
+
+    def __init__(self, eligibility: Eligibility, swept: Swept) -> None:
+        self.idle: dict[int, _Pool] = {}
+        self.alone: dict[int, _Pool] = {}
+        self.demand = [0] * len(eligibility.methods)
+        self.waiting = 0
+        self.paused: set[str] = set()
+        self._eligibility = eligibility
+        self._swept = swept
+
+    def look(self, number: int, pool: _Pool) -> None:
+        """A pool has changed."""
+        free_cpu, free_gpu = pool.slots[CPU] - pool.busy[CPU], pool.slots[GPU] - pool.busy[GPU]
+        if free_cpu > 0 or free_gpu > 0:
+            self.idle[number] = pool
+        else:
+            self.idle.pop(number, None)
+        if pool.stay is None and any(pool.busy):
+            self.alone[number] = pool
+        else:
+            self.alone.pop(number, None)
+
+    def settle(self, duration_s: float) -> None:
+        """Add up what was idle for so long."""
+        for pool in self.alone.values():
+            self._swept.alone.slots += sum(pool.busy) * duration_s
+            self._swept.alone.gpus += pool.busy[GPU] / pool.share * duration_s
+        free: dict[int, list[int]] = {}
+        for number, pool in self.idle.items():
+            assert pool.stay is not None
+            left = free[number] = [max(0, pool.slots[kind] - pool.busy[kind]) for kind in (CPU, GPU)]
+            idle = self._swept.idle[pool.stay].idle
+            idle[CPU] += left[CPU] * duration_s
+            idle[GPU] += left[GPU] * duration_s
+        if self.waiting and free:
+            self._give(free, duration_s)
+
+    def _give(self, free: dict[int, list[int]], duration_s: float) -> None:
+        """Give waiting jobs to free slots."""
+        for job_class, jobs in enumerate(self.demand):
+            if not jobs or self._eligibility.methods[job_class] in self.paused:
+                continue
+            lacking = jobs
+            for number, left in free.items():
+                pool = self.idle[number]
+                assert pool.stay is not None
+                wanted = self._eligibility.wanted(job_class, pool.stay)
+                if wanted is None or not pool.claims or host_scope(pool.host) in self.paused:
+                    continue
+                on_cpu, on_gpu, slots = wanted
+                for kind, takes in ((CPU, on_cpu), (GPU, on_gpu)):
+                    taken = min(left[kind], lacking * slots) if takes else 0
+                    self._swept.idle[pool.stay].waited[kind] += taken * duration_s
+                    left[kind] -= taken
+                    # Of a job that lacks some slots only, no other pod makes up for these.
+                    lacking -= -(-taken // slots)
+                if not lacking:
+                    break

@@ -66,6 +66,7 @@ NOT_RUN = {
     "docs/commands.md": {"elsewhere": 2},
     "docs/jax.md": {"elsewhere": 3},
     "docs/measurements.md": {"elsewhere": 1},
+    "docs/usage.md": {"elsewhere": 1},
 }
 
 

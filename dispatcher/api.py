@@ -315,7 +315,8 @@ class Workspace:
 
         Keys: attempt, directory, claimed_by, host, started_at and ended_at (UTC), exit_code, event (done, failed,
         retried ...: what the journal recorded at its end), reason, error, log_bytes, and run: what the bootstrap of a
-        job class says of its run (run_id, status, host, devices, heartbeat_at ...), else None.
+        job class says of its run (run_id, status, host, devices, heartbeat_at ...), else None. provenance: what it
+        ran from (dispatcher/provenance/record.py), None where that is not recorded.
         """
         return self._reader.attempts(job)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ import msgspec
 
 from dispatcher.base import values
 from dispatcher.base.values import BadValueError, shown
+from dispatcher.base.variables import RECORDED_VARIABLES, looks_secret
 from dispatcher.errors import ConfigError, nearest
 from dispatcher.hosts.container import parse_container
 from dispatcher.hosts.types import Container, Hosts
@@ -38,6 +40,9 @@ class CodeMode(enum.StrEnum):
     DIRTY = "dirty"
     NONE = "none"
 
+
+# A variable, or all whose names begin so.
+_VARIABLES: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")
 
 _NOTHING: Final[Mapping[str, Any]] = {}
 _GPU_IDLE_AFTER_S: Final = 1800.0
@@ -115,6 +120,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     code: CodeMode = CodeMode.SHIP
     stall_after_s: float | None = None
     gpu_idle: Mapping[str, Any] = _NOTHING
+    # Whether it is recorded what attempts run from, and the variables of their environment that belong to that.
+    provenance: bool = True
+    provenance_env: tuple[str, ...] = RECORDED_VARIABLES
 
     def gpu_idle_of(self, method: str) -> GpuIdle:
         """When jobs of a method leave their GPUs idle, and what becomes of them."""
@@ -158,6 +166,24 @@ def _parse_code(value: object) -> CodeMode:
         raise BadValueError(f"expected one of {', '.join(CodeMode)}") from None
 
 
+def _parse_switch(value: object) -> bool:
+    if type(value) is not bool:
+        raise BadValueError("expected true or false")
+    return value
+
+
+def _parse_variables(value: object) -> tuple[str, ...]:
+    names = value.split() if isinstance(value, str) else value
+    if not isinstance(names, list):
+        raise BadValueError("expected names of environment variables such as [XLA_FLAGS, NCCL_*]")
+    for name in names:
+        if not (isinstance(name, str) and _VARIABLES.fullmatch(name)):
+            raise BadValueError(f"{shown(name)} is not the name of a variable, nor its beginning with a *")
+        if looks_secret(name):
+            raise BadValueError(f"{name} looks like a secret, which is never recorded: remove it")
+    return tuple(names)
+
+
 _Fields = Mapping[str, tuple[str, values.Reader]]
 
 _SETTINGS: Final[_Fields] = {
@@ -173,6 +199,8 @@ _SETTINGS: Final[_Fields] = {
     "stall_after": ("stall_after_s", values.parse_duration),
     "gpu_idle": ("gpu_idle", values.parse_gpu_idle),
     "code": ("code", _parse_code),
+    "provenance": ("provenance", _parse_switch),
+    "provenance_env": ("provenance_env", _parse_variables),
 }
 _METHOD_KEYS: Final[_Fields] = {
     "template": ("template", values.parse_text),

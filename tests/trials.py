@@ -16,8 +16,9 @@ from fleet import wait_until
 from dispatcher.base import host
 from dispatcher.config import Config, Method
 from dispatcher.matrix.entry import Entry
+from dispatcher.outlets.assignment import Assignment
 from dispatcher.outlets.base import Bundle, Ended, Key, Request, Slot, Status
-from dispatcher.outlets.bundle import Assignment, deliver, render
+from dispatcher.outlets.bundle import deliver, render
 from dispatcher.outlets.context import PodContext
 from dispatcher.outlets.local import processes
 from dispatcher.outlets.local.outlet import LocalOutlet

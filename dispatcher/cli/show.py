@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,10 +11,12 @@ import click
 from dispatcher.base.times import duration_text, parse_time
 from dispatcher.cli.common import json_option, open_workspace, utc_option
 from dispatcher.cli.complete import complete_jobs
-from dispatcher.cli.printing import print_facts, print_json, print_rows, print_text
+from dispatcher.cli.printing import note, print_facts, print_json, print_rows, print_text
+from dispatcher.errors import StateError
 from dispatcher.report.columns import Narrowing
 from dispatcher.run_state.states import IN_FLIGHT
 from dispatcher.run_state.status_file import TIMES
+from dispatcher.workspace import Layout
 
 if TYPE_CHECKING:
     from dispatcher.report.snapshot import Snapshot
@@ -24,21 +27,28 @@ _NARROWING: Final = Narrowing(shrink=("host", "error"), drop=("host",), keep=("a
 
 @click.command()
 @click.argument("job", shell_complete=complete_jobs)
+@click.option("--code", is_flag=True, help="Print the uncommitted changes that the job ran with, as a patch.")
+@click.option("--attempt", type=click.IntRange(1), metavar="N", help="Which attempt.  [default: the last one]")
 @utc_option
 @json_option
-def show(job: str, utc: bool, as_json: bool) -> None:
+def show(job: str, code: bool, attempt: int | None, utc: bool, as_json: bool) -> None:
     """Show everything about JOB.
 
-    Its record, its parameters, its attempts, and why it waits. If the manifest differs from what the job ran with, both
-    are shown.
+    Its record, its parameters, what it ran from (code, Python, packages, host), its attempts, and why it waits. If the
+    manifest differs from what the job ran with, both are shown.
     """
     from dispatcher.report.overview import job_row
+    from dispatcher.report.provenance import provenance_facts
     from dispatcher.report.selection import select
 
     workspace = open_workspace()
     snapshot = workspace.snapshot()
     job = select(snapshot, [job])[0]
     attempts = workspace.attempts(job)
+    number = _attempt(job, attempts, attempt)
+    if code:
+        _print_code(workspace.layout, job, number)
+        return
     if as_json:
         listed, ran = snapshot.entries.get(job), snapshot.last_ran(job)
         print_json(
@@ -65,11 +75,41 @@ def show(job: str, utc: bool, as_json: bool) -> None:
     if rows:
         click.echo()
         print_rows(rows, "plain", ("key", "ran_with", "manifest"))
+    if number:
+        click.echo()
+        print_text(f"ran from (attempt {number})")
+        facts = provenance_facts(workspace.layout, job, number)
+        print_facts({f"  {name}": value for name, value in facts.items()})
     if attempts:
         click.echo()
         rows = [_shown_attempt(snapshot, job, row) for row in attempts]
         used = [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)]
         print_rows(rows, "plain", used, narrowing=_NARROWING)
+
+
+def _attempt(job: str, attempts: Sequence[Mapping[str, Any]], asked: int | None) -> int:
+    """The number of the attempt that was asked for, else of the last one; 0 when there is none."""
+    known = [row["attempt"] for row in attempts]
+    if asked is not None and asked not in known:
+        raise StateError(f"{job} has no attempt {asked} (attempts: {', '.join(map(str, known)) or 'none'})")
+    return asked or max(known, default=0)
+
+
+def _print_code(layout: Layout, job: str, attempt: int) -> None:
+    from dispatcher.report.provenance import code_of
+    from dispatcher.report.terminal import one_line
+
+    if not attempt:
+        raise StateError(f"{job} has not run yet: it is not known what it will run from")
+    patch = code_of(layout, job, attempt)
+    if not patch:
+        note(f"attempt {attempt} of {job} ran the commit without changes")
+    elif sys.stdout.isatty():
+        # What is in files is not for the terminal to obey.
+        lines = patch.decode("utf-8", "replace").split("\n")
+        click.echo_via_pager("\n".join(one_line(line.expandtabs()) for line in lines))
+    else:
+        click.echo(patch, nl=False)
 
 
 def _shown_attempt(snapshot: Snapshot, job: str, row: Mapping[str, Any]) -> dict[str, Any]:

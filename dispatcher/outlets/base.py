@@ -13,6 +13,8 @@ from typing import Final, Protocol
 import msgspec
 
 from dispatcher.outlets.node.setup import NodeSetup
+from dispatcher.provenance.origin import Origin
+from dispatcher.provenance.record import HostFacts
 from dispatcher.run_state.liveness import SlotInfo
 from dispatcher.run_state.states import State
 from dispatcher.workspace import Layout
@@ -129,7 +131,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     `is_shared`: the attempt sees this very workspace; if not, the command's interpreter is the `python` that it finds
     on PATH there, and the launcher reads the method's setup. `directories` are those of its cluster by their keys
     (`root`, `data`, `checkpoints`, `results`), for job classes that do not see the workspace. `node` is what has to be
-    set up on every node before the command, None: nothing, unless the method or the entry has a container.
+    set up on every node before the command, None: nothing, unless the method or the entry has a container. `host` are
+    the facts about the host and the GPUs of the slot, None where they have to be found out there.
     """
 
     layout: Layout
@@ -139,6 +142,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     is_shared: bool = True
     directories: Mapping[str, str] = {}
     node: NodeSetup | None = None
+    host: HostFacts | None = None
 
 
 class Bundle(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,6 +155,7 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True):
     `labels` name the attempt for people: `project`, `group` and `name`. `pack` is the key of the first attempt of a
     pack, None for an attempt alone: those of one pack are submitted as one, in the order in which they are given, and
     run one after the other. One that is not begun when the time of the whole is nearly over ends as NOT_REACHED.
+    `origin` is what is known by now of its provenance, None where that is not recorded.
     """
 
     key: Key
@@ -163,6 +168,7 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True):
     time_limit_s: float | None = None
     labels: Mapping[str, str] = {}
     pack: Key | None = None
+    origin: Origin | None = None
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):

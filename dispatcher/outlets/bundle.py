@@ -13,25 +13,17 @@ from dispatcher import contract
 from dispatcher.base import files
 from dispatcher.config import Config, Method, interpreter
 from dispatcher.matrix.entry import Entry
-from dispatcher.outlets.base import Bundle, Key, Request, Site, Slot
+from dispatcher.outlets.assignment import Assignment
+from dispatcher.outlets.base import Bundle, Site
 from dispatcher.outlets.node.script import NodeJob, private_files, render_node
 from dispatcher.outlets.node.setup import NodeSetup
+from dispatcher.outlets.origin import origin_of
 from dispatcher.outlets.wrapper import watch_interval_s
 from dispatcher.templates.command import command_line, uses_script
 from dispatcher.templates.launcher import render_launcher
 from dispatcher.templates.render import render_bootstrap
 from dispatcher.templates.training import encode_script, render_training
 from dispatcher.workspace import AttemptPaths, Layout
-
-
-class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """A claimed entry: what runs as which attempt of which pod, and in which slot."""
-
-    entry: Entry
-    key: Key
-    pod: str
-    request: Request
-    slot: Slot
 
 
 def render(config: Config, assigned: Assignment, site: Site) -> Bundle:
@@ -101,6 +93,7 @@ def render(config: Config, assigned: Assignment, site: Site) -> Bundle:
         environment={contract.ATTEMPT_DIR: os.fspath(paths.directory)},
         time_limit_s=time_limit_s(entry, method) or None,
         labels=_labels(config, entry),
+        origin=origin_of(config, assigned, site, command, shared) if config.provenance else None,
     )
 
 

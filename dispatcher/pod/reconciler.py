@@ -30,6 +30,7 @@ from dispatcher.pod.starting import Claimed, Starter
 from dispatcher.pod.status_problem import StatusProblem
 from dispatcher.pod.summary import Tally, still_running, stopped_early_text
 from dispatcher.pod.waiting import root_causes, summary
+from dispatcher.provenance.collector import Collector
 from dispatcher.run_state.adoption import ignored_file_text
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.liveness import SlotInfo
@@ -39,6 +40,8 @@ from dispatcher.run_state.store import Store, Transaction
 
 # Where an attempt runs is recorded with the next transaction, or by itself when none comes in this time.
 _PLACEMENT_DELAY_S: Final = 0.02
+# How long the end of a pod waits for the records of what its last attempts ran from.
+_LAST_RECORDS_S: Final = 3.0
 
 
 class Reconciler:
@@ -67,7 +70,10 @@ class Reconciler:
         self._fence = Fence(config.layout, options.pod, observer.pod_is_alive, log)
         self._backlog = Backlog(store, config, options, outlets, self._attempts, self._fence, log)
         self._claimer = Claimer(options, outlets, self._backlog, self._fence)
-        self._starter = Starter(config, options.pod, outlets, self._attempts, self._backlog.request_of, log)
+        self._collector = Collector(config.layout)
+        self._starter = Starter(
+            config, options.pod, outlets, self._attempts, self._backlog.request_of, log, self._collector.note
+        )
         self._tally = Tally()
         self._adding = Adding(options, outlets, self._backlog)
         self._recorder = Recorder(store, config, outlets.place, self._backlog.entry, log)
@@ -158,6 +164,10 @@ class Reconciler:
             with self._store.transaction() as tx:
                 for attempt in self._attempts:
                     self._recorder.placement(tx, attempt)
+
+    def close(self) -> None:
+        """Record what the last attempts ran from."""
+        self._collector.close(_LAST_RECORDS_S)
 
     def note_change(self) -> None:
         """A watched file has changed: the next `reconcile` looks at all of them."""

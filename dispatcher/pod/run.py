@@ -159,6 +159,7 @@ class Pod:
                 watch.close()
                 self._finish()
                 self._saver.close()
+                self.reconciler.close()
         if self.phase == RUNNING:
             for line in self.reconciler.closing_lines():
                 self.log(line)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
 from dispatcher.config import Config
 from dispatcher.errors import DispatcherError, OutletError, StorageError
 from dispatcher.matrix.entry import Entry
+from dispatcher.outlets.assignment import Assignment
 from dispatcher.outlets.base import CANNOT_START, Bundle, Ended, Key, Outlet, Request
-from dispatcher.outlets.bundle import Assignment, deliver, entry_bundle, render
+from dispatcher.outlets.bundle import deliver, entry_bundle, render
 from dispatcher.pod.claim import Choice
 from dispatcher.pod.pack import Pack
 from dispatcher.pod.running_attempts import RunningAttempt, RunningAttempts
+from dispatcher.provenance.origin import Origin
 
 
 class Claimed(msgspec.Struct, frozen=True):
@@ -29,7 +31,7 @@ class Claimed(msgspec.Struct, frozen=True):
 
 
 class Starter:
-    """Renders what was claimed and submits it to the outlets."""
+    """Renders what was claimed and submits it to the outlets; `note` is given the origins of what was submitted."""
 
     def __init__(
         self,
@@ -39,6 +41,7 @@ class Starter:
         attempts: RunningAttempts,
         request_of: Callable[[Entry], Request],
         log: Callable[[str], None],
+        note: Callable[[Iterable[Origin]], None],
     ) -> None:
         self._config = config
         self._pod = pod
@@ -46,6 +49,7 @@ class Starter:
         self._attempts = attempts
         self._request_of = request_of
         self._log = log
+        self._note = note
 
     def start(self, claims: Sequence[Claimed]) -> None:
         """Start these attempts; what keeps one from starting becomes its end, never an exception."""
@@ -66,6 +70,7 @@ class Starter:
             bundles.setdefault(choice.outlet, []).append(bundle)
         for name, group in bundles.items():
             self._outlets[name].submit(group)
+        self._note(bundle.origin for group in bundles.values() for bundle in group if bundle.origin is not None)
         self._attempts.poll(attempt for attempt in added if attempt.ended is None)
         for attempt in added:
             self._report(attempt)

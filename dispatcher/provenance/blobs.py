@@ -30,6 +30,10 @@ class Blobs:
         self._add(self._layout.provenance_packages(digest), data)
         return digest
 
+    def has_diff(self, digest: str) -> bool:
+        """Whether the difference with this digest is kept."""
+        return self._layout.provenance_diff(digest).exists()
+
     def diff(self, digest: str) -> bytes | None:
         """The difference with this digest; None when it is not there or is damaged."""
         return _read(self._layout.provenance_diff(digest), digest)

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from dispatcher.base.times import parse_time
 from dispatcher.config import Config
 from dispatcher.errors import ManifestError
@@ -16,6 +18,7 @@ from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.submitted import Listed, SubmittedJobs
 from dispatcher.pod.offers import Offer, offer_of, request_of
 from dispatcher.pod.waiting import UNKNOWN_JOB
+from dispatcher.provenance.read import read_provenance
 from dispatcher.report import attempts
 from dispatcher.report.listed_records import ListedRecords
 from dispatcher.report.manifests import ManifestCache
@@ -133,6 +136,7 @@ class SnapshotReader:
     def _attempt(self, job: str, number: int, known: Mapping[str, Any]) -> dict[str, Any]:
         paths = self._layout.attempt(job, number)
         status = attempts.parse_object(attempts.read_small(paths.exit)) or {}
+        provenance = read_provenance(self._layout, job, number)
         return {
             "attempt": number,
             "host": known.get("host"),
@@ -146,6 +150,7 @@ class SnapshotReader:
             "log_bytes": paths.log.stat().st_size if paths.log.exists() else None,
             "directory": str(paths.directory),
             "run": attempts.parse_object(attempts.read_small(paths.run)),
+            "provenance": None if provenance is None else msgspec.to_builtins(provenance),
         }
 
     def _fault_of(self, entry: Entry) -> str:

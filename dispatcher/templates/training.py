@@ -12,6 +12,7 @@ Only the source of that one dict is replaced. Defaults that the entry does not o
 from __future__ import annotations
 
 import ast
+import hashlib
 import io
 import math
 import os
@@ -41,6 +42,7 @@ class Template(NamedTuple):
     newline: str
     encoding: str
     imports: frozenset[str]
+    sha256: str
 
 
 def render_training(template_path: str | os.PathLike[str], entry: Entry, method: Method) -> str:
@@ -89,6 +91,11 @@ def parameters(template_path: str | os.PathLike[str]) -> dict[str, bool]:
 def imported_packages(template_path: str | os.PathLike[str]) -> frozenset[str]:
     """The packages that the template imports at its top level, outside of `try` and `if`."""
     return _load(template_path).imports
+
+
+def template_digest(template_path: str | os.PathLike[str]) -> str:
+    """The SHA-256 of the template from which scripts are rendered now; TemplateError for an unusable one."""
+    return _load(template_path).sha256
 
 
 def missing(required: Iterable[str], entry: Entry, method: Method) -> list[str]:
@@ -177,7 +184,8 @@ def _parse(path: str, mtime_ns: int, size: int) -> Template:
     source = "".join(lines)
     newline = next((ending for ending in ("\r\n", "\n", "\r") if lines and lines[0].endswith(ending)), "\n")
     defaults = _defaults(path, params, lines)
-    return Template(mark + source[:start], defaults, source[end:], newline, encoding, _imports(tree))
+    digest = hashlib.sha256(data).hexdigest()
+    return Template(mark + source[:start], defaults, source[end:], newline, encoding, _imports(tree), digest)
 
 
 def _imports(tree: ast.Module) -> frozenset[str]:

@@ -30,8 +30,9 @@ from dispatcher.base import host
 from dispatcher.config import CodeMode, Config, Method
 from dispatcher.hosts.types import AnyHost, Hosts, PbsHost, PlainHost, SlurmHost, TpuHost, VolcanoHost
 from dispatcher.matrix.entry import Entry
+from dispatcher.outlets.assignment import Assignment
 from dispatcher.outlets.base import Bundle, Ended, Key, Orphan, Outlet, Placement, Report, Request, Running, Slot
-from dispatcher.outlets.bundle import Assignment, render
+from dispatcher.outlets.bundle import render
 from dispatcher.outlets.context import PodContext
 from dispatcher.outlets.kinds import make_outlets
 from dispatcher.outlets.local import NAME as LOCAL

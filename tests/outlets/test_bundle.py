@@ -14,8 +14,9 @@ from dispatcher import contract
 from dispatcher.config import Config, Method
 from dispatcher.errors import StorageError, TemplateError
 from dispatcher.matrix.entry import Entry
+from dispatcher.outlets.assignment import Assignment
 from dispatcher.outlets.base import Bundle, Key, Request, Site, Slot
-from dispatcher.outlets.bundle import Assignment, deliver, entry_bundle, render
+from dispatcher.outlets.bundle import deliver, entry_bundle, render
 from dispatcher.workspace import Layout
 
 # A workspace that is not there: rendering reads the templates and nothing else.

@@ -16,8 +16,9 @@ from trials import KEY, Trial
 
 from dispatcher import contract
 from dispatcher.hosts.types import Container
+from dispatcher.outlets.assignment import Assignment
 from dispatcher.outlets.base import Ended, Request, Slot
-from dispatcher.outlets.bundle import Assignment, deliver, render
+from dispatcher.outlets.bundle import deliver, render
 from dispatcher.outlets.node.setup import JuiceFS, NodeSetup, code_file
 from dispatcher.outlets.wrapper import read_exit
 

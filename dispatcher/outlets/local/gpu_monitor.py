@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
+from dispatcher.base.host import host_name
 from dispatcher.outlets.base import Key
 from dispatcher.outlets.local import NAME
 from dispatcher.outlets.local.capacity import LocalCapacity
@@ -14,6 +15,7 @@ from dispatcher.outlets.local.gpu_sampler import GpuSampler
 from dispatcher.outlets.local.gpu_users import foreign_use
 from dispatcher.outlets.local.gpus import Gpu, GpuReader, GpuReading, Health, parse_gpus
 from dispatcher.outlets.local.offer import gpu_slot_name
+from dispatcher.provenance.record import GpuName, HostFacts
 from dispatcher.run_state.liveness import SlotInfo
 
 # A reading costs a few ms; while some GPU cannot be used, they are read again this often.
@@ -118,6 +120,16 @@ class GpuMonitor:
     def idle_s(self, key: Key) -> float | None:
         """For how long all GPUs of an attempt have been at 0 %; 0 when they are in use, None when it is unknown."""
         return None if self._sampler is None else self._sampler.idle_s(key)
+
+    def facts(self, indices: Sequence[int]) -> HostFacts:
+        """This host and these GPUs, as they were last read."""
+        gpus = {gpu.index: gpu for gpu in self._reading.gpus}
+        read = [gpus.get(index, Gpu(index=index)) for index in indices]
+        return HostFacts(
+            host=host_name(),
+            driver=self._reader.driver if self._reader is not None and indices else None,
+            gpus=tuple(GpuName(index=gpu.index, name=gpu.name, uuid=gpu.uuid) for gpu in read),
+        )
 
     def close(self) -> None:
         if self._sampler is not None:

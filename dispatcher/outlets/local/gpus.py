@@ -127,6 +127,7 @@ class _Hello(msgspec.Struct, frozen=True):
 
     count: int = 0
     unavailable: str | None = None
+    driver: str | None = None
 
 
 class _HelperDiedError(PodError):
@@ -221,6 +222,8 @@ class GpuReader:
         self._helper: _Helper | None = None
         self._count = 0
         self._unavailable: str | None = None
+        # The version of the driver, None where it does not tell.
+        self.driver: str | None = None
         self._hanging: dict[int, _Helper] = {}
         self._resting: dict[int | None, tuple[float, str]] = {}
         self._connect(start_timeout_s)
@@ -274,7 +277,7 @@ class GpuReader:
             if hello is None:
                 self._unavailable = f"the NVIDIA driver has not answered for {timeout_s:g} s; see nvidia-smi and dmesg"
             else:
-                self._unavailable, self._count = hello.unavailable, hello.count
+                self._unavailable, self._count, self.driver = hello.unavailable, hello.count, hello.driver
         if self._unavailable is not None:
             self._drop_helper()
 

@@ -6,8 +6,8 @@ The line `3 use` asks only whether GPU 3 computes.
 it, and can take the whole process down; here it takes down nothing that matters, and the dispatcher's locks and open
 files are not held by a process that cannot be killed. By hand: `echo 0 | python dispatcher/outlets/local/nvml.py`.
 
-The first line out is `{"count": 8}`, or `{"unavailable": "why"}` and the end where there is no driver to ask. Nothing
-of the package is imported, so that the reader stays small.
+The first line out is `{"count": 8, "driver": "580.1"}`, or `{"unavailable": "why"}` and the end where there is no
+driver to ask. Nothing of the package is imported, so that the reader stays small.
 """
 
 from __future__ import annotations
@@ -202,7 +202,11 @@ def main() -> None:
     except nvml.NVMLError as error:
         say({"unavailable": f"the NVIDIA driver cannot list its GPUs ({error}); see nvidia-smi"})
         return
-    say({"count": count})
+    try:
+        driver = optional(nvml, nvml.nvmlSystemGetDriverVersion)
+    except nvml.NVMLError:
+        driver = None
+    say({"count": count, "driver": driver})
     # The end of the input is the end of the dispatcher, however it died.
     for line in sys.stdin:
         index, _, what = line.strip().partition(" ")

@@ -80,6 +80,7 @@ class LocalOutlet:
             layout=self._layout,
             group_may_write=files.group_may_write(self._layout.root),
             environment=visible_devices(slot.gpus),
+            host=self._monitor.facts(slot.gpus),
         )
 
     def submit(self, bundles: Sequence[Bundle]) -> None:

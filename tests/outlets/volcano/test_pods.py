@@ -18,9 +18,10 @@ from volcano_jobs import NAME, make_host, make_submission
 
 from dispatcher.config import CodeMode, Config, Method
 from dispatcher.matrix.entry import Entry
+from dispatcher.outlets.assignment import Assignment
 from dispatcher.outlets.base import Key, Request, Site, Slot
 from dispatcher.outlets.batch.scheduler import Submission
-from dispatcher.outlets.bundle import Assignment, deliver, render
+from dispatcher.outlets.bundle import deliver, render
 from dispatcher.outlets.volcano.scheduler import VolcanoScheduler
 from dispatcher.templates.shell import quoted
 from dispatcher.workspace import Layout

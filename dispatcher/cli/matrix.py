@@ -64,21 +64,45 @@ def make(sweep: Path, output: Path | None) -> None:
 def check(context: click.Context, manifest: Path | None) -> None:
     """List all faults of MANIFEST, and parameters that no template reads. The exit status is 1 if there are faults.
 
-    A parameter that nothing reads is a fault if it looks misspelt, such as `time_limt`.
+    A parameter that nothing reads is a fault if it looks misspelt, such as `time_limt`. Without MANIFEST, the jobs of
+    `dispatcher submit -- COMMAND` are checked too.
     """
     config = load_config(layout())
+    is_sound = manifest is not None or _check_submitted(config)
+    if manifest is None and is_sound and config.layout.submitted_manifest.exists() and not config.matrix.exists():
+        return
+    if not (_check_manifest(config, manifest or config.matrix) and is_sound):
+        context.exit(1)
+
+
+def _check_submitted(config: Config) -> bool:
+    from dispatcher.doctor.submitted_jobs import examine
+
+    found, path = examine(config), config.layout.submitted_manifest
+    for line in found.notes if found is not None else ():
+        click.echo(f"note: {path.name}: {one_line(line)}", err=True)
+    if found is not None and found.faults:
+        click.echo(ManifestError(str(path), [*map(one_line, found.faults)]), err=True)
+        return False
+    if found is not None:
+        click.echo(f"{path}: {counted(found.jobs, 'job')}")
+    return True
+
+
+def _check_manifest(config: Config, path: Path) -> bool:
     try:
-        loaded = load_manifest(manifest or config.matrix, known_ids(config.layout))
+        loaded = load_manifest(path, known_ids(config.layout))
     except ManifestError as error:
         click.echo(ManifestError(error.where, [*map(one_line, error.problems)]), err=True)
-        context.exit(1)
+        return False
     faults, unread = _faults(config, loaded)
     for line in unread:
         click.echo(f"note: {one_line(line)} (fine for tables and filters)", err=True)
     if faults:
         click.echo(ManifestError(str(loaded.path), [*map(one_line, faults)]), err=True)
-        context.exit(1)
+        return False
     click.echo(f"{loaded.path}: {_count(loaded.entries.values())}")
+    return True
 
 
 @matrix.command()

@@ -31,6 +31,7 @@ CHECKS: Final[tuple[tuple[str, Callable[[Context], Findings]], ...]] = (
     ("gpus", host_checks.gpus),
     ("config", workspace_checks.config),
     ("manifest", workspace_checks.manifest),
+    ("submitted", workspace_checks.submitted),
     ("permissions", workspace_checks.permissions),
     ("disk space", workspace_checks.disk_space),
     ("journal", workspace_checks.journal),

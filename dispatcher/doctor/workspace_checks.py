@@ -9,6 +9,7 @@ from typing import Final
 from dispatcher.base.messages import counted
 from dispatcher.base.mounts import mount_of
 from dispatcher.config import Config, LockKind
+from dispatcher.doctor import submitted_jobs
 from dispatcher.doctor.context import Context
 from dispatcher.doctor.findings import OK, WARNING, WRONG, Finding, Findings
 from dispatcher.doctor.fitness import check_directories, state_paths
@@ -47,9 +48,8 @@ def manifest(context: Context) -> Findings:
         # Jobs that entries need may be in another manifest.
         found = parse_manifest(path.read_bytes(), str(path), None)
     except FileNotFoundError:
-        submitted = context.layout.submitted_manifest
-        if submitted.exists():
-            yield Finding("manifest", OK, f"there is no {path}: only submitted jobs, in {submitted.name}")
+        if context.layout.submitted_manifest.exists():
+            yield Finding("manifest", OK, f"there is no {path}: only submitted jobs")
             return
         cure = "write it, or make it with `dispatcher matrix make SWEEP`"
         yield Finding("manifest", WARNING, f"there is no {path}", cure)
@@ -58,6 +58,18 @@ def manifest(context: Context) -> Findings:
         yield Finding("manifest", WRONG, str(error), "correct it; `dispatcher matrix check` tells more")
         return
     yield Finding("manifest", OK, f"{path}: {counted(len(found), 'job')}")
+
+
+def submitted(context: Context) -> Findings:
+    found = submitted_jobs.examine(context.config) if isinstance(context.config, Config) else None
+    if found is None:
+        return
+    path = context.layout.submitted_manifest
+    for fault in found.faults:
+        yield Finding("submitted", WRONG, f"{path}: {fault}", "the other jobs go on; correct the line")
+    if not found.faults:
+        notes = "".join(f"; {note}" for note in found.notes)
+        yield Finding("submitted", OK, f"{path}: {counted(found.jobs, 'job')}{notes}")
 
 
 def permissions(context: Context) -> Findings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from dispatcher.base import files
+from dispatcher.base.messages import first_names
 from dispatcher.base.values import shown
 from dispatcher.errors import ManifestError, StorageError
 from dispatcher.matrix import strict_json
@@ -52,6 +53,14 @@ def unreadable(path: str | os.PathLike[str], error: OSError) -> ManifestError:
     else:
         problem = f"cannot be read: {error.strerror}"
     return ManifestError(str(path), [problem])
+
+
+def no_manifest_text(path: Path, lost: Sequence[str]) -> str:
+    """That a workspace has submitted jobs and no manifest; `lost` are queued jobs that one must have listed."""
+    if not lost:
+        return f"there is no {path}: only jobs of `dispatcher submit -- COMMAND` are run"
+    cure = "restore it, or make it with `dispatcher matrix make SWEEP`; `dispatcher delete` forgets a job"
+    return f"there is no {path}, and no other manifest lists {first_names(lost)}: {cure}"
 
 
 def parse_manifest(data: bytes, where: str, known_ids: Collection[str] | None = ()) -> Entries:

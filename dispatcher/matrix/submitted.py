@@ -41,8 +41,8 @@ class News(msgspec.Struct, frozen=True):
 class SubmittedJobs:
     """The entries of the file at `path`, of which only what was appended is read again.
 
-    `entries` has each job's last line. `problem` says which lines cannot be read; the others count, and jobs that were
-    read before keep their entries.
+    `entries` has each job's last line. `problem` says which lines cannot be read, all of which are in `faults`; the
+    others count, and jobs that were read before keep their entries.
     """
 
     def __init__(self, path: Path) -> None:
@@ -54,20 +54,26 @@ class SubmittedJobs:
         self._inode = 0
         self._tail = b""
         self._checksum = 0
-        self._faults: list[str] = []
+        self.faults: list[str] = []
         self._stamp: tuple[int, int, int] | None = None
 
     def read(self, *, thoroughly: bool = False) -> News:
         """Take in what has changed. `thoroughly`: also changes before the end, such as those of an editor.
 
-        Without a file, and where it cannot be read, the entries stay as they are.
+        Without a file, and where it cannot be read, the entries stay as they are, and `problem` says so.
         """
         try:
             return self._look(thoroughly=thoroughly)
         except FileNotFoundError:
+            known = "jobs that were read from it go on" if self.entries else "the jobs in it are not known"
+            self.problem = f"{self.path} is missing: {known}. Restore it, or `dispatcher delete` them"
+            self._inode = 0
             return News()
         except OSError as error:
             self.problem = f"{self.path} cannot be read, so jobs in it may be missing: {error.strerror or error}"
+            self.faults = [f"cannot be read: {error.strerror or error}"]
+            # All of it is read again when it can be.
+            self._inode = 0
             return News()
 
     def _look(self, *, thoroughly: bool) -> News:
@@ -113,14 +119,14 @@ class SubmittedJobs:
         return News(tuple(added), tuple(replaced))
 
     def _replace(self, data: bytes, inode: int) -> News:
-        before, faults = self.entries, self._faults
-        self.entries, self._faults = {}, []
+        before, faults = self.entries, self.faults
+        self.entries, self.faults = {}, []
         self._inode = inode
         self._offset = self._lines = self._checksum = 0
         self._tail = b""
         # A last line that an editor has left without its end counts.
         self._append(data if data.endswith(b"\n") or not is_complete(data.rpartition(b"\n")[2]) else data + b"\n")
-        if self._faults:
+        if self.faults:
             self.entries = {**before, **self.entries}
         return News(is_rewritten=bool(before) or bool(faults), added=tuple(self.entries))
 
@@ -130,19 +136,19 @@ class SubmittedJobs:
         try:
             document, faults = strict_json.decode(line)
         except ValueError as error:
-            self._faults.append(f"line {self._lines}: {str(error).removeprefix('line 1, ')}")
+            self.faults.append(f"line {self._lines}: {str(error).removeprefix('line 1, ')}")
             return None
         if not isinstance(document, dict):
-            self._faults.append(f"line {self._lines}: expected an entry, an object with job_id and method")
+            self.faults.append(f"line {self._lines}: expected an entry, an object with job_id and method")
             return None
         entry, more = read_entry(document, _FIRST_ORDER + self._lines)
         faults += more
-        self._faults += [f"line {self._lines}: {fault}" for fault in faults]
+        self.faults += [f"line {self._lines}: {fault}" for fault in faults]
         return None if faults else entry
 
     def _describe(self) -> None:
-        shown = "; ".join(self._faults[:3])
-        more = f"; and {len(self._faults) - 3} more" if len(self._faults) > 3 else ""
+        shown = "; ".join(self.faults[:3])
+        more = f"; and {len(self.faults) - 3} more" if len(self.faults) > 3 else ""
         what = f"{self.path.name} cannot be read as a whole, the other jobs go on"
         self.problem = f"{what}: {shown}{more}" if shown else ""
 

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from dispatcher.base import files
 from dispatcher.base.messages import first_names
 from dispatcher.errors import ManifestError
 from dispatcher.matrix import saved_entries
 from dispatcher.matrix.entry import Entry
-from dispatcher.matrix.manifest import parse_manifest, read_file, unreadable
+from dispatcher.matrix.manifest import job_ids, no_manifest_text, parse_manifest, read_file, unreadable
 from dispatcher.matrix.submitted import Listed, News, SubmittedJobs
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
@@ -37,7 +38,10 @@ class CurrentManifest:
         self._may_be_missing = may_be_missing
         self._is_missing = False
         self._problem = ""
+        self._unreadable = ""
         self._submitted_problem = ""
+        # Whether jobs had been submitted when this pod began.
+        self._are_submitted: bool | None = None
         self._store = store
         self._log = log
         self._identity: tuple[int, int, int] | None = None
@@ -50,15 +54,17 @@ class CurrentManifest:
         """
         first = self._identity is None
         try:
-            found = os.stat(self.path)
+            found = self._found()
         except OSError as error:
-            if isinstance(error, FileNotFoundError) and self._may_be_missing:
-                self._is_missing = first
-                return False
-            if first:
+            if first and isinstance(error, FileNotFoundError) and self._may_be_missing:
+                self._is_missing = True
+            elif first:
                 raise unreadable(self.path, error) from None
+            else:
+                self._note_unreadable(f"{error.strerror or error}")
             return False
         self._is_missing = False
+        self._note_unreadable("")
         identity = (found.st_ino, found.st_size, found.st_mtime_ns)
         if identity == self._identity:
             return False
@@ -80,6 +86,20 @@ class CurrentManifest:
             self._identity = identity
         return True
 
+    def _found(self) -> os.stat_result:
+        try:
+            return os.stat(self.path)
+        except FileNotFoundError:
+            # On a network filesystem a file that was just replaced may seem to be missing.
+            files.refresh_names(self.path.parent)
+            return os.stat(self.path)
+
+    def _note_unreadable(self, why: str) -> None:
+        text = f"{self.path} cannot be read, so the previous manifest is kept: {why}" if why else ""
+        if text and text != self._unreadable:
+            self._log(f"warning: {text}")
+        self._unreadable = text
+
     def read_submitted(self, *, thoroughly: bool = False) -> News:
         """Take in jobs that were submitted; see SubmittedJobs."""
         submitted = self._submitted
@@ -87,9 +107,13 @@ class CurrentManifest:
         if news.added or news.is_rewritten:
             self._list()
             self._warn_of_twins(news.added)
-        if submitted.problem and submitted.problem != self._submitted_problem:
-            self._log(f"warning: {submitted.problem}")
-        self._submitted_problem = submitted.problem
+        if self._are_submitted is None:
+            self._are_submitted = bool(self._store.records.by_state().ad_hoc())
+        # Where nothing was submitted there is no file.
+        problem = submitted.problem if self._are_submitted or submitted.entries else ""
+        if problem and problem != self._submitted_problem:
+            self._log(f"warning: {problem}")
+        self._submitted_problem = problem
         return news
 
     def requeues(self, job: str) -> bool:
@@ -103,7 +127,7 @@ class CurrentManifest:
     @property
     def problem(self) -> str:
         """What is wrong with the files now; empty when nothing is."""
-        return "; ".join(filter(None, (self._problem, self._submitted_problem)))
+        return "; ".join(filter(None, (self._unreadable or self._problem, self._submitted_problem)))
 
     @property
     def name(self) -> str:
@@ -116,7 +140,12 @@ class CurrentManifest:
         """What a pod says that begins."""
         if not self._is_missing:
             return []
-        return [f"note: there is no {self.path}: only jobs of `dispatcher submit -- COMMAND` are run"]
+        records, lost = self._store.records, list[str]()
+        if len(records.by_state().ad_hoc()) < len(records):
+            listed = frozenset[str]().union(*map(_ids_of, self._store.layout.manifests()))
+            queued = records.by_state().jobs([State.QUEUED])
+            lost = [job for job in queued if not records.is_ad_hoc(job) and job not in listed]
+        return [f"{'warning' if lost else 'note'}: {no_manifest_text(self.path, lost)}"]
 
     def _list(self) -> None:
         self.entries = Listed(self._matrix, self._submitted.entries, self._is_ad_hoc)
@@ -143,3 +172,11 @@ class CurrentManifest:
         records = (self._store.records.get(job) for job in self.entries)
         states = Counter(record.state for record in records if record is not None)
         return ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "no jobs"
+
+
+def _ids_of(path: Path) -> frozenset[str]:
+    """The jobs of a manifest; none where it cannot be read."""
+    try:
+        return job_ids(path.read_bytes())
+    except OSError:
+        return frozenset()

@@ -15,6 +15,7 @@ from dispatcher.config import Config
 from dispatcher.errors import ManifestError
 from dispatcher.matrix.entries import Entries
 from dispatcher.matrix.entry import Entry
+from dispatcher.matrix.manifest import no_manifest_text
 from dispatcher.matrix.submitted import Listed, SubmittedJobs
 from dispatcher.pod.offers import Offer, offer_of, request_of
 from dispatcher.pod.waiting import UNKNOWN_JOB
@@ -75,6 +76,7 @@ class SnapshotReader:
             known = {entry.job_id for entry in submitted}
             unlisted = [job for job in listed.unknown if job not in known]
             others = self._in_other_manifests(unlisted, pods, warnings) if unlisted else []
+            warnings += self._lost_manifest(records, unlisted, others)
             entries = entries.with_others([*submitted, *others])
         unknown_job = "its manifest cannot be read" if warnings else UNKNOWN_JOB
         warnings += self._outdated_status_file()
@@ -226,12 +228,22 @@ class SnapshotReader:
             warnings.append(str(entries))
         return Entries()
 
+    def _lost_manifest(self, records: Records, unlisted: Iterable[str], others: Iterable[Entry]) -> list[str]:
+        """A warning when jobs wait for a default manifest that is gone; it may be missing where all were submitted."""
+        path = self._config.matrix
+        if path.exists() or not self._submitted.path.exists():
+            return []
+        known = {entry.job_id for entry in others}
+        open_ = (job for job in unlisted if job not in known and not records.is_ad_hoc(job))
+        lost = [job for job in open_ if records[job].state is State.QUEUED]
+        return [no_manifest_text(path, lost)] if lost else []
+
     def _submitted_among(self, records: Records, unknown: Iterable[str], warnings: list[str]) -> list[Entry]:
         """The entries of submitted jobs among those that the manifest does not have."""
         self._submitted.read(thoroughly=True)
-        if self._submitted.problem:
-            warnings.append(self._submitted.problem)
         wanted = set(filter(records.is_ad_hoc, unknown))
+        if self._submitted.problem and (wanted or self._submitted.path.exists()):
+            warnings.append(self._submitted.problem)
         return [entry for job, entry in self._submitted.entries.items() if job in wanted]
 
     def _in_other_manifests(self, unknown: list[str], pods: Iterable[PodStatus], warnings: list[str]) -> list[Entry]:

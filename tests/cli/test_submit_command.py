@@ -218,6 +218,66 @@ def test_a_file_that_cannot_be_read_stops_no_pod(empty: Fleet) -> None:
     assert "submitted.jsonl" in fails(empty, "--", "true", status=1)
 
 
+def test_a_manifest_that_is_gone_is_told_alike_by_pods_and_status(empty: Fleet) -> None:
+    empty.write_manifest([shell("a", "true"), shell("b", "true")])
+    submit(empty, "--name", "s", "--", "true")
+    empty.start("queuing", "--methods", "none", "--until-empty").end()
+    pod = empty.start("kept", "--methods", "none", poll="1").ready()
+    away = empty.root / "away.json"
+    empty.layout.default_matrix.rename(away)
+    pod.says("matrix.json cannot be read, so the previous manifest is kept: No such file")
+    wait_until(lambda: "previous manifest is kept" in empty.run("pods", "--json"), "the pod's file says so")
+    lost = f"there is no {empty.layout.default_matrix}, and no other manifest lists a, b: restore it"
+    assert lost in empty.try_("status").stderr
+    second = empty.start("second", poll="600").ready()
+    assert f"warning: {lost}" in second.says("restore it")
+    empty.wait_for("s", "done")
+    # Another manifest may list them.
+    away.rename(empty.layout.default_matrix.with_name("b.json"))
+    assert "there is no" not in empty.try_("status").stderr
+    pod.stop()
+    second.stop()
+    assert "warning" not in empty.start("third", poll="600").ready().said
+
+
+def test_a_file_of_submitted_jobs_that_is_gone_is_told_alike_by_pods_and_status(empty: Fleet) -> None:
+    pod = empty.start(poll="1").ready()
+    submit(empty, "--wait", "--name", "a", "--", "true")
+    empty.layout.submitted_manifest.unlink()
+    pod.says("submitted.jsonl is missing: jobs that were read from it go on")
+    assert "submitted.jsonl is missing: the jobs in it are not known" in empty.try_("status").stderr
+    pod.stop()
+    pod = empty.start("second", poll="600").ready()
+    assert "submitted.jsonl is missing: the jobs in it are not known" in pod.said
+
+
+def test_what_is_wrong_with_submitted_jobs_is_found_by_matrix_check_and_doctor(empty: Fleet) -> None:
+    submit(empty, "--name", "a", "--", "true")
+    for job in ("lost", "gone", "twin"):
+        submit(empty, "--name", job, "--needs", "a", "--", "true")
+    assert "submitted.jsonl: 4 jobs" in empty.run("matrix", "check")
+    assert "4 jobs" in empty.run("doctor", "--peer-wait", "0")
+    empty.run("delete", "gone", "--yes")
+    empty.write_manifest([shell("twin", "true")])
+    done = empty.try_("matrix", "check")
+    assert done.returncode == 0, done.stderr
+    assert "1 line of no job (gone): deleted, or never queued" in done.stderr
+    assert "twin: also in a manifest" in done.stderr
+    path = empty.layout.submitted_manifest
+    lines = path.read_text().splitlines()
+    lines[0] = lines[0].replace('"command": ["true"], "method": "command"', '"method": "none"')
+    lines[1] = lines[1].replace("}", "")
+    lines[3] = lines[3].replace('["a"]', '["b"]')
+    path.write_text("".join(f"{line}\n" for line in lines))
+    done = empty.try_("matrix", "check")
+    assert done.returncode == 1
+    for fault in ("line 2: ", "lost: no line", "a: ", "twin: needs b: there is no such job"):
+        assert fault in done.stderr
+    doctor = empty.try_("doctor", "--peer-wait", "0")
+    assert doctor.returncode == 1
+    assert "twin: needs b: there is no such job" in doctor.stdout
+
+
 def test_keys_of_the_entry(empty: Fleet) -> None:
     submit(empty, "--name", "first", "--", "true")
     options = [

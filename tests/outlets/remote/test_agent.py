@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from fleet import wait_until
 from outlets.remote.calls import ask
@@ -175,6 +176,16 @@ def test_programs(here: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ask(here, Run(words=["env"], environment={"A": "b"})).out.splitlines()
     assert {"A=b", "SLURM_CONF=/etc/slurm.conf", "PBS_SERVER=pbs"} <= set(names)
     assert not [name for name in names if name.startswith(("SLURM_JOB", "SBATCH", "SQUEUE", "PBS_N"))]
+
+
+def test_a_program_ends_with_the_call_that_is_given_up(tmp_path: Path) -> None:
+    connection, told = Connection("here", LocalRoad("here")), tmp_path / "pid"
+    connection.call([Run(words=["sh", "-c", 'echo $$ >"$0"; exec sleep 600', os.fspath(told)])], timeout_s=60)
+    wait_until(lambda: told.exists() and told.read_text(), "it runs")
+    pid = int(told.read_text())
+    assert psutil.pid_exists(pid)
+    connection.close(within_s=0.0)
+    wait_until(lambda: not psutil.pid_exists(pid), "it has ended")
 
 
 def test_a_delivery(here: Connection, tmp_path: Path) -> None:

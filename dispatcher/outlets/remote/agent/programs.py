@@ -4,7 +4,8 @@ import os
 import re
 import signal
 import subprocess
-from typing import BinaryIO, Dict, List, Optional, Tuple
+import sys
+from typing import Any, BinaryIO, Dict, List, Optional, Tuple
 
 from dispatcher.outlets.remote.agent.names import Data
 
@@ -27,7 +28,21 @@ def run(words: Data, _stdin: BinaryIO) -> Data:
 def run_program(
     words: List[str], given: bytes, environment: Dict[str, str], directory: str, timeout_s: float
 ) -> Tuple[Optional[int], bytes, bytes]:
-    """Exit status (None: it was killed when its time was over), output and errors."""
+    """Exit status (None: it was killed when its time was over), output and errors. It ends with this process."""
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        return run_session(words, given, environment, directory, timeout_s)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def stop(number: int, _frame: Any) -> None:
+    sys.exit(128 + number)
+
+
+def run_session(
+    words: List[str], given: bytes, environment: Dict[str, str], directory: str, timeout_s: float
+) -> Tuple[Optional[int], bytes, bytes]:
     child = subprocess.Popen(
         words,
         stdin=subprocess.PIPE,
@@ -43,6 +58,9 @@ def run_program(
         os.killpg(child.pid, signal.SIGKILL)
         out, err = child.communicate()
         return None, out, err
+    except SystemExit:
+        os.killpg(child.pid, signal.SIGKILL)
+        raise
     return child.returncode, out, err
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from dispatcher.base import files
 from dispatcher.base.values import text_of
 from dispatcher.config import Config, load_config
-from dispatcher.errors import StateError, StorageError, UsageError, nearest
+from dispatcher.errors import DispatcherError, StateError, StorageError, UsageError, nearest
 from dispatcher.matrix import condition
 from dispatcher.report import changes
 from dispatcher.report.overview import Overview, overview
@@ -31,6 +31,7 @@ from dispatcher.report.selection import parse_states, select
 from dispatcher.report.snapshot import PodStatus, Snapshot
 from dispatcher.report.snapshot_reader import SnapshotReader
 from dispatcher.report.waiting import reasons
+from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Cleared, Paused, Unpaused
 from dispatcher.run_state.known_jobs import ManifestJobs
 from dispatcher.run_state.states import IN_FLIGHT, MARKABLE, Record, State
@@ -187,6 +188,7 @@ class Workspace:
     def apply(self, plan: changes.Plan) -> Changes:
         """Apply a plan to every job for which it is still possible."""
         outcome = Changes({}, {}, {}, tuple(plan.left_alone))
+        copy, problem = self._code_copy(plan)
         with self.transaction() as tx:
             for job, seen in plan.jobs.items():
                 decision = changes.decide(plan.state, seen, tx.record(job))
@@ -195,10 +197,26 @@ class Workspace:
                 elif decision.event is None:
                     record = tx.record(job)
                     outcome.unchanged[job] = f"already {record.state if record else State.QUEUED}"
+                elif problem and changes.takes_copy(plan, job, decision):
+                    outcome.refused[job] = problem
                 else:
-                    tx.change(job, decision.event, decision.change)
+                    has_copy = copy and changes.takes_copy(plan, job, decision)
+                    more = Change(snapshot=copy) if has_copy else Change()
+                    tx.change(job, decision.event, decision.change | more)
                     outcome.changed[job] = changes.what_happened(decision.event, seen)
         return outcome
+
+    def _code_copy(self, plan: changes.Plan) -> tuple[str, str]:
+        """The copy of the code for the jobs of the plan that are queued again, or why there can be none."""
+        decisions = ((job, changes.decide(plan.state, seen, seen)) for job, seen in plan.jobs.items())
+        if not any(changes.takes_copy(plan, job, decision) for job, decision in decisions):
+            return "", ""
+        from dispatcher.outlets.code import copies
+
+        try:
+            return copies.take(self.layout).label, ""
+        except DispatcherError as error:
+            return "", f"no copy of the code (snapshot): {error}"
 
     def requeue(self, *names: str, states: Iterable[str] = (), where: Where = (), changed: bool = False) -> Changes:
         """Queue jobs again. Filters are combined with AND.

@@ -72,6 +72,7 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     submission, one after the other. `on_move`: a job whose checkpoint the next outlet cannot see waits for one that can
     (`stay`), or starts anew (`restart`). `stall_after_s`: a running job that has reported no progress for so long is
     stalled; None: as `Config.stall_after_s`. `gpu_idle` are the fields of a GpuIdle that it sets; None: it sets none.
+    `snapshot`: attempts run a copy of the code as it was when the job was queued.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     on_move: str = "stay"
     stall_after_s: float | None = None
     gpu_idle: Mapping[str, Any] | None = None
+    snapshot: bool = False
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +141,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     def method(self, name: str) -> Method:
         """The configured method, or the default one: `templates/train_<name>.py` run by this interpreter."""
         return self.methods.get(name) or _default_method(self.layout, name)
+
+    def wants_copy(self, method: str, stated: bool | None) -> bool:
+        """Whether attempts run a copy of the code: as the entry has `stated` it, else as the method says."""
+        return self.method(method).snapshot if stated is None else stated
 
 
 # Asked for several times at each start and end of an attempt.
@@ -222,6 +228,7 @@ _METHOD_KEYS: Final[_Fields] = {
     "on_move": ("on_move", values.parse_on_move),
     "stall_after": ("stall_after_s", values.parse_duration),
     "gpu_idle": ("gpu_idle", values.parse_gpu_idle),
+    "snapshot": ("snapshot", values.parse_flag),
 }
 # Hosts and clusters: dispatcher/hosts/read.py reads them, and is loaded when there are any.
 _HOSTS_KEYS: Final = ("clusters", "hosts", "priority", "gres_mapping")

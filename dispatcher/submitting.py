@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dispatcher.base.messages import problems
 from dispatcher.base.values import shown
 from dispatcher.config import Config
-from dispatcher.errors import StateError, StorageError, TemplateError, UsageError, nearest
+from dispatcher.errors import CodeError, StateError, StorageError, TemplateError, UsageError, nearest
 from dispatcher.matrix.entry import RESERVED, Entry
 from dispatcher.matrix.manifest import read_entries
 from dispatcher.matrix.new_jobs import NAME, NewJobs, check_key, check_param, product, stem_of
@@ -39,7 +39,8 @@ class IdsTakenError(Exception):
 class Submission:
     """New jobs of one workspace: checked first, then added. `entries` are they as far as they are known before.
 
-    `warning`: what went wrong after they were added; empty when nothing did.
+    `warning`: what went wrong after they were added; empty when nothing did. `code` is the copy of the code that they
+    run, empty for none.
     """
 
     def __init__(self, workspace: Workspace, new: NewJobs) -> None:
@@ -50,6 +51,7 @@ class Submission:
         self._listed = ManifestJobs(workspace.config).ids()
         self._more: Sequence[Mapping[str, Any]] = [{}] * len(new.rows)
         self.warning = ""
+        self.code = ""
         self.documents = self._choose()
         self.entries = self._checked(self.documents)
 
@@ -61,9 +63,11 @@ class Submission:
     def add(self) -> list[str]:
         """Add the jobs to the queue; their ids, in the order of `documents`, which names free before may have changed.
 
-        Raises StateError when an id that was given is taken, and StorageError; then nothing was added.
+        Raises StateError when an id that was given is taken, CodeError when there can be no copy of the code for jobs
+        with `snapshot`, and StorageError; then nothing was added.
         """
         store = self._workspace.store
+        self.keep_code()
         is_complete = False
         try:
             with self._workspace.transaction() as tx:
@@ -88,8 +92,26 @@ class Submission:
         if self._are_taken(tx):
             raise IdsTakenError
         append_entries(store, tx, self.documents)
-        for job in self.ids:
-            tx.change(job, Event.QUEUED, Change(state=State.QUEUED, ad_hoc=True))
+        for one in self.documents:
+            copy = Change(snapshot=self.code) if self._wants_copy(one) else Change()
+            tx.change(one["job_id"], Event.QUEUED, Change(state=State.QUEUED, ad_hoc=True) | copy)
+
+    def keep_code(self, *, is_extracted: bool = False) -> None:
+        """Keep the code as it is now, if jobs run a copy of it; before the lock is taken. Raises CodeError.
+
+        `is_extracted`: the copy is ready for attempts.
+        """
+        if self.code or not any(map(self._wants_copy, self.documents)):
+            return
+        from dispatcher.outlets.code import copies
+
+        try:
+            snapshot = copies.take(self._workspace.layout)
+            if is_extracted:
+                copies.extract(self._workspace.layout, snapshot)
+        except CodeError as error:
+            raise CodeError(f"nothing was submitted, as there is no copy of the code (snapshot): {error}") from None
+        self.code = snapshot.label
 
     def choose_again(self) -> None:
         """Outside of a transaction: choose other ids. Raises StateError when an id that was given is taken."""
@@ -103,6 +125,9 @@ class Submission:
 
     def _are_taken(self, tx: Transaction) -> bool:
         return any(tx.record(job) is not None for job in self.ids)
+
+    def _wants_copy(self, document: Mapping[str, Any]) -> bool:
+        return self._workspace.config.wants_copy(document["method"], document.get("snapshot"))
 
     def _is_known(self, job: str) -> bool:
         return job in self._listed or job in self._workspace.store.records

@@ -200,6 +200,14 @@ class Layout:
         """The archive of a snapshot of the code."""
         return self.code_dir / f"{digest}.tar"
 
+    def code_copy(self, digest: str) -> Path:
+        """The files of an archive, read-only, complete or absent: where attempts of a job with `snapshot` run."""
+        return self.code_dir / digest
+
+    def kept_code(self, label: str) -> Path:
+        """Says which archive a record's `snapshot` means."""
+        return self.code_dir / f"{label.replace(' ', '-')}.kept"
+
     def code_key(self, key: str) -> Path:
         """Which archive was made of what this key stands for."""
         return self.code_dir / f"{key}.json"

@@ -107,6 +107,13 @@ def parse_count(value: object) -> int:
     return value
 
 
+def parse_flag(value: object) -> bool:
+    """true or false."""
+    if not isinstance(value, bool):
+        raise BadValueError("expected true or false")
+    return value
+
+
 def parse_integer(value: object) -> int:
     """A whole number of at most 64 bits, which every other tool can read."""
     if type(value) is not int:

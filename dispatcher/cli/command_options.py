@@ -36,6 +36,7 @@ class CommandOptions(msgspec.Struct, frozen=True, kw_only=True):
     retries: int | None = None
     env: tuple[str, ...] = ()
     cwd: str | None = None
+    snapshot: bool | None = None
 
     def first_given(self) -> str:
         """An option that was given; empty when none was."""
@@ -61,6 +62,7 @@ class CommandOptions(msgspec.Struct, frozen=True, kw_only=True):
             "retries": self.retries,
             "env": _environment(self.env) or None,
             "cwd": _directory(self.cwd, layout),
+            "snapshot": self.snapshot,
         }
         return new_jobs(
             words,
@@ -116,6 +118,10 @@ command_options: Final = one_argument("job", CommandOptions, (
     click.option(
         "--cwd", metavar="DIR",
         help="Where the command runs.  [default: the current directory, if it is in the workspace, else its root]",
+    ),
+    click.option(
+        "--snapshot/--no-snapshot", default=None,
+        help="Run a copy of the tracked files as they are now, also when the job is tried again.",
     ),
     click.option(
         "--method", metavar="METHOD", shell_complete=complete_methods,

@@ -81,6 +81,7 @@ def submit_at_once(submission: Submission, config: Config, options: SubmissionOp
     if options.is_dry_run:
         _print_documents(submission.documents, options)
         return [], 0
+    submission.keep_code(is_extracted=True)
     in_order = list(chosen.values())
     for _ in range(_TRIES):
         targets = dict(zip(submission.ids, in_order, strict=True))
@@ -122,7 +123,7 @@ def _add_and_hand_over(
     asked = zip(targets.values(), submission.entries.values(), strict=True)
     requests = frozenset(target.request or request_of(config, entry) for target, entry in asked)
     addition = Addition(
-        append=submission.append, added=tell, requests=requests,
+        append=submission.append, added=tell, requests=requests, code=submission.code,
         holds_rest=options.code is not None or options.host_overrides != HostOverrides(),
     )  # fmt: skip
     try:

@@ -71,10 +71,12 @@ READERS: Final[Mapping[str, tuple[str, values.Reader]]] = {
     "job": ("job", _parse_job),
     "config": ("config", _parse_config),
     "import": ("imports", values.parse_words),
+    "snapshot": ("snapshot", values.parse_flag),
 }
-# The reserved keys that determine when and where a job runs, not what it does; the others count in its digest.
+# The reserved keys that determine when and where a job runs and from which copy of the code, not its parameters; the
+# others count in its digest.
 SCHEDULING: Final = frozenset(
-    {"needs", "priority", "retries", "retry_on", "time_limit", "outlet", "resources", "queue_limit"}
+    {"needs", "priority", "retries", "retry_on", "time_limit", "outlet", "resources", "queue_limit", "snapshot"}
 )
 RESERVED: Final = frozenset(READERS) | {"job_id", "method"}
 
@@ -91,7 +93,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     workspace's root, which it is when unset.
 
     `job` is the key of a class with @job, which runs with the configuration `config` instead of the method's command;
-    `imports` are the modules and files that define such classes. The method's other settings apply.
+    `imports` are the modules and files that define such classes. The method's other settings apply. `snapshot`:
+    attempts run a copy of the code as it was when the job was queued.
     """
 
     job_id: str
@@ -113,6 +116,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     job: str | None = None
     config: Mapping[str, Any] = _NOTHING
     imports: tuple[str, ...] = ()
+    snapshot: bool | None = None
     order: int = 0
     written: Mapping[str, Any] = _NOTHING
 

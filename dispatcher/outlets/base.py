@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from dispatcher.outlets.code.snapshot import Snapshot
 from dispatcher.outlets.node.setup import NodeSetup
 from dispatcher.provenance.origin import Origin
 from dispatcher.provenance.record import HostFacts
@@ -155,7 +156,8 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True):
     `labels` name the attempt for people: `project`, `group` and `name`. `pack` is the key of the first attempt of a
     pack, None for an attempt alone: those of one pack are submitted as one, in the order in which they are given, and
     run one after the other. One that is not begun when the time of the whole is nearly over ends as NOT_REACHED.
-    `origin` is what is known by now of its provenance, None where that is not recorded.
+    `origin` is what is known by now of its provenance, None where that is not recorded. `code` is the copy of the code
+    that it runs, None: today's.
     """
 
     key: Key
@@ -169,6 +171,7 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True):
     labels: Mapping[str, str] = {}
     pack: Key | None = None
     origin: Origin | None = None
+    code: Snapshot | None = None
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):

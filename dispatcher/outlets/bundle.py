@@ -13,10 +13,11 @@ from dispatcher import contract
 from dispatcher.base import files
 from dispatcher.config import Config, Method, interpreter
 from dispatcher.matrix.entry import Entry
-from dispatcher.outlets.assignment import Assignment
+from dispatcher.outlets.assignment import Assignment, method_of
 from dispatcher.outlets.base import Bundle, Site
+from dispatcher.outlets.code.snapshot import Snapshot
 from dispatcher.outlets.node.script import NodeJob, private_files, render_node
-from dispatcher.outlets.node.setup import NodeSetup
+from dispatcher.outlets.node.setup import NodeSetup, code_file
 from dispatcher.outlets.origin import origin_of
 from dispatcher.outlets.wrapper import watch_interval_s
 from dispatcher.templates.command import command_line, uses_script
@@ -28,7 +29,7 @@ from dispatcher.workspace import AttemptPaths, Layout
 
 def render(config: Config, assigned: Assignment, site: Site) -> Bundle:
     """What the attempt is started from at `site`; raises TemplateError when the entry cannot be rendered."""
-    entry, method = assigned.entry, config.method(assigned.entry.method)
+    entry, method, code = assigned.entry, method_of(config, assigned), assigned.code
     paths = site.layout.attempt(assigned.key.job_id, assigned.key.number)
     script = site.layout.method_scripts(entry.method) / f"train_{entry.job_id}.py"
     contents = dict(entry_bundle(assigned).files)
@@ -45,6 +46,8 @@ def render(config: Config, assigned: Assignment, site: Site) -> Bundle:
         command = [python, os.fspath(paths.directory / contract.BOOTSTRAP_FILE)]
     else:
         command = command_line(method, entry, script, python)
+    if code is not None and site.is_shared:
+        contents[contract.CODE_FILE] = code_file(code.digest, code.commit_text, code.path)
     environment = _environment(config, assigned, method, site)
     node = _node_setup(config, method, entry, site)
     if node is not None:
@@ -60,21 +63,26 @@ def render(config: Config, assigned: Assignment, site: Site) -> Bundle:
             cwd=entry.cwd or "",
         )
         contents[contract.NODE_FILE] = _encode(render_node(config.layout, node, job))
+    # A node extracts the code itself.
+    copy = site.layout.code_copy(code.digest) if code is not None and node is None else None
     wrapper = render_launcher(
         config.layout,
         "wrapper.sh.j2",
         {
-            "root": os.fspath(site.layout.root),
+            "root": os.fspath(copy or site.layout.root),
             "directory": os.fspath(paths.directory),
             "command": [*_launcher(paths, site, node), *command],
             "node": node is not None,
             # A node changes into it itself, once it has made the directory.
-            "cwd": os.fspath(site.layout.root / entry.cwd) if entry.cwd and node is None else None,
+            "cwd": os.fspath((copy or site.layout.root) / entry.cwd) if entry.cwd and node is None else None,
             # Where the workspace is not seen, the code that a setup needs is only there when the launcher has run.
             "setup": bool(method.setup) and site.is_shared,
             # What the command's interpreter is, unless the setup puts another one on PATH.
             "python": "" if method.python else os.fspath(interpreter(None)),
-            "exports": [f"{name}={value}" for name, value in environment.items() if value is not None],
+            "exports": [
+                *(f"{name}={value}" for name, value in environment.items() if value is not None),
+                *(_code_exports(code) if copy is not None and code is not None else ()),
+            ],
             "unset": [name for name, value in environment.items() if value is None],
             "time_limit_s": time_limit_s(entry, method),
             "kill_grace_s": math.ceil(config.kill_grace_s),
@@ -94,6 +102,7 @@ def render(config: Config, assigned: Assignment, site: Site) -> Bundle:
         time_limit_s=time_limit_s(entry, method) or None,
         labels=_labels(config, entry),
         origin=origin_of(config, assigned, site, command, shared) if config.provenance else None,
+        code=code,
     )
 
 
@@ -125,6 +134,10 @@ def deliver(bundle: Bundle, layout: Layout) -> bool:
             path.parent.mkdir(parents=True, exist_ok=True)
             files.replace_file(path, content, durable=False)
     return True
+
+
+def _code_exports(code: Snapshot) -> tuple[str, ...]:
+    return f"{contract.CODE_COMMIT}={code.commit_text}", f"{contract.CODE_DIGEST}={code.digest}"
 
 
 def _environment(config: Config, assigned: Assignment, method: Method, site: Site) -> dict[str, str | None]:

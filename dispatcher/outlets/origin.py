@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 
 from dispatcher.base.variables import recorded
 from dispatcher.config import Config
-from dispatcher.outlets.assignment import Assignment
+from dispatcher.outlets.assignment import Assignment, method_of
 from dispatcher.outlets.base import Site
 from dispatcher.provenance.origin import Origin
-from dispatcher.provenance.record import Template
+from dispatcher.provenance.record import GitState, Template
 from dispatcher.templates.training import template_digest
 
 
@@ -20,11 +20,11 @@ def origin_of(
     config: Config, assigned: Assignment, site: Site, command: Sequence[str], scripts: Mapping[str, bytes]
 ) -> Origin:
     """The origin of an attempt that runs `command`; `scripts` is its training script by path, if it has one."""
-    entry, method = assigned.entry, config.method(assigned.entry.method)
+    entry, method, code = assigned.entry, method_of(config, assigned), assigned.code
     paths = config.layout.attempt(assigned.key.job_id, assigned.key.number)
     template = script = None
     for content in scripts.values():
-        name = os.path.relpath(method.template, config.layout.root)
+        name = os.path.relpath(config.method(entry.method).template, config.layout.root)
         template = Template(path=name, sha256=template_digest(method.template))
         script = hashlib.sha256(content).hexdigest()
     given = {**method.env, **site.environment}
@@ -36,12 +36,20 @@ def origin_of(
         script_sha256=script,
         environment=_environment(config.provenance_env, given, entry.env) if site.host is not None else {},
         env_names=tuple(sorted({*method.env, *entry.env})),
-        runs_workspace=site.is_shared,
+        git=None if code is None else GitState(commit=code.commit, is_dirty=code.is_dirty, shipped=code.digest),
+        runs_workspace=site.is_shared and code is None,
         host=site.host,
         # A setup may change it, and a container has its own.
         path=_path({**method.env, **entry.env}) if not method.setup and container is None else None,
-        cwd=entry.cwd or "",
+        cwd=_cwd(config, assigned, site),
     )
+
+
+def _cwd(config: Config, assigned: Assignment, site: Site) -> str:
+    cwd = assigned.entry.cwd or ""
+    if assigned.code is None or not site.is_shared:
+        return cwd
+    return os.path.join(config.layout.code_copy(assigned.code.digest), cwd)
 
 
 def _path(env: Mapping[str, str]) -> str:

@@ -23,6 +23,7 @@ Claims
   backlog           The manifest in force and the queue of its entries, kept in step with the records.
   current_manifest  The manifest in force; startable: which of its entries can be started at all.
   claim             The queue: which entries for which slots, now (pure); ready: which are ready, in which order (pure).
+  needed_copies     The copies of the code without which jobs are not ready (pure); code_copies: taken off the loop.
   unmet             Options that match no job of the manifest.
   placing           Which outlets, in which order (pure).
   pack              Jobs that share a slot and run one after the other.

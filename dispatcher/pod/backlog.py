@@ -10,6 +10,7 @@ from dispatcher.config import Config
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import Outlet, Request
 from dispatcher.pod.claim import ClaimQueue
+from dispatcher.pod.code_copies import CodeCopies
 from dispatcher.pod.current_manifest import CurrentManifest
 from dispatcher.pod.external_jobs import ExternalJobs
 from dispatcher.pod.fence import Fence
@@ -39,6 +40,7 @@ class Backlog:
         outlets: Mapping[str, Outlet],
         attempts: RunningAttempts,
         fence: Fence,
+        copies: CodeCopies,
         log: Callable[[str], None],
     ) -> None:
         # A pod that ends when nothing is left and finds nothing at all was started in error.
@@ -63,6 +65,7 @@ class Backlog:
         self._capacities = {name: outlet.capacity for name, outlet in outlets.items()}
         self._attempts = attempts
         self._fence = fence
+        self._copies = copies
         self._log = log
         # Jobs in flight that this pod does not watch.
         self._elsewhere: set[str] = set()
@@ -78,11 +81,22 @@ class Backlog:
 
     def offer(self) -> Offer:
         """What this pod takes."""
-        return own_offer(self._options, self._capacities, self.startable.unusable_methods)
+        problems = self._copies.problems
+        return own_offer(self._options, self._capacities, self.startable.unusable_methods, problems)
 
     def request_of(self, entry: Entry) -> Request:
         """What an attempt of the entry asks for."""
         return self._options.request or request_of(self._config, entry)
+
+    def wants_copy(self, entry: Entry) -> bool:
+        """Whether attempts of the entry run a copy of the code."""
+        return self._config.wants_copy(entry.method, entry.snapshot)
+
+    def follow_copies(self) -> None:
+        """Have copies of the code made that jobs lack."""
+        found = self._copies.work(self.queue.needed_copies, self._store.records)
+        if found:
+            self.queue.note_copy(found)
 
     def has_ready(self) -> bool:
         """Whether some entry is ready, whatever slots there are."""
@@ -214,6 +228,8 @@ class Backlog:
             fault_of=self.startable.fault,
             on_move=self._on_move,
             offers=(self.offer(),),
+            wants_copy=self.wants_copy,
+            copies=self._copies.there,
         )
         self.queue = ClaimQueue(facts, self._capacities, self._pack_of)
         # All records are looked at anew, also those that others changed while new entries were queued.

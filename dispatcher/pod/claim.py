@@ -16,6 +16,7 @@ import msgspec
 
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import Capacity, Request, Slot
+from dispatcher.pod.needed_copies import NeededCopies
 from dispatcher.pod.offers import offers_of
 from dispatcher.pod.pack import Pack
 from dispatcher.pod.ready import Asked, ReadyClass, ReadyJobs
@@ -156,6 +157,15 @@ class ClaimQueue:
         """The ready jobs that are likely to be chosen next, whatever slots there are: the first of each class."""
         heads = [self._ready.head(one) for one in self._ready.classes()]
         return [head[2] for head in heads if head is not None]
+
+    @property
+    def needed_copies(self) -> NeededCopies:
+        """The copies of the code without which queued jobs are not ready."""
+        return self._ready.copies
+
+    def note_copy(self, label: str) -> None:
+        """This copy of the code is there now."""
+        self._ready.note_copy(label)
 
     def needed_elsewhere(self) -> list[str]:
         """Jobs that entries here need and that this manifest does not have."""

@@ -83,6 +83,7 @@ class Claimer:
         """Claim one entry; None when it is blocked."""
         job, first_state = choice.entry.job_id, self._outlets[choice.outlet].first_state
         record = tx.record(job)
+        snapshot = record.snapshot if record is not None and self._backlog.wants_copy(choice.entry) else None
         passed = self._fence.pass_through(tx, job, (record.attempt if record else 0) + 1)
         if passed is None:
             return None
@@ -98,7 +99,7 @@ class Claimer:
             host=host_name() if first_state is State.RUNNING else None,
             outlet=choice.outlet,
             handle=None,
-            code=None,
+            code=snapshot,
             finished_at=None,
             exit_code=None,
             reason=None,
@@ -106,13 +107,16 @@ class Claimer:
             retry_at=None,
             desired=None,
         )
+        if record is not None and record.snapshot != snapshot:
+            # The entry does not ask for one any more.
+            change |= Change(snapshot=None)
         if choice.starts_anew:
             # Its progress counts from zero again, and its next checkpoint is kept elsewhere.
             change |= Change(furthest_step=None, furthest_checkpoint=None, checkpoint_at=None)
         # Where the scheduler chooses the GPUs, the slot has none, and the record gets them later or never.
         gpus = 0 if choice.slot.gpus else self._backlog.request_of(choice.entry).gpus
         tx.change(job, Event.CLAIMED, change, data=Claim(gpus=gpus) if gpus else None)
-        return Claimed(choice, passed[0])
+        return Claimed(choice, passed[0], snapshot)
 
     def _postpone(self, choice: Choice) -> None:
         self._taken = [one for one in self._taken if one is not choice]

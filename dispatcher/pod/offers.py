@@ -38,6 +38,7 @@ CAPACITY_NOW: Final = "capacity now"
 PLACE: Final = "place"
 MANIFEST: Final = "manifest"
 BLOCKED: Final = "blocked"
+CODE: Final = "code"
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -57,8 +58,9 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """What one pod takes. `outlets` is what each of its outlets offers, the preferred first.
 
     `methods` (empty: all) and `where` are the filters that it was started with, `unusable_methods` what it cannot
-    start, and why; `stopped` is why it no longer claims, `blocked` the jobs whose claims failed, and why; `lists` are
-    the jobs of its manifest where that is not the default one.
+    start, and why; `stopped` is why it no longer claims, `blocked` the jobs whose claims failed, and why;
+    `code_problems` are the copies of the code that it cannot have, and why (empty name: one that is to be taken);
+    `lists` are the jobs of its manifest where that is not the default one.
     """
 
     pod: str
@@ -70,6 +72,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     stopped: str = ""
     blocked: Mapping[str, str] = {}
     unusable_methods: Mapping[str, str] = {}
+    code_problems: Mapping[str, str] = {}
     manifest: str = ""
     lists: Collection[str] | None = None
 
@@ -130,6 +133,7 @@ def own_offer(
     options: PodOptions,
     capacities: Mapping[str, Capacity],
     unusable_methods: Mapping[str, str] = MappingProxyType({}),
+    code_problems: Mapping[str, str] = MappingProxyType({}),
 ) -> Offer:
     """What a pod with these options and outlets takes."""
     return Offer(
@@ -139,6 +143,7 @@ def own_offer(
         methods=options.methods,
         where=options.where,
         unusable_methods=unusable_methods,
+        code_problems=code_problems,
         manifest="the jobs to submit",
         lists=options.jobs,
     )
@@ -156,6 +161,7 @@ def published(offer: Offer) -> dict[str, Any]:
         "methods": list(offer.methods),
         "where": [str(condition) for condition in offer.where.conditions],
         "unusable_methods": dict(offer.unusable_methods),
+        "code_problems": dict(offer.code_problems),
     }
 
 
@@ -171,6 +177,7 @@ def offer_of(info: PodInfo, *, is_draining: bool = False, lists: Collection[str]
         stopped=info.stopped,
         blocked=info.blocked,
         unusable_methods=info.unusable_methods,
+        code_problems=info.code_problems,
         manifest=info.matrix.rpartition("/")[2],
         lists=lists,
     )

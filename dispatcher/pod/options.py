@@ -24,12 +24,14 @@ class Addition(msgspec.Struct, frozen=True, kw_only=True):
     append: queues them, in a transaction of the pod's store; what it raises ends the pod, and nothing was queued.
     added: is called once that has happened.
     requests: what attempts of them ask for; the pod waits until its outlets know what is free.
+    code: the copy of the code that they run, which is extracted; empty for none.
     holds_rest: those that it cannot claim at once are held, so that no other pod runs them otherwise than was asked.
     """
 
     append: Callable[[Store, Transaction], None]
     added: Callable[[], None]
     requests: frozenset[Request]
+    code: str = ""
     holds_rest: bool = False
 
 

@@ -223,10 +223,14 @@ def after(ended: Ended, record: Record, policy: Policy, now_s: float) -> tuple[E
 def _requeued(ended: Ended, record: Record, policy: Policy, now_s: float) -> Change:
     """What a job keeps that is requeued; for one whose pod was stopped, or that never ran, the attempt does not count.
 
-    The outlet is kept: placing.in_order goes by it.
+    The outlet is kept: placing.in_order goes by it. So is the copy of the code: the next attempt runs the same.
     """
     kept = Change(
-        reason=ended.exit_reason or None, error=ended.error, retries=record.retries or None, outlet=record.outlet
+        reason=ended.exit_reason or None,
+        error=ended.error,
+        retries=record.retries or None,
+        outlet=record.outlet,
+        snapshot=record.snapshot,
     )
     if ended.pod_stopped or ended.exit_reason in _NOT_COUNTED:
         again = Change(backoff=record.backoff or None, requeues=record.requeues or None)

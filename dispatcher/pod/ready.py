@@ -8,7 +8,7 @@ may change its class.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -16,6 +16,7 @@ import msgspec
 from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.needs import dependents
 from dispatcher.outlets.base import QUEUE_LIMIT, Request
+from dispatcher.pod.needed_copies import NeededCopies
 from dispatcher.pod.placing import home_of, in_order, that_see, yields_until
 from dispatcher.pod.waiting import Facts, retry_due
 from dispatcher.run_state.states import Record, State
@@ -56,7 +57,11 @@ class ReadyJobs:
         self._on_move = facts.on_move
         self._asked = asked
         self._pack_of = pack_of
-        self._needs = {job: entry.needs for job, entry in facts.entries.items() if entry.needs}
+        self._needs: dict[str, Sequence[str]] = {}
+        self.copies = NeededCopies(facts.copies)
+        self._wants_copy = facts.wants_copy
+        for job, entry in facts.entries.items():
+            self._note_entry(job, entry)
         self._dependents = dependents(self._needs)
         # Those of the jobs that others need that were done at their last update. Readiness goes by these alone: what
         # needs a job whose record has changed since is looked at when its update comes.
@@ -80,6 +85,7 @@ class ReadyJobs:
         """The record of a job has changed."""
         self._postponed.pop(job, None)
         record = self._records.get(job)
+        self.copies.update(job, record)
         if record is None:
             self._ranks.pop(job, None)
         elif job in self._asked:
@@ -91,8 +97,7 @@ class ReadyJobs:
         """Entries have come; `entries` are all that there are then. `update` must follow for each."""
         self._entries = entries
         for job, entry in added.items():
-            if entry.needs:
-                self._needs[job] = entry.needs
+            self._note_entry(job, entry)
             for need in entry.needs:
                 self._dependents.setdefault(need, []).append(job)
                 record = self._records.get(need)
@@ -114,6 +119,11 @@ class ReadyJobs:
         """The job is not ready before `until`, unless its record changes."""
         self._postponed[job] = until
         self.put_back(job)
+
+    def note_copy(self, label: str) -> None:
+        """This copy of the code is there: jobs that have waited for it are ready."""
+        for job in self.copies.found(label):
+            self.put_back(job)
 
     def move_on(self, now: str, places: Mapping[str, str]) -> None:
         """Take in what has changed without a change of a record: the time, and where outlets keep checkpoints."""
@@ -171,7 +181,16 @@ class ReadyJobs:
                 self._enqueue(dependent, waiting)
 
     def _is_ready(self, job: str, record: Record) -> bool:
-        return record.state is State.QUEUED and self._done.issuperset(self._needs.get(job, ()))
+        if record.state is not State.QUEUED or not self._done.issuperset(self._needs.get(job, ())):
+            return False
+        return not self.copies.lacks(job)
+
+    def _note_entry(self, job: str, entry: Entry) -> None:
+        """Also of a job that this pod does not take: others need it."""
+        if entry.needs:
+            self._needs[job] = entry.needs
+        if self._wants_copy(entry) and job in self._asked:
+            self.copies.add(job)
 
     def _enqueue(self, job: str, record: Record) -> None:
         if not self._is_ready(job, record):
@@ -217,8 +236,8 @@ class ReadyJobs:
             if home is not None:
                 self._homed.add(job)
         pack = self._pack_of(entry)
-        # A pack is of one method, so its entries have a heap of their own.
-        method = entry.method if pack > 1 else ""
+        # A pack is of one method and runs one code, so its entries have a heap of their own.
+        method = f"{entry.method} {record.snapshot or ''}" if pack > 1 else ""
         found = self._classes.get((key, method))
         if found is None:
             found = self._classes[key, method] = ReadyClass(*key, pack)

@@ -16,6 +16,7 @@ from dispatcher.outlets.bundle import time_limit_s
 from dispatcher.pod.adding import Adding
 from dispatcher.pod.backlog import Backlog
 from dispatcher.pod.claiming import Claimer
+from dispatcher.pod.code_copies import CodeCopies
 from dispatcher.pod.fence import Fence
 from dispatcher.pod.gpu_idle import IdleGpus
 from dispatcher.pod.offers import published
@@ -68,11 +69,21 @@ class Reconciler:
         self._show_claims = show_claims
         self._attempts = RunningAttempts(config.layout, outlets, outlets.without_slots)
         self._fence = Fence(config.layout, options.pod, observer.pod_is_alive, log)
-        self._backlog = Backlog(store, config, options, outlets, self._attempts, self._fence, log)
+        self._copies = CodeCopies(config.layout, log)
+        if options.addition is not None and options.addition.code:
+            self._copies.there.add(options.addition.code)
+        self._backlog = Backlog(store, config, options, outlets, self._attempts, self._fence, self._copies, log)
         self._claimer = Claimer(options, outlets, self._backlog, self._fence)
         self._collector = Collector(config.layout)
         self._starter = Starter(
-            config, options.pod, outlets, self._attempts, self._backlog.request_of, log, self._collector.note
+            config,
+            options.pod,
+            outlets,
+            self._attempts,
+            self._backlog.request_of,
+            self._copies.use,
+            log,
+            self._collector.note,
         )
         self._tally = Tally()
         self._adding = Adding(options, outlets, self._backlog)
@@ -120,6 +131,8 @@ class Reconciler:
             self._store.refresh()
             backlog.sync()
             backlog.follow_manifest(thoroughly=poll_is_due)
+        if claiming:
+            backlog.follow_copies()
         if poll_is_due:
             found = self._recovery.find(backlog.in_flight_elsewhere())
             self._take_back_late()
@@ -138,7 +151,7 @@ class Reconciler:
             for outlet in self._outlets.values():
                 outlet.refresh_capacity()
         idle = self._idle_gpus.news(self._attempts, self._store.fold, time.time())
-        has_news = bool(ended or found or idle or self._adding)
+        has_news = bool(ended or found or idle or self._adding or self._copies.has_news)
         if not (has_news or claiming or self._placements_are_due() or self._is_edited()):
             return 0
         if not claiming or self._script_lock is None:
@@ -166,7 +179,8 @@ class Reconciler:
                     self._recorder.placement(tx, attempt)
 
     def close(self) -> None:
-        """Record what the last attempts ran from."""
+        """Record what the last attempts ran from, and end what is under way beside the attempts."""
+        self._copies.close()
         self._collector.close(_LAST_RECORDS_S)
 
     def note_change(self) -> None:
@@ -195,7 +209,7 @@ class Reconciler:
 
     def wait_fds(self) -> list[int]:
         """Descriptors that become readable when an attempt has news."""
-        return self._attempts.wait_fds()
+        return [*self._attempts.wait_fds(), *self._copies.wait_fds()]
 
     def wants_changes(self, *, claiming: bool) -> bool:
         """Whether a change of a watched file matters now: attempts can be stopped, and free slots filled."""
@@ -209,7 +223,7 @@ class Reconciler:
         if self._attempts.unrecorded():
             waits.append(_PLACEMENT_DELAY_S)
         if claiming:
-            waits += [self._retry_in_s(), self._room_in_s()]
+            waits += [self._retry_in_s(), self._room_in_s(), self._copies.due_in_s()]
         return min((max(0.0, wait_s) for wait_s in waits if wait_s is not None), default=None)
 
     def has_more_to_do(self) -> bool:
@@ -219,7 +233,7 @@ class Reconciler:
         written for as long as there are any.
         """
         unstarted = (one.ended is not None and one.ended.exit_reason == CANNOT_START for one in self._attempts)
-        return self._claimer.is_incomplete or self._backlog.has_unread or any(unstarted)
+        return self._claimer.is_incomplete or self._backlog.has_unread or self._copies.has_news or any(unstarted)
 
     def is_idle(self) -> bool:
         """Whether no attempt is in flight."""
@@ -227,7 +241,7 @@ class Reconciler:
 
     def is_up_to_date(self) -> bool:
         """Whether each attempt was accepted or refused, and no outlet has anything under way that could be news."""
-        if self._adding or self._claimer.is_incomplete:
+        if self._adding or self._claimer.is_incomplete or self._copies.is_busy:
             return False
         if any(one.ended or not one.is_answered for one in self._attempts):
             return False
@@ -328,6 +342,7 @@ class Reconciler:
                 lines = self._idle_gpus.record(tx, self._idle_gpus.news(attempts, self._store.fold, time.time()))
                 lines += [self._recorder.end(tx, one.key, one.ended) for one in ended if one.ended]
                 lines += [self._recorder.found(tx, one) for one in found]
+                self._copies.record(tx)
                 self._backlog.sync()
                 if self._adding:
                     self._adding.append(self._store, tx)
@@ -338,12 +353,14 @@ class Reconciler:
         except BaseException:
             # Nothing has happened: what has ended stays to be recorded, what was chosen is still queued.
             self._claimer.roll_back()
+            self._copies.roll_back()
             self._backlog.sync()
             raise
         if self._adding:
             self._adding.commit()
         self._tally.add(tx.lines)
         self._claimer.commit()
+        self._copies.commit()
         for attempt in attempts:
             attempt.mark_recorded()
         self._attempts.drop(ended)

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from dispatcher.config import Config
-from dispatcher.errors import DispatcherError, OutletError, StorageError
+from dispatcher.errors import CodeError, DispatcherError, OutletError, StorageError
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.assignment import Assignment
 from dispatcher.outlets.base import CANNOT_START, Bundle, Ended, Key, Outlet, Request
 from dispatcher.outlets.bundle import deliver, entry_bundle, render
+from dispatcher.outlets.code.snapshot import Snapshot
 from dispatcher.pod.claim import Choice
 from dispatcher.pod.pack import Pack
 from dispatcher.pod.running_attempts import RunningAttempt, RunningAttempts
@@ -20,10 +21,11 @@ from dispatcher.provenance.origin import Origin
 
 
 class Claimed(msgspec.Struct, frozen=True):
-    """A choice that is journalled, and the number of its attempt."""
+    """A choice that is journalled, the number of its attempt, and the copy of the code that it runs, if any."""
 
     choice: Choice
     number: int
+    snapshot: str | None = None
 
     @property
     def key(self) -> Key:
@@ -40,6 +42,7 @@ class Starter:
         outlets: Mapping[str, Outlet],
         attempts: RunningAttempts,
         request_of: Callable[[Entry], Request],
+        copy_of: Callable[[str], Snapshot],
         log: Callable[[str], None],
         note: Callable[[Iterable[Origin]], None],
     ) -> None:
@@ -48,6 +51,7 @@ class Starter:
         self._outlets = outlets
         self._attempts = attempts
         self._request_of = request_of
+        self._copy_of = copy_of
         self._log = log
         self._note = note
 
@@ -85,10 +89,12 @@ class Starter:
             slot=choice.slot,
         )
         try:
+            if claimed.snapshot is not None:
+                assigned = msgspec.structs.replace(assigned, code=self._copy_of(claimed.snapshot))
             return render(self._config, assigned, outlet.site(choice.slot))
         except DispatcherError as error:
             # What cannot be rendered is the entry's fault; a workspace that cannot be read is not.
-            blames_host = isinstance(error, (StorageError, OutletError))
+            blames_host = isinstance(error, (StorageError, OutletError, CodeError))
             attempt.ended = Ended(None, CANNOT_START, error=str(error), blames_host=blames_host)
         with contextlib.suppress(StorageError):
             # What the attempt would have run with is shown all the same.

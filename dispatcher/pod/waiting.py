@@ -18,14 +18,14 @@ dry_run.py; pod/backlog.py gives the queue its settings.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import Request
-from dispatcher.pod.offers import BLOCKED, DRAINING, HOST, PLACE, STOPPED, Offer, Refusal, refused_by_all
+from dispatcher.pod.offers import BLOCKED, CODE, DRAINING, HOST, PLACE, STOPPED, Offer, Refusal, refused_by_all
 from dispatcher.pod.placing import RESTART, Home, home_of, stays
 from dispatcher.run_state.external import runs_externally
 from dispatcher.run_state.fold import Pause, host_scope
@@ -33,6 +33,7 @@ from dispatcher.run_state.journal import normalized_time
 from dispatcher.run_state.states import Record, State
 
 SLOT: Final = "waits for a free slot"
+COPY: Final = "waits for a copy of the code (snapshot)"
 NO_POD: Final = "no pod is running"
 UNKNOWN_JOB: Final = "no manifest lists it, so it is not claimed; its record is kept"
 _SHOWN: Final = 3
@@ -43,6 +44,11 @@ _WILL_NOT_BE_DONE: Final = {State.FAILED: "{} failed", State.ABANDONED: "{} was 
 def no_fault(_: Entry) -> str:
     """No entry has a fault."""
     return ""
+
+
+def no_copy(_: Entry) -> bool:
+    """No entry runs a copy of the code."""
+    return False
 
 
 def as_written(time: str | None) -> str:
@@ -71,7 +77,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     `now` is a journal time. `offers` are those of the live pods. `me` is the pod whose reasons are asked for, one of
     these pods; empty: those of all. `request_of` is what an attempt of an entry asks for, `fault_of` why no pod could
     start it, `on_move` what becomes of it where its checkpoint is not seen; `unknown_job` is the reason of jobs without
-    an entry, `clock` writes the times of reasons.
+    an entry, `clock` writes the times of reasons. `wants_copy`: whether attempts of an entry run a copy of the code;
+    `copies` are those that are there, for the queue alone.
     """
 
     records: Mapping[str, Record]
@@ -85,6 +92,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     me: str = ""
     unknown_job: str = UNKNOWN_JOB
     clock: Callable[[str | None], str] = as_written
+    wants_copy: Callable[[Entry], bool] = no_copy
+    copies: Collection[str] = ()
 
 
 def retry_due(record: Record) -> str:
@@ -202,10 +211,12 @@ class Waiting:
         request, home = facts.request_of(entry), home_of(entry, record)
         refusals: dict[str, Refusal] = {}
         for offer in facts.offers:
-            refusal = self._pod_refusal(offer, entry, request, home)
+            refusal = self._pod_refusal(offer, entry, request, home) or self._lacks_code(offer, entry, record)
             if refusal is not None:
                 refusals[offer.pod] = refusal
             elif not facts.me or offer.pod == facts.me:
+                if record.snapshot is None and facts.wants_copy(entry):
+                    return Reason(COPY)
                 return Reason(SLOT if home is None else self._slot_of(home, entry))
         mine = refusals.get(facts.me)
         takers = [offer.pod for offer in facts.offers if offer.pod not in refusals]
@@ -246,6 +257,13 @@ class Waiting:
         blocked = offer.blocked.get(entry.job_id)
         # The claim is tried again every few seconds, so no person is needed if the obstacle goes away.
         return Refusal(BLOCKED, f"cannot be claimed: {blocked}") if refusal is None and blocked else refusal
+
+    def _lacks_code(self, offer: Offer, entry: Entry, record: Record) -> Refusal | None:
+        """Why this pod has no copy of the code for the job."""
+        if not offer.code_problems or not self._facts.wants_copy(entry):
+            return None
+        why = offer.code_problems.get(record.snapshot or "")
+        return Refusal(CODE, f"no copy of the code (snapshot): {why}", needs_person=True) if why else None
 
 
 def _dead_end(text: str, root: str, *, needs_person: bool) -> Reason:

@@ -38,12 +38,14 @@ class Plan(msgspec.Struct, frozen=True):
     jobs: the selected jobs and their records at that moment.
     left_alone: those of jobs that matched a glob but are in a state that it does not select.
     unknown: jobs left out of `--changed` because it is unknown what they ran with.
+    copied: those that run a copy of the code.
     """
 
     state: State
     jobs: Mapping[str, Record]
     left_alone: Mapping[str, Record] = {}
     unknown: tuple[str, ...] = ()
+    copied: frozenset[str] = frozenset()
 
 
 class Changes(msgspec.Struct, frozen=True):
@@ -83,7 +85,9 @@ def plan(
     meant = wanted or (BY_GLOB[state] | {State.DONE} if changed else BY_GLOB[state])
     records = {job: snapshot.records[job] for job in chosen}
     jobs = {job: record for job, record in records.items() if job in exact or record.state in meant}
-    return Plan(state, jobs, {job: records[job] for job in chosen if job not in jobs}, tuple(unknown))
+    entries = snapshot.entries if state is State.QUEUED else {}
+    copied = frozenset(job for job in jobs if job in entries and snapshot.wants_copy(entries[job]))
+    return Plan(state, jobs, {job: records[job] for job in chosen if job not in jobs}, tuple(unknown), copied)
 
 
 def decide(desired: State, seen: Record, now: Record | None) -> Decision:
@@ -99,6 +103,11 @@ def decide(desired: State, seen: Record, now: Record | None) -> Decision:
     if now is None:
         return NOTHING if desired is State.QUEUED else decide_at_rest(desired)
     return decide_state(desired, seen, now)
+
+
+def takes_copy(plan: Plan, job: str, decision: Decision) -> bool:
+    """Whether the job is queued again with a new copy of the code. One that runs gets it when it has ended."""
+    return job in plan.copied and decision.event is Event.REQUEUED
 
 
 def what_happened(event: Event, seen: Record) -> str:

@@ -17,7 +17,7 @@ from dispatcher.matrix.entry import SCHEDULING, Entry
 from dispatcher.outlets.base import Request
 from dispatcher.pod.offers import Offer
 from dispatcher.pod.placing import stays
-from dispatcher.pod.waiting import UNKNOWN_JOB, as_written, no_fault
+from dispatcher.pod.waiting import UNKNOWN_JOB, as_written, no_copy, no_fault
 from dispatcher.report.ran import LAST_COUNTS, RanWith, last_counts, may_differ
 from dispatcher.run_state.external import Presence
 from dispatcher.run_state.fold import Pause, Refusal
@@ -81,6 +81,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     request_of: what an attempt of an entry asks for.
     fault_of: why no pod could start an entry; empty when it can be started.
     on_move: what becomes of an entry where its checkpoint is not seen.
+    wants_copy: whether attempts of an entry run a copy of the code.
     ran: what attempts ran with.
     offers: what the live pods take.
     clock: how texts write times; see `for_people`.
@@ -105,6 +106,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     request_of: Callable[[Entry], Request] = _stated_request
     fault_of: Callable[[Entry], str] = no_fault
     on_move: Callable[[Entry], str] = stays
+    wants_copy: Callable[[Entry], bool] = no_copy
     ran: RanWith | None = None
     clock: Callable[[str | None], str] = as_written
     find_changed: Callable[[Snapshot], Sequence[str]] = _compared

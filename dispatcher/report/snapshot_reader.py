@@ -99,6 +99,7 @@ class SnapshotReader:
             ran=self._ran,
             request_of=lambda entry: request_of(self._config, entry),
             on_move=lambda entry: self._config.method(entry.method).on_move,
+            wants_copy=lambda entry: self._config.wants_copy(entry.method, entry.snapshot),
             fault_of=self._fault_of,
             find_changed=listed.changed,
             find_stalled=self._stalls.find,

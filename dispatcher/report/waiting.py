@@ -35,6 +35,7 @@ def reasons(snapshot: Snapshot) -> Waiting:
             request_of=snapshot.request_of,
             fault_of=snapshot.fault_of,
             on_move=snapshot.on_move,
+            wants_copy=snapshot.wants_copy,
             offers=snapshot.offers,
             pauses=snapshot.pauses,
             unknown_job=snapshot.unknown_job,

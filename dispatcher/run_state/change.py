@@ -42,6 +42,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     retries: _Field[int] = UNSET
     requeues: _Field[int] = UNSET
     retry_at: _Field[str] = UNSET
+    snapshot: _Field[str] = UNSET
     ran_with: _Field[str] = UNSET
     backoff: _Field[int] = UNSET
     furthest_step: _Field[float] = UNSET

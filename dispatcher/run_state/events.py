@@ -21,6 +21,7 @@ class Event(enum.StrEnum):
 
     # What dispatchers do.
     QUEUED = "queued"  # a job of the manifest got its first record
+    CODE_KEPT = "code_kept"  # a copy of the code was taken for the queued job (`snapshot`)
     CLAIMED = "claimed"  # a pod took the job for a slot
     SUBMITTED = "submitted"  # the attempt's outlet has accepted it, and its handle is known
     STARTED = "started"  # the attempt runs, and its pid is known

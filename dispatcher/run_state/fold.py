@@ -43,7 +43,9 @@ _SETTLING: Final = frozenset(
     }
 )  # fmt: skip
 # Events that change a record and nothing else: the bulk of every journal.
-_PLAIN: Final = frozenset({Event.QUEUED, Event.CLAIMED, Event.SUBMITTED, Event.STARTED, Event.SNAPSHOT})
+_PLAIN: Final = frozenset(
+    {Event.QUEUED, Event.CODE_KEPT, Event.CLAIMED, Event.SUBMITTED, Event.STARTED, Event.SNAPSHOT}
+)
 # Read for every line; in Python 3.11 looking up a member of an enum costs several times a global name.
 _DELETED: Final = Event.DELETED
 _SNAPSHOT: Final = Event.SNAPSHOT

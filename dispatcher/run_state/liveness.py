@@ -99,7 +99,7 @@ class PodInfo(msgspec.Struct, kw_only=True):
 
     `outlets` (by name, the preferred first, what the outlet publishes: see outlets/kinds.py), `methods` (empty: all),
     `where` (as typed), `unusable_methods` (name: why) and `stopped` (why it no longer claims) say which jobs it takes,
-    `blocked` which it could not claim and why, so that others can tell why a job waits.
+    `blocked` which it could not claim and why, so that others can tell why a job waits. `code_problems`: see Offer.
     """
 
     pod: str
@@ -125,6 +125,7 @@ class PodInfo(msgspec.Struct, kw_only=True):
     unusable_methods: dict[str, str] = {}
     stopped: str = ""
     blocked: dict[str, str] = {}
+    code_problems: dict[str, str] = {}
     # One of `submit` or `poll`, whose file is removed when nothing needs it any more.
     is_short_lived: bool = False
     slots: list[SlotInfo] = []

@@ -90,7 +90,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     error line of the last failed attempt. `external`: a process that no dispatcher started runs or ran the job.
     `desired` is the state that a person asked for while the job runs. `priority` replaces the one of the manifest's
     entry. `code` is the shipped code that the attempt runs: its commit, `+dirty` if the files differ from it, and the
-    digest of the archive, both shortened; None where an attempt runs in the workspace itself.
+    digest of the archive, both shortened; None where an attempt runs in the workspace itself. `snapshot` is the copy of
+    the code that attempts run until a person queues the job again, named as in `code`.
     `ad_hoc`: the job's entry is its last line in matrix/submitted.jsonl; a line there counts for such a job only.
     `ran_with` is the digest of the entry with which attempt `attempt` was claimed: it tells, without opening a file,
     whether the manifest has changed since.
@@ -116,6 +117,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     retries: int = 0
     requeues: int = 0
     retry_at: str | None = None
+    snapshot: str | None = None
     ran_with: str | None = None
     backoff: int = 0
     furthest_step: float | None = None

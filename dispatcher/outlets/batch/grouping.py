@@ -14,14 +14,14 @@ _ARRAY_SIZE: Final = 1000
 def submissions_of(bundles: Sequence[Bundle], array_size: int | None, *, makes_arrays: bool) -> list[list[Bundle]]:
     """These bundles by submission: packs stay together, and equal ones are an array where there are arrays.
 
-    An array has jobs of one length only, because all of them are given the same time.
+    An array has jobs of one length only, because all of them are given the same time, and of one code.
     """
     packs = _packs(bundles)
     if not makes_arrays:
         return packs
     equal: dict[Any, list[list[Bundle]]] = {}
     for pack in packs:
-        equal.setdefault((pack[0].request, pack[0].time_limit_s, len(pack)), []).append(pack)
+        equal.setdefault((pack[0].request, pack[0].time_limit_s, len(pack), pack[0].code), []).append(pack)
     size = max(1, array_size or _ARRAY_SIZE)
     arrays = [some[at : at + size] for some in equal.values() for at in range(0, len(some), size)]
     return [[bundle for pack in array for bundle in pack] for array in arrays]

@@ -257,9 +257,12 @@ class BatchOutlet:
             self._tracked.update({one.key: one for one in attempts})
             well = [bundle for bundle, one in zip(group, attempts, strict=True) if not one.has_ended]
             if len(well) == len(group):
-                self._sender.add(submission, deliveries, is_held=self._shipping.is_wanted)
-                if self._shipping.is_wanted:
-                    self._shipping.want(submission.name)
+                code = group[0].code
+                # A host that sees this workspace sees the copies in it.
+                is_held = self._shipping.is_wanted if code is None else not self._landing.is_shared
+                self._sender.add(submission, deliveries, is_held=is_held)
+                if is_held:
+                    self._shipping.want(submission.name, code)
             else:
                 self._submit(well)
 
@@ -285,14 +288,14 @@ class BatchOutlet:
         unfenced, self._unfenced = self._unfenced, []
         self.fence(unfenced)
         self._follow_host()
+        if self._landing.has_landed and self.capacity.limit:
+            self._coding.begin(self._landing)
         if self._landing.has_landed and self._waiting:
             waiting = list(self._waiting.values())
             self._waiting.clear()
             self._submit(waiting)
         self._coding.work(one.code.rpartition(" ")[2] for one in self._tracked.values() if one.code)
         self._conversation.work()
-        if self._landing.has_landed and self.capacity.limit:
-            self._coding.begin(self._landing)
 
     def _follow_host(self) -> None:
         """See whether the host is there; what ran on one that is gone has ended."""

@@ -113,6 +113,8 @@ class Preparer:
         ]
         for member, one in enumerate(attempts):
             one.request = group[member].request
+            code = group[member].code
+            one.code = None if code is None else code.label
             one.is_packed = len(jobs[job_of[member]]) > 1
         deliveries = self._for_all(submission)
         for one, bundle in zip(attempts, group, strict=True):

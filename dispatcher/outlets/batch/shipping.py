@@ -62,6 +62,8 @@ class Shipping:
         # Submissions that wait for a snapshot, and those that wait for the one under way.
         self._waiting: list[str] = []
         self._batch: list[str] = []
+        # Those that run a copy that was taken before, by its digest.
+        self._given: dict[str, tuple[Snapshot, list[str]]] = {}
         self._program: Program | None = None
         self._snapshot: Snapshot | None = None
         self._is_missing = False
@@ -78,7 +80,7 @@ class Shipping:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether submissions to this host need code."""
+        """Whether submissions to this host need the code of today."""
         return self._mode is not CodeMode.NONE
 
     def begin(self, mode: CodeMode, share: str) -> None:
@@ -97,27 +99,35 @@ class Shipping:
         self._mode = CodeMode.NONE
         self._there_s.clear()
         self._waiting, self._batch = [], []
+        self._given.clear()
         self._snapshot, self._is_missing = None, False
         self._failures, self._next_s, self.problem = 0, 0.0, ""
         if self._program is not None:
             self._program.close()
             self._program = None
 
-    def want(self, name: str) -> None:
-        """This submission needs the code as it is now."""
-        self._waiting.append(name)
+    def want(self, name: str, snapshot: Snapshot | None = None) -> None:
+        """This submission needs a snapshot, None: of the code as it is now."""
+        if snapshot is None:
+            self._waiting.append(name)
+        else:
+            self._given.setdefault(snapshot.digest, (snapshot, []))[1].append(name)
 
     def work(self, in_use: Iterable[str]) -> None:
         """Take in what was answered and begin what comes next; never waits. `in_use`: digests not to be removed."""
-        if not self.is_wanted:
-            return
         self._take_in_program()
         self._take_in_call()
         if time.monotonic() < self._next_s:
             return
-        if self._snapshot is None and self._program is None and (self._waiting or self.problem):
-            self._begin_snapshot(in_use)
-        elif self._snapshot is not None and self._call is None:
+        if self._snapshot is None and self._program is None:
+            if self._given:
+                self._begin_given()
+            elif self.is_wanted and (self._waiting or self.problem):
+                self._begin_snapshot(in_use)
+            elif self.problem:
+                # The next one shows whether it can be stored.
+                self.problem = ""
+        if self._snapshot is not None and self._call is None:
             self._begin_call(self._snapshot)
 
     @property
@@ -136,7 +146,7 @@ class Shipping:
         pause_s = max(0.0, self._next_s - time.monotonic())
         if self._snapshot is not None:
             return max(pause_s, self._connection.free_in_s(Lane.TRANSFER) or 0.0)
-        return pause_s if self._waiting or self.problem else None
+        return pause_s if self._waiting or self._given or self.problem else None
 
     def close(self) -> None:
         """Give up what is under way; the connection ends its calls itself."""
@@ -151,6 +161,16 @@ class Shipping:
         except OutletError as error:
             self._give_up(str(error))
 
+    def _begin_given(self) -> None:
+        _, (snapshot, self._batch) = self._given.popitem()
+        self._has_snapshot(snapshot)
+
+    def _has_snapshot(self, snapshot: Snapshot) -> None:
+        """This one is to be sent, unless the host had it a moment ago."""
+        self._snapshot, self._is_missing = snapshot, False
+        if time.monotonic() - self._there_s.get(snapshot.digest, -_STILL_THERE_S) < _STILL_THERE_S:
+            self._is_there()
+
     def _take_in_program(self) -> None:
         finished = None if self._program is None else self._program.poll()
         if finished is None:
@@ -158,16 +178,15 @@ class Shipping:
         self._program = None
         try:
             exit_code = None if finished.killed_because else finished.exit_code
-            self._snapshot = read_snapshot(exit_code, finished.out, finished.err)
+            snapshot = read_snapshot(exit_code, finished.out, finished.err)
         except CodeError as error:
             self._give_up(str(error))
             return
-        self._is_missing = False
-        if not self._batch:
+        if self._batch:
+            self._has_snapshot(snapshot)
+        else:
             # The first one, without submissions: it can be archived.
-            self._snapshot, self.problem = None, ""
-        elif time.monotonic() - self._there_s.get(self._snapshot.digest, -_STILL_THERE_S) < _STILL_THERE_S:
-            self._is_there()
+            self.problem = ""
 
     def _begin_call(self, snapshot: Snapshot) -> None:
         if self._connection.free_in_s(Lane.TRANSFER) != 0.0:

@@ -1,4 +1,9 @@
-"""`python -m dispatcher.outlets.code ROOT ship|dirty [IN_USE...]`: make a snapshot and print it as JSON."""
+"""Snapshots by a program, which prints one as JSON: `python -m dispatcher.outlets.code ROOT ...`.
+
+ROOT ship|dirty [IN_USE...]   of HEAD, or of the tracked files as they are now, for a host
+ROOT keep                     a copy that jobs run from, extracted as well
+ROOT extract LABEL            the directory of such a copy made again
+"""
 
 from __future__ import annotations
 
@@ -9,23 +14,36 @@ import msgspec
 
 from dispatcher.config import CodeMode, load_config
 from dispatcher.errors import DispatcherError
+from dispatcher.outlets.code import copies
 from dispatcher.outlets.code.cache import CodeCache
 from dispatcher.outlets.code.ship import ship, ship_dirty
+from dispatcher.outlets.code.snapshot import Snapshot
 from dispatcher.workspace import Layout
+
+KEEP = "keep"
+EXTRACT = "extract"
 
 
 def main(words: Sequence[str]) -> int:
     """The exit code: 0 with the snapshot on stdout, 1 with the reason on stderr."""
-    root, mode, *in_use = words
+    root, mode, *rest = words
     try:
-        layout = load_config(Layout(root)).layout
-        snapshot = ship_dirty(layout) if CodeMode(mode) is CodeMode.DIRTY else ship(layout)
-        CodeCache(layout).remove_unused([snapshot.digest, *in_use])
+        snapshot = _made(load_config(Layout(root)).layout, mode, rest)
     except DispatcherError as error:
         print(error, file=sys.stderr)
         return 1
     print(msgspec.json.encode(snapshot).decode())
     return 0
+
+
+def _made(layout: Layout, mode: str, rest: Sequence[str]) -> Snapshot:
+    if mode in (KEEP, EXTRACT):
+        snapshot = copies.take(layout) if mode == KEEP else copies.kept(layout, rest[0])
+        copies.extract(layout, snapshot)
+        return snapshot
+    snapshot = ship_dirty(layout) if CodeMode(mode) is CodeMode.DIRTY else ship(layout)
+    CodeCache(layout).remove_unused([snapshot.digest, *rest])
+    return snapshot
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from typing import IO, Final
 import msgspec
 
 from dispatcher.base import files
+from dispatcher.outlets.code import tree
 from dispatcher.workspace import Layout
 
 # An archive that nothing refers to is kept for this long after its last use: the next dispatch may need it again.
@@ -53,13 +54,17 @@ class CodeCache:
     def remove_unused(self, in_use: Iterable[str], now_s: float | None = None) -> list[str]:
         """Remove archives that have not been used for a week, but none whose digest begins with one of `in_use`.
 
+        Nor those that are kept for jobs (copies.py).
+
         Returns the digests of those that were removed. `now_s` is the time (default: now).
         """
         kept = tuple(filter(None, in_use))
         oldest_s = (time.time() if now_s is None else now_s) - _KEEP_UNUSED_S
         removed = []
         with self._storing():
-            files.remove_leftovers(self._layout.code_dir)
+            tree.remove_leftovers(self._layout.code_dir)
+            # Jobs run from these until a person queues them again.
+            kept += tuple(path.stem.rpartition("-")[2] for path in self._layout.code_dir.glob("*.kept"))
             for path in sorted(self._layout.code_dir.iterdir()):
                 is_old = path.suffix in (".tar", ".json") and path.stat().st_mtime < oldest_s
                 if is_old and not (path.suffix == ".tar" and path.stem.startswith(kept or ("-",))):

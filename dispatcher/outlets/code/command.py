@@ -23,6 +23,12 @@ def snapshot_words(layout: Layout, mode: CodeMode, in_use: Iterable[str] = ()) -
     return [*words, *in_use]
 
 
+def copy_words(layout: Layout, label: str = "") -> list[str]:
+    """The command that takes a copy of the code (copies.py), or extracts the copy `label`, and prints its snapshot."""
+    words = [sys.executable, "-P", "-m", "dispatcher.outlets.code", os.fspath(layout.root)]
+    return [*words, *(["extract", label] if label else ["keep"])]
+
+
 def read_snapshot(exit_code: int | None, out: bytes, err: bytes = b"") -> Snapshot:
     """The snapshot that the command has printed; raises CodeError with its message when it failed.
 

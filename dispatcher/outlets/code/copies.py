@@ -1,0 +1,82 @@
+"""Copies of the code as it was when a job was queued (`snapshot: true`).
+
+A record's `snapshot` names a copy by the label of its Snapshot: the commit, `+dirty`, and the digest, shortened. Below
+run_state/code/ there are the archive; LABEL.kept, which says which archive the label means and lets the archive stay;
+and the directory DIGEST/ in which attempts run. A copy is kept, durably, before a record names it. The directory can be
+made from the archive at any time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+import msgspec
+
+from dispatcher.base import files
+from dispatcher.errors import CodeError
+from dispatcher.outlets.code import tree
+from dispatcher.outlets.code.ship import ship_dirty
+from dispatcher.outlets.code.snapshot import Snapshot
+from dispatcher.run_state.states import IN_FLIGHT, Record
+from dispatcher.workspace import Layout
+
+
+def take(layout: Layout) -> Snapshot:
+    """Keep the tracked files of the workspace as they are now; raises CodeError and StorageError.
+
+    Code that was archived before is not archived again.
+    """
+    snapshot = ship_dirty(layout)
+    with files.storing("keeping the code in", layout.code_dir), files.shared_umask(layout.root):
+        for path in (snapshot.path, os.fspath(layout.code_dir)):
+            _sync(path)
+        place, content = layout.kept_code(snapshot.label), msgspec.json.encode(snapshot) + b"\n"
+        if not place.exists():
+            files.replace_file(place, content)
+            files.sync_directory(layout.code_dir)
+    return snapshot
+
+
+def kept(layout: Layout, label: str) -> Snapshot:
+    """The copy that a record's `snapshot` names. Raises CodeError when it is gone, and StorageError."""
+    with files.storing("reading", layout.kept_code(label)):
+        data = files.read_fresh(layout.kept_code(label)) if layout.code_dir.is_dir() else None
+    if data is None:
+        raise CodeError(f"the copy {label} of the code is gone: `dispatcher requeue` takes a new one")
+    try:
+        found = msgspec.json.decode(data, type=Snapshot)
+    except msgspec.DecodeError as error:
+        raise CodeError(f"{layout.kept_code(label)}: {error}; `dispatcher requeue` takes a new copy") from None
+    # The workspace may have been moved since.
+    return msgspec.structs.replace(found, path=os.fspath(layout.code_archive(found.digest)))
+
+
+def extract(layout: Layout, snapshot: Snapshot) -> None:
+    """Make the directory of a copy, unless it is there. Raises CodeError and StorageError."""
+    with files.shared_umask(layout.root):
+        place, archive = layout.code_copy(snapshot.digest), layout.code_archive(snapshot.digest)
+        tree.extract(archive, snapshot.digest, place, layout.run_state)
+
+
+def is_extracted(layout: Layout, label: str) -> bool:
+    """Whether the directory of a copy is there, as far as this host sees. Raises CodeError and StorageError."""
+    return layout.code_copy(kept(layout, label).digest).is_dir()
+
+
+def labels_in_use(records: Iterable[Record]) -> set[str]:
+    """The copies that jobs need: those of their next attempts, and those that attempts in flight run."""
+    found = set()
+    for record in records:
+        found.add(record.snapshot)
+        if record.state in IN_FLIGHT:
+            found.add(record.code)
+    return {label for label in found if label}
+
+
+def _sync(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -85,6 +85,7 @@ Entry.queue_limit_s: float | None
 Entry.job: str | None
 Entry.config: Mapping[str, Any]
 Entry.imports: tuple[str, ...]
+Entry.snapshot: bool | None
 Entry.order: int
 Entry.written: Mapping[str, Any]
 class Manifest

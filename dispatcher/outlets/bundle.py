@@ -16,7 +16,7 @@ from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.assignment import Assignment, method_of
 from dispatcher.outlets.base import Bundle, Site
 from dispatcher.outlets.code.snapshot import Snapshot
-from dispatcher.outlets.node.script import NodeJob, private_files, render_node
+from dispatcher.outlets.node.script import Facts, NodeJob, private_files, render_node
 from dispatcher.outlets.node.setup import NodeSetup, code_file
 from dispatcher.outlets.origin import origin_of
 from dispatcher.outlets.wrapper import watch_interval_s
@@ -61,6 +61,7 @@ def render(config: Config, assigned: Assignment, site: Site) -> Bundle:
             has_setup=bool(method.setup) and not site.is_shared,
             syncs=not site.is_shared and method.python is None,
             cwd=entry.cwd or "",
+            facts=_facts(config, assigned, site),
         )
         contents[contract.NODE_FILE] = _encode(render_node(config.layout, node, job))
     # A node extracts the code itself.
@@ -161,6 +162,18 @@ def _bootstrap(assigned: Assignment, site: Site) -> bytes:
         assigned.entry.document(),
         {"gpus": request.gpus, "chip": request.chip, **site.directories},
         {"job_id": key.job_id, "attempt": key.number, "pod": assigned.pod},
+    )
+
+
+def _facts(config: Config, assigned: Assignment, site: Site) -> Facts | None:
+    """What the node tells, unless the pod knows it or nobody wants to."""
+    if site.host is not None or not config.provenance:
+        return None
+    return Facts(
+        packages=os.fspath(site.layout.provenance_packages("x").parent) if site.is_shared else "",
+        uses_gpus=bool(assigned.slot.gpus or assigned.request.gpus),
+        allowed=config.provenance_env,
+        left_out=tuple(assigned.entry.env),
     )
 
 

@@ -18,11 +18,9 @@ from dispatcher.provenance.programs import Deadline, ProgramError, TooSlowError
 from dispatcher.provenance.record import GitState
 from dispatcher.provenance.remotes import without_secrets
 from dispatcher.provenance.status import StatusOutput
-from dispatcher.provenance.untracked import Stamp, digests, stamp_of
+from dispatcher.provenance.untracked import RACY_S, Stamp, digests, stamp_of
 from dispatcher.workspace import Layout
 
-# The clocks of filesystems tick this slowly: a file that was changed a moment ago may change again unnoticed.
-_RACY_S: Final = 2.5
 # The part of the deadline after which untracked files are given up, because listing them may be what takes so long.
 _FOR_ALL: Final = 0.6
 _MOST_SUBMODULES: Final = 20
@@ -102,6 +100,7 @@ class CodeReader:
         self, git: SafeGit, status: StatusOutput, remote: str | None, problems: list[str], deadline: Deadline
     ) -> Code:
         begun_s = time.time()
+        problems_of_status = list(problems)
         top = Path(git.text("rev-parse", "--show-toplevel"))
         names = [*status.changed, *status.untracked]
         stamps = {name: stamp_of(top / name) for name in names}
@@ -125,7 +124,9 @@ class CodeReader:
         untracked, unread = digests(top, status.untracked, deadline)
         problems += [f"git: {text}" for text in unread]
         more = status.untracked_more
-        state = msgspec.structs.replace(state, untracked=untracked, untracked_more=more)
+        state = msgspec.structs.replace(
+            state, untracked=untracked, untracked_more=more, untracked_unknown=bool(problems_of_status)
+        )
         moved = [name for name in status.changed if stamp_of(top / name) != stamps[name]]
         if moved:
             problems.append(f"git: changed while this was recorded: {first_names(list(map(readable, moved)))}")
@@ -133,8 +134,8 @@ class CodeReader:
             state = msgspec.structs.replace(state, diff=None, diff_stat=None, diff_bytes=0, diff_omitted=False)
         code = Code(state, tuple(problems))
         youngest_s = max((stamp[2] / 1e9 for stamp in stamps.values() if stamp is not None), default=0.0)
-        is_lasting = not (moved or status.changed_more or (state.is_dirty and state.diff is None)) and deadline.left_s
-        if is_lasting and youngest_s < begun_s - _RACY_S:
+        is_lasting = not (moved or problems_of_status or status.changed_more or (state.is_dirty and state.diff is None))
+        if is_lasting and deadline.left_s and youngest_s < begun_s - RACY_S:
             self._last = _Look(status.digest, remote, top, stamps, code)
         return code
 

@@ -2,44 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shlex
-import site
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from dispatcher.provenance import told
 from dispatcher.provenance.programs import Deadline, ProgramError, output
 from dispatcher.provenance.record import Interpreter
-from dispatcher.provenance.untracked import Stamp, stamp_of
+from dispatcher.provenance.untracked import RACY_S, Stamp, stamp_of
 
 _PYTHON: Final = re.compile(r"(python|pypy)[0-9.]*t?")
 _FIRST_BYTES: Final = 1024
-# Without -S it would run what .pth files of the environment say. Prints the version, its path, then directories.
-_PROGRAM: Final = """
-import os, site, sys
-prefix, base = os.path.dirname(os.path.dirname(sys.executable)), sys.base_prefix
-settings = os.path.join(prefix, "pyvenv.cfg")
-prefixes, has_user_site = [base], sys.argv[1] != "no user site"
-if os.path.exists(settings):
-    with open(settings) as file:
-        words = [[word.strip().lower() for word in line.partition("=")[::2]] for line in file]
-    has_system_site = ["include-system-site-packages", "true"] in words
-    prefixes = [prefix, base] if has_system_site else [prefix]
-    has_user_site &= has_system_site
-    sys.prefix = prefix
-print(sys.version.split()[0], sys.executable, *site.getsitepackages(prefixes), sep="\\n")
-if has_user_site:
-    print(site.getusersitepackages())
-"""
-_MOST_OUTPUT: Final = 1 << 16
-_MOST_BYTES: Final = 1 << 16
-_INFO: Final = re.compile(r"(.+?)-([^-]+?)(?:-py[0-9.]+)?\.(?:dist-info|egg-info)")
+_MOST_OUTPUT: Final = 4 << 20
 
 
 class Environment(msgspec.Struct, frozen=True):
@@ -47,6 +29,13 @@ class Environment(msgspec.Struct, frozen=True):
 
     python: Interpreter
     packages: tuple[str, ...] | None = None
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    python: Interpreter
+    settings: str
+    places: tuple[str, ...]
+    package_lines: tuple[str, ...]
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -101,6 +90,12 @@ def _found(word: str, path: str, directory: Path) -> str | None:
     return None
 
 
+@functools.cache
+def told_source() -> str:
+    """The program that another Python runs, as text."""
+    return Path(told.__file__).read_text(encoding="utf-8")
+
+
 class Interpreters:
     """Asks interpreters; one whose packages have not changed costs no call."""
 
@@ -113,69 +108,38 @@ class Interpreters:
         if known is not None and all(stamp_of(place) == stamp for place, stamp in known.stamps.items()):
             return known.environment
         self._known.pop(executable, None)
-        is_ours = executable == sys.executable
-        version, itself, *places = _own() if is_ours else _ask(executable, directory, deadline)
-        places = list(dict.fromkeys(filter(os.path.isdir, places)))
-        settings = os.path.join(os.path.dirname(os.path.dirname(itself)), "pyvenv.cfg")
-        stamps = {place: stamp_of(place) for place in (executable, os.path.realpath(itself), settings, *places)}
-        try:
-            packages = tuple(sorted({line for place in places for line in _packages(place, deadline)}))
-        except OSError as error:
-            raise ProgramError(f"the packages of {executable} cannot be listed: {error}") from None
-        environment = Environment(Interpreter(executable=itself, version=version), packages)
-        # What a script runs (a shim of pyenv) may depend on anything.
-        if not _is_script(executable):
+        answer = _own() if executable == sys.executable else _ask(executable, directory, deadline)
+        itself = answer.python.executable
+        # What its packages are changes with these.
+        places = (executable, os.path.realpath(itself), answer.settings, *answer.places)
+        environment = Environment(answer.python, answer.package_lines)
+        stamps = {place: stamp_of(place) for place in places}
+        youngest_s = max((stamp[3] / 1e9 for stamp in stamps.values() if stamp is not None), default=0.0)
+        # What a script runs (a shim of pyenv) may depend on anything; an installation changes directories many times.
+        if not _is_script(executable) and youngest_s < time.time() - RACY_S:
             self._known[executable] = _Known(environment, stamps)
         return environment
-
-
-def _own() -> list[str]:
-    """What `_ask` would answer of the interpreter that runs this."""
-    places = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
-    return [sys.version.split()[0], sys.executable, *places]
 
 
 def _is_script(path: str) -> bool:
     return next(_interpreters(path), None) is not None
 
 
-def _ask(executable: str, directory: Path, deadline: Deadline) -> list[str]:
+def _own() -> _Answer:
+    """What `_ask` would answer of the interpreter that runs this."""
+    try:
+        return msgspec.convert(told.interpreter(os.environ.get("PYTHONNOUSERSITE", "")), type=_Answer)
+    except OSError as error:
+        raise ProgramError(f"the packages of {sys.executable} cannot be listed: {error}") from None
+
+
+def _ask(executable: str, directory: Path, deadline: Deadline) -> _Answer:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    words = [executable, "-I", "-S", "-c", _PROGRAM, "no user site" if os.environ.get("PYTHONNOUSERSITE") else ""]
+    words = [executable, "-I", "-S", "-c", told_source(), "interpreter", os.environ.get("PYTHONNOUSERSITE", "")]
     try:
         printed = output(words, cwd=directory, environment=environment, deadline=deadline, most_bytes=_MOST_OUTPUT)
+        return msgspec.json.decode(printed, type=_Answer)
     except ProgramError as error:
         raise type(error)(f"{executable} does not tell what it has: {error}") from None
-    lines = os.fsdecode(printed).splitlines()
-    if len(lines) < 2:
-        raise ProgramError(f"{executable} does not tell what it has")
-    return lines
-
-
-def _packages(place: str, deadline: Deadline) -> Iterator[str]:
-    """The lines of the packages in one directory."""
-    for name in os.listdir(place):
-        found = _INFO.fullmatch(name)
-        if found is None:
-            continue
-        deadline.check("the list of packages")
-        origin = _origin(os.path.join(place, name, "direct_url.json"))
-        yield f"{re.sub('[-_.]+', '-', found[1]).lower()}=={found[2]}{origin}"
-
-
-def _origin(path: str) -> str:
-    """Where a package comes from that was installed from a directory or a commit."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            document = msgspec.json.decode(os.read(fd, _MOST_BYTES))
-        finally:
-            os.close(fd)
-        if document.get("dir_info", {}).get("editable"):
-            # Of a file's address the path alone, which has no user information.
-            return f" (editable: {unquote(urlsplit(document['url']).path)})"
-        if "vcs_info" in document:
-            return f" ({document['vcs_info']['vcs']} {document['vcs_info']['commit_id']})"
-    except (OSError, msgspec.DecodeError, AttributeError, KeyError, TypeError, ValueError):
-        pass
-    return ""
+    except msgspec.DecodeError as error:
+        raise ProgramError(f"{executable} does not tell what it has: {error}") from None

@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from dispatcher.errors import StorageError
 from dispatcher.provenance.blobs import Blobs
 from dispatcher.provenance.record import HostFacts, Provenance
 from dispatcher.workspace import Layout
@@ -30,6 +31,8 @@ def read_provenance(layout: Layout, job: str, attempt: int) -> Provenance | None
         return found
     return msgspec.structs.replace(
         found,
+        git=found.git or there.git,
+        environment=found.environment or there.environment,
         host=found.host or there.host,
         driver=found.driver or there.driver,
         gpus=found.gpus or there.gpus,
@@ -46,6 +49,18 @@ def package_lines(layout: Layout, job: str, attempt: int) -> list[str] | None:
         return Blobs(layout).packages(found.packages)
     there = _read(layout.attempt(job, attempt).provenance_host, HostFacts)
     return None if there is None or there.package_lines is None else list(there.package_lines)
+
+
+def with_shared_packages(layout: Layout, content: bytes) -> bytes:
+    """What a host has told, with its list of packages moved to where attempts share one; as it is where that fails."""
+    try:
+        there = msgspec.json.decode(content, type=HostFacts)
+        if there.package_lines is None:
+            return content
+        digest = Blobs(layout).add_packages(there.package_lines)
+    except (OSError, msgspec.DecodeError, UnicodeError, RecursionError, StorageError):
+        return content
+    return msgspec.json.encode(msgspec.structs.replace(there, packages=digest, package_lines=None)) + b"\n"
 
 
 def _read(path: Path, kind: type[T]) -> T | None:

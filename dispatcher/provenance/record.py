@@ -25,7 +25,8 @@ class GitState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `is_dirty`: tracked files differ from the commit. `diff` is the digest of the difference, None when there is none or
     it could not be taken (a problem says why); Blobs have it, unless it is beyond the limit (`diff_omitted`).
     `diff_bytes` is its size. `untracked` are files that are not ignored with the SHA-256 of their content,
-    UNREAD where that is unknown; `untracked_more` is how many further ones there are. `submodules` are their commits
+    UNREAD where that is unknown; `untracked_more` is how many further ones there are; `untracked_unknown`: they could
+    not be listed. `submodules` are their commits
     by path, with `+dirty` where their files differ from it. `unchecked` are files that seem changed, and only a filter
     of the repository's configuration, which is not run, could tell. `shipped` is the digest of the archive that the
     attempt runs, where it does not run in the workspace: commit and `is_dirty` are those of the archive then.
@@ -41,6 +42,7 @@ class GitState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     diff_omitted: bool = False
     untracked: Mapping[str, str] = {}
     untracked_more: int = 0
+    untracked_unknown: bool = False
     submodules: Mapping[str, str] = {}
     unchecked: tuple[str, ...] = ()
     shipped: str | None = None
@@ -53,8 +55,10 @@ class GitState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.shipped is not None:
             return True
         has_diff = self.diff is not None or not self.is_dirty
-        is_exact = not (self.untracked_more or self.unchecked or UNREAD in self.untracked.values())
-        return has_diff and is_exact and not any(commit.endswith("+dirty") for commit in self.submodules.values())
+        if self.untracked_unknown or self.untracked_more or UNREAD in self.untracked.values():
+            return False
+        has_submodules = not any(commit.endswith("+dirty") for commit in self.submodules.values())
+        return has_diff and has_submodules and not self.unchecked
 
 
 class Interpreter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -75,7 +79,8 @@ class GpuName(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class HostFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What only the host knows where the attempt runs; provenance-host.json is one of these.
 
-    `packages` is the digest of the list (see Blobs), `package_lines` the list itself where it has not come home yet.
+    `git` is the code that was shipped to it. `packages` is the digest of the list (see Blobs), `package_lines` the list
+    itself where it has not come home yet.
     """
 
     host: str | None = None
@@ -84,6 +89,8 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     python: Interpreter | None = None
     packages: str | None = None
     package_lines: tuple[str, ...] | None = None
+    git: GitState | None = None
+    environment: Mapping[str, str] = {}
     problems: tuple[str, ...] = ()
 
 

@@ -17,6 +17,9 @@ LARGEST: Final = 16 << 20
 _MOST_BYTES: Final = 128 << 20
 _BLOCK: Final = 1 << 20
 
+# The clocks of filesystems tick this slowly: a file that was changed a moment ago may change again unnoticed.
+RACY_S: Final = 2.5
+
 # What tells that a file was changed; None: there is none.
 Stamp = tuple[int, int, int, int] | None
 

@@ -14,7 +14,8 @@ from dispatcher import contract
 from dispatcher.base import files
 from dispatcher.errors import StorageError
 from dispatcher.outlets.remote.operations import Look, Seen
-from dispatcher.workspace import AttemptPaths
+from dispatcher.provenance.read import with_shared_packages
+from dispatcher.workspace import AttemptPaths, Layout
 
 NAMES: Final = (
     contract.TAKEN_FILE,
@@ -22,6 +23,7 @@ NAMES: Final = (
     contract.CHECKPOINT_FILE,
     contract.RESULT_FILE,
     contract.RUN_FILE,
+    contract.PROVENANCE_HOST_FILE,
     contract.EXIT_FILE,
 )
 
@@ -85,7 +87,10 @@ class Mirror:
             elif ended is not None:
                 self._exit = ended
             for name, content in contents.items():
-                files.replace_file(self._paths.directory / name, content, durable=False)
+                if name == contract.PROVENANCE_HOST_FILE:
+                    layout = Layout.of_attempt(os.fspath(self._paths.directory))
+                    contents[name] = with_shared_packages(layout, content)
+                files.replace_file(self._paths.directory / name, contents[name], durable=False)
             log_is_complete = self._append(seen)
             self._have |= stamps
             if self._exit is not None and log_is_complete and not self.is_complete:

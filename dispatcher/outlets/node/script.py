@@ -13,8 +13,22 @@ from dispatcher.errors import TemplateError
 from dispatcher.hosts.types import Container
 from dispatcher.outlets.node.containers import IMAGE_WAIT_S, container_words
 from dispatcher.outlets.node.setup import JuiceFS, NodeSetup
+from dispatcher.provenance.interpreters import told_source
 from dispatcher.templates.launcher import render_launcher
 from dispatcher.workspace import Layout
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node tells of an attempt's provenance (dispatcher/provenance/told.py).
+
+    `packages` is the directory in which all attempts share lists of packages, empty where the node does not see it.
+    `allowed` are the variables whose values are recorded, but for those that are `left_out`.
+    """
+
+    packages: str
+    uses_gpus: bool
+    allowed: tuple[str, ...]
+    left_out: tuple[str, ...]
 
 
 class NodeJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,7 +37,8 @@ class NodeJob(msgspec.Struct, frozen=True, kw_only=True):
     `label` names the attempt within the workspace. `environment` are its variables (None removes one), which also
     reach a node to which the environment of the first one is not passed on. `uses_gpus`: it asks for GPUs.
     `has_setup`: the file `setup.sh` is read here and not by the wrapper. `syncs`: `uv sync` makes the environment of
-    the shipped code. `cwd` is where the command runs, below the directory of the code.
+    the shipped code. `cwd` is where the command runs, below the directory of the code. `facts` is what the node tells
+    of itself, None: nothing.
     """
 
     root: str
@@ -35,6 +50,7 @@ class NodeJob(msgspec.Struct, frozen=True, kw_only=True):
     has_setup: bool = False
     syncs: bool = False
     cwd: str = ""
+    facts: Facts | None = None
 
 
 def render_node(layout: Layout, setup: NodeSetup, job: NodeJob) -> str:
@@ -59,9 +75,23 @@ def render_node(layout: Layout, setup: NodeSetup, job: NodeJob) -> str:
             "group_may_write": job.group_may_write,
             "juicefs": _juicefs(setup.juicefs),
             "uv": _uv(setup) if job.syncs and setup.container is None else None,
+            "facts": _facts(job.facts),
             "container": _container(setup.container, setup, job, environment),
         },
     )
+
+
+def _facts(facts: Facts | None) -> dict[str, Any] | None:
+    if facts is None:
+        return None
+    return {
+        "program": told_source(),
+        "file": contract.PROVENANCE_HOST_FILE,
+        "packages": facts.packages,
+        "uses_gpus": "1" if facts.uses_gpus else "",
+        "allowed": " ".join(facts.allowed),
+        "left_out": " ".join(facts.left_out),
+    }
 
 
 def private_files(setup: NodeSetup) -> dict[str, bytes]:

@@ -114,8 +114,11 @@ class History:
         self._done: set[str] = set()
 
     def read(self, lines: Iterable[Line]) -> None:
+        at, at_s = "", 0.0
         for line in lines:
-            at_s = parse_time(line.at) or 0.0
+            if line.at != at:
+                # Many jobs are queued at once.
+                at, at_s = line.at, parse_time(line.at) or at_s
             if self.first_s is None:
                 self.first_s, self.is_cut = at_s, line.event is Event.SNAPSHOT
             self.last_s[line.by] = at_s
@@ -196,17 +199,15 @@ class History:
     # Waiting.
 
     def _enter(self, job: str, state: str, fields: Mapping[str, Any], at_s: float) -> None:
+        self._leave_queue(job, at_s)
         if state == State.QUEUED:
-            retry_s = parse_time(fields.get("retry_at")) or 0.0
-            self._leave_queue(job, at_s)
-            self._queued[job] = max(at_s, retry_s)
-        else:
-            self._leave_queue(job, at_s)
+            self._queued[job] = max(at_s, parse_time(fields.get("retry_at")) or at_s)
         self._set_done(job, at_s, is_done=state == State.DONE)
 
     def _leave_queue(self, job: str, at_s: float) -> None:
-        self._add_wait(job, at_s)
-        self._queued.pop(job, None)
+        if job in self._queued:
+            self._add_wait(job, at_s)
+            del self._queued[job]
 
     def _add_wait(self, job: str, end_s: float) -> None:
         since_s = self._queued.get(job)
@@ -214,9 +215,9 @@ class History:
             self.waits.append(Wait(job, since_s, end_s))
 
     def _set_done(self, job: str, at_s: float, *, is_done: bool) -> None:
-        if is_done == (job in self._done):
+        if job not in self._needed_by or is_done == (job in self._done):
             return
-        others = [other for other in self._needed_by.get(job, ()) if other in self._queued]
+        others = [other for other in self._needed_by[job] if other in self._queued]
         if is_done:
             self._done.add(job)
         else:

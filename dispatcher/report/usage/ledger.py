@@ -111,12 +111,14 @@ class Ledger:
         self._counts = counts
         self._rows: dict[tuple[object, ...], Row] = {}
         self._owners: Mapping[str, str] = {}
+        self._first_stay_s = window.until_s
 
     def usage(
         self, history: History, stays: Sequence[Stay], eligibility: Eligibility, kinds: Mapping[str, int]
     ) -> Usage:
         window = self._window
         claimants = Stays(stays)
+        self._first_stay_s = min((stay.begun_s for stay in stays), default=window.until_s)
         self._owners = history.owners
         sweep = Sweep(window, stays, eligibility)
         usage = Usage(
@@ -147,6 +149,7 @@ class Ledger:
             sweep.add_busy(stay, attempt.host, attempt.gpus, begun_s, end_s)
         elif attempt.outlet == DEFAULT:
             usage.without_pod.add(slots, gpus)
+            usage.slots_since_s = self._first_stay_s
         else:
             (usage.external if attempt.outlet == EXTERNAL else usage.on_hosts).add(slots, gpus)
         if self._counts is not None and not self._counts(attempt.job):

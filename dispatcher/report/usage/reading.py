@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from dispatcher.config import Config
 from dispatcher.matrix.condition import Where
@@ -12,6 +12,7 @@ from dispatcher.matrix.manifest import job_ids
 from dispatcher.matrix.submitted import SubmittedJobs
 from dispatcher.report.selection import check_keys, select
 from dispatcher.report.snapshot import Snapshot
+from dispatcher.report.usage.ends import find_ends
 from dispatcher.report.usage.history import Attempt, History
 from dispatcher.report.usage.ledger import OF_PODS, Ledger, Usage
 from dispatcher.report.usage.pools import Eligibility, stays_of
@@ -36,10 +37,11 @@ def read_usage(
     history = History(_needs(snapshot, kinds))
     history.read(journal.history(config.layout))
     history.finish()
+    find_ends(config.layout, history, {pod.info.pod for pod in snapshot.pods if pod.is_alive})
     stays = stays_of(history, snapshot.pods, snapshot.now_s)
     eligibility = Eligibility(stays, snapshot.entries.get, snapshot.request_of, functools.partial(_listed, config))
     counts = None if chosen is None else chosen.__contains__
-    usage = Ledger(window, keys, _values(snapshot), counts).usage(history, stays, eligibility, kinds)
+    usage = Ledger(window, keys, _Values(snapshot, kinds), counts).usage(history, stays, eligibility, kinds)
     if history.is_cut and history.first_s is not None and history.first_s > window.since_s:
         usage.accounted_since_s = history.first_s
     return usage
@@ -68,17 +70,39 @@ def _needs(snapshot: Snapshot, kinds: Mapping[str, int]) -> dict[str, tuple[str,
     return found
 
 
-def _values(snapshot: Snapshot) -> Callable[[Attempt, str], object]:
-    """Values of jobs; each is looked up once, and of a job that was deleted in its attempt's directory."""
-    known: dict[tuple[str, str], object] = {}
+class _Values:
+    """The values of jobs, as their last attempts ran with them; of a job that was deleted, as this attempt did.
 
-    def value(attempt: Attempt, key: str) -> object:
-        place = attempt.job, key
-        if place not in known:
-            known[place] = snapshot.value(attempt.job, key)
-            if known[place] is None and snapshot.entry(attempt.job) is None and snapshot.ran is not None:
-                ran = snapshot.ran.attempt(attempt.job, attempt.number)
-                known[place] = attempt.job if key == "job_id" else None if ran is None else ran.value(key)
-        return known[place]
+    Of most jobs that is the manifest's entry, and of all of a kind the method is the same: so few files are opened, and
+    few entries unpacked.
+    """
 
-    return value
+    def __init__(self, snapshot: Snapshot, kinds: Mapping[str, int]) -> None:
+        self._snapshot = snapshot
+        self._kinds = kinds
+        self._changed = frozenset(snapshot.changed)
+        self._methods: dict[int, object] = {}
+        self._known: dict[tuple[str, str], object] = {}
+
+    def __call__(self, attempt: Attempt, key: str) -> object:
+        job = attempt.job
+        if key == "job_id":
+            return job
+        kind = self._kinds.get(job, 0) if key == "method" and job not in self._changed else 0
+        if kind:
+            if kind not in self._methods:
+                self._methods[kind] = self._find(attempt, key)
+            return self._methods[kind]
+        if (job, key) not in self._known:
+            self._known[job, key] = self._find(attempt, key)
+        return self._known[job, key]
+
+    def _find(self, attempt: Attempt, key: str) -> object:
+        snapshot, job = self._snapshot, attempt.job
+        listed = snapshot.entries.get(job)
+        if listed is not None and job not in self._changed and (value := listed.value(key)) is not None:
+            return value
+        if job in snapshot.records or listed is not None:
+            return snapshot.value(job, key)
+        ran = None if snapshot.ran is None else snapshot.ran.attempt(job, attempt.number)
+        return None if ran is None else ran.value(key)

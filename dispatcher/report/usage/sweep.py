@@ -55,6 +55,8 @@ _PAUSE: Final = 2
 _BEGIN: Final = 3
 _LATE: Final = 4
 _END: Final = 5
+# The number of no dispatcher.
+NOBODY: Final = -1
 # Time, what, the number of the pool, class or scope, and two more numbers.
 _Event = tuple[float, int, int, int, int]
 
@@ -66,7 +68,7 @@ class _Pool:
 
     def __init__(self, host: str) -> None:
         self.host = host
-        self.stay: int | None = None
+        self.stay = NOBODY
         self.slots = (0, 0)
         self.share = 1
         self.busy = [0, 0]
@@ -123,8 +125,7 @@ class Sweep:
                 pool.busy[first] += second
                 now.look(number, pool)
             elif what == _WAITS:
-                now.demand[number] += first
-                now.waiting += first
+                now.wait(number, first)
             elif what == _PAUSE:
                 (now.paused.add if first else now.paused.discard)(scopes[number])
             else:
@@ -139,7 +140,7 @@ class Sweep:
         elif pool.stay == stay.number:
             pool.claims = False
             if what == _END:
-                pool.stay, pool.slots = None, (0, 0)
+                pool.stay, pool.slots = NOBODY, (0, 0)
 
     def _add_stay(self, stay: Stay) -> None:
         begun_s, end_s = self._window.clip(stay.begun_s, stay.ended_s)
@@ -166,8 +167,7 @@ class _Moment:
     def __init__(self, eligibility: Eligibility, swept: Swept) -> None:
         self.idle: dict[int, _Pool] = {}
         self.alone: dict[int, _Pool] = {}
-        self.demand = [0] * len(eligibility.methods)
-        self.waiting = 0
+        self.demand: dict[int, int] = {}
         self.paused: set[str] = set()
         self._eligibility = eligibility
         self._swept = swept
@@ -179,10 +179,18 @@ class _Moment:
             self.idle[number] = pool
         else:
             self.idle.pop(number, None)
-        if pool.stay is None and any(pool.busy):
+        if pool.stay == NOBODY and any(pool.busy):
             self.alone[number] = pool
         else:
             self.alone.pop(number, None)
+
+    def wait(self, job_class: int, jobs: int) -> None:
+        """So many more jobs of a class wait."""
+        waiting = self.demand.get(job_class, 0) + jobs
+        if waiting:
+            self.demand[job_class] = waiting
+        else:
+            del self.demand[job_class]
 
     def settle(self, duration_s: float) -> None:
         """Add up what was idle for so long."""
@@ -191,32 +199,32 @@ class _Moment:
             self._swept.alone.gpus += pool.busy[GPU] / pool.share * duration_s
         free: dict[int, list[int]] = {}
         for number, pool in self.idle.items():
-            assert pool.stay is not None
             left = free[number] = [max(0, pool.slots[kind] - pool.busy[kind]) for kind in (CPU, GPU)]
             idle = self._swept.idle[pool.stay].idle
             idle[CPU] += left[CPU] * duration_s
             idle[GPU] += left[GPU] * duration_s
-        if self.waiting and free:
+        if self.demand and free:
             self._give(free, duration_s)
 
     def _give(self, free: dict[int, list[int]], duration_s: float) -> None:
         """Give waiting jobs to free slots."""
-        for job_class, jobs in enumerate(self.demand):
-            if not jobs or self._eligibility.methods[job_class] in self.paused:
+        for job_class, jobs in self.demand.items():
+            if self._eligibility.methods[job_class] in self.paused:
                 continue
             lacking = jobs
             for number, left in free.items():
                 pool = self.idle[number]
-                assert pool.stay is not None
-                wanted = self._eligibility.wanted(job_class, pool.stay)
-                if wanted is None or not pool.claims or host_scope(pool.host) in self.paused:
+                wanted = self._eligibility.wanted(job_class, pool.stay) if pool.claims else None
+                if wanted is None or (self.paused and host_scope(pool.host) in self.paused):
                     continue
                 on_cpu, on_gpu, slots = wanted
+                waited = self._swept.idle[pool.stay].waited
                 for kind, takes in ((CPU, on_cpu), (GPU, on_gpu)):
-                    taken = min(left[kind], lacking * slots) if takes else 0
-                    self._swept.idle[pool.stay].waited[kind] += taken * duration_s
-                    left[kind] -= taken
-                    # Of a job that lacks some slots only, no other pod makes up for these.
-                    lacking -= -(-taken // slots)
+                    if takes and left[kind] and lacking:
+                        taken = min(left[kind], lacking * slots)
+                        waited[kind] += taken * duration_s
+                        left[kind] -= taken
+                        # Of a job that lacks some slots only, no other pod makes up for these.
+                        lacking -= -(-taken // slots)
                 if not lacking:
                     break

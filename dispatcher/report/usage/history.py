@@ -11,7 +11,7 @@ import msgspec
 from dispatcher.base.times import parse_time
 from dispatcher.outlets.base import CANCELLED, LOST, PREEMPTED, SUPERSEDED
 from dispatcher.outlets.kinds import DEFAULT
-from dispatcher.run_state.events import Event, Paused, PodEnded, PodStarted, Unpaused
+from dispatcher.run_state.events import Event, GpuIdle, Paused, PodEnded, PodStarted, Unpaused
 from dispatcher.run_state.journal import Line
 from dispatcher.run_state.states import IN_FLIGHT, State
 
@@ -66,6 +66,15 @@ class Wait(msgspec.Struct, gc=False):
     end_s: float | None = None
 
 
+class IdleGpus(msgspec.Struct, gc=False):
+    """GPUs of an attempt at 0 %. `end_s` None: they still are, or were until the attempt ended."""
+
+    attempt: Attempt
+    gpus: int
+    begun_s: float
+    end_s: float | None = None
+
+
 class PauseSpan(msgspec.Struct, gc=False):
     """Claiming within a scope was paused. `end_s` None: it still is."""
 
@@ -82,6 +91,7 @@ _CLAIMED: Final = Event.CLAIMED
 _STARTED: Final = Event.STARTED
 _QUEUED: Final = Event.QUEUED
 _DELETED: Final = Event.DELETED
+_OF_GPUS: Final = frozenset({Event.GPU_IDLE, Event.GPU_BUSY})
 _WHOLE: Final = frozenset({Event.SNAPSHOT, Event.ADOPTED})
 
 
@@ -98,6 +108,7 @@ class History:
         self.sessions: list[Session] = []
         self.waits: list[Wait] = []
         self.pauses: list[PauseSpan] = []
+        self.idle_gpus: list[IdleGpus] = []
         self.owners: dict[str, str] = {}
         self.last_s: dict[str, float] = {}
         self.first_s: float | None = None
@@ -129,6 +140,8 @@ class History:
                 self._set_done(line.job, at_s, is_done=False)
             elif line.set:
                 self._change(line, at_s)
+            elif line.event in _OF_GPUS:
+                self._note_gpus(line, at_s)
 
     def finish(self) -> None:
         """All lines were read: what is open stays open."""
@@ -156,6 +169,18 @@ class History:
             self._take_over(job, fields, at_s)
         if state is not None:
             self._enter(job, state, fields, at_s)
+
+    def _note_gpus(self, line: Line, at_s: float) -> None:
+        """GPUs of an attempt went to 0 %, or are used again; a new generation of the journal repeats the first."""
+        attempt = self.in_flight.get(line.job or "")
+        if attempt is None:
+            return
+        last = next((one for one in reversed(self.idle_gpus) if one.attempt is attempt), None)
+        if line.event is Event.GPU_BUSY and last is not None:
+            last.end_s = at_s
+        elif line.event is Event.GPU_IDLE and (last is None or last.end_s is not None):
+            idle = line.read(GpuIdle)
+            self.idle_gpus.append(IdleGpus(attempt, idle.gpus, parse_time(idle.since) or at_s))
 
     def _claim(self, job: str, line: Line, at_s: float) -> None:
         fields = line.set

@@ -53,6 +53,7 @@ class Usage(msgspec.Struct, kw_only=True):
     journal does not know.
     accounted_since_s: older history is gone; None: nothing is missing. slots_since_s: before that, the journal does not
     say which pods ran; None: it always does.
+    idle_gpus: GPU-hours of attempts whose GPUs were all at 0 %, as far as the journal says.
     unknown_ends: attempts whose end nobody knows. is_filtered: only some jobs count, so nothing is known of idle slots.
     """
 
@@ -64,6 +65,7 @@ class Usage(msgspec.Struct, kw_only=True):
     on_hosts: Hours
     external: Hours
     without_pod: Hours
+    idle_gpus: float = 0.0
     pods: int = 0
     is_filtered: bool = False
     unknown_ends: int = 0
@@ -132,6 +134,12 @@ class Ledger:
                 begun_s, end_s = window.clip(attempt.begun_s, _end_s(attempt, stay))
                 if begun_s < end_s:
                     self._add_attempt(usage, sweep, attempt, stay, begun_s, end_s)
+        for idle in history.idle_gpus:
+            if self._counts is None or self._counts(idle.attempt.job):
+                stay = claimants.of(idle.attempt)
+                begun_s, end_s = window.clip(idle.begun_s, idle.end_s or _end_s(idle.attempt, stay))
+                share = stay.share if stay is not None and idle.gpus == 1 else 1
+                usage.idle_gpus += idle.gpus / share * (end_s - begun_s) / 3600
         if self._counts is None:
             self._add_waits(history, sweep, eligibility, kinds)
             self._add_idle(usage, stays, sweep.run())

@@ -136,6 +136,11 @@ def notes(usage: Usage, clock: Clock) -> list[str]:
         found.append(
             f"pods and their slots are recorded since {clock(usage.slots_since_s)}: what was idle before is not known"
         )
+    if usage.idle_gpus > 0:
+        hours = _Form(usage.total.total).hours(usage.idle_gpus)
+        found.append(
+            f"{hours} of the GPU-hours of jobs were at 0 % of their GPUs: `dispatcher history --event gpu_idle`"
+        )
     if usage.unknown_ends:
         found.append(
             f"nobody knows when {counted(usage.unknown_ends, 'attempt')} ended (the host died, say): counted until "
@@ -159,6 +164,7 @@ def document(usage: Usage) -> dict[str, Any]:
         ],
         "total": _document_of(usage.total),
         "unknown_ends": usage.unknown_ends,
+        "idle_gpu_hours": usage.idle_gpus,
         "check": None
         if usage.is_filtered
         else {

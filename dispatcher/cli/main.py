@@ -32,6 +32,7 @@ _COMMANDS: Final = {
     "matrix": "dispatcher.cli.matrix",
     "status": "dispatcher.cli.status",
     "show": "dispatcher.cli.show",
+    "diff": "dispatcher.cli.diff",
     "logs": "dispatcher.cli.logs",
     "history": "dispatcher.cli.history",
     "results": "dispatcher.cli.results",

@@ -332,9 +332,10 @@ class Workspace:
         """One row per attempt that has a directory, oldest first. `exit_code` is None until it has ended.
 
         Keys: attempt, directory, claimed_by, host, started_at and ended_at (UTC), exit_code, event (done, failed,
-        retried ...: what the journal recorded at its end), reason, error, log_bytes, and run: what the bootstrap of a
-        job class says of its run (run_id, status, host, devices, heartbeat_at ...), else None. provenance: what it
-        ran from (dispatcher/provenance/record.py), None where that is not recorded.
+        retried ...: what the journal recorded at its end), reason, error, log_bytes, cleaned_at (when
+        `dispatcher clean` removed its log and the job's files), and run: what the bootstrap of a job class says of its
+        run (run_id, status, host, devices, heartbeat_at ...), else None. provenance: what it ran from
+        (dispatcher/provenance/record.py), None where that is not recorded.
         """
         return self._reader.attempts(job)
 

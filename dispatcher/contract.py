@@ -23,6 +23,7 @@ __all__ = [
     "BATCH_SIZE",
     "BOOTSTRAP_FILE",
     "CHECKPOINT_FILE",
+    "CLEANED_FILE",
     "CODE_COMMIT",
     "CODE_DIGEST",
     "CODE_FILE",
@@ -85,6 +86,8 @@ PROGRESS_FILE: Final = "progress.json"
 CHECKPOINT_FILE: Final = "checkpoint.json"
 RESULT_FILE: Final = "result.json"
 EXIT_FILE: Final = "exit.json"
+# When `dispatcher clean` removed the log and everything else that is not a record of the attempt, and how much.
+CLEANED_FILE: Final = "cleaned.json"
 ALIVE_FILE: Final = "alive"
 SUPERSEDED_FILE: Final = "superseded"
 # The host and the pid of the wrapper that runs the attempt: any other wrapper of it is a twin and runs nothing.

@@ -86,6 +86,11 @@ class AttemptPaths:
         return self.directory / contract.EXIT_FILE
 
     @cached_property
+    def cleaned(self) -> Path:
+        """When `dispatcher clean` removed the log and the job's own files."""
+        return self.directory / contract.CLEANED_FILE
+
+    @cached_property
     def alive(self) -> Path:
         return self.directory / contract.ALIVE_FILE
 

@@ -66,6 +66,8 @@ NOT_RUN = {
     "docs/commands.md": {"elsewhere": 2},
     "docs/jax.md": {"elsewhere": 3},
     "docs/measurements.md": {"elsewhere": 1},
+    # tests/pod/test_idle_gpus.py
+    "docs/pods.md": {"GPUs": 1},
     "docs/usage.md": {"elsewhere": 1},
 }
 

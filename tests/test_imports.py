@@ -26,6 +26,7 @@ LAYERS = (
     ("outlets",),
     ("pod", "doctor"),
     ("report",),
+    ("cleaning",),
     ("api", "submitting"),
     ("cli",),
     ("__main__",),

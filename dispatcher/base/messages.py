@@ -36,3 +36,13 @@ def is_utf8(text: str) -> bool:
 def readable(text: str) -> str:
     """`text` with `\\xff` for each byte that is not UTF-8."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def bytes_text(size: int) -> str:
+    """`512 B`, `1.5 KiB`, `12 GiB`."""
+    number, units = float(size), iter(("B", "KiB", "MiB", "GiB"))
+    for unit in units:
+        if number < 1024:
+            return f"{number:.1f} {unit}" if unit != "B" and number < 10 else f"{number:.0f} {unit}"
+        number /= 1024
+    return f"{number:.1f} TiB"

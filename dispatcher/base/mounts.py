@@ -70,11 +70,20 @@ def unescaped(path: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), path) if "\\" in path else path
 
 
+def mount_points() -> list[str]:
+    """Where something is mounted, as this process sees it."""
+    return [unescaped(line.split(" ", 5)[4]) for line in _lines()]
+
+
+def _lines() -> list[str]:
+    return Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+
+
 def mount_of(path: str | os.PathLike[str]) -> Mount:
     """The mount that contains `path`."""
     target = os.path.realpath(path)
     best = Mount("/", "unknown", "unknown", "")
-    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+    for line in _lines():
         before, _, after = line.partition(" - ")
         fields, rest = before.split(" "), after.split(" ")
         point = unescaped(fields[4])

@@ -106,7 +106,8 @@ def _print_one(workspace: Workspace, job: str, number: int, output: Output, choi
         if not paths.directory.is_dir():
             known = ", ".join(str(row["attempt"]) for row in workspace.attempts(job)) or "none"
             raise StateError(f"{job} has no attempt {number} (attempts: {known})")
-        note(f"attempt {number} of {job} has no log")
+        removed = ": `dispatcher clean` removed it" if paths.cleaned.exists() else ""
+        note(f"attempt {number} of {job} has no log{removed}")
     return has_log
 
 

@@ -42,6 +42,7 @@ _COMMANDS: Final = {
     "cancel": "dispatcher.cli.change",
     "mark": "dispatcher.cli.change",
     "delete": "dispatcher.cli.change",
+    "clean": "dispatcher.cli.clean",
     "edit": "dispatcher.cli.edit",
     "pods": "dispatcher.cli.pods",
     "drain": "dispatcher.cli.pods",

@@ -124,6 +124,7 @@ def _shown_attempt(snapshot: Snapshot, job: str, row: Mapping[str, Any]) -> dict
         "host": row["host"],
         "reason": _reason(snapshot, job, row),
         "error": row["error"],
+        "files": "cleaned" if row["cleaned_at"] else "",
     }
 
 

@@ -31,8 +31,8 @@ class Blobs:
         return digest
 
     def has_diff(self, digest: str) -> bool:
-        """Whether the difference with this digest is kept."""
-        return self._layout.provenance_diff(digest).exists()
+        """Whether the difference with this digest is kept; it counts as used."""
+        return _touch(self._layout.provenance_diff(digest))
 
     def diff(self, digest: str) -> bytes | None:
         """The difference with this digest; None when it is not there or is damaged."""
@@ -44,7 +44,7 @@ class Blobs:
         return None if data is None else data.decode("utf-8", "replace").splitlines()
 
     def _add(self, path: Path, data: bytes) -> None:
-        if files.stat(path) is not None:
+        if _touch(path):
             return
         mode = 0o666 & ~files.umask_of(self._layout.root)
         # Not `shared_umask`: the umask is the whole process's, and this may be called in a thread.
@@ -65,6 +65,17 @@ def replace_shared(path: Path, data: bytes, mode: int) -> None:
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _touch(path: Path) -> bool:
+    """Whether the file exists; what was not used for long may be removed (cleaning/blobs.py)."""
+    try:
+        os.utime(path)
+    except PermissionError:
+        return True
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _read(path: Path, digest: str) -> bytes | None:

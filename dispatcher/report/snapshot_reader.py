@@ -151,6 +151,7 @@ class SnapshotReader:
             "error": known.get("error"),
             "claimed_by": _first_line(attempts.read_small(paths.claimant)),
             "log_bytes": paths.log.stat().st_size if paths.log.exists() else None,
+            "cleaned_at": (attempts.parse_object(attempts.read_small(paths.cleaned)) or {}).get("cleaned_at"),
             "directory": str(paths.directory),
             "run": attempts.parse_object(attempts.read_small(paths.run)),
             "provenance": None if provenance is None else msgspec.to_builtins(provenance),

@@ -1,0 +1,89 @@
+"""Which jobs `dispatcher clean` may look at, and what there is to remove."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable
+
+import msgspec
+
+from dispatcher.cleaning.attempts import OldAttempts, jobs_with_directories, named_attempts
+from dispatcher.cleaning.plan import Plan
+from dispatcher.matrix.condition import Where
+from dispatcher.report.selection import is_glob, select
+from dispatcher.report.snapshot import Snapshot
+from dispatcher.run_state import journal
+from dispatcher.run_state.events import Event
+from dispatcher.run_state.states import ENDED, Record
+from dispatcher.run_state.store import Store
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """What to look for: of `jobs` (ids, globs; none: all) that `where` selects.
+
+    `keep` is how many attempts stay of each job; what was used within `older_than_s` stays too.
+    """
+
+    jobs: tuple[str, ...]
+    where: Where
+    keep: int
+    older_than_s: float
+    attempts: bool = True
+    blobs: bool = True
+
+
+def find(snapshot: Snapshot, store: Store, selection: Selection, *, by: str) -> Plan:
+    """What can be removed. `snapshot` and `store` are of the same moment. Raises UsageError and StateError."""
+    old = None
+    if selection.attempts:
+        old = OldAttempts(
+            store.layout,
+            keep=selection.keep,
+            older_than_s=selection.older_than_s,
+            named=named_attempts(_documents(snapshot)),
+        )
+    plan = Plan(store.layout, old, by)
+    if selection.attempts:
+        plan.add_attempts(_jobs(snapshot, store, selection))
+    if selection.blobs:
+        plan.add_orphans(store.records.values(), selection.older_than_s)
+    return plan
+
+
+def _documents(snapshot: Snapshot) -> Iterable[bytes]:
+    """The entries of all jobs that have not ended: what they name is still wanted."""
+    for job, record in snapshot.records.items():
+        entry = snapshot.entries.get(job) if record.state not in ENDED else None
+        if entry is not None:
+            yield msgspec.json.encode(entry.document())
+
+
+def _jobs(snapshot: Snapshot, store: Store, selection: Selection) -> dict[str, Record | None]:
+    """The selected jobs that have ended, and those whose records were deleted (None)."""
+    deleted = _deleted(snapshot, store)
+    gone = {job for job in deleted if not selection.where and _is_named(job, selection.jobs)}
+    # The name of one that was deleted is known to no snapshot.
+    names = [name for name in selection.jobs if not any(_is_named(job, (name,)) for job in gone)]
+    chosen = select(snapshot, names, where=selection.where) if names or not selection.jobs else []
+    found: dict[str, Record | None] = dict.fromkeys(gone)
+    for job in chosen:
+        # As a person has edited it and as the journal has it: both say that it is over.
+        if snapshot.records[job].state in ENDED:
+            record = store.records.get(job)
+            if record is not None and record.state in ENDED:
+                found[job] = record
+    return found
+
+
+def _is_named(job: str, names: tuple[str, ...]) -> bool:
+    return not names or any(fnmatch.fnmatchcase(job, name) if is_glob(name) else job == name for name in names)
+
+
+def _deleted(snapshot: Snapshot, store: Store) -> set[str]:
+    """Jobs that have directories and no record, because it was deleted, as the journal says."""
+    without = {job for job in jobs_with_directories(store.layout) if job not in snapshot.records}
+    without = {job for job in without if job not in store.records and job not in snapshot.entries}
+    if not without:
+        return set()
+    lines = journal.history(store.layout, without)
+    return {line.job for line in lines if line.event is Event.DELETED and line.job is not None}

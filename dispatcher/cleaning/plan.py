@@ -1,0 +1,87 @@
+"""What `dispatcher clean` removes: the list is made first, shown, and only then removed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from dispatcher.base.messages import readable
+from dispatcher.cleaning import blobs
+from dispatcher.cleaning.attempts import OldAttempt, OldAttempts
+from dispatcher.cleaning.blobs import Orphan
+from dispatcher.cleaning.tree import Links, Size
+from dispatcher.run_state.states import Record
+from dispatcher.workspace import Layout
+
+# How often the records are read again while attempts are removed.
+_READ_AGAIN_S = 1.0
+
+
+class Removed(msgspec.Struct):
+    """What was removed, and what could not be: lines for people."""
+
+    size: Size
+    failed: list[str]
+
+
+class Plan:
+    """Things to remove. `skipped`: why attempts were left alone, and how many."""
+
+    def __init__(self, layout: Layout, old: OldAttempts | None, by: str) -> None:
+        self.attempts: list[OldAttempt] = []
+        self.orphans: list[Orphan] = []
+        self._layout = layout
+        self._old = old
+        self._by = by
+
+    @property
+    def skipped(self) -> Mapping[str, int]:
+        return {} if self._old is None else self._old.skipped
+
+    @property
+    def size(self) -> Size:
+        sizes = [*(one.size for one in self.attempts), *(one.size for one in self.orphans)]
+        return sum(sizes, Size())
+
+    def add_attempts(self, jobs: Mapping[str, Record | None]) -> None:
+        """Look for old attempts of these jobs; one without a record was deleted."""
+        assert self._old is not None
+        links = Links(freed=True)
+        for job in sorted(jobs):
+            self.attempts += self._old.of_job(job, jobs[job], links)
+
+    def add_orphans(self, records: Iterable[Record], older_than_s: float) -> None:
+        """Look for what nothing refers to. Raises StateError when that cannot be told."""
+        self.orphans += blobs.orphans(self._layout, records, older_than_s)
+
+    def remove(self, read_records: Callable[[], Mapping[str, Record]]) -> Removed:
+        """Remove what is listed, but the attempts of jobs that are no longer over. `read_records` has the newest."""
+        done, links = Removed(Size(), []), Links(freed=True)
+        records, read_at_s = read_records(), time.monotonic()
+        for attempt in self.attempts:
+            if time.monotonic() - read_at_s > _READ_AGAIN_S:
+                records, read_at_s = read_records(), time.monotonic()
+            where = f"jobs/{attempt.job}/{attempt.number}"
+
+            def failed(path: str, error: OSError, where: str = where) -> None:
+                done.failed.append(_line(f"{where}/{path}" if path else where, error))
+
+            assert self._old is not None
+            try:
+                removed = self._old.clean(attempt, records.get(attempt.job), self._by, links, failed)
+                done.size = done.size + removed
+            except OSError as error:
+                done.failed.append(_line(where, error))
+        if self.orphans:
+            blobs.put_back(self._layout)
+        for orphan in self.orphans:
+            done.size = done.size + blobs.remove(
+                self._layout, orphan, links, lambda path, error: done.failed.append(_line(path, error))
+            )
+        return done
+
+
+def _line(path: str, error: OSError) -> str:
+    return f"{readable(path)}: {error.strerror}"

@@ -1,0 +1,128 @@
+"""`dispatcher clean`: remove what old attempts have left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from dispatcher.base.messages import bytes_text, counted
+from dispatcher.base.times import ago
+from dispatcher.cli.common import jobs_argument, json_option, open_workspace, where_option
+from dispatcher.cli.printing import note, print_json, print_rows
+from dispatcher.matrix.condition import Where
+from dispatcher.report.columns import Narrowing
+
+if TYPE_CHECKING:
+    from dispatcher.api import Workspace
+    from dispatcher.cleaning.plan import Plan
+    from dispatcher.run_state.states import Record
+
+_COLUMNS: Final = ("what", "files", "size", "last used")
+_NARROWING: Final = Narrowing(shrink=("what",), drop=("last used",), keep=("what", "size"))
+_FAILED: Final = 1
+
+
+def _read_age(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float:
+    from dispatcher.base.values import BadValueError, parse_duration
+
+    if value is None:
+        return 0.0
+    try:
+        return parse_duration(value)
+    except BadValueError as error:
+        raise click.BadParameter(f"{value!r}: {error}") from None
+
+
+@click.command()
+@jobs_argument
+@click.option("--attempts", is_flag=True, help="Logs and other files of old attempts of jobs that have ended.")
+@click.option("--blobs", is_flag=True, help="Recorded differences, package lists and archives that nothing refers to.")
+@click.option("--keep", type=click.IntRange(1), default=1, metavar="N", help="Keep the last N attempts.  [default: 1]")
+@click.option("--older-than", callback=_read_age, metavar="TIME", help="Only what was over before that time: 14d, 12h.")
+@where_option
+@click.option("-y", "--yes", is_flag=True, help="Remove it; without this option it is only listed.")
+@json_option
+def clean(
+    jobs: tuple[str, ...],
+    attempts: bool,
+    blobs: bool,
+    keep: int,
+    older_than: float,
+    where: Where,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """List what can be removed, and with --yes remove it.
+
+    Of JOB... (ids, globs) or of all jobs. Without --attempts and --blobs it is both. The last attempt of a job, the
+    last one that succeeded and what may be running are never touched; of the others the records stay, so that show,
+    results and usage go on.
+    """
+    from dispatcher.cleaning.finding import Selection, find
+
+    workspace = open_workspace()
+    plan = find(
+        workspace.snapshot(),
+        workspace.store,
+        Selection(jobs, where, keep, older_than, attempts or not blobs, blobs or not (attempts or jobs or where)),
+        by=workspace.store.by,
+    )
+    rows = _rows(plan)
+    if as_json:
+        removed = plan.remove(lambda: _newest_records(workspace)) if yes else None
+        size = plan.size if removed is None else removed.size
+        failed = [] if removed is None else removed.failed
+        print_json({"items": rows, "removed": yes, "files": size.files, "bytes": size.bytes, "failed": failed})
+        return _FAILED if failed else 0
+    if rows:
+        print_rows([_shown(row) for row in rows], "plain", _COLUMNS, narrowing=_NARROWING)
+    for why, number in sorted(plan.skipped.items()):
+        note(f"{counted(number, 'attempt')} left alone: {why}")
+    if not rows:
+        click.echo("nothing to remove")
+        return 0
+    if not yes:
+        click.echo(f"{_sum(plan.size.files, plan.size.bytes)} could be removed: add --yes")
+        return 0
+    removed = plan.remove(lambda: _newest_records(workspace))
+    for line in removed.failed:
+        note(f"not removed: {line}")
+    click.echo(f"{_sum(removed.size.files, removed.size.bytes)} removed")
+    return _FAILED if removed.failed else 0
+
+
+def _newest_records(workspace: Workspace) -> Mapping[str, Record]:
+    workspace.store.refresh()
+    return workspace.store.records
+
+
+def _rows(plan: Plan) -> list[dict[str, Any]]:
+    rows = [
+        {
+            "what": f"jobs/{one.job}/{one.number}",
+            "files": one.size.files,
+            "bytes": one.size.bytes,
+            "at_s": one.over_at_s,
+        }
+        for one in plan.attempts
+    ]
+    return rows + [
+        {"what": one.path, "files": one.size.files, "bytes": one.size.bytes, "at_s": one.unused_since_s}
+        for one in plan.orphans
+    ]
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "what": row["what"],
+        "files": row["files"],
+        "size": bytes_text(row["bytes"]),
+        "last used": ago(max(0.0, time.time() - row["at_s"])),
+    }
+
+
+def _sum(files: int, size: int) -> str:
+    return f"{counted(files, 'file')}, {bytes_text(size)},"

@@ -173,6 +173,9 @@ class Reconciler:
         """Record what is not recorded yet; `leaving`: attempts run on without this dispatcher."""
         if not leaving:
             self.reconcile(claiming=False, poll_is_due=False)
+            # Else these jobs would get the code of a later time.
+            while self._copies.has_news:
+                self.reconcile(claiming=False, poll_is_due=False)
         elif self._attempts.unrecorded():
             with self._store.transaction() as tx:
                 for attempt in self._attempts:

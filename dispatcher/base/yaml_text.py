@@ -129,7 +129,7 @@ def _loader() -> type[yaml.SafeLoader]:
 
         def _count(self, node: yaml.Node, alias: str, mark: Any) -> None:
             if node.end_mark is None:
-                raise yaml.composer.ComposerError(None, None, f"{alias} is inside the value that it stands for", mark)
+                raise yaml.composer.ComposerError(None, None, f"{alias} refers to a value that contains it", mark)
             self._expanded += self._size(node)
             if self._expanded > _MOST_ALIASED:
                 problem = f"with {alias}, the aliases expand to more than {_MOST_ALIASED} values: use fewer of them"

@@ -168,9 +168,9 @@ def _note_without_pods(workspace: Workspace, outcome: Changes) -> None:
 
     asked = [job for job, done in outcome.changed.items() if done == STOP_REQUESTED]
     if asked and not any(pod.is_alive for pod in workspace.pods()):
-        goes_on, them = ("goes on", "it") if len(asked) == 1 else ("go on", "them")
-        until = f"until one starts, or until `dispatcher poll` stops {them}"
-        note(f"no pod is running, so {first_names(asked)} {goes_on} {until}")
+        runs, them = ("keeps running", "it") if len(asked) == 1 else ("keep running", "them")
+        until = f"until one starts or `dispatcher poll` stops {them}"
+        note(f"no pod is running, so {first_names(asked)} {runs} {until}")
 
 
 def _question(verb: str, jobs: Mapping[str, Record]) -> str:

@@ -21,7 +21,7 @@ from dispatcher.workspace import Layout, nearest_workspace, usable_layout
     "--adopt", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
     help="Adopt the status file of your own script: its records become the run state. No example is written.",
 )  # fmt: skip
-@click.option("--nested", is_flag=True, help="Create it inside another workspace all the same.")
+@click.option("--nested", is_flag=True, help="Create it even inside another workspace.")
 def init(directory: str | None, adopt: Path | None, nested: bool) -> None:
     """Create a workspace in DIRECTORY.
 

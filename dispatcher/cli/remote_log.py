@@ -46,7 +46,7 @@ def log_elsewhere(config: Config, paths: AttemptPaths) -> Elsewhere | None:
         return None
     host = config.hosts.hosts.get(submission.outlet)
     if host is None:
-        note(f"{submission.outlet} is no configured host: only what was brought home from there is shown")
+        note(f"{submission.outlet} is no configured host: only what was copied from there before is shown")
         return None
     return Elsewhere(host.name, make_road(host.in_part(submission.part), config, _owner()), submission.directory)
 

@@ -45,7 +45,7 @@ def create_command(name: str, queue: bool, yes: bool, hosts_file: Path | None, h
 
         _confirm_creation(host, yes=yes)
         queued = by_hand.queue(host, _workspace(config))
-        note(f"{name} was asked for: queued resource {queued}; `dispatcher outlets` shows how it stands")
+        note(f"{name} was requested: queued resource {queued}; `dispatcher outlets` shows its state")
         return
     create_vm(config, host, yes=yes)
 

@@ -40,7 +40,7 @@ class Proof(msgspec.Struct, frozen=True):
         names = ", ".join(self.unprotected)
         return (
             f"locks do not exclude here: the liveness lock of pod {names} could be taken although its heartbeat "
-            f"goes on rising, on {self.mount}"
+            f"keeps rising, on {self.mount}"
         )
 
 

@@ -95,5 +95,5 @@ def _refusal(what: str, limit_s: float, mount: Mount, hint: str = "") -> StaleVi
     return StaleViewError(
         f"{what} within {limit_s:g} s. This host is shown old data by {mount}; nothing was claimed. "
         f"Cure: {mount.cure}. "
-        f"`dispatcher doctor` on both hosts at the same time tells more{hint and f'. {hint}'}"
+        f"`dispatcher doctor` on both hosts at the same time shows more{hint and f'. {hint}'}"
     )

@@ -55,7 +55,7 @@ def manifest(context: Context) -> Findings:
         yield Finding("manifest", WARNING, f"there is no {path}", cure)
         return
     except ManifestError as error:
-        yield Finding("manifest", WRONG, str(error), "correct it; `dispatcher matrix check` tells more")
+        yield Finding("manifest", WRONG, str(error), "correct it; `dispatcher matrix check` shows more")
         return
     yield Finding("manifest", OK, f"{path}: {counted(len(found), 'job')}")
 

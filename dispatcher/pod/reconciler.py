@@ -407,7 +407,7 @@ class Reconciler:
         entries, records = self._backlog.manifest.entries, self._store.records
         for attempt in self._queue_limits.over(self._attempts, entries, records, time.time()):
             job, number = attempt.key.job_id, attempt.key.number
-            self._log(f"{job} (attempt {number}) waits too long in the queue of {attempt.outlet}: taken back")
+            self._log(f"{job} (attempt {number}) waits too long in the queue of {attempt.outlet}: withdrawn")
             self._attempts.stop([attempt], QUEUE_LIMIT)
 
     def _outlets_with_room(self) -> list[str]:
@@ -419,7 +419,7 @@ class Reconciler:
         problem = self._backlog.external.problem
         if (unreadable or self._script_waits()) and not problem:
             # A claim that cannot be shown there is one that the script does not know of.
-            return f"{self._config.layout.status_file} cannot be brought up to date, and a script goes by it"
+            return f"{self._config.layout.status_file} cannot be updated, and a script relies on it"
         return problem
 
     def _script_waits(self) -> bool:

@@ -44,7 +44,7 @@ _AFTER = {
     RUNNING: "claiming jobs again",
     DRAINING: "no new claims, running jobs finish. Signal again to stop them (TERM, then KILL) and requeue them",
     STOPPING: "running jobs are stopped and requeued. Signal again to exit at once and leave them running",
-    LEAVING: "the jobs keep running; a dispatcher with this name takes them back",
+    LEAVING: "the jobs keep running; a dispatcher started under this name continues with them",
 }
 _FIRST = {"drain": DRAINING, "stop": STOPPING, "leave": LEAVING}
 _NEXT = {DRAINING: STOPPING, STOPPING: LEAVING, LEAVING: LEAVING}
@@ -250,10 +250,10 @@ class Pod:
     def _obey_drain(self, wanted: bool) -> None:
         if wanted and self.phase == RUNNING:
             self._told_to_drain = True
-            self._enter(DRAINING, "asked by `dispatcher drain`")
+            self._enter(DRAINING, "requested by `dispatcher drain`")
         elif not wanted and self.phase == DRAINING and self._told_to_drain:
             self._told_to_drain = False
-            self._enter(RUNNING, "asked by `dispatcher undrain`")
+            self._enter(RUNNING, "requested by `dispatcher undrain`")
 
     def _is_over(self) -> bool:
         while self._signals_heard < self._signals.count:

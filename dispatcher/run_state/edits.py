@@ -325,7 +325,7 @@ def _decide_mark(state: State, base: Record, record: Record) -> Decision:
         return NOTHING
     if current not in IN_FLIGHT and base.state is not current and (base.state in IN_FLIGHT or current is State.DONE):
         return Decision(
-            refused=f"it has become {current} meanwhile; to set it to {state} all the same, do so once more"
+            refused=f"it has become {current} in the meantime; to set it to {state} anyway, do so once more"
         )
     change = Change(state=state, reason=BY_HAND, exit_code=None, error=None, desired=None, retry_at=None)
     return Decision(Event.MARKED, change)

@@ -92,7 +92,7 @@ def _claim(line: Mapping[str, Any], changed: Mapping[str, Any], base: Record, re
         return NOTHING
     if record.rev != base.rev and record.state in ENDED:
         return Decision(
-            refused=f"it has become {record.state} meanwhile and must not be claimed; if it runs all the same, stop it"
+            refused=f"it has become {record.state} in the meantime and must not be claimed; if it runs anyway, stop it"
         )
     return _adopt_run(State.RUNNING, line, changed, record)
 

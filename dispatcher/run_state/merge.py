@@ -61,7 +61,7 @@ def _removed(lines: Mapping[str, Mapping[str, Any]], context: MergeContext) -> l
 
 def _all_too_old(refused: Sequence[Outcome]) -> str:
     return (
-        f"{len(refused)} lines are older than the journal, so it cannot be told what was changed in them "
+        f"{len(refused)} lines are older than the journal, so it is not known what was changed in them "
         f"({_some(refused)}): open matrix_status.json as it is now and edit that"
     )
 

@@ -231,7 +231,7 @@ class Replica:
         if newest is not None and head is not None and newest < head.generation:
             raise DamagedJournalError(
                 f"{self.layout.journal(head.generation)} is gone, and {self.layout.journal(newest)} is older; nothing "
-                "was changed. Restore the file from a backup, or let `dispatcher doctor --repair` go on without it"
+                "was changed. Restore the file from a backup, or let `dispatcher doctor --repair` continue without it"
             )
         return newest
 
@@ -349,8 +349,8 @@ class Replica:
             return None
         mount = mount_of(self.layout.journal_dir)
         repair = (
-            "if the file was cut (a damaged disk, a restored copy), `dispatcher doctor --repair` goes on from what is "
-            "there and from the newer lines of matrix_status.json"
+            "if the file was cut (a damaged disk, a restored copy), `dispatcher doctor --repair` continues from what "
+            "is there and from the newer lines of matrix_status.json"
         )
         cure = f"{mount.cure}; {repair}" if mount.is_network else repair
         return StaleViewError(f"{problem}. This host is shown old data by {mount}, or the file was cut. Cure: {cure}")

@@ -27,7 +27,7 @@ def quoted(value: object) -> str:
         return "true" if value else "false"
     if not isinstance(value, (str, int, float, os.PathLike)):
         raise TypeError(
-            f"a value of type {type(value).__name__} ({value!r}) cannot be a word of a shell: pass text or a list"
+            f"a value of type {type(value).__name__} ({value!r}) cannot be quoted for a shell: pass text or a list"
         )
     text = os.fspath(value) if isinstance(value, os.PathLike) else str(value)
     if "\0" in text:

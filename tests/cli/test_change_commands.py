@@ -49,7 +49,7 @@ def test_a_running_job_that_is_named_is_asked_to_stop(lab):
     lab.put("base", "running")
     cancelled = lab.run("cancel", "base")
     assert cancelled.out == "base: stop requested\n"
-    goes_on = "no pod is running, so base goes on until one starts, or until `dispatcher poll` stops it"
+    goes_on = "no pod is running, so base keeps running until one starts or `dispatcher poll` stops it"
     assert goes_on in " ".join(cancelled.err.split())
     assert json.loads(lab.layout.status_file.read_text())["base"]["desired"] == "abandoned"
     assert "running -> abandoned" in lab.run("status").out

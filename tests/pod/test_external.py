@@ -259,7 +259,7 @@ def test_nothing_is_claimed_that_a_script_could_not_be_shown(fleet: Fleet) -> No
     fleet.layout.status_file.write_text(whole.replace('{"state": "queued"', '{"note": NaN, "state": "queued"'))
     (fleet.root / "go").touch()
     fleet.wait_for("a", "done")
-    wait_until(lambda: "a script goes by it" in fleet.run("status", "--json"), "`status` says why nothing is claimed")
+    wait_until(lambda: "a script relies on it" in fleet.run("status", "--json"), "`status` says why nothing is claimed")
     assert fleet.record("b").state == "queued"
     fleet.layout.status_file.write_text(whole)
     fleet.wait_for("b", "done")

@@ -48,7 +48,7 @@ def test_what_slurm_does_not_start_in_time_runs_here(slurm_fleet: Fleet, slurm: 
     assert pod.end() == 0, pod.said
     record = slurm_fleet.record("a")
     assert (record.state, record.outlet, record.attempt) == ("done", "local", 2)
-    assert "waits too long in the queue of hpc: taken back" in pod.said
+    assert "waits too long in the queue of hpc: withdrawn" in pod.said
     in_queue = ("squeue", "--noheader", "--states=PENDING,RUNNING")
     wait_until(lambda: not slurm.run(*in_queue).stdout, "nothing is left in the queue")
 

@@ -208,7 +208,7 @@ def test_what_waits_too_long_in_a_queue_goes_to_the_next_outlet(fleet: Fleet, qu
     back = next(line for line in fleet.history("a") if line.event == "auto_requeued")
     assert back.set["reason"] == "queue limit"
     assert not {"requeues", "retries", "retry_at", "backoff"} & {key for key, value in back.set.items() if value}
-    assert "a (attempt 1) waits too long in the queue of queue: taken back" in pod.said
+    assert "a (attempt 1) waits too long in the queue of queue: withdrawn" in pod.said
     assert "CANCELLED" in (queue / "1.json").read_text()
 
 

@@ -51,7 +51,7 @@ def _explained(own: Ended, told: JobState | None) -> Ended:
         return own
     if told is None or told.phase is not Phase.ENDED or (told.may_still_run and not told.reason):
         # Mostly a preemption or a node that is shut down; a training that saves and leaves with 0 is not done.
-        error = f"stopped by {own.told_by_signal}, and the scheduler does not tell any more why"
+        error = f"stopped by {own.told_by_signal}, and the scheduler no longer knows why"
         return msgspec.structs.replace(own, exit_reason=LOST, error=error, by_scheduler=True)
     reason = PREEMPTED if told.was_preempted else told.reason
     if not reason:

@@ -205,7 +205,7 @@ class BatchOutlet:
         found: dict[Key, Status] = {}
         for orphan in orphans:
             paths = self._preparer.paths(orphan.key)
-            unknown = Unknown(f"{self.name} was not asked")
+            unknown = Unknown(f"{self.name} was not queried")
             found[orphan.key] = read_exit(paths.directory) if paths.exit.exists() else unknown
         return found
 

@@ -16,7 +16,7 @@ def status_of(one: Tracked, problem: str, why_unsent: str | None) -> Status:
     if problem and (one.is_known or why_unsent is None):
         return Unknown(problem)
     if one.is_superseded and one.marked_s is None:
-        return Unknown("given up, and its host could not be told so yet")
+        return Unknown("superseded, which could not be marked on its host yet")
     if state is None or one.absent_since_s is not None:
         return _absent(one, why_unsent or problem or "not named by the scheduler yet")
     if state.phase in (Phase.PENDING, Phase.UNKNOWN):

@@ -108,7 +108,7 @@ def memory_faults(nvml: Any, handle: Any) -> str | None:
         return f"{uncorrected} uncorrectable ECC errors since the driver was loaded; reset it (nvidia-smi --gpu-reset)"
     rows = optional(nvml, nvml.nvmlDeviceGetRemappedRows, handle)
     if rows is not None and rows[3]:
-        return "a faulty memory row could not be remapped; the GPU wants replacing (nvidia-smi -q -d ROW_REMAPPER)"
+        return "a faulty memory row could not be remapped; replace the GPU (nvidia-smi -q -d ROW_REMAPPER)"
     return None
 
 

@@ -20,7 +20,7 @@ def state_of(one: Checked) -> JobState:
     if one.has_exit:
         return state
     if one.was_rebooted:
-        return msgspec.structs.replace(state, why=f"{one.host} was started anew while it ran")
+        return msgspec.structs.replace(state, why=f"{one.host} was restarted while it ran")
     if not one.was_taken:
         return msgspec.structs.replace(state, why="its wrapper ended before it began", reason=CANNOT_START)
     return msgspec.structs.replace(state, why=f"its processes on {one.host} are gone, and it left no exit status")

@@ -41,7 +41,7 @@ def report(answers: Sequence[Any]) -> PlainReport:
             no_gpus=gpus.error if isinstance(gpus, Failed) else "",
         )
     except (KeyError, ValueError):
-        raise OutletError("nproc and /proc/meminfo do not tell its processors and its memory") from None
+        raise OutletError("nproc and /proc/meminfo do not show its CPUs and its memory") from None
 
 
 def gpus_for(host: PlainHost, chip: str, gpus: Sequence[GpuSeen]) -> list[GpuSeen]:

@@ -81,7 +81,7 @@ def _node(row: Mapping[str, str]) -> Node:
         _, idle, _, total = (int(number) for number in row["CPUsState"].split("/"))
         memory_mib, used_mib = int(row["Memory"]), int(row["AllocMem"])
     except ValueError:
-        raise OutletError(f"sinfo told numbers of {row['NodeList']} that cannot be read: {dict(row)}") from None
+        raise OutletError(f"sinfo printed numbers of {row['NodeList']} that cannot be read: {dict(row)}") from None
     flags = row["StateComplete"].lower().rstrip("*~#!%$@^-").split("+")
     return Node(
         name=row["NodeList"],

@@ -143,8 +143,8 @@ def _is_queued(host: TpuHost, workspace: str, queued: Queued) -> str:
     name = gcloud.queued_id(workspace, host.name)
     why = f" ({queued.why})" if queued.why else ""
     return (
-        f"{host.name} was asked for already: its queued resource {name} is {queued.state}{why}; "
-        f"`dispatcher outlets delete {host.name}` takes it back"
+        f"{host.name} was already requested: its queued resource {name} is {queued.state}{why}; "
+        f"`dispatcher outlets delete {host.name}` withdraws it"
     )
 
 

@@ -334,4 +334,4 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def _silent(exit_code: int) -> str:
-    return f"gcloud has ended with status {exit_code} and said nothing"
+    return f"gcloud ended with status {exit_code} and without a message"

@@ -135,7 +135,7 @@ class TpuProvisioning:
     @property
     def replaced(self) -> Loss:
         reason = PREEMPTED if self._host.spot or self._host.preemptible else LOST
-        return Loss(reason, f"the TPU VM {self._host.name} was deleted and created anew")
+        return Loss(reason, f"the TPU VM {self._host.name} was deleted and recreated")
 
     @property
     def problem(self) -> str:
@@ -145,13 +145,13 @@ class TpuProvisioning:
         if self._doing is not None:
             return f"{_DOING[self._doing]} {name} ({kind_text(self._host)}) since {self._began_at}"
         if not self._has_looked:
-            return self._unseen or f"{name} was not looked at yet"
+            return self._unseen or f"{name} was not checked yet"
         if self._vm is None:
             is_short = self._is_short if self._queued is not None or self._is_wanted else ""
             shown = telling.why_absent(self._host, self._queued, self._queue_name(), is_short, self._may_create)
             return self._trouble or self._unseen or shown
         if is_up(self._vm):
-            return self._unseen or f"{name} is looked at again"
+            return self._unseen or f"{name} is checked again"
         return telling.why_not_up(self._host, self._vm, is_deleted=action(self._sight()) is not Action.NOTHING)
 
     def work(self, *, is_wanted: bool, is_used: bool) -> None:
@@ -222,7 +222,7 @@ class TpuProvisioning:
             return
         stands = ""
         if is_queued:
-            stands = "still asked for and may cost money"
+            stands = "still requested and may cost money"
         elif self._doing is Action.CREATE:
             stands = "being created and will cost money"
         elif self._vm is not None and self._is_ours():
@@ -290,7 +290,7 @@ class TpuProvisioning:
         try:
             found = gcloud.read_queued(answer)
         except GcloudError as error:
-            self._unseen = f"{self._host.name}: its queued resource cannot be looked for: {error}"
+            self._unseen = f"{self._host.name}: its queued resource cannot be checked: {error}"
             return
         self._knows_queue, self._unseen = True, ""
         if found is not None and found.state == "ACTIVE":
@@ -415,4 +415,4 @@ class TpuProvisioning:
             stays = f"{name}: its queued resource {queued} stays and may cost money"
             self._log(f"{stays}: {error}. {telling.deletion(self._host)}")
         else:
-            self._log(f"{name}: its queued resource {queued} was taken back")
+            self._log(f"{name}: its queued resource {queued} was withdrawn")

@@ -112,7 +112,7 @@ def command_once(nonce: str, words: Sequence[str]) -> str:
 def explain(err: str, logs: Sequence[bytes], missing: Sequence[int]) -> str:
     """Why there is no answer of these workers, for people; `logs` has what each has printed, once it was tried."""
     if not logs:
-        return gcloud.message(_without_chatter(err)) or err.strip()[-_LONGEST_WORDS:] or "gcloud said nothing"
+        return gcloud.message(_without_chatter(err)) or err.strip()[-_LONGEST_WORDS:] or "gcloud printed no message"
     shown = []
     for index in missing:
         text = _without_chatter(logs[index].decode(errors="replace")) or "it printed nothing"

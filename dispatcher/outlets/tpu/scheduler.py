@@ -50,7 +50,7 @@ class TpuScheduler(LaunchingScheduler):
         if attempt.handle is None:
             return None
         # It was accepted, and nothing removes what a launch leaves but a new disk.
-        why = f"the TPU VM {self._host.name} was created anew while it ran"
+        why = f"the TPU VM {self._host.name} was recreated while it ran"
         return JobState(phase=Phase.ENDED, why=why, reason=PREEMPTED if self._can_be_preempted() else "")
 
     def _can_be_preempted(self) -> bool:

@@ -113,7 +113,7 @@ class HelperPod:
         what = state.pod or self.name
         whys = [state.why]
         if state.stage is Stage.ABSENT:
-            whys.append(f"it was made {_MOST_MADE} times and is gone, or a Job of its name is somebody else's")
+            whys.append(f"it was made {_MOST_MADE} times and is gone, or another Job has its name")
         try:
             about = f"--field-selector=type=Warning,involvedObject.name={what}"
             whys.append(warnings((yield from self._objects("events", about)), state.why))

@@ -129,7 +129,7 @@ def job_state(seen: Seen) -> JobState:
 
 def vanished(events: Sequence[Event]) -> JobState:
     """The state of an attempt whose Job was accepted, and of which nothing is left."""
-    why = "its Job is gone, and so are its Kubernetes pods: somebody has deleted it, or it ended long ago"
+    why = "its Job is gone, and so are its Kubernetes pods: it was deleted, or it ended long ago"
     preempted = any(_is_eviction(event) for event in events)
     return JobState(
         phase=Phase.ENDED, why=_told(why, events), was_preempted=preempted, reason=PREEMPTED if preempted else "",
@@ -210,7 +210,7 @@ def _why_ended(seen: Seen, failed: Pod | None, end: Terminated | None) -> str:
             words.append(f"exit code {end.exit_code}")
             words += [text for text in (end.reason, end.message) if text and text != "Error"]
     elif seen.phase == "Aborted":
-        words.append("somebody has suspended it")
+        words.append("it was suspended")
     elif seen.lacks_pods:
         words.append("its pods were evicted or deleted")
     return ": ".join([words[0], ", ".join(words[1:])]) if words[1:] else words[0]
@@ -233,7 +233,7 @@ def _why_pending(seen: Seen) -> str:
     if reasons:
         return "; ".join(dict.fromkeys(reasons))
     if not seen.pods:
-        return f"in queue (PodGroup {seen.group.status.phase})" if seen.group and seen.group.status else "not looked at"
+        return f"in queue (PodGroup {seen.group.status.phase})" if seen.group and seen.group.status else "not checked"
     running = sum(pod.status.phase == "Running" for pod in seen.pods)
     return f"{running} of {len(seen.pods)} Kubernetes pods run"
 

@@ -57,7 +57,7 @@ def accepted(kubectl: Kubectl, submission: Submission, answer: Any) -> Accepted 
         # It was not started.
         return Refused(why=answer.error, is_transient=True)
     if not isinstance(answer, Ran) or answer.exit_code is None or answer.exit_code < 0:
-        return Doubtful(why=f"kubectl create was ended before it had told what became of the Jobs: {answer!r}"[:500])
+        return Doubtful(why=f"kubectl create was ended before it reported what it did: {answer!r}"[:500])
     made, begin, shown = answer.out.partition("{")
     wanted = {job_name(submission.name, at): identity(one) for at, one in enumerate(submission.bundles)}
     names = {line.rpartition("/")[2] for line in made.split()}
@@ -87,13 +87,13 @@ def _refused(kubectl: Kubectl, found: Sequence[Problem], *, was_shown: bool) -> 
     if existing and not was_shown:
         return Doubtful(why=text)
     if existing:
-        return Refused(why=f"{text}: it is not of this attempt; remove it if nobody needs it")
+        return Refused(why=f"{text}: it does not belong to this attempt; remove it if it is not needed")
     if any(_may_be_made(problem) for problem in found):
         return Doubtful(why=text)
     if any(problem.reason is Reason.QUOTA for problem in found):
         return NoRoom(why=text)
     waits = any(problem.is_transient or problem.reason in _OF_THE_HOST for problem in found)
-    return Refused(why=text, is_transient=waits) if found else Doubtful(why="kubectl create has told nothing")
+    return Refused(why=text, is_transient=waits) if found else Doubtful(why="kubectl create printed nothing")
 
 
 def _may_be_made(problem: Problem) -> bool:
@@ -103,6 +103,6 @@ def _may_be_made(problem: Problem) -> bool:
 def _text(kubectl: Kubectl, found: Sequence[Problem]) -> str:
     """The first problem, whole, and what to do about it; the others mostly say the same."""
     if not found:
-        return "kubectl has told no reason"
+        return "kubectl gave no reason"
     advice = cure(found[0], kubectl)
     return f"{found[0].message}; {advice}" if advice else found[0].message

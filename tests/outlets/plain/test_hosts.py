@@ -145,7 +145,7 @@ def test_a_host_that_loses_its_power(lab: Lab) -> None:
     assert record.attempt == 2
     lost = next(line for line in lab.fleet.history("a") if line.event == "auto_requeued")
     assert lost.set["reason"] == "lost"
-    assert "h1 was started anew while it ran" in lost.set["error"]
+    assert "h1 was restarted while it ran" in lost.set["error"]
     assert dispatcher.stop() == 0
 
 

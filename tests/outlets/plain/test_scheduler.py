@@ -104,7 +104,7 @@ def test_states() -> None:
     lost = state()
     assert (lost.phase, lost.exit_code, lost.reason) == (Phase.ENDED, None, "")
     assert lost.why == "its processes on h1 are gone, and it left no exit status"
-    assert state(was_rebooted=True).why == "h1 was started anew while it ran"
+    assert state(was_rebooted=True).why == "h1 was restarted while it ran"
     assert state(was_taken=False).reason == CANNOT_START
     unknown = state(is_alive=None, error="it was started on h2, and this is h1")
     assert (unknown.phase, unknown.why) == (Phase.UNKNOWN, "it was started on h2, and this is h1")

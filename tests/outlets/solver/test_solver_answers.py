@@ -223,7 +223,7 @@ DOWN = Ran(exit_code=1, err="slurm_load_partitions: Unable to contact slurm cont
         (PBS, [TIMED_OUT, OK, OK], "pbsnodes -a did not answer in time"),
         (PBS, [Ran(exit_code=0, out="Connection refused"), OK, OK], "printed what is no JSON"),
         (PBS, [Ran(exit_code=0, out="[]"), *pbs_answers()[1:]], "JSON that is not as expected"),
-        (PLAIN, [NPROC, OK, GpuList()], "nproc and /proc/meminfo do not tell"),
+        (PLAIN, [NPROC, OK, GpuList()], "nproc and /proc/meminfo do not show"),
         (PLAIN, [TIMED_OUT, MEMINFO, GpuList()], "nproc did not answer in time"),
         (PLAIN, Unreached("ssh ws1: Connection timed out"), "ssh ws1: Connection timed out"),
     ],

@@ -124,7 +124,7 @@ def test_without_capacity_it_waits_in_the_queue_and_the_request_is_taken_back(la
     queued = queued_id(lab.workspace, "pod")
     assert lab.fleet.states() == {"a": "queued"}
     assert dispatcher.stop() == 0
-    assert f"pod: its queued resource {queued} was taken back" in dispatcher.said
+    assert f"pod: its queued resource {queued} was withdrawn" in dispatcher.said
     shown = lab.bed.gcloud("describe", queued, group="queued-resources")
     assert shown.returncode == 1 or "DELETING" in shown.stdout
 

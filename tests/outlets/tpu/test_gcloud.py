@@ -134,7 +134,7 @@ def test_a_failure_is_told_in_gclouds_own_words() -> None:
     assert str(told.value) == 'There is no more capacity in the zone "z"; try another (code 8)'
     with pytest.raises(GcloudError, match=r"^argument --version: Must be specified\.$"):
         gcloud.check(Ran(exit_code=2, err="ERROR: (gcloud.x) argument --version: Must be specified.\nUsage: gcloud"))
-    with pytest.raises(GcloudError, match="ended with status 1 and said nothing"):
+    with pytest.raises(GcloudError, match="ended with status 1 and without a message"):
         gcloud.check(Ran(exit_code=1))
     with pytest.raises(GcloudError, match="did not answer in time") as late:
         gcloud.check(Ran(exit_code=None))

@@ -194,7 +194,7 @@ def test_a_request_that_another_dispatcher_waits_for_is_left_to_it(make: Callabl
     machine.others.append("another dispatcher")
     machine.made.close()
     assert tpu.requests("queuedResources.delete") == []
-    assert "vm is still asked for and may cost money" in machine.said[-1]
+    assert "vm is still requested and may cost money" in machine.said[-1]
 
 
 def test_a_request_that_has_failed_is_named_at_the_end(make: Callable[..., Machine], tpu: TpuBed) -> None:
@@ -211,7 +211,7 @@ def test_a_dispatcher_that_ends_takes_its_request_back(make: Callable[..., Machi
     machine = make()
     machine.until_problem("WAITING_FOR_RESOURCES")
     machine.made.close()
-    assert machine.said[-1] == f"vm: its queued resource {QUEUED} was taken back"
+    assert machine.said[-1] == f"vm: its queued resource {QUEUED} was withdrawn"
     assert tpu.requests("queuedResources.delete")
 
 
@@ -316,7 +316,7 @@ def test_nothing_is_created_while_a_request_may_stand_that_cannot_be_seen(
 ) -> None:
     tpu.refuse("queuedResources.get", "PERMISSION_DENIED", times=2)
     machine = make()
-    machine.until_problem("its queued resource cannot be looked for: PERMISSION_DENIED")
+    machine.until_problem("its queued resource cannot be checked: PERMISSION_DENIED")
     assert tpu.requests("nodes.create") == []
     machine.until_up()
     assert len(tpu.requests("queuedResources.get")) == 3, "asked before it was created"

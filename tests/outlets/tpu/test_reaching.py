@@ -103,7 +103,7 @@ def test_addresses_in_a_message_name_workers() -> None:
 def test_what_gcloud_says_counts_when_it_did_not_come_to_the_workers() -> None:
     err = "Using ssh batch size of 1.\nERROR: (gcloud.compute.tpus.tpu-vm.ssh) NOT_FOUND: Resource 'x' was not found\n"
     assert reaching.explain(err, [], []) == "NOT_FOUND: Resource 'x' was not found"
-    assert reaching.explain("", [], []) == "gcloud said nothing"
+    assert reaching.explain("", [], []) == "gcloud printed no message"
 
 
 def test_commands_survive_gcloud_s_own_splitting() -> None:

@@ -177,7 +177,7 @@ def test_a_job_that_somebody_deletes(jobs: VolcanoJobs) -> None:
     jobs.wait(None)
     detail = jobs.details()
     assert (detail.phase, detail.exit_code, detail.reason, detail.may_still_run) == (Phase.ENDED, None, "", True)
-    assert "somebody has deleted it" in detail.why
+    assert "it was deleted" in detail.why
 
 
 def test_a_deleted_job_on_a_node_that_does_not_answer(jobs: VolcanoJobs) -> None:

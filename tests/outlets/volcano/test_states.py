@@ -88,7 +88,7 @@ def test_every_phase_of_a_job() -> None:
 @pytest.mark.parametrize(
     ("items", "why"),
     [
-        ([], "not looked at"),
+        ([], "not checked"),
         ([{"kind": "PodGroup", "metadata": {}, "status": {"phase": "Inqueue"}}], "in queue (PodGroup Inqueue)"),
         (
             [

@@ -113,7 +113,7 @@ def test_what_was_done_meanwhile_is_not_claimed(store: Store) -> None:
     lines["a"].update(CLAIM)
     save(store, lines)
     assert store.records["a"].state is State.DONE
-    assert "has become done meanwhile" in store.fold.refusals["a"].why
+    assert "has become done in the meantime" in store.fold.refusals["a"].why
 
 
 def test_a_second_script_is_refused(store: Store) -> None:

@@ -94,6 +94,7 @@ class CodeCopies:
         if not place.is_dir():
             self.there.discard(name)
             raise StorageError(f"{place}: the copy of the code was removed; it is extracted again")
+        copies.note_use(self._layout, name)
         return snapshot
 
     def wait_fds(self) -> list[int]:

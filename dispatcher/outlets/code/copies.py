@@ -9,7 +9,8 @@ made from the archive at any time.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from pathlib import Path
 
 import msgspec
 
@@ -32,7 +33,7 @@ def take(layout: Layout) -> Snapshot:
         for path in (snapshot.path, os.fspath(layout.code_dir)):
             _sync(path)
         place, content = layout.kept_code(snapshot.label), msgspec.json.encode(snapshot) + b"\n"
-        if not place.exists():
+        if not _note_use(place):
             files.replace_file(place, content)
             files.sync_directory(layout.code_dir)
     return snapshot
@@ -64,6 +65,35 @@ def is_extracted(layout: Layout, label: str) -> bool:
     return layout.code_copy(kept(layout, label).digest).is_dir()
 
 
+def note_use(layout: Layout, label: str) -> None:
+    """An attempt begins to use a copy: it is not old."""
+    _note_use(layout.kept_code(label))
+
+
+def unused(layout: Layout, in_use: Collection[str], before_s: float) -> list[str]:
+    """The copies that no job needs (`labels_in_use`) and that no attempt has begun to use since then."""
+    names = {layout.kept_code(label).name for label in in_use}
+    found = []
+    with files.storing("looking for copies of the code in", layout.code_dir):
+        for path in sorted(layout.code_dir.glob("*.kept")):
+            if path.name not in names and path.stat().st_mtime < before_s:
+                found.append(path.stem.replace("-", " "))
+    return found
+
+
+def remove(layout: Layout, label: str) -> None:
+    """Remove an unused copy; its archive is removed as others are. Who uses it again makes it anew.
+
+    Raises CodeError when it is gone, and StorageError.
+    """
+    digest = kept(layout, label).digest
+    with files.storing("removing a copy of the code from", layout.code_dir):
+        layout.kept_code(label).unlink(missing_ok=True)
+        # Another commit may have the same files.
+        if not any(layout.code_dir.glob(f"*-{digest[:12]}.kept")):
+            tree.remove_atomically(layout.code_copy(digest))
+
+
 def labels_in_use(records: Iterable[Record]) -> set[str]:
     """The copies that jobs need: those of their next attempts, and those that attempts in flight run."""
     found = set()
@@ -72,6 +102,18 @@ def labels_in_use(records: Iterable[Record]) -> set[str]:
         if record.state in IN_FLIGHT:
             found.add(record.code)
     return {label for label in found if label}
+
+
+def _note_use(place: Path) -> bool:
+    """Whether the file is there, which has been used now."""
+    try:
+        os.utime(place)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        # It is another user's.
+        return True
+    return True
 
 
 def _sync(path: str) -> None:

@@ -51,6 +51,14 @@ def remove_tree(place: Path) -> None:
         shutil.rmtree(place)
 
 
+def remove_atomically(place: Path) -> None:
+    """Remove a directory that others may be about to use: they find it complete or not at all. Raises OSError."""
+    aside = files.temporary_name(place)
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(place, aside)
+        remove_tree(aside)
+
+
 def remove_leftovers(directory: Path) -> None:
     """Remove what processes of this host have left that were killed while they wrote here. Raises OSError."""
     for path in files.leftovers(directory):

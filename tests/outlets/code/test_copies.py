@@ -1,0 +1,108 @@
+"""Copies of the code that jobs run from: kept under a name, complete or absent, removed when nothing needs them."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from repositories import Repository
+
+from dispatcher.errors import CodeError
+from dispatcher.outlets.code import copies
+from dispatcher.outlets.code.cache import CodeCache
+from dispatcher.run_state.states import Record, State
+from dispatcher.workspace import Layout
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> tuple[Layout, Repository]:
+    repository = Repository(tmp_path / "a'; echo w")
+    repository.write("code.txt", "one\n")
+    repository.write(".gitignore", "run_state/\n")
+    repository.write("odd \udcff name".encode("utf-8", "surrogateescape").decode("latin-1"), "x")
+    (repository.root / "link").symlink_to("code.txt")
+    repository.commit()
+    return Layout(repository.root), repository
+
+
+def test_equal_code_is_one_copy_and_other_code_another(lab: tuple[Layout, Repository]) -> None:
+    layout, repository = lab
+    first, again = copies.take(layout), copies.take(layout)
+    assert first == again == copies.kept(layout, first.label)
+    repository.write("code.txt", "two\n")
+    second = copies.take(layout)
+    assert second.is_dirty and second.label != first.label
+    for snapshot, text in ((first, "one\n"), (second, "two\n")):
+        copies.extract(layout, snapshot)
+        copy = layout.code_copy(snapshot.digest)
+        assert (copy / "code.txt").read_text() == (copy / "link").read_text() == text
+        assert sorted(set(os.listdir(copy)) ^ set(os.listdir(layout.root))) == [".git"]
+        assert (copy / "run_state").resolve() == layout.run_state.resolve()
+
+
+def test_an_archive_that_is_kept_is_not_removed_for_its_age(lab: tuple[Layout, Repository]) -> None:
+    layout, _ = lab
+    snapshot = copies.take(layout)
+    year_s = time.time() + 365 * 86400
+    assert CodeCache(layout).remove_unused([], year_s) == []
+    copies.remove(layout, snapshot.label)
+    assert CodeCache(layout).remove_unused([], year_s) == [snapshot.digest]
+
+
+def test_a_damaged_or_missing_archive_is_never_extracted(lab: tuple[Layout, Repository]) -> None:
+    layout, _ = lab
+    snapshot = copies.take(layout)
+    archive = layout.code_archive(snapshot.digest)
+    data = archive.read_bytes()
+    archive.write_bytes(data.replace(b"one\n", b"bad\n"))
+    with pytest.raises(CodeError, match=r"is damaged.*requeue"):
+        copies.extract(layout, snapshot)
+    archive.unlink()
+    with pytest.raises(CodeError, match=r"is gone.*requeue"):
+        copies.extract(layout, snapshot)
+    assert [path for path in layout.code_dir.iterdir() if path.is_dir()] == []
+    layout.kept_code(snapshot.label).unlink()
+    with pytest.raises(CodeError, match=r"is gone.*requeue"):
+        copies.kept(layout, snapshot.label)
+
+
+def test_copies_are_unused_when_no_record_names_them_and_they_are_old(lab: tuple[Layout, Repository]) -> None:
+    layout, repository = lab
+    labels = []
+    for text in ("one", "two", "three", "four"):
+        repository.write("code.txt", text)
+        snapshot = copies.take(layout)
+        copies.extract(layout, snapshot)
+        labels.append(snapshot.label)
+    records = [
+        Record(State.QUEUED, snapshot=labels[0]),
+        Record(State.RUNNING, code=labels[1]),
+        Record(State.DONE, code=labels[2]),
+    ]
+    in_use = copies.labels_in_use(records)
+    assert in_use == set(labels[:2])
+    assert copies.unused(layout, in_use, time.time() - 60) == []
+    for label in labels:
+        os.utime(layout.kept_code(label), (0, 0))
+    assert sorted(copies.unused(layout, in_use, time.time() - 60)) == sorted(labels[2:])
+    copies.note_use(layout, labels[2])
+    assert copies.unused(layout, in_use, time.time() - 60) == labels[3:]
+    digest = copies.kept(layout, labels[3]).digest
+    copies.remove(layout, labels[3])
+    assert not layout.code_copy(digest).exists()
+    assert copies.unused(layout, set(), time.time() + 60) == sorted(labels[:3])
+
+
+def test_two_commits_with_the_same_files_share_a_directory(lab: tuple[Layout, Repository]) -> None:
+    layout, repository = lab
+    first = copies.take(layout)
+    repository.commit(message="nothing")
+    second = copies.take(layout)
+    assert first.digest == second.digest and first.label != second.label
+    copies.extract(layout, first)
+    copies.remove(layout, first.label)
+    assert copies.is_extracted(layout, second.label)
+    copies.remove(layout, second.label)
+    assert not layout.code_copy(second.digest).exists()

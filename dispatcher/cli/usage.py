@@ -10,7 +10,7 @@ import click
 from dispatcher.base.times import Clock, parse_since
 from dispatcher.base.values import BadValueError
 from dispatcher.cli.common import format_option, keys_option, open_workspace, utc_option, where_option
-from dispatcher.cli.printing import note, print_json, print_rows, print_text
+from dispatcher.cli.printing import note, print_json, print_rows, print_text, terminal_width
 from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import Where
 from dispatcher.report.columns import Narrowing
@@ -51,7 +51,7 @@ def usage(by: tuple[str, ...], since: str, until: str | None, where: Where, utc:
         _show(account, clock, is_default=not by)
     else:
         rows = tables.by_keys(account)
-        print_rows(rows, style, numbers=rows[0].keys() - set(account.keys))
+        print_rows(rows, style, numbers=_numbers(rows, account))
     for text in tables.notes(account, clock):
         note(text)
 
@@ -72,10 +72,27 @@ def _show(account: Usage, clock: Clock, *, is_default: bool) -> None:
         sums = tables.sums(account)
         print_rows(sums, "plain", numbers=list(sums[0])[1:])
         click.echo()
-    rows = tables.by_keys(account)
+    rows = _fitting(account)
     if not is_default or len(rows) > 1:
-        numbers = rows[0].keys() - set(account.keys)
-        print_rows(rows, "plain", narrowing=Narrowing(keep=account.keys), numbers=numbers)
+        print_rows(rows, "plain", narrowing=Narrowing(keep=account.keys), numbers=_numbers(rows, account))
         click.echo()
     for line in tables.check(account):
         print_text(line)
+
+
+def _fitting(account: Usage) -> list[dict[str, str]]:
+    """The rows with a column for as many kinds of time as the terminal has room for."""
+    from dispatcher.report.tables import render
+    from dispatcher.report.terminal import width_of
+    from dispatcher.report.usage import tables
+
+    width = terminal_width()
+    for most in range(tables.kinds_in(account), 1, -1):
+        rows = tables.by_keys(account, most)
+        if width is None or width_of(render(rows, "plain").partition("\n")[0]) <= width:
+            break
+    return rows
+
+
+def _numbers(rows: list[dict[str, str]], account: Usage) -> set[str]:
+    return rows[0].keys() - set(account.keys)

@@ -47,6 +47,8 @@ class Attempt(msgspec.Struct, gc=False):
     begun_s: float | None
     ended_s: float | None = None
     kind: Kind = Kind.RUNNING
+    # When a pod found that it had ended.
+    noticed_s: float | None = None
 
 
 class Session(msgspec.Struct, gc=False):
@@ -213,6 +215,7 @@ class History:
 
     def _end(self, attempt: Attempt, line: Line, at_s: float) -> None:
         data = line.data or {}
+        attempt.noticed_s = at_s
         attempt.kind = kind_of(line.event, line.set)
         ended_at = line.set.get("finished_at") or data.get("ended_at")
         if data.get("last_seen_at"):

@@ -206,7 +206,8 @@ def _end_s(attempt: Attempt, stay: Stay | None) -> float | None:
     """When an attempt ended. One of which nobody knows that still ran when its pod was last heard of."""
     if attempt.ended_s is None or attempt.kind is not Kind.UNKNOWN_END or stay is None:
         return attempt.ended_s
-    return max(attempt.ended_s, stay.ended_s)
+    watched_until_s = stay.ended_s if attempt.noticed_s is None else min(stay.ended_s, attempt.noticed_s)
+    return max(attempt.ended_s, watched_until_s)
 
 
 def _of_stay(stay: Stay, key: str) -> object:

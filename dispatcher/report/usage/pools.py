@@ -17,6 +17,8 @@ from dispatcher.outlets.local.offer import LocalOffer
 from dispatcher.pod.offers import Offer
 from dispatcher.report.snapshot import PodStatus
 from dispatcher.report.usage.history import Attempt, History, Session
+from dispatcher.run_state.events import PodStarted
+from dispatcher.run_state.liveness import PodInfo
 
 CPU: Final = 0
 GPU: Final = 1
@@ -55,9 +57,13 @@ class Stay(msgspec.Struct, gc=False):
 def stays_of(history: History, pods: Sequence[PodStatus], now_s: float) -> list[Stay]:
     """The dispatchers that ran, in the order in which they began. `pods` are the files that they have left."""
     files = {(pod.info.pod, pod.info.started_at): pod for pod in pods}
-    following = _following(history.sessions)
+    known = {(session.started.pod, session.started.started_at) for session in history.sessions}
+    # The journal's line about one that began long ago may be gone.
+    unknown = [_session_of(pod.info) for key, pod in files.items() if key not in known and pod.info.outlets]
+    sessions = sorted([*history.sessions, *unknown], key=lambda session: session.begun_s)
+    following = _following(sessions)
     stays = []
-    for number, session in enumerate(history.sessions):
+    for number, session in enumerate(sessions):
         started = session.started
         ended_s = session.ended_s
         if ended_s is None:
@@ -67,6 +73,21 @@ def stays_of(history: History, pods: Sequence[PodStatus], now_s: float) -> list[
         ended_s = max(session.begun_s, ended_s)
         stays.append(_stay(number, session, ended_s))
     return stays
+
+
+def _session_of(info: PodInfo) -> Session:
+    """A dispatcher as its file has it."""
+    started = PodStarted(
+        pod=info.pod,
+        started_at=info.started_at,
+        host=info.host,
+        user=info.user,
+        outlets=info.outlets,
+        methods=tuple(info.methods),
+        where=tuple(info.where),
+        matrix=info.matrix,
+    )
+    return Session(started, parse_time(info.started_at) or 0.0)
 
 
 def _following(sessions: Sequence[Session]) -> list[float]:

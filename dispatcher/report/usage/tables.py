@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from dispatcher.base.messages import counted
@@ -25,14 +25,15 @@ _NAMES: Final = {
 }
 _HEADINGS: Final = {Kind.UNKNOWN_END: "unknown end", Kind.WAITED: "idle, waited"}
 _IDLE: Final = frozenset({Kind.WAITED, Kind.IDLE})
+_NOW_S: Final = 60.0
 # What is left over counts only when it would show: a thousandth, and ten seconds.
 _LEAST_SHARE, _LEAST_HOURS = 0.001, 10 / 3600
 
 
 def window_text(usage: Usage, clock: Clock) -> str:
-    """The window, and what there was in it."""
-    length = duration_text(usage.until_s - usage.since_s)
-    return f"{clock(usage.since_s)} to {clock(usage.until_s)} ({length})"
+    """From when to when."""
+    until = "now" if abs(clock.now_s - usage.until_s) < _NOW_S else clock(usage.until_s)
+    return f"{clock(usage.since_s)} to {until} ({duration_text(usage.until_s - usage.since_s)})"
 
 
 def sums(usage: Usage) -> list[dict[str, str]]:
@@ -43,34 +44,54 @@ def sums(usage: Usage) -> list[dict[str, str]]:
     rows = []
     for name, hours in [*parts, (TOTAL, of)]:
         row = {"time": name}
-        if of.gpus > 0:
+        if form.has_gpus:
             row |= {GPUS: form.hours(hours.gpus), "% of GPUs": form.percent(hours.gpus, of.gpus)}
-        rows.append({**row, SLOTS: form.hours(hours.slots), "% of slots": form.percent(hours.slots, of.slots)})
+        if form.has_slots:
+            row |= {SLOTS: form.hours(hours.slots), "% of slots": form.percent(hours.slots, of.slots)}
+        rows.append(row)
     return rows
 
 
-def by_keys(usage: Usage) -> list[dict[str, str]]:
+def by_keys(usage: Usage, most: int | None = None) -> list[dict[str, str]]:
     """One row for each combination of the keys' values, the greatest first, then idle slots and the total.
 
     The texts after the keys are numbers: hours, and the share of each kind of time in the row's GPU-hours; of a row
-    without GPUs, in its slot-hours.
+    without GPUs, in its slot-hours. `most`: only so many kinds have a column of their own, the others one together.
     """
     total = usage.total
     form = _Form(total.total)
-    kinds = [kind for kind in Kind if _occurs(total, kind)]
+    columns = _columns(total, most)
     rows = sorted(usage.rows, key=lambda row: (_is_idle(usage, row), -row.total.gpus, -row.total.slots))
-    found = [{**_names(usage, row), **_shares(row, kinds, form)} for row in rows if row.total.slots > 0]
+    found = [{**_names(usage, row), **_shares(row, columns, form)} for row in rows if row.total.slots > 0]
     if len(found) > 1:
         names = {key: TOTAL if number == 0 else "" for number, key in enumerate(usage.keys)}
-        found.append({**names, **_shares(total, kinds, form)})
+        found.append({**names, **_shares(total, columns, form)})
     return found
 
 
+def kinds_in(usage: Usage) -> int:
+    """How many kinds of time there are: as many columns `by_keys` has for them."""
+    return len(_columns(usage.total, None))
+
+
+def _columns(total: Row, most: int | None) -> dict[str, list[Kind]]:
+    """The columns of shares, with the kinds in each; the smallest kinds are in one column together."""
+    kinds = [kind for kind in Kind if _occurs(total, kind)]
+    kept = sorted(kinds, key=lambda kind: (-total.hours[kind].gpus, -total.hours[kind].slots))[:most]
+    columns = {_HEADINGS.get(kind, kind.value): [kind] for kind in kinds if kind in kept}
+    others = [kind for kind in kinds if kind not in kept]
+    return columns | {"other": others} if others else columns
+
+
 class _Form:
-    """Writes hours with as many decimals as the greatest of them needs, and shares in percent."""
+    """Writes hours with as many decimals as the greatest of them needs, and shares in percent.
+
+    Where every slot is a GPU, hours of slots say nothing new.
+    """
 
     def __init__(self, total: Hours) -> None:
         self.has_gpus = total.gpus > 0
+        self.has_slots = abs(total.slots - total.gpus) > 1e-6 * total.slots
         self._decimals = 1 if total.slots >= 100 else 2 if total.slots >= 1 else 4
 
     def hours(self, hours: float) -> str:
@@ -92,15 +113,18 @@ def _is_idle(usage: Usage, row: Row) -> bool:
     return row.hours.keys() <= _IDLE and not usage.keys_of_pods
 
 
-def _shares(row: Row, kinds: Iterable[Kind], form: _Form) -> dict[str, str]:
+def _shares(row: Row, columns: Mapping[str, Sequence[Kind]], form: _Form) -> dict[str, str]:
     of = row.total
     cells = {GPUS: form.hours(of.gpus) if of.gpus else ""} if form.has_gpus else {}
-    cells[SLOTS] = form.hours(of.slots)
-    for kind in kinds:
-        part, name = row.hours.get(kind, Hours()), _HEADINGS.get(kind, kind.value)
-        cells[name] = ""
-        if part.slots > 0:
-            cells[name] = form.percent(part.gpus, of.gpus) if of.gpus > 0 else form.percent(part.slots, of.slots)
+    if form.has_slots:
+        cells[SLOTS] = form.hours(of.slots)
+    for name, kinds in columns.items():
+        part = Hours()
+        for kind in kinds:
+            hours = row.hours.get(kind, Hours())
+            part.add(hours.slots, hours.gpus)
+        share = form.percent(part.gpus, of.gpus) if of.gpus > 0 else form.percent(part.slots, of.slots)
+        cells[name] = share if part.slots > 0 else ""
     return cells
 
 

@@ -14,6 +14,10 @@ from typing import Any
 import pytest
 from fleet import Dispatcher, Fleet, shell, wait_until
 
+from dispatcher.base.times import parse_time
+from dispatcher.run_state import journal
+from dispatcher.run_state.store import Store
+
 pytestmark = pytest.mark.slow
 
 CONFIG = "heartbeat: 1s\nlost_after: 5s\nkill_grace: 5s\n"
@@ -29,6 +33,23 @@ sleep {seconds} & wait $!
 
 def timed(job: str, seconds: float, then: str = "end 0", **rest: Any) -> dict[str, Any]:
     return shell(job, TIMED.format(seconds=seconds, then=then), **rest)
+
+
+# How the attempts of the nights end.
+KINDS = {
+    "preempted/1": "preempted",
+    "preempted/2": "useful",
+    "cancelled/1": "cancelled",
+    "lost/1": "lost",
+    "lost/2": "unknown_end",
+    "lost/3": "cancelled",
+    "outlives/1": "useful",
+    "failed/1": "failed",
+    "useful/1": "useful",
+}
+
+# A busy machine starts, ends and finds an attempt so much later.
+SLACK_S = 0.5
 
 
 class Stopwatch:
@@ -63,25 +84,27 @@ class Stopwatch:
                 if f"DISPATCHER_ATTEMPT_DIR={directory}".encode() in Path(f"/proc/{pid}/environ").read_bytes():
                     os.kill(pid, signal.SIGKILL)
 
-    def ran_s(self, job: str, number: int = 1) -> float:
-        """For how long an attempt ran by its own account."""
+    def ran(self, job: str, number: int = 1) -> tuple[float, float]:
+        """When an attempt began and ended by its own account."""
         text = (self.fleet.attempt(job, number).directory / "witness").read_text()
         times = {what: float(at) for what, at in (line.split() for line in text.splitlines())}
-        return times.get("ended", self.killed.get((job, number), 0.0)) - times["begun"]
+        return times["begun"], times.get("ended", self.killed.get((job, number), 0.0))
 
-
-# How the attempts of the night end.
-KINDS = {
-    "preempted/1": "preempted",
-    "preempted/2": "useful",
-    "cancelled/1": "cancelled",
-    "lost/1": "lost",
-    "lost/2": "unknown_end",
-    "lost/3": "cancelled",
-    "outlives/1": "useful",
-    "failed/1": "failed",
-    "useful/1": "useful",
-}
+    def check(self, total: dict[str, float]) -> None:
+        """What attempts used is what they say; from its claim until it begins, one uses its slot, too."""
+        least: dict[str, float] = defaultdict(float)
+        most: dict[str, float] = defaultdict(float)
+        for line in self.fleet.history():
+            if line.event == "claimed":
+                number = line.set["attempt"]
+                kind = KINDS[f"{line.job}/{number}"]
+                begun_s, ended_s = self.ran(str(line.job), number)
+                least[kind] += 0.99 * (ended_s - begun_s) - SLACK_S / 10
+                # Until the last heartbeat of its pod.
+                least[kind] -= 3 * SLACK_S if kind == "unknown_end" else 0
+                most[kind] += 1.01 * (ended_s - (parse_time(line.at) or 0.0)) + SLACK_S
+        for kind, least_s in least.items():
+            assert least_s <= total[kind] <= most[kind], (kind, total, least, most)
 
 
 def account(fleet: Fleet, *words: str) -> dict[str, Any]:
@@ -99,8 +122,8 @@ def test_a_night_with_kills_adds_up_to_a_percent(fleet: Fleet) -> None:
             timed("preempted", 6, then="[[ $DISPATCHER_ATTEMPT == 1 ]] && end 75; end 0", priority=9),
             timed("cancelled", 60, priority=8),
             timed("lost", 60, then="", priority=7),
-            timed("outlives", 12, priority=6),
-            timed("failed", 6, then="end 3"),
+            timed("outlives", 12, priority=6, method="n"),
+            timed("failed", 6, then="end 3", method="n"),
             timed("useful", 8),
         ]
     )
@@ -108,7 +131,7 @@ def test_a_night_with_kills_adds_up_to_a_percent(fleet: Fleet) -> None:
     first = watch.start("first", 3)
     for job in ("preempted", "cancelled", "lost"):
         fleet.wait_running(job)
-    second = watch.start("second", 2)
+    second = watch.start("second", 2, "--slots", "2", "--methods", "n")
     fleet.wait_running("outlives")
     time.sleep(3)
     watch.kill_job("lost")
@@ -120,6 +143,7 @@ def test_a_night_with_kills_adds_up_to_a_percent(fleet: Fleet) -> None:
     fleet.wait_for("preempted", "done")
     fleet.wait_running("lost", 2)
     # The host dies, and with it the pod and the job.
+    first.send(signal.SIGSTOP)
     watch.kill_job("lost", 2)
     watch.stop(first, kill=True)
     third = watch.start("third", 2)
@@ -131,15 +155,40 @@ def test_a_night_with_kills_adds_up_to_a_percent(fleet: Fleet) -> None:
 
     found = account(fleet)
     total, check = seconds(found["total"]), seconds(found["check"])
-    witnessed: dict[str, float] = defaultdict(float)
-    for line in fleet.history():
-        if line.event == "claimed":
-            number = line.set["attempt"]
-            witnessed[KINDS[f"{line.job}/{number}"]] += watch.ran_s(str(line.job), number)
-    for kind, ran_s in witnessed.items():
-        assert total[kind] == pytest.approx(ran_s, rel=0.01, abs=0.5), (kind, total, dict(witnessed))
+    watch.check(total)
     assert check["pods"] == pytest.approx(watch.slot_s, rel=0.01, abs=5.0)
     assert check["without_pod"] == pytest.approx(0, abs=20)
     assert check["left_over"] == pytest.approx(0, abs=0.01 * total["total"])
     parts = sum(value for kind, value in total.items() if kind != "total")
     assert parts == pytest.approx(check["pods"] + check["without_pod"], rel=0.01)
+
+
+def test_shared_gpus_a_new_journal_and_the_edge_of_the_window(fleet: Fleet) -> None:
+    fleet.write_config(CONFIG)
+    fleet.write_manifest([timed(f"shared{number}", 8, gpus=1) for number in range(3)])
+    KINDS.update({f"shared{number}/1": "useful" for number in range(3)})
+    watch = Stopwatch(fleet)
+    pod = watch.start("pod", 2, "--gpus", "0", "--jobs-per-gpu", "2")
+    fleet.wait_running("shared0")
+    fleet.wait_running("shared1")
+    # Two of them wait in the old generation, and end in the new one.
+    assert Store(fleet.layout, by="test").rotate()
+    for number in range(3):
+        fleet.wait_for(f"shared{number}", "done")
+    watch.stop(pod)
+
+    found = account(fleet)
+    total, gpus = seconds(found["total"]), seconds(found["total"], "gpus")
+    watch.check(total)
+    assert gpus == pytest.approx({kind: slots / 2 for kind, slots in total.items()})
+    assert seconds(found["check"])["pods"] == pytest.approx(watch.slot_s, rel=0.01, abs=4.0)
+    assert found["accounted_since"] is None
+    begun, ended = (parse_time(line.at) or 0.0 for line in (fleet.history()[0], fleet.history()[-1]))
+    middle = journal.now_text((begun + ended) / 2)
+    halves = [account(fleet, "--until", middle), account(fleet, "--since", middle)]
+    for kind, used_s in total.items():
+        assert sum(seconds(half["total"]).get(kind, 0.0) for half in halves) == pytest.approx(used_s, abs=0.01)
+
+    # Older generations may be removed: what is left says so.
+    journal.compressed(fleet.layout.journal(1)).unlink()
+    assert account(fleet)["accounted_since"] is not None

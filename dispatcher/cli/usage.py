@@ -45,7 +45,7 @@ def usage(by: tuple[str, ...], since: str, until: str | None, where: Where, utc:
         print_json(tables.document(account))
     elif style == "csv":
         print_rows(tables.long_rows(account), style, [*account.keys, "time", "slot_hours", "gpu_hours"])
-    elif not account.rows:
+    elif not account.total.total.slots:
         click.echo(f"no pod ran and no attempt: {tables.window_text(account, clock)}", err=style != "plain")
     elif style == "plain":
         _show(account, clock, is_default=not by)
@@ -87,10 +87,11 @@ def _fitting(account: Usage) -> list[dict[str, str]]:
     from dispatcher.report.usage import tables
 
     width = terminal_width()
-    for most in range(tables.kinds_in(account), 1, -1):
+    most = tables.kinds_in(account)
+    rows = tables.by_keys(account, most)
+    while width is not None and most > 1 and width_of(render(rows, "plain").partition("\n")[0]) > width:
+        most -= 1
         rows = tables.by_keys(account, most)
-        if width is None or width_of(render(rows, "plain").partition("\n")[0]) <= width:
-            break
     return rows
 
 

@@ -3,97 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+from pod_times import HOUR, NOON, Journal, at
 
-from dispatcher.matrix.entry import Entry, read_entry
-from dispatcher.outlets.base import Request
-from dispatcher.report.snapshot import PodStatus
-from dispatcher.report.usage.history import History, Kind
-from dispatcher.report.usage.ledger import Ledger, Usage
-from dispatcher.report.usage.pools import Eligibility, stays_of
-from dispatcher.report.usage.sweep import Window
-from dispatcher.run_state.events import Event, Note, Paused, PodEnded, PodStarted, Unpaused
-from dispatcher.run_state.journal import Line, now_text
-from dispatcher.run_state.liveness import PodInfo
-
-NOON = 1_790_000_000.0
-HOUR = 3600.0
-
-
-def at(hours: float) -> str:
-    return now_text(NOON + hours * HOUR)
-
-
-class Journal:
-    """Lines as pods write them; times are hours since noon."""
-
-    def __init__(self) -> None:
-        self.lines: list[Line] = []
-        self.entries: dict[str, Entry] = {}
-        # When the pods that have not ended began.
-        self.running: dict[str, float] = {}
-
-    def add(self, hours: float, by: str, event: Event, job: str | None, **fields: Any) -> None:
-        data = fields.pop("data", None)
-        values = {key: list(value) if isinstance(value, tuple) else value for key, value in fields.items()}
-        self.lines.append(
-            Line(seq=len(self.lines) + 1, at=at(hours), by=by, event=event, job=job, set=values, data=data)
-        )
-
-    def note(self, hours: float, by: str, note: Note) -> None:
-        line = Line(seq=len(self.lines) + 1, at=at(hours), by=by, event=note.event, data=note.as_json())
-        self.lines.append(line)
-
-    def pod(self, hours: float, pod: str, *, host: str = "", user: str = "ada", **rest: Any) -> None:
-        slots = {key: rest.pop(key) for key in ("gpus", "cpu_slots", "jobs_per_gpu") if key in rest}
-        host = host or f"host-of-{pod}"
-        started = PodStarted(pod=pod, started_at=at(hours), host=host, user=user, outlets={"local": slots}, **rest)
-        self.running[pod] = hours
-        self.note(hours, pod, started)
-
-    def end_pod(self, hours: float, pod: str, begun: float, **rest: Any) -> None:
-        self.running.pop(pod, None)
-        self.note(hours, pod, PodEnded(pod=pod, started_at=at(begun), ended_at=at(hours), **rest))
-
-    def queue(self, hours: float, job: str, **entry: Any) -> None:
-        self.entries[job] = self.entries.get(job) or entry_of(job, **entry)
-        self.add(hours, "pod", Event.QUEUED, job, state="queued")
-
-    def claim(self, hours: float, pod: str, job: str, gpu: Any = None, number: int = 1, **rest: Any) -> None:
-        self.entries.setdefault(job, entry_of(job))
-        fields = {"state": "running", "outlet": "local", "host": f"host-of-{pod}", **rest}
-        self.add(hours, pod, Event.CLAIMED, job, pod=pod, gpu=gpu, started_at=at(hours), attempt=number, **fields)
-
-    def done(self, hours: float, pod: str, job: str, **rest: Any) -> None:
-        self.add(hours, pod, Event.DONE, job, **{"state": "done", "finished_at": at(hours), "exit_code": 0, **rest})
-
-    def account(
-        self, since: float, until: float, by: Sequence[str] = (), where: Any = None, values: Mapping[str, Any] = {}
-    ) -> Usage:
-        history = History({job: tuple(one.needs) for job, one in self.entries.items() if one.needs})
-        history.read(self.lines)
-        history.finish()
-        stays = stays_of(history, [alive(pod, at(begun)) for pod, begun in self.running.items()], NOON + until * HOUR)
-        eligibility = Eligibility(stays, self.entries.get, lambda one: Request(gpus=one.gpus), lambda _: None)
-        ledger = Ledger(Window(NOON + since * HOUR, NOON + until * HOUR), by, lambda one, key: values[one.job], where)
-        return ledger.usage(history, stays, eligibility, {})
-
-
-def alive(pod: str, started_at: str) -> PodStatus:
-    info = PodInfo(
-        pod=pod, host=f"host-of-{pod}", boot_id="", pid_namespace=0, pid=1, start_ticks=1, user="ada",
-        started_at=started_at, heartbeat=1, heartbeat_s=1, lock="flock",
-    )  # fmt: skip
-    return PodStatus(info, is_alive=True)
-
-
-def entry_of(job: str, **fields: Any) -> Entry:
-    entry, faults = read_entry({"job_id": job, "method": "m", **fields}, 0)
-    assert entry is not None, faults
-    return entry
+from dispatcher.report.usage.history import Kind
+from dispatcher.report.usage.ledger import Usage
+from dispatcher.run_state.events import Event, Paused, Unpaused
 
 
 def hours(usage: Usage, unit: str = "slots") -> dict[str, float]:

@@ -38,15 +38,15 @@ script, leads a process group, and every process of the group inherits the liven
 can therefore ask whether the attempt is still running: the lock is free when no process is left. The wrapper first
 creates the file `taken`; a second wrapper of the same attempt finds it and exits without running anything. It passes
 TERM and INT on, enforces the time limit, stops when the file `superseded` appears, and writes `exit.json` last. So a
-dispatcher may die at any moment. Its jobs keep running; a dispatcher started under the same name takes them back, and
-until then any other one records how they ended. A free lock without `exit.json` means that the attempt was killed: it
-is lost, and the job is queued again after a pause that doubles until an attempt gets further.
+dispatcher may die at any moment. Its jobs keep running; a dispatcher started under the same name continues with them,
+and until then any other one records how they ended. A free lock without `exit.json` means that the attempt was killed:
+it is lost, and the job is queued again after a pause that doubles until an attempt gets further.
 
 A configured host (a machine behind ssh, SLURM, PBS) is an outlet whose slots are submissions in flight. The claim is
 journalled as `submitted`, and the attempt's directory gets `submission.json` with the name that the scheduler will know
 it by, before anything is sent. One call of a small program on the host delivers, submits, asks about all attempts and
-brings reports home. An attempt has ended when its own exit status or the scheduler says so in as many words; a question
-that fails says nothing. The page of dispatcher/outlets/batch has the details.
+copies reports back. An attempt has ended when its own exit status or the scheduler reports it explicitly; a query that
+fails proves nothing. The page of dispatcher/outlets/batch has the details.
 
 Locks are tested, not trusted. A starting dispatcher tries to take the locks of other live pods. If it gets one, locks
 do not exclude on this filesystem: all pods switch to the hard-link lock, or the dispatcher refuses to start. A host

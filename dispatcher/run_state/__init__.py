@@ -32,12 +32,13 @@ steps read the last 4 KiB page again; on FUSE, where nothing refuses such a writ
 file no longer says what was read, because it was overwritten, readers and dispatchers stop and name the repair.
 
 Memory (records, saved_fold). Records are kept packed, and a look-up unpacks one: two of the same job are equal, not
-identical. Their first bytes tell the states of all. A pod that has read a long journal saves the fold of it in
-`journal/fold.saved`; whoever opens the journal later reads its bytes up to there only for their checksum, and folds the
-lines after it. Who only shows records (`status`, the Python API) reads the last block before that place and what
-follows: from the saved checksum that of the head must follow, so a journal that was cut or replaced is noticed, but not
-bytes that were overwritten in the middle. All bytes are read before the same process changes anything. If the checksum,
-the generation, the version or the file itself is not right, all lines are folded. The file may be removed at any time.
+identical. Their first bytes hold the states of all. A pod that has read a long journal saves the fold of it in
+`journal/fold.saved`; a process that opens the journal later reads its bytes up to there only for their checksum, and
+folds the lines after it. One that only shows records (`status`, the Python API) reads the last block before that place
+and what follows: from the saved checksum that of the head must follow, so a journal that was cut or replaced is
+noticed, but not bytes that were overwritten in the middle. All bytes are read before the same process changes anything.
+If the checksum, the generation, the version or the file itself is not right, all lines are folded. The file may be
+removed at any time.
 
 Adoption (adoption, first_journal). When there is no run state but a status file beside the manifest or in the root,
 everything that writes refuses to start until `dispatcher init --adopt` begins the journal with its records, or

@@ -164,7 +164,7 @@ class Records(Mapping[str, Record]):
 
 
 def _numbers(packed: Packed) -> tuple[int, int, int]:
-    """The number of the state, the `seq` at which the job got its record, and that of the last change."""
+    """The code, the `seq` at which the job got its record, and that of the last change."""
     code, born, rev = _HEAD.unpack_from(packed) if isinstance(packed, bytes) else packed[:3]
     return code, born, rev
 

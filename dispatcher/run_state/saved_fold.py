@@ -1,9 +1,9 @@
 """The fold of a long journal, kept in a file, so that not every start folds all lines again.
 
 `journal/fold.saved` is derived from the journal and may be removed at any time. It counts only if it was written by the
-same version, and if the journal's bytes up to `length` still have the checksum with which it was saved: whoever changes
-anything reads them all. Who only shows the records (`status`) reads the last block before `length` and what follows:
-the head's checksum must follow from the saved one. Otherwise the journal is folded from its first line.
+same version, and if the journal's bytes up to `length` still have the checksum with which it was saved: a process
+that changes anything reads them all. One that only shows records (`status`) reads the last block before `length` and
+what follows: the head's checksum must follow from the saved one. Otherwise the journal is folded from its first line.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ up. The turn is a lock on one byte of the lock's own file. The kernel keeps thos
 call cannot be told to give up after some time, and a dispatcher that waits must go on with its heartbeat. So a thread
 makes the call, and the one that needs the turn waits for the thread for as long as it likes.
 
-A turn is a courtesy: whoever has waited too long for it tries the lock all the same.
+A turn is a courtesy: a process that has waited too long for it tries the lock anyway.
 """
 
 from __future__ import annotations

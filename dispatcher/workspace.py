@@ -143,6 +143,7 @@ class Layout:
         self.journal_dir = self.run_state / "journal"
         self.saved_fold = self.journal_dir / "fold.saved"
         self.saved_entries = self.run_state / "matrix.saved"
+        self.saved_submitted = self.run_state / "submitted.saved"
         self.pods_dir = self.run_state / "pods"
         self.jobs_dir = self.run_state / "jobs"
         # Files that wait to be moved into the directories of attempts: below jobs/, which may be on another disk.

@@ -65,22 +65,34 @@ _OF_NO_KIND: Final = _Group(0, [])
 
 
 class Entries(Mapping[str, Entry]):
-    """Entries by job id, in the order in which they were added. Equal to any mapping of equal entries."""
+    """Entries by job id, in the order in which they were added. Equal to any mapping of equal entries.
 
-    def __init__(self, known_ids: Iterable[str] = ()) -> None:
+    `first_kind`: the number of their first kind, so that they can be joined to others.
+    """
+
+    def __init__(self, known_ids: Iterable[str] = (), *, first_kind: int = 1) -> None:
         self._groups: dict[str, _Group] = {}
         # Ids that others keep in memory are not kept a second time.
         self._known_ids = {job: job for job in known_ids}
         self._kinds: dict[Hashable, int] = {None: 0}
+        self._next_kind = first_kind
         self._open: list[Entry] = []
         self._open_groups: dict[int, _Group] = {}
         self._unpacked: dict[str, Entry] = {}
         # Those of the first entries, in their order.
         self._digests: list[bytes] = []
+        # Whose digests are known: its own, or those of all that it was joined of.
+        self._parts: tuple[Entries, ...] = (self,)
         self._others = 0
+        # Whether what is packed has entries that count no more.
+        self._has_replaced = False
 
     def add(self, entry: Entry) -> None:
-        """Add an entry whose id is not there yet."""
+        """Add an entry; one with the same id is replaced, and its place is the last."""
+        if self._groups.pop(entry.job_id, None) is not None:
+            self._unpacked.pop(entry.job_id, None)
+            self._digests = []
+            self._has_replaced = True
         kind = self._number(kind_of(entry))
         group = self._open_groups.get(kind)
         if group is None:
@@ -97,9 +109,11 @@ class Entries(Mapping[str, Entry]):
         self._kinds = {}
 
     @classmethod
-    def of(cls, jobs: Collection[str], blocks: Iterable[Block], known_ids: Collection[str] = ()) -> Entries:
-        """Entries of these jobs, and of what `packed` gave."""
-        entries = cls()
+    def of(
+        cls, jobs: Collection[str], blocks: Iterable[Block], known_ids: Collection[str] = (), *, first_kind: int = 1
+    ) -> Entries:
+        """Entries of these jobs, and of what `packed` gave. What is added to them is of other kinds."""
+        entries = cls(first_kind=first_kind)
         groups: list[_Group] = []
         for count, kinds, digests, content in blocks:
             entries._digests.append(digests)
@@ -108,6 +122,7 @@ class Entries(Mapping[str, Entry]):
             else:
                 of_kind = {kind: _Group(kind, content) for kind in set(kinds)}
                 groups += map(of_kind.__getitem__, kinds)
+            entries._next_kind = max(entries._next_kind, 1 + (kinds if isinstance(kinds, int) else max(kinds)))
         if len(known_ids) == len(jobs) and all(map(operator.eq, known_ids, jobs)):
             # A look-up with the very same text is several times as fast.
             jobs = known_ids
@@ -119,28 +134,48 @@ class Entries(Mapping[str, Entry]):
 
         Raises OverflowError where some have no packed form.
         """
-        for _, some in itertools.groupby(self._groups.values(), lambda group: id(group.content)):
-            groups = list(some)
+        self._pack()
+        for _, some in itertools.groupby(self._groups.items(), lambda item: id(item[1].content)):
+            jobs, groups = zip(*some, strict=True)
             content = groups[0].content
             if not isinstance(content, bytes):
                 raise OverflowError("a whole number of more than 64 bits")
             kinds = [group.kind for group in groups]
-            digests = b"".join(packed_digest(entry.digest()) or b"" for entry in groups[0].entries())
+            entries = {entry.job_id: entry for entry in self._counting(groups[0])}
+            if self._has_replaced:
+                content = zlib.compress(_encode([entries[job] for job in jobs]), _LEVEL)
+            digests = b"".join(packed_digest(entries[job].digest()) or b"" for job in jobs)
             yield len(groups), kinds if len(set(kinds)) > 1 else kinds[0], digests, content
+
+    def joined(self, others: Entries, jobs: Collection[str]) -> Entries:
+        """These entries and those of `jobs` among `others`, whose kinds have other numbers, which these do not have."""
+        groups = others._groups
+        if len(jobs) != len(groups) or not all(map(operator.eq, jobs, groups)):
+            groups = {job: groups[job] for job in jobs if job in groups}
+        if not groups.keys().isdisjoint(self._groups):
+            groups = {job: group for job, group in groups.items() if job not in self._groups}
+        entries = Entries()
+        entries._groups = {**self._groups, **groups}
+        entries._parts = (*self._parts, *others._parts)
+        entries._has_replaced = others._has_replaced
+        return entries
 
     def with_others(self, others: Iterable[Entry]) -> Entries:
         """These entries and some of other manifests."""
         entries = Entries()
         entries._groups = {**self._groups, **{other.job_id: _Group(0, [other]) for other in others}}
-        entries._digests = self._digests
+        entries._parts = self._parts
+        entries._has_replaced = self._has_replaced
         entries._others = len(entries._groups) - len(self._groups)
         return entries
 
     def digests(self, jobs: Iterable[str]) -> Iterator[bytes | None]:
         """For each job the digest of its entry as `packed_digest`; None where it was not saved."""
-        digests = b"".join(self._digests)
-        starts = range(0, len(digests), DIGEST_SIZE)
-        known = dict(zip(self._groups, [digests[at : at + DIGEST_SIZE] for at in starts], strict=False))
+        known: dict[str, bytes] = {}
+        for part in reversed(self._parts):
+            digests = b"".join(part._digests)
+            starts = range(0, len(digests), DIGEST_SIZE)
+            known.update(zip(part._groups, [digests[at : at + DIGEST_SIZE] for at in starts], strict=False))
         return map(known.get, jobs)
 
     def kinds(self, jobs: Iterable[str]) -> Iterator[int]:
@@ -155,13 +190,21 @@ class Entries(Mapping[str, Entry]):
         """The kind of each entry in their order, as `kinds` tells it."""
         return map(_kind, self._groups.values())
 
+    def _counting(self, group: _Group) -> Iterable[Entry]:
+        """The entries of this group and its neighbours, without those that were replaced."""
+        entries = group.entries()
+        if not self._has_replaced:
+            return entries
+        found = ((entry, self._groups.get(entry.job_id)) for entry in entries)
+        return [entry for entry, now in found if now is not None and now.content is group.content]
+
     def _number(self, kind: Hashable) -> int:
         number = self._kinds.get(kind)
         if number is None:
-            number = len(self._kinds)
-            if number > _MOST_KINDS:
+            if len(self._kinds) > _MOST_KINDS:
                 return 0
-            self._kinds[kind] = number
+            number = self._kinds[kind] = self._next_kind
+            self._next_kind += 1
         return number
 
     def _pack(self) -> None:
@@ -182,7 +225,7 @@ class Entries(Mapping[str, Entry]):
             group = self._groups[job]
             if len(self._unpacked) >= _KEPT:
                 self._unpacked.clear()
-            self._unpacked.update((one.job_id, one) for one in group.entries())
+            self._unpacked.update((one.job_id, one) for one in self._counting(group))
             entry = self._unpacked[job]
         return entry
 

@@ -18,13 +18,16 @@ import msgspec
 
 from dispatcher.base import files
 from dispatcher.base.mounts import mount_of
-from dispatcher.matrix import strict_json
+from dispatcher.matrix import saved_submitted, strict_json
+from dispatcher.matrix.entries import Entries
 from dispatcher.matrix.entry import Entry, read_entry
+from dispatcher.matrix.saved_submitted import FIRST_KIND
 
 # Jobs of a manifest come first among those of one priority.
 _FIRST_ORDER: Final = 1 << 40
 # A rewritten file is told from one that was appended to by what stands before the place where reading goes on.
 _TAIL: Final = 4096
+_GROWTH: Final = 1.25
 
 
 class News(msgspec.Struct, frozen=True):
@@ -45,9 +48,12 @@ class SubmittedJobs:
     others count, and jobs that were read before keep their entries.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, saved: Path | None = None) -> None:
+        """`saved`: the file in which a pod keeps the entries of the first lines, which need not be read then."""
         self.path = path
-        self.entries: dict[str, Entry] = {}
+        self.entries = Entries(first_kind=FIRST_KIND)
+        self._saved = saved
+        self._saved_offset = 0
         self.problem = ""
         self._offset = 0
         self._lines = 0
@@ -81,6 +87,9 @@ class SubmittedJobs:
         try:
             found = os.fstat(fd)
             stamp = found.st_ino, found.st_size, found.st_mtime_ns
+            if not self._inode:
+                self._stamp = stamp
+                return self._replace(files.read_fd(fd), found.st_ino)
             if thoroughly and stamp != self._stamp:
                 data = files.read_fd(fd)
                 self._stamp = stamp
@@ -111,7 +120,7 @@ class SubmittedJobs:
                 if entry.job_id in self.entries:
                     replaced.append(entry.job_id)
                 added.append(entry.job_id)
-                self.entries[entry.job_id] = entry
+                self.entries.add(entry)
         self._offset += end
         self._checksum = zlib.crc32(data[:end], self._checksum)
         self._tail = (self._tail + data[:end])[-_TAIL:]
@@ -120,15 +129,34 @@ class SubmittedJobs:
 
     def _replace(self, data: bytes, inode: int) -> News:
         before, faults = self.entries, self.faults
-        self.entries, self.faults = {}, []
+        self.entries, self.faults = Entries(first_kind=FIRST_KIND), []
         self._inode = inode
         self._offset = self._lines = self._checksum = 0
         self._tail = b""
+        saved = saved_submitted.read(self._saved, data) if self._saved is not None and not before else None
+        if saved is not None:
+            self.entries, self._lines, self._checksum = saved.entries, saved.lines, saved.checksum
+            self._offset = self._saved_offset = saved.length
+            self._tail = data[: saved.length][-_TAIL:]
+            data = data[saved.length :]
+        known = tuple(self.entries)
         # A last line that an editor has left without its end counts.
-        self._append(data if data.endswith(b"\n") or not is_complete(data.rpartition(b"\n")[2]) else data + b"\n")
-        if self.faults:
-            self.entries = {**before, **self.entries}
-        return News(is_rewritten=bool(before) or bool(faults), added=tuple(self.entries))
+        is_whole = data.endswith(b"\n") or not is_complete(data.rpartition(b"\n")[2])
+        news = self._append(data if is_whole else data + b"\n")
+        for job in before if self.faults else ():
+            if job not in self.entries:
+                self.entries.add(before[job])
+        return News(is_rewritten=bool(before) or bool(faults), added=(*known, *news.added))
+
+    def save(self, root: Path) -> None:
+        """Keep the entries for processes that begin later, where reading them would take long."""
+        if self._saved is None or self.faults or self._offset < saved_submitted.LEAST_BYTES:
+            return
+        # All savings together cost no more than a few times the last.
+        if self._offset > self._saved_offset * _GROWTH:
+            self._saved_offset = self._offset
+            saved = saved_submitted.Saved(self._offset, self._checksum, self._lines, self.entries)
+            saved_submitted.save(self._saved, root, saved)
 
     def _entry(self, line: bytes) -> Entry | None:
         if not line.strip():

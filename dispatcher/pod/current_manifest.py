@@ -34,7 +34,7 @@ class CurrentManifest:
         self.path = path
         self.entries: Mapping[str, Entry] = {}
         self._matrix: Mapping[str, Entry] = {}
-        self._submitted = SubmittedJobs(store.layout.submitted_manifest)
+        self._submitted = SubmittedJobs(store.layout.submitted_manifest, store.layout.saved_submitted)
         self._may_be_missing = may_be_missing
         self._is_missing = False
         self._problem = ""
@@ -107,6 +107,7 @@ class CurrentManifest:
         if news.added or news.is_rewritten:
             self._list()
             self._warn_of_twins(news.added)
+            submitted.save(self._store.layout.root)
         if self._are_submitted is None:
             self._are_submitted = bool(self._store.records.by_state().ad_hoc())
         # Where nothing was submitted there is no file.

@@ -85,7 +85,7 @@ def dry_run(
 
 def _entries(path: Path, options: PodOptions, layout: Layout, seen: Preview) -> Mapping[str, Entry]:
     """The entries of the manifest, and those of submitted jobs."""
-    submitted = SubmittedJobs(layout.submitted_manifest)
+    submitted = SubmittedJobs(layout.submitted_manifest, layout.saved_submitted)
     submitted.read()
     is_optional = options.matrix is None and submitted.path.exists()
     entries = {} if is_optional and not path.exists() else load_manifest(path, seen.records.keys()).entries

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +55,9 @@ class SnapshotReader:
         self._readiness: Readiness | None = None
         self._listed = ListedRecords()
         self._manifests = ManifestCache(layout.saved_entries)
-        self._submitted = SubmittedJobs(layout.submitted_manifest)
+        self._submitted = SubmittedJobs(layout.submitted_manifest, layout.saved_submitted)
+        # The entries of the manifest, the submitted jobs whose lines count, and both as one.
+        self._joined: tuple[Entries, Sequence[str], Entries] | None = None
         self._stalls = Stalls(layout, config)
 
     def read(self) -> Snapshot:
@@ -67,17 +69,16 @@ class SnapshotReader:
         pods = self.pods()
         warnings: list[str] = []
         entries = self._default_entries(seen.records, warnings)
+        entries = self._with_submitted(entries, seen.records.by_state().ad_hoc(), warnings)
         listed = self._listed
         listed.follow(store, seen, entries)
         records = listed.records
         in_flight = {job: records[job] for job in records.by_state().jobs(IN_FLIGHT)}
         if listed.unknown:
-            submitted = self._submitted_among(records, listed.unknown, warnings)
-            known = {entry.job_id for entry in submitted}
-            unlisted = [job for job in listed.unknown if job not in known]
+            unlisted = [job for job in listed.unknown if not records.is_ad_hoc(job)]
             others = self._in_other_manifests(unlisted, pods, warnings) if unlisted else []
             warnings += self._lost_manifest(records, unlisted, others)
-            entries = entries.with_others([*submitted, *others])
+            entries = entries.with_others(others)
         unknown_job = "its manifest cannot be read" if warnings else UNKNOWN_JOB
         warnings += self._outdated_status_file()
         return Snapshot(
@@ -236,17 +237,22 @@ class SnapshotReader:
         if path.exists() or not self._submitted.path.exists():
             return []
         known = {entry.job_id for entry in others}
-        open_ = (job for job in unlisted if job not in known and not records.is_ad_hoc(job))
+        open_ = (job for job in unlisted if job not in known)
         lost = [job for job in open_ if records[job].state is State.QUEUED]
         return [no_manifest_text(path, lost)] if lost else []
 
-    def _submitted_among(self, records: Records, unknown: Iterable[str], warnings: list[str]) -> list[Entry]:
-        """The entries of submitted jobs among those that the manifest does not have."""
-        self._submitted.read(thoroughly=True)
-        wanted = set(filter(records.is_ad_hoc, unknown))
-        if self._submitted.problem and (wanted or self._submitted.path.exists()):
+    def _with_submitted(self, manifest: Entries, ad_hoc: Sequence[str], warnings: list[str]) -> Entries:
+        """The entries of the manifest, and those of submitted jobs that it does not have."""
+        if not ad_hoc:
+            return manifest
+        news = self._submitted.read(thoroughly=True)
+        if self._submitted.problem:
             warnings.append(self._submitted.problem)
-        return [entry for job, entry in self._submitted.entries.items() if job in wanted]
+        joined = self._joined
+        is_known = joined is not None and joined[0] is manifest and joined[1] == ad_hoc
+        if joined is None or not is_known or news.added or news.is_rewritten:
+            joined = self._joined = manifest, ad_hoc, manifest.joined(self._submitted.entries, ad_hoc)
+        return joined[2]
 
     def _in_other_manifests(self, unknown: list[str], pods: Iterable[PodStatus], warnings: list[str]) -> list[Entry]:
         """The entries of jobs that the default manifest does not have, from the other manifests of the workspace."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dispatcher.matrix import saved_submitted, strict_json
 from dispatcher.matrix.submitted import Listed, News, SubmittedJobs, is_submitted
 
 
@@ -95,6 +96,68 @@ def test_an_editor_that_leaves_no_line_break_at_the_end(path: Path) -> None:
     append(path, "\n" + line("c"))
     jobs.read()
     assert list(jobs.entries) == ["a", "b", "c"]
+
+
+@pytest.fixture
+def always_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saved_submitted, "LEAST_BYTES", 1)
+
+
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The lines that are decoded from now on."""
+    lines: list[bytes] = []
+    decode = strict_json.decode
+    monkeypatch.setattr(strict_json, "decode", lambda data: (lines.append(data), decode(data))[1])
+    return lines
+
+
+@pytest.mark.usefixtures("always_saved")
+def test_what_was_saved_need_not_be_decoded_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = path.with_name("submitted.saved")
+    first = SubmittedJobs(path, saved)
+    append(path, "".join(line(f"j{n}", x=n) for n in range(100)))
+    first.read()
+    append(path, line("j5", x="new") + line("last"))
+    first.read()
+    first.save(path.parent)
+    append(path, line("more", gpus=2) + line("j7", x="newest"))
+    lines = decoded(monkeypatch)
+    second = SubmittedJobs(path, saved)
+    news = second.read(thoroughly=True)
+    assert len(lines) == 2
+    assert set(news.added) == {*(f"j{n}" for n in range(100)), "last", "more"}
+    first.read()
+    assert second.entries == first.entries
+    assert [one.order for one in second.entries.values()] == [one.order for one in first.entries.values()]
+    assert [second.entries[job].value("x") for job in ("j4", "j5", "j7")] == [4, "new", "newest"]
+    # What is appended later is taken in as by who has read all of it.
+    append(path, line("end"))
+    assert second.read() == first.read() == News(("end",))
+    kinds = dict(zip(second.entries, second.entries.all_kinds(), strict=True))
+    assert kinds["j1"] == kinds["j99"] != kinds["more"] != kinds["last"]
+
+
+@pytest.mark.usefixtures("always_saved")
+@pytest.mark.parametrize("change", ["edited", "shorter", "damaged", "another version"])
+def test_what_was_saved_of_other_lines_does_not_count(path: Path, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = path.with_name("submitted.saved")
+    first = SubmittedJobs(path, saved)
+    append(path, "".join(line(f"j{n}", x=n) for n in range(20)))
+    first.read()
+    first.save(path.parent)
+    if change == "edited":
+        path.write_text(path.read_text().replace('"x": 3', '"x": 4', 1))
+    elif change == "shorter":
+        os.truncate(path, len(line("j0", x=0)))
+    elif change == "damaged":
+        saved.write_bytes(saved.read_bytes()[:-3] + b"abc")
+    else:
+        monkeypatch.setattr(saved_submitted, "_FORM", "other")
+    lines = decoded(monkeypatch)
+    second = SubmittedJobs(path, saved)
+    second.read()
+    assert len(second.entries) == len(lines) == (1 if change == "shorter" else 20)
+    assert change == "shorter" or second.entries["j3"].value("x") == (4 if change == "edited" else 3)
 
 
 def test_manifest_and_submitted_jobs_as_one(path: Path) -> None:

@@ -82,6 +82,7 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     python: Path | None = None
     time_limit_s: float | None = None
     env: Mapping[str, str] = _NOTHING
+    env_file: str | None = None
     gpus: int | None = None
     retries: int = 0
     retry_on: tuple[str, ...] = ()
@@ -215,6 +216,7 @@ _METHOD_KEYS: Final[_Fields] = {
     "python": ("python", values.parse_text),
     "time_limit": ("time_limit_s", values.parse_duration),
     "env": ("env", values.parse_env),
+    "env_file": ("env_file", values.parse_private_path),
     "gpus": ("gpus", values.parse_count),
     "retries": ("retries", values.parse_count),
     "retry_on": ("retry_on", values.parse_retry_on),

@@ -130,6 +130,14 @@ def parse_text(value: object) -> str:
     return value
 
 
+def parse_private_path(value: object) -> str:
+    """The path of a file that only its owner may read: absolute, or below the home directory."""
+    path = parse_text(value)
+    if not path.startswith(("/", "~/")) or "\n" in path:
+        raise BadValueError("expected an absolute path, or one that begins with ~/, where the job runs")
+    return path
+
+
 def parse_command(value: object) -> str | tuple[str, ...]:
     """A command: text, which is split like a shell line (no shell runs it), or a list of arguments."""
     if isinstance(value, str):

@@ -35,13 +35,14 @@ class CommandOptions(msgspec.Struct, frozen=True, kw_only=True):
     time_limit: str | None = None
     retries: int | None = None
     env: tuple[str, ...] = ()
+    env_file: str | None = None
     cwd: str | None = None
     snapshot: bool | None = None
 
     def first_given(self) -> str:
         """An option that was given; empty when none was."""
         fields = msgspec.structs.fields(self)
-        words = {"params": "param", "rows_file": "from", "time_limit": "time-limit"}
+        words = {"params": "param", "rows_file": "from", "time_limit": "time-limit", "env_file": "env-file"}
         given = (f.encode_name for f in fields if getattr(self, f.encode_name) != f.default)
         return next((f"--{words.get(name, name)}" for name in given), "")
 
@@ -61,6 +62,7 @@ class CommandOptions(msgspec.Struct, frozen=True, kw_only=True):
             "time_limit": _time_limit(self.time_limit),
             "retries": self.retries,
             "env": _environment(self.env) or None,
+            "env_file": None if self.env_file is None else _private_file(self.env_file),
             "cwd": _directory(self.cwd, layout),
             "snapshot": self.snapshot,
         }
@@ -112,8 +114,12 @@ command_options: Final = one_argument("job", CommandOptions, (
     click.option("--time-limit", metavar="TIME", help="Stop the job after this time: 90m, 8h, or seconds."),
     click.option("--retries", type=click.IntRange(0), metavar="N", help="How often a failed job is tried again."),
     click.option(
-        "--env", multiple=True, metavar="NAME=VALUE",
-        help="An environment variable, which others can read: no secrets; may be repeated.",
+        "--env", multiple=True, metavar="NAME[=VALUE]",
+        help="An environment variable, with its value here unless one is given. Others can read it: no secrets.",
+    ),
+    click.option(
+        "--env-file", metavar="FILE",
+        help="Variables that others must not read: lines NAME=VALUE of a file where the job runs, of mode 600.",
     ),
     click.option(
         "--cwd", metavar="DIR",
@@ -143,10 +149,25 @@ def _environment(options: tuple[str, ...]) -> dict[str, str]:
     found = {}
     for option in options:
         name, equals, value = option.partition("=")
-        if not equals:
-            raise UsageError(f"--env {option}: expected NAME=VALUE")
-        found[name] = value
+        if not equals and name not in os.environ:
+            raise UsageError(f"--env {option}: there is no such variable here: expected NAME=VALUE, or the name of one")
+        found[name] = value if equals else os.environ[name]
     return found
+
+
+def _private_file(given: str) -> str:
+    """The path as entries have it. Raises UsageError for a file of this host that others can read."""
+    path = Path(given).expanduser()
+    if path.exists():
+        found = path.stat()
+        if found.st_mode & 0o077:
+            raise UsageError(f"--env-file {given}: others can read or change it: chmod 600 it")
+        if not path.is_file():
+            raise UsageError(f"--env-file {given}: is no file")
+    elif not given.startswith(("/", "~/")):
+        raise UsageError(f"--env-file {given}: there is no such file")
+    # It may be one of another host.
+    return given if given.startswith("~/") else os.fspath(path.absolute())
 
 
 def _directory(given: str | None, layout: Layout) -> str | None:

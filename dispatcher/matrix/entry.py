@@ -63,6 +63,7 @@ READERS: Final[Mapping[str, tuple[str, values.Reader]]] = {
     "retry_on": ("retry_on", values.parse_retry_on),
     "time_limit": ("time_limit_s", values.parse_duration),
     "env": ("env", values.parse_env),
+    "env_file": ("env_file", values.parse_private_path),
     "cwd": ("cwd", _parse_cwd),
     "outlet": ("outlet", values.parse_words),
     "resources": ("resources", values.parse_resources),
@@ -90,7 +91,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     `params` are all keys that are not reserved. `gpus` None means one on a GPU slot, and a CPU slot takes the job as
     well. `outlet` names the outlets that may run the job, the preferred one first. `order` is the position in the
     manifest. `written` holds the reserved keys as the manifest has them. `cwd` is where the command runs, below the
-    workspace's root, which it is when unset.
+    workspace's root, which it is when unset. `env_file` is the path of a file with secrets where the job runs.
 
     `job` is the key of a class with @job, which runs with the configuration `config` instead of the method's command;
     `imports` are the modules and files that define such classes. The method's other settings apply. `snapshot`:
@@ -108,6 +109,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     retry_on: tuple[str, ...] | None = None
     time_limit_s: float | None = None
     env: Mapping[str, str] = _NOTHING
+    env_file: str | None = None
     cwd: str | None = None
     outlet: tuple[str, ...] = ()
     resources: Mapping[str, Any] = _NOTHING

@@ -16,6 +16,7 @@ from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.assignment import Assignment, method_of
 from dispatcher.outlets.base import Bundle, Site
 from dispatcher.outlets.code.snapshot import Snapshot
+from dispatcher.outlets.env_file import env_files
 from dispatcher.outlets.node.script import Facts, NodeJob, private_files, render_node
 from dispatcher.outlets.node.setup import NodeSetup, code_file
 from dispatcher.outlets.origin import origin_of
@@ -62,6 +63,7 @@ def render(config: Config, assigned: Assignment, site: Site) -> Bundle:
             syncs=not site.is_shared and method.python is None,
             cwd=entry.cwd or "",
             facts=_facts(config, assigned, site),
+            env_files=tuple(env_files(config, entry)),
         )
         contents[contract.NODE_FILE] = _encode(render_node(config.layout, node, job))
     # A node extracts the code itself.
@@ -75,6 +77,7 @@ def render(config: Config, assigned: Assignment, site: Site) -> Bundle:
             "command": [*_launcher(paths, site, node), *command],
             "node": node is not None,
             # A node changes into it itself, once it has made the directory.
+            "env_files": env_files(config, entry) if node is None else [],
             "cwd": os.fspath((copy or site.layout.root) / entry.cwd) if entry.cwd and node is None else None,
             # Where the workspace is not seen, the code that a setup needs is only there when the launcher has run.
             "setup": bool(method.setup) and site.is_shared,

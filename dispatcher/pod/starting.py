@@ -14,6 +14,7 @@ from dispatcher.outlets.assignment import Assignment
 from dispatcher.outlets.base import CANNOT_START, Bundle, Ended, Key, Outlet, Request
 from dispatcher.outlets.bundle import deliver, entry_bundle, render
 from dispatcher.outlets.code.snapshot import Snapshot
+from dispatcher.outlets.env_file import refuse_env_file
 from dispatcher.pod.claim import Choice
 from dispatcher.pod.pack import Pack
 from dispatcher.pod.running_attempts import RunningAttempt, RunningAttempts
@@ -91,6 +92,7 @@ class Starter:
         try:
             if claimed.snapshot is not None:
                 assigned = msgspec.structs.replace(assigned, code=self._copy_of(claimed.snapshot))
+            refuse_env_file(self._config, choice.entry, choice.outlet)
             return render(self._config, assigned, outlet.site(choice.slot))
         except DispatcherError as error:
             # What cannot be rendered is the entry's fault; a workspace that cannot be read is not.

@@ -51,6 +51,7 @@ class NodeJob(msgspec.Struct, frozen=True, kw_only=True):
     syncs: bool = False
     cwd: str = ""
     facts: Facts | None = None
+    env_files: tuple[str, ...] = ()
 
 
 def render_node(layout: Layout, setup: NodeSetup, job: NodeJob) -> str:
@@ -71,6 +72,7 @@ def render_node(layout: Layout, setup: NodeSetup, job: NodeJob) -> str:
             "modules": setup.modules,
             "setup": job.has_setup,
             "cwd": job.cwd,
+            "env_files": job.env_files,
             "cwd_is_absolute": job.cwd.startswith("/"),
             "group_may_write": job.group_may_write,
             "juicefs": _juicefs(setup.juicefs),

@@ -1,0 +1,35 @@
+"""`env_file`: a file with secrets where a job runs, of which only the path is ever written down.
+
+The wrapper, or node.sh where there is one, reads it there (templates/env_file.sh.j2) and checks that only its owner,
+the user of the job, may read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from dispatcher.config import Config
+from dispatcher.errors import TemplateError
+from dispatcher.hosts.types import TpuHost, VolcanoHost
+from dispatcher.matrix.entry import Entry
+
+# The machines are new for each attempt, so nobody's file is there.
+_INSTEAD: Final[Mapping[str, str]] = {
+    VolcanoHost.type: "use a Secret of Kubernetes, named with envFrom in templates/volcano.yaml",
+    TpuHost.type: "let the method's setup fetch them, from Secret Manager for example",
+}
+
+
+def env_files(config: Config, entry: Entry) -> list[str]:
+    """The files that an attempt of the entry reads, in this order: its method's, its own."""
+    method = config.method(entry.method)
+    return [path for path in (method.env_file, entry.env_file) if path is not None]
+
+
+def refuse_env_file(config: Config, entry: Entry, outlet: str) -> None:
+    """TemplateError where the attempt has such a file, and goes to a host that has none."""
+    host = config.hosts.hosts.get(outlet)
+    instead = _INSTEAD.get(host.type, "") if host is not None else ""
+    if instead and env_files(config, entry):
+        raise TemplateError(f"{entry.job_id}: env_file: {outlet} has no files of a user: {instead}")

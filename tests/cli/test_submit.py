@@ -182,6 +182,23 @@ def test_a_submission_to_a_host_that_is_killed_runs_nothing_twice(
     assert (proof.read_text() if proof.exists() else "") == ("x\n" if states else "")
 
 
+def test_secrets_are_read_on_the_host(lab: Lab) -> None:
+    lab.write()
+    there = lab.ssh["h1"].path("/root/s.env")
+    there.write_text("TOKEN=hunter2\n")
+    there.chmod(0o600)
+    words = ("submit", "--outlet", "h1", "--env-file", "/root/s.env", "--wait")
+    lab.run(*words, "--name", "a", "--", "bash", "-c", "echo ${#TOKEN}")
+    assert lab.output("a") == "7\n"
+    there.chmod(0o640)
+    assert lab.fleet.try_(*words, "--name", "b", "--", "true", **lab.environment).returncode == 1
+    assert "env_file /root/s.env: others can read or change it (mode 640)" in lab.output("b")
+    told = [one for one in lab.fleet.root.rglob("*") if one.is_file() and b"hunter2" in one.read_bytes()]
+    assert not told
+    jobs = lab.ssh["h1"].path("/root")
+    assert not [one for one in jobs.rglob("*") if one.is_file() and one != there and b"hunter2" in one.read_bytes()]
+
+
 def test_clean_and_dirty_code(lab: Lab) -> None:
     lab.write(shell("clean", "cat module.py"), shell("dirty", 'cat module.py; echo "$DISPATCHER_CODE_COMMIT"'))
     (lab.fleet.root / "module.py").write_text("changed\n")

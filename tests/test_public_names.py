@@ -77,6 +77,7 @@ Entry.retries: int | None
 Entry.retry_on: tuple[str, ...] | None
 Entry.time_limit_s: float | None
 Entry.env: Mapping[str, str]
+Entry.env_file: str | None
 Entry.cwd: str | None
 Entry.outlet: tuple[str, ...]
 Entry.resources: Mapping[str, Any]

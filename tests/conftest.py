@@ -36,6 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--chaos-seconds", type=float, default=None, help="how long the chaos test goes on (default 30; an hour: 3600)"
     )
     parser.addoption("--fast", action="store_true", help=f"without {groups.NOT_FAST}")
+    parser.addoption("--long", action="store_true", help="also the repetitions of what shorter tests prove")
     parser.addoption("--chaos-seed", type=int, default=None, help="repeat a chaos test's choices")
 
 
@@ -50,7 +51,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     mark_beds(items)
     if config.getoption("--fast"):
-        groups.keep_fast(config, items)
+        groups.leave_out(config, items, groups.SLOW_MARKERS)
+    if not config.getoption("--long"):
+        groups.leave_out(config, items, [groups.LONG])
     groups.assign(items)
     if groups.is_worker(config):
         groups.order(items)

@@ -1,4 +1,4 @@
-"""Which tests run together: the groups of `scripts/test`, which uses several workers, and what `--fast` leaves out.
+"""Which tests run together: the groups of `scripts/test`, which uses several workers, and what is left out.
 
 The tests of a group run one after the other on one worker (pytest-xdist); a test without a group runs wherever a
 worker is free.
@@ -6,6 +6,7 @@ worker is free.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ BY_FILE = ("runtime", "examples")
 
 SLOW_FOLDERS = ("beds", "chaos", "runtime", "examples")
 SLOW_MARKERS = (*MARKERS, "slurm", "ssh", "tpu", "demo", "slow")
+# Repeats at length, or in variants that differ little, what a shorter test proves: only `--long` runs it.
+LONG = "long"
 NOT_FAST = f"the folders {', '.join(SLOW_FOLDERS)} of tests/ and what is marked {', '.join(SLOW_MARKERS)}"
 
 
@@ -73,8 +76,10 @@ def is_slow_folder(path: Path) -> bool:
     return _folder(path) in SLOW_FOLDERS
 
 
-def keep_fast(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what is marked as slow."""
-    slow = [item for item in items if any(item.get_closest_marker(name) for name in SLOW_MARKERS)]
-    config.hook.pytest_deselected(items=slow)
-    items[:] = [item for item in items if item not in set(slow)]
+def leave_out(config: pytest.Config, items: list[pytest.Item], markers: Iterable[str]) -> None:
+    """Deselect what has one of the markers."""
+    names = tuple(markers)
+    marked = {item for item in items if any(item.get_closest_marker(name) for name in names)}
+    if marked:
+        config.hook.pytest_deselected(items=[item for item in items if item in marked])
+        items[:] = [item for item in items if item not in marked]

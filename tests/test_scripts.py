@@ -1,4 +1,4 @@
-"""scripts/test names what fails once in CI, with --fast leaves out what is slow; scripts/bench measures."""
+"""scripts/test names what fails once in CI, and leaves out what is slow or long; scripts/bench measures."""
 
 from __future__ import annotations
 
@@ -38,6 +38,13 @@ def test_on_a_bed():
     assert False
 
 def test_quick():
+    pass
+"""
+LONG = """
+import pytest
+
+@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.long)])
+def test_calls(every):
     pass
 """
 BAD = """
@@ -125,6 +132,13 @@ def test_the_fast_tests_need_neither_beds_nor_jax(checkout: Path) -> None:
     assert status == 0
     assert "1 passed in" in lines[-1]
     assert run(checkout)[0] != 0
+
+
+@pytest.mark.slow
+def test_long_repetitions_run_when_asked_for(checkout: Path) -> None:
+    (checkout / "tests" / "test_some.py").write_text(LONG)
+    assert "1 passed in" in run(checkout)[1][-1]
+    assert "2 passed in" in run(checkout, "--long")[1][-1]
 
 
 @pytest.mark.slow

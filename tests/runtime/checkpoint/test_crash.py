@@ -79,7 +79,7 @@ def test_killed_after_any_call_of_a_commit(killed, name):
     assert (found[0], found[-1]) == (1, 2), found
 
 
-@pytest.mark.parametrize("every", [EVERY_OTHER, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [EVERY_OTHER, pytest.param(1, marks=[pytest.mark.slow, pytest.mark.long])])
 def test_killed_while_the_arrays_are_written(killed, every):
     found = killed("", "call", every)
     assert found[0] == 1

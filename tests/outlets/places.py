@@ -41,8 +41,6 @@ from dispatcher.outlets.volcano.manifest import CONTAINER, JOB_ID
 from dispatcher.run_state.observer import Observer
 from dispatcher.workspace import AttemptPaths, Layout
 
-# So many are in flight at once in one test; the local outlet starts a process for each.
-MANY = 200
 POLL_S = 0.2
 ON_CPU = Request(0)
 
@@ -61,6 +59,8 @@ class Place:
     submits_at_once = True
     # How often a host is asked.
     poll_s = POLL_S
+    # So many are in flight at once in one test; the local outlet starts a process for each.
+    many = 200
 
     def __init__(self, root: Path, hosts: Sequence[partial[AnyHost]] = (), working: Path | None = None) -> None:
         """`hosts` make what is configured. `working` is where attempts run, as this process finds it."""
@@ -114,8 +114,8 @@ class Place:
         observer = Observer(self.config.layout, self.config.lost_after_s, lambda: True)
         hosts = self.config.hosts.hosts
         context = PodContext(
-            pod=pod, config=self.config, observer=observer, log=print, cpu_slots=0 if hosts else MANY,
-            submissions=dict.fromkeys(hosts, MANY), poll_interval_s=self.poll_s,
+            pod=pod, config=self.config, observer=observer, log=print, cpu_slots=0 if hosts else self.many,
+            submissions=dict.fromkeys(hosts, self.many), poll_interval_s=self.poll_s,
         )  # fmt: skip
         (made,) = make_outlets(context).values()
         self._made.append(made)
@@ -420,7 +420,8 @@ class VolcanoPlace(Place):
 
     kind = "volcano"
     is_queue = True
-    # 200 Jobs keep the stand-in for Volcano's programs busy for a while.
+    # More than the nodes run at once. They keep the stand-in for Volcano's programs busy for a while.
+    many = 60
     patience_s = 5 * PATIENCE_S
     # Files are delivered by one program, and the Job is made by another.
     submits_at_once = False

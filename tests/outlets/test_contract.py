@@ -13,7 +13,7 @@ from typing import Any
 import forks
 import pytest
 from fleet import wait_until
-from outlets.places import MANY, PbsPlace, Place, PlainPlace, SlurmPlace, TpuPlace, VolcanoPlace
+from outlets.places import PbsPlace, Place, PlainPlace, SlurmPlace, TpuPlace, VolcanoPlace
 
 from dispatcher.outlets.base import CANNOT_START, Bundle, Ended, Pending, Placement, Running, Slot, Unknown
 from dispatcher.run_state.liveness import is_held
@@ -66,23 +66,21 @@ only_queues = pytest.mark.parametrize("place", QUEUES, indirect=True)
 only_hosts = pytest.mark.parametrize("place", KINDS[1:], indirect=True)
 
 
-@pytest.mark.parametrize(
-    ("script", "status"), [("true", 0), ("exit 3", 3), ("exit 75", 75), ("kill -SEGV $$", 139), ("kill -9 $$", 137)]
-)
-def test_how_one_ends(place: Place, script: str, status: int) -> None:
-    key = place.submit("a", f"echo said; {script}")
-    ended = place.end(key)
-    assert (ended.exit_code, ended.exit_reason) == (status, "")
-    assert ended.ended_at is not None
-    assert place.paths(key).log.read_text() == "said\n", "its directory is complete when its end is reported"
+ENDS = {"true": 0, "exit 3": 3, "exit 75": 75, "kill -SEGV $$": 139, "kill -9 $$": 137}
 
 
-def test_many_with_one_call(place: Place) -> None:
-    bundles = [place.claim(f"job{number}", f"exit {number}") for number in range(5)]
+def test_how_they_end(place: Place) -> None:
+    """Several that are submitted with one call, each in its own way."""
+    bundles = [place.claim(f"job{number}", f"echo said; {script}") for number, script in enumerate(ENDS)]
     place.outlet.submit(bundles)
     reports = place.wait([bundle.key for bundle in bundles], Ended)
-    codes = [report.status.exit_code for report in reports.values() if isinstance(report.status, Ended)]
-    assert codes == [0, 1, 2, 3, 4]
+    for bundle, status in zip(bundles, ENDS.values(), strict=True):
+        ended = reports[bundle.key].status
+        assert isinstance(ended, Ended)
+        assert (ended.exit_code, ended.exit_reason) == (status, "")
+        assert ended.ended_at is not None
+        log = place.paths(bundle.key).log.read_text()
+        assert log == "said\n", "its directory is complete when its end is reported"
 
 
 def test_where_it_runs_is_told_while_it_runs(place: Place) -> None:
@@ -194,13 +192,13 @@ def test_a_second_wrapper_runs_nothing_and_is_not_the_end(place: Place) -> None:
 
 @pytest.mark.slow
 def test_many_in_flight_with_one_poll(place: Place) -> None:
-    bundles = [place.claim(f"job{number}", "sleep 600") for number in range(MANY)]
+    bundles = [place.claim(f"job{number}", "sleep 600") for number in range(place.many)]
     assert place.outlet.capacity.is_full
     place.outlet.submit(bundles)
     keys = [bundle.key for bundle in bundles]
     place.wait(keys, Pending | Running)
     place.outlet.cancel(keys, force=True)
-    assert len(place.wait(keys, Ended)) == MANY
+    assert len(place.wait(keys, Ended)) == place.many
 
 
 def test_a_descriptor_tells_the_end(place: Place) -> None:

@@ -4,6 +4,7 @@
     attempts    the content of old attempts
     blobs       differences, package lists and archives of the code that nothing refers to
     plan        what is to be removed, and what was; finding: which jobs and attempts may be looked at
+    disk        bytes by what they are, for `usage --disk`
 
 What is never removed:
 

@@ -26,13 +26,22 @@ _BY_DEFAULT: Final = ("method",)
 @click.option("--since", default="7d", metavar="TIME", help="From then on: 7d or 12h ago, 2026-06-17.  [default: 7d]")
 @click.option("--until", metavar="TIME", help="Until then.  [default: now]")
 @where_option
+@click.option("--disk", is_flag=True, help="Show what takes up the space on the disk instead.")
 @utc_option
 @format_option
-def usage(by: tuple[str, ...], since: str, until: str | None, where: Where, utc: bool, style: str) -> None:
+def usage(by: tuple[str, ...], since: str, until: str | None, where: Where, disk: bool, utc: bool, style: str) -> None:
     """Show where the time of slots and GPUs went.
 
-    What attempts used, by how they ended, and what was idle; it adds up to the number of slots times the time.
+    What attempts used, by how they ended, and what was idle; it adds up to the number of slots times the time. With
+    --disk: what the workspace has on the disk now, or its attempts by the keys of --by.
     """
+    if disk:
+        from dispatcher.cli.disk import show_disk
+
+        if until is not None or where:
+            raise UsageError("--disk shows the disk as it is now: leave --until and --where out")
+        show_disk(open_workspace(), by, style)
+        return
     from dispatcher.report.usage import tables
 
     clock = Clock(time.time(), utc)

@@ -39,8 +39,9 @@ def origin_of(
         git=None if code is None else GitState(commit=code.commit, is_dirty=code.is_dirty, shipped=code.digest),
         runs_workspace=site.is_shared and code is None,
         host=site.host,
-        # A setup may change it, and a container has its own.
-        path=_path({**method.env, **entry.env}) if not method.setup and container is None else None,
+        # A setup may change it, and with it what the default interpreter is.
+        path=_path({**method.env, **entry.env}) if not method.setup else None,
+        hides_python=container is not None or (bool(method.setup) and method.python is None),
         cwd=_cwd(config, assigned, site),
     )
 

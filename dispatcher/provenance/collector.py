@@ -21,10 +21,10 @@ from dispatcher.base.messages import is_utf8, readable
 from dispatcher.errors import StorageError
 from dispatcher.provenance.blobs import Blobs, replace_shared
 from dispatcher.provenance.code import Code, CodeReader
-from dispatcher.provenance.interpreters import Environment, Interpreters, python_of
+from dispatcher.provenance.interpreters import Interpreters, python_of
 from dispatcher.provenance.origin import Origin
 from dispatcher.provenance.programs import Deadline, ProgramError, TooSlowError
-from dispatcher.provenance.record import HostFacts, Provenance
+from dispatcher.provenance.record import HostFacts, Interpreter, Provenance
 from dispatcher.workspace import Layout
 
 # For all programs of a look: those of git, and those that are asked for packages.
@@ -37,6 +37,14 @@ _SHARE: Final = 0.05
 REST_S: Final = 300.0
 # Attempts that wait to be recorded; there are more only when the storage hangs.
 _MOST_WAITING: Final = 10_000
+
+
+class _Python(msgspec.Struct, frozen=True):
+    """The Python that attempts run, the digest of the list of its packages, and what could not be found out."""
+
+    python: Interpreter | None = None
+    packages: str | None = None
+    problems: tuple[str, ...] = ()
 
 
 class Collector:
@@ -107,8 +115,12 @@ class Collector:
             mode = 0o666 & ~files.umask_of(self._layout.root)
         except StorageError:
             return
+        pythons: dict[tuple[object, ...], _Python] = {}
         for origin in origins:
-            found = self._provenance(origin, collected_at, code, deadline)
+            key = (*origin.command[:1], origin.path, origin.cwd, origin.hides_python, origin.host is None)
+            if key not in pythons:
+                pythons[key] = self._python(origin, deadline)
+            found = _provenance(origin, collected_at, code, pythons[key])
             path = Path(origin.directory, contract.PROVENANCE_FILE)
             try:
                 replace_shared(path, msgspec.json.encode(found) + b"\n", mode)
@@ -128,47 +140,42 @@ class Collector:
         except OSError as error:
             return Code(None, (f"git: {error}",))
 
-    def _provenance(self, origin: Origin, collected_at: str, code: Code, deadline: Deadline) -> Provenance:
-        asks_git = origin.git is None and origin.runs_workspace
-        problems = list(code.problems) if asks_git else []
-        there = origin.host or HostFacts()
-        environment = self._environment(origin, deadline, problems)
-        return Provenance(
-            collected_at=collected_at,
-            command=tuple(_text(word) for word in origin.command),
-            template=origin.template,
-            script_sha256=origin.script_sha256,
-            git=code.state if asks_git else origin.git,
-            python=environment.python if environment else None,
-            packages=self._packages(environment, problems),
-            host=there.host,
-            driver=there.driver,
-            gpus=there.gpus,
-            environment={name: _text(value) for name, value in origin.environment.items()},
-            env_names=origin.env_names,
-            problems=(*there.problems, *problems),
-        )
-
-    def _environment(self, origin: Origin, deadline: Deadline, problems: list[str]) -> Environment | None:
-        """The Python that the command runs; None when it runs none, or that is unknown."""
-        if origin.host is None or origin.path is None:
-            return None
+    def _python(self, origin: Origin, deadline: Deadline) -> _Python:
+        """The Python that the command runs; nothing when it runs none, or that is unknown."""
+        if origin.host is None or origin.hides_python:
+            return _Python()
         directory = Path(self._layout.root, origin.cwd)
         try:
             python = python_of(origin.command, origin.path, directory)
-            return self._interpreters.look_at(python, directory, deadline) if python is not None else None
+            if python is None:
+                return _Python()
+            found = self._interpreters.look_at(python, directory, deadline)
         except (ProgramError, OSError) as error:
-            problems.append(f"python: {error}")
-            return None
-
-    def _packages(self, environment: Environment | None, problems: list[str]) -> str | None:
-        if environment is None or environment.packages is None:
-            return None
+            return _Python(problems=(f"python: {error}",))
         try:
-            return self._blobs.add_packages(environment.packages)
-        except OSError as error:
-            problems.append(f"the list of packages cannot be kept: {error.strerror}")
-            return None
+            return _Python(found.python, self._blobs.add_packages(found.packages))
+        except (OSError, StorageError) as error:
+            return _Python(found.python, problems=(f"the list of packages cannot be kept: {error}",))
+
+
+def _provenance(origin: Origin, collected_at: str, code: Code, python: _Python) -> Provenance:
+    asks_git = origin.git is None and origin.runs_workspace
+    there = origin.host or HostFacts()
+    return Provenance(
+        collected_at=collected_at,
+        command=tuple(_text(word) for word in origin.command),
+        template=origin.template,
+        script_sha256=origin.script_sha256,
+        git=code.state if asks_git else origin.git,
+        python=python.python,
+        packages=python.packages,
+        host=there.host,
+        driver=there.driver,
+        gpus=there.gpus,
+        environment={name: _text(value) for name, value in origin.environment.items()},
+        env_names=origin.env_names,
+        problems=(*there.problems, *(code.problems if asks_git else ()), *python.problems),
+    )
 
 
 def _text(word: str) -> str:

@@ -25,10 +25,10 @@ _MOST_OUTPUT: Final = 4 << 20
 
 
 class Environment(msgspec.Struct, frozen=True):
-    """An interpreter with its packages, such as `numpy==2.1.0`, sorted; None: unknown."""
+    """An interpreter with its packages, such as `numpy==2.1.0`, sorted."""
 
     python: Interpreter
-    packages: tuple[str, ...] | None = None
+    packages: tuple[str, ...]
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -43,10 +43,11 @@ class _Known(msgspec.Struct, frozen=True):
     stamps: Mapping[str, Stamp]
 
 
-def python_of(command: Sequence[str], path: str, directory: Path) -> str | None:
+def python_of(command: Sequence[str], path: str | None, directory: Path) -> str | None:
     """The Python that a command line runs in `directory`; None when it runs another program, or none is found.
 
-    That is its first word, or what the first line of that script names. `path` is the PATH that the command has.
+    That is its first word, or what the first line of that script names. `path` is the PATH that the command has, None
+    where that is unknown.
     """
     if not command:
         return None
@@ -81,8 +82,8 @@ def _interpreters(program: str) -> Iterator[list[str]]:
             return
 
 
-def _found(word: str, path: str, directory: Path) -> str | None:
-    places = [""] if "/" in word else path.split(os.pathsep)
+def _found(word: str, path: str | None, directory: Path) -> str | None:
+    places = [""] if "/" in word else path.split(os.pathsep) if path is not None else []
     for place in places:
         candidate = os.path.join(directory, place, word)
         if os.path.isfile(candidate) and os.access(candidate, os.X_OK):

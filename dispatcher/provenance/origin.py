@@ -14,7 +14,8 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
     `git` is the code where that is known already, such as that of a snapshot; None: what the workspace has now, or if
     not `runs_workspace`, what the host tells. `host` None: the attempt's host tells for itself what it is, and which
-    Python it runs. `path` is the PATH of the command in `cwd`; None: unknown, so that its Python is unknown as well.
+    Python it runs. `path` is the PATH of the command in `cwd`; None: unknown, so only a program with a slash in its
+    name is found. `hides_python`: the first word does not tell which Python runs, as in a container.
     """
 
     directory: str
@@ -27,4 +28,5 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     runs_workspace: bool = True
     host: HostFacts | None = None
     path: str | None = None
+    hides_python: bool = False
     cwd: str = ""

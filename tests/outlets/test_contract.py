@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import forks
+import msgspec
 import pytest
 from fleet import wait_until
 from outlets.places import PbsPlace, Place, PlainPlace, SlurmPlace, TpuPlace, VolcanoPlace
 
 from dispatcher.outlets.base import CANNOT_START, Bundle, Ended, Pending, Placement, Running, Slot, Unknown
+from dispatcher.provenance.record import HostFacts
 from dispatcher.run_state.liveness import is_held
 
 LONG = "echo begun >>begun; sleep 600"
@@ -91,6 +93,20 @@ def test_where_it_runs_is_told_while_it_runs(place: Place) -> None:
     wait_until(lambda: (found := place.outlet.poll([key])[key].placement) and found.pid, "the wrapper's pid is known")
     place.let_go()
     assert place.end(key).exit_code == 3
+
+
+@only_hosts
+def test_a_host_tells_what_only_it_knows(place: Place) -> None:
+    key = place.submit("a", GATED)
+    path = place.paths(key).provenance_host
+    place.wait_begun(key)
+    wait_until(lambda: place.outlet.poll([key]) and path.exists(), "the host has told")
+    place.let_go()
+    assert place.end(key).exit_code == 3
+    found = msgspec.json.decode(path.read_bytes(), type=HostFacts)
+    # The nodes of these beds share a kernel, which has one name.
+    assert found.host
+    assert found.problems == ()
 
 
 def test_an_end_stays_known_until_it_is_forgotten(place: Place) -> None:

@@ -14,6 +14,8 @@ from beds.sshd import SshBed, SshHost
 from fleet import Dispatcher, Fleet, shell, wait_until
 from outlets.remote.nvidia_smi import SCRIPT, gpus
 
+from dispatcher.provenance.read import package_lines, read_provenance
+
 pytestmark = pytest.mark.slow
 
 CONFIG = """\
@@ -93,6 +95,34 @@ def test_jobs_on_two_hosts(lab: Lab) -> None:
         (log,) = lab.bed[name].path("logs").glob(f"*_{job}_*.log")
         assert re.fullmatch(rf"[A-Za-z0-9._-]*_m_{job}_\d{{8}}-\d{{6}}\.log", log.name)
         assert log.read_text() == f"{ODD}{name}\n"
+
+
+def test_what_a_job_ran_from_comes_home(lab: Lab) -> None:
+    """Host, Python and packages are those of the host; the list is kept once, here."""
+    script = "import os, time\nend = time.time() + 60\nwhile not os.path.exists('go') and time.time() < end: pass"
+    commands = {name: ["python3", "-c", script] for name in ("a", "b")}
+    lab.fleet.write_manifest(
+        [
+            {"job_id": name, "method": "m", "command": words, "outlet": "h1", "gpus": 0}
+            for name, words in commands.items()
+        ]
+    )
+    dispatcher = lab.start("h1", words=("--until-empty",))
+    for name in commands:
+        wait_until(lambda name=name: lab.fleet.attempt(name).provenance_host.exists(), f"{name} has told")
+    lab.let_go(lab.bed["h1"])
+    assert dispatcher.end() == 0, dispatcher.said
+    layout = lab.fleet.layout
+    found = [read_provenance(layout, name, 1) for name in commands]
+    for one, name in zip(found, commands, strict=True):
+        assert one is not None
+        assert one.command == tuple(commands[name])
+        assert (one.host, one.git) == ("h1", None)
+        assert one.python is not None
+        assert one.packages is not None
+        assert package_lines(layout, name, 1) is not None
+    assert len(list(layout.provenance_packages("x").parent.iterdir())) == 1
+    assert "ran from (attempt 1)" in lab.fleet.run("show", "a")
 
 
 def test_the_environment_of_a_host_overrides_where_its_logs_are(start_ssh: Callable[..., SshBed], fleet: Fleet) -> None:

@@ -26,6 +26,11 @@ MOST: Final = 100_000
 # The column of a CSV file with the ids.
 NAME: Final = "name"
 
+# The keys of entries that a CSV file may have as columns; an empty cell sets none.
+ROW_KEYS: Final = frozenset(
+    {"gpus", "priority", "needs", "retries", "time_limit", "queue_limit", "outlet", "cwd", "env_file"}
+)
+
 _KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _COMMA: Final = re.compile(r"(?<!\\),")
 _RANGE: Final = re.compile(r"(-?\d{1,18})\.\.(-?\d{1,18})", re.ASCII)
@@ -64,7 +69,7 @@ class NewJobs(msgspec.Struct, frozen=True, kw_only=True):
     def documents(self, is_taken: Callable[[str], bool]) -> list[dict[str, Any]]:
         """The entries. Where no ids were given they have such as no job has yet."""
         return [
-            {"job_id": job, **self.common, **{key: value for key, value in row.items() if key != NAME}}
+            {"job_id": job, **self.common, **{key: value for key, value in row.items() if _is_set(key, value)}}
             for job, row in zip(self._ids(is_taken), self.rows, strict=True)
         ]
 
@@ -86,6 +91,11 @@ class NewJobs(msgspec.Struct, frozen=True, kw_only=True):
         if len(names) == len(self.rows) and all(len(suffix) <= _LONGEST_SUFFIX for suffix in found):
             return found
         return [f"_{number}" for number in range(1, len(self.rows) + 1)]
+
+
+def _is_set(key: str, value: Any) -> bool:
+    """Whether this of a row becomes a key of the entry."""
+    return key != NAME and not (value is None and key in ROW_KEYS)
 
 
 def _id_part(value: Any) -> str:
@@ -158,7 +168,7 @@ def read_csv(data: bytes, where: str) -> list[dict[str, Any]]:
         for key in header:
             if header.count(key) > 1:
                 raise UsageError(f"{where}: the column {shown(key)} is there twice")
-            if key != NAME:
+            if key != NAME and key not in ROW_KEYS:
                 check_key(key, f"{where}, header")
         for cells in reader:
             if cells:
@@ -173,7 +183,14 @@ def read_csv(data: bytes, where: str) -> list[dict[str, Any]]:
 def _row(header: Sequence[str], cells: Sequence[str], where: str) -> dict[str, Any]:
     if len(cells) != len(header):
         raise UsageError(f"{where}: {len(cells)} values, but the header has {len(header)}: quote commas of a value")
-    row = {key: cell if key == NAME else read_value(cell) for key, cell in zip(header, cells, strict=True)}
+    row: dict[str, Any] = {}
+    for key, cell in zip(header, cells, strict=True):
+        if key == "needs":
+            row[key] = re.split(r"[,\s]+", cell.strip()) if cell.strip() else None
+        elif key in ROW_KEYS and not cell:
+            row[key] = None
+        else:
+            row[key] = cell if key in (NAME, "outlet", "cwd", "env_file") else read_value(cell)
     if NAME in row and not is_name(row[NAME]):
         raise UsageError(f"{where}: {NAME} = {shown(row[NAME])}: expected letters, digits, '.', '_' or '-'")
     return row

@@ -378,6 +378,21 @@ def test_a_csv_file(empty: Fleet) -> None:
     assert "there is a job a already (done), and 1 more" in fails(empty, "--from", "jobs.csv", "--", "true", status=1)
 
 
+def test_a_csv_file_may_set_keys_of_entries(empty: Fleet) -> None:
+    (empty.root / "jobs.csv").write_text("x,gpus,priority,needs,time_limit\n1,0,5,,90m\n2,,,first,\n1,2,,,60\n")
+    submit(empty, "--name", "first", "--", "true")
+    jobs = submit(empty, "--from", "jobs.csv", "--priority", "1", "--", "echo", "{x}")
+    assert jobs == ["echo_1", "echo_2", "echo_3"], "keys tell no ids apart"
+    keys = ("gpus", "priority", "needs", "time_limit")
+    assert [[one.get(key) for key in keys] for one in written(empty)[1:]] == [
+        [0, 5, None, "90m"], [None, 1, ["first"], None], [2, 1, None, 60],
+    ]  # fmt: skip
+    (empty.root / "bad.csv").write_text("x,gpus\n1,many\n")
+    assert 'gpus = "many": expected a whole number' in fails(empty, "--from", "bad.csv", "--", "echo", "{x}")
+    (empty.root / "bad.csv").write_text("x,command\n1,rm\n")
+    assert "command is a key of every entry" in fails(empty, "--from", "bad.csv", "--", "echo", "{x}")
+
+
 def test_follow_prints_the_log_and_exits_as_the_job_does(empty: Fleet) -> None:
     empty.start(poll="600").ready()
     done = empty.try_("submit", "--follow", "--", "bash", "-c", "echo out; echo err >&2; exit 3")

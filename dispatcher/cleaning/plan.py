@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from dispatcher.base.messages import readable
-from dispatcher.cleaning import blobs
+from dispatcher.cleaning import blobs, copies
 from dispatcher.cleaning.attempts import OldAttempt, OldAttempts
 from dispatcher.cleaning.blobs import Orphan
 from dispatcher.cleaning.tree import Links, Size
@@ -54,7 +54,9 @@ class Plan:
 
     def add_orphans(self, records: Iterable[Record], older_than_s: float) -> None:
         """Look for what nothing refers to. Raises StateError when that cannot be told."""
+        records = list(records)
         self.orphans += blobs.orphans(self._layout, records, older_than_s)
+        self.orphans += copies.unused(self._layout, records, older_than_s)
 
     def remove(self, read_records: Callable[[], Mapping[str, Record]]) -> Removed:
         """Remove what is listed, but the attempts of jobs that are no longer over. `read_records` has the newest."""
@@ -77,9 +79,15 @@ class Plan:
         if self.orphans:
             blobs.put_back(self._layout)
         for orphan in self.orphans:
-            done.size = done.size + blobs.remove(
-                self._layout, orphan, links, lambda path, error: done.failed.append(_line(path, error))
-            )
+
+            def not_removed(path: str, error: OSError) -> None:
+                done.failed.append(_line(path, error))
+
+            if copies.is_copy(orphan):
+                removed = copies.remove(self._layout, orphan, read_records().values(), not_removed)
+            else:
+                removed = blobs.remove(self._layout, orphan, links, not_removed)
+            done.size = done.size + removed
         return done
 
 

@@ -1,0 +1,56 @@
+"""Copies of the code (`snapshot: true`) that no job runs from any more. Their archives are orphans the next time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable
+
+from dispatcher.cleaning import tree
+from dispatcher.cleaning.blobs import YOUNG_S, Orphan
+from dispatcher.cleaning.tree import Links, OnError, Size
+from dispatcher.errors import DispatcherError
+from dispatcher.outlets.code import copies
+from dispatcher.run_state.states import Record
+from dispatcher.workspace import Layout
+
+
+def unused(layout: Layout, records: Iterable[Record], older_than_s: float, now_s: float | None = None) -> list[Orphan]:
+    """The copies that no record names and no attempt has begun to use for a day, or for longer."""
+    before_s = (time.time() if now_s is None else now_s) - max(older_than_s, YOUNG_S)
+    return [_orphan(layout, label) for label in copies.unused(layout, copies.labels_in_use(records), before_s)]
+
+
+def is_copy(orphan: Orphan) -> bool:
+    return orphan.path.endswith(".kept")
+
+
+def remove(layout: Layout, orphan: Orphan, records: Iterable[Record], on_error: OnError) -> Size:
+    """Remove it, unless it was used meanwhile; what was removed."""
+    place = layout.run_state / orphan.path
+    label = place.stem.replace("-", " ")
+    try:
+        is_used = label in copies.labels_in_use(records) or os.stat(place).st_mtime > orphan.unused_since_s
+        if not is_used:
+            copies.remove(layout, label)
+            return orphan.size
+    except FileNotFoundError:
+        # Another cleaner was quicker.
+        pass
+    except (DispatcherError, OSError) as error:
+        on_error(orphan.path, error if isinstance(error, OSError) else OSError(0, str(error)))
+    return Size()
+
+
+def _orphan(layout: Layout, label: str) -> Orphan:
+    place = layout.kept_code(label)
+    found = os.stat(place)
+    size = Size(1, Links().bytes_of(found))
+    with contextlib.suppress(DispatcherError, FileNotFoundError):
+        digest = copies.kept(layout, label).digest
+        # Counted with the last name that the directory has.
+        if sum(1 for _ in layout.code_dir.glob(f"*-{digest[:12]}.kept")) == 1:
+            with tree.opened_root(layout.code_copy(digest)) as fd:
+                size = size + tree.measure(fd, Links(), lambda _path, _error: None)
+    return Orphan(path=f"code/{place.name}", unused_since_s=found.st_mtime, size=size)

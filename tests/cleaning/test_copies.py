@@ -1,0 +1,45 @@
+"""`dispatcher clean` and copies of the code: what a job may run from stays."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from fleet import Fleet, shell
+from repositories import Repository
+
+
+def age(fleet: Fleet) -> None:
+    for path in fleet.layout.code_dir.iterdir():
+        os.utime(path, (0, 0))
+
+
+def copies_of(fleet: Fleet) -> list[Path]:
+    return sorted(path for path in fleet.layout.code_dir.iterdir() if path.is_dir())
+
+
+def test_copies_that_no_record_names_are_removed_when_they_are_old(fleet: Fleet) -> None:
+    repository = Repository(fleet.root)
+    repository.write(".gitignore", "run_state/\nsaid/\nmatrix/\n")
+    repository.write("code.txt", "one\n")
+    repository.commit()
+    fleet.write_manifest([shell("a", "cat code.txt", snapshot=True)])
+    assert fleet.run_all().process.returncode == 0
+    repository.write("code.txt", "two\n")
+    fleet.run("requeue", "a")
+    age(fleet)
+    first = copies_of(fleet)
+    # The one that the job will run is not extracted yet; the other one is young no more.
+    listed = fleet.run("clean", "--blobs")
+    assert listed.count(".kept") == 1 and len(first) == 1
+    fleet.run("clean", "--blobs", "--yes")
+    assert copies_of(fleet) == []
+    assert fleet.run_all().process.returncode == 0
+    assert fleet.output("a", 2) == "two\n"
+    age(fleet)
+    # The archive of the first one, which nothing refers to any more.
+    assert fleet.run("clean", "--blobs").count(".tar") == 1
+    fleet.run("clean", "--blobs", "--yes")
+    assert len(copies_of(fleet)) == len(list(fleet.layout.code_dir.glob("*.tar"))) == 1
+    (copy,) = copies_of(fleet)
+    assert (copy / "code.txt").read_text() == "two\n"

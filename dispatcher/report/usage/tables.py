@@ -146,7 +146,7 @@ def check(usage: Usage) -> list[str]:
         share = form.percent(left.slots, total.slots)
         lines.append(
             f"does not add up: {form.hours(left.slots)} slot-hours ({share} %) are more than pods had slots for: a pod "
-            "has taken back attempts and has fewer slots than before, or a record has a wrong time"
+            "was restarted with fewer slots while attempts ran, or a record has a wrong time"
         )
     return lines
 
@@ -167,7 +167,7 @@ def notes(usage: Usage, clock: Clock) -> list[str]:
         )
     if usage.unknown_ends:
         found.append(
-            f"nobody knows when {counted(usage.unknown_ends, 'attempt')} ended (the host died, say): counted until "
+            f"the end of {counted(usage.unknown_ends, 'attempt')} is not known (the host died, say): counted until "
             "the last sign of it"
         )
     if usage.is_filtered:

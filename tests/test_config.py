@@ -169,3 +169,17 @@ def test_yaml_is_loaded_only_for_a_file(tmp_path: Path) -> None:
     assert subprocess.run(run, capture_output=True, text=True, check=True).stdout == "False\n"
     written(tmp_path, "lock: auto")
     assert subprocess.run(run, capture_output=True, text=True, check=True).stdout == "True\n"
+
+
+def test_what_attempts_ran_from_is_recorded_unless_it_is_switched_off(tmp_path: Path) -> None:
+    config = load_config(Layout(tmp_path))
+    assert config.provenance
+    assert "XLA_FLAGS" in config.provenance_env
+    config = load_config(written(tmp_path, "provenance: false\nprovenance_env: [XLA_FLAGS, NCCL_*]\n"))
+    assert not config.provenance
+    assert config.provenance_env == ("XLA_FLAGS", "NCCL_*")
+    text = faults(tmp_path, "provenance: maybe\nprovenance_env: [WANDB_API_KEY]\n")
+    assert 'provenance = "maybe": expected true or false' in text
+    assert "WANDB_API_KEY looks like a secret, which is never recorded: remove it" in text
+    assert "is not the name of a variable" in faults(tmp_path, "provenance_env: ['*']\n")
+    assert "expected names" in faults(tmp_path, "provenance_env: 3\n")

@@ -11,8 +11,10 @@ from pathlib import Path
 import groups
 import pytest
 from beds.fixtures import (  # noqa: F401 - fixtures of all tests
+    close_unused,
     k8s,
     mark_beds,
+    note_last_users,
     pbs,
     shared_k8s,
     shared_volcano,
@@ -57,6 +59,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     groups.assign(items)
     if groups.is_worker(config):
         groups.order(items)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    note_last_users(session)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        close_unused(item)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

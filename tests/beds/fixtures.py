@@ -24,7 +24,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pytest
 
@@ -36,7 +36,11 @@ from .sshd import HostSettings, SshBed
 from .tpu import TpuBed
 from .volcano import VolcanoBed, VolcanoSettings
 
+B = TypeVar("B", bound=K8sBed)
 NUMBERS = itertools.count(1)
+# The shared clusters by the fixture that asks for them. One that is up costs a tenth of a core.
+SHARED: dict[str, Shared[Any]] = {}
+LAST_USERS = pytest.StashKey[dict[str, pytest.Item]]()
 MARKED_BY = {
     "start_slurm": "slurm",
     "start_ssh": "ssh",
@@ -51,8 +55,59 @@ MARKED_BY = {
 def mark_beds(items: list[pytest.Item]) -> None:
     for item in items:
         for fixture, marker in MARKED_BY.items():
-            if fixture in getattr(item, "fixturenames", ()):
+            if fixture in fixture_names(item):
                 item.add_marker(marker)
+
+
+def note_last_users(session: pytest.Session) -> None:
+    """Remember which test is the last one that uses a shared cluster: what only has the marker asks for Volcano.
+
+    A cluster that is asked for again comes up again.
+    """
+    last: dict[str, pytest.Item] = {}
+    for item in session.items:
+        asked = {name for name, marker in MARKED_BY.items() if marker == "k8s" and name in fixture_names(item)}
+        if item.get_closest_marker("k8s"):
+            last.update(dict.fromkeys(asked or ("volcano",), item))
+    session.stash[LAST_USERS] = last
+
+
+def fixture_names(item: pytest.Item) -> Sequence[str]:
+    return getattr(item, "fixturenames", ())
+
+
+def close_unused(item: pytest.Item) -> None:
+    """Close the shared clusters that no test behind this one uses."""
+    for name, last in item.session.stash[LAST_USERS].items():
+        if last is item and name in SHARED:
+            SHARED[name].close()
+
+
+class Shared(Generic[B]):
+    """A cluster that comes up when a test asks for it."""
+
+    def __init__(self, make: Callable[[], B]) -> None:
+        self._make = make
+        self._stack = contextlib.ExitStack()
+        self._bed: B | None = None
+
+    def bed(self) -> B:
+        if self._bed is None:
+            self._bed = self._stack.enter_context(self._make())
+        return self._bed
+
+    def close(self) -> None:
+        self._bed = None
+        self._stack.close()
+
+
+@contextlib.contextmanager
+def _shared(name: str, make: Callable[[], B]) -> Iterator[Shared[B]]:
+    SHARED[name] = Shared(make)
+    try:
+        yield SHARED[name]
+    finally:
+        SHARED.pop(name).close()
 
 
 def skip_without(bed: str) -> None:
@@ -128,19 +183,20 @@ def pbs(start_pbs: Callable[..., PbsBed]) -> PbsBed:
 
 
 @pytest.fixture(scope="session")
-def shared_k8s() -> Iterator[K8sBed]:
+def shared_k8s() -> Iterator[Shared[K8sBed]]:
     """Only for `k8s`."""
     skip_without("k8s")
-    with K8sBed() as bed:
-        yield bed
+    with _shared("k8s", K8sBed) as shared:
+        yield shared
 
 
 @pytest.fixture
-def k8s(shared_k8s: K8sBed) -> Iterator[K8sBed]:
+def k8s(shared_k8s: Shared[K8sBed]) -> Iterator[K8sBed]:
     """A cluster of two nodes with 16 CPUs and eight GPUs each, and an empty namespace, `k8s.namespace`."""
-    shared_k8s.enter_namespace(f"test-{next(NUMBERS)}")
-    yield shared_k8s
-    shared_k8s.heal()
+    bed = shared_k8s.bed()
+    bed.enter_namespace(f"test-{next(NUMBERS)}")
+    yield bed
+    bed.heal()
 
 
 @pytest.fixture
@@ -156,20 +212,21 @@ def start_k8s() -> Iterator[Callable[..., K8sBed]]:
 
 
 @pytest.fixture(scope="session")
-def shared_volcano() -> Iterator[VolcanoBed]:
+def shared_volcano() -> Iterator[Shared[VolcanoBed]]:
     """Only for `volcano`."""
     skip_without("k8s")
     skip_without("volcano")
-    with VolcanoBed() as bed:
-        yield bed
+    with _shared("volcano", VolcanoBed) as shared:
+        yield shared
 
 
 @pytest.fixture
-def volcano(shared_volcano: VolcanoBed) -> Iterator[VolcanoBed]:
+def volcano(shared_volcano: Shared[VolcanoBed]) -> Iterator[VolcanoBed]:
     """As `k8s`, with Volcano 1.5.1 as it is when installed."""
-    shared_volcano.enter_namespace(f"test-{next(NUMBERS)}")
-    yield shared_volcano
-    shared_volcano.heal()
+    bed = shared_volcano.bed()
+    bed.enter_namespace(f"test-{next(NUMBERS)}")
+    yield bed
+    bed.heal()
 
 
 @pytest.fixture

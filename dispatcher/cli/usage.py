@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -49,7 +50,10 @@ def usage(by: tuple[str, ...], since: str, until: str | None, where: Where, disk
     until_s = clock.now_s if until is None else _moment("--until", until, clock)
     if until_s <= since_s:
         raise UsageError(f"--until {until} is not after --since {since}")
+    # The lines of a long journal are no garbage: to look for some among them takes a fifth of the time.
+    gc.disable()
     account = open_workspace().usage(by=by or _BY_DEFAULT, since_s=since_s, until_s=until_s, where=where)
+    gc.enable()
     if style == "json":
         print_json(tables.document(account))
     elif style == "csv":

@@ -89,7 +89,12 @@ class CodeCopies:
 
     def use(self, name: str) -> Snapshot:
         """The copy for an attempt that starts. Raises CodeError, and StorageError where its directory is gone."""
-        snapshot = copies.kept(self._layout, name)
+        try:
+            snapshot = copies.kept(self._layout, name)
+        except CodeError:
+            # Else jobs would be claimed for it again and again.
+            self.there.discard(name)
+            raise
         place = self._layout.code_copy(snapshot.digest)
         if not place.is_dir():
             self.there.discard(name)
@@ -148,7 +153,9 @@ class CodeCopies:
             self._fail(name, str(error))
             return ""
         self._making = name
-        self._wanted = {job: records[job].rev for job in needed.jobs(NEW)} if name == NEW else {}
+        jobs = needed.jobs(NEW) if name == NEW else ()
+        # One that was deleted just now has no record.
+        self._wanted = {job: record.rev for job in jobs if (record := records.get(job)) is not None}
         return ""
 
     def _fail(self, name: str, why: str) -> None:

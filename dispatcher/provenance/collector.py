@@ -174,7 +174,7 @@ def _provenance(origin: Origin, collected_at: str, code: Code, python: _Python) 
         gpus=there.gpus,
         environment={name: _text(value) for name, value in origin.environment.items()},
         env_names=origin.env_names,
-        problems=(*there.problems, *(code.problems if asks_git else ()), *python.problems),
+        problems=tuple(map(_text, (*there.problems, *(code.problems if asks_git else ()), *python.problems))),
     )
 
 

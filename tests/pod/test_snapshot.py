@@ -224,6 +224,24 @@ def test_a_directory_that_was_removed_is_extracted_again(lab: Lab) -> None:
     assert lab.copies() == [copy]
 
 
+def test_a_job_whose_copy_is_gone_waits_until_it_is_queued_again(lab: Lab) -> None:
+    fleet = lab.fleet
+    lab.queue(shell("a", gated("gate"), retries=1))
+    pod = fleet.start("pod", poll="0.2")
+    fleet.wait_running("a")
+    (kept,) = fleet.layout.code_dir.glob("*.kept")
+    kept.unlink()
+    (fleet.root / "gate").touch()
+    wait_until(lambda: "no copy of the code (snapshot)" in fleet.run("show", "a"), "show says why the job waits")
+    # The attempt that found it out is the last one.
+    assert fleet.record("a").attempt == 2
+    fleet.run("requeue", "a")
+    fleet.wait_for("a", "queued", "running", "failed", attempt=3)
+    fleet.wait_for("a", "failed")
+    assert lab.ran("a", 3) == "one"
+    assert pod.stop() is not None
+
+
 def test_an_entry_that_asks_no_more_runs_in_the_workspace(lab: Lab) -> None:
     fleet = lab.fleet
     lab.queue(shell("a", f"{SHOW}; exit 1", retries=1))

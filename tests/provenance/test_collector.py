@@ -180,3 +180,13 @@ def test_words_that_are_no_utf8_are_recorded(layout: Layout) -> None:
     found = recorded(layout, command=("echo", os.fsdecode(b"caf\xe9"), "\N{GRINNING FACE}"))
     assert found is not None
     assert found.command == ("echo", "caf\\xe9", "\N{GRINNING FACE}")
+
+
+def test_a_problem_that_is_no_utf8_is_recorded(layout: Layout, tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    (folder / "python").write_text("#!/bin/sh\nexit 3\n")
+    (folder / "python").chmod(0o755)
+    found = recorded(layout, command=("python", "train.py"), path=os.fspath(folder))
+    assert found is not None
+    assert any("caf\\xe9/python does not tell" in problem for problem in found.problems)

@@ -550,7 +550,7 @@ def test_a_line_of_a_killed_submission_is_no_entry_of_a_job_that_gets_its_name(e
     assert empty.start("other", "--matrix", "other.json", "--until-empty").end() == 0
     assert empty.states() == {"first": "done", "true_n2": "queued"}
     empty.layout.default_matrix.rename(empty.root / "away.json")
-    assert "no manifest lists it" in empty.run("show", "true_n2")
+    assert "its manifest cannot be read" in empty.run("show", "true_n2"), "the line is not its entry"
     (empty.root / "away.json").rename(empty.layout.default_matrix)
     assert empty.run_all().end() == 0
     assert empty.output("true_n2") == "of the matrix\n"

@@ -14,9 +14,9 @@ What is never removed:
    id or no number, as the dispatcher writes them, is nobody's business here.
 2. Anything of an attempt that may be running, or whose job may still want it: only jobs that are done, failed or
    abandoned count, and jobs whose records were deleted; of these never the last attempts, never the last that
-   succeeded, nor one that the entry of a job names that has not ended. The liveness lock must be free. An attempt
-   without `exit.json` (killed, lost, superseded) must have been silent for a day as well: a free lock does not prove on
-   every filesystem that it is over.
+   succeeded, nor (unless the job is done) the last that reported a checkpoint, nor one that the entry of a job names
+   that has not ended. The liveness lock must be free. An attempt without `exit.json` (killed, lost, superseded) must
+   have been silent for a day as well: a free lock does not prove on every filesystem that it is over.
 3. The directory itself, and the small files that say what the attempt was (attempts.KEPT). So its number is never given
    again, a late wrapper finds `taken` or `superseded`, and `show`, `results`, `usage` and `diff` go on. `cleaned.json`
    says that the rest was removed; it is written before.

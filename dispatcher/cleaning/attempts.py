@@ -22,7 +22,7 @@ from dispatcher.cleaning.tree import Links, OnError, Size
 from dispatcher.outlets.base import Ended
 from dispatcher.outlets.wrapper import read_exit
 from dispatcher.run_state.journal import now_text
-from dispatcher.run_state.states import ENDED, Record
+from dispatcher.run_state.states import ENDED, Record, State
 from dispatcher.workspace import Layout
 
 # What stays of an attempt: what it was, how it ended, and what keeps a late wrapper from running.
@@ -128,6 +128,8 @@ class OldAttempts:
         older = [number for number in numbers if number not in last]
         if older:
             last.add(self._last_success(job, numbers))
+            if record.state is not State.DONE:
+                last.add(self._last_checkpoint(job, numbers))
         return [number for number in older if number not in last and (job, number) not in self._named]
 
     def _numbers(self, job: str) -> list[int]:
@@ -144,6 +146,10 @@ class OldAttempts:
             if isinstance(found, Ended) and found.exit_code == contract.EXIT_DONE:
                 return number
         return 0
+
+    def _last_checkpoint(self, job: str, numbers: Iterable[int]) -> int:
+        """The newest attempt that reported a checkpoint: later ones may have failed before their first."""
+        return next((number for number in numbers if self._layout.attempt(job, number).checkpoint.exists()), 0)
 
     def _examined(self, job: str, number: int, links: Links) -> OldAttempt | None:
         with contextlib.suppress(FileNotFoundError):

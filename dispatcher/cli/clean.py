@@ -58,8 +58,8 @@ def clean(
     """List what can be removed, and with --yes remove it.
 
     Of JOB... (ids, globs) or of all jobs. Without --attempts and --blobs it is both. The last attempt of a job, the
-    last one that succeeded and what may be running are never touched; of the others the records stay, so that show,
-    results and usage go on.
+    last one that succeeded, the last checkpoint of a job that is not done and what may be running are never touched; of
+    the others the records stay, so that show, results and usage go on.
     """
     from dispatcher.cleaning.finding import Selection, find
 

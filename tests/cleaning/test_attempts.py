@@ -143,6 +143,18 @@ def test_the_last_success_stays_and_what_waiting_jobs_name(fleet: Fleet) -> None
     assert firsts(fleet.run("clean", "--keep", "2", "b", "a")) == ["jobs/a/1", "jobs/a/3"]
 
 
+def test_the_last_checkpoint_of_a_job_that_is_not_done_stays(fleet: Fleet) -> None:
+    """A job that is queued again resumes from it, also when later attempts failed before their first checkpoint."""
+    saves = 'cd "$DISPATCHER_ATTEMPT_DIR"; echo x >model; '
+    saves += """(( DISPATCHER_ATTEMPT > 2 )) || echo '{"step": 5}' >checkpoint.json"""
+    ran(fleet, retries=3, failed=f"{saves}; exit 3", done=f"{saves}; (( DISPATCHER_ATTEMPT == 4 ))")
+    assert fleet.states() == {"failed": "failed", "done": "done"}
+    assert firsts(fleet.run("clean", "--yes")) == [
+        "jobs/done/1", "jobs/done/2", "jobs/done/3", "jobs/failed/1", "jobs/failed/3",
+    ]  # fmt: skip
+    assert (fleet.attempt("failed", 2).directory / "model").exists()
+
+
 def test_an_attempt_whose_lock_is_held_may_be_running(fleet: Fleet) -> None:
     ran(fleet, a=LEAVES)
     before = tree(fleet.attempt("a", 1).directory)

@@ -117,6 +117,8 @@ class History:
         self.is_cut = False
         self._open_sessions: dict[str, Session] = {}
         self._open_pauses: dict[str, PauseSpan] = {}
+        # By job.
+        self._open_idle: dict[str, IdleGpus] = {}
         # Queued jobs, and since when they could be claimed; needs that are not done keep them from that.
         self._queued: dict[str, float] = {}
         self._needs_of = needs_of
@@ -177,12 +179,14 @@ class History:
         attempt = self.in_flight.get(line.job or "")
         if attempt is None:
             return
-        last = next((one for one in reversed(self.idle_gpus) if one.attempt is attempt), None)
-        if line.event is Event.GPU_BUSY and last is not None:
-            last.end_s = at_s
-        elif line.event is Event.GPU_IDLE and (last is None or last.end_s is not None):
+        last = self._open_idle.get(attempt.job)
+        is_open = last is not None and last.attempt is attempt
+        if line.event is Event.GPU_BUSY and is_open:
+            self._open_idle.pop(attempt.job).end_s = at_s
+        elif line.event is Event.GPU_IDLE and not is_open:
             idle = line.read(GpuIdle)
-            self.idle_gpus.append(IdleGpus(attempt, idle.gpus, parse_time(idle.since) or at_s))
+            self._open_idle[attempt.job] = IdleGpus(attempt, idle.gpus, parse_time(idle.since) or at_s)
+            self.idle_gpus.append(self._open_idle[attempt.job])
 
     def _claim(self, job: str, line: Line, at_s: float) -> None:
         fields = line.set

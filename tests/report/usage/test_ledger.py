@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
+import time
 from typing import Any
 
 import pytest
 from pod_times import HOUR, NOON, Journal, at
 
-from dispatcher.report.usage.history import Kind
+from dispatcher.report.usage.history import History, Kind
 from dispatcher.report.usage.ledger import Usage
-from dispatcher.run_state.events import Event, Paused, Unpaused
+from dispatcher.run_state.events import Event, GpuBusy, GpuIdle, Paused, Unpaused
 
 
 def hours(usage: Usage, unit: str = "slots") -> dict[str, float]:
@@ -65,6 +66,45 @@ def test_an_attempt_on_several_gpus_counts_all_and_cpu_slots_have_none(journal: 
     assert hours(usage) == {"useful": 12 + 2, "idle_waited": 0, "idle": 4}
     assert hours(usage, "gpus") == {"useful": 6, "idle_waited": 0, "idle": 2}
     adds_up(usage)
+
+
+def test_idle_gpus_count_until_they_are_used_again_or_the_attempt_ends(journal: Journal) -> None:
+    def idle(hours: float, since: float) -> None:
+        note = GpuIdle(attempt=1, since=at(since), gpus=2)
+        journal.add(hours, "a", note.event, "x", data=note.as_json())
+
+    journal.pod(0, "a", gpus=[0, 1])
+    journal.claim(0, "a", "x", gpu=(0, 1))
+    idle(2, since=1)
+    # A new generation of the journal repeats it.
+    idle(2.5, since=1)
+    busy = GpuBusy(attempt=1, since=at(1), gpus=2)
+    for hours in (3, 3.5):
+        journal.add(hours, "a", busy.event, "x", data=busy.as_json())
+    idle(6, since=5)
+    journal.done(7, "a", "x")
+    journal.end_pod(8, "a", 0)
+    assert journal.account(0, 8).idle_gpus == pytest.approx(2 * (2 + 2))
+    assert journal.account(2, 6).idle_gpus == pytest.approx(2 * (1 + 1))
+
+
+def test_many_idle_attempts_cost_no_more_each_than_few() -> None:
+    """Compared by processor time, on the same machine at the same moment."""
+
+    def taken_s(jobs: int) -> float:
+        journal = Journal()
+        journal.pod(0, "a", gpus=[0])
+        for number in range(jobs):
+            journal.claim(1, "a", f"job{number}", gpu=0)
+            note = GpuIdle(attempt=1, since=at(1), gpus=1)
+            journal.add(2, "a", note.event, f"job{number}", data=note.as_json())
+        history = History({})
+        begun_s = time.process_time()
+        history.read(journal.lines)
+        assert len(history.idle_gpus) == jobs
+        return time.process_time() - begun_s
+
+    assert taken_s(8000) < 8 * max(taken_s(2000), 0.01)
 
 
 def test_a_killed_pod_ends_at_its_last_heartbeat_and_its_attempt_when_that_ended(journal: Journal) -> None:

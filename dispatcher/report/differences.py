@@ -131,9 +131,11 @@ def _code(one: Provenance | None, other: Provenance | None) -> str:
     if one is None or other is None or one.git is None or other.git is None:
         return UNKNOWN
     git, its = one.git, other.git
+    # A template is rendered in the workspace, and need not be part of an archive.
+    same_template = _digest(one) == _digest(other)
     if git.shipped is not None and its.shipped is not None:
-        return SAME if git.shipped == its.shipped else DIFFERENT
-    if _digest(one) != _digest(other) or _differ(git.commit, its.commit) or _differ(git.diff, its.diff):
+        return SAME if git.shipped == its.shipped and same_template else DIFFERENT
+    if not same_template or _differ(git.commit, its.commit) or _differ(git.diff, its.diff):
         return DIFFERENT
     is_known = git.is_known and its.is_known
     if (git.shipped is None) != (its.shipped is None):

@@ -127,6 +127,11 @@ def with_git(git: GitState | None, **rest: Any) -> Provenance:
         (with_git(CLEAN), with_git(GitState(commit="1" * 40, shipped="a")), SAME),
         (with_git(GitState(commit="1" * 40, shipped="a")), with_git(GitState(commit="1" * 40, shipped="b")), DIFFERENT),
         (
+            with_git(GitState(commit="1" * 40, shipped="a"), template=Template(path="t", sha256="1")),
+            with_git(GitState(commit="1" * 40, shipped="a"), template=Template(path="t", sha256="2")),
+            DIFFERENT,
+        ),
+        (
             with_git(GitState(commit="1" * 40, untracked={"f": "x"})),
             with_git(GitState(commit="1" * 40, shipped="b")),
             UNKNOWN,

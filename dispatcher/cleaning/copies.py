@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from dispatcher.cleaning import tree
 from dispatcher.cleaning.blobs import YOUNG_S, Orphan
@@ -26,18 +26,12 @@ def is_copy(orphan: Orphan) -> bool:
     return orphan.path.endswith(".kept")
 
 
-def remove(layout: Layout, orphan: Orphan, records: Iterable[Record], on_error: OnError) -> Size:
-    """Remove it, unless it was used meanwhile; what was removed."""
-    place = layout.run_state / orphan.path
-    label = place.stem.replace("-", " ")
+def remove(layout: Layout, orphan: Orphan, in_use: Collection[str], on_error: OnError) -> Size:
+    """Remove it, unless it was used meanwhile; what was removed. `in_use` are the labels that jobs need now."""
+    label = (layout.run_state / orphan.path).stem.replace("-", " ")
     try:
-        is_used = label in copies.labels_in_use(records) or os.stat(place).st_mtime > orphan.unused_since_s
-        if not is_used:
-            copies.remove(layout, label)
+        if label not in in_use and copies.remove(layout, label, orphan.unused_since_s):
             return orphan.size
-    except FileNotFoundError:
-        # Another cleaner was quicker.
-        pass
     except (DispatcherError, OSError) as error:
         on_error(orphan.path, error if isinstance(error, OSError) else OSError(0, str(error)))
     return Size()

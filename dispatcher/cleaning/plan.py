@@ -12,6 +12,7 @@ from dispatcher.cleaning import blobs, copies
 from dispatcher.cleaning.attempts import OldAttempt, OldAttempts
 from dispatcher.cleaning.blobs import Orphan
 from dispatcher.cleaning.tree import Links, Size
+from dispatcher.outlets.code.copies import labels_in_use
 from dispatcher.run_state.states import Record
 from dispatcher.workspace import Layout
 
@@ -78,13 +79,16 @@ class Plan:
                 done.failed.append(_line(where, error))
         if self.orphans:
             blobs.put_back(self._layout)
+        in_use, read_at_s = set[str](), float("-inf")
         for orphan in self.orphans:
 
             def not_removed(path: str, error: OSError) -> None:
                 done.failed.append(_line(path, error))
 
             if copies.is_copy(orphan):
-                removed = copies.remove(self._layout, orphan, read_records().values(), not_removed)
+                if time.monotonic() - read_at_s > _READ_AGAIN_S:
+                    in_use, read_at_s = labels_in_use(read_records().values()), time.monotonic()
+                removed = copies.remove(self._layout, orphan, in_use, not_removed)
             else:
                 removed = blobs.remove(self._layout, orphan, links, not_removed)
             done.size = done.size + removed

@@ -8,6 +8,9 @@ from pathlib import Path
 from fleet import Fleet, shell
 from repositories import Repository
 
+from dispatcher.cleaning.copies import remove, unused
+from dispatcher.outlets.code import copies
+
 
 def age(fleet: Fleet) -> None:
     for path in fleet.layout.code_dir.iterdir():
@@ -43,3 +46,27 @@ def test_copies_that_no_record_names_are_removed_when_they_are_old(fleet: Fleet)
     assert len(copies_of(fleet)) == len(list(fleet.layout.code_dir.glob("*.tar"))) == 1
     (copy,) = copies_of(fleet)
     assert (copy / "code.txt").read_text() == "two\n"
+
+
+def test_a_copy_that_is_kept_again_stays_and_a_second_cleaner_finds_nothing_wrong(fleet: Fleet) -> None:
+    repository = Repository(fleet.root)
+    repository.write(".gitignore", "run_state/\nsaid/\nmatrix/\n")
+    repository.write("code.txt", "one\n")
+    repository.commit()
+    snapshot = copies.take(fleet.layout)
+    copies.extract(fleet.layout, snapshot)
+    age(fleet)
+    (orphan,) = unused(fleet.layout, [], 0.0)
+    errors: list[OSError] = []
+
+    def removed(in_use: set[str]) -> int:
+        return remove(fleet.layout, orphan, in_use, lambda _, error: errors.append(error)).files
+
+    # Somebody has submitted jobs since the list was made; those are not in the records that were read.
+    copies.take(fleet.layout)
+    assert removed(set()) == 0 and copies.kept(fleet.layout, snapshot.label) == snapshot
+    age(fleet)
+    assert removed({snapshot.label}) == 0
+    assert removed(set()) >= 2 and copies_of(fleet) == []
+    assert removed(set()) == 0 and errors == []
+    assert [path.suffix for path in fleet.layout.code_dir.iterdir() if path.suffix not in {".tar", ".json"}] == []

@@ -8,6 +8,7 @@ made from the archive at any time.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -81,17 +82,29 @@ def unused(layout: Layout, in_use: Collection[str], before_s: float) -> list[str
     return found
 
 
-def remove(layout: Layout, label: str) -> None:
-    """Remove an unused copy; its archive is removed as others are. Who uses it again makes it anew.
+def remove(layout: Layout, label: str, unused_since_s: float) -> bool:
+    """Remove a copy, unless it was used after that time; whether it was removed.
 
-    Raises CodeError when it is gone, and StorageError.
+    Its archive is removed as others are. Raises CodeError and StorageError.
     """
-    digest = kept(layout, label).digest
-    with files.storing("removing a copy of the code from", layout.code_dir):
-        layout.kept_code(label).unlink(missing_ok=True)
+    place = layout.kept_code(label)
+    with files.storing("removing a copy of the code from", layout.code_dir), contextlib.suppress(FileNotFoundError):
+        if not files.exists_fresh(place):
+            return False
+        digest = kept(layout, label).digest
+        # Under the other name nobody uses it: who needs it now keeps it anew.
+        aside = files.temporary_name(place)
+        os.rename(place, aside)
+        if aside.stat().st_mtime > unused_since_s:
+            os.rename(aside, place)
+            return False
+        aside.unlink()
         # Another commit may have the same files.
         if not any(layout.code_dir.glob(f"*-{digest[:12]}.kept")):
             tree.remove_atomically(layout.code_copy(digest))
+        return True
+    # Another cleaner was quicker.
+    return False
 
 
 def labels_in_use(records: Iterable[Record]) -> set[str]:

@@ -47,7 +47,7 @@ def test_an_archive_that_is_kept_is_not_removed_for_its_age(lab: tuple[Layout, R
     snapshot = copies.take(layout)
     year_s = time.time() + 365 * 86400
     assert CodeCache(layout).remove_unused([], year_s) == []
-    copies.remove(layout, snapshot.label)
+    assert copies.remove(layout, snapshot.label, float("inf"))
     assert CodeCache(layout).remove_unused([], year_s) == [snapshot.digest]
 
 
@@ -90,7 +90,7 @@ def test_copies_are_unused_when_no_record_names_them_and_they_are_old(lab: tuple
     copies.note_use(layout, labels[2])
     assert copies.unused(layout, in_use, time.time() - 60) == labels[3:]
     digest = copies.kept(layout, labels[3]).digest
-    copies.remove(layout, labels[3])
+    assert copies.remove(layout, labels[3], float("inf"))
     assert not layout.code_copy(digest).exists()
     assert copies.unused(layout, set(), time.time() + 60) == sorted(labels[:3])
 
@@ -102,7 +102,7 @@ def test_two_commits_with_the_same_files_share_a_directory(lab: tuple[Layout, Re
     second = copies.take(layout)
     assert first.digest == second.digest and first.label != second.label
     copies.extract(layout, first)
-    copies.remove(layout, first.label)
+    assert copies.remove(layout, first.label, float("inf"))
     assert copies.is_extracted(layout, second.label)
-    copies.remove(layout, second.label)
+    assert copies.remove(layout, second.label, float("inf"))
     assert not layout.code_copy(second.digest).exists()

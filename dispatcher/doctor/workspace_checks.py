@@ -61,8 +61,11 @@ def manifest(context: Context) -> Findings:
 
 
 def submitted(context: Context) -> Findings:
-    found = submitted_jobs.examine(context.config) if isinstance(context.config, Config) else None
+    if not isinstance(context.config, Config):
+        return
+    found = submitted_jobs.examine(context.config)
     if found is None:
+        yield Finding("submitted", OK, "no job was submitted without a manifest")
         return
     path = context.layout.submitted_manifest
     for fault in found.faults:

@@ -136,7 +136,6 @@ class History:
                 at, at_s = line.at, parse_time(line.at) or at_s
             if self.first_s is None:
                 self.first_s, self.is_cut = at_s, line.event is Event.SNAPSHOT
-            self.last_s[line.by] = at_s
             if line.job is None:
                 self._note(line, at_s)
             elif line.event is _DELETED:
@@ -146,6 +145,7 @@ class History:
                 self._change(line, at_s)
             elif line.event in _OF_GPUS:
                 self._note_gpus(line, at_s)
+            self.last_s[line.by] = at_s
 
     def finish(self) -> None:
         """All lines were read: what is open stays open."""
@@ -270,6 +270,10 @@ class History:
     def _note(self, line: Line, at_s: float) -> None:
         if line.event is Event.POD_STARTED:
             started = line.read(PodStarted)
+            before = self._open_sessions.get(started.pod)
+            if before is not None:
+                # Nobody wrote its end, and later lines of this name are not its own.
+                before.ended_s = max(before.begun_s, self.last_s.get(started.pod, before.begun_s))
             self._open_sessions[started.pod] = Session(started, at_s)
             self.sessions.append(self._open_sessions[started.pod])
         elif line.event is Event.POD_ENDED:

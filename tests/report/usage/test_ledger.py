@@ -107,6 +107,23 @@ def test_many_idle_attempts_cost_no_more_each_than_few() -> None:
     assert taken_s(8000) < 8 * max(taken_s(2000), 0.01)
 
 
+def test_a_dispatcher_without_an_end_counts_until_its_last_line_not_until_the_next_of_its_name(
+    journal: Journal,
+) -> None:
+    """Its disk was full, or its release did not write when it was last there."""
+    journal.pod(0, "a", gpus=[0])
+    journal.claim(0, "a", "x", gpu=0)
+    journal.done(2, "a", "x")
+    journal.pod(50, "a", gpus=[0])
+    journal.claim(51, "a", "y", gpu=0)
+    journal.done(52, "a", "y")
+    journal.end_pod(52, "a", 50)
+    usage = journal.account(0, 60)
+    assert hours(usage) == {"useful": 3, "idle_waited": 0, "idle": 1}
+    assert usage.of_pods.slots == pytest.approx(4)
+    adds_up(usage)
+
+
 def test_a_killed_pod_ends_at_its_last_heartbeat_and_its_attempt_when_that_ended(journal: Journal) -> None:
     journal.pod(0, "a", gpus=[0])
     journal.claim(0, "a", "x", gpu=0)

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from dispatcher.base.messages import counted
 from dispatcher.config import Config
+from dispatcher.errors import LockLostError
 from dispatcher.outlets.base import CANNOT_START, PREEMPTED, QUEUE_LIMIT
 from dispatcher.outlets.bundle import time_limit_s
 from dispatcher.pod.adding import Adding
@@ -43,6 +44,8 @@ from dispatcher.run_state.store import Store, Transaction
 _PLACEMENT_DELAY_S: Final = 0.02
 # How long the end of a pod waits for the records of what its last attempts ran from.
 _LAST_RECORDS_S: Final = 3.0
+# How often a pod that starts tries its first transaction where the lock is lost on the way.
+_START_TRIES: Final = 3
 
 
 class Reconciler:
@@ -106,10 +109,20 @@ class Reconciler:
 
         `note_start` writes into the first transaction.
         """
-        with self._store.transaction() as tx:
-            note_start(tx)
+        self._write_start(note_start)
         self._backlog.follow_manifest()
         self._backlog.adopt()
+
+    def _write_start(self, note_start: Callable[[Transaction], None]) -> None:
+        """The first transaction may wait for what a dead holder of the lock has left, and so lose the lock itself."""
+        for last in (*[False] * (_START_TRIES - 1), True):
+            try:
+                with self._store.transaction() as tx:
+                    note_start(tx)
+                return
+            except LockLostError:
+                if last:
+                    raise
 
     @property
     def is_adding(self) -> bool:

@@ -10,6 +10,8 @@ _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{0,5})?")
 # After the user information is gone, nothing of it may be left in any spelling.
 _DOUBTFUL: Final = re.compile(r"[@?#\s\x00-\x1f\x7f]")
+# Access tokens of GitHub, GitLab and Hugging Face, by how they begin: some proxies have them in the path.
+_TOKEN: Final = re.compile(r"gh[opsur]_\w{20}|github_pat_|gl[a-z]{2,4}-[\w-]{20}|hf_[A-Za-z]{20}")
 
 
 def without_secrets(url: str) -> str | None:
@@ -41,7 +43,8 @@ def without_secrets(url: str) -> str | None:
         kept = path if at else rest
         if is_scp and not _HOST.fullmatch(kept.partition(":")[0]):
             return None
-    return None if _DOUBTFUL.search(_fully_unquoted(kept)) else kept
+    plain = _fully_unquoted(kept)
+    return None if _DOUBTFUL.search(plain) or _TOKEN.search(plain) else kept
 
 
 def _fully_unquoted(text: str) -> str:

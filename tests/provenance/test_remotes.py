@@ -48,6 +48,8 @@ LEFT_OUT = [
     "https://git.lab.org/ada\nhttps://s3cret",
     "https://ada:s3cret@",
     "https://git.lab.org:s3cret/ada",
+    "https://proxy.lab.org/s3cret_ghp_abcdefghijklmnopqrstuvwxyz0123456789/ada",
+    "https://proxy.lab.org/gl%70at-abcdefghijklmnop-s3cret",
 ]
 
 

@@ -114,7 +114,7 @@ def test_the_current_directory_is_where_the_command_runs(empty: Fleet, tmp_path:
     place.rename(place.with_name("gone"))
     done = empty.run("requeue", "x-1", "--yes") and empty.wait_for("x-1", "failed")
     assert done.exit_code == 127
-    assert "cwd cannot be entered" in empty.output("x-1", 2)
+    assert f"the directory {place} of the entry's cwd cannot be entered" in empty.output("x-1", 2)
 
 
 def test_nothing_is_written_when_anything_is_wrong(empty: Fleet) -> None:

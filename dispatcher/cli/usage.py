@@ -87,6 +87,7 @@ def _show(account: Usage, clock: Clock, *, is_default: bool) -> None:
         click.echo()
     rows = _fitting(account)
     if not is_default or len(rows) > 1:
+        print_text(tables.shares_text(account))
         print_rows(rows, "plain", narrowing=Narrowing(keep=account.keys), numbers=_numbers(rows, account))
         click.echo()
     for line in tables.check(account):

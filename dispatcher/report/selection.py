@@ -52,15 +52,20 @@ def select(
     ]
 
 
-def check_keys(snapshot: Snapshot, keys: Iterable[str]) -> None:
-    """Raise UsageError for a key that no job has: a typo must not look like an empty result."""
+def check_keys(snapshot: Snapshot, keys: Iterable[str], others: Sequence[str] = ()) -> None:
+    """Raise UsageError for a key that no job has: a typo must not look like an empty result.
+
+    The message names `others` too: keys that the caller knows itself.
+    """
     for key in keys:
         if (
             snapshot.records
             and all(snapshot.value(job, key) is None for job in snapshot.records)
             and not _is_field(key)
         ):
-            raise UsageError(f"no job has a value for {key!r}{nearest(key, _known_keys(snapshot))}")
+            raise UsageError(
+                f"no job has a value for {key!r}{nearest(key, dict.fromkeys([*others, *_known_keys(snapshot)]))}"
+            )
 
 
 def _is_field(key: str) -> bool:

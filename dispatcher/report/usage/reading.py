@@ -31,7 +31,7 @@ def read_usage(
 
     Raises UsageError for a key that neither pods nor jobs have.
     """
-    check_keys(snapshot, [key for key in keys if key not in OF_PODS])
+    check_keys(snapshot, [key for key in keys if key not in OF_PODS], OF_PODS)
     chosen = set(select(snapshot, where=where)) if where else None
     kinds = dict(zip(snapshot.records, snapshot.kinds(snapshot.records), strict=True))
     history = History(_needs(snapshot, kinds))

@@ -69,6 +69,14 @@ def by_keys(usage: Usage, most: int | None = None) -> list[dict[str, str]]:
     return found
 
 
+def shares_text(usage: Usage) -> str:
+    """What the shares of `by_keys` are shares of."""
+    form = _Form(usage.total.total)
+    if not form.has_gpus:
+        return "in % of the row's slot-hours:"
+    return f"in % of the row's GPU-hours{', without GPUs of its slot-hours' if form.has_slots else ''}:"
+
+
 def kinds_in(usage: Usage) -> int:
     """How many kinds of time there are: as many columns `by_keys` has for them."""
     return len(_columns(usage.total, None))

@@ -73,6 +73,7 @@ cancelled            1.00        1.7        1.00         1.4
 idle otherwise      54.00       90.0       60.00        83.3
 total               60.00      100.0       72.00       100.0
 
+in % of the row's GPU-hours, without GPUs of its slot-hours:
 method    GPU-hours  slot-hours  useful  failed  preempted  lost  superseded  cancelled   idle
 --------  ---------  ----------  ------  ------  ---------  ----  ----------  ---------  -----
 fft            4.00        4.00    25.0    25.0       25.0  25.0
@@ -90,7 +91,7 @@ def test_a_narrow_terminal_has_small_kinds_together(
     lab: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dispatcher.cli.usage.terminal_width", lambda: 80)
-    lines = run(lab, capsys, "--by", "method,lang").splitlines()[2:]
+    lines = run(lab, capsys, "--by", "method,lang").splitlines()[3:]
     assert lines[0].split() == ["method", "lang", "GPU-hours", "slot-hours", "useful", "failed", "idle", "other"]
     assert all(len(line) <= 80 for line in lines)
 
@@ -129,6 +130,8 @@ def test_a_window_without_anything(lab: Path, capsys: pytest.CaptureFixture[str]
     ("words", "message"),
     [
         (["--by", "metod"], "no job has a value for 'metod' (did you mean 'method'?)"),
+        (["--by", "usr"], "no job has a value for 'usr' (did you mean 'user'?)"),
+        (["--by", "x"], "no job has a value for 'x' (known: pod, host, user, outlet, method, "),
         (["--since", "yesterday"], "--since yesterday: expected how long ago"),
         (["--since", "2026-01-02", "--until", "2026-01-01"], "--until 2026-01-01 is not after --since 2026-01-02"),
     ],

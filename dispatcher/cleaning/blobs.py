@@ -51,6 +51,12 @@ class _Git(msgspec.Struct):
     diff: str | None = None
 
 
+class _Copy(msgspec.Struct):
+    """A copy of the code, for attempts to come (outlets/code/copies.py)."""
+
+    changes: _Git | None = None
+
+
 def orphans(layout: Layout, records: Iterable[Record], older_than_s: float, now_s: float | None = None) -> list[Orphan]:
     """The blobs and archives that no attempt and no record refers to. Raises StateError when that cannot be told."""
     before_s = (time.time() if now_s is None else now_s) - max(older_than_s, YOUNG_S)
@@ -58,7 +64,7 @@ def orphans(layout: Layout, records: Iterable[Record], older_than_s: float, now_
     diffs, packages, code = FOLDERS
     candidates = [*_candidates(layout, diffs, _BLOB, before_s), *_candidates(layout, packages, _BLOB, before_s)]
     if candidates:
-        used = digests_of_attempts(layout)
+        used = digests_of_attempts(layout) | set(_changes_of_copies(layout))
         found += [orphan for digest, orphan in candidates if digest not in used]
     archives = list(_candidates(layout, code, _ARCHIVE, before_s))
     if archives:
@@ -186,6 +192,16 @@ def _labels(records: Iterable[Record]) -> set[str]:
     for record in records:
         labels |= {record.code, getattr(record, "snapshot", None)}
     return {label.rpartition(" ")[2] for label in labels if label}
+
+
+def _changes_of_copies(layout: Layout) -> Iterator[str]:
+    """The differences of copies that are kept for jobs."""
+    for path in layout.code_dir.glob("*.kept"):
+        # One that was removed meanwhile, or is damaged, nobody runs from.
+        with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
+            changes = msgspec.json.decode(path.read_bytes(), type=_Copy).changes
+            if changes is not None and changes.diff is not None:
+                yield changes.diff
 
 
 def _kept(layout: Layout) -> set[str]:

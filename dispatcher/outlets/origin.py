@@ -11,6 +11,7 @@ from dispatcher.base.variables import recorded
 from dispatcher.config import Config
 from dispatcher.outlets.assignment import Assignment, method_of
 from dispatcher.outlets.base import Site
+from dispatcher.outlets.code.snapshot import Changes, Snapshot
 from dispatcher.provenance.origin import Origin
 from dispatcher.provenance.record import GitState, Template
 from dispatcher.templates.training import template_digest
@@ -36,13 +37,27 @@ def origin_of(
         script_sha256=script,
         environment=_environment(config.provenance_env, given, entry.env) if site.host is not None else {},
         env_names=tuple(sorted({*method.env, *entry.env})),
-        git=None if code is None else GitState(commit=code.commit, is_dirty=code.is_dirty, shipped=code.digest),
+        git=None if code is None else _git_of(code),
+        problems=(code.changes.problem,) if code is not None and code.changes and code.changes.problem else (),
         runs_workspace=site.is_shared and code is None,
         host=site.host,
         # A setup may change it, and with it what the default interpreter is.
         path=_path({**method.env, **entry.env}) if not method.setup else None,
         hides_python=container is not None or (bool(method.setup) and method.python is None),
         cwd=_cwd(config, assigned, site),
+    )
+
+
+def _git_of(code: Snapshot) -> GitState:
+    changes = code.changes or Changes()
+    return GitState(
+        commit=code.commit,
+        is_dirty=code.is_dirty,
+        shipped=code.digest,
+        diff=changes.diff,
+        diff_stat=changes.diff_stat,
+        diff_bytes=changes.diff_bytes,
+        diff_omitted=changes.diff_omitted,
     )
 
 

@@ -174,7 +174,9 @@ def _provenance(origin: Origin, collected_at: str, code: Code, python: _Python) 
         gpus=there.gpus,
         environment={name: _text(value) for name, value in origin.environment.items()},
         env_names=origin.env_names,
-        problems=tuple(map(_text, (*there.problems, *(code.problems if asks_git else ()), *python.problems))),
+        problems=tuple(
+            map(_text, (*there.problems, *(code.problems if asks_git else origin.problems), *python.problems))
+        ),
     )
 
 

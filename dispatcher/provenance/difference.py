@@ -62,10 +62,13 @@ class _Output:
         return head[found.end() :]
 
 
-def take_difference(git: SafeGit, pathspecs: Sequence[str], changed_bytes: int) -> Difference | None:
+def take_difference(
+    git: SafeGit, pathspecs: Sequence[str], changed_bytes: int, commits: Sequence[str] = ("HEAD",)
+) -> Difference | None:
     """The difference of the files that `pathspecs` name; None when there is none. Raises ProgramError.
 
-    `changed_bytes` is the size of the changed files. The same changes give the same bytes.
+    It is that of the working tree from a commit, or that between two. `changed_bytes` is the size of the changed
+    files. The same changes give the same bytes.
     """
     words = ["diff", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", "--full-index", "-O/dev/null"]
     words += [
@@ -78,7 +81,7 @@ def take_difference(git: SafeGit, pathspecs: Sequence[str], changed_bytes: int) 
     ]
     words += ["--binary"] if changed_bytes <= _MOST_BINARY else []
     out = _Output()
-    git.feed([*words, "HEAD", "--", *pathspecs], out.take)
+    git.feed([*words, *commits, "--", *pathspecs], out.take)
     out.end()
     if not out.size:
         return None

@@ -135,14 +135,15 @@ def _code(one: Provenance | None, other: Provenance | None) -> str:
     same_template = _digest(one) == _digest(other)
     if git.shipped is not None and its.shipped is not None:
         return SAME if git.shipped == its.shipped and same_template else DIFFERENT
-    if not same_template or _differ(git.commit, its.commit) or _differ(git.diff, its.diff):
+    if not same_template or _differ(git.commit, its.commit):
         return DIFFERENT
     is_known = git.is_known and its.is_known
     if (git.shipped is None) != (its.shipped is None):
-        # An archive has no untracked files; whether the other one has used some is not known.
+        # An archive has no untracked files, and no changes elsewhere in the repository; whether the other one has used
+        # some is not known.
         return SAME if is_known and _is_clean(git) and _is_clean(its) else UNKNOWN
     if not is_known:
-        return UNKNOWN
+        return DIFFERENT if _differ(git.diff, its.diff) else UNKNOWN
     return SAME if _content(git) == _content(its) else DIFFERENT
 
 

@@ -87,6 +87,27 @@ def test_a_retry_runs_the_code_of_the_first_attempt_and_a_requeue_that_of_today(
     assert lab.ran("a", 3) == "mended"
 
 
+def test_show_and_diff_tell_the_uncommitted_changes_of_a_copy(lab: Lab) -> None:
+    fleet = lab.fleet
+    lab.code("edited")
+    lab.queue(shell("a", f"{SHOW}; exit 1"))
+    fleet.run_all()
+    lab.code("mended")
+    fleet.run("requeue", "a")
+    fleet.run_all()
+    for number, text in ((1, "edited"), (2, "mended")):
+        wait_until(fleet.attempt("a", number).provenance.exists, "its provenance is recorded")
+        assert lab.ran("a", number) == text
+    # The manifest is tracked, too.
+    patch = fleet.run("show", "a", "--code")
+    assert "-one\n+mended\n" in patch and "diff --git a/code.txt b/code.txt" in patch
+    subprocess.run(["git", "-C", fleet.root, "apply", "--check", "-R", "-"], input=patch.encode(), check=True)
+    assert "changes   2 files changed, 2 insertions(+), 2 deletions(-)" in fleet.run("show", "a")
+    differs = fleet.try_("diff", "a:1", "a:2")
+    assert differs.returncode == 1, differs.stderr
+    assert "changes of code.txt" in differs.stdout and "code: different" in differs.stdout, differs.stdout
+
+
 def test_the_code_is_that_of_the_queueing_also_for_a_job_that_waits_for_others(lab: Lab) -> None:
     lab.queue(shell("a", gated("gate", "true")), shell("b", SHOW, needs=["a"]), shell("c", SHOW))
     pod = lab.fleet.start("pod", "--until-empty")

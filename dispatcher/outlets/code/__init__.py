@@ -6,6 +6,7 @@ A snapshot is a tar archive named after its SHA-256, so that equal code is archi
     snapshot    Snapshot, and the writer of archives that depend on nothing but what is in them
     commit      what a commit has for the workspace: its files, its submodules, a key for them
     ship        the makers: `ship` (HEAD), `ship_dirty` (tracked files as they are now), `ship_files` (given files)
+    changes     how a copy differs from its commit, kept for those who look at its attempts
     cache       the archives under run_state/code/, found by the key of what they hold
     sync        a directory without git, copied by rsync
     command     the makers as a program, for those that must not wait for git: `python -m dispatcher.outlets.code`

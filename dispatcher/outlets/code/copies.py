@@ -18,8 +18,9 @@ import msgspec
 from dispatcher.base import files
 from dispatcher.errors import CodeError
 from dispatcher.outlets.code import tree
-from dispatcher.outlets.code.ship import ship_dirty
-from dispatcher.outlets.code.snapshot import Snapshot
+from dispatcher.outlets.code.changes import changes_between, is_kept
+from dispatcher.outlets.code.ship import ship_tracked
+from dispatcher.outlets.code.snapshot import Changes, Snapshot
 from dispatcher.run_state.states import IN_FLIGHT, Record
 from dispatcher.workspace import Layout
 
@@ -29,15 +30,28 @@ def take(layout: Layout) -> Snapshot:
 
     Code that was archived before is not archived again.
     """
-    snapshot = ship_dirty(layout)
+    snapshot, archived = ship_tracked(layout)
+    if snapshot.is_dirty:
+        snapshot = msgspec.structs.replace(snapshot, changes=_changes(layout, snapshot, archived))
     with files.storing("keeping the code in", layout.code_dir), files.shared_umask(layout.root):
         for path in (snapshot.path, os.fspath(layout.code_dir)):
             _sync(path)
         place, content = layout.kept_code(snapshot.label), msgspec.json.encode(snapshot) + b"\n"
-        if not _note_use(place):
+        if not (_note_use(place) and files.read_fresh(place) == content):
             files.replace_file(place, content)
             files.sync_directory(layout.code_dir)
     return snapshot
+
+
+def _changes(layout: Layout, snapshot: Snapshot, archived: str) -> Changes:
+    """How the copy differs from its commit, which is looked up only once."""
+    try:
+        found = kept(layout, snapshot.label).changes
+    except CodeError:
+        found = None
+    if found is not None and is_kept(layout, found):
+        return found
+    return changes_between(layout, snapshot.commit, archived)
 
 
 def kept(layout: Layout, label: str) -> Snapshot:

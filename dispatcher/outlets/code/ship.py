@@ -34,15 +34,20 @@ def ship_dirty(layout: Layout) -> Snapshot:
 
     The user's index, branches and stash stay as they are.
     """
+    return ship_tracked(layout)[0]
+
+
+def ship_tracked(layout: Layout) -> tuple[Snapshot, str]:
+    """As `ship_dirty`, and a commit of what is in the archive."""
     git = Git(layout.root)
     head, clean = _head(git), _head_content(layout, git)
     stashed = _stash(git)
     if not stashed:
-        return _snapshot(layout, clean, head, is_dirty=False)
-    content = content_of(git, stashed, _left_out(layout))
+        return _snapshot(layout, clean, head, is_dirty=False), head
+    content = content_of(git, stashed, left_out(layout))
     # Changes elsewhere in the repository, or in run_state/, are none of this code.
     is_dirty = content.key != clean.key
-    return _snapshot(layout, content if is_dirty else clean, head, is_dirty=is_dirty)
+    return _snapshot(layout, content if is_dirty else clean, head, is_dirty=is_dirty), stashed
 
 
 def ship_files(layout: Layout, paths: Iterable[str | os.PathLike[str]]) -> Snapshot:
@@ -88,10 +93,10 @@ def _head(git: Git) -> str:
 
 
 def _head_content(layout: Layout, git: Git) -> Content:
-    return content_of(git, _head(git), _left_out(layout))
+    return content_of(git, _head(git), left_out(layout))
 
 
-def _left_out(layout: Layout) -> tuple[str, ...]:
+def left_out(layout: Layout) -> tuple[str, ...]:
     """What dispatchers write while jobs run: it is not code, and would make every archive a new one."""
     return tuple(os.path.relpath(path, layout.root) for path in (layout.run_state, layout.status_file))
 

@@ -16,10 +16,21 @@ _SHORT: Final = 12
 _PART: Final = 1 << 20
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+class Changes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The difference from the commit, as a GitState has it; `problem` is why it is unknown."""
+
+    diff: str | None = None
+    diff_stat: str | None = None
+    diff_bytes: int = 0
+    diff_omitted: bool = False
+    problem: str = ""
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Archived code. `digest` is the SHA-256 of the archive at the absolute `path`, `size` its bytes.
 
-    `commit` is the full id of HEAD, empty without git; `is_dirty`: the files differ from that commit.
+    `commit` is the full id of HEAD, empty without git; `is_dirty`: the files differ from that commit. `changes` is how,
+    of copies that jobs run from.
     """
 
     digest: str
@@ -27,6 +38,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     is_dirty: bool
     path: str
     size: int
+    changes: Changes | None = None
 
     @property
     def label(self) -> str:

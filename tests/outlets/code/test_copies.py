@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from repositories import Repository
 
+from dispatcher.cleaning.blobs import orphans
 from dispatcher.errors import CodeError
 from dispatcher.outlets.code import copies
 from dispatcher.outlets.code.cache import CodeCache
@@ -40,6 +41,38 @@ def test_equal_code_is_one_copy_and_other_code_another(lab: tuple[Layout, Reposi
         assert (copy / "code.txt").read_text() == (copy / "link").read_text() == text
         assert sorted(set(os.listdir(copy)) ^ set(os.listdir(layout.root))) == [".git"]
         assert (copy / "run_state").resolve() == layout.run_state.resolve()
+
+
+def test_the_changes_of_a_copy_are_kept_as_those_of_attempts(lab: tuple[Layout, Repository]) -> None:
+    layout, repository = lab
+    assert copies.take(layout).changes is None
+    repository.write("code.txt", "two\n")
+    snapshot = copies.take(layout)
+    changes = snapshot.changes
+    assert changes is not None and changes.diff is not None
+    assert changes.diff_stat == "1 file changed, 1 insertion(+), 1 deletion(-)"
+    blob = layout.provenance_diff(changes.diff)
+    assert b"-one\n+two\n" in blob.read_bytes()
+    # An attempt may need them although none refers to them yet.
+    assert changes.diff not in [path.stem for path in _orphans(layout)]
+    layout.kept_code(snapshot.label).rename(layout.root / "aside")
+    assert changes.diff in [path.stem for path in _orphans(layout)]
+    blob.unlink()
+    assert copies.take(layout) == snapshot and blob.exists()
+
+
+def test_changes_beyond_the_limit_are_counted_only(lab: tuple[Layout, Repository]) -> None:
+    layout, repository = lab
+    repository.write("code.txt", "longer\n" * 200_000)
+    changes = copies.take(layout).changes
+    assert changes is not None and changes.diff is not None
+    assert changes.diff_omitted and changes.diff_bytes > 1 << 20
+    assert not layout.provenance_diff(changes.diff).exists()
+
+
+def _orphans(layout: Layout) -> list[Path]:
+    later_s = time.time() + 30 * 86400
+    return [Path(orphan.path) for orphan in orphans(layout, [], 86400.0, later_s)]
 
 
 def test_an_archive_that_is_kept_is_not_removed_for_its_age(lab: tuple[Layout, Repository]) -> None:

@@ -83,7 +83,10 @@ def layout() -> Layout:
 def open_workspace() -> Workspace:
     """The workspace that the running command works on."""
     from dispatcher.api import Workspace
+    from dispatcher.base import slow
+    from dispatcher.cli.printing import note
 
+    slow.tell_by(note)
     return Workspace(layout().root)
 
 

@@ -14,7 +14,7 @@ from dispatcher.errors import CodeError, OutletError, StorageError
 from dispatcher.outlets.code import copies
 from dispatcher.outlets.code.command import copy_words, read_snapshot
 from dispatcher.outlets.code.snapshot import Snapshot
-from dispatcher.outlets.remote.programs import Program
+from dispatcher.outlets.remote.programs import Finished, Program
 from dispatcher.pod.needed_copies import NEW, NeededCopies
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
@@ -41,9 +41,9 @@ class CodeCopies:
         self.problems: dict[str, str] = {}
         self._layout = layout
         self._log = log
-        self._program: Program | None = None
-        # The copy that the program makes; the jobs for which it takes one, with the `rev` that they had then.
-        self._making = NEW
+        # By the copy that each makes: at most one takes a copy, and one extracts another, which needs no git.
+        self._programs: dict[str, Program] = {}
+        # The jobs for which a copy is taken, with the `rev` that they had then.
         self._wanted: dict[str, int] = {}
         # The copy that was taken last, and the jobs that get it.
         self._taken = NEW
@@ -58,16 +58,14 @@ class CodeCopies:
 
     @property
     def is_busy(self) -> bool:
-        return self._program is not None or self.has_news
+        return bool(self._programs) or self.has_news
 
     def work(self, needed: NeededCopies, records: Mapping[str, Record]) -> str:
         """Take in what was made, and begin what is lacked next; never waits. The copy that is there now, else empty."""
         found = self._take_in()
         for name in self.problems.keys() - set(needed.names):
             del self.problems[name]
-        if self._program is None and not self._news:
-            found = found or self._begin(needed, records)
-        return found
+        return found or self._begin(needed, records)
 
     def record(self, tx: Transaction) -> None:
         """Record the copy that was taken in the records of jobs that nobody has queued again meanwhile."""
@@ -103,27 +101,36 @@ class CodeCopies:
         return snapshot
 
     def wait_fds(self) -> list[int]:
-        return [] if self._program is None else self._program.wait_fds()
+        return [fd for program in self._programs.values() for fd in program.wait_fds()]
 
     def due_in_s(self) -> float | None:
         """Seconds until `work` has something to do although no descriptor is readable; None when never."""
-        if self._program is not None:
-            return self._program.due_in_s()
         if self.has_news:
             return 0.0
-        waits = [at_s - time.monotonic() for name, at_s in self._not_before_s.items() if name in self.problems]
+        now_s = time.monotonic()
+        waits = [
+            at_s - now_s
+            for name, at_s in self._not_before_s.items()
+            if name in self.problems and self._has_room_for(name)
+        ]
+        waits += [due_s for program in self._programs.values() if (due_s := program.due_in_s()) is not None]
         return max(0.0, min(waits)) if waits else None
 
     def close(self) -> None:
-        if self._program is not None:
-            self._program.close()
+        for program in self._programs.values():
+            program.close()
 
     def _take_in(self) -> str:
-        finished = None if self._program is None else self._program.poll()
-        if finished is None:
-            return ""
-        self._program = None
-        name, wanted = self._making, self._wanted
+        """Take in what has ended; the name of a copy that was made. One at a time: the descriptors of others tell."""
+        for name, program in list(self._programs.items()):
+            finished = program.poll()
+            if finished is not None:
+                del self._programs[name]
+                if made := self._made(name, finished):
+                    return made
+        return ""
+
+    def _made(self, name: str, finished: Finished) -> str:
         try:
             if finished.killed_because:
                 raise CodeError(_OUT_OF_TIME)
@@ -135,27 +142,37 @@ class CodeCopies:
         self.problems.pop(name, None)
         self.there.add(snapshot.label)
         if name == NEW:
-            self._taken, self._news = snapshot.label, dict(wanted)
+            self._taken, self._news = snapshot.label, dict(self._wanted)
         return snapshot.label
 
     def _begin(self, needed: NeededCopies, records: Mapping[str, Record]) -> str:
         """Begin what is due; the name of a copy that another process has made already."""
         now_s = time.monotonic()
-        name = next((name for name in needed.names if self._not_before_s.get(name, 0.0) <= now_s), None)
-        if name is None:
-            return ""
+        for name in list(needed.names):
+            if self._has_room_for(name) and self._not_before_s.get(name, 0.0) <= now_s:
+                found = self._begin_one(name, needed, records)
+                if found:
+                    return found
+        return ""
+
+    def _has_room_for(self, name: str) -> bool:
+        """Whether a program may begin to make this copy."""
+        if name == NEW:
+            return NEW not in self._programs and not self._news
+        return not self._programs.keys() - {NEW}
+
+    def _begin_one(self, name: str, needed: NeededCopies, records: Mapping[str, Record]) -> str:
         try:
             if name != NEW and copies.is_extracted(self._layout, name):
                 self.there.add(name)
                 return name
-            self._program = Program(copy_words(self._layout, name), limit_s=_LIMIT_S)
+            self._programs[name] = Program(copy_words(self._layout, name), limit_s=_LIMIT_S)
         except (CodeError, OutletError, StorageError) as error:
             self._fail(name, str(error))
             return ""
-        self._making = name
-        jobs = needed.jobs(NEW) if name == NEW else ()
-        # One that was deleted just now has no record.
-        self._wanted = {job: record.rev for job in jobs if (record := records.get(job)) is not None}
+        if name == NEW:
+            # One that was deleted just now has no record.
+            self._wanted = {job: record.rev for job in needed.jobs(NEW) if (record := records.get(job)) is not None}
         return ""
 
     def _fail(self, name: str, why: str) -> None:

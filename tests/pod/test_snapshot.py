@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -342,6 +343,30 @@ def test_a_repository_that_changes_all_the_time_is_copied_as_it_was_at_one_momen
     # git reads one file after the other, so what it reads is of a few moments, but it is the same for all.
     assert len({fleet.output(f"j{number}") for number in range(3)}) == 1
     assert len(lab.copies()) == 1
+
+
+def test_a_git_that_hangs_holds_no_other_job_back(lab: Lab, tmp_path: Path) -> None:
+    fleet = lab.fleet
+    hangs, reached = tmp_path / "hangs", tmp_path / "reached"
+    git = tmp_path / "bin" / "git"
+    git.parent.mkdir()
+    git.write_text(f'#!/bin/sh\n[ ! -e {hangs} ] || {{ : >{reached}; sleep 300; }}\nexec {shutil.which("git")} "$@"\n')
+    git.chmod(0o755)
+    lab.queue(shell("a", gated("gate"), retries=1))
+    pod = fleet.start("pod", poll="0.2", PATH=f"{git.parent}:{os.environ['PATH']}")
+    fleet.wait_running("a")
+    (copy,) = lab.copies()
+    copy.rename(fleet.root / "gate.copy")
+    hangs.touch()
+    lab.queue(shell("a", gated("gate"), retries=1), shell("b", SHOW))
+    wait_until(reached.exists, "git hangs")
+    (fleet.root / "gate").touch()
+    fleet.wait_for("a", "failed")
+    assert lab.copies() == [copy] and lab.ran("a", fleet.record("a").attempt) == "one"
+    assert fleet.record("b").snapshot is None
+    # Nothing of git is left: the fleet looks for that.
+    pod.stop()
+    wait_until(lambda: not fleet.pids(), "git has ended with its pod")
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ ROOT extract LABEL            the directory of such a copy made again
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -26,6 +27,8 @@ EXTRACT = "extract"
 
 def main(words: Sequence[str]) -> int:
     """The exit code: 0 with the snapshot on stdout, 1 with the reason on stderr."""
+    # A pod that ends: git ends with this program.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     root, mode, *rest = words
     try:
         snapshot = _made(load_config(Layout(root)).layout, mode, rest)

@@ -1,16 +1,23 @@
-"""Running git in a directory: without prompts, without the caller's GIT_* variables, and with errors that help."""
+"""Running git in a directory: without prompts, without the caller's GIT_* variables, and with errors that help.
+
+A git that prints nothing for a minute hangs, and is ended with its children.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
+import selectors
+import signal
 import subprocess
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
+from dispatcher.base import slow
 from dispatcher.base.host import host_name
 from dispatcher.errors import CodeError
 
@@ -26,6 +33,9 @@ _IDENTITY: Final = {
     "GIT_COMMITTER_EMAIL": "dispatcher@localhost",
 }
 _BLOCK: Final = 1 << 16
+# After this time without output, somebody who waits is told, and git is ended.
+TELL_AFTER_S: Final = 5.0
+LIMIT_S: Final = 60.0
 _OTHERWISE: Final = "or set `code: none` in dispatcher.yaml if the hosts have the code already"
 
 
@@ -54,27 +64,31 @@ class Git:
 
     def succeeds(self, *words: str) -> bool:
         """Whether git exits with status 0."""
-        with tempfile.TemporaryFile() as errors, self._started(words, errors) as process:
-            process.communicate()
+        with tempfile.TemporaryFile() as errors, self._running(words, errors) as (process, out):
+            self._wait(process, out, words)
             return process.returncode == 0
 
     @contextlib.contextmanager
     def stream(self, *words: str) -> Iterator[IO[bytes]]:
         """The output of git while it runs; CodeError at the end of the block when it has failed."""
-        with (
-            tempfile.TemporaryFile() as errors,
-            self._started(words, errors) as process,
-            contextlib.ExitStack() as stack,
-        ):
-            assert process.stdout is not None
-            stack.callback(process.kill)
+        with tempfile.TemporaryFile() as errors, self._running(words, errors) as (process, out):
             try:
-                yield process.stdout
+                yield out
             except (tarfile.TarError, EOFError) as error:
                 # An archive that ends too early is git's failure, if it has failed.
-                self._finish(process, errors, words)
+                self._finish(process, out, errors, words)
                 raise CodeError(f"{self.directory}: the archive that git made cannot be read: {error}") from error
-            self._finish(process, errors, words)
+            self._finish(process, out, errors, words)
+
+    @contextlib.contextmanager
+    def _running(
+        self, words: Sequence[str], errors: IO[bytes]
+    ) -> Iterator[tuple[subprocess.Popen[bytes], io.BufferedReader]]:
+        """git and its output; both are ended with the block."""
+        with self._started(words, errors) as process, contextlib.ExitStack() as stack:
+            stack.callback(_kill, process)
+            assert isinstance(process.stdout, io.FileIO)
+            yield process, io.BufferedReader(_Patient(process.stdout, f"`git {words[0]}` in {self.directory}"))
 
     def _started(self, words: Sequence[str], errors: IO[bytes]) -> subprocess.Popen[bytes]:
         settings = [word for setting in _SETTINGS for word in ("-c", setting)]
@@ -86,6 +100,9 @@ class Git:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
+                bufsize=0,
+                # To be killed as a whole.
+                process_group=0,
             )
         except FileNotFoundError:
             if not self.directory.is_dir():
@@ -94,11 +111,20 @@ class Git:
         except OSError as error:
             raise CodeError(f"{self.directory}: git cannot be run: {error.strerror}") from None
 
-    def _finish(self, process: subprocess.Popen[bytes], errors: IO[bytes], words: Sequence[str]) -> None:
-        assert process.stdout is not None
-        while process.stdout.read(_BLOCK):
+    def _wait(self, process: subprocess.Popen[bytes], out: io.BufferedReader, words: Sequence[str]) -> None:
+        """Wait for its end."""
+        while out.read(_BLOCK):
             pass
-        if process.wait() == 0:
+        try:
+            process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            raise _silent(f"`git {words[0]}` in {self.directory}") from None
+
+    def _finish(
+        self, process: subprocess.Popen[bytes], out: io.BufferedReader, errors: IO[bytes], words: Sequence[str]
+    ) -> None:
+        self._wait(process, out, words)
+        if process.returncode == 0:
             return
         errors.seek(0)
         message = errors.read().decode("utf-8", "replace").strip()
@@ -107,3 +133,37 @@ class Git:
         if "not a git repository" in message:
             raise CodeError(f"{self.directory}: not in a git repository: `git init` and commit the code, {_OTHERWISE}")
         raise CodeError(f"{self.directory}: `git {words[0]}` failed: {message or f'status {process.returncode}'}")
+
+
+class _Patient(io.RawIOBase):
+    """What a program prints; CodeError when that is nothing for too long."""
+
+    def __init__(self, pipe: io.FileIO, what: str) -> None:
+        self._pipe = pipe
+        self._what = what
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._pipe, selectors.EVENT_READ)
+            if not selector.select(TELL_AFTER_S):
+                slow.tell(f"waiting for {self._what}, which prints nothing")
+                if not selector.select(LIMIT_S - TELL_AFTER_S):
+                    raise _silent(self._what)
+        return self._pipe.readinto(buffer)
+
+
+def _silent(what: str) -> CodeError:
+    return CodeError(
+        f"{what} has printed nothing for {LIMIT_S:g} s, and was ended: find out what holds it up, such as a filter or "
+        "a file server that does not answer, and try again"
+    )
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End git, if it has not ended, with its children."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)

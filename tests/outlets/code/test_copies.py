@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
 
 import pytest
+from fleet import wait_until
 from repositories import Repository
 
+from dispatcher.api import Workspace
+from dispatcher.base import slow
 from dispatcher.cleaning.blobs import orphans
 from dispatcher.errors import CodeError
-from dispatcher.outlets.code import copies
+from dispatcher.outlets.code import copies, git
 from dispatcher.outlets.code.cache import CodeCache
 from dispatcher.run_state.states import Record, State
 from dispatcher.workspace import Layout
@@ -68,6 +72,40 @@ def test_changes_beyond_the_limit_are_counted_only(lab: tuple[Layout, Repository
     assert changes is not None and changes.diff is not None
     assert changes.diff_omitted and changes.diff_bytes > 1 << 20
     assert not layout.provenance_diff(changes.diff).exists()
+
+
+@pytest.mark.parametrize("at", ["rev-parse", "stash", "archive"])
+def test_a_git_that_hangs_is_ended_and_nothing_is_submitted(
+    lab: tuple[Layout, Repository], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    layout, repository = lab
+    repository.write("code.txt", "two\n")
+    program = tmp_path / "bin" / "git"
+    program.parent.mkdir()
+    hangs = f"echo $$ >>{tmp_path}/pids; sleep 300 & echo $! >>{tmp_path}/pids; wait"
+    program.write_text(f'#!/bin/bash\n[[ " $* " != *" {at} "* ]] || {{ {hangs}; }}\nexec {shutil.which("git")} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(git, "TELL_AFTER_S", 0.1)
+    monkeypatch.setattr(git, "LIMIT_S", 0.5)
+    told: list[str] = []
+    slow.tell_by(told.append)
+    workspace = Workspace(layout.root)
+    with pytest.raises(CodeError, match=rf"nothing was submitted.*`git {at}`.*printed nothing for 0\.5 s"):
+        workspace.submit(["true"], snapshot=True)
+    assert told == [f"waiting for `git {at}` in {layout.root}, which prints nothing"]
+    repository.write("dispatcher.yaml", "")
+    assert not workspace.records()
+    pids = (tmp_path / "pids").read_text().split()
+    assert len(pids) == 2
+    wait_until(lambda: not any(is_running(int(pid)) for pid in pids), "git and its child have ended")
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def _orphans(layout: Layout) -> list[Path]:

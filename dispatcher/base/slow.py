@@ -1,0 +1,21 @@
+"""What takes long says so to whoever waits, where somebody does: on the command line, not in a pod."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Final
+
+_note: Final[ContextVar[Callable[[str], object] | None]] = ContextVar("note", default=None)
+
+
+def tell_by(note: Callable[[str], object]) -> None:
+    """From now on, say by `note` what this thread waits for."""
+    _note.set(note)
+
+
+def tell(text: str) -> None:
+    """Say what is waited for, if somebody listens."""
+    note = _note.get()
+    if note is not None:
+        note(text)

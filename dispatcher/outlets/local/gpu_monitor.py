@@ -20,6 +20,8 @@ from dispatcher.run_state.liveness import SlotInfo
 
 # A reading costs a few ms; while some GPU cannot be used, they are read again this often.
 _READ_AGAIN_S: Final = 1.0
+# A call of the sampler takes a few ms; one that hangs is not waited for.
+_WAIT_S: Final = 0.1
 
 
 def _nobody(_: int) -> None:
@@ -62,11 +64,18 @@ class GpuMonitor:
         self.capacity = LocalCapacity(indices, cpu_slots, jobs_per_gpu)
 
     def refresh(self, is_ours: Callable[[int], bool]) -> None:
-        """Read the GPUs again, unless that was done a moment ago. `is_ours`: whether a pid is of the pod's attempts."""
+        """Read the GPUs again, unless that was done a moment ago, or the sampler waits for one that hangs.
+
+        `is_ours`: whether a pid is of the pod's attempts.
+        """
         if self._reader is None or self._reading.unavailable is not None or time.monotonic() < self._next_s:
             return
-        with self._lock:
+        if not self._lock.acquire(timeout=_WAIT_S):
+            return
+        try:
             self._reading = self._reader.read(self.capacity.gpus)
+        finally:
+            self._lock.release()
         self.capacity.mark_foreign(foreign_use(self._reading, is_ours, self.capacity.occupied_gpus))
         self._quarantine()
         if self.capacity.unusable:
@@ -134,9 +143,12 @@ class GpuMonitor:
     def close(self) -> None:
         if self._sampler is not None:
             self._sampler.close()
-        if self._reader is not None:
-            with self._lock:
+        # The process behind a call that hangs ends with this one.
+        if self._reader is not None and self._lock.acquire(timeout=_WAIT_S):
+            try:
                 self._reader.close()
+            finally:
+                self._lock.release()
 
     def _quarantine(self) -> None:
         ill = {gpu.index: gpu.why for gpu in self._reading.gpus if gpu.health is not Health.OK}

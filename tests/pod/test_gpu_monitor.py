@@ -1,0 +1,72 @@
+"""The loop beside a sampler whose driver call hangs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+import pytest
+from fleet import wait_until
+
+from dispatcher.outlets.base import Key
+from dispatcher.outlets.local import gpu_monitor
+from dispatcher.outlets.local.gpu_monitor import GpuMonitor
+from dispatcher.outlets.local.gpus import Gpu, GpuReading
+
+
+class Hanging:
+    """A reader whose `read_use` hangs until `release`."""
+
+    driver = None
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.release = threading.Event()
+        self.reads = 0
+
+    def existing(self) -> tuple[int, ...]:
+        return (0,)
+
+    def read(self, indices: Sequence[int]) -> GpuReading:
+        self.reads += 1
+        return GpuReading(gpus=tuple(Gpu(index=index, name=f"read {self.reads}") for index in indices))
+
+    def read_use(self, index: int) -> Gpu:
+        self.asked.set()
+        self.release.wait(20)
+        return Gpu(index=index)
+
+    def close(self) -> None:
+        self.reads = -1
+
+
+@pytest.fixture
+def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hanging]:
+    reader = Hanging()
+    monkeypatch.setattr(gpu_monitor, "GpuReader", lambda: reader)
+    yield reader
+    reader.release.set()
+
+
+def test_the_loop_does_not_wait_for_a_sample_that_hangs(reader: Hanging) -> None:
+    monitor = GpuMonitor("0", 0, 1, print, sample_s=0.01)
+    monitor.watch({Key("a", 1): (0,)})
+    assert reader.asked.wait(10)
+    begun_s = time.monotonic()
+    monitor.refresh(lambda pid: True)
+    assert monitor.slot_infos({})[0].gpu_name == "read 1", "it was read beside the call that hangs"
+    monitor.close()
+    assert time.monotonic() - begun_s < 5
+    assert reader.reads == 1
+
+
+def test_gpus_are_read_again_when_the_call_has_returned(reader: Hanging) -> None:
+    monitor = GpuMonitor("0", 0, 1, print, sample_s=0.01)
+    monitor.watch({Key("a", 1): (0,)})
+    assert reader.asked.wait(10)
+    monitor.refresh(lambda pid: True)
+    reader.release.set()
+    wait_until(lambda: monitor.refresh(lambda pid: True) or reader.reads > 1, "GPUs are read again")
+    monitor.close()
+    wait_until(lambda: reader.reads == -1, "closed")

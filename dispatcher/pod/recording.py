@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
@@ -24,10 +22,8 @@ from dispatcher.pod.running_attempts import RunningAttempt
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Blame, Event, Paused
 from dispatcher.run_state.fold import gpu_scope, host_scope, pause_reason
-from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.states import IN_FLIGHT, Record, State
 from dispatcher.run_state.store import Store, Transaction
-from dispatcher.workspace import AttemptPaths
 
 # Events that a pod's log shows with other words than the journal.
 _LOGGED: Final[Mapping[Event, str]] = {Event.AUTO_REQUEUED: "requeued", Event.RETRIED: "failed and requeued"}
@@ -107,7 +103,7 @@ class Recorder:
             return f"{state} {job} (attempt {number}){where} (of pod {record.pod}, which is gone)" if is_placed else ""
         paths = self._config.layout.attempt(job, number)
         ended = outcome.judge(found.ended, paths)
-        line = self.end(tx, found.key, ended, None if ended.ended_at else last_sign(paths))
+        line = self.end(tx, found.key, ended, found.last_seen_at)
         return f"{line} (of pod {record.pod}, which is gone)"
 
     def _blame(self, event: Event, ended: Ended, entry: Entry | None, record: Record) -> Blame:
@@ -152,15 +148,6 @@ class Recorder:
             on_lost=method.on_lost,
             on_preempted=method.on_preempted,
         )
-
-
-def last_sign(paths: AttemptPaths) -> str | None:
-    """When an attempt last wrote one of its files, as a journal time; None when it has written none."""
-    written = []
-    for path in (paths.taken, paths.log, paths.progress, paths.checkpoint, paths.result, paths.run):
-        with contextlib.suppress(OSError):
-            written.append(os.stat(path).st_mtime)
-    return now_text(max(written)) if written else None
 
 
 def _place(tx: Transaction, job: str, record: Record, placement: Placement, *, has_begun: bool) -> bool:

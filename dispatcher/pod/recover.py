@@ -18,21 +18,24 @@ from dispatcher.outlets.kinds import DEFAULT
 from dispatcher.pod.placements import differs, has_run, placement_of
 from dispatcher.pod.unknown import UnknownAttempts
 from dispatcher.run_state.external import Presence, presence
+from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.observer import Observer
 from dispatcher.run_state.states import Record, State
-from dispatcher.workspace import Layout
+from dispatcher.workspace import AttemptPaths, Layout
 
 
 class Found(msgspec.Struct, frozen=True):
     """What is news of an attempt of a dead dispatcher: it has ended, or where it runs is known now.
 
-    `ended` None: it has not. `has_begun`: it runs, or has run.
+    `ended` None: it has not. `has_begun`: it runs, or has run. `last_seen_at` is the last sign of one whose end nobody
+    has seen.
     """
 
     key: Key
     ended: Ended | None
     placement: Placement = Placement()
     has_begun: bool = False
+    last_seen_at: str | None = None
 
 
 class Recovery:
@@ -82,7 +85,7 @@ class Recovery:
                     continue
             # No outlet can stop it: what a person asked for is carried out when its process is gone.
             if record.desired is not None and presence(record) is not Presence.HERE:
-                found.append(Found(key, Ended(None)))
+                found.append(self._dated(Found(key, Ended(None))))
         for name, group in orphans.items():
             # Attempts of an outlet that cannot be used here are left to other pods. Those that can are also told when
             # there are no orphans left to watch.
@@ -90,7 +93,7 @@ class Recovery:
             if outlet is not None:
                 reports = outlet.recover(group)
                 self._unknown.take_in(name, reports)
-                found += [news for key, one in reports.items() if (news := _news(key, one, records[key]))]
+                found += [self._dated(news) for key, one in reports.items() if (news := _news(key, one, records[key]))]
         self._unknown.keep({orphan.key for group in orphans.values() for orphan in group})
         return found
 
@@ -103,6 +106,13 @@ class Recovery:
         if outlet is not None:
             self._outlets[name] = outlet
         return outlet
+
+    def _dated(self, found: Found) -> Found:
+        """With the last sign of it where that is the only date of its end: looked up here, outside of a transaction."""
+        if found.ended is None or found.ended.ended_at:
+            return found
+        paths = self._layout.attempt(found.key.job_id, found.key.number)
+        return msgspec.structs.replace(found, last_seen_at=last_sign(paths))
 
     def _is_there(self, key: Key) -> bool:
         """Whether the attempt has a directory: a record that a person or a script wrote has none."""
@@ -126,3 +136,12 @@ def orphan_of(key: Key, record: Record) -> Orphan:
     """An attempt whose dispatcher is dead, as its record has it."""
     is_unwanted = record.desired is not None
     return Orphan(key=key, pod=record.pod or "", placement=placement_of(record), is_unwanted=is_unwanted)
+
+
+def last_sign(paths: AttemptPaths) -> str | None:
+    """When an attempt last wrote one of its files, as a journal time; None when it has written none."""
+    written = []
+    for path in (paths.taken, paths.log, paths.progress, paths.checkpoint, paths.result, paths.run):
+        with contextlib.suppress(OSError):
+            written.append(os.stat(path).st_mtime)
+    return now_text(max(written)) if written else None

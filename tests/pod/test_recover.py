@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,7 @@ from dispatcher.outlets.context import PodContext
 from dispatcher.outlets.kinds import make_outlets
 from dispatcher.pod.recover import Found, Recovery
 from dispatcher.run_state import liveness, observer
+from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.nfs import Server
 from dispatcher.run_state.observer import Observer
 from dispatcher.run_state.states import Record, State
@@ -142,3 +144,12 @@ def test_a_process_of_this_host_that_is_gone_needs_no_lock(scene: Scene) -> None
     scene.paths.claimant.write_text(f"theirs\n{host.here()}\n")
     (found,) = scene.recovery.find([("a", RECORD)])
     assert isinstance(found, Found)
+
+
+def test_the_last_sign_of_an_attempt_without_an_end_is_looked_up_before_it_is_recorded(scene: Scene) -> None:
+    scene.paths.log.write_text("the last words\n")
+    os.utime(scene.paths.log, (1_790_000_000, 1_790_000_000))
+    os.utime(scene.paths.claimant, (1_790_000_100, 1_790_000_100))
+    scene.found_after(200)
+    (found,) = scene.recovery.find([("a", RECORD)])
+    assert found.last_seen_at == now_text(1_790_000_000)

@@ -10,7 +10,7 @@ from dispatcher.errors import StorageError
 from dispatcher.outlets.base import PREEMPTED, SUPERSEDED, Ended
 from dispatcher.outlets.kinds import DEFAULT
 from dispatcher.outlets.wrapper import read_exit
-from dispatcher.pod.recording import last_sign
+from dispatcher.pod.recover import last_sign
 from dispatcher.report.usage.history import Attempt, History, Kind
 from dispatcher.run_state import liveness
 from dispatcher.workspace import Layout

@@ -24,6 +24,7 @@ class Session:
         self._options = options
         self._has_begun = False
         self._claimed_until: str | None = None
+        self._drained: list[tuple[str, str]] = []
 
     def begin(self, tx: Transaction) -> None:
         """Write down that the pod begins, and what became of the one before it; nothing for one without slots."""
@@ -51,6 +52,8 @@ class Session:
     def claims(self, does: bool) -> None:
         """Whether the pod claims jobs from now on."""
         if does:
+            if self._claimed_until is not None:
+                self._drained.append((self._claimed_until, now_text(time.time())))
             self._claimed_until = None
         elif self._claimed_until is None:
             self._claimed_until = now_text(time.time())
@@ -62,5 +65,11 @@ class Session:
         info = self._registration.info
         with self._store.transaction() as tx:
             tx.note(
-                PodEnded(pod=info.pod, started_at=info.started_at, ended_at=tx.at, claimed_until=self._claimed_until)
+                PodEnded(
+                    pod=info.pod,
+                    started_at=info.started_at,
+                    ended_at=tx.at,
+                    claimed_until=self._claimed_until,
+                    drained=tuple(self._drained),
+                )
             )

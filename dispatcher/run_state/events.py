@@ -148,7 +148,7 @@ class PodStarted(Note, frozen=True, kw_only=True, omit_defaults=True):
 class PodEnded(Note, frozen=True, kw_only=True, omit_defaults=True):
     """That dispatcher ended at `ended_at`; where `was_killed`, that is its last heartbeat.
 
-    `claimed_until`: from then on it has drained.
+    `claimed_until`: from then on it has drained. `drained`: from when to when it had drained before, and went on.
     """
 
     event = Event.POD_ENDED
@@ -156,6 +156,7 @@ class PodEnded(Note, frozen=True, kw_only=True, omit_defaults=True):
     started_at: str
     ended_at: str
     claimed_until: str | None = None
+    drained: tuple[tuple[str, str], ...] = ()
     was_killed: bool = False
 
 

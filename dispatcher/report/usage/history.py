@@ -52,12 +52,16 @@ class Attempt(msgspec.Struct, gc=False):
 
 
 class Session(msgspec.Struct, gc=False):
-    """One dispatcher from start to end. `ended_s` None: the journal has no end of it."""
+    """One dispatcher from start to end. `ended_s` None: the journal has no end of it.
+
+    `drained_s`: from when to when it claimed nothing, and claimed again.
+    """
 
     started: PodStarted
     begun_s: float
     ended_s: float | None = None
     claimed_until_s: float | None = None
+    drained_s: tuple[tuple[float, float], ...] = ()
 
 
 class Wait(msgspec.Struct, gc=False):
@@ -283,6 +287,8 @@ class History:
                 del self._open_sessions[ended.pod]
                 session.ended_s = parse_time(ended.ended_at) or at_s
                 session.claimed_until_s = parse_time(ended.claimed_until)
+                drained = [(parse_time(since), parse_time(until)) for since, until in ended.drained]
+                session.drained_s = tuple((since, until) for since, until in drained if since and until)
         elif line.event is Event.PAUSED:
             scope = line.read(Paused).scope
             if scope not in self._open_pauses:

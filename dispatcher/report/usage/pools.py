@@ -37,6 +37,7 @@ class Stay(msgspec.Struct, gc=False):
     begun_s: float
     ended_s: float
     claimed_until_s: float
+    drained_s: tuple[tuple[float, float], ...]
     slots: tuple[int, int]
     share: int
     offer: Offer
@@ -128,6 +129,7 @@ def _stay(number: int, session: Session, ended_s: float) -> Stay:
         begun_s=session.begun_s,
         ended_s=ended_s,
         claimed_until_s=min(session.claimed_until_s or ended_s, ended_s),
+        drained_s=session.drained_s,
         slots=(local.cpu_slots, len(local.gpus) * local.jobs_per_gpu),
         share=local.jobs_per_gpu,
         offer=offer,
@@ -163,6 +165,8 @@ class Stays:
 class Eligibility:
     """Which slots of which dispatcher a waiting job could have had. Jobs of one kind are asked about once.
 
+    Dispatchers that take the same are asked once: a pod that is started every night has many.
+
     `lists(matrix)` are the jobs of a pod's manifest (empty: of the default one); None: of all.
     """
 
@@ -173,13 +177,22 @@ class Eligibility:
         request_of: Callable[[Entry], Request],
         lists: Callable[[str], Collection[str] | None],
     ) -> None:
-        self._stays = stays
+        # One of each group of dispatchers that take the same, and the group of each.
+        self._groups: list[Stay] = []
+        self._group_of: dict[int, int] = {}
+        numbers: dict[object, int] = {}
+        for stay in stays:
+            group = numbers.setdefault(_takes(stay), len(numbers))
+            self._group_of[stay.number] = group
+            if group == len(self._groups):
+                self._groups.append(stay)
         self._entry_of = entry_of
         self._request_of = request_of
         self._lists = {stay.matrix: lists(stay.matrix) for stay in stays}
         self._by_value = any(stay.offer.where for stay in stays)
         self._classes: dict[object, int] = {}
         self._wanted: list[dict[int, tuple[bool, bool, int]]] = []
+        self._numbers: dict[object, int] = {}
         self.methods: list[str] = []
 
     def class_of(self, job: str, kind: int) -> int | None:
@@ -193,28 +206,29 @@ class Eligibility:
 
     def wanted(self, number: int, stay: int) -> tuple[bool, bool, int] | None:
         """What jobs of a class take of a dispatcher's slots (Stay.wanted); None when it takes none of them."""
-        return self._wanted[number].get(stay)
+        return self._wanted[number].get(self._group_of[stay])
 
     def _add(self, job: str) -> int:
         entry = self._entry_of(job)
         if entry is None:
             return -1
         request, wanted = self._request_of(entry), {}
-        for stay in self._stays:
+        for group, stay in enumerate(self._groups):
             jobs = self._lists[stay.matrix]
             if (jobs is None or job in jobs) and any(stay.slots) and stay.offer.refusal(entry, request) is None:
-                wanted[stay.number] = stay.wanted(request)
+                wanted[group] = stay.wanted(request)
         # Jobs for the same slots are one class, whatever else distinguishes them.
-        known = next(
-            (
-                n
-                for n, (old, m) in enumerate(zip(self._wanted, self.methods, strict=True))
-                if old == wanted and m == entry.method
-            ),
-            None,
-        )
-        if known is None:
+        key = (tuple(wanted.items()), entry.method)
+        known = self._numbers.setdefault(key, len(self._wanted))
+        if known == len(self._wanted):
             self._wanted.append(wanted)
             self.methods.append(entry.method)
-            known = len(self._wanted) - 1
         return known
+
+
+def _takes(stay: Stay) -> object:
+    """What decides which jobs a dispatcher takes, and with which slots."""
+    offer = stay.offer
+    outlets = tuple((name, msgspec.json.encode(one)) for name, one in offer.outlets.items())
+    where = tuple(map(str, offer.where.conditions))
+    return stay.matrix, stay.slots, stay.share, tuple(offer.methods), where, outlets

@@ -39,7 +39,7 @@ def read_usage(
     history.finish()
     find_ends(config.layout, history, {pod.info.pod for pod in snapshot.pods if pod.is_alive})
     stays = stays_of(history, snapshot.pods, snapshot.now_s)
-    eligibility = Eligibility(stays, snapshot.entries.get, snapshot.request_of, functools.partial(_listed, config))
+    eligibility = Eligibility(stays, snapshot.entries.get, snapshot.request_of, _Lists(config, snapshot))
     counts = None if chosen is None else chosen.__contains__
     usage = Ledger(window, keys, _Values(snapshot, kinds), counts).usage(history, stays, eligibility, kinds)
     if history.is_cut and history.first_s is not None and history.first_s > window.since_s:
@@ -47,17 +47,31 @@ def read_usage(
     return usage
 
 
-def _listed(config: Config, matrix: str) -> Collection[str] | None:
-    """The jobs of a pod that was started with this manifest (empty: the default one); None: all there are."""
-    layout, default = config.layout, config.matrix
-    if not matrix and set(layout.manifests()) <= {default}:
-        return None
-    submitted = SubmittedJobs(layout.submitted_manifest)
-    submitted.read()
-    found = set(submitted.entries)
-    with contextlib.suppress(OSError):
-        found |= set(job_ids((layout.root / (matrix or default)).read_bytes()))
-    return found
+class _Lists:
+    """The jobs of a pod that was started with a manifest (empty: the default one); None: all there are.
+
+    A line of submitted.jsonl counts for a job whose record says that it was submitted so, and for every pod.
+    """
+
+    def __init__(self, config: Config, snapshot: Snapshot) -> None:
+        self._config = config
+        self._records = snapshot.records
+
+    def __call__(self, matrix: str) -> Collection[str] | None:
+        layout, default = self._config.layout, self._config.matrix
+        if not matrix and set(layout.manifests()) <= {default}:
+            return None
+        found = set(self._submitted)
+        with contextlib.suppress(OSError):
+            found |= set(job_ids((layout.root / (matrix or default)).read_bytes()))
+        return found
+
+    @functools.cached_property
+    def _submitted(self) -> frozenset[str]:
+        submitted = SubmittedJobs(self._config.layout.submitted_manifest)
+        submitted.read()
+        records = self._records
+        return frozenset(job for job in submitted.entries if job in records and records[job].ad_hoc)
 
 
 def _needs(snapshot: Snapshot, kinds: Mapping[str, int]) -> dict[str, tuple[str, ...]]:

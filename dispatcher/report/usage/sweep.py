@@ -55,6 +55,7 @@ _PAUSE: Final = 2
 _BEGIN: Final = 3
 _LATE: Final = 4
 _END: Final = 5
+_AGAIN: Final = 6
 # The number of no dispatcher.
 NOBODY: Final = -1
 # Time, what, the number of the pool, class or scope, and two more numbers.
@@ -66,11 +67,12 @@ class _Pool:
 
     __slots__ = ("busy", "claims", "host", "share", "slots", "stay")
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str, share: int) -> None:
         self.host = host
         self.stay = NOBODY
         self.slots = (0, 0)
-        self.share = 1
+        # Of the dispatcher that has them, or had them last.
+        self.share = share
         self.busy = [0, 0]
         self.claims = False
 
@@ -134,11 +136,11 @@ class Sweep:
         return self._swept
 
     def _change(self, pool: _Pool, what: int, stay: Stay) -> None:
-        """A dispatcher begins, claims no more or ends; the next one of its name may have begun already."""
+        """A dispatcher begins, drains, claims again or ends; the next one of its name may have begun already."""
         if what == _BEGIN:
-            pool.stay, pool.slots, pool.claims = stay.number, stay.slots, True
+            pool.stay, pool.slots, pool.share, pool.claims = stay.number, stay.slots, stay.share, True
         elif pool.stay == stay.number:
-            pool.claims = False
+            pool.claims = what == _AGAIN
             if what == _END:
                 pool.stay, pool.slots = NOBODY, (0, 0)
 
@@ -150,14 +152,17 @@ class Sweep:
         self._swept.idle[stay.number] = Idle([0.0, 0.0], [0.0, 0.0])
         self._events.append((begun_s, _BEGIN, number, stay.number, 0))
         self._events.append((max(begun_s, min(end_s, stay.claimed_until_s)), _LATE, number, stay.number, 0))
+        for from_s, to_s in stay.drained_s:
+            if begun_s < to_s and from_s < end_s:
+                self._events.append((max(begun_s, from_s), _LATE, number, stay.number, 0))
+                self._events.append((min(end_s, to_s), _AGAIN, number, stay.number, 0))
         self._events.append((end_s, _END, number, stay.number, 0))
 
     def _pool(self, stay: Stay, host: str) -> int:
         number = self._numbers.get((stay.pod, host))
         if number is None:
             number = self._numbers[(stay.pod, host)] = len(self._pools)
-            self._pools.append(_Pool(host))
-        self._pools[number].share = stay.share
+            self._pools.append(_Pool(host, stay.share))
         return number
 
 

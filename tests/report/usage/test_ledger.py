@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 from pod_times import HOUR, NOON, Journal, at
 
+from dispatcher.matrix.entry import Entry
+from dispatcher.outlets.base import Request
+from dispatcher.pod.offers import Offer, Refusal
 from dispatcher.report.usage.history import History, Kind
 from dispatcher.report.usage.ledger import Usage
 from dispatcher.run_state.events import Event, GpuBusy, GpuIdle, Paused, Unpaused
@@ -366,3 +369,48 @@ def test_whatever_happens_in_slots_adds_up(journal: Journal, seed: int) -> None:
     assert by_pod.total.total.slots == pytest.approx(usage.total.total.slots)
     cut = [journal.account(since, until).total.total.slots for since, until in ((-1, 3), (3, 5.5), (5.5, 100))]
     assert sum(cut) == pytest.approx(usage.total.total.slots)
+
+
+def test_while_a_pod_drained_for_some_time_nothing_could_be_claimed(journal: Journal) -> None:
+    journal.pod(0, "a", gpus=[0])
+    journal.queue(0, "x", gpus=1)
+    journal.end_pod(10, "a", 0, claimed_until=at(8), drained=((at(1), at(3)), (at(4), at(5))))
+    usage = journal.account(0, 12)
+    # It claimed from 0 to 1, 3 to 4 and 5 to 8.
+    assert hours(usage) == {"idle_waited": 1 + 1 + 3, "idle": 10 - 5}
+    adds_up(usage)
+
+
+def test_attempts_that_outlive_their_pod_have_its_share_of_a_gpu_not_that_of_the_next(journal: Journal) -> None:
+    journal.pod(0, "a", gpus=[0], jobs_per_gpu=4)
+    journal.claim(0, "a", "x", gpu=0)
+    journal.end_pod(1, "a", 0, was_killed=True)
+    journal.add(3, "b", Event.DONE, "x", state="done", finished_at=at(3), exit_code=0)
+    journal.pod(5, "a", gpus=[0], jobs_per_gpu=1)
+    journal.end_pod(6, "a", 5)
+    usage = journal.account(0, 7)
+    assert (usage.without_pod.slots, usage.without_pod.gpus) == pytest.approx((2, 2 / 4))
+    adds_up(usage)
+
+
+def test_pods_that_take_the_same_are_asked_once(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    refusal = Offer.refusal
+
+    def counted(offer: Offer, entry: Entry, request: Request) -> Refusal | None:
+        asked.append(offer.pod)
+        return refusal(offer, entry, request)
+
+    monkeypatch.setattr(Offer, "refusal", counted)
+    for night in range(50):
+        journal.pod(night, "a", gpus=[0], where=("lang=de",))
+        journal.end_pod(night + 0.5, "a", night)
+        journal.pod(night, "b", gpus=[0], where=("lang=en",))
+        journal.end_pod(night + 0.5, "b", night)
+    for number in range(20):
+        journal.queue(0, f"job{number}", gpus=1, lang="de")
+    usage = journal.account(0, 60, by=("pod",))
+    assert len(asked) == 2 * 20
+    waited = {row.values[0]: row.hours[Kind.WAITED].slots for row in usage.rows}
+    assert waited == pytest.approx({"a": 25, "b": 0})
+    adds_up(usage)

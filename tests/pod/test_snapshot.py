@@ -392,3 +392,16 @@ def test_on_a_full_disk_jobs_wait_and_go_on_when_there_is_room(small: Lab) -> No
     fleet.wait_for("a", "done")
     assert small.ran("a") == "one"
     assert not [name for name in os.listdir(fleet.layout.code_dir) if name.endswith(".tmp")]
+
+
+def test_a_submission_on_a_full_disk_says_that_nothing_was_submitted(small: Lab) -> None:
+    fleet = small.fleet
+    small.repository.write("large", os.urandom(60_000))
+    small.repository.commit()
+    room = os.statvfs(fleet.root)
+    (fleet.root / "gate.filler").write_bytes(bytes(room.f_bavail * room.f_frsize - 30_000))
+    refused = fleet.try_("submit", "--snapshot", "--", "true")
+    assert refused.returncode and "nothing was submitted: archiving the code in" in refused.stderr, refused.stderr
+    assert "the disk is full: free some space, then submit again" in refused.stderr
+    assert "by themselves" not in refused.stderr
+    assert not fleet.records()

@@ -126,6 +126,9 @@ def test_a_second_script_is_refused(store: Store) -> None:
 
 
 def test_a_script_that_puts_an_entry_back(store: Store) -> None:
+    with store.transaction() as tx:
+        tx.change("a", Event.CODE_KEPT, Change(snapshot="1234 5678"))
+    Projector(store).write()
     write(store, "a", **CLAIM)
     Projector(store).write()
     # Nobody knows whether it has ended: a dispatcher looks for the process first.
@@ -134,6 +137,8 @@ def test_a_script_that_puts_an_entry_back(store: Store) -> None:
     Projector(store).write()
     record = write(store, "a", state="queued", pid=None)
     assert (record.state, record.desired, record.pid, record.external) == (State.QUEUED, None, None, False)
+    # As of any job that somebody queues again, a new copy of the code is taken.
+    assert record.snapshot is None
 
 
 @pytest.mark.parametrize("pid", ["3328333", True, 0, -1, None])

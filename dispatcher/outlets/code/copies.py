@@ -21,7 +21,7 @@ from dispatcher.outlets.code import tree
 from dispatcher.outlets.code.changes import changes_between, is_kept
 from dispatcher.outlets.code.ship import ship_tracked
 from dispatcher.outlets.code.snapshot import Changes, Snapshot
-from dispatcher.run_state.states import IN_FLIGHT, Record
+from dispatcher.run_state.states import ENDED, IN_FLIGHT, Record
 from dispatcher.workspace import Layout
 
 
@@ -122,10 +122,14 @@ def remove(layout: Layout, label: str, unused_since_s: float) -> bool:
 
 
 def labels_in_use(records: Iterable[Record]) -> set[str]:
-    """The copies that jobs need: those of their next attempts, and those that attempts in flight run."""
+    """The copies that jobs need: those of their next attempts, and those that attempts in flight run.
+
+    A job that has ended has no next attempt until a person queues it again, which takes a new copy.
+    """
     found = set()
     for record in records:
-        found.add(record.snapshot)
+        if record.state not in ENDED:
+            found.add(record.snapshot)
         if record.state in IN_FLIGHT:
             found.add(record.code)
     return {label for label in found if label}

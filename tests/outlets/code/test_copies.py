@@ -150,7 +150,9 @@ def test_copies_are_unused_when_no_record_names_them_and_they_are_old(lab: tuple
     records = [
         Record(State.QUEUED, snapshot=labels[0]),
         Record(State.RUNNING, code=labels[1]),
-        Record(State.DONE, code=labels[2]),
+        Record(State.DONE, code=labels[2], snapshot=labels[2]),
+        Record(State.FAILED, snapshot=labels[3]),
+        Record(State.ABANDONED, snapshot=labels[3]),
     ]
     in_use = copies.labels_in_use(records)
     assert in_use == set(labels[:2])

@@ -18,6 +18,7 @@ from dispatcher.base.values import is_name
 from dispatcher.cleaning import tree
 from dispatcher.cleaning.tree import Links, OnError, Size
 from dispatcher.errors import StateError
+from dispatcher.outlets.code.copies import ASIDE
 from dispatcher.run_state.states import Record
 from dispatcher.workspace import Layout
 
@@ -26,8 +27,6 @@ YOUNG_S: Final = 86400.0
 _BLOB: Final = re.compile(r"([0-9a-f]{64})\.(?:patch|txt)")
 _ARCHIVE: Final = re.compile(r"([0-9a-f]{64})\.tar")
 FOLDERS: Final = ("provenance/diffs", "provenance/packages", "code")
-# The ending of a file that is being removed.
-_ASIDE: Final = ".cleaning"
 # Far more than a record of provenance has.
 _LONGEST: Final = 16 << 20
 
@@ -79,7 +78,7 @@ def remove(layout: Layout, orphan: Orphan, links: Links, on_error: OnError) -> S
     try:
         with tree.opened_root(layout.run_state) as fd, _descended(fd, folder) as within:
             # Who uses it again updates its time, and makes it anew when it is gone. Under the other name nobody does.
-            aside = f".{name}{_ASIDE}"
+            aside = f".{name}{ASIDE}"
             os.rename(name, aside, src_dir_fd=within, dst_dir_fd=within)
             found = os.stat(aside, dir_fd=within, follow_symlinks=False)
             if found.st_mtime > orphan.unused_since_s or not stat.S_ISREG(found.st_mode):
@@ -174,8 +173,8 @@ def put_back(layout: Layout) -> None:
 
 def _named(name: str) -> str:
     """The name of a file without the ending that it has while it is removed."""
-    is_aside = name.startswith(".") and name.endswith(_ASIDE)
-    return name.removeprefix(".").removesuffix(_ASIDE) if is_aside else name
+    is_aside = name.startswith(".") and name.endswith(ASIDE)
+    return name.removeprefix(".").removesuffix(ASIDE) if is_aside else name
 
 
 @contextlib.contextmanager

@@ -68,12 +68,13 @@ def replace_shared(path: Path, data: bytes, mode: int) -> None:
 
 
 def _touch(path: Path) -> bool:
-    """Whether the file exists; what was not used for long may be removed (cleaning/blobs.py)."""
+    """Whether the file exists and was noted as used: what was not for long may be removed (cleaning/blobs.py).
+
+    Another user's is to be replaced for that.
+    """
     try:
         os.utime(path)
-    except PermissionError:
-        return True
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):
         return False
     return True
 

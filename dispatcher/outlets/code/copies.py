@@ -12,6 +12,7 @@ import contextlib
 import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -23,6 +24,9 @@ from dispatcher.outlets.code.ship import ship_tracked
 from dispatcher.outlets.code.snapshot import Changes, Snapshot
 from dispatcher.run_state.states import ENDED, IN_FLIGHT, Record
 from dispatcher.workspace import Layout
+
+# The ending of a file that is being removed.
+ASIDE: Final = ".cleaning"
 
 
 def take(layout: Layout) -> Snapshot:
@@ -56,14 +60,17 @@ def _changes(layout: Layout, snapshot: Snapshot, archived: str) -> Changes:
 
 def kept(layout: Layout, label: str) -> Snapshot:
     """The copy that a record's `snapshot` names. Raises CodeError when it is gone, and StorageError."""
-    with files.storing("reading", layout.kept_code(label)):
-        data = files.read_fresh(layout.kept_code(label)) if layout.code_dir.is_dir() else None
+    place = layout.kept_code(label)
+    with files.storing("reading", place):
+        data = files.read_fresh(place) if layout.code_dir.is_dir() else None
+        if data is None and _put_back(place):
+            data = files.read_fresh(place)
     if data is None:
         raise CodeError(f"the copy {label} of the code is gone: `dispatcher requeue` takes a new one")
     try:
         found = msgspec.json.decode(data, type=Snapshot)
     except msgspec.DecodeError as error:
-        raise CodeError(f"{layout.kept_code(label)}: {error}; `dispatcher requeue` takes a new copy") from None
+        raise CodeError(f"{place}: {error}; `dispatcher requeue` takes a new copy") from None
     # The workspace may have been moved since.
     return msgspec.structs.replace(found, path=os.fspath(layout.code_archive(found.digest)))
 
@@ -107,7 +114,7 @@ def remove(layout: Layout, label: str, unused_since_s: float) -> bool:
             return False
         digest = kept(layout, label).digest
         # Under the other name nobody uses it: who needs it now keeps it anew.
-        aside = files.temporary_name(place)
+        aside = _aside(place)
         os.rename(place, aside)
         if aside.stat().st_mtime > unused_since_s:
             os.rename(aside, place)
@@ -135,15 +142,29 @@ def labels_in_use(records: Iterable[Record]) -> set[str]:
     return {label for label in found if label}
 
 
-def _note_use(place: Path) -> bool:
-    """Whether the file is there, which has been used now."""
+def _aside(place: Path) -> Path:
+    return place.with_name(f".{place.name}{ASIDE}")
+
+
+def _put_back(place: Path) -> bool:
+    """Give a file its name again that a cleaner had renamed which was killed then; whether there was one."""
+    aside = _aside(place)
     try:
-        os.utime(place)
+        # One that was made anew meanwhile is younger.
+        with contextlib.suppress(FileExistsError):
+            os.link(aside, place)
+        os.unlink(aside)
     except FileNotFoundError:
         return False
-    except OSError:
-        # It is another user's.
-        return True
+    return True
+
+
+def _note_use(place: Path) -> bool:
+    """Whether the file is there, and was noted as used now: another user's is to be replaced for that."""
+    try:
+        os.utime(place)
+    except (FileNotFoundError, PermissionError):
+        return False
     return True
 
 

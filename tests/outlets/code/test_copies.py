@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fleet import wait_until
@@ -17,6 +18,7 @@ from dispatcher.cleaning.blobs import orphans
 from dispatcher.errors import CodeError
 from dispatcher.outlets.code import copies, git
 from dispatcher.outlets.code.cache import CodeCache
+from dispatcher.outlets.code.tree import remove_leftovers
 from dispatcher.run_state.states import Record, State
 from dispatcher.workspace import Layout
 
@@ -72,6 +74,53 @@ def test_changes_beyond_the_limit_are_counted_only(lab: tuple[Layout, Repository
     assert changes is not None and changes.diff is not None
     assert changes.diff_omitted and changes.diff_bytes > 1 << 20
     assert not layout.provenance_diff(changes.diff).exists()
+
+
+def test_what_another_user_keeps_is_replaced_to_note_its_use(
+    lab: tuple[Layout, Repository], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout, repository = lab
+    repository.write("code.txt", "two\n")
+    snapshot = copies.take(layout)
+    assert snapshot.changes is not None and snapshot.changes.diff is not None
+    kept, blob = layout.kept_code(snapshot.label), layout.provenance_diff(snapshot.changes.diff)
+    others = [os.stat(path).st_ino for path in (kept, blob)]
+    real = os.utime
+
+    def refused(path: Path, times: Any = None, **how: Any) -> None:
+        if os.stat(path).st_ino in others:
+            raise PermissionError(1, "Operation not permitted", str(path))
+        real(path, times, **how)
+
+    for path in (kept, blob):
+        os.utime(path, (0, 0))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "utime", refused)
+        assert copies.take(layout) == snapshot
+    for path in (kept, blob):
+        assert path.stat().st_mtime > time.time() - 60, path
+
+
+def test_a_copy_whose_cleaner_was_killed_between_two_names_is_there(
+    lab: tuple[Layout, Repository], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout, _ = lab
+    snapshot = copies.take(layout)
+    real = os.rename
+
+    def killed(old: Path, new: Path) -> None:
+        real(old, new)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rename", killed)
+        with pytest.raises(KeyboardInterrupt):
+            copies.remove(layout, snapshot.label, float("inf"))
+    assert not layout.kept_code(snapshot.label).exists()
+    # Others remove what killed processes have left.
+    remove_leftovers(layout.code_dir)
+    assert copies.kept(layout, snapshot.label) == snapshot
+    assert not [path for path in layout.code_dir.iterdir() if path.name.startswith(".")]
 
 
 @pytest.mark.parametrize("at", ["rev-parse", "stash", "archive"])

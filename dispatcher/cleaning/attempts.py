@@ -60,7 +60,7 @@ def named_attempts(documents: Iterable[bytes]) -> set[tuple[str, int]]:
 
 
 class OldAttempts:
-    """Finds and cleans the old attempts of one workspace. `skipped`: why some were left alone, and how many."""
+    """Finds and cleans the old attempts of one workspace. `skipped`: why some were left alone, and which."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class OldAttempts:
         named: Collection[tuple[str, int]],
         now_s: float | None = None,
     ) -> None:
-        self.skipped: dict[str, int] = {}
+        self.skipped: dict[str, list[str]] = {}
         self._layout = layout
         self._keep = keep
         self._before_s = (time.time() if now_s is None else now_s) - older_than_s
@@ -87,7 +87,7 @@ class OldAttempts:
         try:
             numbers = self._old_numbers(job, record)
         except OSError as error:
-            self._skip(f"their job's directory cannot be read ({error.strerror})")
+            self._skip(f"their job's directory cannot be read ({error.strerror})", f"jobs/{job}")
             return
         for number in sorted(numbers):
             found = self._examined(job, number, links)
@@ -102,7 +102,7 @@ class OldAttempts:
         with contextlib.suppress(FileNotFoundError), self._opened(job, number) as fd:
             why, _ = self._why_not(job, number, fd)
             if why:
-                self._skip(why)
+                self._skip(why, f"jobs/{job}/{number}")
                 return Size()
             size = attempt.size
             told = {"cleaned_at": now_text(time.time()), "by": by, "files": size.files, "bytes": size.bytes}
@@ -160,7 +160,7 @@ class OldAttempts:
             except OSError as error:
                 why, over_at_s, size = f"cannot be read ({error.strerror})", 0.0, Size()
             if why:
-                self._skip(why)
+                self._skip(why, f"jobs/{job}/{number}")
             elif size.files:
                 return OldAttempt(job=job, number=number, over_at_s=over_at_s, size=size)
         return None
@@ -187,8 +187,8 @@ class OldAttempts:
             return "have no exit status and were written to within a day", last_s
         return "", last_s
 
-    def _skip(self, why: str) -> None:
-        self.skipped[why] = self.skipped.get(why, 0) + 1
+    def _skip(self, why: str, what: str) -> None:
+        self.skipped.setdefault(why, []).append(what)
 
 
 def jobs_with_directories(layout: Layout) -> list[str]:

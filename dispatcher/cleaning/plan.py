@@ -28,7 +28,7 @@ class Removed(msgspec.Struct):
 
 
 class Plan:
-    """Things to remove. `skipped`: why attempts were left alone, and how many."""
+    """Things to remove. `skipped`: why attempts were left alone, and which."""
 
     def __init__(self, layout: Layout, old: OldAttempts | None, by: str) -> None:
         self.attempts: list[OldAttempt] = []
@@ -38,7 +38,7 @@ class Plan:
         self._by = by
 
     @property
-    def skipped(self) -> Mapping[str, int]:
+    def skipped(self) -> Mapping[str, list[str]]:
         return {} if self._old is None else self._old.skipped
 
     @property

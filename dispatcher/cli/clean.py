@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dispatcher.base.messages import bytes_text, counted
+from dispatcher.base.messages import bytes_text, counted, first_names
 from dispatcher.base.times import ago
 from dispatcher.cli.common import jobs_argument, json_option, open_workspace, where_option
 from dispatcher.cli.printing import note, print_json, print_rows
@@ -79,8 +79,8 @@ def clean(
         return _FAILED if failed else 0
     if rows:
         print_rows([_shown(row) for row in rows], "plain", _COLUMNS, narrowing=_NARROWING)
-    for why, number in sorted(plan.skipped.items()):
-        note(f"{counted(number, 'attempt')} left alone: {why}")
+    for why, names in sorted(plan.skipped.items()):
+        note(f"{counted(len(names), 'attempt')} left alone ({first_names(names)}): {why}")
     if not rows:
         click.echo("nothing to remove")
         return 0

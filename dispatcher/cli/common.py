@@ -118,6 +118,13 @@ def read_list(_ctx: click.Context, _param: click.Parameter, value: str | None) -
     return tuple(part.strip() for part in (value or "").split(",") if part.strip())
 
 
+def _read_keys(context: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
+    keys = read_list(context, param, value)
+    if value is not None and not keys:
+        raise UsageError(f"{param.opts[0]} {value!r} names no key: expected keys with commas between them")
+    return keys
+
+
 def where_option(function: F) -> F:
     return click.option(
         "--where",
@@ -131,7 +138,7 @@ def where_option(function: F) -> F:
 
 def keys_option(name: str, help: str) -> Callable[[F], F]:
     """An option whose value is a list of keys."""
-    return click.option(name, callback=read_list, metavar="KEYS", shell_complete=complete_keys, help=help)
+    return click.option(name, callback=_read_keys, metavar="KEYS", shell_complete=complete_keys, help=help)
 
 
 def state_option(function: F) -> F:

@@ -161,7 +161,7 @@ def test_an_attempt_whose_lock_is_held_may_be_running(fleet: Fleet) -> None:
     with open(fleet.attempt("a", 1).alive, "rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         ran_clean = fleet.try_("clean", "--yes")
-        assert "1 attempt left alone: may be running" in ran_clean.stderr
+        assert "1 attempt left alone (jobs/a/1): may be running" in ran_clean.stderr
         assert tree(fleet.attempt("a", 1).directory) == before
         assert is_clean(fleet, "a", 2)
     fleet.run("clean", "--yes")
@@ -458,3 +458,12 @@ def test_on_a_full_disk_there_is_room_afterwards(small_disk: Path) -> None:
             (small_disk / "more").write_bytes(b"x")
         fleet.run("clean", "--yes")
         assert is_clean(fleet, "a", 1) and is_clean(fleet, "a", 2)
+
+
+def test_an_attempt_that_cannot_be_read_is_named(fleet: Fleet) -> None:
+    ran(fleet, a=LEAVES)
+    directory = fleet.attempt("a").directory
+    directory.rename(directory.with_name("kept"))
+    directory.write_text("a file")
+    said = fleet.try_("clean", "--attempts").stderr
+    assert "1 attempt left alone (jobs/a/1): cannot be read (Not a directory)" in said

@@ -129,6 +129,7 @@ def test_a_window_without_anything(lab: Path, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--by", ","], "--by ',' names no key: expected keys with commas between them"),
         (["--by", "metod"], "no job has a value for 'metod' (did you mean 'method'?)"),
         (["--by", "usr"], "no job has a value for 'usr' (did you mean 'user'?)"),
         (["--by", "x"], "no job has a value for 'x' (known: pod, host, user, outlet, method, "),

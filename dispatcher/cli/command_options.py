@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
+from dispatcher.base.values import is_name, shown
 from dispatcher.cli.complete import complete_jobs, complete_methods
 from dispatcher.cli.one_argument import one_argument
+from dispatcher.cli.printing import note
 from dispatcher.errors import UsageError
 
 if TYPE_CHECKING:
@@ -51,6 +53,8 @@ class CommandOptions(msgspec.Struct, frozen=True, kw_only=True):
         from dispatcher.matrix.new_jobs import read_params
         from dispatcher.submitting import METHOD, new_jobs
 
+        if self.name is not None and not is_name(self.name):
+            raise UsageError(f"--name {shown(self.name)}: expected letters, digits, '.', '_' or '-'")
         resources = hardware.resources()
         gpus = resources.pop("min_chips", None)
         common = {
@@ -160,14 +164,26 @@ def _private_file(given: str) -> str:
     path = Path(given).expanduser()
     if path.exists():
         found = path.stat()
+        if not path.is_file():
+            raise UsageError(f"--env-file {given}: is {'a directory' if path.is_dir() else 'no file'}: expected a file")
         if found.st_mode & 0o077:
             raise UsageError(f"--env-file {given}: others can read or change it: chmod 600 it")
-        if not path.is_file():
-            raise UsageError(f"--env-file {given}: is no file")
+        if fault := _fault_of(path):
+            raise UsageError(f"--env-file {given}: {fault}")
     elif not given.startswith(("/", "~/")):
         raise UsageError(f"--env-file {given}: there is no such file")
     # It may be one of another host.
     return given if given.startswith("~/") else os.fspath(path.absolute())
+
+
+def _fault_of(path: Path) -> str:
+    """What the wrapper will say of the content of a file; empty where only the user of the job can read it."""
+    from dispatcher.outlets.env_file import fault_in
+
+    try:
+        return fault_in(path.read_bytes())
+    except OSError:
+        return ""
 
 
 def _directory(given: str | None, layout: Layout) -> str | None:
@@ -175,6 +191,8 @@ def _directory(given: str | None, layout: Layout) -> str | None:
     # What the shell calls the current directory may lead through links.
     path, root = Path(os.path.realpath(given or ".")), Path(os.path.realpath(layout.root))
     if not path.is_relative_to(root):
+        if given is not None and not path.is_dir():
+            note(f"--cwd {given}: there is no such directory here: the host that runs the job must have it")
         return os.fspath(path) if given is not None else None
     if given is not None and not path.is_dir():
         raise UsageError(f"--cwd {given}: there is no such directory")

@@ -69,9 +69,11 @@ def check(context: click.Context, manifest: Path | None) -> None:
     """
     config = load_config(layout())
     is_sound = manifest is not None or _check_submitted(config)
-    if manifest is None and is_sound and config.layout.submitted_manifest.exists() and not config.matrix.exists():
-        return
-    if not (_check_manifest(config, manifest or config.matrix) and is_sound):
+    if manifest is None and config.layout.submitted_manifest.exists() and not config.matrix.exists():
+        click.echo(f"note: there is no {config.matrix}: only the jobs of `dispatcher submit` are checked", err=True)
+        if not is_sound:
+            context.exit(1)
+    elif not (_check_manifest(config, manifest or config.matrix) and is_sound):
         context.exit(1)
 
 

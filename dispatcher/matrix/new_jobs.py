@@ -161,6 +161,7 @@ def read_csv(data: bytes, where: str) -> list[dict[str, Any]]:
         raise UsageError(f"{where}: the byte {data[error.start]:#04x} is not UTF-8: save the file as UTF-8") from None
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     rows: list[dict[str, Any]] = []
+    begun = 1
     try:
         header = [word.strip() for word in next(reader, [])]
         if not header:
@@ -170,10 +171,14 @@ def read_csv(data: bytes, where: str) -> list[dict[str, Any]]:
                 raise UsageError(f"{where}: the column {shown(key)} is there twice")
             if key != NAME and key not in ROW_KEYS:
                 check_key(key, f"{where}, header")
+        begun = reader.line_num + 1
         for cells in reader:
+            begun = reader.line_num + 1
             if cells:
                 rows.append(_row(header, cells, f"{where}, line {reader.line_num}"))
     except csv.Error as error:
+        if str(error) == "unexpected end of data":
+            raise UsageError(f'{where}, line {begun}: a quotation mark (") is opened and never closed') from None
         raise UsageError(f"{where}, line {reader.line_num}: {error}") from None
     if not rows:
         raise UsageError(f"{where}: has a header, but no line with a job")

@@ -353,6 +353,62 @@ def test_a_file_of_secrets_that_cannot_be_used(
     assert "secret" not in empty.output("j").replace(os.fspath(path), "")
 
 
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (b"# a comment\n\nA=1\nsecret words\n", "line 4 is not NAME=VALUE"),
+        (b"MY secret=1\n", "line 1 is not NAME=VALUE"),
+        (bytes(range(128, 256)), "line 1 is not NAME=VALUE"),
+        (b"DISPATCHER_POD=secret\n", "line 1: names with DISPATCHER_ are set by the dispatcher itself"),
+        (b"export UID=secret\n", "line 1: the shell keeps this variable for itself"),
+    ],
+)
+def test_the_content_of_a_file_of_secrets_is_checked_at_submission(
+    empty: Fleet, tmp_path: Path, data: bytes, what: str
+) -> None:
+    path = tmp_path / "x.env"
+    path.write_bytes(data)
+    path.chmod(0o600)
+    said = fails(empty, "--env-file", os.fspath(path), "--", "true")
+    assert f"--env-file {path}: {what}" in said
+    assert "secret" not in said.replace(os.fspath(path), "")
+
+
+def test_what_is_no_file_of_secrets(empty: Fleet, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe", 0o644)
+    assert "is a directory: expected a file" in fails(empty, "--env-file", os.fspath(tmp_path), "--", "true")
+    assert "is no file: expected a file" in fails(empty, "--env-file", f"{tmp_path}/pipe", "--", "true")
+
+
+def test_no_message_shows_the_path_of_a_file_of_secrets(empty: Fleet, tmp_path: Path) -> None:
+    path = secrets(tmp_path / "x.env", "PATH=/usr/bin:/bin:/hunter2\n")
+    assert submit(empty, "--env-file", path, "--name", "j", "--", "no-such-program") == ["j"]
+    empty.run_all()
+    assert "'no-such-program': there is no such program on PATH=(of the env_file)" in empty.output("j")
+    assert "hunter2" not in empty.output("j")
+
+
+def test_options_that_look_right_and_are_not(empty: Fleet) -> None:
+    done = empty.try_("submit", "--cwd", "/not/here", "--name", "away", "--", "true")
+    assert (done.returncode, done.stdout) == (0, "away\n")
+    assert "--cwd /not/here: there is no such directory here" in done.stderr
+    assert '--name "my job": expected letters' in fails(empty, "--name", "my job", "--", "true")
+    (empty.root / "bad.csv").write_text('x,y\n1,2\n3,"4\n5,6\n')
+    said = fails(empty, "--from", "bad.csv", "--", "echo", "{x}{y}")
+    assert '--from bad.csv, line 3: a quotation mark (") is opened and never closed' in said
+
+
+def test_submitted_jobs_are_checked_without_a_manifest(empty: Fleet) -> None:
+    submit(empty, "--", "true")
+    done = empty.try_("matrix", "check")
+    assert (done.returncode, "1 job" in done.stdout) == (0, True), done.stderr
+    assert "note: there is no " in done.stderr
+    with open(empty.layout.submitted_manifest, "a") as file:
+        file.write("no JSON\n")
+    done = empty.try_("matrix", "check")
+    assert done.stderr.count("matrix.json") == 1, done.stderr
+
+
 def test_variables_and_files_of_secrets_on_the_command_line(empty: Fleet, tmp_path: Path) -> None:
     home = {"HOME": os.fspath(tmp_path), "TAKEN": "from here"}
     secrets(tmp_path / "s.env", "TOKEN=1\n")

@@ -132,6 +132,22 @@ print(sorted(int(fd) for fd in os.listdir("/proc/self/fd"))[:4])
     assert one.output.splitlines()[0] == "none"
 
 
+def test_an_ifs_of_a_file_of_secrets_does_not_join_the_names_that_are_left_out(trial, tmp_path):
+    secret = tmp_path / "secret.env"
+    secret.write_text("IFS=:\nTOKEN_A=1\nXLA_FLAGS=hunter2\nNCCL_DEBUG=hunter3\n")
+    secret.chmod(0o600)
+    go = tmp_path / "go"
+    one = trial("", command=(sys.executable, "-c", waiting(go)))
+    one.entry = msgspec.structs.replace(one.entry, env_file=str(secret))
+    one = on_a_node(one, tmp_path)
+    one.outlet.submit([one.bundle])
+    one.is_started = True
+    told = facts(one)
+    go.touch()
+    assert one.end().exit_code == 0
+    assert not {"XLA_FLAGS", "NCCL_DEBUG"} & told.environment.keys(), told.environment
+
+
 def test_provenance_can_be_switched_off(trial, tmp_path):
     one = on_a_node(trial("sleep 0.5"), tmp_path, provenance=False)
     assert one.bundle.origin is None

@@ -135,6 +135,8 @@ class Reconciler:
         `poll_is_due`: the poll interval is over, so the manifest and the attempts of dead dispatchers are checked too.
         """
         backlog = self._backlog
+        # New jobs are claimed at once or not at all: a pod that drains queues none.
+        adding = bool(self._adding) and claiming
         self._claimer.is_incomplete = False
         ended = self._attempts.collect()
         found: list[Found] = []
@@ -152,25 +154,25 @@ class Reconciler:
         self._carry_out_desired(poll_is_due=poll_is_due)
         self._stop_idle()
         self._attempts.release(ended)
-        if self._adding and claiming and self._adding.must_wait():
+        if adding and self._adding.must_wait():
             return 0
         # What has ended may be what others wait for, so only the transaction itself can tell what is ready then.
         claiming = claiming and not (self._claimer.has_enough or backlog.external.problem or self._script_waits())
         claiming = claiming and self._has_free_slots()
         if changed or (claiming and backlog.has_ready()):
             backlog.follow_templates()
-        claiming = claiming and (bool(ended or found or self._adding) or backlog.has_ready())
+        claiming = claiming and (bool(ended or found or adding) or backlog.has_ready())
         if claiming:
             for outlet in self._outlets.values():
                 outlet.refresh_capacity()
         idle = self._idle_gpus.news(self._attempts, self._store.fold, time.time())
-        has_news = bool(ended or found or idle or self._adding or self._copies.has_news)
+        has_news = bool(ended or found or idle or adding or self._copies.has_news)
         if not (has_news or claiming or self._placements_are_due() or self._is_edited()):
             return 0
         if not claiming or self._script_lock is None:
-            return self._transact(ended, found, claiming)
+            return self._transact(ended, found, claiming, adding)
         with self._script_lock.held() as is_held:
-            claims = self._transact(ended, found, is_held)
+            claims = self._transact(ended, found, is_held, adding)
             if claims:
                 self._claimed_at = self._store.seq
                 self._script_lock.keep()
@@ -348,7 +350,7 @@ class Reconciler:
             "matrix": os.fspath(self._backlog.manifest.path),
         }
 
-    def _transact(self, ended: list[RunningAttempt], found: list[Found], claiming: bool) -> int:
+    def _transact(self, ended: list[RunningAttempt], found: list[Found], claiming: bool, adding: bool) -> int:
         claims: list[Claimed] = []
         attempts = list(self._attempts)
         try:
@@ -360,11 +362,11 @@ class Reconciler:
                 lines += [self._recorder.found(tx, one) for one in found]
                 self._copies.record(tx)
                 self._backlog.sync()
-                if self._adding:
+                if adding:
                     self._adding.append(self._store, tx)
                 if claiming and not self._why_no_claims():
                     claims = self._claimer.claim(tx)
-                if self._adding:
+                if adding:
                     self._adding.hold_rest(tx)
         except BaseException:
             # Nothing has happened: what has ended stays to be recorded, what was chosen is still queued.
@@ -372,7 +374,7 @@ class Reconciler:
             self._copies.roll_back()
             self._backlog.sync()
             raise
-        if self._adding:
+        if adding:
             self._adding.commit()
         self._tally.add(tx.lines)
         self._claimer.commit()

@@ -264,7 +264,9 @@ class Pod:
         if self.phase == LEAVING:
             return True
         if self.options.once:
-            return self._has_worked and self.reconciler.is_up_to_date()
+            # One that drains queues no new jobs any more.
+            gives_up = self.phase in (DRAINING, STOPPING) and self.reconciler.is_adding
+            return self._has_worked and (gives_up or self.reconciler.is_up_to_date())
         if not self.reconciler.is_idle():
             return False
         return self.phase in (DRAINING, STOPPING) or self.reconciler.is_finished()

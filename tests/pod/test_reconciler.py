@@ -17,7 +17,7 @@ from dispatcher.outlets.local.gpu_monitor import GpuMonitor
 from dispatcher.outlets.local.outlet import LocalOutlet
 from dispatcher.pod.claiming import blocked_again_s
 from dispatcher.pod.current_manifest import CurrentManifest
-from dispatcher.pod.options import PodOptions, outlet_context
+from dispatcher.pod.options import Addition, PodOptions, outlet_context
 from dispatcher.pod.pod_outlets import PodOutlets
 from dispatcher.pod.reconciler import Reconciler
 from dispatcher.run_state.change import Change
@@ -49,15 +49,28 @@ def reconciler(fleet: Fleet) -> Reconciler:
     return begun(fleet)
 
 
-def begun(fleet: Fleet) -> Reconciler:
+def begun(fleet: Fleet, addition: Addition | None = None) -> Reconciler:
     """A reconciler as a pod with one CPU slot has it, without the loop around it."""
     config = load_config(fleet.layout)
-    options = PodOptions(pod="pod", cpu_slots=1)
+    options = PodOptions(pod="pod", cpu_slots=1, addition=addition)
     observer = Observer(fleet.layout, config.lost_after_s, lambda: True)
     outlets = PodOutlets(outlet_context(config, options, observer, print))
     made = Reconciler(Store(fleet.layout, by="pod"), config, options, outlets, observer, print)
     made.begin()
     return made
+
+
+def test_a_pod_that_drains_queues_no_new_jobs(fleet: Fleet) -> None:
+    fleet.write_manifest([])
+    told: list[str] = []
+    addition = Addition(
+        append=lambda store, tx: told.append("queued"), added=lambda: told.append("added"), requests=frozenset()
+    )
+    made = begun(fleet, addition)
+    made.reconcile(claiming=False, poll_is_due=True)
+    assert told == [] and made.is_adding
+    made.reconcile(claiming=True, poll_is_due=True)
+    assert told == ["queued", "added"] and not made.is_adding
 
 
 def test_many_blocked_jobs_do_not_keep_the_loop_busy(fleet: Fleet) -> None:

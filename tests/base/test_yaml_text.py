@@ -124,7 +124,7 @@ def test_aliases_that_expand_to_billions_of_values(read):
 
 @pytest.mark.parametrize("document", ["&a [*a]", "&a {x: {y: *a}}", "&a {x: 1, <<: *a}"])
 def test_an_alias_inside_its_own_value(document):
-    with pytest.raises(ValueError, match=r"line 1, column \d+: the alias \*a is inside the value"):
+    with pytest.raises(ValueError, match=r"line 1, column \d+: the alias \*a refers to a value that contains it"):
         yaml_text.load(document)
 
 

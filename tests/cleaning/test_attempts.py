@@ -347,6 +347,14 @@ def many_files(fleet: Fleet, number: int) -> None:
                 (place / str(file)).touch()
 
 
+def count_of(directory: Path) -> int:
+    """The number of files in a directory, which may be removed at this moment."""
+    try:
+        return len(os.listdir(directory))
+    except FileNotFoundError:
+        return 0
+
+
 def test_killed_in_the_middle_the_rest_is_removed_by_the_next(fleet: Fleet, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -362,10 +370,10 @@ def test_killed_in_the_middle_the_rest_is_removed_by_the_next(fleet: Fleet, tmp_
             [*COMMAND, "clean", "--yes"], cwd=fleet.root, env=fleet.environment(), stdout=subprocess.DEVNULL
         )
         first = fleet.attempt("a", 2 if is_clean(fleet, "a", 1) else 1).directory
-        count = len(os.listdir(first / "many")) if (first / "many").exists() else 0
+        count = count_of(first / "many")
         while process.poll() is None:
             # In the middle of its work, each time a little later.
-            if count and len(os.listdir(first / "many") if (first / "many").exists() else []) < count:
+            if count_of(first / "many") < count:
                 process.send_signal(signal.SIGKILL)
                 kills += 1
                 break

@@ -174,7 +174,7 @@ def test_history_names_what_is_wrong(lab):
     lab.put("base", "failed")
     outcome = lab.run("history", "--event", "fialed")
     assert outcome.code == 2
-    assert "--event fialed: unknown event; the events are queued, claimed" in outcome.err
+    assert "--event fialed: unknown event; the events are queued, code_kept, claimed" in outcome.err
     outcome = lab.run("history", "--since", "2x")
     assert (outcome.code, "--since 2x: expected" in outcome.err) == (2, True)
     assert "did you mean 'lang'" in lab.run("history", "--where", "lnag=german").err

@@ -88,7 +88,7 @@ def test_csv_files() -> None:
         (b"a,a\n1,2\n", '"a" is there twice'),
         (b"a,job_id\n1,2\n", "job_id is a key"),
         (b"name\n../x\n", 'line 2: name = "../x"'),
-        (b'a\n"1\n', "line 2: unexpected end"),
+        (b'a\n"1\n', "line 2: a quotation mark"),
         (b"a\n\xff\n", "0xff is not UTF-8"),
     ],
 )

@@ -78,6 +78,8 @@ def test_a_renamed_job_is_refused_by_a_dispatcher(tmp_path: Path) -> None:
         text = fleet.layout.status_file.read_text()
         fleet.layout.status_file.write_text(text.replace("fft_spanish_s42", "fft_spansih_s42"))
         wait_until(lambda: fleet.status().keys() == {"fft_spanish_s42", "fft_hindi_s42"}, "the old name is back")
+        # A pod that replaces the file in the middle of the save reads the rest of the save a moment later.
+        wait_until(lambda: "note: hand edit of" in fleet.try_("status").stderr, "the refusal")
         said = fleet.try_("status").stderr
         assert said.count("note: hand edit of") == 1
         assert "unknown job 'fft_spansih_s42': the line was that of fft_spanish_s42" in said

@@ -132,7 +132,19 @@ def test_a_project_may_replace_a_part_of_a_packaged_launcher(tmp_path: Path) -> 
     """Also one that was rendered before."""
     layout = Layout(tmp_path)
     values = {"directory": "/d", "root": "/r", "local_dir": "/tmp", "work": "", "work_id": "0", "label": "a.1"}
-    others = ("group_may_write", "juicefs", "container", "exports", "unset", "modules", "uv", "setup", "cwd")
+    others = (
+        "group_may_write",
+        "juicefs",
+        "container",
+        "exports",
+        "unset",
+        "modules",
+        "uv",
+        "setup",
+        "cwd",
+        "facts",
+        "env_files",
+    )
     values |= dict.fromkeys(others, "")
     assert "# mine" not in render_launcher(layout, "node.sh.j2", values)
     layout.templates_dir.mkdir()

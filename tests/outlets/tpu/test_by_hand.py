@@ -38,7 +38,9 @@ def test_a_request_is_made_once_and_taken_back(host: TpuHost, tpu: TpuBed) -> No
     tpu.queue.wait_s = None
     assert by_hand.queue(host, WORKSPACE) == QUEUED
     for again in (lambda: by_hand.queue(host, WORKSPACE), lambda: by_hand.create(host, WORKSPACE, print)):
-        with pytest.raises(StateError, match=rf"queued resource {QUEUED} is .*`dispatcher outlets delete vm` takes it"):
+        with pytest.raises(
+            StateError, match=rf"queued resource {QUEUED} is .*`dispatcher outlets delete vm` withdraws it"
+        ):
             again()
     by_hand.delete(host, WORKSPACE, print)
     found = by_hand.look(host, WORKSPACE)

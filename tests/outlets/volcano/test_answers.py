@@ -81,7 +81,7 @@ def test_a_job_of_somebody_else_is_not_taken_over(notes: dict[str, str]) -> None
     assert isinstance(found, Refused)
     assert not found.is_transient
     assert f'"{NAME}-0" already exists' in found.why
-    assert "it is not of this attempt" in found.why
+    assert "it does not belong to this attempt" in found.why
 
 
 @pytest.mark.parametrize(

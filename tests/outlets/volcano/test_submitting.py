@@ -108,7 +108,7 @@ def test_a_job_of_somebody_else_with_this_name(jobs: VolcanoJobs) -> None:
     refused = jobs.send(given)
     assert isinstance(refused, Refused)
     assert not refused.is_transient
-    assert "it is not of this attempt" in refused.why
+    assert "it does not belong to this attempt" in refused.why
     jobs.follow(given)
     assert jobs.states() == {}, "nor is it taken for the attempt"
 

@@ -56,7 +56,7 @@ def save(path: Path, root: Path, data: bytes, found: os.stat_result, entries: En
     with contextlib.suppress(*parts.UNUSABLE), open(path, "rb") as file:
         if _decode_head(parts.read(file)) == head:
             return
-    parts.write(path, root, _parts(head, entries))
+    parts.write(path, root, itertools.chain([_encode(head)], packed_parts(entries)))
 
 
 def read(path: Path, manifest: BinaryIO, known_ids: Collection[str] = ()) -> Entries | None:
@@ -70,14 +70,26 @@ def read(path: Path, manifest: BinaryIO, known_ids: Collection[str] = ()) -> Ent
     with contextlib.suppress(*parts.UNUSABLE), open(path, "rb") as file:
         head = _decode_head(parts.read(file))
         if head.form == _FORM and (_is_unchanged(head, found, file) or head.digest == _digest(manifest.read())):
-            jobs: list[str] = []
-            blocks: list[Block] = []
-            while len(jobs) < head.entries:
-                more, content = _decode_part(parts.read(file))
-                jobs += more
-                blocks += content
-            return Entries.of(jobs, blocks, known_ids)
+            return Entries.of(*read_packed(file, head.entries), known_ids)
     return None
+
+
+def packed_parts(entries: Entries) -> Iterator[bytes]:
+    """The parts of a file that hold these entries."""
+    jobs, blocks = iter(entries), entries.packed()
+    while some := list(itertools.islice(blocks, _TOGETHER)):
+        yield _encode((list(itertools.islice(jobs, sum(count for count, *_ in some))), some))
+
+
+def read_packed(file: BinaryIO, count: int) -> tuple[list[str], list[Block]]:
+    """The ids and blocks of so many entries, from `packed_parts`; raises what `parts.UNUSABLE` lists."""
+    jobs: list[str] = []
+    blocks: list[Block] = []
+    while len(jobs) < count:
+        more, content = _decode_part(parts.read(file))
+        jobs += more
+        blocks += content
+    return jobs, blocks
 
 
 def _identity(found: os.stat_result) -> _Identity:
@@ -89,13 +101,6 @@ def _is_unchanged(head: _Head, found: os.stat_result, file: BinaryIO) -> bool:
     saved = os.fstat(file.fileno())
     is_certain = saved.st_dev == found.st_dev and saved.st_mtime_ns > found.st_ctime_ns + _TICK_NS
     return is_certain and head.identity == _identity(found)
-
-
-def _parts(head: _Head, entries: Entries) -> Iterator[bytes]:
-    yield _encode(head)
-    jobs, blocks = iter(entries), entries.packed()
-    while some := list(itertools.islice(blocks, _TOGETHER)):
-        yield _encode((list(itertools.islice(jobs, sum(count for count, *_ in some))), some))
 
 
 def _digest(data: bytes) -> bytes:

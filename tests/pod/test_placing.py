@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from claim_queues import change, placed
 from submissions import Submissions
 
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import CANNOT_START, LOST, PREEMPTED, QUEUE_LIMIT, WORKSPACE, Capacity, Request
 from dispatcher.outlets.local.capacity import LocalCapacity
-from dispatcher.pod.claim import Choice, ClaimQueue
+from dispatcher.pod.claim import ClaimQueue
 from dispatcher.pod.offers import Offer, offers_of
 from dispatcher.pod.placing import RESTART, STAY, Home, home_of, in_order, that_see
 from dispatcher.pod.waiting import SLOT, Facts, Waiting
@@ -79,16 +80,6 @@ def queue_of(
     for job in records:
         queue.update(job)
     return queue
-
-
-def change(queue: ClaimQueue, job: str, record: Record) -> None:
-    assert isinstance(queue.records, dict)
-    queue.records[job] = record
-    queue.update(job)
-
-
-def placed(choices: list[Choice]) -> dict[str, str]:
-    return {choice.entry.job_id: choice.outlet for choice in choices}
 
 
 def test_a_preempted_job_takes_the_next_outlet_with_room() -> None:

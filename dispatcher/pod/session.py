@@ -12,6 +12,7 @@ from dispatcher.pod.options import PodOptions
 from dispatcher.pod.registration import Registration
 from dispatcher.run_state.events import PodEnded, PodStarted
 from dispatcher.run_state.journal import now_text
+from dispatcher.run_state.liveness import PodInfo
 from dispatcher.run_state.store import Store, Transaction
 
 
@@ -34,18 +35,8 @@ class Session:
         if before is not None and before.phase != "ended" and before.heartbeat_at:
             end = PodEnded(pod=before.pod, started_at=before.started_at, ended_at=before.heartbeat_at, was_killed=True)
             tx.note(end)
-        tx.note(
-            PodStarted(
-                pod=info.pod,
-                started_at=info.started_at,
-                host=info.host,
-                user=info.user,
-                outlets=info.outlets,
-                methods=tuple(info.methods),
-                where=tuple(info.where),
-                matrix="" if self._options.matrix is None else str(self._options.matrix),
-            )
-        )
+        matrix = "" if self._options.matrix is None else str(self._options.matrix)
+        tx.note(pod_started(info, matrix))
         # One that ends at once has no slots that could be idle.
         self._has_begun = not self._options.once
 
@@ -73,3 +64,17 @@ class Session:
                     drained=tuple(self._drained),
                 )
             )
+
+
+def pod_started(info: PodInfo, matrix: str) -> PodStarted:
+    """That this dispatcher began; `matrix` is the manifest that it reads, empty for the default one."""
+    return PodStarted(
+        pod=info.pod,
+        started_at=info.started_at,
+        host=info.host,
+        user=info.user,
+        outlets=info.outlets,
+        methods=tuple(info.methods),
+        where=tuple(info.where),
+        matrix=matrix,
+    )

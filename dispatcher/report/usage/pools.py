@@ -15,9 +15,9 @@ from dispatcher.outlets.base import Request
 from dispatcher.outlets.kinds import DEFAULT, kind_of
 from dispatcher.outlets.local.offer import LocalOffer
 from dispatcher.pod.offers import Offer
+from dispatcher.pod.session import pod_started
 from dispatcher.report.snapshot import PodStatus
 from dispatcher.report.usage.history import Attempt, History, Session
-from dispatcher.run_state.events import PodStarted
 from dispatcher.run_state.liveness import PodInfo
 
 CPU: Final = 0
@@ -78,17 +78,7 @@ def stays_of(history: History, pods: Sequence[PodStatus], now_s: float) -> list[
 
 def _session_of(info: PodInfo) -> Session:
     """A dispatcher as its file has it."""
-    started = PodStarted(
-        pod=info.pod,
-        started_at=info.started_at,
-        host=info.host,
-        user=info.user,
-        outlets=info.outlets,
-        methods=tuple(info.methods),
-        where=tuple(info.where),
-        matrix=info.matrix,
-    )
-    return Session(started, parse_time(info.started_at) or 0.0)
+    return Session(pod_started(info, info.matrix), parse_time(info.started_at) or 0.0)
 
 
 def _following(sessions: Sequence[Session]) -> list[float]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fleet import Fleet
 
 from dispatcher.api import Workspace
 from dispatcher.cli.main import main
@@ -144,3 +145,10 @@ def lab(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
 @pytest.fixture
 def until() -> Callable[..., None]:
     return wait_until
+
+
+@pytest.fixture
+def empty(fleet: Fleet) -> Fleet:
+    """A workspace without a manifest."""
+    fleet.write_config("")
+    return fleet

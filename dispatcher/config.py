@@ -49,7 +49,7 @@ _GPU_IDLE_AFTER_S: Final = 1800.0
 
 
 class GpuIdle(msgspec.Struct, frozen=True):
-    """A running job whose GPUs have been at 0 % for `after_s` leaves them idle; None: nobody looks.
+    """A running job whose GPUs have been at 0 % for `after_s` leaves them idle; None: no one looks.
 
     `stop`: it is stopped then, and has failed.
     """

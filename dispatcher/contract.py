@@ -161,7 +161,7 @@ def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
 def write_progress(directory: Path, progress: Mapping[str, Any]) -> None:
     """Replace `progress.json`, with the longest time that this process has let pass before a report.
 
-    Longer silence than usual is how `dispatcher status` tells that a job is stalled.
+    Longer silence than usual is how `dispatcher status` shows that a job is stalled.
     """
     path = directory / PROGRESS_FILE
     now_s = time.monotonic()

@@ -76,7 +76,7 @@ class Submission:
                 self.append(store, tx)
                 is_complete = True
         except StorageError as error:
-            # Whoever is told that a submission failed repeats it, so it must not have happened.
+            # A caller that is told that a submission failed repeats it, so it must not have happened.
             if not is_complete or any(one["job_id"] not in store.records for one in self.documents):
                 raise
             self.warning = str(error)
@@ -112,7 +112,7 @@ class Submission:
         except CodeError as error:
             raise CodeError(f"nothing was submitted, as there is no copy of the code (snapshot): {error}") from None
         except StorageError as error:
-            # Pods try again by themselves, but nobody submits this again.
+            # Pods try again by themselves, but no one submits this again.
             why = str(error).partition("; dispatchers try again")[0]
             raise StorageError(f"nothing was submitted: {why}, then submit again") from None
         self.code = snapshot.label

@@ -1,4 +1,4 @@
-"""What takes long says so to whoever waits, where somebody does: on the command line, not in a pod."""
+"""Long steps report progress to a person who waits: on the command line, not in a pod."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def tell_by(note: Callable[[str], object]) -> None:
 
 
 def tell(text: str) -> None:
-    """Say what is waited for, if somebody listens."""
+    """Say what is waited for, if someone listens."""
     note = _note.get()
     if note is not None:
         note(text)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dispatcher.api import Workspace
     from dispatcher.cli.remote_log import Elsewhere
 
-# Reading the file's size costs microseconds, reading the journal a little more, all that tells why jobs wait the most.
+# Reading the file's size costs microseconds, reading the journal a little more, all that says why jobs wait the most.
 _PAUSE_S: Final = 0.2
 _STATE_PAUSE_S: Final = 1.0
 _TELL_PAUSE_S: Final = 5.0

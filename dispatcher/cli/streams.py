@@ -1,4 +1,4 @@
-"""The standard streams of a command: closed ones, full ones, ones that nobody reads; and the log of a pod."""
+"""The standard streams of a command: closed ones, full ones, ones that no one reads; and the log of a pod."""
 
 from __future__ import annotations
 

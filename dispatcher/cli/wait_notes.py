@@ -1,4 +1,4 @@
-"""Says on stderr why jobs wait that somebody waits for, where that is news."""
+"""Says on stderr why jobs wait that someone waits for, where that is news."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def poll_once(layout: Layout, jobs: frozenset[str] | None, hosts_file: Path | No
 
 
 def _tell(notes: WaitNotes, workspace: Workspace, jobs: Collection[str]) -> None:
-    """Say why jobs wait. Where none does, nobody reads the whole workspace for it."""
+    """Say why jobs wait. Where none does, no one reads the whole workspace for it."""
     records = workspace.store.records
     waiting = [job for job in jobs if (record := records.get(job)) is not None and record.state in WAITING]
     if waiting:

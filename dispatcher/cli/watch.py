@@ -259,7 +259,7 @@ def _screen() -> Iterator[_Keys]:
         os.set_blocking(fd, False)
 
     def tell(number: int, _frame: FrameType | None) -> None:
-        # Nothing else is done here: a frame may be half written. A full pipe tells that something happened already.
+        # Nothing else is done here: a frame may be half written. A full pipe shows that something happened already.
         with contextlib.suppress(BlockingIOError):
             os.write(writer, _STOP if number == signal.SIGTSTP else _RESIZED)
 

@@ -67,7 +67,7 @@ def check_directories(layout: Layout) -> Fault | None:
 
 
 def refuse_read_only(layout: Layout) -> None:
-    """Raise StorageError when this user cannot change the records of jobs, before somebody does so in vain."""
+    """Raise StorageError when this user cannot change the records of jobs, before someone does so in vain."""
     newest = sorted(layout.journal_dir.glob("*.jsonl"))[-1:]
     paths = [layout.run_state, layout.status_file.parent, layout.journal_dir, layout.lock_file, *newest]
     fault = _check_access(layout, [path for path in paths if path.exists()] or [layout.root])

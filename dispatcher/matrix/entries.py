@@ -187,7 +187,7 @@ class Entries(Mapping[str, Entry]):
         return itertools.islice(self._groups, len(self._groups) - self._others)
 
     def all_kinds(self) -> Iterator[int]:
-        """The kind of each entry in their order, as `kinds` tells it."""
+        """The kind of each entry in their order, as `kinds` gives it."""
         return map(_kind, self._groups.values())
 
     def _counting(self, group: _Group) -> Iterable[Entry]:

@@ -211,7 +211,7 @@ class Ended(msgspec.Struct, frozen=True):
     status is all. `ended_at` is a journal time. `error` is the last error line, or what else is known of the end.
     `ran_s` is for how long it ran. `oom_killed`: the kernel killed a process of its host for lack of memory meanwhile.
     `blames_host`: it could not be started, and not because of the entry. `told_by_signal`: the signal (`TERM`, `INT`)
-    with which somebody else, such as a scheduler that preempts, told its wrapper to stop; empty when nobody did, or
+    with which someone else, such as a scheduler that preempts, told its wrapper to stop; empty when no one did, or
     the dispatcher. `worker` is the machine whose status it is, of an attempt that ran on several; 0: the first one.
 
     `pod.outcome.classify` completes the reason and the error from the end of the log, adds `pod_stopped` (its

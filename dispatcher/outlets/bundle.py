@@ -169,7 +169,7 @@ def _bootstrap(assigned: Assignment, site: Site) -> bytes:
 
 
 def _facts(config: Config, assigned: Assignment, site: Site) -> Facts | None:
-    """What the node tells, unless the pod knows it or nobody wants to."""
+    """What the node tells, unless the pod knows it or no one wants to."""
     if site.host is not None or not config.provenance:
         return None
     return Facts(

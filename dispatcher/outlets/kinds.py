@@ -107,7 +107,7 @@ def make_outlets(context: PodContext) -> dict[str, Outlet]:
 def make_for_orphans(context: PodContext, name: str) -> Outlet | None:
     """An outlet without slots, for attempts of dead dispatchers; None for a name that is not configured.
 
-    `name` may have a part of the host, as `orphan_outlet` tells it. Raises UsageError for a host that cannot be used
+    `name` may have a part of the host, as `orphan_outlet` gives it. Raises UsageError for a host that cannot be used
     from here, and ConfigError for one whose keys or template cannot be used.
     """
     if name == LOCAL:

@@ -68,7 +68,7 @@ class CodeCopies:
         return found or self._begin(needed, records)
 
     def record(self, tx: Transaction) -> None:
-        """Record the copy that was taken in the records of jobs that nobody has queued again meanwhile."""
+        """Record the copy that was taken in the records of jobs that no one has queued again meanwhile."""
         self._written = list(itertools.islice(self._news, _BATCH))
         for job in self._written:
             record = tx.record(job)

@@ -47,7 +47,7 @@ class PodOutlets(Mapping[str, Outlet]):
         try:
             made = make_for_orphans(self._context, name)
         except (ConfigError, UsageError) as error:
-            # Also of a host that this pod has no slots on, and whose template somebody is changing.
+            # Also of a host that this pod has no slots on, and whose template someone is changing.
             self._cannot(name, str(error))
             return None
         if made is None:

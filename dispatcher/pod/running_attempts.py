@@ -44,7 +44,7 @@ class RunningAttempt:
         self.has_begun = False
         # Whether its outlet has not started it yet, nor another one of its pack.
         self.is_pending = False
-        # What its outlet tells of why it has not begun.
+        # What its outlet reports about why it has not begun.
         self.waits_for = ""
         # For how long all its GPUs have been at 0 %, 0 when they are in use; None where that is unknown.
         self.gpu_idle_s: float | None = None

@@ -14,7 +14,7 @@ from dispatcher.pod.wake import FileWatch
 from dispatcher.run_state.states import ENDED, Record
 from dispatcher.run_state.store import Store
 
-# The kernel tells of changes on this host; those of others are looked for this often.
+# The kernel reports changes on this host; those of others are looked for this often.
 _LOOK_AGAIN_S: Final = 2.0
 # Hundreds of changes a second are read together.
 _QUIET_S: Final = 0.05

@@ -1,6 +1,6 @@
 """The keys and values that jobs have, for shell completion: read from the files directly, and only what is asked for.
 
-A snapshot of 100,000 jobs takes a second, and nobody waits for that after a key stroke; this takes some hundredths.
+A snapshot of 100,000 jobs takes a second, and no one waits for that after a key stroke; this takes some hundredths.
 Files that cannot be read have no words: commands report what is wrong with them.
 """
 

@@ -2,7 +2,7 @@
 
 FUSE clients (GlusterFS with its defaults) show old content and old sizes for a second or more, even of the locked file,
 but they never list or rename a name that no longer exists. There, the name of the one file in `run_state/journal_end/`
-tells how far the journal goes. Each append renames it, before and after:
+says how far the journal goes. Each append renames it, before and after:
 
     000001.24084.5d41402a                       generation, length, checksum: no append is in progress
     000001.24084.5d41402a.9f86d081884c7d65      a process is appending behind it, or died while it did

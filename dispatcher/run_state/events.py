@@ -224,7 +224,7 @@ class Blame(Data, frozen=True, kw_only=True, omit_defaults=True):
     """Beside the end of an attempt: the scopes in which it counts as a success or a failure.
 
     `suspect`: the host may be the cause of the failure. `ended_at` is when the attempt ended, where its record does not
-    keep that: the job is queued again. `last_seen_at`: nobody knows when it ended, and this was the last sign of it.
+    keep that: the job is queued again. `last_seen_at`: no one knows when it ended, and this was the last sign of it.
     """
 
     method: str | None = None

@@ -331,7 +331,7 @@ class Replica:
         """What follows on what was read; and how long the file is, as far as that is shown."""
         offset = self.offset
         if self.shows_old_content:
-            # Only reading tells how long the file is.
+            # Only reading says how long the file is.
             data = files.read_fd(reader, offset)
             return data, offset + len(data)
         size = os.fstat(reader).st_size

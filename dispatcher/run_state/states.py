@@ -93,7 +93,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     digest of the archive, both shortened; None where an attempt runs in the workspace itself. `snapshot` is the copy of
     the code that attempts run until a person queues the job again, named as in `code`.
     `ad_hoc`: the job's entry is its last line in matrix/submitted.jsonl; a line there counts for such a job only.
-    `ran_with` is the digest of the entry with which attempt `attempt` was claimed: it tells, without opening a file,
+    `ran_with` is the digest of the entry with which attempt `attempt` was claimed: it shows, without opening a file,
     whether the manifest has changed since.
     """
 

@@ -41,7 +41,7 @@ class Turn:
         self._is_closed = False
 
     def take(self) -> bool:
-        """Take the turn if nobody else has it or waits for it longer; whether it is ours."""
+        """Take the turn if no one else has it or waits for it longer; whether it is ours."""
         with self._mutex:
             self._is_wanted = True
             if not self.is_ours and not self._is_queued:

@@ -76,7 +76,7 @@ class Conversation:
     def _take_in(self, answers: Sequence[Any] | Unreached) -> None:
         steps, self._steps = self._steps, []
         if isinstance(answers, Unreached):
-            # Whoever shows it names the host.
+            # The caller that shows it names the host.
             self.problem = answers.why.removeprefix(f"{self._connection.name}: ")
             self._lost()
             return

@@ -1,7 +1,7 @@
 """Attempts that a scheduler, or another host, runs: what is common to all of these kinds.
 
 Everything that is done on the host goes through one conversation (conversation.py), so that a host that hangs holds up
-nobody else, and one call serves all attempts in flight. sending.py submits, watching.py finds out how attempts are.
+no one else, and one call serves all attempts in flight. sending.py submits, watching.py finds out how attempts are.
 """
 
 from __future__ import annotations
@@ -318,7 +318,7 @@ class BatchOutlet:
         self._end_all(self._tracked.values(), loss)
 
     def _move(self, loss: Loss) -> None:
-        """The host is another one now. It tells of attempts itself: they may have begun there, with other dispatchers.
+        """The host is another one now. It reports its attempts: they may have begun there, with other dispatchers.
 
         Those that were never sent were prepared for the old one.
         """

@@ -141,7 +141,7 @@ class Demand:
         return self._last_s - self._since_s >= _SETTLED_S
 
     def due_in_s(self) -> float | None:
-        """Seconds until a second round of claims tells whether it stands; None when that is known."""
+        """Seconds until a second round of claims shows whether it stands; None when that is known."""
         if self._since_s is None or self._last_s - self._since_s >= _SETTLED_S:
             return None
         left_s = self._since_s + _SETTLED_S - time.monotonic()

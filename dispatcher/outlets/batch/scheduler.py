@@ -32,7 +32,7 @@ class Phase(enum.Enum):
 
 
 class JobState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a scheduler tells of one attempt.
+    """What a scheduler reports about one attempt.
 
     `why` is for people: the reason why it waits, or the scheduler's own words of how it ended. `host` is where it runs.
     Of one that has ended: `exit_code` is that of the batch script (128 and the signal's number where it was killed by

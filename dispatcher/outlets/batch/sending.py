@@ -127,7 +127,7 @@ class Sender:
             self._brake.accepted()
 
     def drop(self, name: str) -> None:
-        """The scheduler surely does not know this one, and nobody wants it any more."""
+        """The scheduler surely does not know this one, and no one wants it any more."""
         self._unsent.pop(name, None)
 
     def absent(self, name: str) -> bool:
@@ -203,7 +203,7 @@ class Sender:
             sending.not_before_s = time.monotonic() + self._room_again_s
             sending.is_tried = False
         else:
-            # It stays tried: the next answer of the scheduler tells whether it is there.
+            # It stays tried: the next answer of the scheduler shows whether it is there.
             self._brake.doubted(meant.why)
 
     def _refused(self, sending: Sending, refused: Refused) -> None:

@@ -34,7 +34,7 @@ class Watcher:
 
     `sender` is told of submissions that the scheduler names, or surely does not know. `make_room(one)` stops an attempt
     that the scheduler has preempted. `fence(keys)` marks attempts as superseded, also where they run: until
-    `Tracked.marked_s` tells that this has worked, none of them counts as ended, because its job might be started anew.
+    `Tracked.marked_s` shows that this has worked, none of them counts as ended, because its job might be started anew.
     `lost_after_s` is for how long nothing must be known of an attempt before it is superseded, and `guard_s` how long
     it then has to notice that before it counts as lost.
     """
@@ -231,7 +231,7 @@ class Watcher:
         """The end of an attempt that was asked to stop: the scheduler's word for it is only our own request."""
         if own.exit_code is not None:
             # One of a pack is superseded, because the scheduler can only stop all of it. A signal may arrive before
-            # the file that tells why: SLURM sends its own when it preempts.
+            # the file that says why: SLURM sends its own when it preempts.
             is_ours = own.exit_reason == SUPERSEDED or (own.told_by_signal and not own.exit_reason)
             reason = (is_ours and stop.reason) or own.exit_reason
             # One that was done before it heard of it ended by itself.
@@ -269,7 +269,7 @@ class Watcher:
             one.end(_never_submitted(one.stop))
 
     def _submits_again(self, one: Tracked, tracked: Mapping[Key, Tracked]) -> bool:
-        """Whether this dispatcher has the submission, and somebody wants it still."""
+        """Whether this dispatcher has the submission, and someone wants it still."""
         if one.stop is None:
             return self._sender.absent(one.name)
         members = (other for other in tracked.values() if other.name == one.name and not other.has_ended)
@@ -299,7 +299,7 @@ class Watcher:
             self._fence([one.key])
         if one.marked_s is None:
             return
-        # A wrapper takes its attempt before it looks whether that is superseded: one that nobody has taken is over.
+        # A wrapper takes its attempt before it looks whether that is superseded: one that no one has taken is over.
         if now - one.marked_s >= self._guard_s or not _was_taken(one):
             one.end(ended or Ended(None, error="the scheduler does not know it any more"))
 

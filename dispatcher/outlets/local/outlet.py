@@ -45,7 +45,7 @@ from dispatcher.run_state.liveness import SlotInfo
 from dispatcher.run_state.states import State
 from dispatcher.workspace import AttemptPaths
 
-# While strays are being stopped, only another look tells when they are gone.
+# While strays are being stopped, only another look shows when they are gone.
 _STRAY_INTERVAL_S: Final = 0.05
 _SIGKILL_STATUSES: Final = (137, None)
 

@@ -19,7 +19,7 @@ from dispatcher.workspace import Layout
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node tells of an attempt's provenance (dispatcher/provenance/told.py).
+    """What a node reports about an attempt's provenance (dispatcher/provenance/told.py).
 
     `packages` is the directory in which all attempts share lists of packages, empty where the node does not see it.
     `allowed` are the variables whose values are recorded, but for those that are `left_out`.

@@ -4,7 +4,7 @@ scheduler   The Scheduler of `type: pbs` hosts: which programs are called, and w
 programs    Calls of several programs at once, and what their exit statuses mean.
 resources   What an attempt asks for, in the words of qsub.
 arguments   The other arguments of qsub, and which of them `pbsbatch_args` must not contradict.
-states      What `qstat -f -F json` tells of a job.
+states      What `qstat -f -F json` reports about a job.
 
 The scripts are templates/pbs.sh.j2 and templates/pbs_nodes.sh.j2.
 """

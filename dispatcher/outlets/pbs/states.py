@@ -1,4 +1,4 @@
-"""What `qstat -x -f -F json` tells of jobs. Pure.
+"""What `qstat -x -f -F json` reports about jobs. Pure.
 
 | job_state     | phase   | remarks                                                                                   |
 |---------------|---------|-------------------------------------------------------------------------------------------|

@@ -26,7 +26,7 @@ _LOADER: Final = (
     "import sys,zlib;f=sys.stdin.buffer;"
     'exec(compile(zlib.decompress(f.read(int(f.readline()))),"agent","exec"),{"__name__":"__main__"})'
 )
-# Its first argument tells how many of the next ones are files; the others are the command.
+# Its first argument says how many of the next ones are files; the others are the command.
 _FEEDER: Final = 'cat -- - "${@:2:$1}" | "${@:$1+2}"'
 # The agent ends by itself so much later than it is given up here.
 _AGENT_MARGIN_S: Final = 30.0

@@ -21,7 +21,7 @@ from dispatcher.outlets.remote import ssh
 from dispatcher.outlets.remote.programs import Finished, Program
 
 _READY: Final = b"dispatcher: connected\n"
-# It keeps the connection open, which would otherwise be closed when nobody has used it for a while, and ends with this
+# It keeps the connection open, which would otherwise be closed when no one has used it for a while, and ends with this
 # process, whose end of the pipe is closed then.
 _KEEPER: Final = f"echo {_READY.decode().strip()!r}; exec cat >/dev/null"
 _CONTROL_LIMIT_S: Final = 20.0

@@ -164,7 +164,7 @@ class Launch(Operation, frozen=True, kw_only=True):
     """Start the wrapper of a delivered attempt so that it outlives the connection; it is not waited for.
 
     `environment` are changes to that of a login without a terminal (None removes a variable). The wrapper starts in
-    `root`. `gpus` are as many GPUs of the host as nobody uses: of those whose index is in `only` (None: any), and of
+    `root`. `gpus` are as many GPUs of the host as no one uses: of those whose index is in `only` (None: any), and of
     the kind `chip` where the host has several `chips`. They stay locked for as long as a process of the attempt lives.
     `log` is where its log is to be, without the end `_<time>.log`: `output.log` in its directory becomes a link to it;
     empty: no link. It may begin with `~` or have variables. `needs_shared_log`: `output.log` is the file, and the other
@@ -293,7 +293,7 @@ class Store(Operation, frozen=True, kw_only=True):
     """Write a large file, such as an archive of code; one that exists with this size stays as it is.
 
     Its content is that of the file `source` of this machine. It appears at `path` when it is complete and its SHA-256
-    is as given (hexadecimal digits). `unused_s`: files beside it with the same ending that nobody has stored or asked
+    is as given (hexadecimal digits). `unused_s`: files beside it with the same ending that no one has stored or asked
     for in this time are removed; None: none are.
     """
 

@@ -27,7 +27,7 @@ _CLOSING_S: Final = 1.0
 
 
 class Finished(msgspec.Struct, frozen=True, kw_only=True):
-    """How a program ended. `exit_code` -N: signal N. `killed_because` tells why it was killed from here."""
+    """How a program ended. `exit_code` -N: signal N. `killed_because` says why it was killed from here."""
 
     exit_code: int
     out: bytes
@@ -63,7 +63,7 @@ class Program:
         most_bytes: int = 64 << 20,
         most_error_bytes: int = 32 << 10,
     ) -> None:
-        """`stdin` is an open file, not a pipe that somebody has to fill. It starts in `directory`.
+        """`stdin` is an open file, not a pipe that someone has to fill. It starts in `directory`.
 
         Raises OutletError when it cannot start.
         """

@@ -16,7 +16,7 @@ _CONTROL_LIMIT_S: Final = 10.0
 
 
 class LogRoad(Protocol):
-    """The way to the logs of attempts, for whoever follows one."""
+    """The way to the logs of attempts, for those who follow one."""
 
     def reach(self, timeout_s: float) -> Talk:
         """What has to be done before the words of the next two methods can be run.
@@ -95,7 +95,7 @@ class SshRoad:
         self.shared = ssh.SharedConnection(target)
         self.sent_bytes = 0
         self._python = python
-        # Programs that close connections: nobody waits for them.
+        # Programs that close connections: no one waits for them.
         self._closing: list[Program] = []
 
     def talk(self, operations: Sequence[Operation], timeout_s: float) -> Talk:
@@ -132,7 +132,7 @@ class SshRoad:
         try:
             self._closing.append(Program(words, limit_s=_CONTROL_LIMIT_S))
         except OutletError:
-            # Without its client it ends when it is idle, and the next call tells that there is no ssh.
+            # Without its client it ends when it is idle, and the next call shows that there is no ssh.
             return
 
     def _explain(self, finished: Finished) -> str:

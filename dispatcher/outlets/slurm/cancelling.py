@@ -11,7 +11,7 @@ from dispatcher.outlets.remote.operations import Ran, Run
 from dispatcher.outlets.slurm.questions import failure
 
 _TIMEOUT_S: Final = 120.0
-# Whoever ends between the two programs is no error.
+# A job that ends between the two programs is no error.
 _GONE: Final = re.compile(r"already complet|invalid job id|job/step already|not found", re.I)
 
 # Reads lines of NAME INDEX and cancels what squeue shows under these names: an id from an earlier answer may be that of

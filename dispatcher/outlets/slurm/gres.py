@@ -14,7 +14,7 @@ from dispatcher.outlets.remote.operations import Ran, Run
 
 
 def query(host: SlurmHost) -> Run:
-    """The call that tells which GPUs the nodes have."""
+    """The call that says which GPUs the nodes have."""
     return Run(words=("sinfo", "--noheader", *used_partitions(host), "--format=%G"))
 
 

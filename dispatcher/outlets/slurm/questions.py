@@ -64,7 +64,7 @@ def detail(attempts: Sequence[Submitted]) -> list[Run]:
 
 
 def read_detail(attempts: Sequence[Submitted], answers: Sequence[Any]) -> dict[Key, JobState]:
-    """What is known of the attempts. Where accounting could not be asked, those are UNKNOWN that nobody else knows."""
+    """What is known of the attempts. Where accounting could not be asked, those are UNKNOWN that no one else knows."""
     asked = detail(attempts)
     rows, problem = [], ""
     for question, answer in zip(asked, answers, strict=True):

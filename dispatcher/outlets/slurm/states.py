@@ -53,7 +53,7 @@ PHASES: Final[Mapping[str, Phase]] = MappingProxyType(
         "PREEMPTED": Phase.ENDED,
         "RECONFIG_FAIL": Phase.ENDED,
         "TIMEOUT": Phase.ENDED,
-        # Its sibling runs in another cluster of the federation, which nobody has asked.
+        # Its sibling runs in another cluster of the federation, which no one has asked.
         "REVOKED": Phase.UNKNOWN,
     }
 )
@@ -72,7 +72,7 @@ _REASONS: Final = {
 _NEVER_RUN: Final = frozenset(
     ["BadConstraints", "DependencyNeverSatisfied", "PartitionDown", "ReqNodeNotAvail", "Prolog"]
 )
-# Reasons for which a pending job waits for ever, unless somebody changes it, and what is to be done.
+# Reasons for which a pending job waits for ever, unless someone changes it, and what is to be done.
 _STUCK: Final = {
     "BadConstraints": "no node has what it asks for",
     "DependencyNeverSatisfied": "what it depends on has failed",

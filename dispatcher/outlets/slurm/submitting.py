@@ -14,7 +14,7 @@ from dispatcher.outlets.slurm.questions import failure
 TIMEOUT_S: Final = 120.0
 # What --parsable prints: the id, with the cluster's name where there are several. A site's own text may precede it.
 _ID: Final = re.compile(r"^(\d+)(?:;\S+)?$", re.M)
-# Nothing tells whether the controller has taken the job: sbatch lost it on the way there or on the way back.
+# Nothing shows whether the controller has taken the job: sbatch lost it on the way there or on the way back.
 _DOUBTFUL: Final = re.compile(
     r"socket timed out|unable to contact|connection (?:refused|reset|timed out|failure)|communication|"
     r"(?:send|receive|shutdown|connect) failure|transport endpoint|zero bytes were transmitted|broken pipe|"

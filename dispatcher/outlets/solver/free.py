@@ -28,7 +28,7 @@ AWAITED_S: Final = 10.0
 
 
 class FreeHardware:
-    """One host. `outlook` says that an answer is wanted, and `due_in_s` then tells when to ask."""
+    """One host. `outlook` says that an answer is wanted, and `due_in_s` then shows when to ask."""
 
     def __init__(self, host: AnyHost, hosts: Hosts, root: Path, clock: Callable[[], float] = time.monotonic) -> None:
         """`root`: of the workspace."""
@@ -41,7 +41,7 @@ class FreeHardware:
         # From the start, so that the first attempts are placed by what the host has told.
         self._is_wanted = True
         self._has_changed = False
-        # Since when somebody waits for an answer.
+        # Since when someone waits for an answer.
         self._awaited_since_s: float | None = clock()
         self._verdicts: dict[Request, Choice | Refusal] = {}
         self._refused: dict[Request, str] = {}

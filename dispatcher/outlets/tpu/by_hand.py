@@ -24,7 +24,7 @@ from dispatcher.outlets.tpu.vm import Condition, condition_of, is_up
 
 _LOOK_AGAIN_S: Final = 5.0
 _STEP_S: Final = 0.1
-# How often somebody who waits is told for how long.
+# How often someone who waits is told for how long.
 _TELL_EVERY_S: Final = 10.0
 
 Tell = Callable[[str], None]

@@ -86,7 +86,7 @@ class Vm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Queued(msgspec.Struct, frozen=True, kw_only=True):
-    """A queued resource: `state` is the API's word, `why` what it tells of a failure."""
+    """A queued resource: `state` is the API's word, `why` what it reports about a failure."""
 
     state: str
     why: str = ""
@@ -103,7 +103,7 @@ def name_problem(host: TpuHost) -> str:
 
 
 def queued_id(workspace: str, host: str) -> str:
-    """The id of the queued resource for a host: the same whoever asks, so that none is made twice."""
+    """The id of the queued resource for a host: the same for every caller, so that none is made twice."""
     name = f"d-{workspace}-{host}"
     if len(name) <= _LONGEST_NAME:
         return name

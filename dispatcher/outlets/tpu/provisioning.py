@@ -1,7 +1,7 @@
 """One TPU VM in the course of time: it is looked at, created, queued for, and deleted, by one gcloud after the other.
 
 vm.py decides; this runs the programs and keeps what they have told. Creation is a child process that waits until the VM
-is READY. Should the dispatcher die meanwhile, Google goes on, and whoever looks next finds the VM.
+is READY. Should the dispatcher die meanwhile, Google goes on, and the next query finds the VM.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from dispatcher.outlets.tpu.vm import (
 CREATE_LIMIT_S: Final = 600.0
 DELETE_LIMIT_S: Final = 300.0
 LOOK_LIMIT_S: Final = 60.0
-# How often a VM is looked at that is not up and that nobody waits for.
+# How often a VM is looked at that is not up and that no one waits for.
 _SELDOM_S: Final = 60.0
 # What was seen longer ago is looked at again before anything is done about it.
 _FRESH_S: Final = 15.0
 # After a failure: the pause before the next attempt, which doubles.
 _FIRST_PAUSE_S: Final = 10.0
 _LONGEST_PAUSE_S: Final = 1800.0
-# A request that nobody has wanted for so long is taken back; a dispatcher that has just begun does not know its jobs.
+# A request that no one has wanted for so long is taken back; a dispatcher that has just begun does not know its jobs.
 _GIVEN_UP_S: Final = 300.0
 # So often a request must be fulfilled without a VM until that counts as deleted.
 _MISSED_FOR_GOOD: Final = 2
@@ -180,7 +180,7 @@ class TpuProvisioning:
             if chosen is Action.CREATE or time.monotonic() - self._looked_s <= _FRESH_S:
                 self._act(chosen)
                 return
-            # Somebody else may have made it anew meanwhile.
+            # Someone else may have made it anew meanwhile.
             self._must_look = True
         if self._look_is_due() == 0.0:
             self._start(gcloud.describe(self._host), LOOK_LIMIT_S, self._take_in_look)
@@ -366,7 +366,7 @@ class TpuProvisioning:
         failure = error.failure if isinstance(error, GcloudError) else Failure.REFUSED
         is_gone = failure is Failure.ABSENT and done in (Action.DELETE, Action.DELETE_QUEUED)
         if is_gone or (failure is Failure.EXISTS and done in (Action.CREATE, Action.QUEUE)):
-            # Somebody else was faster, or an answer was lost.
+            # Someone else was faster, or an answer was lost.
             return
         if failure is Failure.NO_CAPACITY and done is Action.CREATE:
             self._is_short = str(error)
@@ -403,7 +403,7 @@ class TpuProvisioning:
         return max(0.0, self._idle_since_s + limit_s - time.monotonic())
 
     def _take_back(self) -> None:
-        """Else the request would be fulfilled when nobody is there any more."""
+        """Else the request would be fulfilled when no one is there any more."""
         name, queued = self._host.name, self._queue_name()
         words = [*gcloud.delete_queued(self._host, queued), "--async"]
         try:

@@ -113,7 +113,7 @@ def _without_vm(seen: Sight) -> Action:
         if seen.queued.state in _FAILED:
             return Action.DELETE_QUEUED
         if seen.queued.state in _WAITING and not seen.is_wanted and seen.is_given_up:
-            # Else it would bring a VM hours later, when nobody needs it.
+            # Else it would bring a VM hours later, when no one needs it.
             return Action.DELETE_QUEUED
         # ACTIVE: its VM was deleted, and it brings no other one.
         return Action.DELETE_QUEUED if seen.queued.state == "ACTIVE" else Action.NOTHING

@@ -9,7 +9,7 @@ A launch takes three calls more: the VM is described, because the processes of t
 workers; then worker 0 alone launches, which takes the lock of the VM; and only if it has got that, all do. So of two
 dispatchers one gets the whole VM.
 
-What fails is no answer, and says nothing about attempts: `gcloud describe` tells whether the VM is gone.
+What fails is no answer, and says nothing about attempts: `gcloud describe` shows whether the VM is gone.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class WorkersRoad:
     def __init__(self, host: TpuHost) -> None:
         self._host = host
         self._first_log = WorkerLog(host, 0)
-        # A request may hold what nobody else should read. Its pid may be one of another container with this directory,
+        # A request may hold what no one else should read. Its pid may be one of another container with this directory,
         # but no call takes a day.
         remove_leftovers(tempfile.gettempdir(), _DIRECTORY, shutil.rmtree, older_than_s=_OLD_S)
         self.sent_bytes = 0

@@ -118,7 +118,7 @@ class HelperPod:
             about = f"--field-selector=type=Warning,involvedObject.name={what}"
             whys.append(warnings((yield from self._objects("events", about)), state.why))
         except OutletError:
-            # Whoever may not read events still gets the rest.
+            # A user who may not read events still gets the rest.
             pass
         said = "; ".join(why for why in whys if why) or "the cluster gives no reason"
         how = {Stage.ENDED: "has ended", Stage.BROKEN: "cannot start"}.get(state.stage, "is not ready")

@@ -7,10 +7,10 @@
 | Restarting, or restarted before       | preempted: its first run counts, and no second one begins                  |
 | Completing, Terminating, Aborting     | running: its processes are being ended                                     |
 | Completed, Failed, Terminated         | ended, by the first pod that failed; preempted when a pod was evicted      |
-| Aborted                               | ended: cancelled by somebody; its one retry is used up when it is resumed  |
+| Aborted                               | ended: cancelled by a person; its one retry is used up when it is resumed  |
 | deleted, some of its pods are left    | running, until they are gone                                               |
 | deleted, its last nodes do not answer | ended, and may still run there                                             |
-| deleted, nothing is left              | ended, and may still run: somebody may have removed a pod of a lost node   |
+| deleted, nothing is left              | ended, and may still run: a person may have removed a pod of a lost node   |
 
 A Job whose pods were evicted is Terminated, because that is what its policies say, and evicted pods are deleted.
 """

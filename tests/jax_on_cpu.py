@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+
+import pytest
 
 # Exact equality is asserted; it is promised for one kind of device, and every machine has this one.
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
+NAME, CPU = "JAX_PLATFORMS", "cpu"
+with pytest.MonkeyPatch.context() as _patch:
+    # JAX reads it when it is imported. It is not left behind: what attempts record of it is what other tests look at.
+    _patch.setenv(NAME, os.environ.get(NAME, CPU))
+    import jax
 
-import jax
-import pytest
+
+@pytest.fixture(scope="module", autouse=True)
+def cpu_for_children() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(NAME, os.environ.get(NAME, CPU))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from fleet import Fleet, wait_until
+from fleet import RECORDING, Fleet
 from repositories import Repository
 
 from dispatcher.provenance.record import GitState, Interpreter, Provenance, Template
@@ -30,15 +30,13 @@ def lab(fleet: Fleet) -> Repository:
     repository.write("model.py", "x = 1\n")
     fleet.write_config("poll_interval: 1s\n")
     repository.commit(message="first")
+    fleet.command = RECORDING
     return repository
 
 
 def run(fleet: Fleet, *jobs: dict[str, Any]) -> None:
     fleet.write_manifest(list(jobs))
     assert fleet.run_all("--slots", "4").process.returncode == 0
-    for job in jobs:
-        paths = fleet.attempt(job["job_id"], fleet.record(job["job_id"]).attempt)
-        wait_until(paths.provenance.exists, "its provenance is recorded")
 
 
 def test_jobs_that_differ_in_a_parameter_and_those_that_do_not(fleet: Fleet, lab: Repository) -> None:

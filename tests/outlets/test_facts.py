@@ -14,6 +14,7 @@ from fleet import wait_until
 from node_trials import WORK_ID
 from trials import KEY, Trial
 
+from dispatcher.base.variables import RECORDED_VARIABLES, recorded
 from dispatcher.outlets.assignment import Assignment
 from dispatcher.outlets.base import Request, Slot
 from dispatcher.outlets.bundle import render
@@ -64,6 +65,9 @@ def waiting(one: Trial) -> str:
 
 def test_a_node_tells_host_driver_gpus_and_python(trial, tmp_path, nvidia_smi, monkeypatch):
     nvidia_smi(SMI)
+    # Whoever runs the tests may have set some.
+    for name in recorded(os.environ, RECORDED_VARIABLES):
+        monkeypatch.delenv(name)
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=x")
     monkeypatch.setenv("NCCL_TOKEN", "s3cret")
     go = tmp_path / "go"

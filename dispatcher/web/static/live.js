@@ -1,0 +1,93 @@
+// What the workspace looks like now: one overview, kept up to date by asking for changes since a position.
+
+import { get, isAborted } from "./api.js";
+
+const VISIBLE_MS = 2_000;
+const HIDDEN_MS = 30_000;
+const LONGEST_PAUSE_MS = 30_000;
+// Later than that, an age is worth a warning although the server answers: it cannot read the workspace.
+const OLD_S = 60;
+
+export class Live {
+  overview = null;
+  position = null;
+  error = null;
+  failingSince = null;
+  nextAt = null;
+  #filters = new URLSearchParams();
+  #dataAge = null;
+  #answeredAt = null;
+  #controller = null;
+  #timer = null;
+
+  /** `onChange(change)`: an answer with news, or null when only the connection's state changed. */
+  constructor(onChange) {
+    this.onChange = onChange;
+    document.addEventListener("visibilitychange", () => document.hidden || this.askNow());
+    addEventListener("online", () => this.askNow());
+  }
+
+  /** Begins anew when the filters differ. */
+  follow(filters) {
+    if (this.position !== null && filters.toString() === this.#filters.toString()) return;
+    this.#filters = filters;
+    this.position = null;
+    this.askNow();
+  }
+
+  askNow() {
+    clearTimeout(this.#timer);
+    this.#controller?.abort();
+    this.#ask();
+  }
+
+  /** Seconds since the workspace was last known to be read; null before the first answer. */
+  get ageS() {
+    return this.#dataAge === null ? null : this.#dataAge + (performance.now() - this.#answeredAt) / 1000;
+  }
+
+  get isOld() {
+    return this.ageS !== null && this.ageS > OLD_S && this.failingSince === null && !document.hidden;
+  }
+
+  async #ask() {
+    const controller = (this.#controller = new AbortController());
+    try {
+      const isFirst = this.position === null;
+      const params = new URLSearchParams(this.#filters);
+      if (!isFirst) params.set("since", this.position);
+      const answer = await get(isFirst ? "api/overview" : "api/changes", params, controller.signal);
+      this.#take(answer, isFirst);
+    } catch (error) {
+      if (isAborted(error) && controller.signal.aborted) return;
+      this.#failed(error);
+    }
+    this.#later();
+  }
+
+  #take(answer, isFirst) {
+    const wasFailing = this.failingSince !== null || this.error !== null;
+    this.error = this.failingSince = null;
+    this.#answeredAt = performance.now();
+    this.#dataAge = Math.max(0, (Date.parse(answer.at) - Date.parse(answer.data_at ?? answer.at)) / 1000) || 0;
+    this.position = answer.position;
+    if (isFirst) this.overview = answer;
+    else if (!answer.unchanged) this.overview = { ...this.overview, ...answer };
+    this.onChange(answer.unchanged && !wasFailing ? null : answer);
+  }
+
+  #failed(error) {
+    this.error = error;
+    this.failingSince ??= Date.now();
+    // Another server at this address does not know the position.
+    if (error.status === 400 || error.status === 404) this.position = this.overview = null;
+    this.onChange(null);
+  }
+
+  #later() {
+    const pause = this.failingSince === null ? 0 : Date.now() - this.failingSince;
+    const wait = Math.max(document.hidden ? HIDDEN_MS : VISIBLE_MS, Math.min(pause / 2, LONGEST_PAUSE_MS));
+    this.nextAt = Date.now() + wait;
+    this.#timer = setTimeout(() => this.#ask(), wait);
+  }
+}

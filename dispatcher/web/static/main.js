@@ -1,0 +1,132 @@
+// The page: its header, the filters, the age of the data, and one view at a time.
+
+import { h, render } from "./dom.js";
+import { filterBar } from "./filters.js";
+import { duration, moment } from "./format.js";
+import { Live } from "./live.js";
+import { button } from "./parts.js";
+import { current, filtersOf, href, viewOf, watch } from "./route.js";
+import { Overview } from "./views/overview.js";
+
+const VIEWS = {
+  overview: async () => Overview,
+  jobs: async () => (await import("./views/jobs.js")).Jobs,
+  job: async () => (await import("./views/job.js")).Job,
+  compare: async () => (await import("./views/compare.js")).Compare,
+  pods: async () => (await import("./views/pods.js")).Pods,
+};
+const NAVIGATION = [["overview", "Overview"], ["jobs", "Jobs"], ["compare", "Compare"], ["pods", "Pods"]];
+
+class Page {
+  query = current();
+  view = null;
+  #name = null;
+  #isDrawn = true;
+
+  constructor(root) {
+    this.root = root;
+    this.live = new Live((change) => {
+      if (change) this.view?.changed?.(change);
+      this.draw();
+    });
+    watch(() => this.route());
+    setInterval(() => this.#tick(), 1_000);
+    this.route();
+  }
+
+  get allowsChanges() {
+    return Boolean(this.live.overview?.changes_allowed);
+  }
+
+  async route() {
+    this.query = current();
+    this.live.follow(filtersOf(this.query));
+    const name = viewOf(this.query);
+    if (name !== this.#name) {
+      this.#name = name;
+      this.view?.leave?.();
+      this.view = null;
+      this.draw();
+      const View = await VIEWS[name]();
+      if (this.#name !== name) return;
+      this.view = new View(this);
+    }
+    this.view?.show(this.query);
+    this.draw();
+  }
+
+  /** Draws once, however often it is asked for at a time. */
+  draw() {
+    if (!this.#isDrawn) return;
+    this.#isDrawn = false;
+    queueMicrotask(() => {
+      this.#isDrawn = true;
+      this.#draw();
+    });
+  }
+
+  #draw() {
+    const workspace = this.live.overview?.workspace;
+    document.title = [this.view?.title, nameOf(workspace), "dispatcher"].filter(Boolean).join(" · ");
+    render(
+      this.root,
+      h("a", { class: "skip", href: "#content" }, "To the content"),
+      this.#header(workspace),
+      this.#banner(),
+      h("div", { key: "filters", class: "filters" }, filterBar(this)),
+      h("main", { key: this.#name, id: "content", class: `view-${this.#name}`, tabindex: "-1" }, this.#content()),
+    );
+  }
+
+  #content() {
+    return this.view ? this.view.draw() : h("p", { class: "quiet" }, "…");
+  }
+
+  #header(workspace) {
+    const links = NAVIGATION.map(([view, title]) =>
+      h("a", { key: view, href: href(this.query, { view }), "aria-current": view === this.#name && "page" }, title),
+    );
+    return h(
+      "header",
+      { class: "top" },
+      h("a", { class: "name", href: href(this.query), title: workspace }, nameOf(workspace) || "dispatcher"),
+      h("nav", { "aria-label": "Views" }, links),
+      h("span", { class: "age", id: "age" }, this.#age()),
+    );
+  }
+
+  #age() {
+    const { ageS, failingSince, isOld } = this.live;
+    const dot = h("span", { class: `dot ${failingSince ? "is-off" : isOld ? "is-old" : ""}`, "aria-hidden": "true" });
+    if (ageS === null) return [dot, "no data yet"];
+    return [dot, `data ${duration(ageS)} old`, this.allowsChanges ? "" : h("span", { class: "quiet" }, "read-only")];
+  }
+
+  #banner() {
+    const { error, failingSince, isOld, ageS } = this.live;
+    if (isOld) return banner(`The server answers, but it last read the workspace ${duration(ageS)} ago.`);
+    if (error === null) return null;
+    const again = button("Try now", () => this.live.askNow());
+    if (error.status === 401)
+      return banner("The server does not know this browser any more: open the link that `dispatcher web` printed.", again);
+    if (!error.isUnreachable) return banner(error.message, again);
+    const age = ageS === null ? "" : ` What you see is from ${moment(Date.now() - ageS * 1_000)}.`;
+    const text = error.status === 0 ? "" : ` (${error.message})`;
+    return banner(`No answer from the server for ${duration((Date.now() - failingSince) / 1_000)}${text}.${age}`, again);
+  }
+
+  #tick() {
+    this.view?.tick?.();
+    this.draw();
+  }
+}
+
+function banner(text, ...more) {
+  return h("div", { key: "banner", id: "banner", class: "banner", role: "alert" }, h("span", {}, text), more);
+}
+
+function nameOf(workspace) {
+  return workspace ? workspace.replace(/\/+$/, "").split("/").pop() : "";
+}
+
+new Page(document.getElementById("page"));

@@ -1,0 +1,136 @@
+// Pieces that several views show: states, bars, links to jobs, sections.
+
+import { h } from "./dom.js";
+import { count, text } from "./format.js";
+import { href } from "./route.js";
+
+export const STATES = ["done", "running", "submitted", "queued", "held", "failed", "abandoned"];
+
+// Each state has a shape of its own, so that none is told by its colour alone.
+const SHAPES = {
+  done: "M2 5.5 4.3 8 8.5 2.5",
+  running: "M3 1.5v7l6-3.5z",
+  submitted: "M3 1.5v7l6-3.5z",
+  queued: "M5 1.8a3.2 3.2 0 1 0 .01 0z",
+  held: "M3.2 2v6M6.8 2v6",
+  failed: "M2 2l6 6M8 2l-6 6",
+  abandoned: "M1.5 5h7",
+};
+
+export function stateIcon(state) {
+  const path = h("path", { d: SHAPES[state] ?? SHAPES.queued });
+  return h("svg", { class: `icon ${stateClass(state)}`, viewBox: "0 0 10 10", "aria-hidden": "true" }, path);
+}
+
+export function stateClass(state) {
+  return `s-${STATES.includes(state) ? state : "queued"}`;
+}
+
+/** The icon and the word. */
+export function stateWord(row) {
+  const { state, desired } = typeof row === "string" ? { state: row } : row;
+  return h("span", { class: "state" }, stateIcon(state), desired ? `${state} → ${desired}` : state);
+}
+
+/** States by number, in one order everywhere; those that no job has are left out. */
+export function inOrder(counts) {
+  return STATES.filter((state) => counts?.[state] > 0).map((state) => [state, counts[state]]);
+}
+
+export function statesText(counts) {
+  return inOrder(counts).map(([state, number]) => `${number.toLocaleString("en-US")} ${state}`).join(", ");
+}
+
+/** A horizontal bar of parts `[class, size, name]`. What it shows must stand beside it in words, too. */
+export function bar(parts, label, className = "") {
+  const total = parts.reduce((sum, [, size]) => sum + size, 0) || 1;
+  const segments = parts.map(([name, size, title]) =>
+    h("span", { key: name, class: name, title, vars: { "--share": (size / total).toFixed(5) } }),
+  );
+  return h("span", { class: `bar ${className}`, role: "img", "aria-label": label }, segments);
+}
+
+export function stateBar(counts, className) {
+  const parts = inOrder(counts).map(([state, number]) => [stateClass(state), number, `${number} ${state}`]);
+  return bar(parts, statesText(counts), className);
+}
+
+export function jobLink(query, job, content = job) {
+  return h("a", { class: "job", href: href(query, { job }), title: job }, content);
+}
+
+/** A part of the page with a heading; `id` is also its key. */
+export function section(id, title, extra, ...children) {
+  const heading = h("header", {}, h("h2", { id: `${id}-title` }, title), extra);
+  return h("section", { key: id, id, "aria-labelledby": `${id}-title` }, heading, children);
+}
+
+export function empty(words) {
+  return h("p", { class: "quiet" }, words);
+}
+
+/** What went wrong with one part of a view, instead of it. */
+export function problem(error) {
+  return error && h("p", { class: "problem", role: "alert" }, error.message);
+}
+
+export function choice(label, name, value, options, onchange) {
+  const listed = options.map((one) => (Array.isArray(one) ? one : [one, one]));
+  const shown = listed.some(([key]) => key === value) ? listed : [[value, value], ...listed];
+  const items = shown.map(([key, word]) => h("option", { key, value: key }, word));
+  const select = h("select", { name, value, onchange: (event) => onchange(event.target.value) }, items);
+  return h("label", { class: "choice", key: name }, h("span", {}, label), select);
+}
+
+export function button(words, onclick, props = {}) {
+  return h("button", { type: "button", onclick, ...props }, words);
+}
+
+/** Names and values in two columns; rows without a value are left out. */
+export function facts(pairs) {
+  const rows = pairs.filter(([, value]) => value !== null && value !== undefined && value !== "");
+  return h(
+    "dl",
+    { class: "facts" },
+    rows.map(([name, value]) => h("div", { key: name }, h("dt", {}, name), h("dd", {}, shown(value)))),
+  );
+}
+
+function shown(value) {
+  return typeof value === "object" && value !== null && ("tag" in value || Array.isArray(value)) ? value : text(value);
+}
+
+/** A table. `columns`: {name, title, cell(row), number, sort}; `rowKey(row)` tells rows apart. */
+export function table({ columns, rows, rowKey, sort, onSort, caption, className = "" }) {
+  const head = columns.map((column) => {
+    const isSorted = sort && column.sort && (sort === column.sort || sort === `-${column.sort}`);
+    const order = isSorted ? (sort.startsWith("-") ? "descending" : "ascending") : undefined;
+    const next = order === "ascending" ? `-${column.sort}` : column.sort;
+    const title = column.sort && onSort ? button(column.title, () => onSort(next), { class: "sort" }) : column.title;
+    return h("th", { key: column.name, scope: "col", class: column.number && "number", "aria-sort": order }, title);
+  });
+  const body = rows.map((row) =>
+    h(
+      "tr",
+      { key: rowKey(row) },
+      columns.map((column) => h("td", { key: column.name, class: classOf(column) }, column.cell(row))),
+    ),
+  );
+  return h(
+    "div",
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+    h("table", { class: className }, h("caption", { class: "unseen" }, caption), h("thead", {}, h("tr", {}, head)), h("tbody", {}, body)),
+  );
+}
+
+function classOf(column) {
+  return [column.number && "number", column.className].filter(Boolean).join(" ") || undefined;
+}
+
+/** The first names of a list of jobs as links, and how many more there are. */
+export function firstJobs(query, jobs, total, most = 4) {
+  const shownJobs = (jobs ?? []).slice(0, most);
+  const rest = total - shownJobs.length;
+  const links = shownJobs.map((job, number) => [number > 0 && ", ", jobLink(query, job)]);
+  return h("span", { class: "names" }, links, rest > 0 && ` and ${count(rest, "other")}`);
+}

@@ -1,0 +1,71 @@
+// The page's address: which view, which filters. All of it is in the query, so that a link shows the same to others.
+
+const FILTERS = ["where", "state", "methods"];
+const VIEWS = ["overview", "jobs", "job", "compare", "pods"];
+
+export function current() {
+  return new URLSearchParams(location.search);
+}
+
+export function viewOf(query) {
+  if (query.get("job")) return "job";
+  const view = query.get("view") ?? "overview";
+  return VIEWS.includes(view) ? view : "overview";
+}
+
+/** Only what says which jobs. */
+export function filtersOf(query) {
+  const filters = new URLSearchParams();
+  for (const [name, value] of query) if (FILTERS.includes(name) && value) filters.append(name, value);
+  return filters;
+}
+
+/** An address: the filters of `query`, or `changes.where` and so on instead, and the other changes. */
+export function href(query, changes = {}) {
+  return address(filtersOf(query), changes);
+}
+
+/** The address of the same view with some of its settings changed; null removes one. */
+export function same(query, changes) {
+  return address(new URLSearchParams(query), changes);
+}
+
+function address(query, changes) {
+  for (const [name, value] of Object.entries(changes)) {
+    query.delete(name);
+    for (const one of Array.isArray(value) ? value : [value])
+      if (one !== null && one !== undefined && one !== "") query.append(name, one);
+  }
+  if (query.get("view") === "overview") query.delete("view");
+  const text = query.toString().replaceAll("%3D", "=").replaceAll("%2C", ",");
+  return text ? `?${text}` : "./";
+}
+
+export function go(address, { replace = false } = {}) {
+  history[replace ? "replaceState" : "pushState"](null, "", address);
+  dispatchEvent(new Event("routechange"));
+}
+
+/** Calls `onChange` for every change of the address: links of the page, the back button, `go`. */
+export function watch(onChange) {
+  addEventListener("popstate", onChange);
+  addEventListener("routechange", onChange);
+  document.addEventListener("click", (event) => {
+    if (event.defaultPrevented || event.button !== 0 || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    const link = event.target.closest?.("a[href]");
+    if (!link || link.hasAttribute("target") || link.hasAttribute("download")) return;
+    // The links of a drawing have no properties of a URL.
+    const to = new URL(link.getAttribute("href"), location.href);
+    if (to.origin !== location.origin || to.pathname !== location.pathname || to.hash) return;
+    event.preventDefault();
+    const isSameView = viewOf(to.searchParams) === viewOf(current());
+    go(to.href);
+    if (!isSameView) scrollTo(0, 0);
+  });
+}
+
+/** `key=value` as a condition of `where`: what the CLI would read as a pattern or a list is taken literally. */
+export function condition(key, value) {
+  const word = value === null || value === undefined ? "" : typeof value === "string" ? value : JSON.stringify(value);
+  return `${key}=${word.replaceAll(/[*?[]/g, "[$&]")}`;
+}

@@ -1,0 +1,95 @@
+// The curves of a job's metrics: one small chart each, with the range of values in every pixel.
+
+import { jobPath, Loader } from "../api.js";
+import { h } from "../dom.js";
+import { count, number } from "../format.js";
+import { problem, section } from "../parts.js";
+import { go, same } from "../route.js";
+
+const WIDTH_PX = 800;
+
+export class Curves {
+  #charts = new Map();
+  #asked = null;
+  #module = null;
+
+  constructor(page) {
+    this.page = page;
+    this.loader = new Loader(() => this.#loaded());
+  }
+
+  show(job, attempt, query) {
+    this.query = query;
+    const asked = JSON.stringify([job, attempt]);
+    if (asked !== this.#asked) {
+      this.#asked = asked;
+      this.loader.data = this.loader.error = null;
+      this.again();
+    } else this.#fill();
+  }
+
+  again() {
+    if (this.#asked === null) return;
+    const [job, attempt] = JSON.parse(this.#asked);
+    this.loader.load(jobPath(job, "/metrics"), { attempt, width: WIDTH_PX });
+  }
+
+  leave() {
+    this.loader.stop();
+    for (const chart of this.#charts.values()) chart.remove();
+    this.#charts.clear();
+  }
+
+  get #isLog() {
+    return this.query.get("log") === "1";
+  }
+
+  async #loaded() {
+    if (Object.keys(this.loader.data?.series ?? {}).length) this.#module ??= await import("../chart.js");
+    this.#fill();
+    this.page.draw();
+  }
+
+  #fill() {
+    const { data } = this.loader;
+    if (!data || !this.#module) return;
+    const { Chart, forLog } = this.#module;
+    for (const [name, chart] of this.#charts)
+      if (!(name in data.series)) {
+        chart.remove();
+        this.#charts.delete(name);
+      }
+    for (const [name, series] of Object.entries(data.series)) {
+      if (!this.#charts.has(name)) this.#charts.set(name, new Chart());
+      const line = { label: name, x: series.x, low: series.min, high: series.max, nan: series.nan ?? [] };
+      const shown = this.#isLog ? forLog(line) : { line, hidden: 0 };
+      const chart = this.#charts.get(name);
+      chart.hidden = shown.hidden;
+      chart.show({ lines: [shown.line], isLog: this.#isLog, xLabel: data.x_name ?? "step" });
+    }
+  }
+
+  draw() {
+    const { data, error } = this.loader;
+    const names = Object.keys(data?.series ?? {});
+    if (!names.length) return error ? section("curves", "Curves", null, problem(error)) : null;
+    const toggle = () => go(same(this.query, { log: this.#isLog ? null : "1" }), { replace: true });
+    const log = h("label", { class: "choice" }, h("input", { type: "checkbox", checked: this.#isLog, onchange: toggle }), "logarithmic");
+    const figures = names.map((name) => this.#figure(name, data.series[name]));
+    return section("curves", "Curves", h("div", { class: "choices" }, log), problem(error), h("div", { class: "curves" }, figures), data.cut && h("p", { class: "quiet" }, data.cut));
+  }
+
+  #figure(name, series) {
+    const chart = this.#charts.get(name);
+    const values = series.max.filter((value) => value !== null);
+    const last = series.last ? number(series.last.y ?? null) : number(values.at(-1));
+    const low = Math.min(...series.min.filter((value) => value !== null));
+    const notes = [
+      values.length > 0 && `min ${number(low)}, max ${number(Math.max(...values))}`,
+      series.nan?.length > 0 && h("strong", { class: "warn" }, `× NaN at ${count(series.nan.length, "step")}`),
+      chart?.hidden > 0 && `${count(chart.hidden, "value")} ≤ 0 not shown`,
+    ].filter(Boolean);
+    const caption = h("figcaption", {}, h("b", {}, name), h("span", { class: "value" }, last), h("span", { class: "quiet" }, notes.map((note, n) => [n > 0 && " · ", note])));
+    return h("figure", { key: name }, caption, chart?.element);
+  }
+}

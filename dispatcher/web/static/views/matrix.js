@@ -1,0 +1,157 @@
+// The matrix: rows x columns by any keys; a cell is the mean of a result over its jobs, or their states.
+
+import { Loader } from "../api.js";
+import { h } from "../dom.js";
+import { count, decimalsFor, fixed, text } from "../format.js";
+import { choice, empty, inOrder, problem, section, stateBar, stateIcon, statesText } from "../parts.js";
+import { condition, filtersOf, go, href, same } from "../route.js";
+
+// A reload at most so often, however often jobs change.
+const EVERY_MS = 4_000;
+const NONE = "";
+
+export class Matrix {
+  #asked = null;
+  #timer = null;
+  #loadedAt = 0;
+
+  constructor(page) {
+    this.page = page;
+    this.loader = new Loader(() => page.draw());
+  }
+
+  show(query) {
+    this.query = query;
+    const params = filtersOf(query);
+    for (const name of ["rows", "columns", "value"]) if (query.get(name) !== null) params.set(name, query.get(name));
+    const asked = params.toString();
+    if (asked === this.#asked) return;
+    this.#asked = asked;
+    this.#load();
+  }
+
+  changed({ jobs, counts }) {
+    if ((jobs === undefined || jobs === null) && counts === undefined) return;
+    const wait = this.#loadedAt + EVERY_MS - Date.now();
+    if (this.#timer === null) this.#timer = setTimeout(() => this.#load(), Math.max(0, wait));
+  }
+
+  leave() {
+    clearTimeout(this.#timer);
+    this.loader.stop();
+  }
+
+  #load() {
+    clearTimeout(this.#timer);
+    this.#timer = null;
+    this.#loadedAt = Date.now();
+    this.loader.load("api/matrix", new URLSearchParams(this.#asked));
+  }
+
+  draw() {
+    const { data, error } = this.loader;
+    const content = error ? problem(error) : data ? this.#table(data) : empty("…");
+    return section("matrix", "Matrix", data && this.#choices(data), content);
+  }
+
+  #choices(data) {
+    const { overview } = this.page.live;
+    const keys = (overview?.keys ?? []).map((key) => (typeof key === "string" ? key : key.name));
+    const set = (name, value) => go(same(this.query, { rows: data.row_keys.join(","), columns: data.column_keys.join(","), value: data.value ?? "states", [name]: value }));
+    const pair = (label, name, chosen) => {
+      const [first = NONE, second = NONE] = chosen;
+      const give = (list) => set(name, list.filter((key) => key !== NONE).join(","));
+      return [
+        choice(label, name, first, options(keys, second), (key) => give([key, second])),
+        choice("then", `${name}2`, second, options(keys, first), (key) => give([first, key])),
+      ];
+    };
+    return h(
+      "div",
+      { class: "choices" },
+      pair("Rows", "rows", data.row_keys),
+      pair("Columns", "columns", data.column_keys),
+      choice("Cells", "value", data.value ?? "states", [["states", "states"], ...(overview?.metrics ?? [])], (value) => set("value", value)),
+    );
+  }
+
+  #table(data) {
+    if (!data.rows.length || !data.columns.length) return empty("No job has these keys.");
+    const isStates = !data.value || data.value === "states";
+    const means = data.cells.flat().map((cell) => cell?.mean).filter(Number.isFinite);
+    const scale = { low: Math.min(...means), high: Math.max(...means), decimals: decimalsFor(means) };
+    const head = data.columns.map((values) => h("th", { key: name(values), scope: "col" }, name(values)));
+    const rows = data.rows.map((values, row) =>
+      h(
+        "tr",
+        { key: name(values) },
+        h("th", { scope: "row" }, name(values)),
+        data.columns.map((column, index) => {
+          const cell = data.cells[row][index];
+          const content = cell && this.#cell(data, cell, values, column, isStates, scale);
+          return h("td", { key: name(column), class: content ? undefined : "none" }, content ?? "");
+        }),
+      ),
+    );
+    const caption = `${data.row_keys.join(", ")} by ${data.column_keys.join(", ")}: ${isStates ? "states of jobs" : `${data.value}, mean ± standard deviation (jobs with a result of all jobs)`}`;
+    return [
+      h(
+        "div",
+        { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+        h(
+          "table",
+          { class: "matrix" },
+          h("caption", {}, caption),
+          h("thead", {}, h("tr", {}, h("td", { class: "corner" }, data.row_keys.join(" · ")), head)),
+          h("tbody", {}, rows),
+        ),
+      ),
+      data.cut && h("p", { class: "quiet" }, data.cut),
+    ];
+  }
+
+  #cell(data, cell, row, column, isStates, scale) {
+    const where = cell.where ?? [...pairs(data.row_keys, row), ...pairs(data.column_keys, column)];
+    const others = this.query.getAll("where").filter((one) => !where.includes(one));
+    const address = href(this.query, { view: "jobs", where: [...others, ...where] });
+    const isDone = cell.states?.done === cell.of;
+    const label = `${name(row)}, ${name(column)}: ${isStates ? "" : `${valueWords(cell, scale)}, `}${statesText(cell.states)}`;
+    const shade = isStates || !Number.isFinite(cell.mean) || scale.high === scale.low ? 0 : (cell.mean - scale.low) / (scale.high - scale.low);
+    return h(
+      "a",
+      { class: "cell", href: address, "aria-label": label, title: label, vars: { "--shade": shade.toFixed(3) } },
+      isStates ? stateNumbers(cell.states) : valueParts(cell, scale),
+      (isStates || !isDone) && stateBar(cell.states),
+    );
+  }
+}
+
+function valueParts({ mean, std, n, of }, { decimals }) {
+  if (!n) return h("span", { class: "quiet" }, `none of ${of}`);
+  return [
+    h("span", { class: "mean" }, fixed(mean, decimals), std !== null && std !== undefined && n > 1 && h("span", { class: "std" }, ` ± ${fixed(std, decimals)}`)),
+    h("span", { class: n === of ? "n" : "n partial" }, ` ${n} of ${of}`),
+  ];
+}
+
+function valueWords({ mean, std, n, of }, { decimals }) {
+  if (!n) return `no result of ${count(of, "job")}`;
+  return `${fixed(mean, decimals)}${n > 1 && std != null ? ` ± ${fixed(std, decimals)}` : ""} (${n} of ${of})`;
+}
+
+function stateNumbers(states) {
+  const numbers = inOrder(states).map(([state, n]) => h("span", { key: state, class: "state" }, stateIcon(state), n.toLocaleString("en-US")));
+  return h("span", { class: "numbers" }, numbers);
+}
+
+function pairs(keys, values) {
+  return keys.map((key, index) => condition(key, values[index]));
+}
+
+function name(values) {
+  return [values].flat().map(text).join(" · ");
+}
+
+function options(keys, without) {
+  return [[NONE, "–"], ...keys.filter((key) => key !== without)];
+}

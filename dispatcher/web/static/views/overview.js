@@ -1,0 +1,236 @@
+// The first screen: what needs a person, how far it is, where the week went, the matrix, what runs, fails and waits.
+
+import { h } from "../dom.js";
+import { change } from "../dialogs.js";
+import { ago, count, DASH, duration, mebibytes, moment, number, percent } from "../format.js";
+import { button, empty, firstJobs, inOrder, jobLink, section, stateBar, stateIcon, stateWord, table } from "../parts.js";
+import { href } from "../route.js";
+import { Matrix } from "./matrix.js";
+import { week } from "./week.js";
+
+const MOST_RUNNING = 50;
+
+export class Overview {
+  title = "";
+  #showsAllRunning = false;
+
+  constructor(page) {
+    this.page = page;
+    this.matrix = new Matrix(page);
+  }
+
+  show(query) {
+    this.query = query;
+    this.matrix.show(query);
+  }
+
+  changed(change) {
+    this.matrix.changed(change);
+  }
+
+  leave() {
+    this.matrix.leave();
+  }
+
+  draw() {
+    const { overview } = this.page.live;
+    if (!overview) return this.page.live.error ? null : empty("Reading the workspace …");
+    return [
+      section("attention", "Needs a person", null, this.#attention(overview)),
+      h("div", { key: "now", class: "beside" }, section("progress", "Progress", null, this.#progress(overview)), week(overview.week)),
+      this.matrix.draw(),
+      section("running", "Running", tally(overview.running?.length), this.#running(overview.running ?? [])),
+      section("failures", "Failures by cause", tally(sum(overview.failures)), this.#failures(overview.failures ?? [])),
+      section("waiting", "Waiting by reason", tally(sum(overview.waiting)), this.#waiting(overview.waiting ?? [])),
+    ];
+  }
+
+  #attention({ attention }) {
+    if (!attention?.length) return empty("Nothing.");
+    const items = attention.map((one, index) =>
+      h(
+        "li",
+        { key: `${one.kind} ${one.text} ${index}`, class: "notice" },
+        h("strong", {}, KINDS[one.kind] ?? one.kind),
+        h(
+          "div",
+          {},
+          h("p", {}, one.text, one.since && h("span", { class: "quiet" }, ` ${ago(one.since)}`)),
+          one.jobs?.length > 0 && h("p", { class: "quiet" }, firstJobs(this.query, one.jobs, one.count ?? one.jobs.length)),
+        ),
+        this.#remedy(one),
+      ),
+    );
+    return h("ul", { class: "notices" }, items);
+  }
+
+  #remedy(notice) {
+    const scope = notice.scope ?? notice.method;
+    if (notice.kind === "paused" && scope && this.page.allowsChanges)
+      return button("Unpause", () => change(this.page, "unpause", { scope }, {}), { "aria-label": `Unpause ${scope}` });
+    return notice.command && h("code", { class: "command" }, notice.command);
+  }
+
+  #progress({ counts, total, rate_per_hour: rate, slots, eta }) {
+    const done = counts?.done ?? 0;
+    const states = inOrder(counts).map(([state, n]) =>
+      h(
+        "li",
+        { key: state },
+        h("a", { href: href(this.query, { view: "jobs", state }) }, stateIcon(state), h("b", {}, n.toLocaleString("en-US")), ` ${state}`),
+      ),
+    );
+    return [
+      h("p", { class: "headline" }, h("b", {}, done.toLocaleString("en-US")), ` of ${count(total ?? 0, "job")} done`, h("span", { class: "quiet" }, percent(done, total))),
+      stateBar(counts, "tall"),
+      h("ul", { class: "states" }, states),
+      h(
+        "dl",
+        { class: "figures" },
+        figure("Left", ...etaWords(eta)),
+        figure("Rate", rate ? `${number(rate, 3)} per hour` : DASH, rate ? "jobs done lately" : "none done lately"),
+        figure("Slots", slots ? `${slots.busy} of ${slots.all} busy` : DASH, slots?.pods !== undefined ? count(slots.pods, "pod") : ""),
+      ),
+    ];
+  }
+
+  #running(rows) {
+    if (!rows.length) return empty("Nothing runs.");
+    const shown = this.#showsAllRunning ? rows : rows.slice(0, MOST_RUNNING);
+    const columns = COLUMNS.filter((column) => !column.has || rows.some(column.has)).map((column) =>
+      column.name === "job" ? { ...column, cell: (row) => jobLink(this.query, row.job) } : column,
+    );
+    const more = () => {
+      this.#showsAllRunning = true;
+      this.page.draw();
+    };
+    return [
+      table({ columns, rows: shown, rowKey: (row) => row.job, caption: "Running jobs" }),
+      shown.length < rows.length && button(`Show all ${rows.length}`, more, { class: "more" }),
+    ];
+  }
+
+  #failures(failures) {
+    if (!failures.length) return empty("No job has failed.");
+    return h("ul", { class: "groups" }, failures.map((one, index) => this.#failure(one, index)));
+  }
+
+  #failure(failure, index) {
+    const { count: failed } = failure;
+    const body = failure.key ? { failure: failure.key, count: failed } : { jobs: failure.jobs };
+    const requeued = failure.key ? failed : failure.jobs.length;
+    const question = `Queue ${count(requeued, "failed job")} again? ${failure.cause}`;
+    const requeue = () => change(this.page, "requeue", body, { question, number: requeued });
+    const all = failure.key && h("a", { href: href(this.query, { view: "jobs", failure: failure.key }) }, "list");
+    return h(
+      "li",
+      { key: failure.key ?? index },
+      h(
+        "div",
+        { class: "line" },
+        h("b", { class: "number" }, stateIcon("failed"), failed.toLocaleString("en-US")),
+        h("span", { class: "cause" }, failure.cause),
+        this.page.allowsChanges && button(`Requeue ${requeued}`, requeue, { class: "requeue" }),
+      ),
+      h("p", { class: "quiet" }, firstJobs(this.query, failure.jobs, failed), all && [" · ", all], failure.last_at && ` · last ${ago(failure.last_at)}`),
+      failure.last_lines && h("details", { open: index === 0 }, h("summary", {}, "Last lines"), h("pre", { tabindex: "0" }, failure.last_lines)),
+    );
+  }
+
+  #waiting(waiting) {
+    if (!waiting.length) return empty("Nothing waits.");
+    const items = waiting.map((one) =>
+      h(
+        "li",
+        { key: one.key ?? one.reason },
+        h(
+          "div",
+          { class: "line" },
+          h("b", { class: "number" }, stateIcon(one.state ?? "queued"), one.count.toLocaleString("en-US")),
+          h("span", { class: "cause" }, one.reason, one.needs_person && h("strong", { class: "tag" }, "needs a person")),
+        ),
+        h("p", { class: "quiet" }, firstJobs(this.query, one.jobs, one.count)),
+      ),
+    );
+    return h("ul", { class: "groups" }, items);
+  }
+}
+
+const KINDS = {
+  paused: "Paused",
+  gpu_idle: "GPU idle",
+  stalled: "Stalled",
+  pod_dead: "Pod dead",
+  dead_pod: "Pod dead",
+  notice: "Doubtful notice",
+  doubtful_notice: "Doubtful notice",
+  edit: "Hand edit",
+  warning: "Warning",
+};
+
+const COLUMNS = [
+  { name: "job", title: "Job", className: "job" },
+  { name: "state", title: "State", cell: stateWord, has: (row) => row.state !== "running" || row.desired },
+  { name: "user", title: "User", cell: (row) => row.user ?? DASH, has: (row) => row.user },
+  { name: "where", title: "Where", cell: where },
+  { name: "step", title: "Step", cell: step, className: "step" },
+  { name: "left", title: "Left", number: true, cell: (row) => duration(row.remaining_s) },
+  { name: "elapsed", title: "Runs for", number: true, cell: (row) => duration(row.elapsed_s) },
+  { name: "sign", title: "Last sign", number: true, cell: lastSign },
+  { name: "gpu", title: "GPU", number: true, cell: (row) => (row.gpu_percent == null ? DASH : `${row.gpu_percent} %`), has: (row) => row.gpu_percent != null },
+  { name: "memory", title: "Memory", number: true, cell: memory, has: (row) => row.gpu_memory_mib != null },
+  { name: "metric", title: "Metric", cell: metric, className: "metric" },
+];
+
+export function where(row) {
+  if (row.outlet && row.outlet !== "local") return row.outlet;
+  const gpu = row.gpu === null || row.gpu === undefined ? "" : `:${[row.gpu].flat().join(",")}`;
+  return row.pod ? `${row.pod}${gpu}` : DASH;
+}
+
+function step(row) {
+  if (row.step === null || row.step === undefined) return row.waits_for ?? DASH;
+  const share = row.of ? Math.min(1, row.step / row.of) : null;
+  return [
+    share !== null && h("progress", { max: 1, value: share, "aria-hidden": "true" }),
+    `${number(row.step)}${row.of ? ` / ${number(row.of)}` : ""}`,
+  ];
+}
+
+function lastSign(row) {
+  if (row.gpu_idle_s != null) return h("strong", { class: "warn" }, `GPU idle ${duration(row.gpu_idle_s)}`);
+  if (row.stalled_s != null) return h("strong", { class: "warn" }, `stalled ${duration(row.stalled_s)}`);
+  return row.last_sign_at ? ago(row.last_sign_at) : DASH;
+}
+
+function memory(row) {
+  const total = row.gpu_memory_total_mib;
+  return total ? `${mebibytes(row.gpu_memory_mib)} of ${mebibytes(total)}` : mebibytes(row.gpu_memory_mib);
+}
+
+function metric(row) {
+  const [name, value] = row.metric ? [row.metric.name, row.metric.value] : (Object.entries(row.metrics ?? {})[0] ?? []);
+  return name === undefined ? DASH : [h("span", { class: "quiet" }, `${name} `), number(value)];
+}
+
+function etaWords(eta) {
+  if (!eta || eta.mid_s === null || eta.mid_s === undefined) return [DASH, "not known yet"];
+  const at = (seconds) => moment(Date.now() + seconds * 1_000);
+  const isSpread = eta.low_s != null && eta.high_s != null && eta.high_s > eta.low_s;
+  return [
+    `about ${duration(eta.mid_s)}`,
+    isSpread ? `${duration(eta.low_s)} to ${duration(eta.high_s)}: ${at(eta.low_s)} to ${at(eta.high_s)}` : `at ${at(eta.mid_s)}`,
+  ];
+}
+
+function figure(name, value, note) {
+  return h("div", { key: name }, h("dt", {}, name), h("dd", {}, value, note && h("small", {}, note)));
+}
+
+function tally(number) {
+  return number > 0 && h("span", { class: "tally" }, number.toLocaleString("en-US"));
+}
+
+function sum(groups) {
+  return (groups ?? []).reduce((total, group) => total + group.count, 0);
+}

@@ -43,7 +43,7 @@ def _choice(choices: object) -> Drawer:
 
 def _uniform(choices: object) -> Drawer:
     low, high = _range("uniform", choices)
-    return lambda generator: _rounded(low + (high - low) * generator.random(), low, high)
+    return lambda generator: rounded(low + (high - low) * generator.random(), low, high)
 
 
 def _log_uniform(choices: object) -> Drawer:
@@ -51,7 +51,7 @@ def _log_uniform(choices: object) -> Drawer:
     if low <= 0:
         raise ValueError(f"log_uniform: {shown(low)} has no logarithm: expected a lower end above 0")
     ratio = math.log(high / low)
-    return lambda generator: _rounded(low * math.exp(ratio * generator.random()), low, high)
+    return lambda generator: rounded(low * math.exp(ratio * generator.random()), low, high)
 
 
 def _integer(choices: object) -> Drawer:
@@ -71,7 +71,7 @@ def _range(kind: str, choices: object) -> tuple[float, float]:
     return low, high
 
 
-def _rounded(value: float, low: float, high: float) -> float:
+def rounded(value: float, low: float, high: float) -> float:
     """Six significant digits, within the ends."""
     return min(max(float(f"{value:.6g}"), float(low)), float(high))
 

@@ -32,13 +32,14 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from dispatcher.base.values import is_name, shown
 from dispatcher.errors import ManifestError, nearest
 from dispatcher.matrix.condition import check_condition, holds
 from dispatcher.matrix.draw import draw, make_drawer
+from dispatcher.matrix.faults import Faults
 from dispatcher.matrix.manifest import read_entries
 from dispatcher.matrix.pattern import fill
 
@@ -50,35 +51,9 @@ _MOST_ALIKE: Final = 20
 _TOP_KEYS: Final = ("defaults", "job_id", "derive", "sweeps")
 _SWEEP_KEYS: Final = ("name", "defaults", "job_id", "derive", "grid", "zip", "random", "include", "exclude", "needs")
 _RANDOM_KEYS: Final = ("seed", "count", "draw")
-_MADE: Final = frozenset({"job_id", "draw"})
 
 # One axis of a sweep: its points, each a few keys and their values.
 Axis = list[dict[str, Any]]
-
-
-class _Faults(list[str]):
-    """The faults found so far; each begins with its place in the sweep file."""
-
-    def mapping(self, document: Mapping[Any, Any], key: str, place: str) -> dict[str, Any]:
-        """The mapping under `key`; empty when it is missing or is not a mapping."""
-        value = document.get(key)
-        if value is None:
-            return {}
-        if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-            self.append(
-                f"{place}{key} = {shown(value)}: expected names and their values (quote names that are numbers)"
-            )
-            return {}
-        return dict(value)
-
-    def keys(self, document: Mapping[Any, Any], known: tuple[str, ...], place: str) -> None:
-        for key in document:
-            if key not in known:
-                self.append(f"{place}{key}: unknown key{nearest(str(key), known)}")
-
-    def made_names(self, keys: Iterable[str], place: str) -> None:
-        """Refuse keys that the expansion sets itself: they would be overwritten or lost."""
-        self.extend(f"{place}{key}: is set by the expansion: choose another name" for key in keys if key in _MADE)
 
 
 def expand(sweep: Mapping[str, Any] | str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -91,7 +66,7 @@ def expand(sweep: Mapping[str, Any] | str | os.PathLike[str]) -> list[dict[str, 
         where, document = "the sweep", sweep
     else:
         where, document = str(sweep), _load(sweep)
-    faults = _Faults()
+    faults = Faults()
     entries, sources = _expand(document, faults)
     if not faults:
         faults.extend(_limited(_collisions(entries, sources)))
@@ -115,7 +90,7 @@ def _load(path: str | os.PathLike[str]) -> Mapping[str, Any]:
         raise ManifestError(str(path), [str(error)]) from None
 
 
-def _expand(document: Mapping[str, Any], faults: _Faults) -> tuple[list[dict[str, Any]], list[str]]:
+def _expand(document: Mapping[str, Any], faults: Faults) -> tuple[list[dict[str, Any]], list[str]]:
     """The entries, and for each the name of its sweep."""
     faults.keys(document, _TOP_KEYS, "")
     defaults = faults.mapping(document, "defaults", "")
@@ -142,7 +117,7 @@ def _expand(document: Mapping[str, Any], faults: _Faults) -> tuple[list[dict[str
     return entries, sources
 
 
-def _sweep(sweep: Mapping[str, Any], inherited: Mapping[str, Any], place: str, faults: _Faults) -> list[dict[str, Any]]:
+def _sweep(sweep: Mapping[str, Any], inherited: Mapping[str, Any], place: str, faults: Faults) -> list[dict[str, Any]]:
     faults.keys(sweep, _SWEEP_KEYS, place)
     defaults = {**inherited["defaults"], **faults.mapping(sweep, "defaults", place)}
     derive = {**inherited["derive"], **faults.mapping(sweep, "derive", place)}
@@ -182,14 +157,14 @@ def _sweep(sweep: Mapping[str, Any], inherited: Mapping[str, Any], place: str, f
     return made
 
 
-def _derived_texts(derive: Mapping[str, Any], place: str, faults: _Faults) -> dict[str, str]:
+def _derived_texts(derive: Mapping[str, Any], place: str, faults: Faults) -> dict[str, str]:
     for key, text in derive.items():
         if not isinstance(text, str):
             faults.append(f'{place}derive.{key} = {shown(text)}: expected text such as "/checkpoints/{{job_id}}"')
     return {key: text for key, text in derive.items() if isinstance(text, str)}
 
 
-def _axes(sweep: Mapping[str, Any], place: str, faults: _Faults) -> list[Axis]:
+def _axes(sweep: Mapping[str, Any], place: str, faults: Faults) -> list[Axis]:
     axes: list[Axis] = []
     for key, values in faults.mapping(sweep, "grid", place).items():
         if isinstance(values, list) and values:
@@ -210,7 +185,7 @@ def _axes(sweep: Mapping[str, Any], place: str, faults: _Faults) -> list[Axis]:
     return axes
 
 
-def _zip_axis(group: Mapping[str, Any], place: str, faults: _Faults) -> list[Axis]:
+def _zip_axis(group: Mapping[str, Any], place: str, faults: Faults) -> list[Axis]:
     lists = {key: values for key, values in group.items() if isinstance(values, list) and values}
     for key, values in group.items():
         if key not in lists:
@@ -225,7 +200,7 @@ def _zip_axis(group: Mapping[str, Any], place: str, faults: _Faults) -> list[Axi
     return [[dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]]
 
 
-def _random_axis(document: Mapping[str, Any], place: str, faults: _Faults) -> list[Axis]:
+def _random_axis(document: Mapping[str, Any], place: str, faults: Faults) -> list[Axis]:
     if not document:
         return []
     faults.keys(document, _RANDOM_KEYS, f"{place}random.")
@@ -301,7 +276,7 @@ def _limited(faults: list[str]) -> list[str]:
 
 
 def _conditions(
-    sweep: Mapping[str, Any], word: str, keys: set[str], place: str, faults: _Faults
+    sweep: Mapping[str, Any], word: str, keys: set[str], place: str, faults: Faults
 ) -> list[Mapping[str, Any]]:
     conditions = sweep.get(word)
     if conditions is None:
@@ -327,7 +302,7 @@ def _fits(conditions: list[Mapping[str, Any]], point: Mapping[str, Any]) -> bool
     return any(all(holds(expected, point.get(key)) for key, expected in one.items()) for one in conditions)
 
 
-def _list_of_text(sweep: Mapping[str, Any], key: str, place: str, faults: _Faults) -> list[str]:
+def _list_of_text(sweep: Mapping[str, Any], key: str, place: str, faults: Faults) -> list[str]:
     value = sweep.get(key)
     if value is None:
         return []
@@ -339,7 +314,7 @@ def _list_of_text(sweep: Mapping[str, Any], key: str, place: str, faults: _Fault
 
 
 def _resolve_needs(
-    entries: list[dict[str, Any]], sources: list[str], patterns: list[list[str]], faults: _Faults
+    entries: list[dict[str, Any]], sources: list[str], patterns: list[list[str]], faults: Faults
 ) -> None:
     """Set `needs` of each entry to the ids that its patterns match; a glob without a match is a fault."""
     ids = sorted(str(entry["job_id"]) for entry in entries)

@@ -36,6 +36,12 @@ class Event(enum.StrEnum):
     POD_STARTED = "pod_started"  # a dispatcher began to claim jobs
     POD_ENDED = "pod_ended"  # a dispatcher ended; of one that was killed, the next one of its name says so
 
+    # What adaptive sweeps do: see studies.
+    STUDY = "study"  # a study began, or goes on with other settings
+    STUDY_STOPPED = "study_stopped"  # it gets no further trials
+    TRIAL = "trial"  # the job is a trial, and these parameters were suggested for it
+    MEASURED = "measured"  # the value of an attempt of a trial
+
     # What people do, with a command or in the status file.
     REQUEUED = "requeued"  # the job is queued again
     HELD = "held"  # the job is not claimed until it is queued again

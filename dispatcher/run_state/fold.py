@@ -27,6 +27,7 @@ from dispatcher.run_state.events import (
 from dispatcher.run_state.journal import Line
 from dispatcher.run_state.records import Draft, Drafts, Packed, Records, unpack
 from dispatcher.run_state.states import IN_FLIGHT, Record, apply, make_record
+from dispatcher.run_state.studies import STUDY_EVENTS, Studies, fold_study, snapshot_studies
 
 # How many different jobs must fail alike in a row before claiming is paused.
 STREAK_LENGTH: Final = 5
@@ -106,6 +107,7 @@ class Fold:
         self.streaks: dict[str, Streak] = {}
         # By job; those of attempts that have ended count no more: see `idle`.
         self.gpu_idle: dict[str, GpuIdle] = {}
+        self.studies: Studies = {}
         self.applied_edits: dict[str, AppliedEdit] = {}
         self.lock_kind: str | None = None
         self.touched: set[str] = set()
@@ -248,6 +250,8 @@ class Fold:
         elif event is Event.STREAK:
             before = line.read(StreakSoFar)
             self.streaks[before.scope] = before.streak
+        elif event in STUDY_EVENTS:
+            fold_study(self.studies, line)
 
     def _count_streaks(self, line: Line, blame: Blame) -> None:
         """Count the end of an attempt in the scopes of `blame`: a success ends a streak, a failure extends it."""
@@ -280,8 +284,8 @@ def _birth(line: Line) -> int:
 def snapshot(fold: Fold, at: str, by: str) -> Iterator[Line]:
     """Lines from which a new fold becomes equal to `fold`; all of them have its `seq`."""
 
-    def line(note: Note, when: str = at, job: str | None = None) -> Line:
-        return Line(seq=fold.seq, at=when, by=by, event=note.event, job=job, data=note.as_json())
+    def line(note: Note, when: str = at, job: str | None = None, who: str = by) -> Line:
+        return Line(seq=fold.seq, at=when, by=who, event=note.event, job=job, data=note.as_json())
 
     for job, record in fold.records.items():
         data = SnapshotData(born=fold.records.born(job) or 0, edit=fold.applied_edits.get(job)).as_json()
@@ -296,6 +300,7 @@ def snapshot(fold: Fold, at: str, by: str) -> Iterator[Line]:
         idle = fold.idle(job)
         if idle is not None:
             yield line(idle, job=job)
+    yield from snapshot_studies(fold.studies, line)
 
 
 def pause_reason(streak: Streak, scope: str) -> str | None:

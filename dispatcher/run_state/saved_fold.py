@@ -21,10 +21,11 @@ from dispatcher.run_state.events import AppliedEdit, Event, GpuIdle, Streak
 from dispatcher.run_state.fold import Fold, Pause, Refusal
 from dispatcher.run_state.records import Records
 from dispatcher.run_state.states import Record, State
+from dispatcher.run_state.studies import Study
 from dispatcher.workspace import Layout
 
 # To be raised with every change of what a fold holds or of how lines are folded.
-_VERSION: Final = 3
+_VERSION: Final = 4
 _FORM: Final = repr((_VERSION, Record.__annotations__, tuple(State), tuple(Event)))
 _TOGETHER: Final = 5_000
 
@@ -47,6 +48,7 @@ class SavedFold(msgspec.Struct, kw_only=True):
     refusals: dict[str, Refusal]
     streaks: dict[str, Streak]
     gpu_idle: dict[str, GpuIdle]
+    studies: dict[str, Study]
     applied_edits: dict[str, AppliedEdit]
 
 
@@ -73,6 +75,7 @@ def begin(layout: Layout, header: bytes, checksum: RunningChecksum, fold: Fold) 
         refusals=fold.refusals,
         streaks=fold.streaks,
         gpu_idle=fold.gpu_idle,
+        studies=fold.studies,
         applied_edits=fold.applied_edits,
     )
     try:
@@ -115,6 +118,6 @@ def read(saved: SavedFold, file: BinaryIO) -> Fold | None:
     fold.seq, fold.lock_kind = saved.seq, saved.lock_kind
     fold.records = Records(packed)
     fold.pauses, fold.refusals, fold.streaks = saved.pauses, saved.refusals, saved.streaks
-    fold.gpu_idle, fold.applied_edits = saved.gpu_idle, saved.applied_edits
+    fold.gpu_idle, fold.studies, fold.applied_edits = saved.gpu_idle, saved.studies, saved.applied_edits
     fold.all_touched = True
     return fold

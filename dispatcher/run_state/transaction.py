@@ -14,6 +14,7 @@ from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.journal import Line
 from dispatcher.run_state.prepared import PreparedClaims
 from dispatcher.run_state.states import DEFAULTS, FIELD_NAMES, Record, check_transition, parse_state
+from dispatcher.run_state.studies import STUDY_EVENTS, Study, study_of
 from dispatcher.workspace import AttemptPaths, Layout
 
 
@@ -35,6 +36,7 @@ class Transaction:
         self._undo: dict[str, tuple[Record | None, int | None, AppliedEdit | None]] = {}
         self._rest = (fold.seq, dict(fold.pauses), dict(fold.refusals), dict(fold.streaks), fold.lock_kind)
         self._gpu_idle = dict(fold.gpu_idle)
+        self._studies: dict[str, Study | None] = {}
 
     def record(self, job: str) -> Record | None:
         """The record as it is now, with the changes of this transaction."""
@@ -110,6 +112,10 @@ class Transaction:
             fold.restore(job, *before)
         fold.seq, fold.pauses, fold.refusals, fold.streaks, fold.lock_kind = self._rest
         fold.gpu_idle = self._gpu_idle
+        for name, study in self._studies.items():
+            fold.studies.pop(name, None)
+            if study is not None:
+                fold.studies[name] = study
         self.end(undone=not keep_directories)
         for paths in () if keep_directories else self._directories:
             with contextlib.suppress(OSError):
@@ -118,6 +124,9 @@ class Transaction:
                 os.rmdir(paths.directory)
 
     def _add(self, line: Line) -> None:
+        if line.event in STUDY_EVENTS and (name := study_of(line)) not in self._studies:
+            study = self._fold.studies.get(name)
+            self._studies[name] = None if study is None else study.copy()
         self._fold.extend((line,))
         self.lines.append(line)
 

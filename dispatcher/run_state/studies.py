@@ -1,0 +1,169 @@
+"""Adaptive sweeps in the journal: studies, their trials, and what the trials have reached. Pure.
+
+A trial is a job; its record alone says what becomes of it. The journal has besides: the settings of the study, the
+parameters that were suggested for each trial, and the value of each attempt that has succeeded. So the study can be
+built again, the same on every host, from the journal alone. A new generation of the journal repeats all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from dispatcher.run_state.events import Event, Note
+from dispatcher.run_state.journal import Line
+
+
+class StudySet(Note, frozen=True, kw_only=True, omit_defaults=True):
+    """A study begins, or goes on with these settings: see tuning.settings. Ends a stop.
+
+    `version` rises by one with every change of what trials mean: the space, and what all of them have in common.
+    """
+
+    event = Event.STUDY
+    study: str
+    version: int
+    settings: Mapping[str, Any]
+
+
+class StudyStopped(Note, frozen=True, kw_only=True, omit_defaults=True):
+    """No further trials until somebody resumes the study."""
+
+    event = Event.STUDY_STOPPED
+    study: str
+
+
+class TrialAsked(Note, frozen=True, kw_only=True, omit_defaults=True):
+    """Beside the job of the line: a trial, and the parameters that were suggested for it.
+
+    `seen` is the `seq` of the last line that was known when they were.
+    """
+
+    event = Event.TRIAL
+    study: str
+    version: int
+    number: int
+    params: Mapping[str, Any]
+    seen: int
+
+
+class TrialMeasured(Note, frozen=True, kw_only=True, omit_defaults=True):
+    """The objective of an attempt that has succeeded; None, and why, where it has no finite value."""
+
+    event = Event.MEASURED
+    study: str
+    number: int
+    attempt: int
+    value: float | None = None
+    why: str = ""
+
+
+class Trial(msgspec.Struct, frozen=True):
+    job: str
+    version: int
+    params: Mapping[str, Any]
+    seen: int
+
+
+class Measured(msgspec.Struct, frozen=True):
+    attempt: int
+    value: float | None
+    why: str
+
+
+class Study(msgspec.Struct):
+    """What the journal says of one study. `versions` has the last settings of each version.
+
+    `stopped_by` is who has stopped it, and `stopped_at` when, a journal time; empty while it goes on.
+    """
+
+    version: int
+    settings: Mapping[str, Any]
+    versions: dict[int, Mapping[str, Any]]
+    trials: dict[int, Trial] = {}
+    measured: dict[int, Measured] = {}
+    stopped_by: str = ""
+    stopped_at: str = ""
+
+    @property
+    def next_number(self) -> int:
+        return max(self.trials, default=-1) + 1
+
+    def copy(self) -> Study:
+        return msgspec.structs.replace(
+            self, versions=dict(self.versions), trials=dict(self.trials), measured=dict(self.measured)
+        )
+
+
+Studies = dict[str, Study]
+
+
+def fold_study(studies: Studies, line: Line) -> None:
+    """Take in a line with one of STUDY_EVENTS."""
+    _FOLDS[line.event](studies, line)
+
+
+def study_of(line: Line) -> str:
+    """The study that such a line is about."""
+    return str((line.data or {}).get("study"))
+
+
+def _set(studies: Studies, line: Line) -> None:
+    said = line.read(StudySet)
+    study = studies.get(said.study)
+    if study is None:
+        study = studies[said.study] = Study(said.version, said.settings, {})
+    study.version, study.settings = said.version, said.settings
+    study.versions[said.version] = said.settings
+    study.stopped_by = study.stopped_at = ""
+
+
+def _stop(studies: Studies, line: Line) -> None:
+    study = studies.get(line.read(StudyStopped).study)
+    if study is not None:
+        study.stopped_by, study.stopped_at = line.by, line.at
+
+
+def _ask(studies: Studies, line: Line) -> None:
+    asked = line.read(TrialAsked)
+    study = studies.get(asked.study)
+    if study is not None and line.job is not None:
+        study.trials[asked.number] = Trial(line.job, asked.version, asked.params, asked.seen)
+
+
+def _measure(studies: Studies, line: Line) -> None:
+    found = line.read(TrialMeasured)
+    study = studies.get(found.study)
+    if study is not None:
+        study.measured[found.number] = Measured(found.attempt, found.value, found.why)
+
+
+_FOLDS: Final[Mapping[Event, Callable[[Studies, Line], None]]] = {
+    Event.STUDY: _set,
+    Event.STUDY_STOPPED: _stop,
+    Event.TRIAL: _ask,
+    Event.MEASURED: _measure,
+}
+STUDY_EVENTS: Final = frozenset(_FOLDS)
+
+
+def snapshot_studies(studies: Studies, line: Callable[..., Line]) -> Iterator[Line]:
+    """Lines from which the same studies are folded again; `line(note, when, job, who)` makes one."""
+    for name, study in studies.items():
+        for version, settings in study.versions.items():
+            yield line(StudySet(study=name, version=version, settings=settings))
+        for number, trial in study.trials.items():
+            asked = TrialAsked(
+                study=name, version=trial.version, number=number, params=trial.params, seen=trial.seen
+            )  # fmt: skip
+            yield line(asked, job=trial.job)
+        for number, found in study.measured.items():
+            job = study.trials[number].job if number in study.trials else None
+            measured = TrialMeasured(
+                study=name, number=number, attempt=found.attempt, value=found.value, why=found.why
+            )  # fmt: skip
+            yield line(measured, job=job)
+        if study.stopped_by:
+            yield line(StudyStopped(study=name), when=study.stopped_at, who=study.stopped_by)

@@ -66,6 +66,7 @@ Packages, from the bottom up; each may import those above it, tests/test_imports
     pod/                    the loop: claim, reconcile, recover, register; it knows no outlet by name
     doctor/                 checks of hosts, filesystems and locks
     report/ api submitting  snapshots, tables, changes that people ask for, new jobs; the Python API
+    tuning/                 adaptive sweeps: what is tried next, from what was found
     cleaning/               what old attempts have left: found, and removed when asked
     cli/                    the commands: parse, call, print
     runtime/                job classes in JAX; runs inside the job and imports only errors, contract and base
@@ -103,6 +104,7 @@ mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes
                                     which have every end that this pod records (FAILED is for good); it must neither
                                     block nor raise, sends at most once, and starts programs in the pod's own session
     a sweep keyword                 matrix/sweep.py: _SWEEP_KEYS and _sweep; a distribution of draws: matrix/draw.py
+    a sampler of adaptive sweeps    tuning/settings.py: SAMPLERS, and tuning/sampling.py: _make
     a job class                     a class with @job in a module of runtime/jobs/, and its key and module in
                                     runtime/registry.py: _SHIPPED; a lab's own class: jobs/ of its workspace
     a check of `doctor`             a function in doctor/host_checks.py or workspace_checks.py, and its line in

@@ -136,14 +136,18 @@ class Fleet:
     def start(self, pod: str = "pod", *words: str, poll: str = "30", **environment: str) -> Dispatcher:
         """Start a dispatcher; with one CPU slot unless `words` say which slots."""
         slots = () if {"--slots", "--gpus"} & set(words) else ("--slots", "1")
-        command = [*self.command, "--pod", pod, "--poll-interval", poll, *slots, *words]
-        log = self._logs / f"{len(self.dispatchers):04d}-{pod}.txt"
+        return self.start_command(pod, "--pod", pod, "--poll-interval", poll, *slots, *words, **environment)
+
+    def start_command(self, name: str, *words: str, **environment: str) -> Dispatcher:
+        """Start any command, which goes on."""
+        command = [*self.command, *words]
+        log = self._logs / f"{len(self.dispatchers):04d}-{name}.txt"
         with open(log, "wb") as file:
             process = subprocess.Popen(
                 command, cwd=self.root, env=self.environment(**environment), stdin=subprocess.DEVNULL,
                 stdout=file, stderr=subprocess.STDOUT,
             )  # fmt: skip
-        self.dispatchers.append(Dispatcher(pod, process, log))
+        self.dispatchers.append(Dispatcher(name, process, log))
         return self.dispatchers[-1]
 
     def run(self, *words: str, **environment: str) -> str:

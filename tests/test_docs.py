@@ -18,6 +18,7 @@ from dispatcher.cli import main
 from dispatcher.hosts import read
 from dispatcher.matrix import condition, draw, sweep
 from dispatcher.matrix.entry import READERS, RESERVED
+from dispatcher.tuning import settings
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -68,6 +69,7 @@ NOT_RUN = {
     "docs/measurements.md": {"elsewhere": 1},
     # tests/pod/test_idle_gpus.py
     "docs/pods.md": {"GPUs": 1},
+    "docs/tuning.md": {"installs": 1},
     "docs/usage.md": {"elsewhere": 1},
 }
 
@@ -98,6 +100,11 @@ def test_every_key_of_the_code_is_documented_and_no_other() -> None:
     assert documented("entries.md", "`resources`:\n") == set(RESOURCE_WORDS)
     assert documented("configuration.md", "## Settings\n") == {*config._SETTINGS, "methods", *config._HOSTS_KEYS}
     assert documented("configuration.md", "## Methods\n") == config._METHOD_KEYS.keys()
+
+
+def test_every_key_of_a_study_is_documented_and_no_other() -> None:
+    assert documented("tuning.md", "## Keys of the file\n") == set(settings._KEYS)
+    assert documented("tuning.md", "each with its place.\n") == settings.SAMPLERS.keys()
 
 
 def test_every_key_of_a_host_is_on_a_page_of_the_outlets() -> None:

@@ -28,6 +28,7 @@ LAYERS = (
     ("report",),
     ("cleaning",),
     ("api", "submitting"),
+    ("tuning",),
     ("cli",),
     ("__main__",),
 )
@@ -57,7 +58,20 @@ FORBIDDEN = (
 )
 # What a job's process may import besides its own package: it must not pay for the dispatcher, nor depend on it.
 RUNTIME_MAY_IMPORT = ("runtime", "contract", "errors", "base")
-HEAVY = ("jax", "flax", "optax", "orbax", "numpy", "jinja2", "yaml", "psutil", "pynvml", "filelock", "portalocker")
+HEAVY = (
+    "optuna",
+    "jax",
+    "flax",
+    "optax",
+    "orbax",
+    "numpy",
+    "jinja2",
+    "yaml",
+    "psutil",
+    "pynvml",
+    "filelock",
+    "portalocker",
+)
 
 
 class Import(NamedTuple):

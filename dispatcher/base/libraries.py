@@ -14,6 +14,7 @@ EXTRA_OF: Final = {
     "click": "", "filelock": "", "jinja2": "", "msgspec": "", "portalocker": "", "psutil": "", "pynvml": "",
     "tabulate": "", "yaml": "",
     "flax": "jax", "jax": "jax", "obstore": "jax", "optax": "jax", "orbax": "jax", "xxhash": "jax",
+    "optuna": "tune",
 }  # fmt: skip
 
 # The directory that this package is imported from: a checkout, or where packages are installed.

@@ -1,4 +1,4 @@
-"""`dispatcher matrix make | check | show`: manifests and sweep files."""
+"""`dispatcher matrix make | check | show | tune | trials`: manifests, sweep files, adaptive sweeps."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from dispatcher.base.values import text_of
 from dispatcher.cli.common import layout, where_option
 from dispatcher.cli.manifest_target import refuse_other_files
 from dispatcher.cli.printing import print_rows
+from dispatcher.cli.tune import trials, tune
 from dispatcher.config import Config, interpreter, load_config
 from dispatcher.errors import ManifestError
 from dispatcher.matrix.condition import Where
@@ -30,7 +31,11 @@ from dispatcher.workspace import Layout
 
 @click.group()
 def matrix() -> None:
-    """Create, check and show manifests."""
+    """Create, check and show manifests; run adaptive sweeps."""
+
+
+matrix.add_command(tune)
+matrix.add_command(trials)
 
 
 @matrix.command()

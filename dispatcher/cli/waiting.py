@@ -44,7 +44,7 @@ def wait_for(workspace: Workspace, jobs: Sequence[str], hosts_file: Path | None 
                         _tell(notes, workspace, ends.left)
                         next_tell_s = time.monotonic() + _TELL_PAUSE_S
                     if time.monotonic() >= next_poll_s:
-                        _look_after(workspace, [*ends.left], hosts_file)
+                        look_after(workspace, [*ends.left], hosts_file)
                         next_poll_s = time.monotonic() + workspace.config.poll_interval_s
                     trouble = ""
                     ends.pause(min(next_tell_s, next_poll_s) - time.monotonic())
@@ -104,7 +104,7 @@ def _tell(notes: WaitNotes, workspace: Workspace, jobs: Collection[str]) -> None
         notes.tell(waiting)
 
 
-def _look_after(workspace: Workspace, jobs: Sequence[str], hosts_file: Path | None) -> None:
+def look_after(workspace: Workspace, jobs: Sequence[str], hosts_file: Path | None) -> None:
     """Record how attempts have ended whose pod is gone, as `dispatcher poll` does."""
     records = workspace.store.records
     in_flight = [job for job in jobs if (record := records.get(job)) is not None and record.state in IN_FLIGHT]

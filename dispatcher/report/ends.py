@@ -13,11 +13,36 @@ from dispatcher.errors import StateError
 from dispatcher.pod.wake import FileWatch
 from dispatcher.run_state.states import ENDED, Record
 from dispatcher.run_state.store import Store
+from dispatcher.workspace import Layout
 
 # The kernel reports changes on this host; those of others are looked for this often.
 _LOOK_AGAIN_S: Final = 2.0
 # Hundreds of changes a second are read together.
 _QUIET_S: Final = 0.05
+
+
+class NextChange:
+    """Waits until the journal of a workspace may have changed."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._watch = FileWatch()
+        self._watch.add(layout.lock_file)
+
+    def close(self) -> None:
+        self._watch.close()
+
+    def pause(self, longest_s: float) -> None:
+        """Wait until then, `longest_s` at most."""
+        end_s = time.monotonic() + min(longest_s, _LOOK_AGAIN_S)
+        while (left_s := end_s - time.monotonic()) > 0:
+            if self._watch.fd < 0:
+                time.sleep(left_s)
+                return
+            poll = select.poll()
+            poll.register(self._watch.fd, select.POLLIN)
+            if poll.poll(left_s * 1000) and self._watch.changed():
+                time.sleep(min(_QUIET_S, left_s))
+                return
 
 
 class Ends:
@@ -28,14 +53,13 @@ class Ends:
         self.left = dict.fromkeys(jobs)
         self._store = store
         self._seen_seq = -1
-        self._watch = FileWatch()
-        self._watch.add(store.layout.lock_file)
+        self._next = NextChange(store.layout)
 
     def __enter__(self) -> Ends:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._watch.close()
+        self._next.close()
 
     def look(self) -> None:
         """Read what has changed."""
@@ -52,16 +76,7 @@ class Ends:
 
     def pause(self, longest_s: float) -> None:
         """Wait until something may have changed, `longest_s` at most."""
-        end_s = time.monotonic() + min(longest_s, _LOOK_AGAIN_S)
-        while (left_s := end_s - time.monotonic()) > 0:
-            if self._watch.fd < 0:
-                time.sleep(left_s)
-                return
-            poll = select.poll()
-            poll.register(self._watch.fd, select.POLLIN)
-            if poll.poll(left_s * 1000) and self._watch.changed():
-                time.sleep(min(_QUIET_S, left_s))
-                return
+        self._next.pause(longest_s)
 
 
 def wait_for_ends(store: Store, jobs: Collection[str], timeout_s: float | None) -> dict[str, Record | None]:

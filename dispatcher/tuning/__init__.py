@@ -1,0 +1,20 @@
+"""Adaptive sweeps: `dispatcher matrix tune`. Each trial is a job; what is tried next depends on what was found.
+
+The journal is the only record of a study (run_state/studies.py): its settings, the parameters of each trial, the values
+of those that have ended. A tuner keeps nothing besides, so it may be killed at any moment, and several may run at once.
+Pods know nothing of studies: a trial is a job that was submitted.
+
+A step (tuner).
+1. Read the journal. Trials whose job is done have a value in the `result.json` of that attempt; it is journalled, and
+   counts for as long as this attempt is the job's last. So whoever builds the study has no need of the files.
+2. As many trials are due as `parallel` and `trials` allow. Their parameters are suggested outside of the lock
+   (sampling): a study in memory gets all earlier trials in the order of their numbers, and the sampler's randomness
+   comes from the seed and the number of the trial. The same journal gives the same suggestions.
+3. Under the lock: if another tuner has asked for a trial meanwhile, or the settings have changed, everything begins
+   again at 1. Otherwise the entries, the records of the jobs and the parameters of the trials are written in one
+   transaction: a trial exists as a whole or not at all, and each number once.
+
+What a trial is (trials) follows from the record of its job: a requeued, preempted or lost job remains the same trial.
+A study that has other settings than its file (settings) gets a new version where trials before and after cannot be
+compared; those that fit the new space count for the sampler (space).
+"""

@@ -1,0 +1,258 @@
+"""Asks for the trials of a study, and records what they have found; see the package's page."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from dispatcher.base import files
+from dispatcher.base.mounts import mount_of
+from dispatcher.base.values import shown
+from dispatcher.errors import StateError, StorageError
+from dispatcher.matrix.new_jobs import NAME, NewJobs
+from dispatcher.report.attempts import parse_object, read_small
+from dispatcher.run_state.states import State
+from dispatcher.run_state.studies import Study, StudySet, TrialAsked, TrialMeasured
+from dispatcher.submitting import IdsTakenError, Submission
+from dispatcher.tuning.settings import Settings
+from dispatcher.tuning.trials import OCCUPYING, OPEN, Status, TrialState, comparable, counted_trials, trial_states
+
+if TYPE_CHECKING:
+    from dispatcher.api import Workspace
+
+# How often other tuners may be first before this one leaves it to its next step.
+_TRIES: Final = 5
+# What a tuner that runs takes over when another one has changed it.
+_TOTALS: Final = ("trials", "parallel")
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What it means to begin with some settings. `seen` is the study as the journal has it, None for a new one.
+
+    `changed` are the parameters and constants that make a new version. `kept` of the `before` trials count in it.
+    """
+
+    seen: Study | None
+    version: int
+    changed: tuple[str, ...] = ()
+    kept: int = 0
+    before: int = 0
+
+
+class Step(msgspec.Struct, frozen=True):
+    """What a step has found: all trials, those that were asked for in it, and whether the study has come to its end.
+
+    `stopped_by` is who has stopped the study, `stopped_at` when; empty while it goes on.
+    """
+
+    trials: Sequence[TrialState]
+    total: int
+    asked: Sequence[str]
+    stopped_by: str
+    stopped_at: str
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there will be no more trials, and all have ended."""
+        is_complete = bool(self.stopped_by) or counted_trials(self.trials) >= self.total
+        return is_complete and not any(one.status in OPEN for one in self.trials)
+
+
+class Tuner:
+    """The study `settings` of a workspace, as one process works on it."""
+
+    def __init__(self, workspace: Workspace, settings: Settings) -> None:
+        self._workspace = workspace
+        self._store = workspace.store
+        self._settings = settings
+        self._version = 0
+
+    def plan(self, *, resume: bool = False) -> Plan:
+        """What beginning would change.
+
+        Raises UsageError with the faults of the entries, and StateError where the study cannot go on with these
+        settings.
+        """
+        self._store.refresh(to_the_end=True)
+        name, wanted = self._settings.name, self._settings.journalled()
+        study = self._store.fold.studies.get(name)
+        # An entry is read as pods will read it.
+        self._submission({0 if study is None else study.next_number: self._settings.example()})
+        if study is None:
+            return Plan(None, 1)
+        for key, value in self._settings.identity().items():
+            if study.settings.get(key) != value:
+                raise StateError(
+                    f"{name}: {key} is {shown(value)}, but the study has {shown(study.settings.get(key))}, and values "
+                    "of the two cannot be compared: choose another name for this study"
+                )
+        if study.stopped_by and not resume:
+            raise StateError(
+                f"{name} was stopped by {study.stopped_by} at {study.stopped_at}: --resume goes on with it"
+            )
+        seen, changed = study.copy(), _changed(study.settings, wanted)
+        if not changed:
+            return Plan(seen, study.version)
+        after = Study(study.version + 1, wanted, {**study.versions, study.version + 1: wanted}, study.trials)
+        trials = trial_states(after, self._store.records)
+        return Plan(seen, after.version, changed, len(comparable(after, trials)), len(trials))
+
+    def begin(self, plan: Plan) -> None:
+        """Record the settings. Raises StateError where another tuner has changed them since `plan`."""
+        name, wanted = self._settings.name, self._settings.journalled()
+        with self._workspace.transaction() as tx:
+            study = self._store.fold.studies.get(name)
+            if _head_of(study) != _head_of(plan.seen) and (study is None or study.settings != wanted):
+                raise StateError(f"{name}: somebody has changed the study at the same moment; start again")
+            if study is None or study.settings != wanted or study.stopped_by:
+                version = plan.version if study is None or study.settings != wanted else study.version
+                tx.note(StudySet(study=name, version=version, settings=wanted))
+        self._version = self._study().version
+
+    def step(self) -> Step:
+        """Record the values of trials that have ended, and ask for those that are due."""
+        self._store.refresh()
+        self._measure()
+        asked: list[str] = []
+        for _ in range(_TRIES):
+            found = self._ask()
+            if found is not None:
+                asked = found
+                break
+        study = self._study()
+        return Step(self._trials(), study.settings["trials"], asked, study.stopped_by, study.stopped_at)
+
+    def _study(self) -> Study:
+        name = self._settings.name
+        study = self._store.fold.studies.get(name)
+        if study is None:
+            raise StateError(f"{name}: the journal has no such study any more; start again")
+        return study
+
+    def _current(self) -> Study:
+        """The study. Raises StateError where another tuner has changed more of it than how many trials there are."""
+        study = self._study()
+        wanted = self._settings.journalled()
+        if {**study.settings, **{key: wanted[key] for key in _TOTALS}} != wanted or study.version != self._version:
+            raise StateError(
+                f"{self._settings.name} goes on with other settings (version {study.version}): this tuner ends; the "
+                "trials that run are not affected"
+            )
+        return study
+
+    def _trials(self) -> list[TrialState]:
+        return trial_states(self._study(), self._store.records)
+
+    # Values.
+
+    def _measure(self) -> None:
+        unread = [one for one in self._trials() if one.status is Status.UNREAD]
+        if not unread:
+            return
+        notes = [self._value_of(one) for one in unread]
+        with self._workspace.transaction() as tx:
+            study = self._study()
+            for one, note in zip(unread, notes, strict=True):
+                record, known = tx.record(one.job), study.measured.get(one.number)
+                is_known = known is not None and known.attempt == one.attempt
+                if record is not None and record.state is State.DONE and record.attempt == one.attempt and not is_known:
+                    tx.note(note, job=one.job)
+
+    def _value_of(self, one: TrialState) -> TrialMeasured:
+        """The objective in the `result.json` of the trial's last attempt."""
+        key = self._settings.value
+        path = self._workspace.layout.attempt(one.job, one.attempt).result
+        if mount_of(path.parent).is_network:
+            files.refresh_names(path.parent)
+        result = parse_object(read_small(path))
+        number = None if result is None else result.get(key)
+        is_number = isinstance(number, (int, float)) and not isinstance(number, bool) and math.isfinite(number)
+        why = ""
+        if result is None:
+            why = "no result.json" if not os.path.exists(path) else "result.json is no JSON object"
+        elif key not in result:
+            why = f"result.json has no {key}"
+        elif not is_number:
+            why = f"{key} is {'NaN or infinite' if number is None else shown(number)}"
+        return TrialMeasured(
+            study=self._settings.name, number=one.number, attempt=one.attempt,
+            value=float(number) if is_number and number is not None else None, why=why,
+        )  # fmt: skip
+
+    # New trials.
+
+    def _ask(self) -> list[str] | None:
+        """The jobs of new trials; None when another tuner was first."""
+        study = self._current()
+        numbers, settings = self._due(study), study.settings
+        if not numbers:
+            return []
+        seen, first = self._store.seq, study.next_number
+        params = self._suggest(study, numbers)
+        try:
+            submission = self._submission(params)
+        except StateError:
+            self._store.refresh(to_the_end=True)
+            if self._study().next_number != first:
+                return None
+            raise
+        submission.keep_code()
+        name, asked = self._settings.name, False
+        try:
+            with self._workspace.transaction() as tx:
+                study = self._current()
+                if study.next_number == first and study.settings == settings and not study.stopped_by:
+                    submission.append(self._store, tx)
+                    for number, job in zip(numbers, submission.ids, strict=True):
+                        trial = TrialAsked(
+                            study=name, version=study.version, number=number, params=params[number], seen=seen
+                        )  # fmt: skip
+                        tx.note(trial, job=job)
+                    asked = True
+        except IdsTakenError:
+            raise StateError(
+                f"{name}: there is a job {submission.ids[0]} that is no trial: choose another job_id"
+            ) from None
+        except StorageError:
+            # The trials are there where only the status file could not be written.
+            if not asked or first not in self._study().trials:
+                raise
+        return submission.ids if asked else None
+
+    def _due(self, study: Study) -> range:
+        """The numbers of the trials that may be asked for now."""
+        if study.stopped_by:
+            return range(0)
+        trials = self._trials()
+        missing = study.settings["trials"] - counted_trials(trials)
+        room = study.settings["parallel"] - sum(one.status in OCCUPYING for one in trials)
+        return range(study.next_number, study.next_number + max(0, min(missing, room)))
+
+    def _suggest(self, study: Study, numbers: range) -> dict[int, dict[str, Any]]:
+        # Imported when it is needed: Optuna takes longer than everything else.
+        from dispatcher.tuning.sampling import Sampling
+
+        sampling = Sampling(study.settings, comparable(study, self._trials()))
+        return {number: sampling.suggest(number) for number in numbers}
+
+    def _submission(self, params: Mapping[int, Mapping[str, Any]]) -> Submission:
+        entries = [self._settings.entry(number, found) for number, found in params.items()]
+        rows = [{NAME: entry.pop("job_id"), **entry} for entry in entries]
+        return Submission(self._workspace, NewJobs(common=self._settings.defaults, rows=rows))
+
+
+def _head_of(study: Study | None) -> tuple[object, ...]:
+    return () if study is None else (study.version, study.settings, study.stopped_by)
+
+
+def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
+    """What makes trials before and after different: `space.lr`, `defaults.lang`."""
+    found = []
+    for key, word in (("space", "space"), ("constants", "defaults")):
+        one, other = before[key], after[key]
+        found += [f"{word}.{name}" for name in dict.fromkeys([*one, *other]) if one.get(name) != other.get(name)]
+    return tuple(found)

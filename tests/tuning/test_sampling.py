@@ -1,0 +1,116 @@
+"""What is suggested next: the same from the same trials, within the space, and better than chance."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from dispatcher.run_state.studies import Trial
+from dispatcher.tuning.sampling import Sampling
+from dispatcher.tuning.trials import Status, TrialState
+
+SPACE = {
+    "lr": {"log_uniform": [1e-5, 1e-2]},
+    "dropout": {"uniform": [0, 0.5]},
+    "layers": {"integer": [2, 12]},
+    "act": {"choice": ["relu", {"kind": "gelu"}, 1, True, [1, 2]]},
+}
+
+
+def settings(sampler: Mapping[str, Any], goal: str = "min", space: Mapping[str, Any] = SPACE) -> dict[str, Any]:
+    return {"space": space, "sampler": sampler, "objective": {"value": "loss", "goal": goal}}
+
+
+def state(number: int, params: Mapping[str, Any], value: float | None, status: Status = Status.DONE) -> TrialState:
+    return TrialState(number, Trial(f"s_{number}", 1, params, 0), status, 1, value)
+
+
+def search(study: Mapping[str, Any], loss: Callable[[Mapping[str, Any]], float], count: int) -> list[TrialState]:
+    """One trial after the other, each with all values before it."""
+    found: list[TrialState] = []
+    for number in range(count):
+        params = Sampling(study, found).suggest(number)
+        found.append(state(number, params, loss(params)))
+    return found
+
+
+def loss_of(params: Mapping[str, Any]) -> float:
+    return (math.log10(params["lr"]) + 3.5) ** 2 + (params["dropout"] - 0.1) ** 2 + abs(params["layers"] - 6)
+
+
+@pytest.mark.parametrize("sampler", [{"tpe": {"seed": 3, "startup": 4}}, {"random": {"seed": 3}}])
+def test_suggestions_are_of_the_space_and_written_as_sweep_files_write_them(sampler: Mapping[str, Any]) -> None:
+    study = settings(sampler)
+    found = search(study, loss_of, 30)
+    for one in found:
+        assert 1e-5 <= one.params["lr"] <= 1e-2
+        assert one.params["lr"] == float(f"{one.params['lr']:.6g}")
+        assert 0 <= one.params["dropout"] <= 0.5
+        assert type(one.params["layers"]) is int
+        assert 2 <= one.params["layers"] <= 12
+        assert any(one.params["act"] is choice for choice in SPACE["act"]["choice"])  # type: ignore[index]
+    assert len({one.params["lr"] for one in found}) == 30
+    assert [one.params for one in search(study, loss_of, 30)] == [one.params for one in found]
+    other = settings({word: {**options, "seed": 4} for word, options in sampler.items()})
+    assert search(other, loss_of, 1)[0].params != found[0].params
+
+
+def test_several_at_once_are_the_same_as_one_after_the_other_while_none_has_ended() -> None:
+    study = settings({"tpe": {"seed": 0, "startup": 2}})
+    ended = search(study, loss_of, 6)
+    together = Sampling(study, ended)
+    at_once = [together.suggest(number) for number in (6, 7, 8)]
+    assert len({str(params) for params in at_once}) == 3
+    running = list(ended)
+    for number, params in zip((6, 7, 8), at_once, strict=True):
+        assert Sampling(study, running).suggest(number) == params
+        running.append(state(number, params, None, Status.QUEUED))
+
+
+def test_values_matter_and_failed_and_deleted_trials_do_not() -> None:
+    study = settings({"tpe": {"seed": 0, "startup": 2}})
+    ended = search(study, loss_of, 12)
+    chosen = Sampling(study, ended).suggest(12)
+    better = [state(one.number, one.params, -(one.value or 0.0)) for one in ended]
+    assert Sampling(study, better).suggest(12) != chosen
+    useless = [state(12, chosen, None, Status.FAILED), state(13, chosen, None, Status.DELETED)]
+    assert Sampling(study, [*ended, *useless]).suggest(12) == chosen
+    assert Sampling(settings({"tpe": {"seed": 0, "startup": 2}}, "max"), better).suggest(12) == chosen
+
+
+@pytest.mark.parametrize("goal", ["min", "max"])
+def test_tpe_is_better_than_chance_on_a_quadratic(goal: str) -> None:
+    space = {"x": {"uniform": [-5, 5]}, "y": {"uniform": [-5, 5]}}
+    sign = 1 if goal == "min" else -1
+
+    def bowl(params: Mapping[str, Any]) -> float:
+        return float(sign * ((params["x"] - 2) ** 2 + (params["y"] + 1) ** 2))
+
+    def median_best(sampler: Callable[[int], Mapping[str, Any]]) -> float:
+        best = []
+        for seed in range(5):
+            values = [sign * (one.value or 0.0) for one in search(settings(sampler(seed), goal, space), bowl, 40)]
+            best.append(min(values))
+        return sorted(best)[2]
+
+    tpe = median_best(lambda seed: {"tpe": {"seed": seed, "startup": 10}})
+    chance = median_best(lambda seed: {"random": {"seed": seed}})
+    assert tpe < chance, f"best of 40: tpe {tpe:.3g}, random {chance:.3g}"
+    assert tpe < 0.5
+
+
+def test_a_long_study_gives_the_same_again() -> None:
+    study = settings({"tpe": {"seed": 0, "startup": 10}})
+    generator = random.Random(1)
+    trials = []
+    for number in range(1000):
+        params = {
+            "lr": 10 ** generator.uniform(-5, -2), "dropout": generator.uniform(0, 0.5),
+            "layers": generator.randint(2, 12), "act": "relu",
+        }  # fmt: skip
+        trials.append(state(number, params, generator.random()))
+    assert Sampling(study, trials).suggest(1000) == Sampling(study, trials).suggest(1000)

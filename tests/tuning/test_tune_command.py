@@ -1,0 +1,170 @@
+"""`dispatcher matrix tune` with real pods: from the file to the best trial, whatever is killed meanwhile."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from fleet import Fleet, wait_until
+from study import suggested_again
+
+from dispatcher.run_state.store import Store
+from dispatcher.tuning.trials import Status, TrialState, trial_states
+
+TRIAL = """
+import math, sys, time
+from dispatcher.contract import report_result
+print("begun", flush=True)
+time.sleep(float(sys.argv[3]))
+report_result(loss=(math.log10(float(sys.argv[1])) + 3.5) ** 2 + 0.05 * abs(int(sys.argv[2]) - 6))
+"""
+
+
+def write(fleet: Fleet, *, trials: int, parallel: int, takes_s: float = 0.0, more: str = "") -> None:
+    (fleet.root / "trial.py").write_text(TRIAL)
+    fleet.write_config(f"methods: {{command: {{python: {sys.executable}}}}}\n")
+    (fleet.root / "tune.yaml").write_text(
+        f"name: s\ndefaults: {{command: '{{python}} trial.py {{lr}} {{layers}} {takes_s}', gpus: 0}}\n"
+        "space: {lr: {log_uniform: [1e-5, 1e-2]}, layers: {integer: [2, 12]}}\n"
+        f"objective: {{value: loss, goal: min}}\ntrials: {trials}\nparallel: {parallel}\n{more}"
+    )
+
+
+def trials(fleet: Fleet) -> list[TrialState]:
+    store = Store(fleet.layout, by="test")
+    store.refresh(to_the_end=True)
+    return trial_states(store.fold.studies["s"], store.records)
+
+
+def test_a_study_from_its_file_to_its_best_trial(fleet: Fleet) -> None:
+    write(fleet, trials=12, parallel=3)
+    fleet.start("pod", "--slots", "3", poll="600")
+    said = fleet.run("matrix", "tune", "tune.yaml")
+    assert "12 trials: 12 done" in said
+    found = trials(fleet)
+    best = min(found, key=lambda one: one.value or 0.0)
+    assert f"best: {best.job}: done, loss" in said
+    assert said.count("(best so far)") >= 1
+    rows = json.loads(fleet.run("matrix", "trials", "s", "--sort", "value", "--json"))
+    assert [row["trial"] for row in rows if row["best"]] == [best.number] == [rows[0]["trial"]]
+    assert [row["loss"] for row in rows] == sorted(one.value for one in found if one.value is not None)
+    for number, params, again in suggested_again(fleet.layout):
+        assert params == again, f"trial {number}"
+    # A restart of a study that is over asks for nothing.
+    assert "queued" not in fleet.run("matrix", "tune", "tune.yaml")
+    assert len(trials(fleet)) == 12
+
+
+def test_once_asks_for_what_is_due(fleet: Fleet) -> None:
+    write(fleet, trials=5, parallel=3)
+    assert "3 trials queued" in fleet.run("matrix", "tune", "--once", "tune.yaml")
+    assert fleet.run("matrix", "tune", "--once", "tune.yaml") == ""
+    fleet.run_all("--slots", "3")
+    assert "2 trials queued" in fleet.run("matrix", "tune", "--once", "tune.yaml")
+    assert [one.status for one in trials(fleet)] == [Status.DONE] * 3 + [Status.QUEUED] * 2
+
+
+def test_a_new_version_is_never_silent(fleet: Fleet) -> None:
+    write(fleet, trials=2, parallel=2)
+    fleet.run("matrix", "tune", "--once", "tune.yaml")
+    file = fleet.root / "tune.yaml"
+    file.write_text(file.read_text().replace("[2, 12]", "[2, 20]").replace("trials: 2", "trials: 4"))
+    refused = fleet.try_("matrix", "tune", "--once", "tune.yaml")
+    assert refused.returncode == 2
+    assert "space.layers changed since version 1: 2 of its 2 trials so far count" in refused.stderr
+    assert "begin version 2 of s?" in refused.stderr
+    assert len(trials(fleet)) == 2
+    file.write_text(file.read_text().replace("parallel: 2", "parallel: 4"))
+    assert "2 trials queued" in fleet.run("matrix", "tune", "--once", "--yes", "tune.yaml")
+    assert [row["version"] for row in json.loads(fleet.run("matrix", "trials", "s", "--json"))] == [1, 1, 2, 2]
+
+
+def test_stop_and_cancel(fleet: Fleet) -> None:
+    write(fleet, trials=50, parallel=2, takes_s=600)
+    pod = fleet.start("pod", poll="600")
+    tuner = fleet.start_command("tuner", "matrix", "tune", "tune.yaml")
+    fleet.wait_running("s_0000")
+    assert "s: no new trials; 2 trials still open" in fleet.run("matrix", "tune", "--stop", "s")
+    refused = fleet.try_("matrix", "tune", "tune.yaml")
+    assert refused.returncode == 1
+    assert "--resume goes on with it" in refused.stderr
+    assert "2 trials stopped" in fleet.run("matrix", "tune", "--cancel", "s")
+    fleet.wait_for("s_0000", "abandoned")
+    assert fleet.exit_file("s_0000", 1)["exit_code"] == 143
+    assert tuner.end() == 1, "there is no best trial"
+    assert "was stopped by" in tuner.said
+    assert len(trials(fleet)) == 2
+    assert pod.is_running()
+    unknown = fleet.try_("matrix", "tune", "--stop", "z")
+    assert (unknown.returncode, "there is no study 'z' (known: s)" in unknown.stderr) == (2, True)
+    assert fleet.try_("matrix", "tune").returncode == 2
+    assert fleet.try_("matrix", "tune", "tune.yaml", "--stop", "s").returncode == 2
+
+
+def test_why_trials_wait(fleet: Fleet) -> None:
+    write(fleet, trials=2, parallel=2)
+    tuner = fleet.start_command("tuner", "matrix", "tune", "tune.yaml")
+    tuner.says("no pod is running")
+    fleet.start("pod", poll="600")
+    assert tuner.end() == 0
+
+
+@pytest.mark.slow
+def test_tuners_and_pods_that_are_killed_lose_no_trial_and_ask_for_none_twice(fleet: Fleet) -> None:
+    """Two tuners, two pods, all of them killed at random moments and started again."""
+    write(fleet, trials=30, parallel=4, takes_s=0.2)
+    generator = random.Random(7)
+    processes = {}
+
+    def start(name: str) -> None:
+        if name.startswith("pod"):
+            processes[name] = fleet.start(name, "--slots", "2", poll="0.3")
+        else:
+            processes[name] = fleet.start_command(name, "matrix", "tune", "tune.yaml")
+
+    for name in ("pod-1", "pod-2", "tuner-1", "tuner-2"):
+        start(name)
+    kills = 0
+    end_s = time.monotonic() + 120
+    while time.monotonic() < end_s:
+        wait_until(fleet.layout.journal_dir.exists, "a journal")
+        done = [one for one in fleet.records().values() if one.state == "done"]
+        if len(done) >= 30:
+            break
+        time.sleep(generator.uniform(0.2, 1.0))
+        name = generator.choice(sorted(processes))
+        if processes[name].is_running():
+            processes[name].kill()
+            kills += 1
+        start(name)
+    assert kills >= 5
+    for name in ("tuner-1", "tuner-2"):
+        if not processes[name].is_running():
+            start(name)
+        assert processes[name].end() == 0, processes[name].said
+    found = trials(fleet)
+    assert [one.number for one in found] == list(range(30))
+    assert {one.status for one in found} == {Status.DONE}
+    written = [json.loads(line)["job_id"] for line in fleet.layout.submitted_manifest.read_text().splitlines()]
+    assert sorted(set(written)) == [f"s_{number:04d}" for number in range(30)]
+    asked = [line.job for line in fleet.history() if line.event == "trial"]
+    assert asked == [f"s_{number:04d}" for number in range(30)]
+    measured = [(line.job, (line.data or {})["attempt"]) for line in fleet.history() if line.event == "measured"]
+    assert len(measured) == len(set(measured)) == 30
+    for number, params, again in suggested_again(fleet.layout):
+        assert params == again, f"trial {number}"
+
+
+def test_without_optuna_one_line_says_what_to_install(fleet: Fleet, tmp_path: Path) -> None:
+    write(fleet, trials=2, parallel=2)
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden" / "sitecustomize.py").write_text("import sys; sys.modules['optuna'] = None\n")
+    said = fleet.try_("matrix", "tune", "tune.yaml", PYTHONPATH=str(tmp_path / "hidden"))
+    assert said.returncode == 1
+    assert "has no module optuna; install what dispatcher needs" in said.stderr
+    assert "[tune]" in said.stderr
+    assert not fleet.layout.journal_dir.exists()

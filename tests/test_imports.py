@@ -29,6 +29,7 @@ LAYERS = (
     ("cleaning",),
     ("api", "submitting"),
     ("tuning",),
+    ("web",),
     ("cli",),
     ("__main__",),
 )
@@ -71,6 +72,8 @@ HEAVY = (
     "pynvml",
     "filelock",
     "portalocker",
+    "starlette",
+    "uvicorn",
 )
 
 

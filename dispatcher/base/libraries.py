@@ -13,6 +13,7 @@ from typing import Final
 EXTRA_OF: Final = {
     "click": "", "filelock": "", "jinja2": "", "msgspec": "", "portalocker": "", "psutil": "", "pynvml": "",
     "tabulate": "", "yaml": "",
+    "anyio": "web", "h11": "web", "starlette": "web", "uvicorn": "web",
     "flax": "jax", "jax": "jax", "obstore": "jax", "optax": "jax", "orbax": "jax", "xxhash": "jax",
     "optuna": "tune",
 }  # fmt: skip

@@ -44,6 +44,7 @@ _COMMANDS: Final = {
     "delete": "dispatcher.cli.change",
     "clean": "dispatcher.cli.clean",
     "edit": "dispatcher.cli.edit",
+    "web": "dispatcher.cli.web",
     "pods": "dispatcher.cli.pods",
     "drain": "dispatcher.cli.pods",
     "undrain": "dispatcher.cli.pods",

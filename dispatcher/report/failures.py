@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from dispatcher.report.snapshot import Snapshot
@@ -26,12 +28,21 @@ class Failure(msgspec.Struct, frozen=True):
         return ": ".join(filter(None, (self.reason, self.error))) or "unknown"
 
 
-def failures(snapshot: Snapshot) -> list[Failure]:
-    """The failed jobs of a snapshot by cause, the most frequent first."""
+# What is kept of them from one call to the next.
+_MOST_SIGNATURES: Final = 100_000
+
+
+def failures(snapshot: Snapshot, known: dict[tuple[str | None, str | None], str] | None = None) -> list[Failure]:
+    """The failed jobs of a snapshot by cause, the most frequent first.
+
+    `known` keeps the signatures of errors for the next call.
+    """
     records = {job: snapshot.records[job] for job in snapshot.jobs_in(State.FAILED)}
     alike: dict[str, list[str]] = {}
     # Most errors are the same word for word, and a signature costs several regular expressions.
-    known: dict[tuple[str | None, str | None], str] = {}
+    known = {} if known is None else known
+    if len(known) > _MOST_SIGNATURES:
+        known.clear()
     for job, record in records.items():
         words = (record.reason, record.error)
         key = known.get(words)

@@ -1,10 +1,15 @@
 """How fast jobs get done, and how long the rest will take. Pure.
 
 Both go by the jobs that were done last, so a slow beginning is forgotten, and at a million jobs it costs the same.
+
+The range of the time left: nine times in ten the rest takes so long, if it is as the last jobs were (their times vary,
+and a mean of few is not certain) and as many slots go on. The short end uses all slots to the last moment; at the long
+end a job of the longest method begins last (Graham's bound). What else may happen, a failure or a queue, is not in it.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -23,6 +28,8 @@ _WINDOWS_S: Final = (_HOUR_S, 6 * _HOUR_S, 24 * _HOUR_S)
 _ENOUGH: Final = 10
 # How many jobs, those that were done last, are looked at.
 _LATEST: Final = 1_000
+# Of a normal distribution, nine tenths are nearer to the mean than so many standard deviations.
+_Z: Final = 1.645
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +40,8 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     done_per_hour: jobs that were done in the last `window_s` seconds; None when none was.
     left: jobs in flight and waiting that run without a person's help, `stuck` those that wait for one.
     remaining_s: an estimate for `left`, by the mean time that the jobs of each method took; None when it is unknown,
-        and while jobs wait that no pod claims.
+        and while jobs wait that no pod claims. `low_s` to `high_s` is its range; None where fewer than two jobs of a
+        method were done lately.
     unknown_methods: methods of `left` of which no job of the manifests was done lately: `remaining_s` lacks these jobs.
     is_claiming: whether a pod is alive that neither drains nor has stopped claiming.
     """
@@ -46,6 +54,8 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     left: int
     stuck: int
     remaining_s: float | None
+    low_s: float | None
+    high_s: float | None
     unknown_methods: tuple[str, ...]
     is_claiming: bool
 
@@ -59,8 +69,10 @@ def pace(snapshot: Snapshot, waiting: Iterable[Wait]) -> Pace:
     ready = [job for wait in waits if not wait.needs_person for job in wait.jobs]
     busy, size = _slots(snapshot)
     running = snapshot.jobs_in(*IN_FLIGHT)
-    remaining, unknown = _remaining_s(snapshot, running, ready, latest.took_s, len(running) + size - busy)
+    left, unknown = _left(snapshot, running, ready, latest.took_s, len(running) + size - busy)
     is_claiming = any(pod.is_alive and not (pod.is_draining or pod.info.stopped) for pod in snapshot.pods)
+    if not is_claiming and ready:
+        left = _UNKNOWN
     return Pace(
         pods=sum(pod.is_alive for pod in snapshot.pods),
         slots_busy=busy,
@@ -69,7 +81,9 @@ def pace(snapshot: Snapshot, waiting: Iterable[Wait]) -> Pace:
         window_s=window_s,
         left=len(ready) + len(running),
         stuck=sum(len(wait.jobs) for wait in waits if wait.needs_person),
-        remaining_s=remaining if is_claiming or not ready else None,
+        remaining_s=left.mid_s,
+        low_s=left.low_s,
+        high_s=left.high_s,
         unknown_methods=unknown,
         is_claiming=is_claiming,
     )
@@ -129,30 +143,79 @@ def _slots(snapshot: Snapshot) -> tuple[int, int]:
     return busy, size
 
 
-def _remaining_s(
+class _Left(msgspec.Struct, frozen=True):
+    """An estimate of the time left, and its range."""
+
+    mid_s: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
+
+
+_UNKNOWN: Final = _Left()
+
+
+class _Work(msgspec.Struct):
+    """The seconds of several jobs together and the variance of the sum (None: unknown), and the longest of them."""
+
+    sum_s: float = 0.0
+    variance: float | None = 0.0
+    longest_s: float = 0.0
+    # What the longest one takes at least, and at most.
+    least_s: float = 0.0
+    most_s: float = 0.0
+
+    def add(self, count: int, each_s: float, variance: float | None, samples: float = math.inf) -> None:
+        """So many jobs, whose times have this variance around a mean of so many samples."""
+        self.sum_s += count * each_s
+        self.longest_s = max(self.longest_s, each_s)
+        if variance is None or self.variance is None:
+            self.variance = None
+            return
+        self.variance += count * variance * (1 + count / samples)
+        half_s = _Z * math.sqrt(variance)
+        self.least_s = max(self.least_s, each_s - half_s)
+        self.most_s = max(self.most_s, each_s + half_s)
+
+    def left(self, at_once: int) -> _Left:
+        """The time that this takes, so many jobs at a time."""
+        mid_s = max(self.sum_s / at_once, self.longest_s)
+        if self.variance is None:
+            return _Left(mid_s)
+        half_s = _Z * math.sqrt(self.variance) / at_once
+        low_s = max(self.sum_s / at_once - half_s, self.least_s)
+        high_s = max(self.sum_s / at_once + half_s + (1 - 1 / at_once) * self.longest_s, self.most_s)
+        return _Left(mid_s, min(low_s, mid_s), max(high_s, mid_s))
+
+
+def _left(
     snapshot: Snapshot, running: Iterable[str], ready: Sequence[str], took: dict[str | None, list[float]], at_once: int
-) -> tuple[float | None, tuple[str, ...]]:
-    """The estimated seconds for all these jobs, `at_once` at a time, and the methods without an estimate."""
+) -> tuple[_Left, tuple[str, ...]]:
+    """The estimate for all these jobs, `at_once` at a time, and the methods without one."""
     means = {method: sum(times) / len(times) for method, times in took.items()}
-    work_s = longest_s = 0.0
+    variances = {method: _variance(times, means[method]) for method, times in took.items()}
+    work = _Work()
     unknown: set[str | None] = set()
     for job in running:
-        rest = _rest_s(snapshot, job, means.get(_method(snapshot, job)))
+        method = _method(snapshot, job)
+        rest = _rest_s(snapshot, job, means.get(method))
         if rest is None:
-            unknown.add(_method(snapshot, job))
+            unknown.add(method)
         else:
-            work_s += rest
-            longest_s = max(longest_s, rest)
+            variance, mean_s = variances.get(method), means.get(method)
+            # As uncertain as a whole job, for its length.
+            work.add(1, rest, variance * (rest / mean_s) ** 2 if variance is not None and mean_s else None)
     for method, count in snapshot.methods(ready).items():
         if method in means:
-            work_s += count * means[method]
-            longest_s = max(longest_s, means[method])
+            work.add(count, means[method], variances[method], len(took[method]))
         else:
             unknown.add(method)
-    is_known = bool(means) and at_once > 0 and not (unknown and work_s == 0.0)
-    return max(work_s / at_once, longest_s) if is_known else None, tuple(
-        sorted(method or "unlisted" for method in unknown)
-    )
+    is_known = bool(means) and at_once > 0 and not (unknown and work.sum_s == 0.0)
+    return work.left(at_once) if is_known else _UNKNOWN, tuple(sorted(method or "unlisted" for method in unknown))
+
+
+def _variance(times: Sequence[float], mean_s: float) -> float | None:
+    """The variance of a sample; None for fewer than two."""
+    return math.fsum((time - mean_s) ** 2 for time in times) / (len(times) - 1) if len(times) > 1 else None
 
 
 def _rest_s(snapshot: Snapshot, job: str, mean_s: float | None) -> float | None:

@@ -112,12 +112,11 @@ class SnapshotReader:
         Jobs whose attempt has no `entry.json` are appended to `unsure`: their rows have the manifest's parameters.
         """
         for job, record in snapshot.records.items():
-            attempt = self._last_success(job, record)
+            attempt, data = self.last_result(job, record)
             if not attempt and record.state is State.FAILED and record.attempt:
                 if os.path.exists(self._layout.attempt(job, record.attempt).result):
                     failed.append(job)
                 continue
-            data = attempts.read_small(self._layout.attempt(job, attempt).result) if attempt else None
             if data is None:
                 continue
             listed = snapshot.entries.get(job)
@@ -127,6 +126,11 @@ class SnapshotReader:
                 unsure.append(job)
             # A file that is not a JSON object gives a row without values; a pivot reports it as left out.
             yield attempts.result_row(job, ran or listed, attempt, attempts.parse_object(data) or {})
+
+    def last_result(self, job: str, record: Record) -> tuple[int, bytes | None]:
+        """The number of the job's last attempt that succeeded, 0 when none did, and its result."""
+        attempt = self._last_success(job, record)
+        return attempt, attempts.read_small(self._layout.attempt(job, attempt).result) if attempt else None
 
     def attempts(self, job: str) -> list[dict[str, Any]]:
         """The attempts of a job that have a directory; see `Workspace.attempts`."""

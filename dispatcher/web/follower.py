@@ -1,0 +1,176 @@
+"""Keeps the board up to date while somebody looks, and lets requests ask it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from dispatcher.errors import DispatcherError
+from dispatcher.web.answers import RefusedError, encode, join
+from dispatcher.web.board import Board
+from dispatcher.web.worker import Worker
+
+T = TypeVar("T")
+
+INTERVAL_S: Final = 2.0
+# Nobody looks any more when nobody has asked for so long.
+_WATCHED_S: Final = 15.0
+# So many times as long as a look took nothing is done.
+_REST: Final = 10
+# After a look that failed, the next request looks again, but not more often than this.
+_AGAIN_S: Final = 1.0
+# How long a request waits for the files.
+_PATIENCE_S: Final = 20.0
+
+
+class Follower:
+    """Looks every `interval_s` at what has changed, for as long as requests come."""
+
+    def __init__(self, make_board: Callable[[], Board], interval_s: float = INTERVAL_S) -> None:
+        self._make_board = make_board
+        self._interval_s = interval_s
+        self._worker = Worker("reader")
+        self._board: Board | None = None
+        self._problem: str | None = None
+        self._asked_s = self._looked_s = -1e9
+        self._cost_s = 0.0
+        self._looking: asyncio.Task[None] | None = None
+        self._woken = asyncio.Event()
+        self._followers: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._followers = [asyncio.create_task(self._follow()), asyncio.create_task(self._read_results())]
+
+    def stop(self) -> None:
+        for task in self._followers:
+            task.cancel()
+
+    @property
+    def is_watched(self) -> bool:
+        return time.monotonic() - self._asked_s < _WATCHED_S
+
+    async def watched(self) -> None:
+        """Wait until somebody looks."""
+        while not self.is_watched:
+            self._woken.clear()
+            await self._woken.wait()
+
+    @property
+    def seq(self) -> int | None:
+        """How far the journal was read; None before the first time and while it cannot be read."""
+        return None if self._board is None or self._problem is not None else self._board.seq
+
+    async def put(self, name: str, value: Any) -> None:
+        """Set a part of the first screen."""
+        if self._board is not None:
+            await self._worker.run(self._board.put, name, value)
+
+    async def ask(self, function: Callable[..., T], *args: Any) -> T:
+        """What `function(board, ...)` returns, after the files were looked at. RefusedError 503 when they cannot be."""
+        board = await self._current()
+        try:
+            return await self._worker.run(function, board, *args, timeout_s=_PATIENCE_S)
+        except TimeoutError:
+            raise self._too_slow() from None
+
+    async def answer(self, function: Callable[..., Any], *args: Any) -> bytes:
+        """As `ask`, as an answer with its age."""
+        parts = await self.ask(lambda board: _encoded(board, function, args))
+        return join(parts)
+
+    async def changes(self, since: str, function: Callable[[Board], dict[str, bytes] | None]) -> bytes:
+        """The parts that have changed; no thread is asked when nothing has."""
+        board = await self._current()
+        if since == board.position:
+            return join({**_envelope(board), "unchanged": b"true"})
+        return await self.answer(function)
+
+    def facts(self) -> dict[str, object]:
+        """The age of what is known, for answers that say that it cannot be read."""
+        return {} if self._board is None else self._board.age.facts()
+
+    def look_soon(self) -> None:
+        """Something was changed here: the next request looks at the files first."""
+        self._looked_s = -1e9
+
+    async def _current(self) -> Board:
+        """The board, not older than a few looks."""
+        self._asked_s = time.monotonic()
+        self._woken.set()
+        late_s = _AGAIN_S if self._problem is not None else self._pause_s() + self._interval_s
+        if self._board is None or self._asked_s - self._looked_s > late_s:
+            try:
+                await asyncio.wait_for(asyncio.shield(self._look()), _PATIENCE_S)
+            except TimeoutError:
+                raise self._too_slow() from None
+        if self._problem is not None:
+            raise RefusedError(503, self._problem)
+        assert self._board is not None
+        return self._board
+
+    def _too_slow(self) -> RefusedError:
+        if self._board is None or self._board.age.read_s is None:
+            return RefusedError(503, f"the workspace is still being read after {_PATIENCE_S:.0f} s: wait a moment")
+        return RefusedError(
+            503, f"the files of the workspace do not answer for {_PATIENCE_S:.0f} s: is the file server there?"
+        )
+
+    def _look(self) -> asyncio.Task[None]:
+        """Look at the files now, once for all who ask."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look_now())
+        return self._looking
+
+    async def _look_now(self) -> None:
+        began_s = time.monotonic()
+        try:
+            await self._worker.run(self._look_there)
+            self._problem = None
+        except (DispatcherError, OSError) as error:
+            self._problem = f"cannot be read: {error}"
+        finally:
+            self._looked_s = time.monotonic()
+            self._cost_s = self._looked_s - began_s
+
+    def _look_there(self) -> None:
+        if self._board is None:
+            self._board = self._make_board()
+        self._board.look()
+
+    def _pause_s(self) -> float:
+        return max(self._interval_s, _REST * min(self._cost_s, 3.0))
+
+    async def _follow(self) -> None:
+        while True:
+            await self.watched()
+            await self._look()
+            await asyncio.sleep(self._pause_s())
+
+    async def _read_results(self) -> None:
+        """What jobs have written, a little at a time."""
+        while True:
+            await asyncio.sleep(self._interval_s / 4)
+            await self.watched()
+            pending = 1
+            while pending and self._board is not None and self._problem is None and self.is_watched:
+                pending = await self._worker.run(self._board.read_results)
+                # Others are asked in between.
+                await asyncio.sleep(0.01)
+
+
+def _encoded(board: Board, function: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, bytes]:
+    found = function(board, *args)
+    if found is None:
+        return {**_envelope(board), "unchanged": b"true"}
+    # The position first: making an answer may have raised it.
+    return {**_envelope(board), **{name: _bytes(value) for name, value in found.items()}}
+
+
+def _bytes(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else encode(value)
+
+
+def _envelope(board: Board) -> dict[str, bytes]:
+    return {**{name: encode(value) for name, value in board.age.facts().items()}, "position": encode(board.position)}

@@ -1,0 +1,158 @@
+"""Lists of jobs, and all that is known about one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from dispatcher.errors import UsageError, nearest
+from dispatcher.report.overview import Row, job_row
+from dispatcher.report.provenance import provenance_facts
+from dispatcher.report.ran import differences, is_unknown, last_counts
+from dispatcher.report.snapshot import Snapshot
+from dispatcher.report.waiting import reasons
+from dispatcher.run_state.states import FIELD_NAMES, IN_FLIGHT, WAITING
+from dispatcher.web.answers import RefusedError
+from dispatcher.web.board import Board
+from dispatcher.web.columns import Filter, sort_key
+from dispatcher.web.overview import gpu_memory
+
+MOST_JOBS: Final = 500
+# Of an error, and of a parameter, in a list.
+_LONG: Final = 300
+_ATTEMPTS: Final = 50
+
+
+def listed(board: Board, wanted: Filter, sort: str | None, limit: int, after: int) -> dict[str, Any]:
+    """Some of the jobs that match a filter: `limit` from number `after` on; `next` is the number to go on with.
+
+    `sort` is a key or a result, with a minus for the reverse order; None is the order of the manifest.
+    """
+    places = board.columns.places(wanted.states, wanted.where)
+    if sort:
+        places = _sorted(board, places, sort)
+    chosen = places[after : after + limit]
+    snapshot = board.snapshot
+    waiting = reasons(snapshot)
+    rows = []
+    for place in chosen:
+        job = board.columns.jobs[place]
+        row = plain_row(board, snapshot, job)
+        record = snapshot.records[job]
+        row["why"] = waiting.why(job).text if record.state in WAITING else None
+        rows.append(row)
+    end = after + len(chosen)
+    return {"jobs": rows, "total": len(places), "next": end if end < len(places) else None}
+
+
+def rows_of(board: Board, jobs: Sequence[str]) -> dict[str, Any]:
+    """The rows of these jobs, of those that exist."""
+    snapshot = board.snapshot
+    known = [job for job in jobs if job in snapshot.records]
+    return {"jobs": [plain_row(board, snapshot, job) for job in known], "total": len(known), "next": None}
+
+
+def plain_row(board: Board, snapshot: Snapshot, job: str) -> Row:
+    """A row of a list: `job_row`, the parameters and the numbers of the result; no more than a few kilobytes."""
+    in_flight = snapshot.records[job].state in IN_FLIGHT
+    row = board.shown.running_row(snapshot, job, {}) if in_flight else job_row(snapshot, job)
+    row["error"] = row["error"] and row["error"][:_LONG]
+    entry = snapshot.entry(job)
+    row["params"] = {} if entry is None else {key: _short(value) for key, value in list(entry.params.items())[:50]}
+    by_name = board.results.by_name
+    row["result"] = {name: of[job] for name, of in by_name.items() if job in of}
+    return row
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, str):
+        return value[:_LONG]
+    return value if isinstance(value, (int, float)) or value is None else msgspec.json.encode(value).decode()[:_LONG]
+
+
+def _sorted(board: Board, places: Sequence[int], sort: str) -> list[int]:
+    key, is_reverse = sort.removeprefix("-"), sort.startswith("-")
+    jobs = board.columns.jobs
+    numbers = board.results.by_name.get(key) if key not in board.columns.keys and key not in FIELD_NAMES else None
+    if numbers is not None:
+        without = [place for place in places if jobs[place] not in numbers]
+        having = [place for place in places if jobs[place] in numbers]
+        having.sort(key=lambda place: sort_key(numbers[jobs[place]]), reverse=is_reverse)
+        return having + without
+    if key == "job":
+        key = "job_id"
+    column = board.columns.column(key)
+    ranks, codes = column.ranks(), column.codes
+    # Those without a value come last in both orders.
+    without = [place for place in places if not codes[place]]
+    having = [place for place in places if codes[place]]
+    having.sort(key=lambda place: ranks[codes[place]], reverse=is_reverse)
+    return having + without
+
+
+def known(board: Board, job: str) -> str:
+    """The job, if there is one of that name; otherwise the answer is 404."""
+    records = board.snapshot.records
+    if job not in records:
+        near = [one for one in records if one[:3] == job[:3]][:200]
+        raise RefusedError(404, f"unknown job {job!r}{nearest(job, near)}")
+    return job
+
+
+def one(board: Board, job: str) -> dict[str, Any]:
+    """Everything about one job: record, attempts, parameters as run, provenance, needs, error."""
+    snapshot = board.snapshot
+    record = snapshot.records[job]
+    listed_entry, ran = snapshot.entries.get(job), snapshot.last_ran(job)
+    entry = snapshot.entry(job)
+    attempts = board.reader.attempts(job)[-_ATTEMPTS:]
+    for attempt in attempts:
+        # Shown as text; the whole of it may have thousands of names.
+        attempt["provenance"] = provenance_facts(board.layout, job, attempt["attempt"])
+    why = reasons(snapshot).why(job).text if record.state in WAITING else None
+    row = (
+        board.shown.running_row(snapshot, job, gpu_memory(snapshot.pods))
+        if record.state in IN_FLIGHT
+        else job_row(snapshot, job)
+    )
+    needs = [] if entry is None else list(entry.needs)[:MOST_JOBS]
+    return {
+        "job": job,
+        "row": row,
+        "record": record.fields(),
+        "params": None if entry is None else {k: v for k, v in entry.document().items() if k != "job_id"},
+        "params_as": "ran" if ran is not None and entry is not None and last_counts(record) else "manifest",
+        "params_unknown": is_unknown(record) and not last_counts(record),
+        "changes": differences(ran, listed_entry) if ran is not None and listed_entry is not None else [],
+        "attempts": attempts,
+        "needs": [{"job": need, "state": _state(snapshot, need)} for need in needs],
+        "result": _result(board, snapshot, job),
+        "why": why,
+        "error": record.error,
+        "refused_edits": [refusal for refusal in snapshot.refusals if refusal.job == job],
+    }
+
+
+def _state(snapshot: Snapshot, job: str) -> str | None:
+    return snapshot.records[job].state.value if job in snapshot.records else None
+
+
+def _result(board: Board, snapshot: Snapshot, job: str) -> Any:
+    from dispatcher.report.attempts import parse_object
+
+    attempt, data = board.reader.last_result(job, snapshot.records[job])
+    return None if data is None else {"attempt": attempt, "values": parse_object(data)}
+
+
+def attempt_of(board: Board, job: str, number: int | None) -> int:
+    """The attempt that was asked for, else the last one; 404 when the job has not run."""
+    last = board.snapshot.records[known(board, job)].attempt
+    if number is None:
+        if not last:
+            raise RefusedError(404, f"{job} has not run yet: it has no attempt")
+        return last
+    if not 1 <= number <= max(last, 1):
+        raise UsageError(f"{job} has no attempt {number}: the last one is {last}")
+    return number

@@ -1,0 +1,85 @@
+"""The account of the last week: `dispatcher usage`, asked as anybody would ask it.
+
+It reads the whole journal, which takes seconds for 100,000 jobs. So it is a program of its own, which leaves the other
+cores and this one's memory to the page, and runs only while somebody looks, when something has changed, and for a small
+share of the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from dispatcher.web.follower import Follower
+
+_SINCE: Final = "7d"
+_DEADLINE_S: Final = 120.0
+# It runs at most so often, and so many times as long as it took nothing is done.
+_LEAST_S: Final = 60.0
+_REST: Final = 30
+
+
+class Ledger:
+    """Puts the account of the last week on the first screen as the part `week`."""
+
+    def __init__(self, follower: Follower, root: Path) -> None:
+        self._follower = follower
+        self._root = root
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._keep())
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _keep(self) -> None:
+        seen: object = None
+        while True:
+            await self._follower.watched()
+            now = self._follower.seq
+            rest_s = 1.0
+            if now is not None and now != seen:
+                began_s = time.monotonic()
+                found = await self._read()
+                seen = now
+                rest_s = max(_LEAST_S, _REST * (time.monotonic() - began_s))
+                await self._follower.put("week", found)
+            await asyncio.sleep(rest_s)
+
+    async def _read(self) -> dict[str, Any]:
+        """The account as `dispatcher usage --json` prints it, or why there is none."""
+        command = [sys.executable, "-P", "-m", "dispatcher", "usage"]
+        options = ["--root", str(self._root), "--since", _SINCE, "--by", "method", "--json"]
+        process = await asyncio.create_subprocess_exec(
+            *command, *options,
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            env={name: value for name, value in os.environ.items() if not name.startswith("DISPATCHER_")},
+        )  # fmt: skip
+        try:
+            out, told = await asyncio.wait_for(process.communicate(), _DEADLINE_S)
+        except TimeoutError:
+            return {"error": f"`dispatcher usage` took longer than {_DEADLINE_S:.0f} s"}
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+        if process.returncode:
+            return {"error": told.decode("utf-8", "replace").strip()[-1000:]}
+        return _account(out, told)
+
+
+def _account(out: bytes, told: bytes) -> dict[str, Any]:
+    """What the first screen shows of it: the sums, and by method those that took most."""
+    found = json.loads(out)
+    rows = sorted(found["rows"], key=lambda row: -row["hours"]["total"]["slots"])[:20]
+    notes = [line.removeprefix("note: ") for line in told.decode("utf-8", "replace").splitlines()][:5]
+    kept = ("since", "until", "accounted_since", "slots_since", "total", "unknown_ends", "idle_gpu_hours", "check")
+    return {**{key: found[key] for key in kept}, "rows": rows, "notes": notes}

@@ -1,0 +1,106 @@
+"""Logs of attempts by bytes: the end, what follows, the lines of a failure. Carriage returns are left as they are."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from dispatcher.errors import StateError
+from dispatcher.report.terminal import clip
+from dispatcher.workspace import AttemptPaths
+
+MOST_BYTES: Final = 512 * 1024
+_END_BYTES: Final = 16 * 1024
+_LINE_WIDTH: Final = 300
+# Of a letter in UTF-8, all bytes but the first.
+_LONGEST_LETTER: Final = 4
+
+
+def open_log(path: Path) -> BinaryIO:
+    """Open a log for reading. Raises FileNotFoundError, and StateError for what is no plain file of the attempt.
+
+    A job may put a link or a pipe there, which would show any file of the user, or never end.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StateError(f"{path} cannot be read: {error.strerror}") from error
+    if not _is_plain(fd):
+        os.close(fd)
+        raise StateError(f"{path} is no plain file: it is not shown")
+    return os.fdopen(fd, "rb", buffering=0)
+
+
+def _is_plain(fd: int) -> bool:
+    return stat.S_ISREG(os.fstat(fd).st_mode)
+
+
+def part(paths: AttemptPaths, *, start: int | None, before: int | None, size: int) -> dict[str, Any]:
+    """Some bytes of a log as text: from `start`, or the last ones before `before` (None: the end).
+
+    `from` and `to` are the offsets of what is given, `bytes` the length of the whole log. A letter that is cut in two
+    at an end is left to the part that has the rest of it.
+    """
+    with open_log(paths.log) as file:
+        length = os.fstat(file.fileno()).st_size
+        end = length if before is None else min(before, length)
+        if start is None:
+            start = max(0, end - size)
+        elif start > length:
+            # It was cut, or it is another file.
+            start = 0
+        data = os.pread(file.fileno(), max(0, min(size, (length if before is None else end) - start)), start)
+    skipped = _inner_bytes(data) if start else 0
+    cut = _unfinished(data) if start + len(data) < length else 0
+    data = data[skipped : len(data) - cut]
+    start += skipped
+    return {
+        "text": data.decode("utf-8", "replace"),
+        "from": start,
+        "to": start + len(data),
+        "bytes": length,
+        "removed": False,
+    }
+
+
+def missing(paths: AttemptPaths) -> dict[str, Any]:
+    """An attempt without a log: it has written nothing yet, or `dispatcher clean` has removed it."""
+    return {"text": "", "from": 0, "to": 0, "bytes": None, "removed": paths.cleaned.exists()}
+
+
+def last_lines(path: Path, count: int) -> list[str]:
+    """The last lines of a log, each as a terminal shows it after its carriage returns; none when there is no log."""
+    try:
+        with open_log(path) as file:
+            length = os.fstat(file.fileno()).st_size
+            data = os.pread(file.fileno(), _END_BYTES, max(0, length - _END_BYTES))
+    except (OSError, StateError):
+        return []
+    lines = data.decode("utf-8", "replace").rstrip("\n").split("\n")
+    if length > len(data):
+        del lines[0]
+    shown = [line.rstrip("\r").rpartition("\r")[2] for line in lines]
+    return [clip(line, _LINE_WIDTH) for line in shown if line.strip()][-count:]
+
+
+def _inner_bytes(data: bytes) -> int:
+    """How many bytes at the beginning belong to a letter that began before."""
+    count = 0
+    while count < min(len(data), _LONGEST_LETTER) and data[count] & 0xC0 == 0x80:
+        count += 1
+    return count if count < _LONGEST_LETTER else 0
+
+
+def _unfinished(data: bytes) -> int:
+    """How many bytes at the end are the beginning of a letter."""
+    for back in range(1, min(len(data), _LONGEST_LETTER - 1) + 1):
+        byte = data[-back]
+        if byte & 0xC0 == 0x80:
+            continue
+        length = 2 if byte & 0xE0 == 0xC0 else 3 if byte & 0xF0 == 0xE0 else 4 if byte & 0xF8 == 0xF0 else 1
+        return back if length > back else 0
+    return 0

@@ -1,0 +1,108 @@
+"""The matrix: rows and columns by any keys, in each cell the jobs by state, and a result as mean and spread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from dispatcher.base.values import text_of
+from dispatcher.errors import UsageError, nearest
+from dispatcher.matrix.condition import literal
+from dispatcher.report.pivot import mean, std
+from dispatcher.run_state.states import State
+from dispatcher.web.board import Board
+from dispatcher.web.columns import Filter, sort_key
+
+# So many cells are in one answer, which is less than a megabyte.
+_CELLS: Final = 4_000
+_MOST_COLUMNS: Final = 200
+_STATES: Final = [state.value for state in State]
+
+
+def matrix(
+    board: Board, rows: Sequence[str], columns: Sequence[str], value: str | None, wanted: Filter, first: int
+) -> dict[str, Any]:
+    """The cells from row number `first` on; `next` is the first row that is not among them.
+
+    A cell has `of` jobs by their `states`, and of the `n` of them that have the result `value` its mean and deviation
+    (n - 1). The jobs of a cell are those of its row's and its column's `where`, and of the filter.
+    """
+    numbers = _numbers(board, value)
+    jobs = board.columns.jobs
+    places = board.columns.places(wanted.states, wanted.where)
+    down, row_names = _places(board, rows, places)
+    across, column_names = _places(board, columns, places)
+    states = board.columns.column("state")
+    # The number of each state as the column has them.
+    known = [_STATES.index(one) if one is not None else 0 for one in map(_state, states.values)]
+    cells: dict[tuple[int, int], tuple[list[int], list[float]]] = {}
+    for place, row, column in zip(places, down, across, strict=True):
+        cell = cells.get((row, column))
+        if cell is None:
+            cell = cells[row, column] = [0] * len(_STATES), []
+        cell[0][known[states.codes[place]]] += 1
+        if numbers is not None and (number := numbers.get(jobs[place])) is not None:
+            cell[1].append(number)
+    row_order = sorted(range(len(row_names)), key=lambda number: tuple(map(sort_key, row_names[number])))
+    column_order = sorted(range(len(column_names)), key=lambda number: tuple(map(sort_key, column_names[number])))
+    shown_columns = column_order[:_MOST_COLUMNS]
+    end = min(len(row_order), first + max(1, _CELLS // max(1, len(shown_columns))))
+    return {
+        "row_keys": rows,
+        "column_keys": columns,
+        "value": value,
+        "rows": [_heading(rows, row_names[number]) for number in row_order[first:end]],
+        "columns": [_heading(columns, column_names[number]) for number in shown_columns],
+        "cells": [[_cell(cells.get((row, column))) for column in shown_columns] for row in row_order[first:end]],
+        "total_rows": len(row_order),
+        "total_columns": len(column_order),
+        "next": end if end < len(row_order) else None,
+        "jobs": len(places),
+        "results_pending": board.results.pending if value is not None else 0,
+    }
+
+
+def _numbers(board: Board, value: str | None) -> dict[str, float] | None:
+    if value is None:
+        return None
+    found = board.results.by_name.get(value)
+    if found is None and not board.results.pending:
+        raise UsageError(f"no result has {value!r}{nearest(value, board.results.names())}")
+    return found or {}
+
+
+def _state(value: object) -> str | None:
+    return value.value if isinstance(value, State) else None if value is None else str(value)
+
+
+def _places(board: Board, keys: Sequence[str], places: Sequence[int]) -> tuple[list[int], list[tuple[Any, ...]]]:
+    """For each job the number of its combination of values, and these combinations."""
+    found = [board.columns.column(key) for key in keys]
+    numbers: dict[tuple[int, ...], int] = {}
+    of: list[int] = []
+    for codes in zip(*(map(column.codes.__getitem__, places) for column in found), strict=True) if found else ():
+        of.append(numbers.setdefault(codes, len(numbers)))
+    if not found:
+        of, numbers = [0] * len(places), {(): 0}
+    names = [tuple(column.values[code] for column, code in zip(found, codes, strict=True)) for codes in numbers]
+    return of, names
+
+
+def _heading(keys: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
+    """The values of a row or column, and the conditions that select its jobs."""
+    where = [
+        f"{key}={'' if value is None else literal(text_of(value))}" for key, value in zip(keys, values, strict=True)
+    ]
+    return {"values": list(values), "where": where}
+
+
+def _cell(cell: tuple[list[int], list[float]] | None) -> dict[str, Any] | None:
+    """None where there is no job."""
+    if cell is None:
+        return None
+    counts, numbers = cell
+    states = {state: count for state, count in zip(_STATES, counts, strict=True) if count}
+    found: dict[str, Any] = {"of": sum(counts), "states": states, "n": len(numbers)}
+    if numbers:
+        found |= {"mean": mean(numbers), "std": std(numbers)}
+    return found

@@ -1,0 +1,219 @@
+"""The first screen: what needs a person, counts and pace, what runs, failures by cause, why others wait."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from dispatcher.base.messages import counted, first_names
+from dispatcher.report.external import external_notices
+from dispatcher.report.failures import Failure, failures
+from dispatcher.report.overview import Row, job_row
+from dispatcher.report.pace import Pace, pace
+from dispatcher.report.pivot import count_states
+from dispatcher.report.refusals import refusal_text
+from dispatcher.report.snapshot import PodStatus, Snapshot
+from dispatcher.report.terminal import clip
+from dispatcher.report.waiting import Wait, waits
+from dispatcher.run_state.journal import now_text
+from dispatcher.run_state.states import IN_FLIGHT
+from dispatcher.web.logs import last_lines
+from dispatcher.workspace import Layout
+
+# How much of each list is shown; counts are of all.
+_ATTENTION: Final = 50
+_RUNNING: Final = 200
+_CAUSES: Final = 30
+_REASONS: Final = 30
+_JOBS: Final = 5
+_LISTED: Final = 100
+_LINES: Final = 12
+_LONG: Final = 2_000
+
+
+class Shown:
+    """Makes the parts of the first screen of a workspace. What ended attempts have logged is read once."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._last_lines: dict[tuple[str, int], list[str]] = {}
+        self._signatures: dict[tuple[str | None, str | None], str] = {}
+
+    def parts(self, chosen: Snapshot, everything: Snapshot) -> dict[str, Any]:
+        """The parts by name; `chosen` has the jobs that were asked for."""
+        waiting = waits(chosen, everything)
+        whole = pace(everything, waiting if chosen is everything else waits(everything))
+        running = self._running(chosen)
+        return {
+            "attention": attention(everything, whole),
+            "counts": count_states(chosen),
+            "total": len(chosen.records),
+            **pace_parts(whole),
+            "running": running,
+            "running_total": len(chosen.in_flight()),
+            "failures": self._failures(chosen),
+            "waiting": [waiting_row(wait) for wait in waiting[:_REASONS]],
+            "notices": notices(everything),
+        }
+
+    def _running(self, snapshot: Snapshot) -> list[Row]:
+        needs_a_look = {*snapshot.stalled, *snapshot.gpu_idle}
+        jobs = sorted(snapshot.in_flight(), key=lambda job: job not in needs_a_look)[:_RUNNING]
+        memory = gpu_memory(snapshot.pods)
+        return [self.running_row(snapshot, job, memory) for job in jobs]
+
+    def running_row(self, snapshot: Snapshot, job: str, memory: Mapping[str, tuple[int, int]]) -> Row:
+        """A row of a job in flight: without durations, which would change with every look."""
+        row = job_row(snapshot, job)
+        record = snapshot.records[job]
+        del row["elapsed_s"], row["changed"]
+        if (stalled_s := row.pop("stalled_s")) is not None:
+            row["stalled_since"] = now_text(snapshot.now_s - stalled_s)
+        if (idle_s := row.pop("gpu_idle_s")) is not None:
+            row["gpu_idle_since"] = now_text(snapshot.now_s - idle_s)
+        row["last_sign_at"] = self._last_sign(job, record.attempt)
+        used, size = memory.get(f"{job}/{record.attempt}", (None, None))
+        row |= {"memory_used_mib": used, "memory_total_mib": size}
+        return row
+
+    def _last_sign(self, job: str, attempt: int) -> str | None:
+        """When the attempt last wrote its progress, else when it began to run."""
+        paths = self._layout.attempt(job, attempt)
+        for path in (paths.progress, paths.taken):
+            try:
+                return now_text(os.stat(path).st_mtime)
+            except OSError:
+                continue
+        return None
+
+    def _failures(self, snapshot: Snapshot) -> list[dict[str, Any]]:
+        found = failures(snapshot, self._signatures)
+        return [self._failure(snapshot, failure) for failure in found[:_CAUSES]]
+
+    def _failure(self, snapshot: Snapshot, failure: Failure) -> dict[str, Any]:
+        job = failure.jobs[0]
+        attempt = snapshot.records[job].attempt
+        return {
+            "cause": clip(failure.text, _LONG),
+            "reason": failure.reason,
+            "count": len(failure.jobs),
+            "jobs": failure.jobs[:_JOBS],
+            "last_at": failure.last_at,
+            "last_lines": self._lines(job, attempt),
+        }
+
+    def _lines(self, job: str, attempt: int) -> list[str]:
+        key = (job, attempt)
+        if key not in self._last_lines:
+            if len(self._last_lines) > 10 * _CAUSES:
+                self._last_lines.clear()
+            self._last_lines[key] = last_lines(self._layout.attempt(job, attempt).log, _LINES) if attempt else []
+        return self._last_lines[key]
+
+
+def pace_parts(found: Pace) -> dict[str, Any]:
+    """Slots, rate and time left."""
+    eta = {"low_s": found.low_s, "mid_s": found.remaining_s, "high_s": found.high_s}
+    return {
+        "slots": {"busy": found.slots_busy, "all": found.slots, "pods": found.pods},
+        "rate_per_hour": found.done_per_hour,
+        "rate_window_s": found.window_s,
+        "eta": None if found.remaining_s is None else {key: value and round(value) for key, value in eta.items()},
+        "left": found.left,
+        "stuck": found.stuck,
+        "unknown_methods": found.unknown_methods,
+    }
+
+
+def waiting_row(wait: Wait) -> dict[str, Any]:
+    return {
+        "reason": wait.why,
+        "count": len(wait.jobs),
+        "jobs": wait.jobs[:_JOBS],
+        "needs_person": wait.needs_person,
+    }
+
+
+def attention(snapshot: Snapshot, whole: Pace) -> list[dict[str, Any]]:
+    """What needs a person, the most urgent first."""
+    found: list[dict[str, Any]] = []
+    for pause in snapshot.pauses.values():
+        text = f"{pause.scope} is paused: {clip(pause.why, _LONG)}"
+        found.append({"kind": "paused", "text": text, "scope": pause.scope, "since": pause.at})
+    found += _of_jobs(snapshot, "gpu_idle", snapshot.gpu_idle, ("leaves its GPU idle", "leave their GPUs idle"))
+    found += _dead_pods(snapshot)
+    if whole.left > len(snapshot.in_flight()) and not whole.is_claiming:
+        text = f"{counted(whole.left, 'job')} left to run, and no pod claims jobs: `dispatcher --pod NAME --gpus ...`"
+        found.append({"kind": "nothing_claims", "text": text, "since": None})
+    found += _of_jobs(snapshot, "stalled", snapshot.stalled, ("is stalled: no report", "are stalled: no report"))
+    found += [
+        {"kind": "refused_edit", "text": refusal_text(one, snapshot.clock), "jobs": [one.job], "since": one.at or None}
+        for one in snapshot.refusals
+    ]
+    texts = [*([snapshot.problem] if snapshot.problem else []), *snapshot.warnings]
+    found += [{"kind": "problem", "text": text, "since": None} for text in texts]
+    found += [{"kind": "external", "text": text, "since": None} for text in external_notices(snapshot)]
+    return found[:_ATTENTION]
+
+
+def notices(snapshot: Snapshot) -> list[str]:
+    """What is worth knowing, and needs nobody at once."""
+    found = []
+    if snapshot.edited:
+        edits = counted(len(snapshot.edited), "hand edit")
+        found.append(f"{edits} not applied yet, shown as if applied: {first_names(sorted(snapshot.edited))}")
+    if changed := snapshot.changed:
+        jobs = counted(len(changed), "job")
+        found.append(f"{jobs} ran with other parameters than the manifest has now: {first_names(changed)}")
+    return found
+
+
+def _of_jobs(snapshot: Snapshot, kind: str, jobs: Mapping[str, float], words: tuple[str, str]) -> list[dict[str, Any]]:
+    """One item for each of a few jobs, else one for all. `jobs` has for how many seconds it has been so."""
+    if len(jobs) > 2 * _JOBS:
+        since = now_text(snapshot.now_s - max(jobs.values()))
+        text = f"{len(jobs)} jobs {words[1]} ({first_names(list(jobs))})"
+        return [{"kind": kind, "text": text, "jobs": list(jobs)[:_LISTED], "count": len(jobs), "since": since}]
+    return [
+        {
+            "kind": kind,
+            "text": f"{job} {words[0]}",
+            "jobs": [job],
+            "pod": snapshot.records[job].pod,
+            "since": now_text(snapshot.now_s - seconds),
+        }
+        for job, seconds in jobs.items()
+    ]
+
+
+def _dead_pods(snapshot: Snapshot) -> list[dict[str, Any]]:
+    left: dict[str | None, list[str]] = {}
+    for job in snapshot.jobs_in(*IN_FLIGHT):
+        left.setdefault(snapshot.records[job].pod, []).append(job)
+    found = []
+    for pod in snapshot.pods:
+        if pod.state == "dead":
+            jobs = left.get(pod.info.pod, [])
+            holds = f", and {counted(len(jobs), 'job')} of it recorded as running" if jobs else ""
+            text = f"pod {pod.info.pod} on {pod.info.host} is dead{holds}: start it again, or another pod takes over"
+            item = {"kind": "dead_pod", "text": text, "pod": pod.info.pod, "jobs": jobs[:_LISTED]}
+            found.append({**item, "since": last_heartbeat(pod)})
+    return found
+
+
+def last_heartbeat(pod: PodStatus) -> str | None:
+    """When a pod was last heard of: by its own clock, which a copy of the workspace keeps."""
+    return pod.info.heartbeat_at or (None if pod.beat_at_s is None else now_text(pod.beat_at_s))
+
+
+def gpu_memory(pods: Sequence[PodStatus]) -> dict[str, tuple[int, int]]:
+    """The used and the total memory of the GPU of each attempt, MiB; of all its GPUs together."""
+    found: dict[str, tuple[int, int]] = {}
+    for pod in pods:
+        for slot in pod.info.slots if pod.is_alive else ():
+            if slot.memory_used_mib is not None and slot.memory_total_mib is not None:
+                for name in slot.jobs:
+                    used, size = found.get(name, (0, 0))
+                    found[name] = used + slot.memory_used_mib, size + slot.memory_total_mib
+    return found

@@ -56,13 +56,14 @@ from an attempt that may still be running, `superseded` is written into the atte
 Packages, from the bottom up; each may import those above it, tests/test_imports.py checks it:
 
     errors contract base/   exceptions; what crosses into a job; files, YAML, values, host facts
-    workspace hosts/ config all paths of a workspace; hosts and clusters; dispatcher.yaml
+    workspace hosts/ config all paths of a workspace; hosts and clusters; dispatcher.yaml; notify_config: who is told
     matrix/                 entries, manifests, sweep files, needs
     run_state/              journal, records, transactions, locks, liveness, hand edits
     templates/              rendering of training scripts and wrappers
     provenance/             what attempts ran from: code, packages, host
     outlets/                where attempts run: base.py is the interface, local/ has processes, slots and GPUs, batch/
                             what hosts behind ssh and schedulers have in common
+    notify/                 telling people: which notices are due, who sends them, what became of them
     pod/                    the loop: claim, reconcile, recover, register; it knows no outlet by name
     doctor/                 checks of hosts, filesystems and locks
     report/ api submitting  snapshots, tables, changes that people ask for, new jobs; the Python API
@@ -100,9 +101,9 @@ mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes
     a column of `status`            report/overview.py: job_row (JSON, CSV), shown_job and the columns of the tables
     a number above them             report/pace.py, and cli/status_text.py: Screen
     a notice of `status`            report/overview.py: notices
-    a notification (mail, chat)     a module in pod/, called at the end of pod/reconciler.py: _transact with `tx.lines`,
-                                    which have every end that this pod records (FAILED is for good); it must neither
-                                    block nor raise, sends at most once, and starts programs in the pod's own session
+    a way to tell people            notify_config.py: its struct and reader; notify/channels/: a module; notify/child.py
+    what people are told of         notify_config.py: Topic; from lines of the journal: run_state/fold.py: _fold_event;
+                                    from anything else: notify/conditions.py; its words: notify/text.py
     a sweep keyword                 matrix/sweep.py: _SWEEP_KEYS and _sweep; a distribution of draws: matrix/draw.py
     a sampler of adaptive sweeps    tuning/settings.py: SAMPLERS, and tuning/sampling.py: _make
     a job class                     a class with @job in a module of runtime/jobs/, and its key and module in

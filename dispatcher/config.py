@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -20,6 +20,9 @@ from dispatcher.errors import ConfigError, nearest
 from dispatcher.hosts.container import parse_container
 from dispatcher.hosts.types import Container, Hosts
 from dispatcher.workspace import STATUS_FILE, Layout
+
+if TYPE_CHECKING:
+    from dispatcher.notify_config import Notify
 
 
 class LockKind(enum.StrEnum):
@@ -126,6 +129,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     # Whether it is recorded what attempts run from, and the variables of their environment that belong to that.
     provenance: bool = True
     provenance_env: tuple[str, ...] = RECORDED_VARIABLES
+    # Who is told what; None: nobody.
+    notify: Notify | None = None
 
     def gpu_idle_of(self, method: str) -> GpuIdle:
         """When jobs of a method leave their GPUs idle, and what becomes of them."""
@@ -234,6 +239,8 @@ _METHOD_KEYS: Final[_Fields] = {
 }
 # Hosts and clusters: dispatcher/hosts/read.py reads them, and is loaded when there are any.
 _HOSTS_KEYS: Final = ("clusters", "hosts", "priority", "gres_mapping")
+# Read by dispatcher/notify_config.py.
+_NOTIFY: Final = "notify"
 
 
 def load_config(layout: Layout, hosts_file: Path | None = None) -> Config:
@@ -272,10 +279,11 @@ def _hosts(document: Mapping[Any, Any], faults: list[str], hosts_file: Path | No
 def _read_settings(layout: Layout, document: Mapping[Any, Any]) -> tuple[Config, list[str]]:
     """The settings but for the hosts, and the faults in them."""
     faults: list[str] = []
-    fields = _read(document, _SETTINGS, "", [*_SETTINGS, "methods", *_HOSTS_KEYS], faults)
+    fields = _read(document, _SETTINGS, "", [*_SETTINGS, "methods", _NOTIFY, *_HOSTS_KEYS], faults)
     fields["matrix"] = layout.root / fields["matrix"] if "matrix" in fields else layout.default_matrix
     layout = _with_status_file(layout, fields.pop("status_file", None), fields["matrix"], faults)
     fields["script_lock"] = _script_lock(layout, fields.get("script_lock"), faults)
+    fields["notify"] = _notify(document.get(_NOTIFY), faults)
     config = Config(layout=layout, methods=_methods(layout, document.get("methods"), faults), **fields)
     if config.lost_after_s < 5 * config.heartbeat_s:
         faults.append(
@@ -283,6 +291,19 @@ def _read_settings(layout: Layout, document: Mapping[Any, Any]) -> tuple[Config,
             "else live jobs are taken for lost"
         )
     return config, faults
+
+
+def _notify(value: object, faults: list[str]) -> Notify | None:
+    if value is None:
+        return None
+    from dispatcher.hosts.fields import faults_of
+    from dispatcher.notify_config import parse_notify
+
+    try:
+        return parse_notify(value)
+    except BadValueError as error:
+        faults += [fault.line() for fault in faults_of(error, value, _NOTIFY)]
+        return None
 
 
 def _with_status_file(layout: Layout, name: str | None, matrix: Path, faults: list[str]) -> Layout:

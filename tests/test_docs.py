@@ -12,7 +12,7 @@ import pytest
 from fleet import wait_until
 from pages import REASONS, Reader, alike, blocks, check_syntax
 
-from dispatcher import config
+from dispatcher import config, notify_config
 from dispatcher.base.values import FAILURE_REASONS, RESOURCE_WORDS
 from dispatcher.cli import main
 from dispatcher.hosts import read
@@ -98,13 +98,22 @@ def test_every_key_of_the_code_is_documented_and_no_other() -> None:
     assert documented("entries.md", "Every entry has\n") == RESERVED - READERS.keys()
     assert documented("entries.md", "All other keys are parameters of the training script.\n") == READERS.keys()
     assert documented("entries.md", "`resources`:\n") == set(RESOURCE_WORDS)
-    assert documented("configuration.md", "## Settings\n") == {*config._SETTINGS, "methods", *config._HOSTS_KEYS}
+    assert documented("configuration.md", "## Settings\n") == {
+        *config._SETTINGS, config._NOTIFY, "methods", *config._HOSTS_KEYS
+    }  # fmt: skip
     assert documented("configuration.md", "## Methods\n") == config._METHOD_KEYS.keys()
 
 
 def test_every_key_of_a_study_is_documented_and_no_other() -> None:
     assert documented("tuning.md", "## Keys of the file\n") == set(settings._KEYS)
     assert documented("tuning.md", "each with its place.\n") == settings.SAMPLERS.keys()
+
+
+def test_every_key_of_notify_is_documented_and_no_other() -> None:
+    limits = notify_config._LIMITS.keys()
+    assert documented("notify.md", "## Keys\n") == {*limits, *notify_config._FIELDS, "targets"}
+    assert documented("notify.md", "## Targets\n") == {*limits, *notify_config._CHANNELS, "events"}
+    assert documented("notify.md", "## Events\n") == {topic.value for topic in notify_config.Topic}
 
 
 def test_every_key_of_a_host_is_on_a_page_of_the_outlets() -> None:

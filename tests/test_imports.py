@@ -21,9 +21,9 @@ PACKAGE = Path(dispatcher.__file__).parent
 # As the architecture page has them, lowest first: a module imports from its own layer and from those below.
 LAYERS = (
     ("errors", "contract", "base"),
-    ("workspace", "hosts", "config"),
+    ("workspace", "hosts", "notify_config", "config"),
     ("matrix", "run_state", "templates", "provenance"),
-    ("outlets",),
+    ("outlets", "notify"),
     ("pod", "doctor"),
     ("report",),
     ("cleaning",),
@@ -50,6 +50,9 @@ FORBIDDEN = (
     ("provenance", "run_state"),
     ("provenance", "templates"),
     ("doctor", "pod"),
+    # Telling people depends on what the journal says, not on where jobs run.
+    ("notify", "outlets"),
+    ("outlets", "notify"),
     # Outlets know liveness locks and pauses; only the loop writes the journal.
     ("outlets", "run_state.store"),
     ("outlets", "run_state.journal"),

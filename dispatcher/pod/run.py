@@ -17,6 +17,7 @@ from dispatcher.doctor.fitness import refuse_unfit_host
 from dispatcher.doctor.prove_view import prove_view
 from dispatcher.errors import INTERRUPTED, LockError, PodError, StaleViewError, StorageError, UsageError
 from dispatcher.pod.lasting_fault import LastingFault
+from dispatcher.pod.notices import PodNotices
 from dispatcher.pod.offers import own_offer, published
 from dispatcher.pod.options import PodOptions, outlet_context
 from dispatcher.pod.pod_outlets import PodOutlets
@@ -126,6 +127,7 @@ class Pod:
         self._saver = Saver(store)
         self._session = Session(store, registration, options)
         self._observer = observer
+        self._notices = PodNotices(store, config, options, observer, log)
         self._next_poll_s = 0.0
         self._next_show_s = 0.0
         self._next_tell_s = 0.0
@@ -144,7 +146,9 @@ class Pod:
             files.remove_leftovers(layout.pods_dir)
             with contextlib.suppress(FileNotFoundError):
                 files.remove_leftovers(layout.prepared_dir)
+            self._notices.check()
             self.reconciler.begin(self._session.begin)
+            self._notices.begin()
             self.projector.recover_leftovers()
             if not self.options.once:
                 self._greet()
@@ -191,7 +195,8 @@ class Pod:
             self.reconciler.note_change()
             return
         for_changes = self.reconciler.wants_changes(claiming=self.phase == RUNNING)
-        if wait.wait(pause_s, self.reconciler.wait_fds(), for_changes=for_changes):
+        descriptors = [*self.reconciler.wait_fds(), *self._notices.wait_fds()]
+        if wait.wait(pause_s, descriptors, for_changes=for_changes):
             self.reconciler.note_change()
 
     def _work(self) -> float | None:
@@ -202,6 +207,7 @@ class Pod:
             self._next_poll_s = time.monotonic() + self.poll_interval_s
         self.reconciler.reconcile(claiming=self.phase == RUNNING, poll_is_due=due)
         self._has_worked = True
+        self._notices.step(poll_is_due=due)
         if self.phase in (DRAINING, STOPPING):
             self._say_what_is_left()
         if self.phase == STOPPING:
@@ -222,7 +228,8 @@ class Pod:
 
     def _pause_s(self) -> float:
         pause_s = min(self._next_poll_s - time.monotonic(), self.registration.due_in_s())
-        for due_s in (self.projector.due_in_s(), self.reconciler.due_in_s(claiming=self.phase == RUNNING)):
+        steps_s = self.projector.due_in_s(), self.reconciler.due_in_s(claiming=self.phase == RUNNING)
+        for due_s in (*steps_s, self._notices.due_in_s()):
             if due_s is not None:
                 pause_s = min(pause_s, due_s)
         return max(0.0, pause_s)
@@ -283,6 +290,7 @@ class Pod:
             self.reconciler.release_script_lock,
             self.projector.close,
             last_problems,
+            functools.partial(self._notices.finish, self._tells_the_rest),
         )
         for step in steps:
             try:
@@ -290,6 +298,13 @@ class Pod:
                     step()
             except (StorageError, LockError, PodError, StaleViewError) as error:
                 self.log(f"warning: {error}")
+
+    def _tells_the_rest(self) -> bool:
+        """Whether this pod waits until what it tells people has been sent, or it is known that it was not."""
+        while self._signals_heard < self._signals.count:
+            self._signals_heard += 1
+            self.phase = LEAVING
+        return self.phase != LEAVING and not self._signals.hung_up
 
     def _enter(self, phase: str, why: str) -> None:
         self.phase = phase

@@ -35,6 +35,10 @@ class Event(enum.StrEnum):
     GPU_BUSY = "gpu_busy"  # it uses one of them again
     POD_STARTED = "pod_started"  # a dispatcher began to claim jobs
     POD_ENDED = "pod_ended"  # a dispatcher ended; of one that was killed, the next one of its name says so
+    NOTIFYING = "notifying"  # where notices go from now on: the targets of dispatcher.yaml, and what each is told
+    INCIDENT = "incident"  # something began, or is over, that people are told of and no other line says
+    NOTICE_CLAIMED = "notice_claimed"  # a process sends a notice to a target, and no other one does
+    NOTICE_ENDED = "notice_ended"  # how that went
 
     # What adaptive sweeps do: see studies.
     STUDY = "study"  # a study began, or goes on with other settings
@@ -52,6 +56,7 @@ class Event(enum.StrEnum):
     DELETED = "deleted"  # the record was removed; its history stays
     UNPAUSED = "unpaused"  # claiming within a scope continues
     CLEARED = "cleared"  # a refused edit was dismissed
+    NOTICES_CLEARED = "notices_cleared"  # notices that failed or are doubtful were dismissed
 
     # What becomes of the status file.
     ADOPTED = "adopted"  # a line of the status file was taken over as it is
@@ -60,6 +65,7 @@ class Event(enum.StrEnum):
     # How a generation of the journal begins and ends.
     SNAPSHOT = "snapshot"  # a record as it was when the generation began
     STREAK = "streak"  # failures in a row as they were when the generation began
+    NOTICES = "notices"  # what was told, and is still to be told, when the generation began
     CONTINUED = "continued"  # the last line: the next generation is in force
 
     @classmethod
@@ -181,6 +187,62 @@ class Streak(msgspec.Struct, frozen=True):
     methods: tuple[str, ...] = ()
     reason: str = ""
     error: str | None = None
+
+
+class Notifying(Note, frozen=True, kw_only=True, omit_defaults=True):
+    """The targets of notices, and the topics that each is told."""
+
+    event = Event.NOTIFYING
+    targets: Mapping[str, tuple[str, ...]]
+
+
+class Began(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an incident is, in words; `job` where it is one job's. `cause`: alike of those that are told together."""
+
+    text: str
+    cause: str
+    job: str | None = None
+
+
+class Incident(Note, frozen=True, kw_only=True, omit_defaults=True):
+    """Incidents of one topic that began, by their keys, and the keys of those that are over.
+
+    `is_old`: they were there before anybody asked to be told, and nobody is.
+    """
+
+    event = Event.INCIDENT
+    topic: str
+    began: Mapping[str, Began] = {}
+    over: tuple[str, ...] = ()
+    is_old: bool = False
+
+
+class NoticeClaimed(Note, frozen=True, kw_only=True, omit_defaults=True):
+    """A process, `sender` (see notices.Notice), sends what `target` has not been told, within `limit_s`.
+
+    `notice`: it is that one's next try; None: a new one, whose number is the `seq` of this line.
+    """
+
+    event = Event.NOTICE_CLAIMED
+    target: str
+    sender: str
+    limit_s: float
+    notice: int | None = None
+
+
+class NoticeEnded(Note, frozen=True, kw_only=True, omit_defaults=True):
+    """A notice was `sent`, has `failed`, or it is `doubtful` whether it arrived; `why`, and when it is tried again."""
+
+    event = Event.NOTICE_ENDED
+    notice: int
+    state: str
+    why: str = ""
+    retry_at: str | None = None
+
+
+class NoticesCleared(Note, frozen=True, kw_only=True, omit_defaults=True):
+    event = Event.NOTICES_CLEARED
+    notices: tuple[int, ...]
 
 
 class StreakSoFar(Note, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,4 +1,4 @@
-"""The fold of journal lines: records, pauses, refused edits. Pure: the same lines give the same fold on every host."""
+"""The fold of journal lines: records, pauses, refused edits, notices. Pure: the same lines give the same fold."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Final
 
 import msgspec
 
+from dispatcher.notify_config import Topic
+from dispatcher.run_state import notices
 from dispatcher.run_state.events import (
     AppliedEdit,
     Blame,
@@ -25,8 +27,9 @@ from dispatcher.run_state.events import (
     Unpaused,
 )
 from dispatcher.run_state.journal import Line
+from dispatcher.run_state.notices import Notices
 from dispatcher.run_state.records import Draft, Drafts, Packed, Records, unpack
-from dispatcher.run_state.states import IN_FLIGHT, Record, apply, make_record
+from dispatcher.run_state.states import IN_FLIGHT, Record, State, apply, make_record
 from dispatcher.run_state.studies import STUDY_EVENTS, Studies, fold_study, snapshot_studies
 
 # How many different jobs must fail alike in a row before claiming is paused.
@@ -50,6 +53,8 @@ _PLAIN: Final = frozenset(
 # Read for every line; in Python 3.11 looking up a member of an enum costs several times a global name.
 _DELETED: Final = Event.DELETED
 _SNAPSHOT: Final = Event.SNAPSHOT
+# What people are told of as it is.
+_TOLD: Final = frozenset({Event.FAILED, Event.GPU_IDLE, Event.PAUSED})
 # Ends of attempts that count for or against their method, GPU or host.
 _ENDINGS: Final = frozenset({Event.DONE, Event.FAILED, Event.RETRIED, Event.AUTO_REQUEUED})
 
@@ -108,12 +113,15 @@ class Fold:
         # By job; those of attempts that have ended count no more: see `idle`.
         self.gpu_idle: dict[str, GpuIdle] = {}
         self.studies: Studies = {}
+        self.notices = Notices()
         self.applied_edits: dict[str, AppliedEdit] = {}
         self.lock_kind: str | None = None
         self.touched: set[str] = set()
         # Whether all of them have changed: a million jobs are collected only for those who ask.
         self.all_touched = False
         self._versions: OrderedDict[tuple[str, int], Packed] = OrderedDict()
+        # Kept for those who ask again and again, and counted only for them.
+        self._counts: dict[State, int] | None = None
 
     def extend(self, lines: Iterable[Line]) -> None:
         """Add lines that follow `seq`."""
@@ -149,6 +157,7 @@ class Fold:
             self.seq = line.seq
         for job, draft in drafts.drain():
             self.records.put(job, make_record(draft.fields), draft.born)
+            self._counts = None
             if not self.all_touched:
                 self.touched.add(job)
 
@@ -156,6 +165,19 @@ class Fold:
         """The record of `job` as it is before `line`."""
         old = self.records.get(job)
         return Draft(_birth(line), {}) if old is None else Draft(self.records.born(job) or 0, old.fields())
+
+    def count(self, *states: State) -> int:
+        """How many records are in one of these states. After the first call it costs nothing but what has changed."""
+        if self._counts is None:
+            found = self.records.by_state()
+            self._counts = {state: found.count(state) for state in State}
+        return sum(self._counts[state] for state in states)
+
+    def _recount(self, old: Record | None, new: Record | None) -> None:
+        if self._counts is not None:
+            for record, change in ((old, -1), (new, 1)):
+                if record is not None:
+                    self._counts[record.state] += change
 
     def version(self, job: str, rev: int) -> Record | None:
         """The record of `job` as it was at `rev`; None when it is not remembered any more."""
@@ -182,6 +204,7 @@ class Fold:
             self.records.remove(job)
         else:
             self.records.put(job, record, born or 0)
+        self._recount(current, record)
         self.applied_edits.pop(job, None)
         if edit is not None:
             self.applied_edits[job] = edit
@@ -208,6 +231,7 @@ class Fold:
         old = self.records.get(job)
         born = _birth(line) if old is None else self.records.born(job) or 0
         record = apply(old, line.set, line.set["rev"] if line.event is _SNAPSHOT else line.seq)
+        self._recount(old, record)
         self.touched.add(job)
         self._versions[(job, record.rev)] = self.records.put(job, record, born)
         if len(self._versions) > _REMEMBERED:
@@ -220,12 +244,16 @@ class Fold:
             self.applied_edits[str(line.job)] = edit if edit.seq else msgspec.structs.replace(edit, seq=line.seq)
 
     def _forget(self, job: str) -> None:
+        if self._counts is not None:
+            self._recount(self.records.get(job), None)
         self.records.remove(job)
         self.applied_edits.pop(job, None)
         self.touched.add(job)
 
     def _fold_event(self, line: Line) -> None:
         event = line.event
+        if event in _TOLD and self.notices.targets:
+            self._tell_of(line)
         if event in _ENDINGS:
             if line.data:
                 self._count_streaks(line, line.read(Blame))
@@ -252,6 +280,25 @@ class Fold:
             self.streaks[before.scope] = before.streak
         elif event in STUDY_EVENTS:
             fold_study(self.studies, line)
+        elif event in notices.EVENTS:
+            self.notices = notices.fold_line(self.notices, line)
+
+    def _tell_of(self, line: Line) -> None:
+        if line.event is Event.FAILED:
+            error, reason = line.set.get("error"), line.set.get("reason")
+            text = ": ".join(filter(None, (str(reason or "unknown"), error)))
+            self._tell(Topic.JOB_FAILED, signature(error, reason, line.job or ""), text, line.at, line.job)
+        elif line.event is Event.GPU_IDLE:
+            text = f"running, its GPUs idle since {line.read(GpuIdle).since}"
+            self._tell(Topic.GPU_IDLE, "", text, line.at, line.job)
+        elif "@" not in line.by:
+            # A person who pauses something knows.
+            paused = line.read(Paused)
+            self._tell(Topic.METHOD_PAUSED, paused.scope, f"{paused.scope} is paused: {paused.why}", line.at)
+
+    def _tell(self, topic: Topic, cause: str, text: str, at: str, job: str | None = None) -> None:
+        if self.notices.wants(topic):
+            self.notices = notices.happened(self.notices, topic, cause, text=text, at=at, job=job)
 
     def _count_streaks(self, line: Line, blame: Blame) -> None:
         """Count the end of an attempt in the scopes of `blame`: a success ends a streak, a failure extends it."""
@@ -301,6 +348,9 @@ def snapshot(fold: Fold, at: str, by: str) -> Iterator[Line]:
         if idle is not None:
             yield line(idle, job=job)
     yield from snapshot_studies(fold.studies, line)
+    # The last one: what the lines above repeat is no news.
+    if fold.notices != Notices():
+        yield line(fold.notices.snapshot())
 
 
 def pause_reason(streak: Streak, scope: str) -> str | None:

@@ -19,13 +19,14 @@ from dispatcher.base import parts
 from dispatcher.run_state.checksum import RunningChecksum
 from dispatcher.run_state.events import AppliedEdit, Event, GpuIdle, Streak
 from dispatcher.run_state.fold import Fold, Pause, Refusal
+from dispatcher.run_state.notices import Notices
 from dispatcher.run_state.records import Records
 from dispatcher.run_state.states import Record, State
 from dispatcher.run_state.studies import Study
 from dispatcher.workspace import Layout
 
 # To be raised with every change of what a fold holds or of how lines are folded.
-_VERSION: Final = 4
+_VERSION: Final = 5
 _FORM: Final = repr((_VERSION, Record.__annotations__, tuple(State), tuple(Event)))
 _TOGETHER: Final = 5_000
 
@@ -49,6 +50,7 @@ class SavedFold(msgspec.Struct, kw_only=True):
     streaks: dict[str, Streak]
     gpu_idle: dict[str, GpuIdle]
     studies: dict[str, Study]
+    notices: Notices
     applied_edits: dict[str, AppliedEdit]
 
 
@@ -76,6 +78,7 @@ def begin(layout: Layout, header: bytes, checksum: RunningChecksum, fold: Fold) 
         streaks=fold.streaks,
         gpu_idle=fold.gpu_idle,
         studies=fold.studies,
+        notices=fold.notices,
         applied_edits=fold.applied_edits,
     )
     try:
@@ -119,5 +122,6 @@ def read(saved: SavedFold, file: BinaryIO) -> Fold | None:
     fold.records = Records(packed)
     fold.pauses, fold.refusals, fold.streaks = saved.pauses, saved.refusals, saved.streaks
     fold.gpu_idle, fold.studies, fold.applied_edits = saved.gpu_idle, saved.studies, saved.applied_edits
+    fold.notices = saved.notices
     fold.all_touched = True
     return fold

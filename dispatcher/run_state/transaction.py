@@ -35,7 +35,7 @@ class Transaction:
         self._at_end: list[Callable[[bool], object]] = []
         self._undo: dict[str, tuple[Record | None, int | None, AppliedEdit | None]] = {}
         self._rest = (fold.seq, dict(fold.pauses), dict(fold.refusals), dict(fold.streaks), fold.lock_kind)
-        self._gpu_idle = dict(fold.gpu_idle)
+        self._gpu_idle, self._notices = dict(fold.gpu_idle), fold.notices
         self._studies: dict[str, Study | None] = {}
 
     def record(self, job: str) -> Record | None:
@@ -111,7 +111,7 @@ class Transaction:
         for job, before in self._undo.items():
             fold.restore(job, *before)
         fold.seq, fold.pauses, fold.refusals, fold.streaks, fold.lock_kind = self._rest
-        fold.gpu_idle = self._gpu_idle
+        fold.gpu_idle, fold.notices = self._gpu_idle, self._notices
         for name, study in self._studies.items():
             fold.studies.pop(name, None)
             if study is not None:

@@ -1,0 +1,163 @@
+"""What no line of the journal says by itself: a dead pod, a finished matrix, jobs that wait while none runs.
+
+Each is an incident with a key. The first pod that finds one writes that it began, and one that finds it over writes
+that; in between nobody is told again. So what a pod sees must not contradict what another one sees: a dead pod is named
+with its last heartbeat, and it is over only when that has risen.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from dispatcher.base.messages import counted, first_names
+from dispatcher.base.times import duration_text, parse_time
+from dispatcher.notify_config import Topic
+from dispatcher.run_state.events import Began, Incident
+from dispatcher.run_state.fold import Fold
+from dispatcher.run_state.journal import now_text
+from dispatcher.run_state.liveness import PodInfo
+from dispatcher.run_state.notices import incident_key, topic_of
+from dispatcher.run_state.states import IN_FLIGHT, State
+
+_ENDED: Final = (State.DONE, State.FAILED, State.ABANDONED)
+_OPEN: Final = (State.QUEUED, *IN_FLIGHT)
+# A pod whose last heartbeat is so much older than the wish to be told is not news.
+_OLD_S: Final = 600.0
+
+DONE_KEY: Final = incident_key(Topic.MATRIX_DONE, "")
+NOTHING_KEY: Final = incident_key(Topic.NOTHING_RUNNING, "")
+
+
+class Conditions:
+    """Compares what is so with the incidents that the journal has.
+
+    `dead_pods` and `stalled` look at files: the dispatchers that are gone without having ended, and the running
+    attempts `job/attempt` that this process watches with the seconds for which they have been silent.
+    """
+
+    def __init__(
+        self,
+        nothing_running_after_s: float,
+        dead_pods: Callable[[], Iterable[PodInfo]],
+        pods: Callable[[], Iterable[PodInfo]],
+        stalled: Callable[[], Mapping[str, float]] = dict,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._limit_s = nothing_running_after_s
+        self._find_dead = dead_pods
+        self._pods = pods
+        self._find_stalled = stalled
+        self._monotonic = monotonic
+        self._dead: dict[str, PodInfo] = {}
+        self._heartbeats: dict[str, int] = {}
+        self._stalled: Mapping[str, float] = {}
+        self._nothing_since_s: float | None = None
+
+    def has_news(self, fold: Fold, *, poll_is_due: bool) -> bool:
+        """Whether the journal lacks something. `poll_is_due`: files are looked at, too."""
+        if poll_is_due:
+            self._look(fold)
+        return bool(self.news(fold))
+
+    def due_in_s(self) -> float | None:
+        """Seconds until nothing has run for long enough; None when something runs, or nothing waits."""
+        if self._nothing_since_s is None:
+            return None
+        left_s = self._nothing_since_s + self._limit_s - self._monotonic()
+        return left_s if left_s > 0 else None
+
+    def nothing_runs_since(self, seconds: float) -> None:
+        """As found by another clock: nothing has been running for so many seconds."""
+        self._nothing_since_s = self._monotonic() - seconds
+
+    def news(self, fold: Fold, *, is_old: bool = False) -> list[Incident]:
+        """What is to be written into the journal."""
+        finders = {
+            Topic.POD_DEAD: self._pod_news,
+            Topic.JOB_STALLED: self._stall_news,
+            Topic.MATRIX_DONE: self._done_news,
+            Topic.NOTHING_RUNNING: self._nothing_news,
+        }
+        found = []
+        for topic, find in finders.items():
+            if fold.notices.wants(topic):
+                known = [key for key in fold.notices.incidents if topic_of(key) == topic]
+                began, over = find(fold, known)
+                new = {key: one for key, one in began.items() if key not in fold.notices.incidents}
+                if new or over:
+                    found.append(Incident(topic=topic, began=new, over=tuple(over), is_old=is_old))
+        return found
+
+    def _look(self, fold: Fold) -> None:
+        if fold.notices.wants(Topic.POD_DEAD):
+            self._dead = {info.pod: info for info in self._find_dead()}
+            self._heartbeats = {info.pod: info.heartbeat for info in self._pods()}
+        if fold.notices.wants(Topic.JOB_STALLED):
+            self._stalled = self._find_stalled()
+
+    def _pod_news(self, fold: Fold, known: list[str]) -> tuple[dict[str, Began], list[str]]:
+        since_s = parse_time(fold.notices.since.get(Topic.POD_DEAD)) or 0.0
+        began = {
+            _pod_key(info): Began(f"pod {info.pod} on {info.host} is dead since {info.heartbeat_at or '?'}", info.pod)
+            for info in self._dead.values()
+            if (parse_time(info.heartbeat_at) or 0.0) >= since_s - _OLD_S
+        }
+        over = []
+        for key in known:
+            pod, _, heartbeat = key.partition(":")[2].rpartition(":")
+            if self._heartbeats.get(pod, 0) > int(heartbeat) and key not in began:
+                over.append(key)
+        return began, over
+
+    def _stall_news(self, fold: Fold, known: list[str]) -> tuple[dict[str, Began], list[str]]:
+        began = {
+            incident_key(Topic.JOB_STALLED, attempt): Began(
+                f"no progress reported for {duration_text(silent_s)}", "", attempt.rpartition("/")[0]
+            )
+            for attempt, silent_s in self._stalled.items()
+            if _runs(fold, attempt)
+        }
+        # Whether another pod's attempt goes on again, that pod says.
+        over = [key for key in known if not _runs(fold, key.partition(":")[2])]
+        return began, over
+
+    def _done_news(self, fold: Fold, known: list[str]) -> tuple[dict[str, Began], list[str]]:
+        if fold.count(*_OPEN):
+            return {}, known
+        if known or not fold.count(*_ENDED):
+            return {}, []
+        counts = [f"{count} {state}" for state in (*_ENDED, State.HELD) if (count := fold.count(state))]
+        return {DONE_KEY: Began(f"no job is left to run: {', '.join(counts)}", "")}, []
+
+    def _nothing_news(self, fold: Fold, known: list[str]) -> tuple[dict[str, Began], list[str]]:
+        if fold.count(*IN_FLIGHT) or not fold.count(State.QUEUED):
+            self._nothing_since_s = None
+            return {}, known
+        now_s = self._monotonic()
+        if self._nothing_since_s is None:
+            self._nothing_since_s = now_s
+        idle_s = now_s - self._nothing_since_s
+        if known or idle_s < self._limit_s or not _waits(fold):
+            return {}, []
+        text = f"{counted(fold.count(State.QUEUED), 'job waits', 'jobs wait')}, and none runs"
+        text += f"; paused: {first_names(list(fold.pauses))}" if fold.pauses else ""
+        return {NOTHING_KEY: Began(text, "")}, []
+
+
+def _pod_key(info: PodInfo) -> str:
+    return incident_key(Topic.POD_DEAD, f"{info.pod}:{info.heartbeat}")
+
+
+def _runs(fold: Fold, attempt: str) -> bool:
+    job, _, number = attempt.rpartition("/")
+    record = fold.records.get(job)
+    return record is not None and record.state in IN_FLIGHT and str(record.attempt) == number
+
+
+def _waits(fold: Fold) -> bool:
+    """Whether a job waits for something else than the time of its next try."""
+    now = now_text(time.time())
+    queued = (fold.records[job] for job in fold.records.by_state().jobs((State.QUEUED,)))
+    return any(record.retry_at is None or record.retry_at <= now for record in queued)

@@ -20,7 +20,7 @@ MARKERS = ("nfs", *sorted(name for name, needs in NEEDS.items() if needs.is_shar
 # Folders whose tests share by file what takes long to make: trained models, compiled programs.
 BY_FILE = ("runtime", "examples")
 
-SLOW_FOLDERS = ("beds", "chaos", "runtime", "examples")
+SLOW_FOLDERS = ("beds", "chaos", "runtime", "examples", "browser")
 SLOW_MARKERS = (*MARKERS, "slurm", "ssh", "tpu", "demo", "slow")
 # Repeats at length, or in variants that differ little, what a shorter test proves: only `--long` runs it.
 LONG = "long"

@@ -136,6 +136,7 @@ NEEDS = {
     "podman": Needs(
         {"podman": "podman", "/usr/bin/catatonit": "catatonit", "/bin/busybox": "busybox-static"}, is_shared=False
     ),
+    "browser": Needs({"/usr/bin/chromium": "chromium"}, is_root_needed=False),
     "modules": Needs({"/usr/share/modules/init/bash": "environment-modules"}, is_root_needed=False, is_shared=False),
 }
 

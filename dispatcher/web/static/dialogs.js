@@ -1,19 +1,27 @@
 // Questions before something is changed, and short messages after it.
 
-import { ApiError, post } from "./api.js";
+import { ApiError, get, post } from "./api.js";
 import { h, render } from "./dom.js";
 import { count } from "./format.js";
+import { filtersOf } from "./route.js";
 
 // Changes of more jobs than this are asked for once more.
 const ASK_ABOVE = 20;
 const SHOWN_MS = 8_000;
 
-/** Asks for a change; says what came of it. `what`: {verb: "requeue", done: "requeued", jobs: 12}. */
+const AT_ONCE = 500;
+const DONE = { requeue: "queued again", hold: "held", cancel: "cancelled" };
+
+/**
+ * Asks for a change, and says what came of it. `body` is {jobs: [...]}, {jobs: a function that finds them} or {scope};
+ * `number` is how many jobs that are, and `question` is asked when they are many.
+ */
 export async function change(page, action, body, { question, number = 1 }) {
   if (number > ASK_ABOVE && !(await confirmed(question, `Yes, ${action} ${count(number, "job")}`))) return false;
   try {
-    const answer = await post(`api/changes/${action}`, body);
-    say(answer.text ?? `${action}: ${count(answer.changed ?? number, "job")}`);
+    const jobs = typeof body.jobs === "function" ? await body.jobs() : body.jobs;
+    const answer = await post(`api/changes/${action}`, { ...body, jobs });
+    say(outcome(action, answer), Object.keys(answer.refused ?? {}).length > 0);
     page.live.askNow();
     return true;
   } catch (error) {
@@ -21,6 +29,32 @@ export async function change(page, action, body, { question, number = 1 }) {
     say(`${action} was refused: ${error.message}`, true);
     return false;
   }
+}
+
+/** The ids of all jobs of a kind, of those that the filters show. */
+export async function jobsOf(query, kind) {
+  const found = [];
+  for (let after = 0; after !== null; ) {
+    const params = filtersOf(query);
+    for (const [name, value] of Object.entries({ ...kind, limit: AT_ONCE, after })) params.set(name, value);
+    const answer = await get("api/jobs", params);
+    found.push(...answer.jobs.map((row) => row.job));
+    after = answer.next ?? null;
+  }
+  return found;
+}
+
+/** `changed` and the others have what became of each job, by its id. */
+function outcome(action, { scope, done, changed, unchanged, refused }) {
+  if (scope) return `${scope}: ${done}`;
+  const sizes = [
+    [changed, DONE[action]],
+    [unchanged, "unchanged"],
+    [refused, "refused"],
+  ].map(([jobs, word]) => [Object.keys(jobs ?? {}).length, word]);
+  const words = sizes.filter(([number], index) => number > 0 || index === 0).map(([number, word]) => `${count(number, "job")} ${word}`);
+  const [why] = Object.entries(refused ?? {}).map(([job, reason]) => `. ${job}: ${reason}`);
+  return words.join(", ") + (why ?? "");
 }
 
 /** A modal question; Escape and Cancel mean no. */

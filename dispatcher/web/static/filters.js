@@ -6,7 +6,7 @@ import { go, same } from "./route.js";
 
 export function filterBar(page) {
   const { query } = page;
-  const keys = (page.live.overview?.keys ?? []).map((key) => (typeof key === "string" ? key : key.name));
+  const { keys } = page.live;
   const chips = [...query]
     .filter(([name]) => ["where", "state", "methods", "failure", "waiting"].includes(name))
     .map(([name, value]) => chip(query, name, value));

@@ -89,6 +89,11 @@ export function weekday(date) {
   return Number.isNaN(at.getTime()) ? date : at.toLocaleDateString("en-GB", { weekday: "short", day: "numeric" });
 }
 
+export function secondsSince(iso) {
+  const at = Date.parse(iso ?? "");
+  return Number.isNaN(at) ? null : Math.max(0, (Date.now() - at) / 1000);
+}
+
 /** A value of a parameter or a record as text: text as it is, everything else as JSON. */
 export function text(value) {
   if (value === null || value === undefined) return DASH;

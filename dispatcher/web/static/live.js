@@ -13,14 +13,15 @@ export class Live {
   position = null;
   error = null;
   failingSince = null;
-  nextAt = null;
+  // Whether a pod runs. Where none does, as in a copy, the age is that of the newest time in the data.
+  isLive = false;
   #filters = new URLSearchParams();
   #dataAge = null;
   #answeredAt = null;
   #controller = null;
   #timer = null;
 
-  /** `onChange(change)`: an answer with news, or null when only the connection's state changed. */
+  /** `onChange(change)`: an answer with news (`all`: of any job), or null when only the connection's state changed. */
   constructor(onChange) {
     this.onChange = onChange;
     document.addEventListener("visibilitychange", () => document.hidden || this.askNow());
@@ -46,8 +47,14 @@ export class Live {
     return this.#dataAge === null ? null : this.#dataAge + (performance.now() - this.#answeredAt) / 1000;
   }
 
+  /** Whether the answers come, but not from files that were read lately. */
   get isOld() {
-    return this.ageS !== null && this.ageS > OLD_S && this.failingSince === null && !document.hidden;
+    return this.isLive && this.ageS > OLD_S && this.failingSince === null && !document.hidden;
+  }
+
+  /** The keys that jobs have. */
+  get keys() {
+    return (this.overview?.keys ?? []).map((one) => one.key);
   }
 
   async #ask() {
@@ -70,10 +77,11 @@ export class Live {
     this.error = this.failingSince = null;
     this.#answeredAt = performance.now();
     this.#dataAge = Math.max(0, (Date.parse(answer.at) - Date.parse(answer.data_at ?? answer.at)) / 1000) || 0;
+    this.isLive = Boolean(answer.live);
     this.position = answer.position;
-    if (isFirst) this.overview = answer;
+    if (isFirst || answer.reset) this.overview = answer;
     else if (!answer.unchanged) this.overview = { ...this.overview, ...answer };
-    this.onChange(answer.unchanged && !wasFailing ? null : answer);
+    this.onChange(answer.unchanged && !wasFailing ? null : { ...answer, all: isFirst || answer.reset || answer.jobs_more });
   }
 
   #failed(error) {
@@ -87,7 +95,6 @@ export class Live {
   #later() {
     const pause = this.failingSince === null ? 0 : Date.now() - this.failingSince;
     const wait = Math.max(document.hidden ? HIDDEN_MS : VISIBLE_MS, Math.min(pause / 2, LONGEST_PAUSE_MS));
-    this.nextAt = Date.now() + wait;
     this.#timer = setTimeout(() => this.#ask(), wait);
   }
 }

@@ -66,12 +66,11 @@ class Page {
   }
 
   #draw() {
-    const workspace = this.live.overview?.workspace;
-    document.title = [this.view?.title, nameOf(workspace), "dispatcher"].filter(Boolean).join(" · ");
+    document.title = [this.view?.title, this.live.overview?.workspace, "dispatcher"].filter(Boolean).join(" · ");
     render(
       this.root,
       h("a", { class: "skip", href: "#content" }, "To the content"),
-      this.#header(workspace),
+      this.#header(),
       this.#banner(),
       h("div", { key: "filters", class: "filters" }, filterBar(this)),
       h("main", { key: this.#name, id: "content", class: `view-${this.#name}`, tabindex: "-1" }, this.#content()),
@@ -79,27 +78,36 @@ class Page {
   }
 
   #content() {
-    return this.view ? this.view.draw() : h("p", { class: "quiet" }, "…");
+    if (!this.view) return h("p", { class: "quiet" }, "…");
+    try {
+      return this.view.draw();
+    } catch (error) {
+      // The header, the filters and the other views must stay.
+      console.error(error);
+      return h("p", { class: "problem", role: "alert" }, `This view cannot be drawn, a fault of the page: ${error.message}`);
+    }
   }
 
-  #header(workspace) {
+  #header() {
+    const { overview } = this.live;
     const links = NAVIGATION.map(([view, title]) =>
       h("a", { key: view, href: href(this.query, { view }), "aria-current": view === this.#name && "page" }, title),
     );
     return h(
       "header",
       { class: "top" },
-      h("a", { class: "name", href: href(this.query), title: workspace }, nameOf(workspace) || "dispatcher"),
+      h("a", { class: "name", href: href(this.query), title: overview?.root }, overview?.workspace ?? "dispatcher"),
       h("nav", { "aria-label": "Views" }, links),
       h("span", { class: "age", id: "age" }, this.#age()),
     );
   }
 
   #age() {
-    const { ageS, failingSince, isOld } = this.live;
+    const { ageS, failingSince, isLive, isOld } = this.live;
     const dot = h("span", { class: `dot ${failingSince ? "is-off" : isOld ? "is-old" : ""}`, "aria-hidden": "true" });
     if (ageS === null) return [dot, "no data yet"];
-    return [dot, `data ${duration(ageS)} old`, this.allowsChanges ? "" : h("span", { class: "quiet" }, "read-only")];
+    const words = isLive || ageS < 60 ? `data ${duration(ageS)} old` : `data of ${moment(Date.now() - ageS * 1_000)}: no pod runs`;
+    return [dot, words, this.allowsChanges ? null : h("span", { class: "quiet" }, "read-only")];
   }
 
   #banner() {
@@ -123,10 +131,6 @@ class Page {
 
 function banner(text, ...more) {
   return h("div", { key: "banner", id: "banner", class: "banner", role: "alert" }, h("span", {}, text), more);
-}
-
-function nameOf(workspace) {
-  return workspace ? workspace.replace(/\/+$/, "").split("/").pop() : "";
 }
 
 new Page(document.getElementById("page"));

@@ -63,9 +63,3 @@ export function watch(onChange) {
     if (!isSameView) scrollTo(0, 0);
   });
 }
-
-/** `key=value` as a condition of `where`: what the CLI would read as a pattern or a list is taken literally. */
-export function condition(key, value) {
-  const word = value === null || value === undefined ? "" : typeof value === "string" ? value : JSON.stringify(value);
-  return `${key}=${word.replaceAll(/[*?[]/g, "[$&]")}`;
-}

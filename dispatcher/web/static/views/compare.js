@@ -41,8 +41,8 @@ export class Compare {
     loader.load(path, params);
   }
 
-  changed({ jobs, counts }) {
-    if (jobs === undefined && counts === undefined) return;
+  changed({ all, jobs, results }) {
+    if (!all && !jobs?.length && !results) return;
     this.#timer ??= setTimeout(() => {
       this.#timer = null;
       this.#asked = {};
@@ -85,10 +85,6 @@ export class Compare {
     return [section("compared", "Curves", this.#choices(), this.#drawCurves()), section("scatter", "Parameter against result", this.#axes(), this.#drawPoints())];
   }
 
-  #keys() {
-    return (this.page.live.overview?.keys ?? []).map((key) => (typeof key === "string" ? key : key.name));
-  }
-
   #set(changes) {
     go(same(this.query, changes), { replace: true });
   }
@@ -104,8 +100,8 @@ export class Compare {
       "div",
       { class: "choices" },
       choice("Metric", "metric", data.metric ?? "", metrics, (metric) => this.#set({ metric })),
-      choice("Group by", "by", by[0] ?? "", [["", "–"], ...this.#keys()], (key) => give([key, by[1]])),
-      choice("and", "by2", by[1] ?? "", [["", "–"], ...this.#keys()], (key) => give([by[0], key])),
+      choice("Group by", "by", by[0] ?? "", [["", "–"], ...this.page.live.keys], (key) => give([key, by[1]])),
+      choice("and", "by2", by[1] ?? "", [["", "–"], ...this.page.live.keys], (key) => give([by[0], key])),
       h("label", { class: "choice" }, h("input", { type: "checkbox", checked: isLog, onchange: () => this.#set({ log: isLog ? null : "1" }) }), "logarithmic"),
     );
   }
@@ -144,7 +140,7 @@ export class Compare {
     return h(
       "div",
       { class: "choices" },
-      choice("Across", "x", data.x ?? "", this.#keys(), (x) => this.#set({ x })),
+      choice("Across", "x", data.x ?? "", this.page.live.keys, (x) => this.#set({ x })),
       choice("Up", "y", data.y ?? "", this.page.live.overview?.metrics ?? [], (y) => this.#set({ y })),
     );
   }

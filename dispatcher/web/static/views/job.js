@@ -3,14 +3,16 @@
 import { jobPath, Loader } from "../api.js";
 import { h } from "../dom.js";
 import { change } from "../dialogs.js";
-import { bytes, DASH, duration, moment, number, text } from "../format.js";
+import { ago, bytes, DASH, duration, mebibytes, moment, number, secondsSince, text } from "../format.js";
 import { button, empty, facts, jobLink, problem, section, stateWord, table } from "../parts.js";
-import { go, href, same } from "../route.js";
+import { same } from "../route.js";
 import { Curves } from "./curves.js";
 import { Log } from "./log.js";
 import { where } from "./overview.js";
 
 const WHILE_IT_RUNS_MS = 5_000;
+// How the journal calls the end of an attempt, where people say it otherwise.
+const ENDS = { retried: "failed, retried", auto_requeued: "queued again", snapshot: null };
 
 export class Job {
   #asked = null;
@@ -38,9 +40,8 @@ export class Job {
     this.#showParts();
   }
 
-  changed({ jobs, running }) {
-    const isMine = (row) => row.job === this.#asked;
-    if (jobs?.some?.(isMine) || running?.some?.(isMine)) this.#load();
+  changed({ all, jobs }) {
+    if (all || jobs?.includes(this.#asked)) this.#load();
   }
 
   tick() {
@@ -59,11 +60,11 @@ export class Job {
   }
 
   get #isRunning() {
-    return ["running", "submitted"].includes(this.loader.data?.job?.state);
+    return ["running", "submitted"].includes(this.loader.data?.row.state);
   }
 
   get #attempt() {
-    return this.query.get("attempt") ?? (this.loader.data?.job?.attempt || null);
+    return this.query.get("attempt") ?? (this.loader.data?.row.attempt || null);
   }
 
   #load() {
@@ -79,7 +80,7 @@ export class Job {
   /** The log and the curves are those of one attempt: the chosen one, else the last. */
   #showParts() {
     if (!this.loader.data || this.#attempt === null) return;
-    const isLast = Number(this.#attempt) === this.loader.data.job.attempt;
+    const isLast = Number(this.#attempt) === this.loader.data.row.attempt;
     this.curves.show(this.#asked, this.#attempt, this.query);
     this.log.show(this.#asked, this.#attempt, this.#isRunning && isLast);
   }
@@ -87,21 +88,30 @@ export class Job {
   draw() {
     const { data, error } = this.loader;
     if (!data) return error ? problem(error) : empty("…");
-    const { job } = data;
+    const { row } = data;
     return [
-      h("header", { key: "job", class: "subject" }, h("h1", {}, job.job), h("p", { class: "states" }, stateWord(job)), this.#actions(job)),
+      h("header", { key: "job", class: "subject" }, h("h1", {}, row.job), h("p", { class: "states" }, stateWord(row)), this.#actions(row)),
       problem(error),
       this.#error(data),
       h(
         "div",
         { key: "facts", class: "beside" },
         section("record", "Record", null, this.#record(data)),
-        section("parameters", "Parameters as run", null, facts(Object.entries(data.params ?? {})), results(data)),
+        section("parameters", data.params_as === "ran" ? "Parameters as run" : "Parameters", null, this.#parameters(data)),
       ),
       this.#attempt === null ? null : this.curves.draw(),
       this.#attempt === null ? null : this.log.draw(),
       this.#attempts(data),
-      provenance(data),
+      provenance(data, this.#attempt),
+    ];
+  }
+
+  #parameters({ params, params_unknown: isUnknown, changes, result }) {
+    return [
+      isUnknown && h("p", { class: "quiet" }, "With which parameters it ran is not known; these are the manifest's."),
+      facts(Object.entries(params ?? {})),
+      changes?.length > 0 && h("p", { class: "warn" }, "The manifest has other parameters now: ", changes.map((one) => text(one)).join("; ")),
+      result && [h("h3", {}, "Results"), facts(Object.entries(result.values ?? {}).map(([name, value]) => [name, typeof value === "number" ? number(value, 6) : value]))],
     ];
   }
 
@@ -113,36 +123,35 @@ export class Job {
     return h("div", { class: "buttons" }, actions.filter(([action]) => action !== "hold" || job.state !== "held").map(([action, words]) => button(words, () => ask(action), { key: action })));
   }
 
-  #error({ job, error, last_lines: lines }) {
-    if (job.state !== "failed" && !error) return null;
-    return h(
-      "div",
-      { key: "error", class: "error" },
-      h("p", {}, h("strong", {}, job.reason ?? "failed"), error && `: ${error}`),
-      lines && h("pre", { tabindex: "0" }, lines),
-    );
+  #error({ row, error }) {
+    if (row.state !== "failed" && !error) return null;
+    return h("div", { key: "error", class: "error" }, h("p", {}, h("strong", {}, row.reason ?? "failed"), error && `: ${error}`));
   }
 
-  #record({ job, needs, why }) {
-    const began = job.started_at && moment(job.started_at);
+  #record({ row: job, needs, why, refused_edits: refused }) {
+    const isRunning = job.started_at && !job.finished_at;
     return facts([
       ["Method", job.method],
-      ["Why it waits", why ?? job.why],
+      ["Why it waits", why],
       ["Where", job.pod ? [where(job), job.host && ` on ${job.host}`] : null],
       ["User", job.user],
       ["Attempt", job.attempt || null],
-      ["Started", began],
+      ["Started", job.started_at && moment(job.started_at)],
       ["Ended", job.finished_at && moment(job.finished_at)],
-      [job.finished_at ? "Took" : "Runs for", job.elapsed_s == null ? null : duration(job.elapsed_s)],
+      ["Took", job.finished_at && job.elapsed_s != null ? duration(job.elapsed_s) : null],
+      ["Runs for", isRunning ? duration(secondsSince(job.started_at)) : null],
+      ["Last sign", job.last_sign_at && ago(job.last_sign_at)],
       ["Left", job.remaining_s == null ? null : `about ${duration(job.remaining_s)}`],
       ["Step", job.step == null ? null : `${number(job.step)}${job.of ? ` of ${number(job.of)}` : ""}`],
-      ["Stalled", job.stalled_s == null ? null : `no progress for ${duration(job.stalled_s)}`],
-      ["GPU idle", job.gpu_idle_s == null ? null : `for ${duration(job.gpu_idle_s)}`],
+      ["Stalled", job.stalled_since && `no progress for ${duration(secondsSince(job.stalled_since))}`],
+      ["GPU idle", job.gpu_idle_since && `for ${duration(secondsSince(job.gpu_idle_since))}`],
+      ["Memory", job.memory_used_mib == null ? null : `${mebibytes(job.memory_used_mib)} of ${mebibytes(job.memory_total_mib)}`],
+      ...Object.entries(job.metrics ?? {}).map(([name, value]) => [name, number(value)]),
       ["Reason", job.reason],
       ["Exit status", job.exit_code],
       ["Priority", job.priority || null],
-      ["Manifest", job.changed ? "has other parameters now" : null],
-      ["Needs", needs?.length ? needs.map((one) => [jobLink(this.query, one.job), " ", stateWord(one.state), " "]) : null],
+      ["Refused edits", refused?.length ? refused.map((one) => text(one)).join("; ") : null],
+      ["Needs", needs?.length ? needs.map((one) => h("div", { key: one.job }, jobLink(this.query, one.job), " ", one.state ? stateWord(one.state) : "not known")) : null],
     ]);
   }
 
@@ -151,14 +160,13 @@ export class Job {
     const shown = String(this.#attempt);
     const columns = [
       { name: "number", title: "Attempt", cell: (one) => h("a", { href: same(this.query, { attempt: one.attempt }), "aria-current": String(one.attempt) === shown && "true" }, one.attempt) },
-      { name: "end", title: "End", cell: (one) => one.end ?? one.state ?? DASH },
+      { name: "end", title: "End", cell: (one) => ENDS[one.event] ?? one.event ?? DASH },
       { name: "reason", title: "Reason", cell: (one) => one.reason ?? DASH },
-      { name: "where", title: "Where", cell: where },
       { name: "host", title: "Host", cell: (one) => one.host ?? DASH },
       { name: "started", title: "Started", cell: (one) => moment(one.started_at) },
-      { name: "took", title: "Took", number: true, cell: (one) => duration(one.elapsed_s) },
+      { name: "took", title: "Took", number: true, cell: (one) => took(one) },
       { name: "exit", title: "Exit", number: true, cell: (one) => text(one.exit_code) },
-      { name: "log", title: "Log", number: true, cell: (one) => (one.log_bytes == null ? DASH : h("a", { href: logHref(this.#asked, one.attempt), download: true }, bytes(one.log_bytes))) },
+      { name: "log", title: "Log", number: true, cell: (one) => (one.log_bytes == null ? (one.cleaned_at ? "removed" : DASH) : h("a", { href: logHref(this.#asked, one.attempt), download: true }, bytes(one.log_bytes))) },
     ];
     const rows = [...attempts].sort((a, b) => b.attempt - a.attempt);
     return section("attempts", "Attempts", null, table({ columns, rows, rowKey: (one) => one.attempt, caption: "Attempts" }));
@@ -169,12 +177,14 @@ function logHref(job, attempt) {
   return jobPath(job, `/log/download?attempt=${encodeURIComponent(attempt)}`);
 }
 
-function results({ results: found }) {
-  const pairs = Object.entries(found ?? {});
-  return pairs.length > 0 && [h("h3", {}, "Results"), facts(pairs.map(([name, value]) => [name, typeof value === "number" ? number(value, 6) : value]))];
+/** Between its start and its end; an attempt in flight has none. */
+function took({ started_at: began, ended_at: ended }) {
+  return began && ended ? duration((Date.parse(ended) - Date.parse(began)) / 1_000) : DASH;
 }
 
-function provenance({ provenance: rows }) {
-  if (!rows?.length) return section("provenance", "What it ran from", null, empty("Not recorded."));
-  return section("provenance", "What it ran from", null, facts(rows.map(([name, value]) => [name, value])));
+function provenance({ attempts }, shown) {
+  const { provenance: found } = attempts?.find((one) => String(one.attempt) === String(shown)) ?? {};
+  if (!found) return null;
+  const { recorded, ...known } = found;
+  return section("provenance", "What it ran from", null, recorded ? empty("Not recorded.") : facts(Object.entries(known)));
 }

@@ -24,6 +24,7 @@ export class Jobs {
   #asked = null;
   #pages = [];
   #next = null;
+  #total = 0;
   #error = null;
   #controller = null;
   #chosen = new Set();
@@ -45,8 +46,8 @@ export class Jobs {
     this.#load();
   }
 
-  changed({ jobs, counts }) {
-    if (jobs === undefined && counts === undefined) return;
+  changed({ all, jobs, results }) {
+    if (!all && !jobs?.length && !results) return;
     // What was loaded besides the first page stays as it was read, until it is asked for again.
     this.#timer ??= setTimeout(() => this.#load(), EVERY_MS);
   }
@@ -65,6 +66,7 @@ export class Jobs {
     if (after !== null) params.set("after", after);
     try {
       const answer = await get("api/jobs", params, controller.signal);
+      this.#total = answer.total;
       if (after === null) {
         if (this.#pages.length <= 1) this.#next = answer.next ?? null;
         this.#pages[0] = answer.jobs;
@@ -84,7 +86,7 @@ export class Jobs {
     const rows = distinct(this.#pages.flat());
     if (!this.#pages.length) return this.#error ? problem(this.#error) : empty("…");
     const more = this.#next !== null && button("Load more", () => this.#load(this.#next), { class: "more" });
-    const total = `${rows.length.toLocaleString("en-US")}${this.#next === null ? "" : " and more"}`;
+    const total = this.#next === null ? count(rows.length, "job") : `${rows.length} of ${count(this.#total, "job")}`;
     return section(
       "jobs",
       "Jobs",
@@ -122,7 +124,7 @@ export class Jobs {
       { name: "state", title: "State", sort: "state", cell: stateWord },
       { name: "job", title: "Job", sort: "job", className: "job", cell: (row) => jobLink(this.query, row.job) },
       ...valuesOf(rows, "params").map((key) => ({ name: `p ${key}`, title: key, sort: key, cell: (row) => text(row.params?.[key]) })),
-      ...valuesOf(rows, "results", this.page.live.overview?.metrics).map((key) => resultColumn(key, rows)),
+      ...valuesOf(rows, "result", this.page.live.overview?.metrics).map((key) => resultColumn(key, rows)),
       { name: "where", title: "Where", cell: where, has: (row) => row.pod },
       { name: "attempt", title: "Attempt", sort: "attempt", number: true, cell: (row) => row.attempt, has: (row) => row.attempt > 1 },
       { name: "elapsed", title: "Took", sort: "elapsed_s", number: true, cell: (row) => duration(row.elapsed_s), has: (row) => row.elapsed_s != null },
@@ -145,8 +147,8 @@ export class Jobs {
 }
 
 function resultColumn(key, rows) {
-  const decimals = decimalsFor(rows.map((row) => row.results?.[key]));
-  const cell = (row) => (typeof row.results?.[key] === "number" ? fixed(row.results[key], decimals) : text(row.results?.[key]));
+  const decimals = decimalsFor(rows.map((row) => row.result?.[key]));
+  const cell = (row) => (typeof row.result?.[key] === "number" ? fixed(row.result[key], decimals) : text(row.result?.[key]));
   return { name: `r ${key}`, title: key, sort: key, number: true, cell };
 }
 

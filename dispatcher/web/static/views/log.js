@@ -21,10 +21,12 @@ export class Log {
   #from = 0;
   #to = 0;
   #size = null;
+  #isRemoved = false;
   #error = null;
   #controller = null;
   #askedAt = 0;
   #isAsking = false;
+  #isAsked = false;
 
   constructor(page) {
     this.page = page;
@@ -51,6 +53,7 @@ export class Log {
     this.#attempt = attempt;
     this.#parts = [];
     this.#size = this.#error = null;
+    this.#isAsked = false;
     this.#isFollowing = true;
     this.#write();
     this.#ask({ bytes: PART_BYTES }, (answer) => {
@@ -63,7 +66,7 @@ export class Log {
   }
 
   tick() {
-    if (!this.#isRunning || document.hidden || this.#size === null || this.page.live.error) return;
+    if (!this.#isRunning || document.hidden || !this.#isAsked || this.page.live.error) return;
     if (Date.now() - this.#askedAt >= EVERY_MS) this.#askNewer();
   }
 
@@ -81,7 +84,7 @@ export class Log {
       if (this.#forget()) this.#write();
       else this.#append(answer.text);
       if (this.#isFollowing && isAtEnd) this.#toEnd();
-      if (answer.to < answer.size) setTimeout(() => this.#askNewer(), 0);
+      if (answer.to < answer.bytes) setTimeout(() => this.#askNewer(), 0);
     });
   }
 
@@ -104,7 +107,9 @@ export class Log {
       const answer = await get(jobPath(this.#job, "/log"), { attempt: this.#attempt, ...params }, controller.signal);
       this.#isAsking = false;
       this.#error = null;
-      this.#size = answer.size;
+      this.#isAsked = true;
+      this.#size = answer.bytes;
+      this.#isRemoved = answer.removed;
       take(answer);
     } catch (error) {
       if (isAborted(error)) return;
@@ -159,7 +164,8 @@ export class Log {
       this.#isRunning && follow,
       this.#size > 0 && h("a", { href: download, download: true }, "download"),
     );
-    const content = this.#size === 0 ? empty("Nothing was written yet.") : this.element;
+    const nothing = this.#isRemoved ? "`dispatcher clean` has removed it." : "Nothing was written yet.";
+    const content = this.#isAsked && !this.#size ? empty(nothing) : this.element;
     return section("log", "Log", extra, problem(this.#error), content);
   }
 

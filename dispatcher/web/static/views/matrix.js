@@ -4,11 +4,17 @@ import { Loader } from "../api.js";
 import { h } from "../dom.js";
 import { count, decimalsFor, fixed, text } from "../format.js";
 import { choice, empty, inOrder, problem, section, stateBar, stateIcon, statesText } from "../parts.js";
-import { condition, filtersOf, go, href, same } from "../route.js";
+import { filtersOf, go, href, same } from "../route.js";
 
 // A reload at most so often, however often jobs change.
 const EVERY_MS = 4_000;
 const NONE = "";
+const STATES = "states";
+// A matrix with more rows or columns is none that people read at a glance.
+const MOST_ROWS = 60;
+const MOST_COLUMNS = 12;
+// What cells are taken over, and what every job has its own of.
+const RARELY = new Set(["seed", "config_id", "job_id"]);
 
 export class Matrix {
   #asked = null;
@@ -22,16 +28,21 @@ export class Matrix {
 
   show(query) {
     this.query = query;
+    const { overview } = this.page.live;
+    // Until the keys are known, there is nothing to choose from.
+    if (!overview && query.get("rows") === null) return;
     const params = filtersOf(query);
-    for (const name of ["rows", "columns", "value"]) if (query.get(name) !== null) params.set(name, query.get(name));
+    for (const [name, chosen] of Object.entries(usual(overview ?? {}))) params.set(name, query.get(name) ?? chosen);
+    if (params.get("value") === STATES) params.delete("value");
     const asked = params.toString();
     if (asked === this.#asked) return;
     this.#asked = asked;
     this.#load();
   }
 
-  changed({ jobs, counts }) {
-    if ((jobs === undefined || jobs === null) && counts === undefined) return;
+  changed({ all, jobs, results }) {
+    this.show(this.query);
+    if (!all && !jobs?.length && !results) return;
     const wait = this.#loadedAt + EVERY_MS - Date.now();
     if (this.#timer === null) this.#timer = setTimeout(() => this.#load(), Math.max(0, wait));
   }
@@ -55,9 +66,9 @@ export class Matrix {
   }
 
   #choices(data) {
-    const { overview } = this.page.live;
-    const keys = (overview?.keys ?? []).map((key) => (typeof key === "string" ? key : key.name));
-    const set = (name, value) => go(same(this.query, { rows: data.row_keys.join(","), columns: data.column_keys.join(","), value: data.value ?? "states", [name]: value }));
+    const { keys, overview } = this.page.live;
+    const now = { rows: data.row_keys.join(","), columns: data.column_keys.join(","), value: data.value ?? STATES };
+    const set = (name, value) => go(same(this.query, { ...now, [name]: value }), { replace: true });
     const pair = (label, name, chosen) => {
       const [first = NONE, second = NONE] = chosen;
       const give = (list) => set(name, list.filter((key) => key !== NONE).join(","));
@@ -71,29 +82,29 @@ export class Matrix {
       { class: "choices" },
       pair("Rows", "rows", data.row_keys),
       pair("Columns", "columns", data.column_keys),
-      choice("Cells", "value", data.value ?? "states", [["states", "states"], ...(overview?.metrics ?? [])], (value) => set("value", value)),
+      choice("Cells", "value", data.value ?? STATES, [[STATES, STATES], ...(overview?.metrics ?? [])], (value) => set("value", value)),
     );
   }
 
   #table(data) {
     if (!data.rows.length || !data.columns.length) return empty("No job has these keys.");
-    const isStates = !data.value || data.value === "states";
+    const isStates = !data.value;
     const means = data.cells.flat().map((cell) => cell?.mean).filter(Number.isFinite);
-    const scale = { low: Math.min(...means), high: Math.max(...means), decimals: decimalsFor(means) };
-    const head = data.columns.map((values) => h("th", { key: name(values), scope: "col" }, name(values)));
-    const rows = data.rows.map((values, row) =>
+    const isReading = data.results_pending > 0;
+    const scale = { low: Math.min(...means), high: Math.max(...means), decimals: decimalsFor(means), isReading };
+    const head = data.columns.map((column) => h("th", { key: name(column), scope: "col" }, name(column)));
+    const rows = data.rows.map((row, number) =>
       h(
         "tr",
-        { key: name(values) },
-        h("th", { scope: "row" }, name(values)),
+        { key: name(row) },
+        h("th", { scope: "row" }, name(row)),
         data.columns.map((column, index) => {
-          const cell = data.cells[row][index];
-          const content = cell && this.#cell(data, cell, values, column, isStates, scale);
-          return h("td", { key: name(column), class: content ? undefined : "none" }, content ?? "");
+          const cell = data.cells[number][index];
+          return h("td", { key: name(column) }, cell && this.#cell(cell, row, column, isStates, scale));
         }),
       ),
     );
-    const caption = `${data.row_keys.join(", ")} by ${data.column_keys.join(", ")}: ${isStates ? "states of jobs" : `${data.value}, mean ± standard deviation (jobs with a result of all jobs)`}`;
+    const caption = `${[data.row_keys, data.column_keys].map((keys) => keys.join(", ") || "all jobs").join(" by ")}: ${isStates ? "states of jobs" : `${data.value}, mean ± standard deviation (jobs with a result of all jobs)`}`;
     return [
       h(
         "div",
@@ -106,12 +117,12 @@ export class Matrix {
           h("tbody", {}, rows),
         ),
       ),
-      data.cut && h("p", { class: "quiet" }, data.cut),
+      h("p", { class: "quiet" }, leftOff(data)),
     ];
   }
 
-  #cell(data, cell, row, column, isStates, scale) {
-    const where = cell.where ?? [...pairs(data.row_keys, row), ...pairs(data.column_keys, column)];
+  #cell(cell, row, column, isStates, scale) {
+    const where = [...row.where, ...column.where];
     const others = this.query.getAll("where").filter((one) => !where.includes(one));
     const address = href(this.query, { view: "jobs", where: [...others, ...where] });
     const isDone = cell.states?.done === cell.of;
@@ -126,8 +137,8 @@ export class Matrix {
   }
 }
 
-function valueParts({ mean, std, n, of }, { decimals }) {
-  if (!n) return h("span", { class: "quiet" }, `none of ${of}`);
+function valueParts({ mean, std, n, of, states }, { decimals, isReading }) {
+  if (!n) return h("span", { class: "quiet" }, isReading && states.done ? "being read …" : `none of ${of}`);
   return [
     h("span", { class: "mean" }, fixed(mean, decimals), std !== null && std !== undefined && n > 1 && h("span", { class: "std" }, ` ± ${fixed(std, decimals)}`)),
     h("span", { class: n === of ? "n" : "n partial" }, ` ${n} of ${of}`),
@@ -144,12 +155,27 @@ function stateNumbers(states) {
   return h("span", { class: "numbers" }, numbers);
 }
 
-function pairs(keys, values) {
-  return keys.map((key, index) => condition(key, values[index]));
+function leftOff({ rows, columns, total_rows: allRows, total_columns: allColumns, results_pending: pending }) {
+  const notes = [
+    allRows > rows.length && `The first ${rows.length} of ${count(allRows, "row")}: filters show others.`,
+    allColumns > columns.length && `The first ${columns.length} of ${count(allColumns, "column")}.`,
+    pending > 0 && `The results of ${count(pending, "job")} are still being read.`,
+  ];
+  return notes.filter(Boolean).join(" ");
 }
 
-function name(values) {
-  return [values].flat().map(text).join(" · ");
+function name({ values }) {
+  return values.length ? values.map(text).join(" · ") : "all jobs";
+}
+
+/** Rows and columns for a workspace that nobody has chosen any for: keys with few values, the most of them down. */
+function usual({ keys = [], metrics = [] }) {
+  const fit = keys.filter(({ key, values }) => values > 1 && values <= MOST_ROWS && !RARELY.has(key));
+  const some = fit.length ? fit : keys.slice(0, 1);
+  const columns = some.filter(({ values }) => values <= MOST_COLUMNS).sort((a, b) => a.values - b.values)[0];
+  const rows = some.filter((one) => one !== columns).sort((a, b) => b.values - a.values)[0] ?? columns;
+  const isOne = rows === columns;
+  return { rows: rows?.key ?? "method", columns: isOne ? "" : (columns?.key ?? ""), value: metrics[0] ?? STATES };
 }
 
 function options(keys, without) {

@@ -1,8 +1,8 @@
 // The first screen: what needs a person, how far it is, where the week went, the matrix, what runs, fails and waits.
 
 import { h } from "../dom.js";
-import { change } from "../dialogs.js";
-import { ago, count, DASH, duration, mebibytes, moment, number, percent } from "../format.js";
+import { change, jobsOf } from "../dialogs.js";
+import { ago, count, DASH, duration, mebibytes, moment, number, percent, secondsSince } from "../format.js";
 import { button, empty, firstJobs, inOrder, jobLink, section, stateBar, stateIcon, stateWord, table } from "../parts.js";
 import { href } from "../route.js";
 import { Matrix } from "./matrix.js";
@@ -39,7 +39,7 @@ export class Overview {
       section("attention", "Needs a person", null, this.#attention(overview)),
       h("div", { key: "now", class: "beside" }, section("progress", "Progress", null, this.#progress(overview)), week(overview.week)),
       this.matrix.draw(),
-      section("running", "Running", tally(overview.running?.length), this.#running(overview.running ?? [])),
+      section("running", "Running", tally(overview.running_total ?? overview.running?.length), this.#running(overview.running ?? [])),
       section("failures", "Failures by cause", tally(sum(overview.failures)), this.#failures(overview.failures ?? [])),
       section("waiting", "Waiting by reason", tally(sum(overview.waiting)), this.#waiting(overview.waiting ?? [])),
     ];
@@ -55,8 +55,8 @@ export class Overview {
         h(
           "div",
           {},
-          h("p", {}, one.text, one.since && h("span", { class: "quiet" }, ` ${ago(one.since)}`)),
-          one.jobs?.length > 0 && h("p", { class: "quiet" }, firstJobs(this.query, one.jobs, one.count ?? one.jobs.length)),
+          h("p", {}, linked(this.query, one), one.since && h("span", { class: "quiet" }, ` · ${ago(one.since)}`)),
+          !isNamed(one) && one.jobs?.length > 0 && h("p", { class: "quiet" }, firstJobs(this.query, one.jobs, one.count ?? one.jobs.length)),
         ),
         this.#remedy(one),
       ),
@@ -65,13 +65,13 @@ export class Overview {
   }
 
   #remedy(notice) {
-    const scope = notice.scope ?? notice.method;
-    if (notice.kind === "paused" && scope && this.page.allowsChanges)
-      return button("Unpause", () => change(this.page, "unpause", { scope }, {}), { "aria-label": `Unpause ${scope}` });
-    return notice.command && h("code", { class: "command" }, notice.command);
+    const { kind, scope } = notice;
+    if (kind !== "paused" || !scope) return null;
+    if (!this.page.allowsChanges) return h("code", { class: "command" }, `dispatcher unpause ${scope}`);
+    return button("Unpause", () => change(this.page, "unpause", { scope }, {}), { "aria-label": `Unpause ${scope}` });
   }
 
-  #progress({ counts, total, rate_per_hour: rate, slots, eta }) {
+  #progress({ counts, total, rate_per_hour: rate, rate_window_s: window, slots, eta, notices }) {
     const done = counts?.done ?? 0;
     const states = inOrder(counts).map(([state, n]) =>
       h(
@@ -88,9 +88,10 @@ export class Overview {
         "dl",
         { class: "figures" },
         figure("Left", ...etaWords(eta)),
-        figure("Rate", rate ? `${number(rate, 3)} per hour` : DASH, rate ? "jobs done lately" : "none done lately"),
+        figure("Rate", rate ? `${number(rate, 3)} per hour` : DASH, rate ? `in the last ${duration(window)}` : "none done lately"),
         figure("Slots", slots ? `${slots.busy} of ${slots.all} busy` : DASH, slots?.pods !== undefined ? count(slots.pods, "pod") : ""),
       ),
+      notices?.length > 0 && h("ul", { class: "remarks" }, notices.map((note) => h("li", { key: note }, note))),
     ];
   }
 
@@ -117,10 +118,8 @@ export class Overview {
 
   #failure(failure, index) {
     const { count: failed } = failure;
-    const body = failure.key ? { failure: failure.key, count: failed } : { jobs: failure.jobs };
     const requeued = failure.key ? failed : failure.jobs.length;
-    const question = `Queue ${count(requeued, "failed job")} again? ${failure.cause}`;
-    const requeue = () => change(this.page, "requeue", body, { question, number: requeued });
+    const requeue = () => this.#requeue(failure, requeued);
     const all = failure.key && h("a", { href: href(this.query, { view: "jobs", failure: failure.key }) }, "list");
     return h(
       "li",
@@ -133,8 +132,15 @@ export class Overview {
         this.page.allowsChanges && button(`Requeue ${requeued}`, requeue, { class: "requeue" }),
       ),
       h("p", { class: "quiet" }, firstJobs(this.query, failure.jobs, failed), all && [" · ", all], failure.last_at && ` · last ${ago(failure.last_at)}`),
-      failure.last_lines && h("details", { open: index === 0 }, h("summary", {}, "Last lines"), h("pre", { tabindex: "0" }, failure.last_lines)),
+      failure.last_lines?.length > 0 && h("details", { open: index === 0 }, h("summary", {}, "Last lines"), h("pre", { tabindex: "0" }, failure.last_lines.join("\n"))),
     );
+  }
+
+  /** All jobs that failed for this cause, of those that the filters show. */
+  async #requeue(failure, number) {
+    const question = `Queue ${count(number, "failed job")} again? ${failure.cause}`;
+    const jobs = failure.key ? () => jobsOf(this.query, { failure: failure.key }) : failure.jobs;
+    await change(this.page, "requeue", { jobs }, { question, number });
   }
 
   #waiting(waiting) {
@@ -160,12 +166,12 @@ const KINDS = {
   paused: "Paused",
   gpu_idle: "GPU idle",
   stalled: "Stalled",
-  pod_dead: "Pod dead",
   dead_pod: "Pod dead",
-  notice: "Doubtful notice",
+  nothing_claims: "No pod",
   doubtful_notice: "Doubtful notice",
-  edit: "Hand edit",
-  warning: "Warning",
+  refused_edit: "Refused edit",
+  problem: "Problem",
+  external: "Other runs",
 };
 
 const COLUMNS = [
@@ -175,12 +181,24 @@ const COLUMNS = [
   { name: "where", title: "Where", cell: where },
   { name: "step", title: "Step", cell: step, className: "step" },
   { name: "left", title: "Left", number: true, cell: (row) => duration(row.remaining_s) },
-  { name: "elapsed", title: "Runs for", number: true, cell: (row) => duration(row.elapsed_s) },
+  { name: "elapsed", title: "Runs for", number: true, cell: (row) => duration(secondsSince(row.started_at)) },
   { name: "sign", title: "Last sign", number: true, cell: lastSign },
   { name: "gpu", title: "GPU", number: true, cell: (row) => (row.gpu_percent == null ? DASH : `${row.gpu_percent} %`), has: (row) => row.gpu_percent != null },
-  { name: "memory", title: "Memory", number: true, cell: memory, has: (row) => row.gpu_memory_mib != null },
+  { name: "memory", title: "Memory", number: true, cell: memory, has: (row) => row.memory_used_mib != null },
   { name: "metric", title: "Metric", cell: metric, className: "metric" },
 ];
+
+/** Whether the text of a notice names its only job. */
+function isNamed({ text, jobs }) {
+  return jobs?.length === 1 && text.includes(jobs[0]);
+}
+
+function linked(query, notice) {
+  if (!isNamed(notice)) return notice.text;
+  const [job] = notice.jobs;
+  const at = notice.text.indexOf(job);
+  return [notice.text.slice(0, at), jobLink(query, job), notice.text.slice(at + job.length)];
+}
 
 export function where(row) {
   if (row.outlet && row.outlet !== "local") return row.outlet;
@@ -198,18 +216,17 @@ function step(row) {
 }
 
 function lastSign(row) {
-  if (row.gpu_idle_s != null) return h("strong", { class: "warn" }, `GPU idle ${duration(row.gpu_idle_s)}`);
-  if (row.stalled_s != null) return h("strong", { class: "warn" }, `stalled ${duration(row.stalled_s)}`);
+  if (row.gpu_idle_since) return h("strong", { class: "warn" }, `GPU idle ${duration(secondsSince(row.gpu_idle_since))}`);
+  if (row.stalled_since) return h("strong", { class: "warn" }, `stalled ${duration(secondsSince(row.stalled_since))}`);
   return row.last_sign_at ? ago(row.last_sign_at) : DASH;
 }
 
 function memory(row) {
-  const total = row.gpu_memory_total_mib;
-  return total ? `${mebibytes(row.gpu_memory_mib)} of ${mebibytes(total)}` : mebibytes(row.gpu_memory_mib);
+  return row.memory_used_mib == null ? DASH : `${mebibytes(row.memory_used_mib)} of ${mebibytes(row.memory_total_mib)}`;
 }
 
 function metric(row) {
-  const [name, value] = row.metric ? [row.metric.name, row.metric.value] : (Object.entries(row.metrics ?? {})[0] ?? []);
+  const [name, value] = Object.entries(row.metrics ?? {})[0] ?? [];
   return name === undefined ? DASH : [h("span", { class: "quiet" }, `${name} `), number(value)];
 }
 

@@ -1,14 +1,17 @@
-// Pods with their slots, GPUs over the last hour and who else uses them, outlets.
+// Pods with their slots, the memory of their GPUs over the last hour, who else uses them, and outlets.
 
 import { Loader } from "../api.js";
 import { h } from "../dom.js";
-import { ago, DASH, duration, mebibytes, text } from "../format.js";
+import { ago, DASH, duration, mebibytes, secondsSince, text } from "../format.js";
 import { empty, jobLink, problem, section, table } from "../parts.js";
+import { same } from "../route.js";
 
 const EVERY_MS = 5_000;
-const WIDTH = 240;
-const HEIGHT = 36;
-const HOUR_MS = 3_600_000;
+const WIDTH = 180;
+const HEIGHT = 26;
+const HOUR_S = 3_600;
+// A longer silence between two samples is a gap: nobody looked meanwhile.
+const GAP_S = 60;
 
 export class Pods {
   title = "Pods";
@@ -40,93 +43,98 @@ export class Pods {
   draw() {
     const { data, error } = this.loader;
     if (!data) return error ? problem(error) : empty("…");
-    const pods = data.pods ?? [];
+    const hasEnded = (pod) => pod.state === "ended";
+    const ended = data.pods.filter(hasEnded);
+    const showsEnded = this.query.get("ended") === "1";
+    const shown = showsEnded ? data.pods : data.pods.filter((pod) => !hasEnded(pod));
+    const toggle = ended.length > 0 && h("a", { href: same(this.query, { ended: showsEnded ? null : "1" }) }, showsEnded ? "hide those that have ended" : `${ended.length} ended`);
     return [
       problem(error),
-      section("pods", "Pods", null, pods.length ? h("div", { class: "pods" }, pods.map((pod) => this.#pod(pod))) : empty("No pod was started yet.")),
-      this.#gpus(data.gpus ?? []),
-      this.#outlets(data.outlets ?? []),
+      section("pods", "Pods", toggle, shown.length ? shown.map((pod) => this.#pod(pod)) : empty(ended.length ? "No pod runs." : "No pod was started yet.")),
     ];
   }
 
   #pod(pod) {
-    const slots = pod.slots ?? [];
-    const columns = [
-      { name: "slot", title: "Slot", cell: (slot) => slot.slot },
-      { name: "job", title: "Job", className: "job", cell: (slot) => (slot.job ? jobLink(this.query, slot.job.replace(/\/\d+$/, ""), slot.job) : h("span", { class: "quiet" }, slot.note ?? "free")) },
-      { name: "elapsed", title: "Runs for", number: true, cell: (slot) => duration(slot.elapsed_s), has: (slot) => slot.elapsed_s != null },
-      { name: "gpu", title: "GPU", number: true, cell: (slot) => (slot.gpu_percent == null ? DASH : `${slot.gpu_percent} %`), has: (slot) => slot.gpu_percent != null },
-      { name: "memory", title: "Memory", number: true, cell: (slot) => `${mebibytes(slot.memory_used_mib)} of ${mebibytes(slot.memory_total_mib)}`, has: (slot) => slot.memory_total_mib != null },
-      { name: "idle", title: "Idle", cell: (slot) => slot.gpu_idle_s != null && h("strong", { class: "warn" }, `GPU idle ${duration(slot.gpu_idle_s)}`), has: (slot) => slot.gpu_idle_s != null },
-    ].filter((column) => !column.has || slots.some(column.has));
-    const beat = pod.heartbeat_at ? `heartbeat ${ago(pod.heartbeat_at)}` : null;
-    const words = [`on ${pod.host}`, pod.user, pod.up_s != null && `up ${duration(pod.up_s)}`, `${pod.busy} of ${pod.size} slots busy`, beat];
+    const words = [
+      `on ${pod.host}`,
+      pod.user,
+      pod.alive && pod.started_at && `up ${duration(secondsSince(pod.started_at))}`,
+      pod.state !== "ended" && `${pod.busy} of ${pod.size} slots busy`,
+      pod.heartbeat_at && `heartbeat ${ago(pod.heartbeat_at)}`,
+      pod.methods?.length > 0 && `only ${pod.methods.join(", ")}`,
+    ];
     return h(
       "article",
       { key: pod.pod, class: pod.alive ? "pod" : "pod is-ended" },
       h("h3", {}, pod.pod, h("span", { class: `tag p-${pod.state}` }, pod.state)),
       h("p", { class: "quiet" }, words.filter(Boolean).join(" · ")),
-      notes(pod),
-      slots.length > 0 && table({ columns, rows: slots, rowKey: (slot) => `${slot.slot} ${slot.job}`, caption: `Slots of ${pod.pod}` }),
+      remarks([pod.stopped && `claims no more jobs: ${text(pod.stopped)}`, ...[pod.notes ?? []].flat()]),
+      this.#slots(pod),
+      outlets(pod),
     );
   }
 
-  #gpus(gpus) {
-    if (!gpus.length) return null;
+  #slots({ pod, slots }) {
+    if (!slots?.length) return null;
     const columns = [
-      { name: "gpu", title: "GPU", cell: (gpu) => [`${gpu.host}:${gpu.index} `, h("span", { class: "quiet" }, gpu.name)] },
-      { name: "hour", title: "Utilisation, last hour", cell: (gpu) => spark(gpu) },
-      { name: "now", title: "Now", number: true, cell: (gpu) => (gpu.percent?.at(-1) == null ? DASH : `${gpu.percent.at(-1)} %`) },
-      { name: "memory", title: "Memory", number: true, cell: (gpu) => `${mebibytes(gpu.memory_mib?.at(-1))} of ${mebibytes(gpu.memory_total_mib)}` },
-      { name: "job", title: "Job", className: "job", cell: (gpu) => (gpu.job ? jobLink(this.query, gpu.job.replace(/\/\d+$/, ""), gpu.job) : DASH) },
-      { name: "others", title: "Others on it", cell: others, className: "why" },
-    ];
-    return section("gpus", "GPUs", null, table({ columns, rows: gpus, rowKey: (gpu) => `${gpu.host} ${gpu.index}`, caption: "GPUs" }));
-  }
-
-  #outlets(outlets) {
-    if (!outlets.length) return null;
-    const columns = [
-      { name: "name", title: "Outlet", cell: (one) => one.name },
-      { name: "kind", title: "Kind", cell: (one) => one.kind ?? DASH },
-      { name: "state", title: "State", cell: (one) => one.state ?? DASH },
-      { name: "busy", title: "In flight", number: true, cell: (one) => (one.size == null ? text(one.busy) : `${one.busy ?? 0} of ${one.size}`) },
-      { name: "text", title: "Notes", cell: (one) => one.text ?? "", className: "why" },
-    ];
-    return section("outlets", "Outlets", null, table({ columns, rows: outlets, rowKey: (one) => `${one.name} ${one.pod ?? ""}`, caption: "Outlets" }));
+      { name: "slot", title: "Slot", cell: nameOf },
+      { name: "gpu", title: "GPU", cell: (slot) => slot.gpu_name ?? DASH, has: (slot) => slot.gpu_name },
+      { name: "job", title: "Job", className: "job", cell: (slot) => (slot.job ? jobLink(this.query, slot.job) : h("span", { class: "quiet" }, "free")) },
+      { name: "attempt", title: "Attempt", number: true, cell: (slot) => slot.attempt ?? "", has: (slot) => slot.attempt > 1 },
+      { name: "memory", title: "Memory", number: true, cell: (slot) => (slot.memory_used_mib == null ? DASH : `${mebibytes(slot.memory_used_mib)} of ${mebibytes(slot.memory_total_mib)}`), has: (slot) => slot.memory_total_mib != null },
+      { name: "hour", title: "Memory, last hour", cell: spark, has: (slot) => slot.memory?.length > 1 },
+      { name: "idle", title: "Idle", cell: (slot) => slot.gpu_idle_s != null && h("strong", { class: "warn" }, `GPU idle ${duration(slot.gpu_idle_s)}`), has: (slot) => slot.gpu_idle_s != null },
+      { name: "note", title: "Others on it", cell: (slot) => slot.note ?? "", className: "why", has: (slot) => slot.note },
+    ].filter((column) => !column.has || slots.some(column.has));
+    return table({ columns, rows: slots, rowKey: (slot) => `${slot.outlet} ${slot.slot} ${slot.job}`, caption: `Slots of ${pod}` });
   }
 }
 
-function notes(pod) {
-  const listed = [pod.notes ?? []].flat().filter(Boolean);
-  return listed.length > 0 && h("ul", { class: "remarks" }, listed.map((note) => h("li", { key: note }, text(note))));
+function nameOf({ outlet, slot }) {
+  return !outlet || outlet === "local" || outlet === slot ? slot : `${outlet} ${slot}`;
 }
 
-function others({ others: processes }) {
-  if (processes === null || processes === undefined) return DASH;
-  if (!processes.length) return h("span", { class: "quiet" }, "nobody");
-  return processes.map((one) => [one.user, one.memory_mib != null && mebibytes(one.memory_mib), one.command].filter(Boolean).join(", ")).join("; ");
+/** Configured hosts that a pod submits to; its own slots are in the table of slots. */
+function outlets({ pod, outlets: all }) {
+  const others = (all ?? []).filter((one) => one.outlet !== "local");
+  const names = [...new Set(others.flatMap((one) => Object.keys(one)))].filter((name) => name !== "outlet" && others.some((one) => isShort(one[name])));
+  if (!names.length) return null;
+  const columns = [
+    { name: "outlet", title: "Outlet", cell: (one) => one.outlet },
+    ...names.map((name) => ({ name, title: name.replaceAll("_", " "), cell: (one) => (isShort(one[name]) ? text(one[name]) : DASH) })),
+  ];
+  return table({ columns, rows: others, rowKey: (one) => one.outlet, caption: `Outlets of ${pod}` });
 }
 
-/** Utilisation over the last hour; a gap where it is not known. */
-function spark({ at, percent, host, index }) {
-  const known = (percent ?? []).filter((value) => value !== null);
-  if (!known.length) return h("span", { class: "quiet" }, "not known");
-  const end = Date.now();
+function isShort(value) {
+  return value !== null && value !== undefined && value !== "" && (typeof value !== "object" || (Array.isArray(value) && value.length < 4 && value.every((one) => typeof one !== "object")));
+}
+
+function remarks(notes) {
+  const listed = notes.filter(Boolean);
+  return listed.length > 0 && h("ul", { class: "remarks" }, listed.map((note) => h("li", { key: text(note) }, text(note))));
+}
+
+/** Used memory of a GPU over the last hour, as far as somebody looked. */
+function spark({ memory, memory_total_mib: size, slot }) {
+  if (!(memory?.length > 1)) return null;
+  const end = Date.now() / 1_000;
   const runs = [[]];
-  percent.forEach((value, n) => {
-    if (value === null) return void (runs.at(-1).length && runs.push([]));
-    const left = Math.max(0, WIDTH * (1 - (end - Date.parse(at[n])) / HOUR_MS));
-    runs.at(-1).push([left.toFixed(1), (HEIGHT - 1 - (value / 100) * (HEIGHT - 2)).toFixed(1)]);
-  });
-  const paths = runs.filter((run) => run.length).map((run, n) => {
-    const line = run.map(([x, y]) => `${x} ${y}`).join("L");
+  let before = null;
+  for (const [at, used] of memory) {
+    if (before !== null && at - before > GAP_S) runs.push([]);
+    before = at;
+    const left = Math.max(0, WIDTH * (1 - (end - at) / HOUR_S));
+    runs.at(-1).push(`${left.toFixed(1)} ${(HEIGHT - 1 - (used / size) * (HEIGHT - 2)).toFixed(1)}`);
+  }
+  const paths = runs.map((run, n) => {
+    const [from, to] = [run[0], run.at(-1)].map((point) => point.split(" ")[0]);
     return [
-      h("path", { key: `a${n}`, class: "area", d: `M${run[0][0]} ${HEIGHT}L${line}L${run.at(-1)[0]} ${HEIGHT}z` }),
-      h("path", { key: `l${n}`, class: "line", d: `M${line}` }),
+      h("path", { key: `a${n}`, class: "area", d: `M${from} ${HEIGHT}L${run.join("L")}L${to} ${HEIGHT}z` }),
+      h("path", { key: `l${n}`, class: "line", d: `M${run.join("L")}` }),
     ];
   });
-  const mean = Math.round(known.reduce((sum, one) => sum + one, 0) / known.length);
-  const words = `${host}:${index}: mean ${mean} %, least ${Math.min(...known)} %, most ${Math.max(...known)} %`;
+  const used = memory.map(([, one]) => one);
+  const words = `${slot}: between ${mebibytes(Math.min(...used))} and ${mebibytes(Math.max(...used))} of ${mebibytes(size)}`;
   return h("svg", { class: "spark", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": words }, h("title", {}, words), paths);
 }

@@ -1,8 +1,8 @@
-// Where the time of slots and GPUs went in the last week: a bar for each day, by how attempts ended.
+// Where the time of slots went in the last week: a bar for each method, by how its attempts ended.
 
 import { h } from "../dom.js";
-import { number, percent, weekday } from "../format.js";
-import { empty, section } from "../parts.js";
+import { number, percent, text } from "../format.js";
+import { bar, empty, section } from "../parts.js";
 
 const NAMES = {
   unknown_end: "unknown end",
@@ -11,52 +11,51 @@ const NAMES = {
   idle: "idle",
 };
 const KINDS = ["useful", "running", "pruned", "preempted", "superseded", "cancelled", "lost", "failed", "unknown_end", "idle_waited", "idle"];
+const MOST_ROWS = 7;
 
 export function week(ledger) {
-  const rows = ledger?.rows ?? [];
-  if (!rows.length) return section("week", "This week", null, empty("No time of any slot in the last 7 days."));
-  const totals = ledger.total ?? totalOf(rows);
-  const kinds = KINDS.filter((kind) => totals[kind] > 0);
-  const all = kinds.reduce((sum, kind) => sum + totals[kind], 0);
-  const greatest = Math.max(...rows.map((row) => sumOf(row.hours)), 1e-9);
-  const unit = ledger.unit ?? "slot-hours";
+  if (!ledger) return section("week", "This week", null, empty("The account is being made …"));
+  if (ledger.error) return section("week", "This week", null, h("p", { class: "problem" }, ledger.error));
+  const total = ledger.total?.total ?? { slots: 0, gpus: 0 };
+  if (!(total.slots > 0)) return section("week", "This week", null, empty("No slot was there in the last 7 days."));
+  const kinds = KINDS.filter((kind) => ledger.total[kind]?.slots > 0);
+  const rows = [...ledger.rows].sort((a, b) => isIdle(a) - isIdle(b) || b.hours.total.slots - a.hours.total.slots);
+  const shown = rows.length > MOST_ROWS ? [...rows.slice(0, MOST_ROWS - 1), ...rows.filter(isIdle).slice(0, 1)] : rows;
+  const greatest = Math.max(...shown.map((row) => row.hours.total.slots));
+  const sums = [`${number(total.slots, 3)} slot-hours`, total.gpus > 0 && `${number(total.gpus, 3)} GPU-hours`].filter(Boolean);
   return section(
     "week",
     "This week",
-    h("span", { class: "tally" }, `${number(all, 3)} ${unit}`),
-    h("ol", { class: "days" }, rows.map((row) => day(row, kinds, greatest, unit))),
-    h(
-      "ul",
-      { class: "legend" },
-      kinds.map((kind) =>
-        h("li", { key: kind }, h("span", { class: `swatch u-${kind}`, "aria-hidden": "true" }), `${NAMES[kind] ?? kind} `, h("span", { class: "quiet" }, `${number(totals[kind], 3)} h, ${percent(totals[kind], all)}`)),
-      ),
-    ),
+    h("span", { class: "tally" }, sums.join(", ")),
+    h("ul", { class: "account" }, shown.map((row) => line(row, kinds, greatest))),
+    h("ul", { class: "legend" }, kinds.map((kind) => legend(kind, ledger.total, total))),
+    ledger.notes?.length > 0 && h("p", { class: "quiet" }, ledger.notes.join(" ")),
   );
 }
 
-function day(row, kinds, greatest, unit) {
-  const parts = kinds.filter((kind) => row.hours[kind] > 0);
-  const words = parts.map((kind) => `${NAMES[kind] ?? kind} ${number(row.hours[kind], 3)}`).join(", ");
-  const total = sumOf(row.hours);
-  const segments = parts.toReversed().map((kind) =>
-    h("span", { key: kind, class: `u-${kind}`, vars: { "--share": (row.hours[kind] / greatest).toFixed(5) }, title: `${NAMES[kind] ?? kind}: ${number(row.hours[kind], 3)} ${unit}` }),
-  );
+function isIdle(row) {
+  return row.values.method === null && !row.hours.useful && !row.hours.running;
+}
+
+function line(row, kinds, greatest) {
+  const { total } = row.hours;
+  const parts = kinds.filter((kind) => row.hours[kind]?.slots > 0).map((kind) => [`u-${kind}`, row.hours[kind].slots, `${nameOf(kind)}: ${number(row.hours[kind].slots, 3)} slot-hours`]);
+  const name = isIdle(row) ? "no job" : text(row.values.method);
+  const words = parts.map(([, , title]) => title).join(", ");
   return h(
     "li",
-    { key: row.label },
-    h("span", { class: "column", role: "img", "aria-label": `${row.label}: ${words || "nothing"}` }, segments),
-    h("span", { class: "of" }, total > 0 ? number(total, 2) : "0"),
-    h("span", { class: "day" }, weekday(row.label)),
+    { key: name },
+    h("span", { class: "name", title: name }, name),
+    h("span", { class: "room" }, h("span", { class: "length", vars: { "--share": (total.slots / greatest).toFixed(5) } }, bar(parts, `${name}: ${words}`, "thick"))),
+    h("span", { class: "number" }, `${number(total.slots, 3)} h`),
   );
 }
 
-function sumOf(hours) {
-  return Object.values(hours).reduce((sum, one) => sum + one, 0);
+function legend(kind, hours, total) {
+  const swatch = h("span", { class: `swatch u-${kind}`, "aria-hidden": "true" });
+  return h("li", { key: kind }, swatch, `${nameOf(kind)} `, h("span", { class: "quiet" }, percent(hours[kind].slots, total.slots)));
 }
 
-function totalOf(rows) {
-  const totals = {};
-  for (const { hours } of rows) for (const [kind, one] of Object.entries(hours)) totals[kind] = (totals[kind] ?? 0) + one;
-  return totals;
+function nameOf(kind) {
+  return NAMES[kind] ?? kind;
 }

@@ -1,0 +1,178 @@
+"""A real Chromium (Debian's package), and the real server of `dispatcher web` for it.
+
+Chromium lives as long as the tests of a file: Playwright keeps a loop of asyncio running, which the tests of other
+files must not meet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from beds.fixtures import skip_without
+from fleet import COMMAND, Fleet, wait_until
+
+CHROMIUM = "/usr/bin/chromium"
+# A browser that talks to nobody but the page; as root it cannot have a sandbox.
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+STATIC = Path(__file__).parents[2] / "dispatcher" / "web" / "static"
+TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker("browser")
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    skip_without("browser")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: scripts/install browser")
+    with sync_api.sync_playwright() as playwright:
+        # Its profile is a new folder, which it removes.
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(chromium: Any) -> Iterator[Callable[..., Any]]:
+    """Opens a page in a session of its own. What the browser complains of fails the test at its end."""
+    complaints: list[str] = []
+    with contextlib.ExitStack() as contexts:
+
+        def open_(address: str = "", **options: Any) -> Any:
+            context = chromium.new_context(viewport={"width": 1280, "height": 900}, **options)
+            contexts.callback(context.close)
+            page = context.new_page()
+            page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
+            page.on("console", lambda message: _note(complaints, message))
+            if address:
+                page.goto(address)
+            return page
+
+        yield open_
+    assert complaints == []
+
+
+def _note(complaints: list[str], message: Any) -> None:
+    # That a server is gone, or says no, is what some tests are about; everything else is a fault, as is anything that
+    # the policy has refused.
+    if message.type in ("error", "warning") and not message.text.startswith("Failed to load resource"):
+        complaints.append(f"{message.type}: {message.text}")
+
+
+@pytest.fixture
+def bare_page(open_page: Callable[..., Any]) -> Any:
+    """A page with the modules and styles of the page and no server, under its policy."""
+    page = open_page()
+    page.route("http://page.test/**", _serve_file)
+    page.goto("http://page.test/empty")
+    return page
+
+
+def _serve_file(route: Any) -> None:
+    name = route.request.url.removeprefix("http://page.test/").removeprefix("static/")
+    path = STATIC / name
+    headers = {"content-security-policy": POLICY}
+    if name == "empty":
+        route.fulfill(
+            content_type="text/html", body="<!doctype html><title>empty</title><body></body>", headers=headers
+        )
+    elif path.is_file():
+        route.fulfill(content_type=TYPES[path.suffix], body=path.read_bytes(), headers=headers)
+    else:
+        route.fulfill(status=404)
+
+
+class Served:
+    """`dispatcher web` of a workspace."""
+
+    def __init__(self, fleet: Fleet, words: tuple[str, ...], port: int = 0) -> None:
+        self.said = fleet.root / "web.txt"
+        with open(self.said, "wb") as file:
+            self.process = subprocess.Popen(
+                [*COMMAND, "web", "--port", str(port), *words], cwd=fleet.root, env=fleet.environment(),
+                stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        self.link = wait_until(self._link, f"the link of dispatcher web, it said {self.said.read_text()!r}")
+        self.base = self.link.partition("/login")[0]
+        self.port = int(self.base.rpartition(":")[2])
+
+    def _link(self) -> str | None:
+        lines = self.said.read_text().splitlines()
+        assert self.process.poll() is None, f"dispatcher web has ended: {lines}"
+        return next((line for line in lines if line.startswith("http://")), None)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            assert self.process.wait(10) in (0, 130, -signal.SIGINT), self.said.read_text()
+
+
+@pytest.fixture
+def serve(fleet: Fleet) -> Iterator[Callable[..., Served]]:
+    """Starts servers of the fleet's workspace: `serve("--allow-changes")`."""
+    pytest.importorskip("uvicorn", reason="uvicorn is not installed: scripts/install web")
+    started: list[Served] = []
+
+    def start(*words: str, port: int = 0) -> Served:
+        started.append(Served(fleet, words, port))
+        return started[-1]
+
+    yield start
+    for served in started:
+        served.stop()
+
+
+@pytest.fixture
+def small_lab(fleet: Fleet) -> Fleet:
+    """Twelve jobs that have run: results of two methods, failures of two causes, and one that is held."""
+    fleet.write_manifest(small_entries())
+    fleet.run("hold", "held_s1")
+    fleet.run_all("--slots", "2")
+    return fleet
+
+
+def small_entries() -> list[dict[str, Any]]:
+    trained = itertools.product(("fft", "lora"), ("greek", "hindi"), (1, 2))
+    failing = [{"job_id": f"broken_s{seed}", "method": "broken", "seed": seed, **_failing(seed)} for seed in (1, 2, 3)]
+    held = {"job_id": "held_s1", "method": "fft", "lang": "greek", "seed": 9, "command": ["true"]}
+    return [*(_training(*values) for values in trained), *failing, held]
+
+
+def _training(method: str, lang: str, seed: int) -> dict[str, Any]:
+    loss = {"fft": 1.0, "lora": 2.0}[method] + seed / 10
+    script = (
+        f"from dispatcher.contract import report_result\nreport_result(loss={loss}, acc={seed})\n"
+        "for n in range(0, 101, 10): print(f'{n}%', end='\\r')\nprint('\\nended <b>well</b>')"
+    )
+    values = {"method": method, "lang": lang, "seed": seed}
+    return {"job_id": f"{method}_{lang}_s{seed}", **values, "command": [sys.executable, "-c", script]}
+
+
+def _failing(seed: int) -> dict[str, Any]:
+    script = f"echo step {seed}; echo 'ValueError: <script>alert(1)</script>' >&2; exit {3 if seed < 3 else 4}"
+    return {"command": ["bash", "-c", script]}

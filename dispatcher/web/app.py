@@ -6,6 +6,7 @@ import contextlib
 import functools
 import gzip
 import os
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +18,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from dispatcher.errors import DispatcherError, LockError, StorageError, UsageError
-from dispatcher.web import changing, jobs, logs, matrix
+from dispatcher.web import changing, comparing, curves, jobs, logs, matrix
 from dispatcher.web.answers import MOST_BYTES, RefusedError, encode
 from dispatcher.web.board import Board
 from dispatcher.web.follower import Follower
@@ -28,11 +29,14 @@ from dispatcher.web.queries import Query
 from dispatcher.web.worker import Worker
 from dispatcher.workspace import AttemptPaths
 
-_FILTER: Final = ("where", "state", "methods")
+_FILTER: Final = ("where", "state", "methods", "failure", "waiting")
 _JSON: Final = "application/json"
 _BLOCK: Final = 256 * 1024
 _LONGEST_BODY: Final = 1_000_000
 _FILES_S: Final = 20.0
+# A request reads metrics for so long; what is not read by then comes with the next one.
+_READING_S: Final = 0.5
+_WIDTHS: Final = (2, 4_000)
 # Smaller answers are not worth compressing, and larger ones take longer at higher levels than a tunnel needs for them.
 _WORTH_BYTES: Final = 2_000
 _BIGGEST: Final = 1 << 53
@@ -48,6 +52,8 @@ class Server:
         self._sessions = sessions
         self._allows_changes = allows_changes
         self._files = Worker("files", threads=4)
+        self._curves = Worker("curves")
+        self._metric_files = curves.MetricFiles()
         self._changes = Worker("changes")
         self._changer = changing.Changer(root)
         self._pages = Pages()
@@ -65,6 +71,9 @@ class Server:
             "/api/jobs/{job}": self._job,
             "/api/jobs/{job}/log": self._log,
             "/api/jobs/{job}/log/download": self._download,
+            "/api/jobs/{job}/metrics": self._metrics,
+            "/api/compare": self._compare,
+            "/api/scatter": self._scatter,
             "/api/pods": self._pods,
         }
         routes = [Route(LOGIN, self._login, methods=["GET"])]
@@ -197,6 +206,40 @@ class Server:
         headers = {"Content-Disposition": f'attachment; filename="{name}"'}
         return StreamingResponse(blocks(), media_type="application/octet-stream", headers=headers)
 
+    async def _metrics(self, request: Request) -> Response:
+        query = Query(request.query_params, "attempt", "width", "names")
+        width, names = query.count("width", 600, _WIDTHS), query.words("names")
+        number, paths = await self._attempt(request, query)
+
+        def read() -> dict[str, Any]:
+            file = self._metric_files.read(paths.directory, time.monotonic() + _READING_S)
+            return curves.curves(file, width, names)
+
+        found = await self._read(read, self._curves)
+        return _encoded(request, encode({**self._follower.facts(), "attempt": number, **found}))
+
+    async def _compare(self, request: Request) -> Response:
+        query = Query(request.query_params, "jobs", "metric", "by", "width", *_FILTER)
+        ids, metric, by = query.words("jobs"), query.text("metric"), query.keys("by")
+        wanted, width = query.filter(), query.count("width", 300, _WIDTHS)
+        if len(ids) > comparing.MOST_JOBS:
+            raise UsageError(f"jobs: {len(ids)} ids, at most {comparing.MOST_JOBS}")
+        chosen = await self._follower.ask(comparing.choose, ids, wanted, by)
+        until_s = time.monotonic() + _READING_S
+
+        def read() -> dict[str, Any]:
+            return comparing.compare(self._metric_files, chosen, metric, by, width, until_s)
+
+        found = await self._read(read, self._curves)
+        return _encoded(request, encode({**self._follower.facts(), **found}))
+
+    async def _scatter(self, request: Request) -> Response:
+        query = Query(request.query_params, "x", "y", *_FILTER)
+        x, y, wanted = query.text("x"), query.text("y"), query.filter()
+        if x is None or y is None:
+            raise UsageError("x and y are needed: x=KEY, a parameter or a result, and y=RESULT")
+        return _encoded(request, await self._follower.answer(comparing.scatter, x, y, wanted))
+
     async def _attempt(self, request: Request, query: Query) -> tuple[int, AttemptPaths]:
         """The number and the paths of the attempt that was asked for. The names come from the records alone."""
         job, number = request.path_params["job"], query.number("attempt", None, (1, 10**9))
@@ -207,9 +250,9 @@ class Server:
 
         return await self._follower.ask(find)
 
-    async def _read(self, function: Callable[[], Any]) -> Any:
+    async def _read(self, function: Callable[[], Any], worker: Worker | None = None) -> Any:
         try:
-            return await self._files.run(function, timeout_s=_FILES_S)
+            return await (worker or self._files).run(function, timeout_s=_FILES_S)
         except TimeoutError:
             raise RefusedError(
                 503, f"the file does not answer for {_FILES_S:.0f} s: is the file server there?"

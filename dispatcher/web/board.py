@@ -158,6 +158,21 @@ class Board:
         if store.generation is not None and journal.newest_generation(self.layout) is None:
             raise StateError(f"the journal of {self._root} is gone ({self.layout.journal_dir}): is the disk mounted?")
 
+    def places(self, wanted: Filter) -> Sequence[int]:
+        """The places, among all jobs, of those that a filter selects. Raises UsageError for an unknown key."""
+        _ = self.snapshot
+        found = self.columns.places(wanted.states, wanted.where)
+        for name, key in (("failure", wanted.failure), ("waiting", wanted.waiting)):
+            if key:
+                # One that is gone has no jobs any more.
+                jobs = self.shown.groups.get((name, key), frozenset())
+                found = [place for place in found if self.columns.jobs[place] in jobs]
+        return found
+
+    def select(self, wanted: Filter) -> list[str]:
+        """The jobs that a filter selects, in their order."""
+        return [self.columns.jobs[place] for place in self.places(wanted)]
+
     def only(self, jobs: Sequence[str]) -> Snapshot:
         """The snapshot with only these jobs."""
         snapshot = self.snapshot
@@ -233,7 +248,7 @@ class Board:
         if len(self._filters) > _FILTERS:
             del self._filters[next(iter(self._filters))]
         if found.version != self.version or time.monotonic() - found.made_s > _OUTDATED_S:
-            chosen = self.only(self.columns.select(wanted.states, wanted.where))
+            chosen = self.only(self.select(wanted))
             found.update(self.shown.parts(chosen, self.snapshot), self.version)
             found.version, found.made_s = self.version, time.monotonic()
         return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -16,14 +17,14 @@ import msgspec
 
 from dispatcher.base.values import text_of
 from dispatcher.matrix.condition import Condition, Where
-from dispatcher.matrix.entry import SCHEDULING
+from dispatcher.matrix.entry import RESERVED, SCHEDULING
 from dispatcher.report.ran import LAST_COUNTS
 from dispatcher.report.selection import check_keys
 from dispatcher.report.snapshot import Snapshot
 from dispatcher.run_state.states import FIELD_NAMES, State
 
-# Keys of entries and records that are also looked up otherwise.
 _BY_ENTRY: Final = "method"
+_OF_RECORDS: Final = frozenset(FIELD_NAMES) - set(RESERVED)
 # So many columns of other keys are kept, those that were asked for last.
 _KEPT: Final = 12
 
@@ -123,15 +124,15 @@ class Columns:
             return found
         check_keys(snapshot, [key])
         found = Column()
-        found.codes = [found.number(snapshot.value(job, key)) for job in self.jobs]
+        values: Iterable[Any] = (snapshot.value(job, key) for job in self.jobs)
+        if key in _OF_RECORDS and key not in self._of_entries:
+            # No entry has it, so none is asked.
+            values = map(operator.attrgetter(key), snapshot.records.values())
+        found.codes = [found.number(value) for value in values]
         if len(self._others) >= _KEPT:
             del self._others[next(iter(self._others))]
         self._others[key] = found
         return found
-
-    def select(self, states: Iterable[State] = (), where: Where | None = None) -> list[str]:
-        """The jobs that match all filters, in their order. Raises UsageError for a key that no job has."""
-        return [self.jobs[place] for place in self.places(states, where)]
 
     def places(self, states: Iterable[State] = (), where: Where | None = None) -> Sequence[int]:
         """The places of these jobs."""
@@ -196,10 +197,12 @@ def _apart(snapshot: Snapshot) -> frozenset[str]:
 
 
 class Filter(msgspec.Struct, frozen=True):
-    """Which jobs a request asks for."""
+    """Which jobs a request asks for; `failure` and `waiting` are keys of causes and reasons on the first screen."""
 
     states: frozenset[State] = frozenset()
     where: Where = Where()
+    failure: str = ""
+    waiting: str = ""
 
     def __bool__(self) -> bool:
-        return bool(self.states or self.where)
+        return bool(self.states or self.where or self.failure or self.waiting)

@@ -30,7 +30,7 @@ def listed(board: Board, wanted: Filter, sort: str | None, limit: int, after: in
 
     `sort` is a key or a result, with a minus for the reverse order; None is the order of the manifest.
     """
-    places = board.columns.places(wanted.states, wanted.where)
+    places: Sequence[int] = board.places(wanted)
     if sort:
         places = _sorted(board, places, sort)
     chosen = places[after : after + limit]

@@ -29,7 +29,7 @@ def matrix(
     """
     numbers = _numbers(board, value)
     jobs = board.columns.jobs
-    places = board.columns.places(wanted.states, wanted.where)
+    places = board.places(wanted)
     down, row_names = _places(board, rows, places)
     across, column_names = _places(board, columns, places)
     states = board.columns.column("state")

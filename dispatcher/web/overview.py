@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from dispatcher.base.messages import counted, first_names
+from dispatcher.pod.waiting import Reason
 from dispatcher.report.external import external_notices
 from dispatcher.report.failures import Failure, failures
 from dispatcher.report.overview import Row, job_row
@@ -15,7 +17,8 @@ from dispatcher.report.pivot import count_states
 from dispatcher.report.refusals import refusal_text
 from dispatcher.report.snapshot import PodStatus, Snapshot
 from dispatcher.report.terminal import clip
-from dispatcher.report.waiting import Wait, waits
+from dispatcher.report.waiting import Wait, reasons, waits
+from dispatcher.run_state.fold import signature
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.states import IN_FLIGHT
 from dispatcher.web.logs import last_lines
@@ -39,12 +42,20 @@ class Shown:
         self._layout = layout
         self._last_lines: dict[tuple[str, int], list[str]] = {}
         self._signatures: dict[tuple[str | None, str | None], str] = {}
+        # The jobs of each cause of failures and of each reason for waiting, by "failure" or "waiting" and a key.
+        self.groups: dict[tuple[str, str], frozenset[str]] = {}
 
     def parts(self, chosen: Snapshot, everything: Snapshot) -> dict[str, Any]:
         """The parts by name; `chosen` has the jobs that were asked for."""
         waiting = waits(chosen, everything)
         whole = pace(everything, waiting if chosen is everything else waits(everything))
         running = self._running(chosen)
+        causes, why = failures(chosen, self._signatures), reasons(everything)
+        failed = [(_key(signature(one.error, one.reason, one.jobs[0])), one) for one in causes]
+        held_up = [(_key(_kind(why.why(one.jobs[0]), one)), one) for one in waiting]
+        if chosen is everything:
+            self.groups = {("failure", key): frozenset(one.jobs) for key, one in failed}
+            self.groups |= {("waiting", key): frozenset(one.jobs) for key, one in held_up}
         return {
             "attention": attention(everything, whole),
             "counts": count_states(chosen),
@@ -52,8 +63,8 @@ class Shown:
             **pace_parts(whole),
             "running": running,
             "running_total": len(chosen.in_flight()),
-            "failures": self._failures(chosen),
-            "waiting": [waiting_row(wait) for wait in waiting[:_REASONS]],
+            "failures": [self._failure(chosen, key, one) for key, one in failed[:_CAUSES]],
+            "waiting": [waiting_row(key, one) for key, one in held_up[:_REASONS]],
             "notices": notices(everything),
         }
 
@@ -74,7 +85,8 @@ class Shown:
             row["gpu_idle_since"] = now_text(snapshot.now_s - idle_s)
         row["last_sign_at"] = self._last_sign(job, record.attempt)
         used, size = memory.get(f"{job}/{record.attempt}", (None, None))
-        row |= {"memory_used_mib": used, "memory_total_mib": size}
+        user = next((pod.info.user for pod in snapshot.pods if pod.info.pod == record.pod), None)
+        row |= {"memory_used_mib": used, "memory_total_mib": size, "user": user}
         return row
 
     def _last_sign(self, job: str, attempt: int) -> str | None:
@@ -87,14 +99,11 @@ class Shown:
                 continue
         return None
 
-    def _failures(self, snapshot: Snapshot) -> list[dict[str, Any]]:
-        found = failures(snapshot, self._signatures)
-        return [self._failure(snapshot, failure) for failure in found[:_CAUSES]]
-
-    def _failure(self, snapshot: Snapshot, failure: Failure) -> dict[str, Any]:
+    def _failure(self, snapshot: Snapshot, key: str, failure: Failure) -> dict[str, Any]:
         job = failure.jobs[0]
         attempt = snapshot.records[job].attempt
         return {
+            "key": key,
             "cause": clip(failure.text, _LONG),
             "reason": failure.reason,
             "count": len(failure.jobs),
@@ -126,8 +135,18 @@ def pace_parts(found: Pace) -> dict[str, Any]:
     }
 
 
-def waiting_row(wait: Wait) -> dict[str, Any]:
+def _kind(reason: Reason, wait: Wait) -> str:
+    return f"{reason.kind or reason.text}\n{wait.needs_person}"
+
+
+def _key(text: str) -> str:
+    """A short name for a cause or a reason: the same for as long as it is the same."""
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def waiting_row(key: str, wait: Wait) -> dict[str, Any]:
     return {
+        "key": key,
         "reason": wait.why,
         "count": len(wait.jobs),
         "jobs": wait.jobs[:_JOBS],

@@ -38,7 +38,8 @@ class Query:
         if methods:
             conditions = (*conditions, Condition("method", methods))
         states = [word for word in self._params.getlist("state") if word]
-        return Filter(parse_states(states), Where(conditions))
+        failure, waiting = self.text("failure") or "", self.text("waiting") or ""
+        return Filter(parse_states(states), Where(conditions), failure, waiting)
 
     def text(self, name: str) -> str | None:
         return self._params.get(name) or None

@@ -56,6 +56,7 @@ from an attempt that may still be running, `superseded` is written into the atte
 Packages, from the bottom up; each may import those above it, tests/test_imports.py checks it:
 
     errors contract base/   exceptions; what crosses into a job; files, YAML, values, host facts
+    checkpoints/            the format of job classes' checkpoints, without their arrays
     workspace hosts/ config all paths of a workspace; hosts and clusters; dispatcher.yaml; notify_config: who is told
     matrix/                 entries, manifests, sweep files, needs
     run_state/              journal, records, transactions, locks, liveness, hand edits
@@ -70,7 +71,8 @@ Packages, from the bottom up; each may import those above it, tests/test_imports
     tuning/                 adaptive sweeps: what is tried next, from what was found
     cleaning/               what old attempts have left: found, and removed when asked
     cli/                    the commands: parse, call, print
-    runtime/                job classes in JAX; runs inside the job and imports only errors, contract and base
+    runtime/                job classes in JAX; runs inside the job and imports only errors, contract, base and
+                            checkpoints
 
 examples/names/ is a project of its own that uses the package from outside; scripts/demo runs it.
 

@@ -82,7 +82,8 @@ WRAPPER_FILE: Final = "job.sh"
 SETUP_FILE: Final = "setup.sh"
 LOG_FILE: Final = "output.log"
 PROGRESS_FILE: Final = "progress.json"
-# `{"step": 120}`: the last checkpoint that the attempt committed, from which the next attempt will resume.
+# `{"step": 120}`: the last checkpoint that the attempt committed, from which the next attempt will resume. Those of job
+# classes say where it is as well (checkpoints/reported.py).
 CHECKPOINT_FILE: Final = "checkpoint.json"
 RESULT_FILE: Final = "result.json"
 EXIT_FILE: Final = "exit.json"

@@ -21,6 +21,7 @@ PACKAGE = Path(dispatcher.__file__).parent
 # As the architecture page has them, lowest first: a module imports from its own layer and from those below.
 LAYERS = (
     ("errors", "contract", "base"),
+    ("checkpoints",),
     ("workspace", "hosts", "notify_config", "config"),
     ("matrix", "run_state", "templates", "provenance"),
     ("outlets", "notify"),
@@ -61,7 +62,7 @@ FORBIDDEN = (
     ("pod", "outlets.local"),
 )
 # What a job's process may import besides its own package: it must not pay for the dispatcher, nor depend on it.
-RUNTIME_MAY_IMPORT = ("runtime", "contract", "errors", "base")
+RUNTIME_MAY_IMPORT = ("runtime", "checkpoints", "contract", "errors", "base")
 HEAVY = (
     "optuna",
     "jax",

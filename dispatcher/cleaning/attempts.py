@@ -116,11 +116,20 @@ class OldAttempts:
             return removed
         return Size()
 
+    def why_not_over(self, job: str) -> str:
+        """Why some attempt of the job may still be running; empty when all are over."""
+        for number in self.numbers(job):
+            with contextlib.suppress(FileNotFoundError), self._opened(job, number) as fd:
+                why, _ = self._why_not(job, number, fd)
+                if why:
+                    return why
+        return ""
+
     def _old_numbers(self, job: str, record: Record | None) -> list[int]:
         """The attempts of a job that are none of its last, as far as their numbers tell."""
         if record is not None and (record.state not in ENDED or record.external):
             return []
-        numbers = self._numbers(job)
+        numbers = self.numbers(job)
         if record is None:
             return [number for number in numbers if (job, number) not in self._named]
         numbers = [number for number in numbers if number <= record.attempt]
@@ -132,7 +141,7 @@ class OldAttempts:
                 last.add(self._last_checkpoint(job, numbers))
         return [number for number in older if number not in last and (job, number) not in self._named]
 
-    def _numbers(self, job: str) -> list[int]:
+    def numbers(self, job: str) -> list[int]:
         """The numbers of the attempts that have a directory, the newest first."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError), contextlib.ExitStack() as stack:
             root = stack.enter_context(tree.opened_root(self._layout.jobs_dir))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,37 +18,62 @@ from dispatcher.run_state.events import Event
 from dispatcher.run_state.states import ENDED, Record
 from dispatcher.run_state.store import Store
 
+if TYPE_CHECKING:
+    from dispatcher.cleaning.checkpoints import OldCheckpoints
+
 
 class Selection(msgspec.Struct, frozen=True):
     """What to look for: of `jobs` (ids, globs; none: all) that `where` selects.
 
-    `keep` is how many attempts stay of each job; what was used within `older_than_s` stays too.
+    `keep` is how many attempts stay of each job, by default one, and how many checkpoints, by default as many as the
+    job keeps; `periodic`: also those that it keeps for their step. What was used within `older_than_s` stays too.
     """
 
     jobs: tuple[str, ...]
     where: Where
-    keep: int
+    keep: int | None
     older_than_s: float
     attempts: bool = True
     blobs: bool = True
+    checkpoints: bool = False
+    periodic: bool = False
 
 
 def find(snapshot: Snapshot, store: Store, selection: Selection, *, by: str) -> Plan:
     """What can be removed. `snapshot` and `store` are of the same moment. Raises UsageError and StateError."""
-    old = None
-    if selection.attempts:
-        old = OldAttempts(
-            store.layout,
-            keep=selection.keep,
-            older_than_s=selection.older_than_s,
-            named=named_attempts(_documents(snapshot)),
-        )
+    of_jobs = selection.attempts or selection.checkpoints
+    documents = list(_documents(snapshot)) if of_jobs else []
+    jobs = _jobs(snapshot, store, selection) if of_jobs else {}
+    old = OldAttempts(
+        store.layout,
+        keep=selection.keep or 1,
+        older_than_s=selection.older_than_s,
+        named=named_attempts(documents),
+    )
     plan = Plan(store.layout, old, by)
     if selection.attempts:
-        plan.add_attempts(_jobs(snapshot, store, selection))
+        plan.add_attempts(jobs)
+    if selection.checkpoints:
+        plan.add_checkpoints(jobs, _old_checkpoints(store, selection, old, documents))
     if selection.blobs:
         plan.add_orphans(store.records.values(), selection.older_than_s)
     return plan
+
+
+def _old_checkpoints(
+    store: Store, selection: Selection, attempts: OldAttempts, documents: Iterable[bytes]
+) -> OldCheckpoints:
+    # Their checksums need a library of the extra `jax`, which a host without such jobs may lack.
+    from dispatcher.cleaning.checkpoints import OldCheckpoints, named_words
+
+    return OldCheckpoints(
+        store.layout,
+        attempts,
+        keep=selection.keep,
+        periodic=selection.periodic,
+        older_than_s=selection.older_than_s,
+        named=named_words(documents),
+    )
 
 
 def _documents(snapshot: Snapshot) -> Iterable[bytes]:

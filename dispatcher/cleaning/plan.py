@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,6 +16,9 @@ from dispatcher.cleaning.tree import Links, Size
 from dispatcher.outlets.code.copies import labels_in_use
 from dispatcher.run_state.states import Record
 from dispatcher.workspace import Layout
+
+if TYPE_CHECKING:
+    from dispatcher.cleaning.checkpoints import OldCheckpoint, OldCheckpoints
 
 # How often the records are read again while attempts are removed.
 _READ_AGAIN_S = 1.0
@@ -28,30 +32,47 @@ class Removed(msgspec.Struct):
 
 
 class Plan:
-    """Things to remove. `skipped`: why attempts were left alone, and which."""
+    """Things to remove. `skipped`: why attempts were left alone, and which; `unlooked`: why checkpoints, and whose."""
 
-    def __init__(self, layout: Layout, old: OldAttempts | None, by: str) -> None:
+    def __init__(self, layout: Layout, old: OldAttempts, by: str) -> None:
         self.attempts: list[OldAttempt] = []
+        self.checkpoints: list[OldCheckpoint] = []
         self.orphans: list[Orphan] = []
         self._layout = layout
         self._old = old
+        self._old_checkpoints: OldCheckpoints | None = None
         self._by = by
 
     @property
     def skipped(self) -> Mapping[str, list[str]]:
-        return {} if self._old is None else self._old.skipped
+        return self._old.skipped
+
+    @property
+    def unlooked(self) -> Mapping[str, list[str]]:
+        return {} if self._old_checkpoints is None else self._old_checkpoints.skipped
 
     @property
     def size(self) -> Size:
-        sizes = [*(one.size for one in self.attempts), *(one.size for one in self.orphans)]
-        return sum(sizes, Size())
+        sizes = [one.size for one in self.attempts] + [one.size for one in self.checkpoints]
+        return sum([*sizes, *(one.size for one in self.orphans)], Size())
+
+    def shown(self, checkpoint: OldCheckpoint) -> str:
+        """The path of a checkpoint, below the workspace if it is there."""
+        path = checkpoint.series / checkpoint.name
+        return str(path.relative_to(self._layout.root) if path.is_relative_to(self._layout.root) else path)
 
     def add_attempts(self, jobs: Mapping[str, Record | None]) -> None:
         """Look for old attempts of these jobs; one without a record was deleted."""
-        assert self._old is not None
         links = Links(freed=True)
         for job in sorted(jobs):
             self.attempts += self._old.of_job(job, jobs[job], links)
+
+    def add_checkpoints(self, jobs: Mapping[str, Record | None], old: OldCheckpoints) -> None:
+        """Look for superfluous checkpoints of these jobs."""
+        self._old_checkpoints = old
+        links = Links(freed=True)
+        for job in sorted(jobs):
+            self.checkpoints += old.of_job(job, jobs[job], links)
 
     def add_orphans(self, records: Iterable[Record], older_than_s: float) -> None:
         """Look for what nothing refers to. Raises StateError when that cannot be told."""
@@ -71,12 +92,25 @@ class Plan:
             def failed(path: str, error: OSError, where: str = where) -> None:
                 done.failed.append(_line(f"{where}/{path}" if path else where, error))
 
-            assert self._old is not None
             try:
                 removed = self._old.clean(attempt, records.get(attempt.job), self._by, links, failed)
                 done.size = done.size + removed
             except OSError as error:
                 done.failed.append(_line(where, error))
+        for checkpoint in self.checkpoints:
+            if time.monotonic() - read_at_s > _READ_AGAIN_S:
+                records, read_at_s = read_records(), time.monotonic()
+            place = self.shown(checkpoint)
+
+            def left(path: str, error: OSError, place: str = place) -> None:
+                done.failed.append(_line(f"{place}/{path}" if path else place, error))
+
+            assert self._old_checkpoints is not None
+            try:
+                removed = self._old_checkpoints.remove(checkpoint, records.get(checkpoint.job), links, left)
+                done.size = done.size + removed
+            except OSError as error:
+                done.failed.append(_line(place, error))
         if self.orphans:
             blobs.put_back(self._layout)
         in_use, read_at_s = set[str](), float("-inf")

@@ -1,5 +1,5 @@
 """Jobs in JAX: the code that runs inside a job, and the only part of the package that imports JAX. It imports
-`contract`, `errors` and `base`, and nothing else of the package.
+`contract`, `errors`, `base` and `checkpoints`, and nothing else of the package.
 
     from dispatcher.runtime import BaseTrainer, BasicJob, CheckpointedJob, InferenceJob, RestoreableJob, field, job
 

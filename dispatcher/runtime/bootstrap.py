@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dispatcher import contract
 from dispatcher.base.messages import counted
+from dispatcher.checkpoints.storage import is_url
 from dispatcher.errors import ConfigError, DispatcherError
 from dispatcher.runtime import launching, preemption
-from dispatcher.runtime.checkpoint.storage import is_url
 from dispatcher.runtime.run_record import RunRecord
 
 if TYPE_CHECKING:

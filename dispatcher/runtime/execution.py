@@ -17,9 +17,9 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from dispatcher.base import files
+from dispatcher.base.storing import storage_error
 from dispatcher.errors import UsageError
 from dispatcher.runtime import distributed
-from dispatcher.runtime.storing import storage_error
 
 DATA_AXIS: Final = "data"
 TENSOR_AXIS: Final = "tensor"

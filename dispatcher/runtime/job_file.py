@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from dispatcher.base import files, yaml_text
+from dispatcher.base.storing import storing
 from dispatcher.base.values import shown
 from dispatcher.errors import ConfigError, nearest
-from dispatcher.runtime.storing import storing
 from dispatcher.runtime.value_types import MismatchError, convert
 
 _REQUEST: Final[Mapping[str, type]] = {"chip": str, "min_chips": int, "tensor_shards": int}

@@ -11,6 +11,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 from dispatcher import contract
+from dispatcher.base.storing import storing
 from dispatcher.errors import ConfigError, UsageError
 from dispatcher.runtime.configuration import (
     Config,
@@ -22,7 +23,6 @@ from dispatcher.runtime.configuration import (
 )
 from dispatcher.runtime.places import layout
 from dispatcher.runtime.registry import find_job, import_jobs
-from dispatcher.runtime.storing import storing
 
 if TYPE_CHECKING:
     from dispatcher.runtime.execution import ExecutionSpec, Hardware

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from dispatcher import contract
 from dispatcher.base import files
-from dispatcher.runtime.storing import storing
+from dispatcher.base.storing import storing
 
 if TYPE_CHECKING:
     from dispatcher.runtime.execution import ExecutionSpec

@@ -31,7 +31,7 @@ MOMENTS = """
 import ctypes, os, sys, time
 from pathlib import Path
 
-from dispatcher.runtime.checkpoint.directory import DirectoryStorage
+from dispatcher.checkpoints.directory import DirectoryStorage
 from dispatcher.runtime.registry import job
 from tiny_training import Tiny
 

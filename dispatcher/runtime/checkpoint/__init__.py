@@ -35,10 +35,10 @@ Removing a checkpoint begins with its manifest, so it ends atomically as well.
 
 from __future__ import annotations
 
+from dispatcher.checkpoints.reference import CheckpointRef
+from dispatcher.checkpoints.retention import Retention
 from dispatcher.runtime.checkpoint.contents import Contents
 from dispatcher.runtime.checkpoint.manager import CheckpointManager, Restored
-from dispatcher.runtime.checkpoint.reference import CheckpointRef
-from dispatcher.runtime.checkpoint.retention import Retention
 from dispatcher.runtime.checkpoint.rng import RandomState
 
 __all__ = ["CheckpointManager", "CheckpointRef", "Contents", "RandomState", "Restored", "Retention"]

@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from dispatcher.base.storing import storage_error
 from dispatcher.errors import CheckpointError, StorageError
-from dispatcher.runtime.storing import storage_error
 
 ARRAYS: Final = "checkpoint"
 # The target size of a file of arrays: small enough for several checksums in parallel. Orbax's default is 2 GB.

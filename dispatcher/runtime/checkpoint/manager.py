@@ -18,20 +18,20 @@ import jax
 import msgspec
 
 from dispatcher.base import files
+from dispatcher.checkpoints.directory import DirectoryStorage
+from dispatcher.checkpoints.fence import Run
+from dispatcher.checkpoints.file_tree import remove_until_quiet
+from dispatcher.checkpoints.manifest import Manifest
+from dispatcher.checkpoints.reference import CheckpointRef
+from dispatcher.checkpoints.retention import Retention
+from dispatcher.checkpoints.series import Series
+from dispatcher.checkpoints.storage import SCRATCH, TREE, Storage, check_name, is_url, normal
 from dispatcher.errors import CheckpointError, DamagedCheckpointError, DispatcherError
 from dispatcher.runtime import collectives
 from dispatcher.runtime.checkpoint import arrays, contents, tree, verify
 from dispatcher.runtime.checkpoint.background import Background
 from dispatcher.runtime.checkpoint.contents import Contents
-from dispatcher.runtime.checkpoint.directory import DirectoryStorage
-from dispatcher.runtime.checkpoint.fence import Run
-from dispatcher.runtime.checkpoint.file_tree import remove_until_quiet
-from dispatcher.runtime.checkpoint.manifest import Manifest
-from dispatcher.runtime.checkpoint.reference import CheckpointRef
-from dispatcher.runtime.checkpoint.retention import Retention
 from dispatcher.runtime.checkpoint.rng import RandomState
-from dispatcher.runtime.checkpoint.series import Series
-from dispatcher.runtime.checkpoint.storage import SCRATCH, Storage, check_name, is_url, normal
 
 RETRY_TIMEOUT_S: Final = 120.0
 
@@ -132,7 +132,7 @@ class CheckpointManager:
                     writing.result()
                 if collectives.is_first_process():
                     kept.write(staged, each_process)
-                    files.create_file(staged / tree.TREE, tree.encode(described))
+                    files.create_file(staged / TREE, tree.encode(described))
                     self._commit(staged, name, draft, doing)
 
         self._pending = True
@@ -277,7 +277,7 @@ class CheckpointManager:
             else:
                 self._series.check_replaceable(present, name, draft, doing)
 
-        self._storage.publish(staged, name, draft, guard)
+        committed = self._storage.publish(staged, name, draft, guard)
         if not draft.resumable:
             return
         with self._saved_already(name):
@@ -285,7 +285,7 @@ class CheckpointManager:
             if self._retention is not None:
                 self._series.retain(self._retention, name)
         with self._saved_already(name):
-            self._run.report(draft.step)
+            self._run.report(self.url, name, committed, self._retention)
 
     @contextlib.contextmanager
     def _saved_already(self, name: str) -> Iterator[None]:
@@ -341,7 +341,7 @@ class CheckpointManager:
             with _together():
                 directory, verified = stack.enter_context(self._storage.opened(ref.name, manifest))
                 kept = self._contents(ref, manifest)
-                saved = tree.decode(self._read(ref, manifest, tree.TREE) or b"", f"{ref.url}/{tree.TREE}")
+                saved = tree.decode(self._read(ref, manifest, TREE) or b"", f"{ref.url}/{TREE}")
                 leaves = tree.named_leaves(target)
                 described = tree.describe(leaves)
                 tree.check_fit(saved, described, f"{ref.url}/{arrays.ARRAYS}", partial=partial)

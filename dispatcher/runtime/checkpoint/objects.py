@@ -25,15 +25,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
+from dispatcher.base.storing import storing
+from dispatcher.checkpoints.checksum import Checksum, of_bytes, pieces
+from dispatcher.checkpoints.fence import Run
+from dispatcher.checkpoints.file_tree import files_below, remove_tree
+from dispatcher.checkpoints.manifest import MANIFEST, FileRecord, Manifest, decode, encode
+from dispatcher.checkpoints.scratch import Scratch
+from dispatcher.checkpoints.storage import DAMAGED, LATEST, SET_ASIDE, Guard
 from dispatcher.errors import CheckpointError, DamagedCheckpointError, StorageError
 from dispatcher.runtime.checkpoint import verify
-from dispatcher.runtime.checkpoint.checksum import Checksum, of_bytes, pieces
-from dispatcher.runtime.checkpoint.fence import Run
-from dispatcher.runtime.checkpoint.file_tree import files_below, remove_tree
-from dispatcher.runtime.checkpoint.manifest import MANIFEST, FileRecord, Manifest, decode, encode
-from dispatcher.runtime.checkpoint.scratch import Scratch
-from dispatcher.runtime.checkpoint.storage import DAMAGED, LATEST, SET_ASIDE, Guard
-from dispatcher.runtime.storing import storing
 
 if TYPE_CHECKING:
     from obstore import GetResult, PutMode, UpdateVersion

@@ -18,8 +18,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDev
 
 from dispatcher.errors import CheckpointError, CheckpointMismatchError, DamagedCheckpointError
 
-TREE: Final = "tree.json"
-
 _ROOT: Final = "(the tree itself)"
 _ARRAY: Final = "array"
 _SCALARS: Final[Mapping[str, type]] = {"bool": bool, "int": int, "float": float, "str": str}

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from dispatcher.base import files
 from dispatcher.base.messages import indented
+from dispatcher.base.storing import storage_error
+from dispatcher.checkpoints import checksum
+from dispatcher.checkpoints.manifest import FileRecord
 from dispatcher.errors import DamagedCheckpointError
-from dispatcher.runtime.checkpoint import checksum
-from dispatcher.runtime.checkpoint.manifest import FileRecord
-from dispatcher.runtime.storing import storage_error
 
 
 def check(directory: Path, records: Iterable[FileRecord]) -> None:

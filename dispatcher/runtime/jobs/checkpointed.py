@@ -10,10 +10,10 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from dispatcher import contract
 from dispatcher.base import yaml_text
+from dispatcher.checkpoints.storage import SCRATCH
 from dispatcher.errors import UsageError
 from dispatcher.runtime import collectives
 from dispatcher.runtime.checkpoint import CheckpointManager, CheckpointRef, Contents, Restored, Retention
-from dispatcher.runtime.checkpoint.storage import SCRATCH
 from dispatcher.runtime.configuration import to_dict
 from dispatcher.runtime.execution import ExecutionSpec
 from dispatcher.runtime.jobs.basic import RESULT, BasicJob, Row

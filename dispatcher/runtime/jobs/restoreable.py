@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
 from dispatcher.base.values import shown
+from dispatcher.checkpoints.storage import is_url, normal
 from dispatcher.errors import CheckpointError, UsageError, nearest
 from dispatcher.runtime.checkpoint import CheckpointRef, Contents, Restored
-from dispatcher.runtime.checkpoint.storage import is_url, normal
 from dispatcher.runtime.configuration import Config, check, configuration, defaults, merge, with_new_names
 from dispatcher.runtime.execution import ExecutionSpec
 from dispatcher.runtime.jobs.checkpointed import CheckpointedJob, manager_at, place_of

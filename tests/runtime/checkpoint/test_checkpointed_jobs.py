@@ -15,11 +15,11 @@ import pytest
 
 from dispatcher import contract
 from dispatcher.base import yaml_text
+from dispatcher.checkpoints.checksum import of_bytes
+from dispatcher.checkpoints.directory import DirectoryStorage
+from dispatcher.checkpoints.manifest import FileRecord, decode, encode
 from dispatcher.errors import CheckpointError, ConfigError, StorageError, UsageError
 from dispatcher.runtime.checkpoint import Contents
-from dispatcher.runtime.checkpoint.checksum import of_bytes
-from dispatcher.runtime.checkpoint.directory import DirectoryStorage
-from dispatcher.runtime.checkpoint.manifest import FileRecord, decode, encode
 from dispatcher.runtime.configuration import configuration, field
 from dispatcher.runtime.execution import local
 from dispatcher.runtime.job_file import read_job_file

@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from dispatcher.checkpoints.manifest import FileRecord, decode, encode
+from dispatcher.checkpoints.scratch import Scratch
 from dispatcher.errors import CheckpointError, DamagedCheckpointError, FormatError
 from dispatcher.runtime.checkpoint import CheckpointManager
-from dispatcher.runtime.checkpoint.manifest import FileRecord, decode, encode
-from dispatcher.runtime.checkpoint.scratch import Scratch
 
 
 @pytest.fixture

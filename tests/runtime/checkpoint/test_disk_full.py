@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from small_disks import small_disk_at
 
+from dispatcher.checkpoints.storage import SCRATCH
 from dispatcher.errors import CheckpointError, StorageError
 from dispatcher.runtime.checkpoint import CheckpointManager, Retention
-from dispatcher.runtime.checkpoint.storage import SCRATCH
 
 
 @pytest.fixture

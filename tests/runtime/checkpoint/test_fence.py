@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dispatcher import contract
+from dispatcher.checkpoints.directory import DirectoryStorage
 from dispatcher.errors import CheckpointError, SupersededError
 from dispatcher.runtime.checkpoint import CheckpointManager
-from dispatcher.runtime.checkpoint.directory import DirectoryStorage
 
 
 def steps(checkpoints: CheckpointManager) -> list[int]:

@@ -109,7 +109,7 @@ def test_a_superseded_attempt_removes_nothing(tmp_path, attempt, caplog):
 
 def test_nothing_goes_while_the_new_one_does_not_look_whole(tmp_path, state, monkeypatch):
     """A disk that loses what it has confirmed must not cost the older checkpoints as well."""
-    from dispatcher.runtime.checkpoint.directory import DirectoryStorage
+    from dispatcher.checkpoints.directory import DirectoryStorage
 
     with CheckpointManager(tmp_path, retention=Retention(last=1)) as checkpoints:
         checkpoints.save(state(1), 1)

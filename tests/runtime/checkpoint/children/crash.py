@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from orbax.checkpoint import v1  # noqa: F401  # loaded once, before the forks
 
+from dispatcher.checkpoints.directory import DirectoryStorage
 from dispatcher.runtime.checkpoint import CheckpointManager, Retention
-from dispatcher.runtime.checkpoint.directory import DirectoryStorage
 
 AT_ONCE = 3
 

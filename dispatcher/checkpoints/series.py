@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import msgspec
 
+from dispatcher.checkpoints.fence import Run
+from dispatcher.checkpoints.manifest import FORMAT, MANIFEST, Manifest, decode
+from dispatcher.checkpoints.reference import CheckpointRef
+from dispatcher.checkpoints.retention import Retention
+from dispatcher.checkpoints.storage import DAMAGED, LATEST, OLD, SET_ASIDE, Storage
 from dispatcher.errors import CheckpointError, DamagedCheckpointError, DispatcherError, StorageError, SupersededError
-from dispatcher.runtime.checkpoint.fence import Run
-from dispatcher.runtime.checkpoint.manifest import FORMAT, MANIFEST, Manifest, decode
-from dispatcher.runtime.checkpoint.reference import CheckpointRef
-from dispatcher.runtime.checkpoint.retention import Retention
-from dispatcher.runtime.checkpoint.storage import DAMAGED, LATEST, OLD, SET_ASIDE, Storage
 
 _log = logging.getLogger(__name__)
 
@@ -149,10 +149,17 @@ class Series:
         if not self.storage.is_complete(ref.name, manifest):
             _log.warning("%s is incomplete: older checkpoints are kept", ref.url)
             return
-        pointer = self._pointer()
-        protected = {ref.name} | ({pointer.checkpoint} if pointer else set())
-        for each in retention.superfluous(self.checkpoints(), protected):
+        for each in self.superfluous(retention, ref.name):
             self.storage.remove(each.name)
+
+    def superfluous(self, retention: Retention, good: str) -> list[CheckpointRef]:
+        """What `retention` does not keep, the oldest first; `good` and the one in `latest` are kept in any case."""
+        return retention.superfluous(self.checkpoints(), {good, self.pointed()})
+
+    def pointed(self) -> str:
+        """The name in the file `latest`; empty without it."""
+        pointer = self._pointer()
+        return pointer.checkpoint if pointer is not None else ""
 
     def set_aside(self, name: str, why: DamagedCheckpointError) -> None:
         """Move a damaged checkpoint out of the series, and log a warning."""

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from dispatcher.base.kernel_locks import try_flock, wait_for_flock
-from dispatcher.runtime.checkpoint.file_tree import remove_tree
-from dispatcher.runtime.storing import storing
+from dispatcher.base.kernel_locks import is_flocked, try_flock, wait_for_flock
+from dispatcher.base.storing import storing
+from dispatcher.checkpoints.file_tree import remove_tree
 
-_LOCK: Final = ".lock"
+LOCK: Final = ".lock"
 
 
 class Scratch:
@@ -48,14 +49,26 @@ class Scratch:
             return
         remove_tree(self._home / self._token)
         with contextlib.suppress(OSError):
-            os.unlink(self._home / f"{self._token}{_LOCK}")
+            os.unlink(self._home / f"{self._token}{LOCK}")
         os.close(self._lock)
         self._lock = None
         with contextlib.suppress(OSError):
             os.rmdir(self._home)
 
+    def dead(self) -> Iterator[str]:
+        """The names of directories whose processes were killed; in doubt they live."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            for token in sorted(os.listdir(self._home)):
+                with contextlib.suppress(OSError):
+                    fd = os.open(self._home / f"{token}{LOCK}", os.O_RDWR | os.O_CLOEXEC)
+                    try:
+                        if not is_flocked(fd):
+                            yield token
+                    finally:
+                        os.close(fd)
+
     def _take_lock(self) -> int:
-        path = self._home / f"{self._token}{_LOCK}"
+        path = self._home / f"{self._token}{LOCK}"
         while True:
             try:
                 os.makedirs(self._home, exist_ok=True)
@@ -78,10 +91,10 @@ class Scratch:
     def _sweep(self) -> None:
         """Remove the directories of processes that were killed."""
         for entry in os.listdir(self._home):
-            token = entry.removesuffix(_LOCK)
+            token = entry.removesuffix(LOCK)
             if token == self._token:
                 continue
-            path = self._home / f"{token}{_LOCK}"
+            path = self._home / f"{token}{LOCK}"
             with contextlib.suppress(OSError):
                 fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
                 try:

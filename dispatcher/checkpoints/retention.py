@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from dispatcher.checkpoints.reference import CheckpointRef
 from dispatcher.errors import UsageError
-from dispatcher.runtime.checkpoint.reference import CheckpointRef
 
 
 @dataclass(frozen=True)

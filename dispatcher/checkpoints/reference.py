@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dispatcher.runtime.checkpoint.manifest import Manifest
+from dispatcher.checkpoints.manifest import Manifest
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,13 @@ from typing import Final
 import msgspec
 
 from dispatcher.base import files
+from dispatcher.base.storing import storage_error, storing
+from dispatcher.checkpoints import checksum
+from dispatcher.checkpoints.file_tree import directories_below, files_below, remove_tree
+from dispatcher.checkpoints.manifest import MANIFEST, FileRecord, Manifest, decode, encode
+from dispatcher.checkpoints.scratch import Scratch
+from dispatcher.checkpoints.storage import DAMAGED, LATEST, OLD, SCRATCH, SET_ASIDE, TREE, Guard
 from dispatcher.errors import CheckpointError, DamagedCheckpointError
-from dispatcher.runtime.checkpoint import checksum
-from dispatcher.runtime.checkpoint.file_tree import directories_below, files_below, remove_tree
-from dispatcher.runtime.checkpoint.manifest import MANIFEST, FileRecord, Manifest, decode, encode
-from dispatcher.runtime.checkpoint.scratch import Scratch
-from dispatcher.runtime.checkpoint.storage import DAMAGED, LATEST, OLD, SCRATCH, SET_ASIDE, Guard
-from dispatcher.runtime.checkpoint.tree import TREE
-from dispatcher.runtime.storing import storage_error, storing
 
 _OCCUPIED: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -65,7 +64,16 @@ class DirectoryStorage:
         return manifest
 
     def manifests(self) -> Iterator[tuple[str, bytes]]:
-        yield from self._below(self._root, "")
+        for name, data in self._below(self._root, ""):
+            if data is not None:
+                yield name, data
+
+    def remains(self) -> Iterator[str]:
+        """What no process will finish: the rests of interrupted removals, and directories of saves that were killed."""
+        for name, data in self._below(self._root, ""):
+            if data is None:
+                yield name
+        yield from (f"{SCRATCH}/{token}" for token in self._scratch.dead())
 
     def manifest(self, name: str) -> bytes | None:
         with storing(f"{self._root / name}: cannot be read"):
@@ -176,9 +184,14 @@ class DirectoryStorage:
                 raise
             # No space even for the directory to which it would be moved.
             discarded = path
+            for entry in list(path.iterdir()):
+                # The last one: by it the rest is known for what it is.
+                if entry.name != TREE:
+                    remove_tree(entry) if entry.is_dir() else entry.unlink(missing_ok=True)
         remove_tree(discarded)
 
-    def _below(self, folder: Path, prefix: str) -> Iterator[tuple[str, bytes]]:
+    def _below(self, folder: Path, prefix: str) -> Iterator[tuple[str, bytes | None]]:
+        """Every checkpoint with its manifest, and with None what is left of one whose removal was interrupted."""
         try:
             with os.scandir(folder) as scan:
                 entries = {entry.name: entry.is_dir() for entry in scan}
@@ -192,6 +205,7 @@ class DirectoryStorage:
                 yield prefix, data
             return
         if prefix and TREE in entries:
+            yield prefix, None
             return
         for name in sorted(entries):
             if entries[name] and not name.startswith(".") and (prefix or name not in (SCRATCH, DAMAGED, SET_ASIDE)):

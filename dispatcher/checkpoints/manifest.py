@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
+from dispatcher.checkpoints import checksum
 from dispatcher.errors import DamagedCheckpointError, FormatError
-from dispatcher.runtime.checkpoint import checksum
 
 FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"
@@ -64,7 +64,7 @@ class _Version(msgspec.Struct):
 
 def encode(manifest: Manifest) -> bytes:
     """The manifest as JSON, with its seal."""
-    sealed = msgspec.structs.replace(manifest, seal=_seal(manifest))
+    sealed = msgspec.structs.replace(manifest, seal=seal_of(manifest))
     return msgspec.json.format(msgspec.json.encode(sealed), indent=1) + b"\n"
 
 
@@ -83,7 +83,7 @@ def decode(data: bytes, where: str) -> Manifest:
         manifest = msgspec.json.decode(data, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DamagedCheckpointError(f"{where}: not a manifest: {error}") from None
-    if manifest.seal != _seal(manifest):
+    if manifest.seal != seal_of(manifest):
         raise DamagedCheckpointError(
             f"{where}: its content does not have the checksum {manifest.seal or '(none)'} that it states"
         )
@@ -94,7 +94,8 @@ def decode(data: bytes, where: str) -> Manifest:
     return manifest
 
 
-def _seal(manifest: Manifest) -> str:
+def seal_of(manifest: Manifest) -> str:
+    """The checksum of the manifest, without its seal."""
     plain: dict[str, Any] = msgspec.to_builtins(manifest)
     del plain["seal"]
     return checksum.of_bytes(msgspec.json.encode(plain))

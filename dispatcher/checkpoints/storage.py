@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import unquote, urlsplit
 
+from dispatcher.checkpoints.manifest import Manifest
 from dispatcher.errors import UsageError
-from dispatcher.runtime.checkpoint.manifest import Manifest
 
 SCRATCH: Final = "ckpt.tmp"
+# Every checkpoint has it. A directory that has it and no manifest is the rest of one whose removal was interrupted.
+TREE: Final = "tree.json"
 LATEST: Final = "latest"
 # Where checkpoints are moved that are not resumed from: damaged ones, and those that a rewind left behind.
 DAMAGED: Final = "damaged"

@@ -11,8 +11,11 @@ from pathlib import Path
 from dispatcher import contract
 from dispatcher.base import files
 from dispatcher.base.host import host_name
+from dispatcher.base.storing import storage_error, storing
+from dispatcher.checkpoints import reported
+from dispatcher.checkpoints.manifest import Manifest, seal_of
+from dispatcher.checkpoints.retention import Retention
 from dispatcher.errors import CheckpointError, SupersededError
-from dispatcher.runtime.storing import storage_error, storing
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,7 @@ class Run:
     job: str
     attempt: int
     directory: Path | None
+    root: Path | None = None
 
     @classmethod
     def current(cls) -> Run:
@@ -31,7 +35,8 @@ class Run:
         job, attempt = os.environ.get(contract.JOB_ID, ""), os.environ.get(contract.ATTEMPT, "")
         if directory is None or not job or not attempt.isdigit():
             return cls(_by_hand(), "", 0, None)
-        return cls(f"{job}/{attempt}", job, int(attempt), directory)
+        root = os.environ.get(contract.ROOT)
+        return cls(f"{job}/{attempt}", job, int(attempt), directory, Path(root) if root else None)
 
     def check(self, doing: str) -> None:
         """Raise a SupersededError when the attempt's directory marks it as superseded."""
@@ -53,13 +58,15 @@ class Run:
                 "continues from the last checkpoint. Nothing was committed; this attempt must stop"
             )
 
-    def report(self, step: int) -> None:
-        """Report to the dispatcher, if there is one, that a checkpoint of `step` is committed."""
+    def report(self, series: str, name: str, manifest: Manifest, retention: Retention | None) -> None:
+        """Report to the dispatcher, if there is one, that the checkpoint `name` of `series` is committed."""
         if self.directory is None:
             return
         path = self.directory / contract.CHECKPOINT_FILE
-        with storing(f"{path}: cannot report to the dispatcher that step {step} is saved"):
-            contract.write_json(path, {"step": step})
+        place = reported.seen_from(self.root, series)
+        found = reported.Reported(manifest.step, place, name, seal_of(manifest), retention)
+        with storing(f"{path}: cannot report to the dispatcher that step {manifest.step} is saved"):
+            reported.write(self.directory, found)
 
     def is_superseded_by(self, job: str, attempt: int) -> bool:
         """Whether `attempt` of `job` is a newer attempt of this run's job."""

@@ -35,6 +35,6 @@ What is never removed:
 No lock is needed beside running pods. An attempt that has ended never starts again, and its job's later attempts only
 make it older, so what was to be removed stays so. A job that was queued again meanwhile is left alone nevertheless.
 A checkpoint is removed in its open directory, the manifest first: a job that saves under the same name meanwhile has
-moved that directory away, and its own is another. Several cleaners remove the same things, and what one finds gone the other has removed. One that is killed leaves the
-rest for the next.
+moved that directory away, and its own is another. Several cleaners remove the same things, and what one finds gone the
+other has removed. One that is killed leaves the rest for the next.
 """

@@ -10,9 +10,10 @@
 What is never removed:
 
 1. Anything outside of `run_state/jobs/JOB/NUMBER/`, `run_state/provenance/`, `run_state/code/` and the directories in
-   which jobs have saved checkpoints (see 5). Every step below these is relative to an open directory and follows no symbolic link: a link is removed, what it names is not. No
-   other filesystem is entered, and no attempt touched in which something is mounted. A directory whose name is no job
-   id or no number, as the dispatcher writes them, is nobody's business here.
+   which jobs have saved checkpoints (see 5). Every step below these is relative to an open directory and follows no
+   symbolic link: a link is removed, what it names is not. No other filesystem is entered, and no attempt touched in
+   which something is mounted. A directory whose name is no job id or no number, as the dispatcher writes them, is
+   nobody's business here.
 2. Anything of an attempt that may be running, or whose job may still want it: only jobs that are done, failed or
    abandoned count, and jobs whose records were deleted; of these never the last attempts, never the last that
    succeeded, nor (unless the job is done) the last that reported a checkpoint, nor one that the entry of a job names

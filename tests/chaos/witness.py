@@ -3,9 +3,9 @@
     witness.py FOLDER JOB SECONDS [stray]
 
 The lock on FOLDER/JOB.lock is free when the process is gone, however it went; FOLDER/JOB.running is removed only at a
-proper end. So a file that is there although the lock is free was left by an attempt that was killed, and a lock that is
-not free is an attempt that runs at the same time. A `stray` leaves a child in a session of its own, without any of its
-descriptors but that lock.
+proper end. So a file that is there although the lock is free was left by an attempt that was killed, perhaps just after
+it had noted its end, and a lock that is not free is an attempt that runs at the same time. A `stray` leaves a child in
+a session of its own, without any of its descriptors but that lock.
 """
 
 import fcntl
@@ -45,7 +45,8 @@ def main() -> int:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        note(f"{folder}/twice", job, attempt, "runs beside", *text_of(times).splitlines()[-1:])
+        note(f"{folder}/twice", job, attempt, "runs beside another one")
+        note(f"{folder}/twice", *text_of(times).splitlines()[-1:])
         return 1
     try:
         mine = os.open(running, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
@@ -58,8 +59,9 @@ def main() -> int:
     if "stray" in sys.argv[4:]:
         leave_stray(lock)
     time.sleep(float(seconds))
-    os.unlink(running)
+    # In this order: killed in between, it leaves a file that its successor finds, and not an end that nobody noted.
     note(times, "end", attempt, time.monotonic_ns())
+    os.unlink(running)
     return 0
 
 

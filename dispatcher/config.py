@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from dispatcher.base import values
+from dispatcher.base.running_limits import RunningLimit, parse_limits, parse_max_running
 from dispatcher.base.values import BadValueError, shown
 from dispatcher.base.variables import RECORDED_VARIABLES, looks_secret
 from dispatcher.errors import ConfigError, nearest
@@ -75,7 +76,9 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     submission, one after the other. `on_move`: a job whose checkpoint the next outlet cannot see waits for one that can
     (`stay`), or starts anew (`restart`). `stall_after_s`: a running job that has reported no progress for so long is
     stalled; None: as `Config.stall_after_s`. `gpu_idle` are the fields of a GpuIdle that it sets; None: it sets none.
-    `snapshot`: attempts run a copy of the code as it was when the job was queued.
+    `snapshot`: attempts run a copy of the code as it was when the job was queued. `max_running`: so many attempts of
+    the method may be in flight at once, in all pods together; None: any number. `max_fails`: once so many of its jobs
+    are failed, the method is paused; None: for no number.
     """
 
     name: str
@@ -100,6 +103,8 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     stall_after_s: float | None = None
     gpu_idle: Mapping[str, Any] | None = None
     snapshot: bool = False
+    max_running: int | None = None
+    max_fails: int | None = None
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,6 +136,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     provenance_env: tuple[str, ...] = RECORDED_VARIABLES
     # Who is told what; None: nobody.
     notify: Notify | None = None
+    limits: tuple[RunningLimit, ...] = ()
 
     def gpu_idle_of(self, method: str) -> GpuIdle:
         """When jobs of a method leave their GPUs idle, and what becomes of them."""
@@ -165,7 +171,7 @@ def _parse_lock(value: object) -> str:
     return str(value)
 
 
-def _parse_pack(value: object) -> int:
+def _parse_positive(value: object) -> int:
     if type(value) is not int or value < 1:
         raise BadValueError("expected a whole number, 1 or more")
     return value
@@ -213,6 +219,7 @@ _SETTINGS: Final[_Fields] = {
     "code": ("code", _parse_code),
     "provenance": ("provenance", _parse_switch),
     "provenance_env": ("provenance_env", _parse_variables),
+    "limits": ("limits", parse_limits),
 }
 _METHOD_KEYS: Final[_Fields] = {
     "template": ("template", values.parse_text),
@@ -231,11 +238,13 @@ _METHOD_KEYS: Final[_Fields] = {
     "resources": ("resources", values.parse_resources),
     "container": ("container", parse_container),
     "queue_limit": ("queue_limit_s", values.parse_duration),
-    "pack": ("pack", _parse_pack),
+    "pack": ("pack", _parse_positive),
     "on_move": ("on_move", values.parse_on_move),
     "stall_after": ("stall_after_s", values.parse_duration),
     "gpu_idle": ("gpu_idle", values.parse_gpu_idle),
     "snapshot": ("snapshot", values.parse_flag),
+    "max_running": ("max_running", parse_max_running),
+    "max_fails": ("max_fails", _parse_positive),
 }
 # Hosts and clusters: dispatcher/hosts/read.py reads them, and is loaded when there are any.
 _HOSTS_KEYS: Final = ("clusters", "hosts", "priority", "gres_mapping")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import Capacity, Request
 from dispatcher.outlets.local.capacity import LocalCapacity
-from dispatcher.pod.claim import Choice, ClaimQueue
+from dispatcher.pod.claim import Choice, ClaimQueue, alone
+from dispatcher.pod.in_flight import InFlight
 from dispatcher.pod.offers import Offer, offers_of
 from dispatcher.pod.waiting import Facts
 from dispatcher.run_state.fold import Pause
@@ -33,19 +34,36 @@ def offer(capacities: Mapping[str, Capacity]) -> Offer:
     return Offer(pod="pod", outlets=offers_of(capacities))
 
 
-def facts(entries: Mapping[str, Entry], records: Mapping[str, Record], capacities: Mapping[str, Capacity]) -> Facts:
-    return Facts(records=records, entries=entries, now="", request_of=request_of, offers=(offer(capacities),))
+def facts(
+    entries: Mapping[str, Entry],
+    records: Mapping[str, Record],
+    capacities: Mapping[str, Capacity],
+    in_flight: InFlight | None = None,
+) -> Facts:
+    return Facts(
+        records=records,
+        entries=entries,
+        now="",
+        request_of=request_of,
+        offers=(offer(capacities),),
+        in_flight=in_flight or InFlight(),
+    )
 
 
 def paused(methods: Iterable[str]) -> dict[str, Pause]:
     return {method: Pause(method, "it fails", NOW) for method in methods}
 
 
-def queue_of(entries: Mapping[str, Entry], room: LocalCapacity | Mapping[str, Capacity]) -> ClaimQueue:
+def queue_of(
+    entries: Mapping[str, Entry],
+    room: LocalCapacity | Mapping[str, Capacity],
+    in_flight: InFlight | None = None,
+    pack_of: Callable[[Entry], int] = alone,
+) -> ClaimQueue:
     """A queue in which all entries are queued, for a pod with the local outlet or with these."""
     capacities = {"local": room} if isinstance(room, LocalCapacity) else room
     records = dict.fromkeys(entries, QUEUED)
-    queue = ClaimQueue(facts(entries, records, capacities), capacities)
+    queue = ClaimQueue(facts(entries, records, capacities, in_flight), capacities, pack_of)
     for job in entries:
         queue.update(job)
     return queue

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dispatcher.base.running_limits import RunningLimit
 from dispatcher.config import CodeMode, load_config
 from dispatcher.errors import ConfigError
 from dispatcher.hosts.types import Container
@@ -50,6 +51,9 @@ lost_after: 120
 kill_grace: 1m30s
 max_requeues: 3
 code: dirty
+limits:
+- {per: lang, max_running: 2}
+- {where: [lang=greek, seed!=1], max_running: 3}
 methods:
   fft:
     template: /abs/train.py
@@ -66,6 +70,7 @@ methods:
     queue_limit: 30m
     pack: 8
     on_move: restart
+    max_running: 4
     setup: |
       module load cuda/12.4
       source "it's here"/activate
@@ -78,6 +83,8 @@ methods:
     assert config.matrix == tmp_path / "other.json" and config.lock == "hardlink"
     assert (config.poll_interval_s, config.lost_after_s, config.kill_grace_s) == (600, 120, 90)
     assert config.code is CodeMode.DIRTY
+    assert config.limits == (RunningLimit(2, "lang"), RunningLimit(3, where=("lang=greek", "seed!=1")))
+    assert (config.method("fft").max_running, config.method("lora").max_running) == (4, None)
     fft = config.method("fft")
     assert fft.template == Path("/abs/train.py") and fft.time_limit_s == 5400 and fft.backoff_s == 300
     assert fft.env == {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "2"}

@@ -172,6 +172,10 @@ def _read_interval(_ctx: click.Context, _param: click.Parameter, value: str | No
 )  # fmt: skip
 @_pod_option("--until-empty", is_flag=True, help="End when no job is left to run.")
 @_pod_option("--max-jobs", type=click.IntRange(1), metavar="N", help="End after this many jobs.")
+@_pod_option(
+    "--max-fails", type=click.IntRange(1), metavar="N",
+    help="Once N of its jobs have failed for good, whichever pod ran them: claim nothing more, and end with status 1.",
+)  # fmt: skip
 @_pod_option("--dry-run", is_flag=True, help="Show what a start would do and why; change nothing.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: print JSON.")
 @_pod_option(
@@ -255,6 +259,7 @@ def _options(where: Layout, hosts: Hosts, given: dict[str, Any]) -> PodOptions:
         poll_interval_s=given["poll_interval"],
         until_empty=given["until_empty"],
         max_jobs=given["max_jobs"],
+        max_fails=given["max_fails"],
         on_exit=given["on_exit"],
     )
 

@@ -23,6 +23,7 @@ from dispatcher.config import Config, interpreter, load_config
 from dispatcher.errors import ManifestError
 from dispatcher.matrix.condition import Where
 from dispatcher.matrix.entry import Entry
+from dispatcher.matrix.limits import Limits
 from dispatcher.matrix.manifest import Manifest, load_manifest, write_manifest
 from dispatcher.report.columns import Narrowing
 from dispatcher.report.terminal import one_line
@@ -103,6 +104,8 @@ def _check_manifest(config: Config, path: Path) -> bool:
         click.echo(ManifestError(error.where, [*map(one_line, error.problems)]), err=True)
         return False
     faults, unread = _faults(config, loaded)
+    for line in Limits.of(config).unknown(loaded.entries.values()):
+        click.echo(f"warning: {one_line(line)}", err=True)
     for line in unread:
         click.echo(f"note: {one_line(line)} (fine for tables and filters)", err=True)
     if faults:

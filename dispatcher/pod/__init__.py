@@ -15,6 +15,7 @@ Attempts
   recording         Placements, ends, and what follows from a failure, in a transaction.
   queue_limits      Attempts that wait too long in an outlet's queue.
   outcome           Why an attempt ended, and what becomes of its job; error_line: the telling line of its log (pure).
+  failures          Jobs that have failed for good, where a pod or a method is to stop for so many (pure).
   recover           Attempts of dead dispatchers; pod_outlets: the outlets that a pod has, and those made for these.
   gpu_idle          Which attempts leave their GPUs idle: what is recorded of it, and which are stopped.
   unknown           Which attempts their outlets cannot tell about, why, and since when.
@@ -23,6 +24,7 @@ Claims
   backlog           The manifest in force and the queue of its entries, kept in step with the records.
   current_manifest  The manifest in force; startable: which of its entries can be started at all.
   claim             The queue: which entries for which slots, now (pure); ready: which are ready, in which order (pure).
+  in_flight         How many attempts of all pods are in flight in each group that is limited (`max_running`).
   needed_copies     The copies of the code without which jobs are not ready (pure); code_copies: taken off the loop.
   unmet             Options that match no job of the manifest.
   placing           Which outlets, in which order (pure).

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from dispatcher.base.host import host_name
 from dispatcher.config import Config
 from dispatcher.matrix.entry import Entry
+from dispatcher.matrix.limits import Limits
 from dispatcher.outlets.base import Outlet, Request
 from dispatcher.pod.claim import ClaimQueue
 from dispatcher.pod.code_copies import CodeCopies
 from dispatcher.pod.current_manifest import CurrentManifest
 from dispatcher.pod.external_jobs import ExternalJobs
+from dispatcher.pod.failures import Failed, Failures
 from dispatcher.pod.fence import Fence
+from dispatcher.pod.in_flight import AttemptEntries, InFlight
 from dispatcher.pod.offers import Offer, own_offer, request_of
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.running_attempts import RunningAttempts
@@ -22,8 +26,13 @@ from dispatcher.pod.unmet import UnmetOptions
 from dispatcher.pod.waiting import Facts
 from dispatcher.run_state.fold import Pause, host_scope
 from dispatcher.run_state.journal import now_text
-from dispatcher.run_state.states import IN_FLIGHT, Record
+from dispatcher.run_state.states import IN_FLIGHT, Record, State
 from dispatcher.run_state.store import Store
+
+# How soon, and how late at most, it is tried again to read what an attempt of another manifest runs with.
+_FIRST_READ_S: Final = 0.1
+_LONGEST_READ_S: Final = 30.0
+_SHOWN: Final = 3
 
 
 class Backlog:
@@ -75,6 +84,12 @@ class Backlog:
         self._has_begun = False
         # Whether entries of the manifest have lost their records, to be queued anew.
         self._forgotten = False
+        self.failures = Failures(options.max_fails, config)
+        self._in_flight = InFlight(Limits.of(config))
+        self._attempt_entries = AttemptEntries()
+        # What was last reported of limits on keys that no entry has.
+        self._unknown_keys: list[str] = []
+        self._next_read_s, self._read_pause_s = 0.0, 0.0
 
     def entry(self, job: str) -> Entry | None:
         return self.manifest.entries.get(job)
@@ -97,6 +112,31 @@ class Backlog:
         found = self._copies.work(self.queue.needed_copies, self._store.records)
         if found:
             self.queue.note_copy(found)
+
+    def read_attempt_entries(self) -> None:
+        """Find out what attempts of other manifests run with, where limits depend on it; not under the lock."""
+        if not self._in_flight.unknown or time.monotonic() < self._next_read_s:
+            return
+        for job in sorted(self._in_flight.unknown):
+            record = self._store.records.get(job)
+            if record is not None:
+                self._attempt_entries.load(self._store.layout, job, record.attempt)
+            self._count(job, record)
+        # It is written a moment after the claim.
+        pause_s = min(2 * self._read_pause_s or _FIRST_READ_S, _LONGEST_READ_S) if self._in_flight.unknown else 0.0
+        self._read_pause_s, self._next_read_s = pause_s, time.monotonic() + pause_s
+
+    def attempt_entries_due_in_s(self) -> float | None:
+        """Seconds until `read_attempt_entries` may find more; None when it cannot."""
+        return max(0.0, self._next_read_s - time.monotonic()) if self._in_flight.unknown else None
+
+    def limit_notes(self) -> list[str]:
+        """What keeps limits from being known."""
+        unknown = self._in_flight.unknown if self._read_pause_s >= _LONGEST_READ_S else set()
+        return [
+            f"max_running: {job} counts in every limit, because its attempt has no readable entry.json"
+            for job in sorted(unknown)[:_SHOWN]
+        ]
 
     def has_ready(self) -> bool:
         """Whether some entry is ready, whatever slots there are."""
@@ -164,6 +204,8 @@ class Backlog:
             if job not in self.manifest.entries:
                 # A submitted job that was deleted; one of another manifest may get its name.
                 self.queue.forget(job)
+            self._count(job, record)
+            self.failures.note(job, record, self._method_of(job), is_mine=self.queue.may_claim(job))
             self.queue.update(job)
             self._fence.unblock(job)
             self._forgotten |= record is None and self.manifest.requeues(job)
@@ -182,6 +224,10 @@ class Backlog:
         self._hold(pauses.values())
 
     def _warn_of_unmet_options(self) -> None:
+        unknown = self._in_flight.limits.unknown(self.manifest.entries.values())
+        for text in unknown if unknown != self._unknown_keys else ():
+            self._log(f"warning: {text}")
+        self._unknown_keys = unknown
         news = self.unmet.check(self.manifest.name, self.manifest.entries)
         for warning in news if self._has_begun else ():
             self._log(warning)
@@ -211,6 +257,8 @@ class Backlog:
         else:
             self._check_entries()
             self.queue.recheck(self.startable.unusable_methods)
+        for job in jobs:
+            self._count(job, self._store.records.get(job))
         self.queue.add(jobs, entries)
 
     def _check_entries(self) -> None:
@@ -230,11 +278,18 @@ class Backlog:
             offers=(self.offer(),),
             wants_copy=self.wants_copy,
             copies=self._copies.there,
+            in_flight=self._in_flight,
         )
+        self._in_flight.clear()
         self.queue = ClaimQueue(facts, self._capacities, self._pack_of)
+        if self.failures:
+            jobs, may_claim = store.records.by_state().jobs([State.FAILED]), self.queue.may_claim
+            self.failures.begin(Failed(job, store.records[job], self._method_of(job), may_claim(job)) for job in jobs)
         # All records are looked at anew, also those that others changed while new entries were queued.
         store.fold.forget_touched()
         self._elsewhere = {job for job, state in store.records.states() if state in IN_FLIGHT}
+        for job in self._elsewhere:
+            self._count(job, store.records.get(job))
         self._elsewhere.difference_update(self._attempts.by_job)
         self.external.update_all(store.records)
         for job in (*entries, *self.queue.needed_elsewhere()):
@@ -242,6 +297,19 @@ class Backlog:
         self._reloads = store.reloads
         # There may be new ones among the records.
         self.has_unread = self.has_unread or store.seq > self._read_at
+
+    def note_failure(self, job: str, record: Record | None) -> str | None:
+        """A job has failed for good; why its method is to be paused, None when it is not."""
+        method = self._method_of(job)
+        self.failures.note(job, record, method, is_mine=self.queue.may_claim(job))
+        return None if method is None else self.failures.why_pause(method)
+
+    def _method_of(self, job: str) -> str | None:
+        entry = self.manifest.entries.get(job) if self.failures else None
+        return None if entry is None else entry.method
+
+    def _count(self, job: str, record: Record | None) -> None:
+        self._attempt_entries.note(self._in_flight, job, record, self.manifest.entries.get(job))
 
     def _on_move(self, entry: Entry) -> str:
         return self._config.method(entry.method).on_move

@@ -4,6 +4,7 @@ The queue is updated change by change (ready.py), so that a choice costs what is
 that ask for the same form one class: when the first of a class does not fit, none of the class does, and its request is
 passed to the outlet's capacity as `ahead` of all later ones. So an entry on several GPUs that comes first keeps the
 free GPUs for itself; without that, single ones behind it would take them one by one and it would wait for ever.
+An entry whose group is full (`max_running`) is passed over, and keeps nothing for itself.
 """
 
 from __future__ import annotations
@@ -133,18 +134,24 @@ class ClaimQueue:
             if choice is None:
                 open_classes.remove(of_class)
                 continue
-            self._ready.remove(of_class)
+            self._take_out(entry, of_class)
             most = of_class.pack if self.capacities[choice.outlet].packs else 1
             most = most if limit is None else min(most, limit - len(chosen))
             chosen += self._packed(choice, of_class, most) if most > 1 else [choice]
         return chosen
 
+    def may_claim(self, job: str) -> bool:
+        """Whether the job is one that this pod may claim."""
+        return job in self._mine
+
     def put_back(self, job: str) -> None:
         """A choice was not carried out; the entry is still queued."""
+        self._uncount(job)
         self._ready.put_back(job)
 
     def postpone(self, job: str, until: str) -> None:
         """A choice cannot be carried out now: the job is not chosen before `until`, unless its record changes."""
+        self._uncount(job)
         self._ready.postpone(job, until)
 
     def has_ready(self, now: str) -> bool:
@@ -234,6 +241,16 @@ class ClaimQueue:
             return False
         return True
 
+    def _take_out(self, entry: Entry, of_class: ReadyClass) -> None:
+        """Take the first entry of a class, which is chosen: from now on it counts in its groups."""
+        self._ready.remove(of_class)
+        self._facts.in_flight.put(entry.job_id, self._facts.in_flight.groups(entry))
+
+    def _uncount(self, job: str) -> None:
+        record = self.records.get(job)
+        if record is None or record.state not in IN_FLIGHT:
+            self._facts.in_flight.drop(job)
+
     def _take(self, entry: Entry, of_class: ReadyClass, ahead: Mapping[str, list[Request]]) -> Choice | None:
         """The entry with a slot of the best of its outlets that have room, else None and its request is `ahead`."""
         names = self._best_first(entry, of_class)
@@ -260,9 +277,11 @@ class ClaimQueue:
         entries = [first.entry]
         while len(entries) < most and (rank := self._ready.head(of_class)) is not None:
             entry = self.entries[rank[2]]
-            if not self._set_aside(entry):
+            if self._set_aside(entry):
+                self._ready.remove(of_class)
+            else:
                 entries.append(entry)
-            self._ready.remove(of_class)
+                self._take_out(entry, of_class)
         if len(entries) == 1:
             return [first]
         pack = Pack()

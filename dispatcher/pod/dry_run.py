@@ -15,11 +15,13 @@ from dispatcher.config import Config, LockKind
 from dispatcher.doctor.fitness import refuse_unfit_host
 from dispatcher.errors import PodError, StateError
 from dispatcher.matrix.entry import Entry
+from dispatcher.matrix.limits import Limits
 from dispatcher.matrix.manifest import load_manifest
 from dispatcher.matrix.submitted import Listed, SubmittedJobs
 from dispatcher.outlets.base import Ended, Key, Outlet
 from dispatcher.outlets.kinds import DEFAULT, make_outlets
 from dispatcher.pod.claim import Choice, ClaimQueue
+from dispatcher.pod.in_flight import AttemptEntries, InFlight
 from dispatcher.pod.offers import offer_of, own_offer, request_of
 from dispatcher.pod.options import PodOptions, outlet_context
 from dispatcher.pod.recover import orphan_of
@@ -147,7 +149,17 @@ class _Start:
             pauses=self._store.fold.pauses,
             me=self._options.pod,
             clock=self._clock,
+            in_flight=self._count(entries, records),
         )
+
+    def _count(self, entries: Mapping[str, Entry], records: Mapping[str, Record]) -> InFlight:
+        """The attempts that count in limits. What is chosen counts too, so the reasons are those after the claims."""
+        found, known = InFlight(Limits.of(self._config)), AttemptEntries()
+        for job, record in records.items() if found.limits else ():
+            if record.state in IN_FLIGHT:
+                known.load(self._config.layout, job, record.attempt)
+                known.note(found, job, record, entries.get(job))
+        return found
 
     def _refresh_capacities(self, records: Mapping[str, Record]) -> None:
         pauses = self._store.fold.pauses

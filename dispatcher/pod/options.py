@@ -45,6 +45,7 @@ class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
     methods: empty for all.
     matrix, poll_interval_s: None for the setting of dispatcher.yaml.
     max_jobs: the pod ends after this many claims.
+    max_fails: once so many jobs that it may claim have failed for good since it started, it drains.
     jobs: claim these and no others, and look after no others of dead dispatchers; None for all.
     request: what attempts ask for, whatever their entries say; None: what these say.
     addition: new jobs, the `jobs`, which do not exist yet.
@@ -65,6 +66,7 @@ class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
     poll_interval_s: float | None = None
     until_empty: bool = False
     max_jobs: int | None = None
+    max_fails: int | None = None
     jobs: frozenset[str] | None = None
     request: Request | None = None
     addition: Addition | None = None

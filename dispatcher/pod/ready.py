@@ -1,8 +1,11 @@
 """The jobs that a pod may claim now, in the order in which it claims them. Pure: no files, no clocks, no slots.
 
 Updated change by change. Order: higher priority first, then the manifest's order. Entries that ask for the same form
-one class with a heap of its own. Which outlets an entry asks for depends on its record too (placing.py), so an entry
-may change its class.
+one class. Which outlets an entry asks for depends on its record too (placing.py), so an entry may change its class.
+
+Within a class, entries that count in the same limited groups (`max_running`) form one lane with a heap of its own, and
+the class has a heap of the first ones of its lanes. A lane with a full group is closed: it is in no heap until a place
+in that group is free. So jobs of full groups cost nothing, however many there are.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import TypeAlias
 import msgspec
 
 from dispatcher.matrix.entry import Entry
+from dispatcher.matrix.limits import Group
 from dispatcher.matrix.needs import dependents
 from dispatcher.outlets.base import QUEUE_LIMIT, Request
 from dispatcher.pod.needed_copies import NeededCopies
@@ -23,23 +27,37 @@ from dispatcher.run_state.states import Record, State
 
 # Outlets, the preferred first, and a request.
 Asked = tuple[tuple[str, ...], Request]
-# Minus the priority, the order in the manifest, the job, its class. Smaller is claimed first.
-Rank: TypeAlias = "tuple[int, int, str, ReadyClass]"
+# Minus the priority, the order in the manifest, the job, its lane. Smaller is claimed first.
+Rank: TypeAlias = "tuple[int, int, str, Lane]"
 
 
 class ReadyClass(msgspec.Struct, eq=False):
     """Entries that ask for the same, up to `pack` of which may share a slot.
 
-    `outlets`: those of the pod that can run them, the preferred first.
-
-    `heap` is of ranks. One that is no longer its job's rank, or whose job has changed its class, is dropped when it
-    comes first.
+    `outlets`: those of the pod that can run them, the preferred first. `heads` is a heap of the first ranks of lanes;
+    those that are no longer `shown` by their lane are dropped when they come first.
     """
 
     outlets: tuple[str, ...]
     request: Request
     pack: int = 1
+    lanes: dict[tuple[Group, ...], Lane] = {}
+    heads: list[Rank] = []
+
+
+class Lane(msgspec.Struct, eq=False):
+    """The entries of one class that count in the same `groups`.
+
+    `heap` is of ranks. One that is no longer its job's rank, or whose job has changed its lane, is dropped when it
+    comes first. `shown` is the rank that stands for the lane in the heads of its class; None while it has no entries,
+    or is closed.
+    """
+
+    of_class: ReadyClass
+    groups: tuple[Group, ...]
     heap: list[Rank] = []
+    shown: Rank | None = None
+    is_closed: bool = False
 
 
 class ReadyJobs:
@@ -54,6 +72,9 @@ class ReadyJobs:
     ) -> None:
         self._entries = facts.entries
         self._records = facts.records
+        self._in_flight = facts.in_flight
+        # Lanes that are closed, by the full group.
+        self._closed: dict[Group, list[Lane]] = {}
         self._on_move = facts.on_move
         self._asked = asked
         self._pack_of = pack_of
@@ -126,12 +147,17 @@ class ReadyJobs:
             self.put_back(job)
 
     def move_on(self, now: str, places: Mapping[str, str]) -> None:
-        """Take in what has changed without a change of a record: the time, and where outlets keep checkpoints."""
+        """Take in what has changed without a change of its record: the time, the places of checkpoints, the limits."""
         if places != self._places:
             self._places = places
             for job in list(self._homed):
                 self.put_back(job)
         self._enqueue_due_retries(now)
+        freed = self._in_flight.drain_freed()
+        for group in list(self._closed) if freed is None else freed:
+            for lane in self._closed.pop(group, ()):
+                lane.is_closed = False
+                self._show(lane)
 
     def next_retry(self, now: str) -> str | None:
         """The earliest time after `now` at which a job that waits for its retry becomes ready."""
@@ -143,11 +169,32 @@ class ReadyJobs:
         return [one for one in self._classes.values() if one.outlets]
 
     def head(self, of_class: ReadyClass) -> Rank | None:
-        """The smallest rank of a class; ranks that a change has replaced are dropped here."""
-        heap = of_class.heap
+        """The smallest rank of a class, among those whose groups have room."""
+        heads = of_class.heads
+        while heads:
+            rank = heads[0]
+            lane = rank[3]
+            if lane.shown is not rank:
+                heapq.heappop(heads)
+            elif self._ranks.get(rank[2]) != rank:
+                heapq.heappop(heads)
+                self._show(lane)
+            elif lane.groups and (full := self._in_flight.full(lane.groups)) is not None:
+                heapq.heappop(heads)
+                lane.shown, lane.is_closed = None, True
+                self._closed.setdefault(full, []).append(lane)
+            else:
+                return rank
+        return None
+
+    def _show(self, lane: Lane) -> None:
+        """Have the smallest rank of a lane stand for it; ranks that a change has replaced are dropped here."""
+        heap = lane.heap
         while heap and self._ranks.get(heap[0][2]) != heap[0]:
             heapq.heappop(heap)
-        return heap[0] if heap else None
+        lane.shown = heap[0] if heap else None
+        if heap:
+            heapq.heappush(lane.of_class.heads, heap[0])
 
     def first(self, classes: Iterable[ReadyClass], full: set[str]) -> tuple[Rank, ReadyClass] | None:
         """The smallest rank of these classes, among those that can run on more than the outlets `full`."""
@@ -162,7 +209,9 @@ class ReadyJobs:
 
     def remove(self, of_class: ReadyClass) -> None:
         """Take the first job out of its class, which `head` has just given."""
-        del self._ranks[heapq.heappop(of_class.heap)[2]]
+        rank = heapq.heappop(of_class.heads)
+        del self._ranks[rank[2]]
+        self._show(rank[3])
 
     def starts_anew(self, entry: Entry, outlet: str) -> bool:
         """Whether the job does not resume from its checkpoint on this outlet."""
@@ -205,10 +254,16 @@ class ReadyJobs:
     def _push(self, job: str, record: Record) -> None:
         entry = self._entries[job]
         of_class = self._class(job, entry, record)
-        rank = (-record.priority_or(entry.priority), entry.order, job, of_class)
+        groups = self._in_flight.groups(entry)
+        lane = of_class.lanes.get(groups)
+        if lane is None:
+            lane = of_class.lanes[groups] = Lane(of_class, groups)
+        rank = (-record.priority_or(entry.priority), entry.order, job, lane)
         if self._ranks.get(job) != rank:
             self._ranks[job] = rank
-            heapq.heappush(of_class.heap, rank)
+            heapq.heappush(lane.heap, rank)
+            if lane.heap[0] is rank and not lane.is_closed:
+                self._show(lane)
 
     def _enqueue_due_retries(self, now: str) -> None:
         while self._retries and self._retries[0][0] <= now:

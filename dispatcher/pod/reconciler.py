@@ -90,7 +90,7 @@ class Reconciler:
         )
         self._tally = Tally()
         self._adding = Adding(options, outlets, self._backlog)
-        self._recorder = Recorder(store, config, outlets.place, self._backlog.entry, log)
+        self._recorder = Recorder(store, config, outlets.place, self._backlog.entry, self._backlog.note_failure, log)
         self._recovery = Recovery(
             config.layout, options.pod, outlets, observer, outlets.for_orphans, outlets.name_for_orphan
         )
@@ -148,6 +148,7 @@ class Reconciler:
             backlog.follow_manifest(thoroughly=poll_is_due)
         if claiming:
             backlog.follow_copies()
+            backlog.read_attempt_entries()
         if poll_is_due:
             found = self._recovery.find(backlog.in_flight_elsewhere())
             self._take_back_late()
@@ -242,6 +243,7 @@ class Reconciler:
             waits.append(_PLACEMENT_DELAY_S)
         if claiming:
             waits += [self._retry_in_s(), self._room_in_s(), self._copies.due_in_s()]
+            waits.append(self._backlog.attempt_entries_due_in_s())
         return min((max(0.0, wait_s) for wait_s in waits if wait_s is not None), default=None)
 
     def has_more_to_do(self) -> bool:
@@ -274,7 +276,12 @@ class Reconciler:
 
     def exit_code(self) -> int:
         """1 when an entry that this pod could run has failed for good or cannot go on, else 0."""
-        return int(self._recorder.failures > 0 or bool(self._stuck() or self._stopped_early()))
+        is_stopped = bool(self.too_many_failures() or self._stopped_early())
+        return int(self._recorder.failures > 0 or is_stopped or bool(self._stuck()))
+
+    def too_many_failures(self) -> str:
+        """Why this pod is to drain, because so many jobs have failed; empty when it is not."""
+        return self._backlog.failures.why_stop()
 
     def opening_lines(self) -> list[str]:
         """The slots and the entries of a pod that begins, then what looks wrong with its options."""
@@ -435,7 +442,7 @@ class Reconciler:
         if (unreadable or self._script_waits()) and not problem:
             # A claim that cannot be shown there is one that the script does not know of.
             return f"{self._config.layout.status_file} cannot be updated, and a script relies on it"
-        return problem
+        return problem or self.too_many_failures()
 
     def _script_waits(self) -> bool:
         """Whether the script's lock is kept for claims that could not be shown to it yet."""
@@ -486,6 +493,7 @@ class Reconciler:
             self._backlog.manifest.problem,
             self._backlog.startable.note,
             self._status_problem.reported,
+            *self._backlog.limit_notes(),
             *self._fence.notes(),
             *self._attempts.notes(),
             *self._queue_limits.notes(),

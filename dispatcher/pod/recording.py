@@ -38,6 +38,7 @@ class Recorder:
     """Writes what happened to attempts into a transaction. `failures` counts jobs that failed for good.
 
     `place_of(outlet)` is where its attempts keep their checkpoints, empty where that is not known.
+    `note_failure(job, record)`: the job has failed for good; why its method is to be paused, None when it is not.
     """
 
     def __init__(
@@ -46,9 +47,11 @@ class Recorder:
         config: Config,
         place_of: Callable[[str], str],
         entry_of: Callable[[str], Entry | None],
+        note_failure: Callable[[str, Record | None], str | None],
         log: Callable[[str], None],
     ) -> None:
         self.failures = 0
+        self._note_failure = note_failure
         self._store = store
         self._config = config
         self._place_of = place_of
@@ -82,6 +85,9 @@ class Recorder:
         tx.change(job, event, change, data=data if data != Blame() else None)
         if event is not Event.DONE:
             self._trip(tx, blame.scopes)
+        why = self._note_failure(job, tx.record(job)) if event is Event.FAILED else None
+        if why is not None and entry is not None:
+            self._pause(tx, entry.method, why)
         self.failures += event is Event.FAILED
         state = str(change.state)
         detail = f": {ended.exit_reason}" if ended.exit_reason else ""
@@ -125,11 +131,16 @@ class Recorder:
         fold = self._store.fold
         for scope in scopes:
             why = pause_reason(fold.streaks[scope], scope) if scope in fold.streaks else None
-            if why is not None and scope not in fold.pauses:
-                tx.note(Paused(scope=scope, why=why))
-                # A pause of this host is reported by `Backlog`, whichever pod has caused it.
-                if scope != host_scope(host_name()):
-                    self._log(f"paused {scope}: {why}. Continue with `dispatcher unpause {scope}`")
+            if why is not None:
+                self._pause(tx, scope, why)
+
+    def _pause(self, tx: Transaction, scope: str, why: str) -> None:
+        if scope in self._store.fold.pauses:
+            return
+        tx.note(Paused(scope=scope, why=why))
+        # A pause of this host is reported by `Backlog`, whichever pod has caused it.
+        if scope != host_scope(host_name()):
+            self._log(f"paused {scope}: {why}. Continue with `dispatcher unpause {scope}`")
 
     def _place(self, record: Record) -> str | None:
         """Where the attempt has kept its checkpoints; None in a workspace without hosts, which has one place."""

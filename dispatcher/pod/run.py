@@ -208,6 +208,10 @@ class Pod:
         self.reconciler.reconcile(claiming=self.phase == RUNNING, poll_is_due=due)
         self._has_worked = True
         self._notices.step(poll_is_due=due)
+        too_many = self.reconciler.too_many_failures()
+        if too_many and self.phase == RUNNING:
+            self._told_to_drain = False
+            self._enter(DRAINING, too_many)
         if self.phase in (DRAINING, STOPPING):
             self._say_what_is_left()
         if self.phase == STOPPING:

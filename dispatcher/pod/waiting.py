@@ -25,6 +25,7 @@ import msgspec
 
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import Request
+from dispatcher.pod.in_flight import InFlight
 from dispatcher.pod.offers import BLOCKED, CODE, DRAINING, HOST, PLACE, STOPPED, Offer, Refusal, refused_by_all
 from dispatcher.pod.placing import RESTART, Home, home_of, stays
 from dispatcher.run_state.external import runs_externally
@@ -78,7 +79,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     these pods; empty: those of all. `request_of` is what an attempt of an entry asks for, `fault_of` why no pod could
     start it, `on_move` what becomes of it where its checkpoint is not seen; `unknown_job` is the reason of jobs without
     an entry, `clock` writes the times of reasons. `wants_copy`: whether attempts of an entry run a copy of the code;
-    `copies` are those that are there, for the queue alone.
+    `copies` are those that are there, for the queue alone. `in_flight` are the attempts that count in limits; the queue
+    counts what it chooses there.
     """
 
     records: Mapping[str, Record]
@@ -94,6 +96,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     clock: Callable[[str | None], str] = as_written
     wants_copy: Callable[[Entry], bool] = no_copy
     copies: Collection[str] = ()
+    in_flight: InFlight = InFlight()
 
 
 def retry_due(record: Record) -> str:
@@ -215,6 +218,9 @@ class Waiting:
             if refusal is not None:
                 refusals[offer.pod] = refusal
             elif not facts.me or offer.pod == facts.me:
+                full = facts.in_flight.full(facts.in_flight.groups(entry))
+                if full is not None:
+                    return Reason(facts.in_flight.text(full))
                 if record.snapshot is None and facts.wants_copy(entry):
                     return Reason(COPY)
                 return Reason(SLOT if home is None else self._slot_of(home, entry))

@@ -14,6 +14,7 @@ import msgspec
 from dispatcher.base.times import Clock
 from dispatcher.matrix.entries import Entries
 from dispatcher.matrix.entry import SCHEDULING, Entry
+from dispatcher.matrix.limits import Limits
 from dispatcher.outlets.base import Request
 from dispatcher.pod.offers import Offer
 from dispatcher.pod.placing import stays
@@ -82,6 +83,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     fault_of: why no pod could start an entry; empty when it can be started.
     on_move: what becomes of an entry where its checkpoint is not seen.
     wants_copy: whether attempts of an entry run a copy of the code.
+    limits: how many attempts of which jobs may be in flight at once.
     ran: what attempts ran with.
     offers: what the live pods take.
     clock: how texts write times; see `for_people`.
@@ -107,6 +109,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     fault_of: Callable[[Entry], str] = no_fault
     on_move: Callable[[Entry], str] = stays
     wants_copy: Callable[[Entry], bool] = no_copy
+    limits: Limits = Limits()
     ran: RanWith | None = None
     clock: Callable[[str | None], str] = as_written
     find_changed: Callable[[Snapshot], Sequence[str]] = _compared

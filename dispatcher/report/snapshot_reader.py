@@ -15,6 +15,7 @@ from dispatcher.config import Config
 from dispatcher.errors import ManifestError
 from dispatcher.matrix.entries import Entries
 from dispatcher.matrix.entry import Entry
+from dispatcher.matrix.limits import Limits
 from dispatcher.matrix.manifest import no_manifest_text
 from dispatcher.matrix.submitted import Listed, SubmittedJobs
 from dispatcher.pod.offers import Offer, offer_of, request_of
@@ -59,6 +60,7 @@ class SnapshotReader:
         # The entries of the manifest, the submitted jobs whose lines count, and both as one.
         self._joined: tuple[Entries, Sequence[str], Entries] | None = None
         self._stalls = Stalls(layout, config)
+        self._limits = Limits.of(config)
 
     def read(self) -> Snapshot:
         """The state of the workspace now. Raises UsageError when the directory is not a workspace."""
@@ -102,6 +104,7 @@ class SnapshotReader:
             on_move=lambda entry: self._config.method(entry.method).on_move,
             wants_copy=lambda entry: self._config.wants_copy(entry.method, entry.snapshot),
             fault_of=self._fault_of,
+            limits=self._limits,
             find_changed=listed.changed,
             find_stalled=self._stalls.find,
         )

@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Iterator
+from functools import partial
 
 import msgspec
 
+from dispatcher.matrix.entry import Entry
+from dispatcher.pod.in_flight import InFlight, count_all
 from dispatcher.pod.waiting import Facts, Waiting
 from dispatcher.report.snapshot import Snapshot
 from dispatcher.run_state.journal import now_text
@@ -25,8 +28,11 @@ class Wait(msgspec.Struct, frozen=True):
     needs_person: bool = False
 
 
-def reasons(snapshot: Snapshot) -> Waiting:
-    """Why the jobs of a snapshot wait, by what the live pods publish: the answer that a dispatcher gives."""
+def reasons(snapshot: Snapshot, counted: InFlight | None = None) -> Waiting:
+    """Why the jobs of a snapshot wait, by what the live pods publish: the answer that a dispatcher gives.
+
+    `counted`: what `in_flight` returns for the snapshot.
+    """
     return Waiting(
         Facts(
             records=snapshot.records,
@@ -40,8 +46,20 @@ def reasons(snapshot: Snapshot) -> Waiting:
             pauses=snapshot.pauses,
             unknown_job=snapshot.unknown_job,
             clock=snapshot.clock,
+            in_flight=counted or in_flight(snapshot),
         )
     )
+
+
+def in_flight(snapshot: Snapshot) -> InFlight:
+    """The attempts that count in limits."""
+    limits = snapshot.limits
+    return count_all(limits, snapshot.records, snapshot.in_flight() if limits else (), partial(_runs_with, snapshot))
+
+
+def _runs_with(snapshot: Snapshot, job: str) -> Entry | None:
+    """What the attempt of a job runs with; that of the manifest where nothing is known of it."""
+    return snapshot.last_ran(job) or (snapshot.entries.get(job) if snapshot.records[job].ran_with is None else None)
 
 
 def waits(snapshot: Snapshot, unfiltered: Snapshot | None = None) -> list[Wait]:
@@ -51,10 +69,12 @@ def waits(snapshot: Snapshot, unfiltered: Snapshot | None = None) -> list[Wait]:
     in jobs or times count as one.
     """
     everything = unfiltered or snapshot
-    waiting = reasons(everything)
+    counted = in_flight(everything)
+    waiting = reasons(everything, counted)
+    by_values = everything.limits.by_values and counted.any_full()
     found: dict[tuple[str, bool], list[str]] = {}
     alike: dict[int, list[str]] = {}
-    for job, kind in _with_kinds(snapshot, everything):
+    for job, kind in _with_kinds(snapshot, everything, by_values=by_values):
         jobs = alike.get(kind)
         if jobs is None:
             reason = waiting.why(job)
@@ -68,13 +88,15 @@ def waits(snapshot: Snapshot, unfiltered: Snapshot | None = None) -> list[Wait]:
     return [Wait(_in_common(waiting, jobs), tuple(jobs), needs_person) for (_, needs_person), jobs in ordered]
 
 
-def _with_kinds(snapshot: Snapshot, everything: Snapshot) -> Iterator[tuple[str, int]]:
+def _with_kinds(snapshot: Snapshot, everything: Snapshot, *, by_values: bool) -> Iterator[tuple[str, int]]:
     """The queued and held jobs, each with a number that it has in common with others that wait for the same reason.
 
     0 where the job itself must be asked for: something is set in its record, it needs others, a pod could not claim it.
     """
     jobs = snapshot.jobs_in(*WAITING)
-    if any(offer.where.conditions or offer.lists is not None for offer in everything.offers):
+    if everything.limits.by_values or any(
+        offer.where.conditions or offer.lists is not None for offer in everything.offers
+    ):
         # Then the values and the ids of entries decide, too.
         return zip(jobs, itertools.repeat(0), strict=False)
     kinds = map(operator.mul, snapshot.kinds_in(*WAITING), snapshot.by_state.unchanged(WAITING))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from typing import Any
 
 from claim_queues import EARLY, LATE, NOW, RUNNING, entry, facts, offer, paused, request_of
@@ -10,14 +11,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from submissions import Submissions
 
+from dispatcher.base.running_limits import RunningLimit
 from dispatcher.matrix.entry import Entry
+from dispatcher.matrix.limits import Limits
 from dispatcher.outlets.base import PREEMPTED, WORKSPACE, Capacity, Request, Slot
 from dispatcher.outlets.local.capacity import LocalCapacity
 from dispatcher.pod.claim import ClaimQueue
+from dispatcher.pod.in_flight import AttemptEntries, InFlight
 from dispatcher.pod.waiting import SLOT
-from dispatcher.run_state.states import Record, State
+from dispatcher.run_state.states import IN_FLIGHT, Record, State
 
 JOBS = "abcdefg"
+LIMITS = st.builds(
+    Limits,
+    st.lists(
+        st.builds(
+            RunningLimit,
+            st.integers(1, 3),
+            st.sampled_from(["", "lang", "lang"]),
+            st.sampled_from([(), ("lang=g*",), ("gpus=1",)]),
+        ).filter(lambda limit: bool(limit.per or limit.where)),
+        max_size=3,
+    ),
+    st.dictionaries(st.sampled_from("xy"), st.integers(1, 3)),
+)
 OUTLETS = ((), (), (), ("local",), ("batch",), ("local", "batch"), ("batch", "local"), ("elsewhere",))
 records = st.builds(
     Record,
@@ -44,6 +61,7 @@ def manifests(draw: st.DrawFn) -> dict[str, Entry]:
             gpus=draw(st.sampled_from([None, 0, 1, 2])),
             needs=tuple(needs),
             outlet=draw(st.sampled_from(OUTLETS)),
+            params=draw(st.sampled_from([{}, {"lang": "greek"}, {"lang": "hindi"}])),
         )
     return dict(sorted(entries.items(), key=lambda item: item[1].order))
 
@@ -60,7 +78,7 @@ class Plain:
     """What the queue should choose, from all records, one entry after another."""
 
     def __init__(
-        self, entries: dict[str, Entry], queue: ClaimQueue, known: dict[str, Record], paused: set[str]
+        self, entries: dict[str, Entry], queue: ClaimQueue, known: dict[str, Record], paused: set[str], limits: Limits
     ) -> None:
         self.capacities = copy.deepcopy(queue.capacities)
         mine = [
@@ -79,6 +97,13 @@ class Plain:
         )
         self.known = known
         self.reserved = False
+        self.limits = limits
+        self.running = [e for e in entries.values() if e.job_id in known and known[e.job_id].state in IN_FLIGHT]
+
+    def has_room(self, e: Entry) -> bool:
+        """Whether no limit that the entry counts in is used up by what runs."""
+        counts = Counter(group for one in self.running for group in self.limits.groups(one))
+        return all(counts[group] < group.most for group in self.limits.groups(e))
 
     def outlets(self, e: Entry) -> list[str]:
         wanted = [name for name in e.outlet or self.capacities if name in self.capacities]
@@ -89,7 +114,9 @@ class Plain:
         return able if record.checkpoint_at in (None, WORKSPACE) else []
 
     def waits_for_a_slot(self, e: Entry) -> bool:
-        return not all(self.capacities[name].refuses_now(request_of(e)) for name in self.outlets(e))
+        return self.has_room(e) and not all(
+            self.capacities[name].refuses_now(request_of(e)) for name in self.outlets(e)
+        )
 
     def take(self, e: Entry, name: str) -> Slot | None:
         local = self.capacities[name]
@@ -104,11 +131,12 @@ class Plain:
         chosen: list[tuple[str, str, Slot]] = []
         for e in self.ready:
             retry_at = self.known[e.job_id].retry_at
-            if (retry_at is not None and retry_at > now) or len(chosen) == limit:
+            if (retry_at is not None and retry_at > now) or len(chosen) == limit or not self.has_room(e):
                 continue
             for name in self.outlets(e):
                 slot = self.take(e, name)
                 if slot is not None:
+                    self.running.append(e)
                     chosen.append((e.job_id, name, slot))
                     break
             else:
@@ -121,12 +149,16 @@ class Plain:
 class Pod:
     """What a pod does with its queue, one step at a time."""
 
-    def __init__(self, entries: dict[str, Entry], capacities: dict[str, Capacity], late: int = 0) -> None:
+    def __init__(
+        self, entries: dict[str, Entry], capacities: dict[str, Capacity], limits: Limits, late: int = 0
+    ) -> None:
         self.all = entries
         self.entries = dict(list(entries.items())[: len(entries) - late])
         self.capacities = capacities
         self.known: dict[str, Record] = {}
-        self.queue = ClaimQueue(facts(self.entries, self.known, capacities), capacities)
+        self.limits = limits
+        self.in_flight = InFlight(limits)
+        self.queue = ClaimQueue(facts(self.entries, self.known, capacities, self.in_flight), capacities)
         self.paused: set[str] = set()
         self.running: list[tuple[str, str, Slot]] = []
         self.now = ""
@@ -135,12 +167,18 @@ class Pod:
         self.known.pop(job, None)
         if record is not None:
             self.known[job] = record
+        self.count(self.in_flight, job)
         self.queue.update(job)
+
+    def count(self, in_flight: InFlight, job: str) -> None:
+        AttemptEntries().note(in_flight, job, self.known.get(job), self.entries.get(job))
 
     def arrive(self) -> None:
         """Entries come that were not there at first."""
         late = [job for job in self.all if job not in self.entries]
         self.entries = self.all
+        for job in late:
+            self.count(self.in_flight, job)
         self.queue.add(late, self.all)
 
     def pause(self, methods: set[str]) -> None:
@@ -165,11 +203,13 @@ class Pod:
         # What a retry's time has come for stays ready, also when the clock is put back.
         self.now = now = max(self.now, now)
         capacities = copy.deepcopy(self.capacities)
-        anew = ClaimQueue(facts(self.entries, self.known, self.capacities), capacities)
+        in_flight = InFlight(self.limits)
+        anew = ClaimQueue(facts(self.entries, self.known, self.capacities, in_flight), capacities)
         for job in self.known:
+            self.count(in_flight, job)
             anew.update(job)
         anew.pause(paused(self.paused))
-        plain = Plain(self.entries, self.queue, self.known, self.paused)
+        plain = Plain(self.entries, self.queue, self.known, self.paused, self.limits)
         due = {e.job_id for e in plain.ready if (self.known[e.job_id].retry_at or "") <= now}
         waiting = self.queue.waiting(now)
         for_a_slot = {job for job in due if plain.waits_for_a_slot(self.entries[job])}
@@ -196,6 +236,7 @@ class Pod:
     gpus=st.integers(0, 2),
     cpu_slots=st.integers(0, 3),
     jobs_per_gpu=st.integers(1, 2),
+    limits=st.one_of(st.just(Limits()), LIMITS, LIMITS),
     submissions=st.sampled_from([None, None, 0, 1, 3]),
     late=st.integers(0, 3),
     steps=st.lists(
@@ -207,6 +248,7 @@ def test_any_sequence_of_changes(
     gpus: int,
     cpu_slots: int,
     jobs_per_gpu: int,
+    limits: Limits,
     submissions: int | None,
     late: int,
     steps: list[tuple[Any, ...]],
@@ -214,6 +256,6 @@ def test_any_sequence_of_changes(
     capacities: dict[str, Capacity] = {"local": LocalCapacity(range(gpus), cpu_slots, jobs_per_gpu)}
     if submissions is not None:
         capacities["batch"] = Submissions(submissions, most_gpus=1)
-    pod = Pod(entries, capacities, min(late, len(entries)))
+    pod = Pod(entries, capacities, limits, min(late, len(entries)))
     for what, *arguments in [*steps, ("choose", NOW, None)]:
         getattr(pod, what)(*arguments)

@@ -1,0 +1,120 @@
+"""A pod that drains after so many failures, and a method that is paused after so many."""
+
+from __future__ import annotations
+
+from fleet import Fleet, shell, wait_until
+
+from dispatcher.config import Config, Method
+from dispatcher.pod.failures import Failed, Failures
+from dispatcher.run_state.states import BY_HAND, Record, State
+from dispatcher.workspace import Layout
+
+GATED = "echo on; until [ -e go ]; do sleep 0.05; done"
+FAILED = Record(state=State.FAILED, attempt=1)
+
+
+def failures(limit: int | None, **of_methods: int) -> Failures:
+    layout = Layout("/lab")
+    methods = {
+        name: Method(name=name, template=layout.training_template(name), max_fails=most)
+        for name, most in of_methods.items()
+    }
+    return Failures(limit, Config(layout=layout, matrix=layout.default_matrix, methods=methods))
+
+
+def test_what_counts_for_a_pod() -> None:
+    known = failures(2)
+    known.begin([Failed("before", FAILED, "m", True)])
+    known.note("before", Record(state=State.FAILED, attempt=1, priority=3, rev=9), "m", is_mine=True)
+    known.note("foreign", FAILED, "m", is_mine=False)
+    known.note("by_hand", Record(state=State.FAILED, attempt=1, reason=BY_HAND), "m", is_mine=True)
+    known.note("a", FAILED, "m", is_mine=True)
+    known.note("a", Record(state=State.QUEUED, attempt=1), "m", is_mine=True)
+    known.note("a", Record(state=State.FAILED, attempt=2), "m", is_mine=True)
+    assert known.why_stop() == "", "one job, however often it fails"
+    known.note("undone", FAILED, "m", is_mine=True)
+    assert known.why_stop() == "--max-fails 2: 2 jobs failed (a, undone)"
+    known.note("undone", Record(state=State.RUNNING, attempt=1), "m", is_mine=True)
+    assert known.why_stop() == "", "its end was not recorded"
+    known.note("before", Record(state=State.FAILED, attempt=2), "m", is_mine=True)
+    assert known.why_stop() == "--max-fails 2: 2 jobs failed (a, before)"
+    known.begin([])
+    assert known.why_stop(), "what was once too much stays so"
+
+
+def test_what_counts_for_a_method() -> None:
+    known = failures(None, m=2)
+    known.begin([Failed("before", FAILED, "m", True)])
+    known.note("other", FAILED, "o", is_mine=True)
+    assert known.why_pause("m") is None and known.why_pause("o") is None
+    known.note("a", FAILED, "m", is_mine=False)
+    assert known.why_pause("m") == "max_fails 2: 2 jobs failed (before, a)"
+    known.note("before", Record(state=State.QUEUED, attempt=1), "m", is_mine=True)
+    assert known.why_pause("m") is None
+    assert not failures(None)
+
+
+def test_a_pod_lets_what_runs_end_and_claims_nothing_more(fleet: Fleet) -> None:
+    jobs = [shell("slow", GATED), *(shell(f"f{n}", f"echo no {n}; exit {n + 1}") for n in range(4)), shell("z", "true")]
+    fleet.write_manifest(jobs)
+    pod = fleet.start("pod", "--slots", "2", "--max-fails", "2")
+    text = pod.says("draining (--max-fails 2: 2 jobs failed (f0, f1)): no new claims, running jobs finish")
+    assert "slow: runs for" in text
+    assert pod.is_running()
+    (fleet.root / "go").touch()
+    assert pod.end() == 1
+    assert fleet.states() == {
+        "slow": "done",
+        "f0": "failed",
+        "f1": "failed",
+        "f2": "queued",
+        "f3": "queued",
+        "z": "queued",
+    }
+
+
+def test_failures_that_other_pods_record_count_and_older_ones_do_not(fleet: Fleet) -> None:
+    fleet.write_manifest([shell("old", "exit 1")])
+    assert fleet.run_all().end() == 1
+    fleet.write_manifest([shell("old", "exit 1"), *(shell(f"f{n}", "sleep 0.3; exit 1") for n in range(40))])
+    pods = [fleet.start(name, "--slots", "1", "--max-fails", "3", poll="1") for name in ("one", "two")]
+    assert [pod.end() for pod in pods] == [1, 1]
+    failed = [job for job, state in fleet.states().items() if state == "failed" and job != "old"]
+    # What the other one ran when the third failed has ended since.
+    assert len(failed) in (3, 4), failed
+    for pod in pods:
+        assert "draining (--max-fails 3: 3 jobs failed (f" in pod.said
+
+
+def test_those_that_the_pod_does_not_take_do_not_count(fleet: Fleet) -> None:
+    fleet.write_manifest([shell("bad", "exit 1", method="x"), shell("good", "sleep 0.5", method="y")])
+    careful = fleet.start("careful", "--methods", "y", "--max-fails", "1", "--until-empty", poll="1")
+    fleet.start("other", "--methods", "x", "--until-empty")
+    assert careful.end() == 0
+    assert fleet.states() == {"bad": "failed", "good": "done"}
+
+
+def test_a_method_is_paused_and_goes_on_when_it_is_unpaused(fleet: Fleet) -> None:
+    fleet.write_config("methods: {m: {max_fails: 2}}\n")
+    fleet.write_manifest(
+        [*(shell(f"f{n}", f"echo no {n}; exit {n + 1}") for n in range(4)), shell("o", "true", method="n")]
+    )
+    pod = fleet.start("pod", "--until-empty")
+    assert pod.end() == 1
+    assert "paused m: max_fails 2: 2 jobs failed (f0, f1). Continue with `dispatcher unpause m`" in pod.said
+    assert fleet.states() == {"f0": "failed", "f1": "failed", "f2": "queued", "f3": "queued", "o": "done"}
+    assert "method m is paused: max_fails 2: 2 jobs failed (f0, f1)" in fleet.run("show", "f2")
+    fleet.run("cancel", "f0")
+    fleet.run("unpause", "m")
+    again = fleet.start("pod", "--until-empty")
+    assert again.end() == 1
+    assert "paused m: max_fails 2: 2 jobs failed (f1, f2)" in again.said
+    wait_until(lambda: fleet.states()["f3"] == "queued", "the last one is not run")
+
+
+def test_the_option_comes_from_the_environment_and_must_be_a_number(fleet: Fleet) -> None:
+    fleet.write_manifest([shell("a", "exit 1"), shell("b", "true")])
+    pod = fleet.start("pod", DISPATCHER_MAX_FAILS="1")
+    assert pod.end() == 1 and fleet.states() == {"a": "failed", "b": "queued"}
+    done = fleet.try_("--pod", "x", "--slots", "1", "--max-fails", "0")
+    assert done.returncode == 2 and "--max-fails" in done.stderr

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dispatcher.base import files
@@ -34,7 +34,7 @@ from dispatcher.report.waiting import reasons
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Cleared, Paused, Unpaused
 from dispatcher.run_state.known_jobs import ManifestJobs
-from dispatcher.run_state.states import IN_FLIGHT, MARKABLE, Record, State
+from dispatcher.run_state.states import IN_FLIGHT, MARKABLE, WAITING, Record, State
 from dispatcher.run_state.store import Store, Transaction
 from dispatcher.workspace import Layout, find_workspace, usable_layout
 
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
     from dispatcher.matrix.entry import Entry
     from dispatcher.matrix.manifest import Manifest
+    from dispatcher.report.metrics import Metrics
+    from dispatcher.report.results.rows import Results
     from dispatcher.report.usage.ledger import Usage
     from dispatcher.run_state.journal import Line
 
@@ -122,25 +124,46 @@ class Workspace:
         waiting = reasons(snapshot)
         return [(job, waiting.why(job).text) for job in queued]
 
-    def results(
-        self,
-        *,
-        states: Iterable[str] = (),
-        where: Where = (),
-        unsure: list[str] | None = None,
-        failed: list[str] | None = None,
-    ) -> list[dict[str, Any]]:
+    def results(self, *, states: Iterable[str] = (), where: Where = (), every_job: bool = False) -> Results:
         """One row per job that has succeeded: `result.json` of its last such attempt and the parameters it ran with.
 
-        A row has `job_id`, `method`, the parameters, `attempt`, and the result's keys; the result wins on equal names.
-        Jobs that wrote no result have no row. Jobs whose attempt has no `entry.json` are appended to `unsure`: their
-        rows have the parameters of the current manifest. Jobs that have failed although they wrote a result have no
-        row, and are appended to `failed`.
+        The list has `to_pandas()` and `to_polars()`. A row has `job_id`, `state`, `method`, the parameters, `attempt`,
+        `started_at` and `finished_at` (UTC), and the result's keys. A parameter whose result has the same name and
+        another value is `parameter.NAME`. Jobs that wrote no result, and jobs that have failed, have no row; with
+        `every_job` they have one without results.
+
+        `Results` also says of which jobs it is unsure (their rows have the parameters of the current manifest, because
+        their attempt has no `entry.json`), which have failed although they wrote a result, and which results cannot be
+        read.
         """
+        return self._reader.results(self._chosen((), states, where), every_job=every_job)
+
+    def metrics(
+        self,
+        jobs: str | Iterable[str] = (),
+        *,
+        names: str | Iterable[str] = (),
+        states: Iterable[str] = (),
+        where: Where = (),
+    ) -> Metrics:
+        """The metrics that jobs have recorded in `metrics.jsonl`, one series per job and metric.
+
+        The list has `to_pandas()` and `to_polars()`: long frames with a row per value. `jobs` are ids and globs (none:
+        all), `names` are metrics or globs of them. Of attempts that recorded the same step the last one counts; what an
+        earlier one recorded beyond the step from which a later one resumed is left out. NaN and infinities are kept.
+        `Metrics.damaged` counts the lines of each file that cannot be read. Raises UsageError for unknown names.
+        """
+        from dispatcher.report.metrics import read_metrics
+
+        chosen = self._chosen(_listed(jobs), states, where)
+        attempts = {job: record.attempt for job, record in chosen.records.items()}
+        return read_metrics(self.layout, attempts, _listed(names))
+
+    def _chosen(self, names: Sequence[str], states: Iterable[str], where: Where) -> Snapshot:
+        """A snapshot with only these jobs."""
         snapshot = self.snapshot()
-        jobs = select(snapshot, (), parse_states(states), _parsed(where))
-        chosen = snapshot.only({job: snapshot.records[job] for job in jobs})
-        return list(self._reader.results(chosen, [] if unsure is None else unsure, [] if failed is None else failed))
+        jobs = select(snapshot, names, parse_states(states), _parsed(where))
+        return snapshot.only({job: snapshot.records[job] for job in jobs})
 
     def usage(
         self, *, by: Sequence[str] = (), since_s: float, until_s: float | None = None, where: Where = ()
@@ -362,15 +385,33 @@ class Workspace:
         new = new_jobs(command, name=name, params=params or {}, rows=rows, common=common)
         return Submission(self, new).add()
 
-    def wait(self, *jobs: str, timeout_s: float | None = None) -> dict[str, Record | None]:
-        """Wait until all of these jobs have ended: their records, None for one that was deleted meanwhile.
+    def wait(self, jobs: str | Iterable[str], *, timeout_s: float | None = None) -> dict[str, Record | None]:
+        """Wait until jobs (ids, globs) have ended: done, failed or abandoned. Their records; None: it was deleted.
 
-        Raises StateError when some have not ended after `timeout_s` seconds.
+        Raises StateError when some have not ended after `timeout_s` seconds, and when all that are left cannot end
+        unless a person does something: they are held, need a job that has failed, their method is paused, or they run
+        and no pod is alive that would notice the end. A queued job for which no pod is running yet is waited for.
         """
         from dispatcher.report.ends import wait_for_ends
-        from dispatcher.submitting import check_names
 
-        return wait_for_ends(self.store, check_names(self, jobs), timeout_s)
+        snapshot = self.snapshot()
+        named = select(snapshot, _listed(jobs)) if jobs else []
+        return wait_for_ends(self.store, named, snapshot.unqueued, timeout_s, self._stuck)
+
+    def _stuck(self, jobs: Collection[str]) -> dict[str, str]:
+        """Which of these jobs will not end unless a person does something, and why."""
+        snapshot = self.snapshot()
+        waiting, is_looked_after = reasons(snapshot), any(pod.is_alive for pod in snapshot.pods)
+        found = {}
+        for job in jobs:
+            record = snapshot.records.get(job)
+            if record is None:
+                found[job] = "deleted"
+            elif record.state in WAITING and (why := waiting.why(job)).needs_person:
+                found[job] = why.text
+            elif record.state in IN_FLIGHT and not (is_looked_after or record.external):
+                found[job] = f"{record.state}, and no pod is alive: start one, or `dispatcher poll`"
+        return found
 
     def wait_until_running(self, job: str, *, timeout_s: float | None = None) -> Record:
         """Wait until the job runs; its record, whose `host` says where.
@@ -430,6 +471,10 @@ def refuse_in_flight(records: Mapping[str, Record]) -> None:
         )
     if busy:
         raise StateError(f"{', '.join(busy[:3])}: running; cancel it first (`dispatcher cancel {busy[0]}`)")
+
+
+def _listed(names: str | Iterable[str]) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
 
 
 def _parsed(where: Where) -> condition.Where:

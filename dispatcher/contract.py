@@ -35,6 +35,7 @@ __all__ = [
     "JOB_WORDS",
     "KILL_GRACE",
     "LOG_FILE",
+    "METRICS_FILE",
     "NODE_FILE",
     "PASSWORD_FILE",
     "POD",
@@ -82,6 +83,8 @@ WRAPPER_FILE: Final = "job.sh"
 SETUP_FILE: Final = "setup.sh"
 LOG_FILE: Final = "output.log"
 PROGRESS_FILE: Final = "progress.json"
+# `{"step": 120, "wall_s": 34.5, "loss": 2.31}` a line: runtime/metrics.py writes it, report/metrics.py reads it.
+METRICS_FILE: Final = "metrics.jsonl"
 # `{"step": 120}`: the last checkpoint that the attempt committed, from which the next attempt will resume. Those of job
 # classes say where it is as well (checkpoints/reported.py).
 CHECKPOINT_FILE: Final = "checkpoint.json"

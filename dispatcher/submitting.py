@@ -266,14 +266,3 @@ def _split(command: str) -> list[str]:
         raise UsageError(
             f"command: cannot be split like a shell line ({error}); a list of arguments is safer"
         ) from None
-
-
-def check_names(workspace: Workspace, jobs: Iterable[str]) -> list[str]:
-    """The jobs, all of which there are; UsageError for another."""
-    workspace.store.refresh(to_the_end=True)
-    records = workspace.store.records
-    named = list(dict.fromkeys(jobs))
-    for job in named:
-        if job not in records:
-            raise UsageError(f"unknown job {job!r}{nearest(job, list(records)[:5000])}")
-    return named

@@ -59,6 +59,10 @@ class AttemptPaths:
         return self.directory / contract.PROGRESS_FILE
 
     @cached_property
+    def metrics(self) -> Path:
+        return self.directory / contract.METRICS_FILE
+
+    @cached_property
     def checkpoint(self) -> Path:
         return self.directory / contract.CHECKPOINT_FILE
 
@@ -146,6 +150,7 @@ class Layout:
         self.saved_submitted = self.run_state / "submitted.saved"
         self.pods_dir = self.run_state / "pods"
         self.jobs_dir = self.run_state / "jobs"
+        self._jobs = str(self.jobs_dir)
         # Files that wait to be moved into the directories of attempts: below jobs/, which may be on another disk.
         self.prepared_dir = self.jobs_dir / ".prepared"
         self.rejected_dir = self.run_state / "rejected"
@@ -197,6 +202,10 @@ class Layout:
 
     def attempt(self, job_id: str, attempt: int) -> AttemptPaths:
         return _attempt(self.jobs_dir, job_id, attempt)
+
+    def result_file(self, job_id: str, attempt: int) -> str:
+        """The result of an attempt, for those who read 100,000 of them: to make a Path takes longer than to read."""
+        return f"{self._jobs}/{job_id}/{attempt}/{contract.RESULT_FILE}"
 
     def submission_script(self, name: str) -> Path:
         """The batch script of a submission; what its own shell prints stands beside it."""

@@ -41,20 +41,21 @@ Workspace.history(self, job: str | None = None) -> Iterator[Line]
 Workspace.hold(self, *names: str, states: Iterable[str] = (), where: Where = ()) -> Changes
 Workspace.layout
 Workspace.mark(self, state: State | str, *names: str, states: Iterable[str] = (), where: Where = ()) -> Changes
+Workspace.metrics(self, jobs: str | Iterable[str] = (), *, names: str | Iterable[str] = (), states: Iterable[str] = (), where: Where = ()) -> Metrics
 Workspace.pause(self, scope: str, why: str = '') -> None
 Workspace.plan(self, state: State, names: Sequence[str], *, states: Iterable[str] = (), where: Where = (), changed: bool = False) -> changes.Plan
 Workspace.pods(self) -> list[PodStatus]
 Workspace.queue(self) -> list[tuple[str, str]]
 Workspace.records(self) -> dict[str, Record]
 Workspace.requeue(self, *names: str, states: Iterable[str] = (), where: Where = (), changed: bool = False) -> Changes
-Workspace.results(self, *, states: Iterable[str] = (), where: Where = (), unsure: list[str] | None = None, failed: list[str] | None = None) -> list[dict[str, Any]]
+Workspace.results(self, *, states: Iterable[str] = (), where: Where = (), every_job: bool = False) -> Results
 Workspace.snapshot(self) -> Snapshot
 Workspace.status(self, *, states: Iterable[str] = (), where: Where = ()) -> Overview
 Workspace.store
 Workspace.submit(self, command: str | Sequence[str], *, name: str | None = None, params: Mapping[str, Any] | None = None, rows: Sequence[Mapping[str, Any]] | None = None, **keys: Any) -> list[str]
 Workspace.transaction(self) -> Iterator[Transaction]
 Workspace.usage(self, *, by: Sequence[str] = (), since_s: float, until_s: float | None = None, where: Where = ()) -> Usage
-Workspace.wait(self, *jobs: str, timeout_s: float | None = None) -> dict[str, Record | None]
+Workspace.wait(self, jobs: str | Iterable[str], *, timeout_s: float | None = None) -> dict[str, Record | None]
 Workspace.wait_until_running(self, job: str, *, timeout_s: float | None = None) -> Record
 Workspace.undrain(self, pod: str) -> None
 Workspace.unpause(self, scope: str) -> None
@@ -116,6 +117,7 @@ JOB_ID = 'DISPATCHER_JOB_ID'
 JOB_WORDS = ('output_dir', 'checkpoints', 'project', 'group', 'restore', 'tensor_shards')
 KILL_GRACE = 'DISPATCHER_KILL_GRACE_S'
 LOG_FILE = 'output.log'
+METRICS_FILE = 'metrics.jsonl'
 NODE_FILE = 'node.sh'
 PASSWORD_FILE = 'node.password'
 POD = 'DISPATCHER_POD'

@@ -91,7 +91,17 @@ def complete_methods(config: Config) -> Iterable[str]:
 def complete_result_key(workspace: Workspace, incomplete: str) -> Iterable[str]:
     from dispatcher.report.known_words import result_keys
 
-    return (key for key in result_keys(workspace.config) if key.startswith(incomplete))
+    return _listed(result_keys(workspace.config), incomplete)
+
+
+@_completion
+def complete_sort_key(workspace: Workspace, incomplete: str) -> Iterable[str]:
+    """Keys of entries and of results; after a `-` too."""
+    from dispatcher.report.known_words import keys, result_keys
+
+    config = workspace.config
+    words = dict.fromkeys(["job_id", *keys(config), *result_keys(config)])
+    return _listed([*words, *(f"-{word}" for word in words)] if "-" in incomplete else words, incomplete)
 
 
 @_completion

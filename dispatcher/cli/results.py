@@ -2,87 +2,155 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+import msgspec
 
 from dispatcher.base.messages import counted, first_names
 from dispatcher.cli.common import format_option, keys_option, open_workspace, read_list, state_option, where_option
-from dispatcher.cli.complete import complete_result_key
+from dispatcher.cli.complete import complete_result_key, complete_sort_key, complete_words
 from dispatcher.cli.printing import note, print_rows
 from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import Where
 from dispatcher.report.columns import Narrowing
 
 if TYPE_CHECKING:
-    from dispatcher.report.tables import Rows
+    from dispatcher.report.results.rows import Results
+
+_AGGREGATES: Final = ("mean", "std", "mean+-std", "median", "min", "max", "sum", "best", "n")
+_FOR_PROGRAMS: Final = ("csv", "json")
+
+
+def _read_values(context: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for value in values for name in read_list(context, param, value)))
 
 
 @click.command()
+@keys_option("--by", help="Group by these keys, e.g. lang,method: mean ± std of --value, and n of N jobs.")
 @keys_option("--rows", help="Keys whose values become rows, e.g. lang.")
 @keys_option("--cols", help="Keys whose values become columns, e.g. method.")
-@click.option("--value", metavar="KEY", shell_complete=complete_result_key, help="The result shown in the cells.")
-@click.option("--agg", callback=read_list, default="mean", metavar="LIST", help="mean,std,median,min,max,sum,best,n.")
+@click.option(
+    "--value", "values", metavar="KEY", multiple=True, callback=_read_values, shell_complete=complete_result_key,
+    help="The result shown in the cells; may be repeated, or a list with commas.",
+)  # fmt: skip
+@click.option(
+    "--agg", callback=read_list, metavar="LIST", shell_complete=complete_words(_AGGREGATES),
+    help="mean,std,mean+-std,median,min,max,sum,best,n. std is that of a sample (n - 1).  [default: mean; with --by "
+    "mean+-std]",
+)  # fmt: skip
 @click.option(
     "--best",
     type=click.Choice(["min", "max"]),
     help="The value that the aggregate best takes.",
 )
+@click.option(
+    "--sort", callback=read_list, metavar="COLUMNS", shell_complete=complete_sort_key,
+    help="Sort by these columns of the table; -COLUMN descends, as in --sort -accuracy. Missing values come last.",
+)  # fmt: skip
+@click.option("--top", type=click.IntRange(1), metavar="N", help="Only the first N rows of --sort.")
 @where_option
 @state_option
 @format_option
-def results(
-    rows: tuple[str, ...],
-    cols: tuple[str, ...],
-    value: str | None,
-    agg: tuple[str, ...],
-    best: str | None,
-    where: Where,
-    states: tuple[str, ...],
-    style: str,
-) -> None:
+def results(**given: Any) -> None:
     """Show the results of jobs and the parameters they ran with.
 
     Only of attempts that have succeeded: a job that has failed has no result, even if it wrote one.
 
-    Without options, one row per job. With --rows, --cols and --value, a pivot table:
+    Without options, one row per job. With --by, or --rows and --cols, and --value, a table by keys:
+    dispatcher results --by lang,method --value test_bpc --sort test_bpc --top 5
     dispatcher results --rows lang --cols method --value test_bpc --agg mean,std,best,n --best min
     """
-    from dispatcher.report.pivot import pivot, without_value
-
-    unsure: list[str] = []
-    failed: list[str] = []
-    table = open_workspace().results(states=states, where=where, unsure=unsure, failed=failed)
-    if unsure:
-        note(
-            f"{counted(len(unsure), 'result')} with the parameters of the current manifest, because their attempts "
-            f"have no entry.json: {first_names(unsure)}"
-        )
-    if failed:
-        note(f"{counted(len(failed), 'job')} left out that wrote a result, but failed: {first_names(failed)}")
-    if not (rows or cols or value):
-        print_rows(table, style, none="no results yet", narrowing=_narrowing(table))
+    asked = _Asked(**given)
+    asked.check()
+    found = open_workspace().results(states=asked.states, where=asked.where, every_job=bool(asked.by))
+    _tell(found)
+    if asked.values:
+        _show_table(found, asked)
         return
-    if value is None:
-        raise UsageError("a pivot table needs a value: add --value KEY, for example --value test_bpc")
-    lacking = without_value(table, value)
-    pivoted = pivot(table, rows, cols, value, agg, best)
-    print_rows(pivoted, style, none="no results yet", narrowing=Narrowing(keep=rows))
-    if lacking and len(lacking) < len(table):
-        note(f"{counted(len(lacking), 'result')} without {value} left out: {first_names(lacking)}")
+    # Programs get the state and the times, too.
+    hidden = () if asked.style in _FOR_PROGRAMS else ("state", "started_at", "finished_at")
+    columns = [name for name in found.columns if name not in hidden]
+    print_rows(asked.first(found), asked.style, columns, none="no results yet", narrowing=_narrowing(found))
 
 
-def _narrowing(table: Rows) -> Narrowing:
+class _Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of the command."""
+
+    by: tuple[str, ...]
+    rows: tuple[str, ...]
+    cols: tuple[str, ...]
+    values: tuple[str, ...]
+    agg: tuple[str, ...]
+    best: str | None
+    sort: tuple[str, ...]
+    top: int | None
+    where: Where
+    states: tuple[str, ...]
+    style: str
+
+    def check(self) -> None:
+        """Raise UsageError for options that do not go together."""
+        if self.by and self.rows:
+            raise UsageError("--by and --rows both name the rows of a table: leave one of them out")
+        if self.top is not None and not self.sort:
+            raise UsageError(
+                f"--top {self.top}: the first by which column? Add --sort COLUMN, or --sort -COLUMN for the greatest"
+            )
+        if (self.by or self.rows or self.cols) and not self.values:
+            raise UsageError("a pivot table needs a value: add --value KEY, for example --value test_bpc")
+
+    @property
+    def aggregates(self) -> tuple[str, ...]:
+        return self.agg or (("mean+-std",) if self.by else ("mean",))
+
+    def first(self, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The rows that are asked for, in their order."""
+        from dispatcher.report.results.sorting import sort_rows
+
+        ordered = sort_rows(rows, self.sort) if self.sort else list(rows)
+        if self.top is not None and len(ordered) > self.top:
+            note(f"the first {self.top} of {len(ordered)} rows")
+        return ordered[: self.top]
+
+
+def _show_table(found: Results, asked: _Asked) -> None:
+    from dispatcher.report.results.pivot import Spread, expanded, pivot, without_value
+
+    rows = asked.by or asked.rows
+    placed = found.placed([*rows, *asked.cols])
+    table = asked.first(pivot(placed, rows, asked.cols, asked.values, asked.aggregates, asked.best))
+    spreads = {name for row in table for name, cell in row.items() if isinstance(cell, Spread)}
+    if asked.style in _FOR_PROGRAMS:
+        table = expanded(table)
+    else:
+        table = [{name: str(cell) if isinstance(cell, Spread) else cell for name, cell in row.items()} for row in table]
+    print_rows(table, asked.style, none="no results yet", narrowing=Narrowing(keep=rows), numbers=spreads)
+    with_result = [row for row in placed if row["job_id"] in found.with_result]
+    for value in asked.values:
+        lacking = without_value(with_result, value)
+        if lacking and len(lacking) < len(with_result):
+            note(f"{counted(len(lacking), 'result')} without {value} left out: {first_names(lacking)}")
+
+
+def _tell(results: Results) -> None:
+    """Say which results are not what they seem."""
+    if results.unsure:
+        note(
+            f"{counted(len(results.unsure), 'result')} with the parameters of the current manifest, because their "
+            f"attempts have no entry.json: {first_names(results.unsure)}"
+        )
+    if results.failed:
+        note(
+            f"{counted(len(results.failed), 'job')} left out that wrote a result, but failed: "
+            f"{first_names(results.failed)}"
+        )
+
+
+def _narrowing(results: Results) -> Narrowing:
     """The job and its first value stay; what is the same for all jobs goes first, other parameters before values."""
-    names = dict.fromkeys(name for row in table for name in row)
-    values = list(dict.fromkeys(name for row in table for name in _values(row)))
-    parameters = [name for name in reversed(names) if name not in (*values, "job_id", "method", "attempt")]
-    same = [name for name in parameters if len(table) > 1 and len({str(row.get(name)) for row in table}) == 1]
-    return Narrowing(drop=("attempt", *same, *parameters, "method", *reversed(values)), keep=("job_id", *values[:1]))
-
-
-def _values(row: Mapping[str, Any]) -> list[str]:
-    """The keys of a row's result, which follow the attempt's number."""
-    names = list(row)
-    return names[names.index("attempt") + 1 :]
+    parameters = results.parameters[::-1]
+    same = [name for name in parameters if len(results) > 1 and len({str(row.get(name)) for row in results}) == 1]
+    drop = ("attempt", *same, *parameters, "method", *reversed(results.values))
+    return Narrowing(drop=drop, keep=("job_id", *results.values[:1]))

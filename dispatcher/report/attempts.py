@@ -1,4 +1,4 @@
-"""The small files of an attempt's directory, and rows of results."""
+"""The small files of an attempt's directory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher import contract
-from dispatcher.matrix.entry import Entry
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.journal import Line
 
@@ -78,14 +77,3 @@ def run_facts(run: Mapping[str, Any], clock: Callable[[str | None], str]) -> dic
     if run.get("error"):
         facts["run error"] = str(run["error"])
     return facts
-
-
-def result_row(job: str, entry: Entry | None, attempt: int, result: Mapping[str, Any]) -> dict[str, Any]:
-    """job_id, method, the entry's parameters, the attempt's number, and the result. The result wins on equal names."""
-    row: dict[str, Any] = {"job_id": job}
-    if entry is not None:
-        row["method"] = entry.method
-        row.update(entry.params)
-    row["attempt"] = attempt
-    row.update(result)
-    return row

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import select
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from dispatcher.base.messages import first_names
@@ -19,6 +19,8 @@ from dispatcher.workspace import Layout
 _LOOK_AGAIN_S: Final = 2.0
 # Hundreds of changes a second are read together.
 _QUIET_S: Final = 0.05
+_FIRST_CHECK_S: Final = 2.0
+_LONGEST_CHECK_S: Final = 60.0
 
 
 class NextChange:
@@ -46,9 +48,13 @@ class NextChange:
 
 
 class Ends:
-    """The ends of some jobs. `ended` has their last records, None for a job that was deleted; `left` are the others."""
+    """The ends of some jobs. `ended` has their last records, None for a job that was deleted; `left` are the others.
 
-    def __init__(self, store: Store, jobs: Collection[str]) -> None:
+    `unqueued` are those that only a manifest has: no pod has given them a record yet.
+    """
+
+    def __init__(self, store: Store, jobs: Collection[str], unqueued: Collection[str] = ()) -> None:
+        self._unqueued = set(unqueued)
         self.ended: dict[str, Record | None] = {}
         self.left = dict.fromkeys(jobs)
         self._store = store
@@ -70,7 +76,9 @@ class Ends:
         self._seen_seq = store.seq
         for job in list(self.left):
             record = store.records.get(job)
-            if record is None or record.state in ENDED:
+            if record is not None:
+                self._unqueued.discard(job)
+            if record.state in ENDED if record is not None else job not in self._unqueued:
                 self.ended[job] = record
                 del self.left[job]
 
@@ -79,18 +87,59 @@ class Ends:
         self._next.pause(longest_s)
 
 
-def wait_for_ends(store: Store, jobs: Collection[str], timeout_s: float | None) -> dict[str, Record | None]:
+def wait_for_ends(
+    store: Store,
+    jobs: Collection[str],
+    unqueued: Collection[str],
+    timeout_s: float | None,
+    stuck: Callable[[Collection[str]], Mapping[str, str]],
+) -> dict[str, Record | None]:
     """Wait until all of the jobs have ended: their last records, None for one that was deleted meanwhile.
 
-    Raises StateError when some have not ended after `timeout_s` seconds.
+    `unqueued` as in Ends. `stuck` says which of the jobs will not end unless a person does something, and why. Raises
+    StateError when some have not ended after `timeout_s` seconds, and when all that are left are stuck.
     """
     end_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
-    with Ends(store, jobs) as ends:
+    checks = _Checks(stuck)
+    with Ends(store, jobs, unqueued) as ends:
         ends.look()
         while ends.left:
             left_s = end_s - time.monotonic()
             if left_s <= 0:
-                raise StateError(f"{first_names(list(ends.left))} did not end within {timeout_s:g} s")
-            ends.pause(left_s)
+                raise StateError(f"{_why(ends.left, stuck(ends.left))} did not end within {timeout_s:g} s")
+            checks.check(ends.left)
+            ends.pause(min(left_s, checks.pause_s))
             ends.look()
         return {job: ends.ended[job] for job in jobs}
+
+
+class _Checks:
+    """Finds out now and then whether jobs can end at all: that reads the whole workspace."""
+
+    def __init__(self, stuck: Callable[[Collection[str]], Mapping[str, str]]) -> None:
+        self._stuck = stuck
+        self._next_s = time.monotonic()
+        self._pause_s = _FIRST_CHECK_S
+        self._found: frozenset[str] = frozenset()
+
+    @property
+    def pause_s(self) -> float:
+        return max(0.0, self._next_s - time.monotonic())
+
+    def check(self, left: Collection[str]) -> None:
+        """Raise StateError when all of these jobs are stuck, and were when this was last found out."""
+        if time.monotonic() < self._next_s:
+            return
+        why = self._stuck(left)
+        found = frozenset(left) if len(why) == len(left) else frozenset()
+        # A pod may have been started again a moment later, and a job requeued.
+        if found and found == self._found:
+            raise StateError(f"{_why(left, why)} cannot end without help")
+        self._found = found
+        self._next_s = time.monotonic() + self._pause_s
+        self._pause_s = _FIRST_CHECK_S if found else min(2 * self._pause_s, _LONGEST_CHECK_S)
+
+
+def _why(jobs: Collection[str], why: Mapping[str, str]) -> str:
+    """`a (held: ...), b, c, ...`."""
+    return first_names([f"{job} ({why[job]})" if job in why else job for job in jobs])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,11 +36,12 @@ from dispatcher.run_state.head import peek_head
 from dispatcher.run_state.preview import preview
 from dispatcher.run_state.progress import Progress, parse_progress
 from dispatcher.run_state.records import Records
-from dispatcher.run_state.states import BY_HAND, IN_FLIGHT, Record, State
+from dispatcher.run_state.states import IN_FLIGHT, Record, State
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout, named_workspace
 
 if TYPE_CHECKING:
+    from dispatcher.report.results.rows import Results
     from dispatcher.templates.readiness import Readiness
 
 
@@ -109,30 +110,17 @@ class SnapshotReader:
             find_stalled=self._stalls.find,
         )
 
-    def results(self, snapshot: Snapshot, unsure: list[str], failed: list[str]) -> Iterator[dict[str, Any]]:
-        """The result rows of all jobs of the snapshot that have succeeded; see `Workspace.results`.
+    def results(self, snapshot: Snapshot, *, every_job: bool) -> Results:
+        """The results of the snapshot's jobs; see `Workspace.results`."""
+        from dispatcher.report.results.reading import read_results
 
-        Jobs whose attempt has no `entry.json` are appended to `unsure`: their rows have the manifest's parameters.
-        """
-        for job, record in snapshot.records.items():
-            attempt, data = self.last_result(job, record)
-            if not attempt and record.state is State.FAILED and record.attempt:
-                if os.path.exists(self._layout.attempt(job, record.attempt).result):
-                    failed.append(job)
-                continue
-            if data is None:
-                continue
-            listed = snapshot.entries.get(job)
-            is_last = attempt == record.attempt
-            ran = self._ran.last(job, record, listed) if is_last else self._ran.attempt(job, attempt)
-            if ran is None:
-                unsure.append(job)
-            # A file that is not a JSON object gives a row without values; a pivot reports it as left out.
-            yield attempts.result_row(job, ran or listed, attempt, attempts.parse_object(data) or {})
+        return read_results(self._layout, snapshot, every_job=every_job)
 
     def last_result(self, job: str, record: Record) -> tuple[int, bytes | None]:
         """The number of the job's last attempt that succeeded, 0 when none did, and its result."""
-        attempt = self._last_success(job, record)
+        from dispatcher.report.results.reading import last_success
+
+        attempt = last_success(self._layout, job, record)
         return attempt, attempts.read_small(self._layout.attempt(job, attempt).result) if attempt else None
 
     def attempts(self, job: str) -> list[dict[str, Any]]:
@@ -199,15 +187,6 @@ class SnapshotReader:
                 if progress is not None:
                     found[job] = progress
         return found
-
-    def _last_success(self, job: str, record: Record) -> int:
-        """The number of the last attempt that succeeded; 0 when none did."""
-        if record.state is State.DONE and record.reason != BY_HAND:
-            return record.attempt
-        older = range(record.attempt, 0, -1)
-        return next(
-            (n for n in older if attempts.has_succeeded(attempts.read_small(self._layout.attempt(job, n).exit))), 0
-        )
 
     def pods(self) -> list[PodStatus]:
         """Every pod that has run here, and whether it is alive as far as this host can tell."""

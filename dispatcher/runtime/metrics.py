@@ -28,7 +28,6 @@ from dispatcher.base.storing import storing
 if TYPE_CHECKING:
     from dispatcher.runtime.execution import ExecutionSpec
 
-METRICS_FILE: Final = "metrics.jsonl"
 PROGRESS_EVERY_S: Final = 1.0
 
 _log = logging.getLogger(__name__)
@@ -51,7 +50,7 @@ class MetricsLog:
         sinks: tuple[Sink, ...] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.path = directory / METRICS_FILE
+        self.path = directory / contract.METRICS_FILE
         self._sinks = sinks
         self._clock = clock
         self._latest: dict[str, float] = {}
@@ -67,7 +66,7 @@ class MetricsLog:
     @classmethod
     def of(cls, spec: ExecutionSpec, *, resumed_step: int = 0, sinks: tuple[Sink, ...] = ()) -> MetricsLog:
         """The log in the attempt's directory; without a dispatcher, beside the job's results. For process 0 only."""
-        directory = contract.attempt_dir() or spec.result_path(METRICS_FILE).parent
+        directory = contract.attempt_dir() or spec.result_path(contract.METRICS_FILE).parent
         return cls(directory, resumed_step=resumed_step, sinks=sinks)
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
@@ -145,11 +144,11 @@ def _written_before(directory: Path, resumed_step: int) -> Path | None:
     """The file with the lines up to the resumed step: this attempt's own, else that of the latest earlier attempt."""
     if resumed_step <= 0:
         return None
-    own = directory / METRICS_FILE
+    own = directory / contract.METRICS_FILE
     if own.exists() or not directory.name.isdigit():
         return own if own.exists() else None
     numbers = [int(name) for name in os.listdir(directory.parent) if name.isdigit() and int(name) < int(directory.name)]
-    earlier = [directory.parent / str(number) / METRICS_FILE for number in sorted(numbers, reverse=True)]
+    earlier = [directory.parent / str(number) / contract.METRICS_FILE for number in sorted(numbers, reverse=True)]
     return next((path for path in earlier if path.exists()), None)
 
 

@@ -212,8 +212,8 @@ def done(lab):
 def test_results_rows(done):
     rows = done.run("results", "--json").json
     assert rows[0] == {
-        "job_id": "fft_german_s1", "method": "fft", "lang": "german", "seed": 1, "attempt": 1,
-        "test_bpc": 2.0, "note": "a, b",
+        "job_id": "fft_german_s1", "state": "done", "method": "fft", "lang": "german", "seed": 1, "attempt": 1,
+        "started_at": None, "finished_at": None, "test_bpc": 2.0, "note": "a, b",
     }  # fmt: skip
     assert len(rows) == 4
     assert done.run("results", "--format", "csv", "--where", "method=lora").out.splitlines()[1].endswith('2.5,"a, b"')
@@ -262,6 +262,54 @@ def test_results_pivot(done):
     ]  # fmt: skip
 
 
+def test_results_by_keys_say_how_many_jobs_are_missing(done):
+    done.put("lora_spanish_s1", "failed", reason="exit 1")
+    done.attempt("fft_german_s2", 1, result='{"test_bpc": NaN, "other": 4}', exit='{"exit_code": 0}')
+    lines = done.run("results", "--by", "lang,method", "--value", "test_bpc,other").out.splitlines()
+    assert [re.split(r"  +", line) for line in lines[2:]] == [
+        ["german", "fft", "2 (1 of 2)", "4 (1 of 2)"],
+        ["german", "lora", "2.5 (1 of 2)", "- (0 of 2)"],
+        ["spanish", "fft", "1.5 (1 of 2)", "- (0 of 2)"],
+        ["spanish", "lora", "- (0 of 2)", "- (0 of 2)"],
+    ]
+    assert (
+        "1 result without test_bpc left out: fft_german_s2"
+        in done.run("results", "--by", "lang", "--value", "test_bpc").err
+    )
+    german, spanish = done.run("results", "--by", "lang", "--value", "test_bpc", "--json").json
+    assert german == {
+        "lang": "german", "test_bpc mean": 2.25, "test_bpc std": pytest.approx(0.125**0.5), "test_bpc n": 2,
+        "test_bpc of": 4,
+    }  # fmt: skip
+    assert (spanish["test_bpc std"], spanish["test_bpc n"], spanish["test_bpc of"]) == (None, 1, 4)
+    # base has no language, so it is a group of its own only where it is asked for.
+    across = done.run("results", "--by", "lang", "--cols", "method", "--value", "test_bpc", "--where", "lang=german")
+    assert "2 (1 of 2)" in across.out
+
+
+def test_results_are_sorted_as_ps_sorts(done):
+    def jobs(*words):
+        outcome = done.run("results", "--format", "csv", *words)
+        assert outcome.code == 0, outcome.err
+        return [line.split(",")[0] for line in outcome.out.splitlines()[1:]]
+
+    down = ["fft_german_s2", "lora_german_s1", "fft_german_s1", "fft_spanish_s1"]
+    assert jobs("--sort", "test_bpc") == down[::-1]
+    assert jobs("--sort=-test_bpc") == down
+    assert jobs("--sort", "-test_bpc", "--top", "2") == down[:2]
+    assert "note: the first 2 of 4 rows\n" in done.run("results", "--sort", "-test_bpc", "--top", "2").err
+    assert "first" not in done.run("results", "--sort", "-test_bpc", "--top", "4").err
+    done.attempt("fft_german_s2", 1, result='{"test_bpc": NaN}', exit='{"exit_code": 0}')
+    done.attempt("lora_german_s1", 1, result='{"other": 1}', exit='{"exit_code": 0}')
+    # What has no value is last in either direction.
+    last = ["fft_german_s2", "lora_german_s1"]
+    assert jobs("--sort", "test_bpc") == ["fft_spanish_s1", "fft_german_s1", *last]
+    assert jobs("--sort", "-test_bpc") == ["fft_german_s1", "fft_spanish_s1", *last]
+    assert jobs("--sort", "method,-seed")[:2] == ["fft_german_s2", "fft_german_s1"]
+    grouped = done.run("results", "--by", "method", "--value", "test_bpc", "--sort", "-test_bpc").out.splitlines()
+    assert [line.split()[0] for line in grouped[2:]] == ["fft", "lora", "pretrain"]
+
+
 @pytest.mark.parametrize(
     ("words", "part"),
     [
@@ -270,6 +318,11 @@ def test_results_pivot(done):
         ("--rows lnag --value test_bpc", "did you mean 'lang'?"),
         ("--value test_bpc --agg maen", "did you mean 'mean'?"),
         ("--value test_bpc --agg best", "--best min"),
+        ("--by lang", "--value KEY"),
+        ("--by lang --rows method --value test_bpc", "leave one of them out"),
+        ("--top 3", "--sort -COLUMN"),
+        ("--sort tets_bpc", "did you mean 'test_bpc'?"),
+        ("--rows lang --value test_bpc --sort seed", "no column 'seed'"),
         ("--value note", "is not a number"),
     ],
 )

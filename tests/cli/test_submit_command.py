@@ -583,6 +583,6 @@ def test_the_same_from_python(empty: Fleet) -> None:
     with pytest.raises(StateError, match="did not end within"):
         workspace.wait("line", timeout_s=0.1)
     empty.start(poll="600").ready()
-    ended = workspace.wait(*jobs, "line", timeout_s=PATIENCE_S)
+    ended = workspace.wait([*jobs, "line"], timeout_s=PATIENCE_S)
     assert {job: record and record.state for job, record in ended.items()} == dict.fromkeys([*jobs, "line"], "done")
     assert empty.output("line") == "a b\n"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import statistics
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.errors import UsageError
-from dispatcher.report.pivot import mean, median, pivot, std, without_value
+from dispatcher.report.results.pivot import Spread, expanded, mean, median, pivot, std, without_value
 
 NUMBERS = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20)
 
@@ -33,16 +34,16 @@ ROWS = [
 
 
 def test_numbers_are_ordered_as_numbers():
-    assert pivot(ROWS, ["n_layers"], ["lr"], "loss") == [
+    assert pivot(ROWS, ["n_layers"], ["lr"], ["loss"]) == [
         {"n_layers": "9", "0.1": 3.0, "0.5": None},
         {"n_layers": "10", "0.1": 1.0, "0.5": 5.0},
     ]
 
 
 def test_without_rows_or_columns():
-    assert pivot(ROWS, [], [], "loss") == [{"loss": 3.0}]
-    assert pivot(ROWS, [], [], "loss", ["best", "n"], "max") == [{"best": 5.0, "n": 3}]
-    assert pivot([], ["lang"], [], "loss") == []
+    assert pivot(ROWS, [], [], ["loss"]) == [{"loss": 3.0}]
+    assert pivot(ROWS, [], [], ["loss"], ["best", "n"], "max") == [{"best": 5.0, "n": 3}]
+    assert pivot([], ["lang"], [], ["loss"]) == []
 
 
 def test_what_is_left_out_is_known():
@@ -51,4 +52,42 @@ def test_what_is_left_out_is_known():
 
 def test_best_needs_a_direction():
     with pytest.raises(UsageError, match="--best min"):
-        pivot(ROWS, [], [], "loss", ["best"])
+        pivot(ROWS, [], [], ["loss"], ["best"])
+
+
+def test_a_spread_counts_the_jobs_that_lack_the_value():
+    (nine, ten) = pivot(ROWS, ["n_layers"], [], ["loss"], ["mean+-std"])
+    assert (nine["loss"], ten["loss"]) == (Spread(3.0, None, 1, 1), Spread(3.0, pytest.approx(8**0.5), 2, 3))
+    assert expanded([nine]) == [{"n_layers": "9", "loss mean": 3.0, "loss std": None, "loss n": 1, "loss of": 1}]
+    assert pivot(ROWS, ["n_layers"], ["lr"], ["loss"], ["mean±std"])[0] == {
+        "n_layers": "9", "0.1": Spread(3.0, None, 1, 1), "0.5": None,
+    }  # fmt: skip
+
+
+def test_what_is_not_finite_is_left_out_and_counted():
+    rows = [*ROWS, {"job_id": "e", "n_layers": 9, "loss": math.nan}, {"job_id": "f", "n_layers": 9, "loss": math.inf}]
+    assert pivot(rows, ["n_layers"], [], ["loss"], ["mean"])[0]["loss"] == 3.0
+    assert pivot(rows, ["n_layers"], [], ["loss"], ["mean±std"])[0]["loss"] == Spread(3.0, None, 1, 3)
+    assert without_value(rows, "loss") == ["d", "e", "f"]
+
+
+@pytest.mark.parametrize(
+    ("spread", "text"),
+    [
+        (Spread(0.21571, 0.0091, 4, 4), "0.2157 ± 0.0091 (4 of 4)"),
+        (Spread(12345.6, 321.0, 2, 3), "12346 ± 321 (2 of 3)"),
+        (Spread(1.0, 0.0, 2, 2), "1 ± 0 (2 of 2)"),
+        (Spread(0.5, None, 1, 4), "0.5 (1 of 4)"),
+        (Spread(None, None, 0, 4), "- (0 of 4)"),
+        (Spread(1e-12, 3e-13, 2, 2), "1e-12 ± 3e-13 (2 of 2)"),
+    ],
+)
+def test_a_mean_has_the_decimals_of_its_deviation(spread, text):
+    assert str(spread) == text
+
+
+def test_several_values_and_aggregates_are_columns_of_their_own():
+    assert list(pivot(ROWS, ["n_layers"], ["lr"], ["loss", "lr"], ["mean", "n"])[0]) == [
+        "n_layers", "0.1 loss mean", "0.1 loss n", "0.1 lr mean", "0.1 lr n", "0.5 loss mean", "0.5 loss n",
+        "0.5 lr mean", "0.5 lr n",
+    ]  # fmt: skip

@@ -1,0 +1,199 @@
+"""Pivot tables of results: aggregates by the values of keys. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from dispatcher.errors import UsageError, nearest
+from dispatcher.report.pivot import Values, mean, median, natural, std
+from dispatcher.report.selection import cell_text
+from dispatcher.report.tables import number_text
+
+Row = dict[str, Any]
+Key = tuple[str, ...]
+
+
+AGGREGATES: Final[Mapping[str, Callable[[Values], float | int | None]]] = {
+    "mean": mean,
+    "std": std,
+    "median": median,
+    "min": lambda values: min(values, default=None),
+    "max": lambda values: max(values, default=None),
+    "sum": math.fsum,
+    "n": len,
+}
+# A cell with the mean, the standard deviation of a sample, and how many of the jobs have a value; how people type it.
+SPREAD: Final = "mean±std"
+_SPREAD_TYPED: Final = "mean+-std"
+# `best` is min or max, as the caller chooses.
+AGGREGATE_NAMES: Final = (*AGGREGATES, "best", _SPREAD_TYPED)
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """Mean and standard deviation of a sample (n - 1) over the `n` of `of` jobs that have a value.
+
+    `mean` is None without any value, `std` for fewer than two.
+    """
+
+    mean: float | None
+    std: float | None
+    n: int
+    of: int
+
+    @classmethod
+    def over(cls, values: Values, of: int) -> Spread:
+        return cls(mean(values), std(values), len(values), of)
+
+    def __str__(self) -> str:
+        """`0.215 ± 0.012 (3 of 4)`, with as many decimals of the mean as two digits of the deviation have."""
+        count = f"({self.n} of {self.of})"
+        if self.mean is None or self.std is None or not math.isfinite(self.std):
+            return f"{'-' if self.mean is None else number_text(self.mean)} {count}"
+        if not self.std:
+            return f"{number_text(self.mean)} ± 0 {count}"
+        decimals = 1 - math.floor(math.log10(self.std))
+        if decimals > 9:
+            return f"{number_text(self.mean)} ± {self.std:.2g} {count}"
+        return f"{self.mean:.{max(0, decimals)}f} ± {self.std:.{max(0, decimals)}f} {count}"
+
+
+class Cells(msgspec.Struct, frozen=True):
+    """Results by the values of keys: `down` and `across` in natural order, the numbers and jobs of each combination.
+
+    `numbers` have what is finite, by row, column and value; `jobs` counts all jobs of a combination.
+    """
+
+    down: list[Key]
+    across: list[Key]
+    numbers: dict[tuple[Key, Key, str], list[float]]
+    jobs: dict[tuple[Key, Key], int]
+
+    def spread(self, down: Key, across: Key, value: str) -> Spread | None:
+        """None where the matrix has no such job."""
+        of = self.jobs.get((down, across), 0)
+        return Spread.over(self.numbers.get((down, across, value), ()), of) if of else None
+
+
+def cells(
+    results: Sequence[Mapping[str, Any]], rows: Sequence[str], cols: Sequence[str], values: Sequence[str]
+) -> Cells:
+    """The numbers of `values` for every combination of `rows` (down) and `cols` (across).
+
+    Raises UsageError for a key that no result has, and a value that is not a number.
+    """
+    for key in (*rows, *cols, *values):
+        check_key(results, key)
+    numbers: dict[tuple[Key, Key, str], list[float]] = {}
+    jobs: dict[tuple[Key, Key], int] = {}
+    for result in results:
+        down = tuple(cell_text(result.get(key)) for key in rows)
+        across = tuple(cell_text(result.get(key)) for key in cols)
+        jobs[down, across] = jobs.get((down, across), 0) + 1
+        for value in values:
+            number = number_of(result, value)
+            if number is not None:
+                numbers.setdefault((down, across, value), []).append(number)
+    return Cells(_in_order(down for down, _ in jobs), _in_order(across for _, across in jobs), numbers, jobs)
+
+
+def pivot(
+    results: Sequence[Mapping[str, Any]],
+    rows: Sequence[str],
+    cols: Sequence[str],
+    values: Sequence[str],
+    aggregates: Sequence[str] = ("mean",),
+    best: str | None = None,
+) -> list[Row]:
+    """The aggregates of `values` for every combination of `rows` (down) and `cols` (across).
+
+    Columns are named by the values of `cols`, followed by the value and the aggregate if there are several. `best` is
+    `min` or `max`: the value that the aggregate `best` takes. A combination without results has None. What is not
+    finite is left out. Raises UsageError for a key that no result has, an unknown aggregate, and a value that is not a
+    number.
+    """
+    functions = _functions(aggregates, best)
+    if SPREAD not in functions:
+        # There, a job without any of the values counts among those that should have one; here, it has no place.
+        results = [one for one in results if any(number_of(one, value) is not None for value in values)] or results
+    found = cells(results, rows, cols, values)
+    table = []
+    for down in found.down:
+        row: Row = dict(zip(rows, down, strict=True))
+        for across, value, name in itertools.product(found.across, values, functions):
+            words = (*across, value if len(values) > 1 else "", name if len(functions) > 1 else "")
+            row[" ".join(filter(None, words)) or value] = (
+                found.spread(down, across, value)
+                if name == SPREAD
+                else _aggregate(functions[name], found.numbers.get((down, across, value)))
+            )
+        table.append(row)
+    return table
+
+
+def _aggregate(function: Callable[[Values], float | int | None], numbers: Values | None) -> float | int | None:
+    return function(numbers) if numbers else None
+
+
+def expanded(table: Iterable[Mapping[str, Any]]) -> list[Row]:
+    """The rows with four columns for each spread, as programs read them: mean, std, n and of."""
+    return [
+        {
+            name: cell
+            for column, given in row.items()
+            for name, cell in (_parts(column, given) if isinstance(given, Spread) else ((column, given),))
+        }
+        for row in table
+    ]
+
+
+def _parts(column: str, spread: Spread) -> list[tuple[str, float | int | None]]:
+    return [(f"{column} {name}", getattr(spread, name)) for name in ("mean", "std", "n", "of")]
+
+
+def without_value(results: Sequence[Mapping[str, Any]], value: str) -> list[str]:
+    """The jobs whose results lack `value` or have no finite one, which a pivot leaves out."""
+    return [str(result.get("job_id")) for result in results if number_of(result, value) is None]
+
+
+def _functions(names: Sequence[str], best: str | None) -> dict[str, Callable[[Values], float | int | None]]:
+    functions = {}
+    for given in names:
+        name = SPREAD if given == _SPREAD_TYPED else given
+        if name == "best":
+            if best not in ("min", "max"):
+                raise UsageError("the aggregate best needs to know which value is best: add --best min or --best max")
+            functions[name] = AGGREGATES[best]
+        elif name in AGGREGATES or name == SPREAD:
+            functions[name] = AGGREGATES.get(name, mean)
+        else:
+            raise UsageError(f"unknown aggregate {name!r}{nearest(name, AGGREGATE_NAMES)}")
+    return functions
+
+
+def check_key(results: Sequence[Mapping[str, Any]], key: str) -> None:
+    """Raise UsageError for a key that no result has."""
+    if results and all(result.get(key) is None for result in results):
+        known = list(dict.fromkeys(name for result in results for name in result))
+        raise UsageError(f"no result has {key!r}{nearest(key, known)}")
+
+
+def number_of(result: Mapping[str, Any], key: str) -> float | None:
+    """The number that a result has for `key`; None without one, and for one that is not finite.
+
+    Raises UsageError for any other value.
+    """
+    number = result.get(key)
+    if number is None:
+        return None
+    if isinstance(number, bool) or not isinstance(number, (int, float)):
+        raise UsageError(f"{result.get('job_id')}: {key} is {number!r}, which is not a number")
+    return float(number) if math.isfinite(number) else None
+
+
+def _in_order(keys: Iterable[Key]) -> list[Key]:
+    return sorted(dict.fromkeys(keys), key=lambda values: tuple(map(natural, values)))

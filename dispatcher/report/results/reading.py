@@ -1,0 +1,117 @@
+"""Reads the results of a workspace's jobs, and the parameters that they ran with."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Final
+
+import msgspec
+
+from dispatcher.report import attempts
+from dispatcher.report.ran import RanWith
+from dispatcher.report.results.rows import Results
+from dispatcher.report.snapshot import Snapshot
+from dispatcher.run_state import journal
+from dispatcher.run_state.states import BY_HAND, Record, State
+from dispatcher.workspace import Layout
+
+_BLOCK: Final = 1 << 16
+
+
+def read_results(layout: Layout, snapshot: Snapshot, *, every_job: bool) -> Results:
+    """The results of the snapshot's jobs that have succeeded; with `every_job` also rows of those that have none.
+
+    Each row is of the last attempt that has succeeded: its `result.json`, and its `entry.json`.
+    """
+    ran = snapshot.ran or RanWith(layout)
+    results = Results()
+    older: list[tuple[int, str, int]] = []
+    for job, record in snapshot.records.items():
+        attempt = last_success(layout, job, record)
+        data = _content(layout.result_file(job, attempt)) if attempt else None
+        if not attempt and record.state is State.FAILED and os.path.exists(layout.result_file(job, record.attempt)):
+            results.failed.append(job)
+        if data is None:
+            if every_job:
+                results.add(_fixed(job, record, record.attempt or None), snapshot.entry(job), {})
+            continue
+        result = parse_result(data)
+        if result is None:
+            results.unreadable.append(job)
+        listed = snapshot.entries.get(job)
+        is_last = attempt == record.attempt
+        entry = ran.last(job, record, listed) if is_last else ran.attempt(job, attempt)
+        if entry is None:
+            results.unsure.append(job)
+        if not is_last:
+            older.append((len(results), job, attempt))
+        results.with_result.add(job)
+        results.add(_fixed(job, record, attempt), entry or listed, result or {})
+    _set_times(layout, results, older)
+    return results
+
+
+def _content(path: str) -> bytes | None:
+    """The content of a file; None when it cannot be read. Half as many calls as `open` makes."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        data = piece = os.read(fd, _BLOCK)
+        while piece:
+            piece = os.read(fd, _BLOCK)
+            data += piece
+        return data
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def parse_result(data: bytes) -> dict[str, Any] | None:
+    """The object in a `result.json`; None when it is anything else.
+
+    Also with NaN and Infinity, which are no JSON, but which Python's json writes.
+    """
+    try:
+        value = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        try:
+            value = json.loads(data)
+        except (ValueError, RecursionError):
+            return None
+    return value if isinstance(value, dict) else None
+
+
+def last_success(layout: Layout, job: str, record: Record) -> int:
+    """The number of the last attempt that succeeded; 0 when none did."""
+    if record.state is State.DONE and record.reason != BY_HAND:
+        return record.attempt
+    older = range(record.attempt, 0, -1)
+    return next((n for n in older if attempts.has_succeeded(attempts.read_small(layout.attempt(job, n).exit))), 0)
+
+
+def _fixed(job: str, record: Record, attempt: int | None) -> dict[str, Any]:
+    """The columns of every row, with the times of the record's last attempt."""
+    is_last = attempt == record.attempt
+    return {
+        "job_id": job,
+        "state": record.state.value,
+        "attempt": attempt,
+        "started_at": record.started_at if is_last else None,
+        "finished_at": record.finished_at if is_last else None,
+    }
+
+
+def _set_times(layout: Layout, results: Results, older: list[tuple[int, str, int]]) -> None:
+    """Set the times of attempts that are not the last ones of their jobs: the journal has them, and is read once."""
+    if not older:
+        return
+    lines: dict[str, list[journal.Line]] = {job: [] for _, job, _ in older}
+    for line in journal.history(layout, lines.keys()):
+        lines[line.job or ""].append(line)
+    for row, job, attempt in older:
+        facts = attempts.journalled(lines[job]).get(attempt, {})
+        results[row] |= {key: facts.get(key) for key in ("started_at", "finished_at")}

@@ -1,0 +1,139 @@
+"""Metrics of many jobs: which attempt counts for a step, and what becomes of lines that cannot be read."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from dispatcher.api import Workspace
+from dispatcher.errors import UsageError
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Event
+from dispatcher.run_state.states import State
+from dispatcher.runtime.metrics import MetricsLog
+
+
+@pytest.fixture
+def empty(tmp_path):
+    return Workspace(tmp_path, by="test")
+
+
+def write(workspace, entries):
+    workspace.layout.matrix_dir.mkdir(exist_ok=True)
+    workspace.layout.default_matrix.write_text(json.dumps(entries))
+
+
+@pytest.fixture
+def lab(empty):
+    workspace = empty
+    write(workspace, [{"job_id": job, "method": "m", "seed": seed} for seed, job in enumerate(("a", "b"))])
+    return workspace
+
+
+def begin(workspace, job, number):
+    """The directory of the next attempt of a job."""
+    with workspace.transaction() as tx:
+        state = State.QUEUED
+        if tx.record(job) is None:
+            tx.change(job, Event.QUEUED, Change(state=state))
+        else:
+            tx.change(job, Event.REQUEUED, Change(state=state))
+        tx.change(job, Event.CLAIMED, Change(state=State.RUNNING, attempt=number))
+        tx.change(job, Event.DONE, Change(state=State.DONE))
+    directory = workspace.layout.attempt(job, number).directory
+    directory.mkdir(parents=True)
+    return directory
+
+
+def log(directory, steps, *, resumed=0, factor=1.0):
+    with MetricsLog(directory, resumed_step=resumed) as metrics:
+        for step in steps:
+            metrics.log(step, {"loss": factor * step})
+
+
+def points(workspace, **given):
+    return [
+        (one.job_id, one.metric, list(zip(one.attempts, one.steps, one.values, strict=True)))
+        for one in workspace.metrics(**given)
+    ]
+
+
+def test_the_last_attempt_counts_for_a_step_that_two_recorded(lab):
+    log(begin(lab, "a", 1), [1, 2, 3, 4, 5])
+    log(begin(lab, "a", 2), [3, 4], resumed=2, factor=10.0)
+    # Step 5 of the first attempt was never continued: the second one resumed from step 2.
+    assert points(lab) == [("a", "loss", [(2, 1, 1.0), (2, 2, 2.0), (2, 3, 30.0), (2, 4, 40.0)])]
+
+
+def test_an_attempt_that_could_not_copy_continues_the_one_before(lab):
+    log(begin(lab, "a", 1), [1, 2, 3])
+    log(begin(lab, "a", 2), [3, 4], factor=10.0)
+    begin(lab, "a", 3)
+    assert points(lab) == [("a", "loss", [(1, 1, 1.0), (1, 2, 2.0), (2, 3, 30.0), (2, 4, 40.0)])]
+
+
+def test_an_attempt_that_starts_anew_replaces_all(lab):
+    log(begin(lab, "a", 1), [1, 2, 3])
+    log(begin(lab, "a", 2), [1], factor=10.0)
+    assert points(lab) == [("a", "loss", [(2, 1, 10.0)])]
+
+
+def test_nan_and_infinity_are_kept_and_damaged_lines_counted(lab):
+    path = begin(lab, "a", 1) / "metrics.jsonl"
+    lines = [
+        '{"step": 1, "wall_s": 0.5, "loss": "NaN", "note": "warm-up"}',
+        '{"step": 2, "loss": "-Infinity", "accuracy": 1}',
+        '{"step": 3, "loss": NaN}',
+        '{"step": 4, "loss": null}',
+        '{"step": 5, "lo',
+        '{"loss": 1}',
+        '{"step": 6, "loss": 0.5}',
+        '{"step": 7, "loss": 0.4',
+    ]
+    path.write_text("\n".join(lines))
+    accuracy, loss = sorted(lab.metrics(), key=lambda one: one.metric)
+    assert list(loss.steps) == [1, 2, 3, 4, 6]
+    assert [str(value) for value in loss.values] == ["nan", "-inf", "nan", "nan", "0.5"]
+    assert (loss.wall_s[0], math.isnan(loss.wall_s[1])) == (0.5, True)
+    assert list(accuracy.values) == [1.0]
+    assert lab.metrics().damaged == {str(path): 2}
+
+
+def test_metrics_of_one_step_may_stand_in_several_lines(lab):
+    path = begin(lab, "a", 1) / "metrics.jsonl"
+    lines = [{"step": 1, "loss": 1}, {"step": 1, "eval": 5}, {"step": 3, "loss": 3}, {"step": 2, "eval": 6}]
+    lines += [{"step": 3, "loss": 4}, {"step": 3.5, "loss": 5}]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert points(lab) == [
+        ("a", "loss", [(1, 1, 1.0), (1, 3, 4.0), (1, 3.5, 5.0)]),
+        ("a", "eval", [(1, 1, 5.0), (1, 2, 6.0)]),
+    ]
+
+
+def test_long_frames(lab):
+    log(begin(lab, "a", 1), [1, 2])
+    log(begin(lab, "b", 1), [5])
+    frame = lab.metrics().to_pandas()
+    assert list(frame.columns) == ["job_id", "metric", "attempt", "step", "wall_s", "value"]
+    assert frame[["job_id", "metric", "attempt", "step", "value"]].values.tolist() == [
+        ["a", "loss", 1, 1, 1.0], ["a", "loss", 1, 2, 2.0], ["b", "loss", 1, 5, 5.0],
+    ]  # fmt: skip
+    assert str(frame.dtypes["job_id"]) == "category"
+    other = lab.metrics().to_polars()
+    assert other.rows() == [tuple(row) for row in frame.values.tolist()]
+    assert frame.groupby("job_id", observed=True)["value"].max().to_dict() == {"a": 2.0, "b": 5.0}
+
+
+def test_jobs_and_metrics_are_chosen_by_name_or_glob(lab):
+    path = begin(lab, "a", 1) / "metrics.jsonl"
+    path.write_text('{"step": 1, "loss": 1, "eval_loss": 2, "eval_bpc": 3}\n')
+    log(begin(lab, "b", 1), [1])
+    assert [name for _, name, _ in points(lab, jobs="a", names="eval_*")] == ["eval_loss", "eval_bpc"]
+    assert [job for job, _, _ in points(lab, names=["loss"])] == ["a", "b"]
+    assert [job for job, _, _ in points(lab, where={"seed": 1})] == ["b"]
+    with pytest.raises(UsageError, match=r"no job has a metric 'evalloss' \(did you mean 'eval_loss'\?\)"):
+        lab.metrics(names="evalloss")
+    with pytest.raises(UsageError, match="unknown job 'c'"):
+        lab.metrics("c")

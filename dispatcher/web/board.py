@@ -79,7 +79,10 @@ class Board:
         self._instance = secrets.token_hex(4)
         self.version = 0
         self.age = Age()
-        self.columns = Columns()
+        self._columns = Columns()
+        self._columns_are_behind = True
+        # The jobs whose records have changed since the columns were asked for; None: maybe all.
+        self._not_in_columns: frozenset[str] | None = None
         self._snapshot: Snapshot | None = None
         self._steps: deque[tuple[int, frozenset[str] | None]] = deque(maxlen=_VERSIONS)
         self._whole = _Parts()
@@ -114,6 +117,14 @@ class Board:
         return self._snapshot
 
     @property
+    def columns(self) -> Columns:
+        """The values of all jobs; brought up to date when they are asked for."""
+        if self._columns_are_behind:
+            self._columns.follow(self.snapshot, self._not_in_columns)
+            self._not_in_columns, self._columns_are_behind = frozenset(), False
+        return self._columns
+
+    @property
     def seq(self) -> int | None:
         """How far the journal was read; None before it was."""
         return None if self._snapshot is None else self._store.seq
@@ -135,7 +146,10 @@ class Board:
         self._gpus.note(snapshot)
         changed = _changed_jobs(before, snapshot)
         if before is None or changed or changed is None or before.entries is not snapshot.entries:
-            self.columns.follow(snapshot, changed)
+            self._not_in_columns = (
+                None if changed is None or self._not_in_columns is None else self._not_in_columns | changed
+            )
+            self._columns_are_behind = True
             self.results.follow(snapshot, changed)
         touched = None if before is None or changed is None else changed | _touched(before, snapshot)
         is_new = before is None or touched is None or bool(touched) or _others(before) != _others(snapshot)
@@ -189,6 +203,9 @@ class Board:
     def read_results(self) -> int:
         """Read some results; how many are still to be read."""
         if self._snapshot is not None:
+            # Read when nobody waits for it.
+            if self._columns_are_behind and self.columns:
+                self._show({"keys": self._keys()}, is_new=False)
             self.results.step(self._snapshot)
         now_s = time.monotonic()
         if not self.results.pending or now_s - self._results_shown_s > _RESULTS_S:
@@ -204,7 +221,7 @@ class Board:
         }
 
     def _keys(self) -> list[dict[str, Any]]:
-        columns = self.columns.keys
+        columns = self._columns.keys
         return [{"key": key, "values": len(column.values) - 1} for key, column in columns.items()][:_CHANGED_JOBS]
 
     def _result(self, snapshot: Snapshot, job: str) -> Mapping[str, Any] | None:

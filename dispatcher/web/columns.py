@@ -16,15 +16,14 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher.base.values import text_of
+from dispatcher.errors import UsageError, nearest
 from dispatcher.matrix.condition import Condition, Where
 from dispatcher.matrix.entry import RESERVED, SCHEDULING
 from dispatcher.report.ran import LAST_COUNTS
-from dispatcher.report.selection import check_keys
 from dispatcher.report.snapshot import Snapshot
 from dispatcher.run_state.states import FIELD_NAMES, State
 
 _BY_ENTRY: Final = "method"
-_OF_RECORDS: Final = frozenset(FIELD_NAMES) - set(RESERVED)
 # So many columns of other keys are kept, those that were asked for last.
 _KEPT: Final = 12
 
@@ -122,17 +121,39 @@ class Columns:
             found = self._others.get(key)
         if found is not None:
             return found
-        check_keys(snapshot, [key])
         found = Column()
-        values: Iterable[Any] = (snapshot.value(job, key) for job in self.jobs)
-        if key in _OF_RECORDS and key not in self._of_entries:
-            # No entry has it, so none is asked.
-            values = map(operator.attrgetter(key), snapshot.records.values())
-        found.codes = [found.number(value) for value in values]
+        found.codes = [found.number(value) for value in self._values(snapshot, key)]
+        if len(found.values) == 1 and key not in FIELD_NAMES:
+            known = dict.fromkeys(one for one in (*self._of_entries, "job_id", *FIELD_NAMES) if one != key)
+            raise UsageError(f"no job has a value for {key!r}{nearest(key, known)}")
         if len(self._others) >= _KEPT:
             del self._others[next(iter(self._others))]
         self._others[key] = found
         return found
+
+    def _values(self, snapshot: Snapshot, key: str) -> Iterable[Any]:
+        """What `snapshot.value` gives for each job; for most keys without asking it."""
+        records, entries = snapshot.records, snapshot.entries
+        if key == "job_id":
+            return self.jobs
+        if key in self._of_entries:
+            # Some entries lack it, and then a record may have it.
+            return (snapshot.value(job, key) for job in self.jobs)
+        if key not in RESERVED:
+            if key in FIELD_NAMES:
+                return map(operator.attrgetter(key), records.values())
+            return (record.extra.get(key) for record in records.values())
+        if key == "priority":
+            return (snapshot.priority(job) for job in self.jobs)
+        is_of_next = key in SCHEDULING
+        return (
+            snapshot.value(job, key)
+            if entry is None
+            or (job in self._apart and not is_of_next)
+            or ((value := entry.value(key)) is None and key in FIELD_NAMES)
+            else value
+            for job, entry in zip(self.jobs, map(entries.get, self.jobs), strict=True)
+        )
 
     def places(self, states: Iterable[State] = (), where: Where | None = None) -> Sequence[int]:
         """The places of these jobs."""

@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher.errors import UsageError, nearest
+from dispatcher.matrix.entry import RESERVED
 from dispatcher.report.overview import Row, job_row
 from dispatcher.report.provenance import provenance_facts
 from dispatcher.report.ran import differences, is_unknown, last_counts
@@ -75,7 +76,11 @@ def _short(value: Any) -> Any:
 def _sorted(board: Board, places: Sequence[int], sort: str) -> list[int]:
     key, is_reverse = sort.removeprefix("-"), sort.startswith("-")
     jobs = board.columns.jobs
-    numbers = board.results.by_name.get(key) if key not in board.columns.keys and key not in FIELD_NAMES else None
+    is_result = key not in board.columns.keys and key not in FIELD_NAMES and key not in RESERVED
+    numbers = board.results.by_name.get(key) if is_result else None
+    if is_result and numbers is None and board.results.pending:
+        # It may be the name of one that was not read yet.
+        return list(places)
     if numbers is not None:
         without = [place for place in places if jobs[place] not in numbers]
         having = [place for place in places if jobs[place] in numbers]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -11,7 +12,11 @@ from dispatcher.errors import StateError
 from dispatcher.report.terminal import clip
 from dispatcher.workspace import AttemptPaths
 
-MOST_BYTES: Final = 512 * 1024
+# Less than a megabyte as JSON, in which some letters take six bytes.
+MOST_BYTES: Final = 128 * 1024
+_SAFE: Final = os.O_CLOEXEC | os.O_NOFOLLOW
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | _SAFE
+_LINKS: Final = (errno.ELOOP, errno.ENOTDIR)
 _END_BYTES: Final = 16 * 1024
 _LINE_WIDTH: Final = 300
 # Of a letter in UTF-8, all bytes but the first.
@@ -19,24 +24,29 @@ _LONGEST_LETTER: Final = 4
 
 
 def open_log(path: Path) -> BinaryIO:
-    """Open a log for reading. Raises FileNotFoundError, and StateError for what is no plain file of the attempt.
+    """Open a file in an attempt's directory. Raises FileNotFoundError, and StateError for what is no file of it.
 
-    A job may put a link or a pipe there, which would show any file of the user, or never end.
+    A job may put a link or a pipe there, or in place of its directories: that would show any file of the user, or never
+    end.
     """
+    fds: list[int] = []
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        fds.append(os.open(path.parent.parent, _DIRECTORY))
+        fds.append(os.open(path.parent.name, _DIRECTORY, dir_fd=fds[0]))
+        fd = os.open(path.name, os.O_RDONLY | os.O_NONBLOCK | _SAFE, dir_fd=fds[1])
     except FileNotFoundError:
         raise
     except OSError as error:
+        if error.errno in _LINKS:
+            raise StateError(f"{path} is a link, or below one: it is not shown") from error
         raise StateError(f"{path} cannot be read: {error.strerror}") from error
-    if not _is_plain(fd):
+    finally:
+        for one in fds:
+            os.close(one)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise StateError(f"{path} is no plain file: it is not shown")
     return os.fdopen(fd, "rb", buffering=0)
-
-
-def _is_plain(fd: int) -> bool:
-    return stat.S_ISREG(os.fstat(fd).st_mode)
 
 
 def part(paths: AttemptPaths, *, start: int | None, before: int | None, size: int) -> dict[str, Any]:

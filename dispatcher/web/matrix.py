@@ -35,18 +35,23 @@ def matrix(
     states = board.columns.column("state")
     # The number of each state as the column has them.
     known = [_STATES.index(one) if one is not None else 0 for one in map(_state, states.values)]
+    row_order = sorted(range(len(row_names)), key=lambda number: tuple(map(sort_key, row_names[number])))
+    column_order = sorted(range(len(column_names)), key=lambda number: tuple(map(sort_key, column_names[number])))
+    shown_columns = column_order[:_MOST_COLUMNS]
+    end = min(len(row_order), first + max(1, _CELLS // max(1, len(shown_columns))))
+    is_shown = [False] * len(row_order)
+    for row in row_order[first:end]:
+        is_shown[row] = True
     cells: dict[tuple[int, int], tuple[list[int], list[float]]] = {}
     for place, row, column in zip(places, down, across, strict=True):
+        if not is_shown[row]:
+            continue
         cell = cells.get((row, column))
         if cell is None:
             cell = cells[row, column] = [0] * len(_STATES), []
         cell[0][known[states.codes[place]]] += 1
         if numbers is not None and (number := numbers.get(jobs[place])) is not None:
             cell[1].append(number)
-    row_order = sorted(range(len(row_names)), key=lambda number: tuple(map(sort_key, row_names[number])))
-    column_order = sorted(range(len(column_names)), key=lambda number: tuple(map(sort_key, column_names[number])))
-    shown_columns = column_order[:_MOST_COLUMNS]
-    end = min(len(row_order), first + max(1, _CELLS // max(1, len(shown_columns))))
     return {
         "row_keys": rows,
         "column_keys": columns,

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from beds.fixtures import skip_without
-from fleet import COMMAND, Fleet, wait_until
+from fleet import COMMAND, Fleet, fleet_at, wait_until
 
 CHROMIUM = "/usr/bin/chromium"
 # A browser that talks to nobody but the page; as root it cannot have a sandbox.
@@ -132,9 +132,9 @@ class Served:
             assert self.process.wait(10) in (0, 130, -signal.SIGINT), self.said.read_text()
 
 
-@pytest.fixture
-def serve(fleet: Fleet) -> Iterator[Callable[..., Served]]:
-    """Starts servers of the fleet's workspace: `serve("--allow-changes")`."""
+@contextlib.contextmanager
+def serving(fleet: Fleet) -> Iterator[Callable[..., Served]]:
+    """Starts servers of a workspace: `serve("--allow-changes")`."""
     pytest.importorskip("uvicorn", reason="uvicorn is not installed: scripts/install web")
     started: list[Served] = []
 
@@ -142,18 +142,38 @@ def serve(fleet: Fleet) -> Iterator[Callable[..., Served]]:
         started.append(Served(fleet, words, port))
         return started[-1]
 
-    yield start
-    for served in started:
-        served.stop()
+    try:
+        yield start
+    finally:
+        for served in started:
+            served.stop()
 
 
 @pytest.fixture
-def small_lab(fleet: Fleet) -> Fleet:
-    """Twelve jobs that have run: results of two methods, failures of two causes, and one that is held."""
+def serve(fleet: Fleet) -> Iterator[Callable[..., Served]]:
+    with serving(fleet) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Twelve jobs: results of two methods, failures of two causes, and one that is held. For tests that only look."""
+    with fleet_at(tmp_path_factory.mktemp("lab") / "a'; echo foo") as fleet:
+        fill(fleet)
+        yield fleet
+
+
+@pytest.fixture(scope="module")
+def served(lab: Fleet) -> Iterator[Served]:
+    """A read-only page of `lab`."""
+    with serving(lab) as start:
+        yield start()
+
+
+def fill(fleet: Fleet) -> None:
     fleet.write_manifest(small_entries())
     fleet.run("hold", "held_s1")
-    fleet.run_all("--slots", "2")
-    return fleet
+    fleet.run_all("--slots", "2").end()
 
 
 def small_entries() -> list[dict[str, Any]]:
@@ -167,7 +187,7 @@ def _training(method: str, lang: str, seed: int) -> dict[str, Any]:
     loss = {"fft": 1.0, "lora": 2.0}[method] + seed / 10
     script = (
         f"from dispatcher.contract import report_result\nreport_result(loss={loss}, acc={seed})\n"
-        "for n in range(0, 101, 10): print(f'{n}%', end='\\r')\nprint('\\nended <b>well</b>')"
+        "for n in range(0, 101, 10): print(str(n) + '%', end='\\r')\nprint('\\nended <b>well</b>')"
     )
     values = {"method": method, "lang": lang, "seed": seed}
     return {"job_id": f"{method}_{lang}_s{seed}", **values, "command": [sys.executable, "-c", script]}

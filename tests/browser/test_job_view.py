@@ -30,7 +30,7 @@ def test_a_log_is_folded_and_its_file_can_be_saved(open_page: Callable[..., Any]
     with page.expect_download() as download:
         page.locator("#log").get_by_role("link", name="download").click()
     download.value.save_as(tmp_path / "log")
-    assert (tmp_path / "log").read_text().startswith("0%\r10%\r")
+    assert (tmp_path / "log").read_bytes().startswith(b"0%\r10%\r")
     assert download.value.suggested_filename == "fft_greek_s1.1.log"
 
 

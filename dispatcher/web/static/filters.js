@@ -2,13 +2,13 @@
 
 import { h } from "./dom.js";
 import { button, STATES } from "./parts.js";
-import { go, same } from "./route.js";
+import { FILTERS, go, same } from "./route.js";
 
 export function filterBar(page) {
   const { query } = page;
   const { keys } = page.live;
   const chips = [...query]
-    .filter(([name]) => ["where", "state", "methods", "failure", "waiting"].includes(name))
+    .filter(([name]) => FILTERS.includes(name))
     .map(([name, value]) => chip(query, name, value));
   return [
     h("ul", { class: "chips", "aria-label": "Filters" }, chips),

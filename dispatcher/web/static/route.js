@@ -1,6 +1,6 @@
 // The page's address: which view, which filters. All of it is in the query, so that a link shows the same to others.
 
-const FILTERS = ["where", "state", "methods"];
+export const FILTERS = ["where", "state", "methods", "failure", "waiting"];
 const VIEWS = ["overview", "jobs", "job", "compare", "pods"];
 
 export function current() {

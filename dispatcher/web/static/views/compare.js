@@ -5,10 +5,14 @@ import { h } from "../dom.js";
 import { count, number } from "../format.js";
 import { choice, empty, jobLink, problem, section } from "../parts.js";
 import { filtersOf, go, href, same } from "../route.js";
+import { STATES, usual } from "../usual.js";
 import { scatter } from "./scatter.js";
 
 const WIDTH_PX = 1_000;
 const EVERY_MS = 10_000;
+const SOON_MS = 1_000;
+// The key that every job has its own value of.
+const JOB = "job_id";
 const HEIGHT = 340;
 
 export class Compare {
@@ -27,27 +31,37 @@ export class Compare {
 
   show(query) {
     this.query = query;
-    this.#ask(this.curves, "api/compare", ["metric", "by"], { width: WIDTH_PX });
-    this.#ask(this.points, "api/scatter", ["x", "y"]);
+    const { overview } = this.page.live;
+    if (!overview) return;
+    const { rows, columns, value } = usual(overview);
+    const jobs = query.get("jobs");
+    // Without a metric, the answer tells which there are.
+    const metric = query.get("metric") ?? this.curves.data?.names?.[0];
+    this.#ask(this.curves, "api/compare", { jobs, metric, by: query.get("by") ?? (jobs ? JOB : columns || rows), width: WIDTH_PX });
+    const y = query.get("y") ?? (value === STATES ? null : value);
+    if (y) this.#ask(this.points, "api/scatter", { x: query.get("x") ?? rows, y });
     this.#fill();
   }
 
-  #ask(loader, path, names, more = {}) {
+  #ask(loader, path, settings) {
     const params = filtersOf(this.query);
-    for (const name of ["jobs", ...names]) if (this.query.get(name) !== null) params.set(name, this.query.get(name));
-    for (const [name, value] of Object.entries(more)) params.set(name, value);
+    for (const [name, value] of Object.entries(settings)) if (value) params.set(name, value);
     if (this.#asked[path] === params.toString()) return;
     this.#asked[path] = params.toString();
     loader.load(path, params);
   }
 
   changed({ all, jobs, results }) {
-    if (!all && !jobs?.length && !results) return;
+    if (!this.#asked["api/compare"]) this.show(this.query);
+    else if (all || jobs?.length || results) this.#again(EVERY_MS);
+  }
+
+  #again(after) {
     this.#timer ??= setTimeout(() => {
       this.#timer = null;
       this.#asked = {};
       this.show(this.query);
-    }, EVERY_MS);
+    }, after);
   }
 
   leave() {
@@ -58,7 +72,11 @@ export class Compare {
   }
 
   async #loaded() {
-    if (this.curves.data?.groups?.length) this.#module ??= await import("../chart.js");
+    const { data } = this.curves;
+    if (data?.groups.length) this.#module ??= await import("../chart.js");
+    if (data && !data.metric && data.names.length) this.show(this.query);
+    // Files that are long, or many, are read in parts.
+    if (data?.pending) this.#again(SOON_MS);
     this.#fill();
     this.page.draw();
   }
@@ -94,14 +112,14 @@ export class Compare {
     if (!data) return null;
     const by = data.by ?? [];
     const isLog = this.query.get("log") === "1";
-    const metrics = data.metrics ?? this.page.live.overview?.metrics ?? [];
-    const give = (list) => this.#set({ by: [...new Set(list)].filter(Boolean).join(",") || "job" });
+    const give = (list) => this.#set({ by: [...new Set(list)].filter(Boolean).join(",") });
+    const keys = [["", "–"], [JOB, "each job"], ...this.page.live.keys];
     return h(
       "div",
       { class: "choices" },
-      choice("Metric", "metric", data.metric ?? "", metrics, (metric) => this.#set({ metric })),
-      choice("Group by", "by", by[0] ?? "", [["", "–"], ...this.page.live.keys], (key) => give([key, by[1]])),
-      choice("and", "by2", by[1] ?? "", [["", "–"], ...this.page.live.keys], (key) => give([by[0], key])),
+      choice("Metric", "metric", data.metric ?? "", data.names, (metric) => this.#set({ metric })),
+      choice("Group by", "by", by[0] ?? "", keys, (key) => give([key, by[1]])),
+      choice("and", "by2", by[1] ?? "", keys, (key) => give([by[0], key])),
       h("label", { class: "choice" }, h("input", { type: "checkbox", checked: isLog, onchange: () => this.#set({ log: isLog ? null : "1" }) }), "logarithmic"),
     );
   }
@@ -110,20 +128,19 @@ export class Compare {
     const { data, error } = this.curves;
     if (error) return problem(error);
     if (!data) return empty("…");
-    if (!data.groups?.length) return empty("None of these jobs has reported this metric.");
-    return [h("div", { class: "compared" }, this.#chart?.element), this.#legend(data), data.cut && h("p", { class: "quiet" }, data.cut)];
+    if (!data.groups.length) return empty(data.pending ? "Being read …" : "None of these jobs has logged metrics (metrics.jsonl).");
+    return [h("div", { class: "compared" }, this.#chart?.element), this.#legend(data), h("p", { class: "quiet" }, notes(data))];
   }
 
   #legend({ groups }) {
     const heading = this.#at ? `at ${number(this.#at.x)}` : "last";
     const rows = groups.map((group, index) => {
       const [low, high, mean] = this.#at?.values[index] ?? [group.low, group.high, group.mean].map((column) => column.findLast((value) => value !== null));
-      const address = group.where?.length ? href(this.query, { view: "jobs", where: [...this.query.getAll("where"), ...group.where] }) : null;
-      const isJob = group.jobs?.length === 1;
-      const name = isJob ? jobLink(this.query, group.jobs[0], group.label) : address ? h("a", { href: address }, group.label) : group.label;
+      const label = group.label || "all of them";
+      const name = group.n === 1 ? jobLink(this.query, group.jobs[0], label) : label;
       return h(
         "tr",
-        { key: group.label },
+        { key: label },
         h("th", { scope: "row" }, h("span", { class: `swatch l-${(index % 8) + 1}`, "aria-hidden": "true" }), name),
         h("td", { class: "number" }, number(mean ?? null)),
         h("td", { class: "number quiet" }, low == null || low === high ? "" : `${number(low)} to ${number(high)}`),
@@ -140,7 +157,7 @@ export class Compare {
     return h(
       "div",
       { class: "choices" },
-      choice("Across", "x", data.x ?? "", this.page.live.keys, (x) => this.#set({ x })),
+      choice("Across", "x", data.x ?? "", [...this.page.live.keys, ...(this.page.live.overview?.metrics ?? [])], (x) => this.#set({ x })),
       choice("Up", "y", data.y ?? "", this.page.live.overview?.metrics ?? [], (y) => this.#set({ y })),
     );
   }
@@ -148,7 +165,21 @@ export class Compare {
   #drawPoints() {
     const { data, error } = this.points;
     if (error) return problem(error);
-    if (!data) return empty("…");
-    return [scatter(data, (job) => href(this.query, { job })), data.cut && h("p", { class: "quiet" }, data.cut)];
+    if (!data) return empty(this.page.live.overview?.metrics?.length ? "…" : "No job has a result yet.");
+    const chosen = new Set(this.query.get("jobs")?.split(",") ?? []);
+    const among = (points) => (chosen.size ? points.filter((point) => chosen.has(point.job)) : points);
+    const shown = { ...data, points: among(data.points), missing: among(data.missing) };
+    const pending = data.results_pending > 0 && `The results of ${count(data.results_pending, "job")} are still being read.`;
+    return [scatter(shown, (job) => href(this.query, { job })), h("p", { class: "quiet" }, [data.cut, pending].filter(Boolean).join(" "))];
   }
+}
+
+function notes({ cut, without, not_run: waiting, pending }) {
+  const words = [
+    cut,
+    without > 0 && `${count(without, "job")} without this metric`,
+    waiting > 0 && `${count(waiting, "job")} that ${waiting === 1 ? "has" : "have"} not run`,
+    pending > 0 && `${count(pending, "file")} not yet read to the end`,
+  ];
+  return words.filter(Boolean).join("; ");
 }

@@ -2,16 +2,18 @@
 
 import { jobPath, Loader } from "../api.js";
 import { h } from "../dom.js";
-import { count, number } from "../format.js";
-import { problem, section } from "../parts.js";
+import { bytes, count, number } from "../format.js";
+import { empty, problem, section } from "../parts.js";
 import { go, same } from "../route.js";
 
 const WIDTH_PX = 800;
+const SOON_MS = 1_000;
 
 export class Curves {
   #charts = new Map();
   #asked = null;
   #module = null;
+  #again = null;
 
   constructor(page) {
     this.page = page;
@@ -35,6 +37,7 @@ export class Curves {
   }
 
   leave() {
+    clearTimeout(this.#again);
     this.loader.stop();
     for (const chart of this.#charts.values()) chart.remove();
     this.#charts.clear();
@@ -45,7 +48,10 @@ export class Curves {
   }
 
   async #loaded() {
-    if (Object.keys(this.loader.data?.series ?? {}).length) this.#module ??= await import("../chart.js");
+    const { data } = this.loader;
+    if (Object.keys(data?.series ?? {}).length) this.#module ??= await import("../chart.js");
+    // A large file is read in parts.
+    if (data && data.read < data.bytes) this.#again = setTimeout(() => this.again(), SOON_MS);
     this.#fill();
     this.page.draw();
   }
@@ -76,7 +82,7 @@ export class Curves {
     const toggle = () => go(same(this.query, { log: this.#isLog ? null : "1" }), { replace: true });
     const log = h("label", { class: "choice" }, h("input", { type: "checkbox", checked: this.#isLog, onchange: toggle }), "logarithmic");
     const figures = names.map((name) => this.#figure(name, data.series[name]));
-    return section("curves", "Curves", h("div", { class: "choices" }, log), problem(error), h("div", { class: "curves" }, figures), data.cut && h("p", { class: "quiet" }, data.cut));
+    return section("curves", "Curves", h("div", { class: "choices" }, log), problem(error), h("div", { class: "curves" }, figures), data.read < data.bytes && empty(`${bytes(data.read)} of ${bytes(data.bytes)} read …`));
   }
 
   #figure(name, series) {

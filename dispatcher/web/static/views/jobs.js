@@ -37,7 +37,7 @@ export class Jobs {
   show(query) {
     this.query = query;
     const params = filtersOf(query);
-    for (const name of ["failure", "waiting", "sort"]) if (query.get(name)) params.set(name, query.get(name));
+    if (query.get("sort")) params.set("sort", query.get("sort"));
     params.set("limit", AT_ONCE);
     if (params.toString() === this.#asked) return;
     this.#asked = params.toString();

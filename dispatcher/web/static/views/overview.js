@@ -118,29 +118,26 @@ export class Overview {
 
   #failure(failure, index) {
     const { count: failed } = failure;
-    const requeued = failure.key ? failed : failure.jobs.length;
-    const requeue = () => this.#requeue(failure, requeued);
-    const all = failure.key && h("a", { href: href(this.query, { view: "jobs", failure: failure.key }) }, "list");
+    const all = h("a", { href: href(this.query, { view: "jobs", failure: failure.key }) }, "list");
     return h(
       "li",
-      { key: failure.key ?? index },
+      { key: failure.key },
       h(
         "div",
         { class: "line" },
         h("b", { class: "number" }, stateIcon("failed"), failed.toLocaleString("en-US")),
         h("span", { class: "cause" }, failure.cause),
-        this.page.allowsChanges && button(`Requeue ${requeued}`, requeue, { class: "requeue" }),
+        this.page.allowsChanges && button(`Requeue ${failed}`, () => this.#requeue(failure), { class: "requeue" }),
       ),
-      h("p", { class: "quiet" }, firstJobs(this.query, failure.jobs, failed), all && [" · ", all], failure.last_at && ` · last ${ago(failure.last_at)}`),
+      h("p", { class: "quiet" }, firstJobs(this.query, failure.jobs, failed), " · ", all, failure.last_at && ` · last ${ago(failure.last_at)}`),
       failure.last_lines?.length > 0 && h("details", { open: index === 0 }, h("summary", {}, "Last lines"), h("pre", { tabindex: "0" }, failure.last_lines.join("\n"))),
     );
   }
 
   /** All jobs that failed for this cause, of those that the filters show. */
-  async #requeue(failure, number) {
-    const question = `Queue ${count(number, "failed job")} again? ${failure.cause}`;
-    const jobs = failure.key ? () => jobsOf(this.query, { failure: failure.key }) : failure.jobs;
-    await change(this.page, "requeue", { jobs }, { question, number });
+  #requeue({ key, count: number, cause }) {
+    const question = `Queue ${count(number, "failed job")} again? ${cause}`;
+    return change(this.page, "requeue", { jobs: () => jobsOf(this.query, { failure: key }) }, { question, number });
   }
 
   #waiting(waiting) {
@@ -148,14 +145,14 @@ export class Overview {
     const items = waiting.map((one) =>
       h(
         "li",
-        { key: one.key ?? one.reason },
+        { key: one.key },
         h(
           "div",
           { class: "line" },
           h("b", { class: "number" }, stateIcon(one.state ?? "queued"), one.count.toLocaleString("en-US")),
           h("span", { class: "cause" }, one.reason, one.needs_person && h("strong", { class: "tag" }, "needs a person")),
         ),
-        h("p", { class: "quiet" }, firstJobs(this.query, one.jobs, one.count)),
+        h("p", { class: "quiet" }, firstJobs(this.query, one.jobs, one.count), " · ", h("a", { href: href(this.query, { view: "jobs", waiting: one.key }) }, "list")),
       ),
     );
     return h("ul", { class: "groups" }, items);

@@ -68,7 +68,7 @@ export class Chart {
     return {
       width: this.element.clientWidth || 400,
       height: this.height,
-      padding: [8, 12, 0, 0],
+      padding: [8, 22, 0, 0],
       legend: { show: false },
       cursor: { points: { show: false }, drag: { x: true, y: false } },
       scales: { x: { time: false }, y: { distr: isLog ? 3 : 1, range: isLog ? logRange : undefined } },

@@ -164,7 +164,7 @@ export class Log {
       this.#isRunning && follow,
       this.#size > 0 && h("a", { href: download, download: true }, "download"),
     );
-    const nothing = this.#isRemoved ? "`dispatcher clean` has removed it." : "Nothing was written yet.";
+    const nothing = this.#isRemoved ? "`dispatcher clean` has removed it." : this.#isRunning ? "Nothing was written yet." : "There is none.";
     const content = this.#isAsked && !this.#size ? empty(nothing) : this.element;
     return section("log", "Log", extra, problem(this.#error), content);
   }

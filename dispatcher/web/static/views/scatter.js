@@ -15,13 +15,15 @@ const MARGIN = 22;
 const TICKS = 5;
 // Positive values that span more than this are placed by magnitude.
 const LOG_FROM = 20;
+// How far points of a category are spread, of its room.
+const SPREAD = 0.28;
 
 export function scatter({ x, y, points, missing }, hrefOf) {
   if (!points.length && !missing?.length) return empty("No job to show.");
   const all = [...points, ...(missing ?? [])];
   const across = scale(all.map((point) => point.x), LEFT + MARGIN, WIDTH - RIGHT);
   const up = scale(all.map((point) => point.y), HEIGHT - BOTTOM - MARGIN, TOP);
-  const at = (point) => [across.place(point.x) ?? LEFT + MARGIN / 2, up.place(point.y) ?? HEIGHT - BOTTOM - MARGIN / 2];
+  const at = (point) => [across.place(point.x, point.job) ?? LEFT + MARGIN / 2, up.place(point.y) ?? HEIGHT - BOTTOM - MARGIN / 2];
   const marks = all.map((point) => {
     const [left, top] = at(point);
     const isWhole = across.place(point.x) !== null && up.place(point.y) !== null;
@@ -87,8 +89,17 @@ function scale(values, from, to) {
 function categories(values, from, to) {
   const names = [...new Set(values.map(text))].sort();
   const places = new Map(names.map((name, index) => [name, from + ((index + 0.5) / names.length) * (to - from)]));
-  const place = (value) => (value === null || value === undefined ? null : (places.get(text(value)) ?? null));
+  const room = (SPREAD * Math.abs(to - from)) / names.length;
+  const isKnown = (value) => value !== null && value !== undefined && places.has(text(value));
+  const place = (value, job = "") => (isKnown(value) ? places.get(text(value)) + room * noise(job) : null);
   return { place, ticks: names.slice(0, 30).map((name) => [places.get(name).toFixed(1), name.length > 14 ? `${name.slice(0, 13)}…` : name]) };
+}
+
+/** Between -1 and 1, for one text always the same: points of one category lie beside each other. */
+function noise(words) {
+  let sum = 0;
+  for (const letter of words) sum = (Math.imul(sum, 31) + letter.codePointAt(0)) | 0;
+  return words === "" ? 0 : ((Math.imul(sum ^ (sum >>> 15), 0x2c1b3c6d) >>> 8) & 0xffff) / 0x8000 - 1;
 }
 
 function padded(low, high) {

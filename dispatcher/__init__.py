@@ -106,7 +106,7 @@ mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes
     a number above them             report/pace.py, and cli/status_text.py: Screen
     a notice of `status`            report/overview.py: notices
     a way to tell people            notify_config.py: its struct and reader; notify/channels/: a module; notify/child.py
-    what people are told of         notify_config.py: Topic; from lines of the journal: run_state/fold.py: _fold_event;
+    what people are told of         topics.py; from lines of the journal: run_state/fold.py: _fold_event;
                                     from anything else: notify/conditions.py; its words: notify/text.py
     a sweep keyword                 matrix/sweep.py: _SWEEP_KEYS and _sweep; a distribution of draws: matrix/draw.py
     a sampler of adaptive sweeps    tuning/settings.py: SAMPLERS, and tuning/sampling.py: _make

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ from dispatcher.report.snapshot import PodStatus, Snapshot
 from dispatcher.report.snapshot_reader import SnapshotReader
 from dispatcher.report.waiting import reasons
 from dispatcher.run_state.change import Change
-from dispatcher.run_state.events import Cleared, Paused, Unpaused
+from dispatcher.run_state.events import Cleared, NoticesCleared, Paused, Unpaused
 from dispatcher.run_state.known_jobs import ManifestJobs
 from dispatcher.run_state.states import IN_FLIGHT, MARKABLE, WAITING, Record, State
 from dispatcher.run_state.store import Store, Transaction
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from dispatcher.matrix.entry import Entry
     from dispatcher.matrix.manifest import Manifest
+    from dispatcher.notify.process import Outcome
     from dispatcher.report.metrics import Metrics
     from dispatcher.report.results.rows import Results
     from dispatcher.report.usage.ledger import Usage
@@ -317,6 +319,44 @@ class Workspace:
                 tx.note(Cleared(), job=job or None)
         return cleared
 
+    def notices(self) -> list[dict[str, Any]]:
+        """Who was told what, oldest first, then what is still to be told. Keys: see report/notices.py."""
+        from dispatcher.report.notices import notice_rows
+
+        self.store.refresh(to_the_end=True, for_display=True)
+        return notice_rows(self.store.fold.notices, self.config.notify, time.time())
+
+    def clear_notices(self) -> list[int]:
+        """Dismiss notices that failed for good, and those of which nobody knows whether they arrived; their numbers."""
+        from dispatcher.report.notices import as_known
+
+        with self.transaction() as tx:
+            known = as_known(self.store.fold.notices, time.time())
+            numbers = [notice.number for notice in known if notice.wants_attention]
+            if numbers:
+                tx.note(NoticesCleared(notices=tuple(numbers)))
+        return numbers
+
+    def tell(self) -> list[dict[str, Any]]:
+        """Send the notices that are due now, without a pod, and wait for that; they are rows as `notices` has them.
+
+        Raises ConfigError when a target cannot be used, UsageError when there is none.
+        """
+        from dispatcher.pod.notices import tell_once
+        from dispatcher.report.notices import notice_row
+
+        snapshot = self.snapshot()
+        running = {f"{job}/{snapshot.records[job].attempt}": s for job, s in snapshot.stalled.items()}
+        with self._changing():
+            sent = tell_once(self.store, self.config, lambda: running)
+        return [notice_row(notice) for notice in sent]
+
+    def test_notice(self, *targets: str) -> dict[str, Outcome]:
+        """Send a test notice to these targets, or to all; how it went (`state`, `why`)."""
+        from dispatcher.notify.once import send_test
+
+        return send_test(self.config, targets)
+
     def drain(self, pod: str) -> None:
         """Let a pod on any host finish its jobs, claim no more and end. Raises UsageError when there is no such pod."""
         path = self._drain_file(pod)
@@ -430,12 +470,17 @@ class Workspace:
         `tx.change(job, Event.HELD, Change(state=State.HELD))` changes a record; see run_state.events and
         run_state.change.
         """
+        with self._changing(), self.store.transaction() as tx:
+            yield tx
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Around transactions: locks exclude before them, and the status file shows them afterwards."""
         from dispatcher.doctor.prove_locks import prove_for_command
         from dispatcher.run_state.projection import Projector
 
         prove_for_command(self.store, self.layout, self.config.lock)
-        with self.store.transaction() as tx:
-            yield tx
+        yield
         projector = Projector(self.store)
         try:
             projector.write_before_exit()

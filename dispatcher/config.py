@@ -112,7 +112,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     `hosts` are those of dispatcher.yaml and of the file that was given with --hosts.
     `code` is what hosts run that do not see the workspace; the others run what is there.
-    `stall_after_s`: a running job that has reported no progress for so long is stalled; None: report/stalls.py decides.
+    `stall_after_s`: a running job that has reported no progress for so long has stalled; None: see run_state/stalls.py.
     """
 
     layout: Layout

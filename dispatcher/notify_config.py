@@ -6,11 +6,9 @@ dispatcher.yaml, and other members of the lab run commands, too.
 
 from __future__ import annotations
 
-import enum
 import re
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -18,18 +16,7 @@ from dispatcher.base import values
 from dispatcher.base.values import BadValueError, Reader, shown
 from dispatcher.errors import nearest
 from dispatcher.hosts.fields import PartFault, PartsError, read_all, read_struct
-
-
-class Topic(enum.StrEnum):
-    """What people can be told of."""
-
-    JOB_FAILED = "job_failed"  # a job has failed for good: no retries are left
-    METHOD_PAUSED = "method_paused"  # claiming of a method, on a GPU or on a host was paused, and not by a person
-    POD_DEAD = "pod_dead"  # a pod is gone that did not end by itself
-    JOB_STALLED = "job_stalled"  # a running job reports no progress any more
-    GPU_IDLE = "gpu_idle"  # a running job leaves its GPUs at 0 %
-    MATRIX_DONE = "matrix_done"  # no job is queued or running any more
-    NOTHING_RUNNING = "nothing_running"  # jobs wait, and none runs
+from dispatcher.topics import Topic
 
 
 class Smtp(msgspec.Struct, frozen=True, kw_only=True, tag="smtp"):
@@ -290,6 +277,8 @@ def _addresses(value: object) -> tuple[str, ...]:
 
 def check_url(text: str) -> str:
     """What is wrong with an address, without a word of it: it may be a secret; empty when nothing is."""
+    from urllib.parse import urlsplit
+
     try:
         parts = urlsplit(text)
         is_usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -303,7 +292,7 @@ def check_url(text: str) -> str:
 def _url(value: object) -> str:
     if not isinstance(value, str) or check_url(value):
         raise BadValueError("expected an address that begins with https:// or http://")
-    if urlsplit(value).password:
+    if "@" in value.partition("://")[2].partition("/")[0]:
         raise BadValueError("it contains a password: write it into a file that only you can read, and name url_file")
     return value
 

@@ -33,6 +33,7 @@ Workspace.apply(self, plan: changes.Plan) -> Changes
 Workspace.attempts(self, job: str) -> list[dict[str, Any]]
 Workspace.cancel(self, *names: str, states: Iterable[str] = (), where: Where = ()) -> Changes
 Workspace.clear_refused(self, jobs: Iterable[str] = ()) -> list[str]
+Workspace.clear_notices(self) -> list[int]
 Workspace.config
 Workspace.delete(self, *names: str) -> list[str]
 Workspace.drain(self, pod: str) -> None
@@ -42,6 +43,7 @@ Workspace.hold(self, *names: str, states: Iterable[str] = (), where: Where = ())
 Workspace.layout
 Workspace.mark(self, state: State | str, *names: str, states: Iterable[str] = (), where: Where = ()) -> Changes
 Workspace.metrics(self, jobs: str | Iterable[str] = (), *, names: str | Iterable[str] = (), states: Iterable[str] = (), where: Where = ()) -> Metrics
+Workspace.notices(self) -> list[dict[str, Any]]
 Workspace.pause(self, scope: str, why: str = '') -> None
 Workspace.plan(self, state: State, names: Sequence[str], *, states: Iterable[str] = (), where: Where = (), changed: bool = False) -> changes.Plan
 Workspace.pods(self) -> list[PodStatus]
@@ -53,6 +55,8 @@ Workspace.snapshot(self) -> Snapshot
 Workspace.status(self, *, states: Iterable[str] = (), where: Where = ()) -> Overview
 Workspace.store
 Workspace.submit(self, command: str | Sequence[str], *, name: str | None = None, params: Mapping[str, Any] | None = None, rows: Sequence[Mapping[str, Any]] | None = None, **keys: Any) -> list[str]
+Workspace.tell(self) -> list[dict[str, Any]]
+Workspace.test_notice(self, *targets: str) -> dict[str, Outcome]
 Workspace.transaction(self) -> Iterator[Transaction]
 Workspace.usage(self, *, by: Sequence[str] = (), since_s: float, until_s: float | None = None, where: Where = ()) -> Usage
 Workspace.wait(self, jobs: str | Iterable[str], *, timeout_s: float | None = None) -> dict[str, Record | None]

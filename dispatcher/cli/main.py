@@ -53,6 +53,7 @@ _COMMANDS: Final = {
     "outlets": "dispatcher.cli.outlets",
     "submit": "dispatcher.cli.submit",
     "poll": "dispatcher.cli.submit",
+    "notify": "dispatcher.cli.notify",
     "doctor": "dispatcher.cli.doctor",
     "job": "dispatcher.cli.job",
     "solve": "dispatcher.cli.solve",

@@ -13,13 +13,13 @@ from typing import Final
 
 from dispatcher.base.messages import counted, first_names
 from dispatcher.base.times import duration_text, parse_time
-from dispatcher.notify_config import Topic
 from dispatcher.run_state.events import Began, Incident
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.liveness import PodInfo
 from dispatcher.run_state.notices import incident_key, topic_of
 from dispatcher.run_state.states import IN_FLIGHT, State
+from dispatcher.topics import Topic
 
 _ENDED: Final = (State.DONE, State.FAILED, State.ABANDONED)
 _OPEN: Final = (State.QUEUED, *IN_FLIGHT)
@@ -34,7 +34,7 @@ class Conditions:
     """Compares what is so with the incidents that the journal has.
 
     `dead_pods` and `stalled` look at files: the dispatchers that are gone without having ended, and the running
-    attempts `job/attempt` that this process watches with the seconds for which they have been silent.
+    attempts `job/attempt` that this process watches, each with the seconds for which it has stalled, None: it has not.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Conditions:
         nothing_running_after_s: float,
         dead_pods: Callable[[], Iterable[PodInfo]],
         pods: Callable[[], Iterable[PodInfo]],
-        stalled: Callable[[], Mapping[str, float]] = dict,
+        stalled: Callable[[], Mapping[str, float | None]] = dict,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limit_s = nothing_running_after_s
@@ -52,7 +52,7 @@ class Conditions:
         self._monotonic = monotonic
         self._dead: dict[str, PodInfo] = {}
         self._heartbeats: dict[str, int] = {}
-        self._stalled: Mapping[str, float] = {}
+        self._stalled: Mapping[str, float | None] = {}
         self._nothing_since_s: float | None = None
 
     def has_news(self, fold: Fold, *, poll_is_due: bool) -> bool:
@@ -117,10 +117,15 @@ class Conditions:
                 f"no progress reported for {duration_text(silent_s)}", "", attempt.rpartition("/")[0]
             )
             for attempt, silent_s in self._stalled.items()
-            if _runs(fold, attempt)
+            if silent_s is not None and _runs(fold, attempt)
         }
         # Whether another pod's attempt goes on again, that pod says.
-        over = [key for key in known if not _runs(fold, key.partition(":")[2])]
+        attempts = {key: key.partition(":")[2] for key in known}
+        over = [
+            key
+            for key, attempt in attempts.items()
+            if not _runs(fold, attempt) or self._stalled.get(attempt, 0.0) is None
+        ]
         return began, over
 
     def _done_news(self, fold: Fold, known: list[str]) -> tuple[dict[str, Began], list[str]]:

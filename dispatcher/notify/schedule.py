@@ -13,8 +13,9 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from dispatcher.base.times import parse_time
-from dispatcher.notify_config import Quiet, Target, Topic
+from dispatcher.notify_config import Quiet, Target
 from dispatcher.run_state.notices import Notice, Notices, TargetState
+from dispatcher.topics import Topic
 
 HOUR_S: Final = 3600.0
 # A notice that failed is tried again after these times; then it has failed for good.
@@ -54,7 +55,10 @@ def due(notices: Notices, target: Target, zone: tzinfo | None, now_s: float, *, 
 def _wanted(state: TargetState, target: Target, now_s: float, *, at_once: bool) -> Iterable[tuple[float, str]]:
     """When each cause would be told, if it were for it alone."""
     for key, cause in state.pending.items():
-        first_s = _past(cause.first_at, now_s)
+        first_s = parse_time(cause.first_at) or now_s
+        if first_s > now_s:
+            # Of a clock that is ahead: it would never be due.
+            first_s = now_s - target.after_s
         told_s = None if cause.topic in _ALWAYS_NEWS else parse_time(state.told.get(key))
         if told_s is not None and now_s - told_s < HOUR_S:
             yield max(_past(state.told[key], now_s) + HOUR_S, first_s + target.after_s), "told within the hour"

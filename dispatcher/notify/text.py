@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from dispatcher.base.messages import counted
-from dispatcher.notify_config import Topic
 from dispatcher.run_state.notices import Cause
+from dispatcher.topics import Topic
 
 _LONGEST_LINE: Final = 300
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]+")

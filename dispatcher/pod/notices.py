@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import select
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
-from dispatcher.config import Config
+from dispatcher.base.times import parse_time
+from dispatcher.config import Config, LockKind
+from dispatcher.notify import once
 from dispatcher.notify.checks import refuse_unusable
 from dispatcher.notify.conditions import Conditions
 from dispatcher.notify.notifier import Notifier
 from dispatcher.notify_config import Notify
 from dispatcher.pod.options import PodOptions
+from dispatcher.pod.reconciler import Reconciler
+from dispatcher.pod.stalled import Watched
 from dispatcher.run_state import liveness
 from dispatcher.run_state.liveness import PodInfo
+from dispatcher.run_state.notices import Notice
 from dispatcher.run_state.observer import Observer
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 
-_LOOK_S = 0.2
+_LOOK_S: Final = 0.2
+# Clocks of hosts differ by less.
+_SILENT_S: Final = 600.0
 
 
 class PodNotices:
@@ -27,12 +36,19 @@ class PodNotices:
     """
 
     def __init__(
-        self, store: Store, config: Config, options: PodOptions, observer: Observer, log: Callable[[str], None]
+        self,
+        store: Store,
+        config: Config,
+        options: PodOptions,
+        observer: Observer,
+        reconciler: Reconciler,
+        log: Callable[[str], None],
     ) -> None:
         self._store = store
         self._config = config
         self._options = options
         self._observer = observer
+        self._reconciler = reconciler
         self._log = log
         self._notifier: Notifier | None = None
 
@@ -50,6 +66,7 @@ class PodNotices:
             (notify or Notify()).nothing_running_after_s,
             lambda: dead_pods(layout, self._observer.pod_is_alive, self._options.pod),
             lambda: liveness.read_pods(layout),
+            Watched(self._store, self._config, self._reconciler).stalled,
         )
         self._notifier = Notifier(self._store, self._config, conditions, self._log)
         self._notifier.begin()
@@ -79,6 +96,33 @@ class PodNotices:
             select.select(notifier.wait_fds(), [], [], min(_LOOK_S, notifier.due_in_s() or 0.0))
             notifier.step(poll_is_due=False)
         notifier.give_up()
+
+
+def tell_once(store: Store, config: Config, stalled: Callable[[], Mapping[str, float | None]]) -> list[Notice]:
+    """Tell from a command what is due; the notices that were sent, or could not be."""
+    layout = config.layout
+    observer = Observer(layout, config.lost_after_s, lambda: store.lock_kind == LockKind.FLOCK)
+    infos = [info for info in liveness.read_pods(layout) if info.phase != "ended"]
+    alive = {info.pod for info in infos if observer.pod_is_alive(info.pod)}
+    if observer.is_network:
+        # A held lock may be that of a host that is gone.
+        alive -= {info.pod for info in infos if is_silent(info, config.lost_after_s)}
+    conditions = Conditions(
+        once.settings_of(config).nothing_running_after_s,
+        lambda: dead_pods(layout, alive.__contains__),
+        lambda: liveness.read_pods(layout),
+        stalled,
+    )
+    return once.tell(store, config, conditions, at_once=not alive)
+
+
+def is_silent(info: PodInfo, lost_after_s: float) -> bool:
+    """Whether a pod's last heartbeat is so old that clocks of hosts that differ do not explain it.
+
+    A command has no time to see whether a heartbeat rises.
+    """
+    beat_s = parse_time(info.heartbeat_at)
+    return beat_s is not None and time.time() - beat_s > max(lost_after_s, _SILENT_S)
 
 
 def dead_pods(layout: Layout, is_alive: Callable[[str], bool], me: str = "") -> Iterator[PodInfo]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +12,7 @@ from typing import Any, Final
 from dispatcher.base.messages import counted
 from dispatcher.config import Config
 from dispatcher.errors import LockLostError
+from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import CANNOT_START, PREEMPTED, QUEUE_LIMIT
 from dispatcher.outlets.bundle import time_limit_s
 from dispatcher.pod.adding import Adding
@@ -221,6 +222,14 @@ class Reconciler:
     def report_problems(self, *, at_once: bool = False) -> None:
         """Report what is wrong with the status file, when that is due."""
         self._status_problem.report_when_due(at_once=at_once)
+
+    def running(self) -> dict[str, int]:
+        """The jobs whose attempts run here or wherever this pod has sent them, with the attempts' numbers."""
+        return {one.key.job_id: one.key.number for one in self._attempts if one.has_begun and one.ended is None}
+
+    def entries(self) -> Mapping[str, Entry]:
+        """Those of the manifest in force, and of submitted jobs."""
+        return self._backlog.manifest.entries
 
     def files_to_watch(self) -> list[Path]:
         """The files whose changes `note_change` is to be called for; new templates may join them at any time."""

@@ -127,7 +127,7 @@ class Pod:
         self._saver = Saver(store)
         self._session = Session(store, registration, options)
         self._observer = observer
-        self._notices = PodNotices(store, config, options, observer, log)
+        self._notices = PodNotices(store, config, options, observer, self.reconciler, log)
         self._next_poll_s = 0.0
         self._next_show_s = 0.0
         self._next_tell_s = 0.0

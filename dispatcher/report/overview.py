@@ -83,7 +83,7 @@ def job_row(snapshot: Snapshot, job: str) -> Row:
     """One job as plain data, durations in seconds; None for values that are unknown or do not apply.
 
     `step`, `of` and `metrics` are what the job has reported, `waits_for` what its outlet tells of a submitted job.
-    `stalled_s`: for how long a running job has reported nothing, where that is longer than usual (report/stalls.py).
+    `stalled_s`: for how long a running job has reported nothing, where that is longer than usual (run_state/stalls.py).
     `gpu_idle_s`: for how long all its GPUs have been at 0 %, where its pod has recorded that as too long.
     `edited`: by hand, not applied yet. `changed`: it ran with other parameters than the manifest has now.
     """
@@ -199,6 +199,7 @@ def notices(snapshot: Snapshot) -> list[str]:
         f"{clip(pause.why, _LONG)}. Continue with `dispatcher unpause {pause.scope}`"
         for pause in snapshot.pauses.values()
     ]
+    found += snapshot.untold
     found += external_notices(snapshot)
     found += _dead_pods(snapshot)
     found += _changed(snapshot)

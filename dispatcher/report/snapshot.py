@@ -78,6 +78,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     gpu_idle: running jobs whose GPUs have been at 0 % for longer than they may be, and for how many seconds.
     external: running jobs that no dispatcher started, and whether their process exists.
     problem: what is wrong with the status file; None when nothing is.
+    untold: notices that people may not have got, in words.
     unknown_job: why a record has no entry.
     request_of: what an attempt of an entry asks for.
     fault_of: why no pod could start an entry; empty when it can be started.
@@ -105,6 +106,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     external: Mapping[str, Presence] = {}
     unknown_job: str = UNKNOWN_JOB
     warnings: tuple[str, ...] = ()
+    untold: tuple[str, ...] = ()
     request_of: Callable[[Entry], Request] = _stated_request
     fault_of: Callable[[Entry], str] = no_fault
     on_move: Callable[[Entry], str] = stays
@@ -233,7 +235,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @functools.cached_property
     def stalled(self) -> Mapping[str, float]:
-        """Running jobs that have reported nothing for longer than usual, and for how many seconds: report/stalls.py."""
+        """Running jobs that have reported nothing for longer than usual, and for how long in seconds (stalls.py)."""
         return self.find_stalled(self)
 
     @functools.cached_property

@@ -27,7 +27,6 @@ from dispatcher.report.manifests import ManifestCache
 from dispatcher.report.ran import RanWith
 from dispatcher.report.refusals import open_refusals
 from dispatcher.report.snapshot import PodStatus, Snapshot
-from dispatcher.report.stalls import Stalls
 from dispatcher.run_state import editors, journal, liveness
 from dispatcher.run_state.adoption import adopt_hint, find_unadopted, ignored_file_text
 from dispatcher.run_state.external import presence, runs_externally
@@ -36,6 +35,7 @@ from dispatcher.run_state.head import peek_head
 from dispatcher.run_state.preview import preview
 from dispatcher.run_state.progress import Progress, parse_progress
 from dispatcher.run_state.records import Records
+from dispatcher.run_state.stalls import Stalls
 from dispatcher.run_state.states import IN_FLIGHT, Record, State
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout, named_workspace
@@ -98,6 +98,7 @@ class SnapshotReader:
             offers=tuple(self._offer(pod) for pod in pods if pod.is_alive),
             problem=store.problem,
             gpu_idle=_idle_gpus(store.fold, pods, time.time()),
+            untold=_untold(store.fold),
             unknown_job=unknown_job,
             warnings=(*self._adoption_warnings(), *warnings),
             ran=self._ran,
@@ -257,6 +258,14 @@ class SnapshotReader:
             entries += [found[job] for job in missing & found.keys()]
             missing -= found.keys()
         return entries
+
+
+def _untold(fold: Fold) -> tuple[str, ...]:
+    if not fold.notices.sent:
+        return ()
+    from dispatcher.report.notices import attention_texts
+
+    return tuple(attention_texts(fold.notices, time.time()))
 
 
 def _idle_gpus(fold: Fold, pods: Iterable[PodStatus], now_s: float) -> dict[str, float]:

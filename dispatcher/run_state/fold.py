@@ -9,7 +9,6 @@ from typing import Final
 
 import msgspec
 
-from dispatcher.notify_config import Topic
 from dispatcher.run_state import notices
 from dispatcher.run_state.events import (
     AppliedEdit,
@@ -31,6 +30,7 @@ from dispatcher.run_state.notices import Notices
 from dispatcher.run_state.records import Draft, Drafts, Packed, Records, unpack
 from dispatcher.run_state.states import IN_FLIGHT, Record, State, apply, make_record
 from dispatcher.run_state.studies import STUDY_EVENTS, Studies, fold_study, snapshot_studies
+from dispatcher.topics import Topic
 
 # How many different jobs must fail alike in a row before claiming is paused.
 STREAK_LENGTH: Final = 5

@@ -6,19 +6,20 @@ than three times the longest silence that attempts of its method have ended with
 of the attempts that run, and of those that were done last. `report_progress` writes that longest silence into
 `progress.json`. Where no attempt of a method tells one, nothing is said.
 
-Only for display: file servers and hosts have clocks of their own.
+Only to be shown and told: file servers and hosts have clocks of their own.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Final
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final, Protocol
 
 from dispatcher.config import Config
-from dispatcher.report.attempts import read_small
-from dispatcher.report.snapshot import Snapshot
-from dispatcher.run_state.progress import parse_progress
-from dispatcher.run_state.states import State
+from dispatcher.matrix.entry import Entry
+from dispatcher.run_state.progress import Progress, parse_progress
+from dispatcher.run_state.states import Record, State
 from dispatcher.workspace import Layout
 
 _TIMES_USUAL: Final = 3.0
@@ -26,6 +27,30 @@ _SHORTEST_S: Final = 300.0
 # So many attempts of a method are asked for their longest silence, of so many jobs that were done last.
 _ATTEMPTS: Final = 20
 _LATEST: Final = 1_000
+
+
+class Jobs(Protocol):
+    """The jobs among which some have stalled; a snapshot of the workspace is one such view."""
+
+    @property
+    def records(self) -> Mapping[str, Record]: ...
+
+    @property
+    def entries(self) -> Mapping[str, Entry]: ...
+
+    @property
+    def progress(self) -> Mapping[str, Progress]:
+        """What running jobs have reported."""
+        ...
+
+    @property
+    def now_s(self) -> float: ...
+
+    def jobs_in(self, *states: State) -> Iterable[str]: ...
+
+    def latest(self, state: State, most: int) -> Iterable[str]:
+        """The jobs in this state that changed last, the last one first."""
+        ...
 
 
 class Stalls:
@@ -36,13 +61,13 @@ class Stalls:
         self._config = config
         self._ended: dict[tuple[str, int], float | None] = {}
 
-    def find(self, snapshot: Snapshot) -> dict[str, float]:
+    def find(self, jobs: Jobs) -> dict[str, float]:
         """The stalled jobs, and for how many seconds each has been silent."""
         found: dict[str, float] = {}
         usual: dict[str, float | None] = {}
-        for job in snapshot.jobs_in(State.RUNNING):
-            entry = snapshot.entries.get(job)
-            silent_s = self._silent_s(snapshot, job)
+        for job in jobs.jobs_in(State.RUNNING):
+            entry = jobs.entries.get(job)
+            silent_s = self._silent_s(jobs, job)
             if entry is None or silent_s is None:
                 continue
             of_method = self._config.method(entry.method).stall_after_s
@@ -50,42 +75,50 @@ class Stalls:
             if silent_s <= (given or _SHORTEST_S):
                 continue
             if entry.method not in usual:
-                usual[entry.method] = self._longest_gap_s(snapshot, entry.method)
+                usual[entry.method] = self._longest_gap_s(jobs, entry.method)
             gap_s = usual[entry.method]
             if given is None:
                 is_stalled = gap_s is not None and silent_s > _TIMES_USUAL * gap_s
             else:
                 # The setting for all methods says nothing about those whose jobs never report.
-                is_stalled = of_method is not None or gap_s is not None or job in snapshot.progress
+                is_stalled = of_method is not None or gap_s is not None or job in jobs.progress
             if is_stalled:
                 found[job] = silent_s
         return found
 
-    def _silent_s(self, snapshot: Snapshot, job: str) -> float | None:
+    def _silent_s(self, jobs: Jobs, job: str) -> float | None:
         """For how long the attempt has reported nothing; None when it is unknown since when it runs."""
-        paths = self._layout.attempt(job, snapshot.records[job].attempt)
+        paths = self._layout.attempt(job, jobs.records[job].attempt)
         for path in (paths.progress, paths.taken):
             try:
-                return max(0.0, snapshot.now_s - os.stat(path).st_mtime)
+                return max(0.0, jobs.now_s - os.stat(path).st_mtime)
             except OSError:
                 continue
         return None
 
-    def _longest_gap_s(self, snapshot: Snapshot, method: str) -> float | None:
+    def _longest_gap_s(self, jobs: Jobs, method: str) -> float | None:
         """The longest time between two reports of attempts of the method; None when no attempt tells one."""
-        running = (snapshot.progress[job].longest_gap_s for job in snapshot.progress if _is_of(snapshot, job, method))
-        done = [job for job in snapshot.latest(State.DONE, _LATEST) if _is_of(snapshot, job, method)]
-        ended = (self._ended_gap_s(job, snapshot.records[job].attempt) for job in done[:_ATTEMPTS])
+        running = (jobs.progress[job].longest_gap_s for job in jobs.progress if _is_of(jobs, job, method))
+        done = [job for job in jobs.latest(State.DONE, _LATEST) if _is_of(jobs, job, method)]
+        ended = (self._ended_gap_s(job, jobs.records[job].attempt) for job in done[:_ATTEMPTS])
         return max((gap for gap in (*running, *ended) if gap is not None and gap >= 0), default=None)
 
     def _ended_gap_s(self, job: str, attempt: int) -> float | None:
         key = (job, attempt)
         if key not in self._ended:
-            progress = parse_progress(read_small(self._layout.attempt(job, attempt).progress))
+            progress = read_progress(self._layout.attempt(job, attempt).progress)
             self._ended[key] = None if progress is None else progress.longest_gap_s
         return self._ended[key]
 
 
-def _is_of(snapshot: Snapshot, job: str, method: str) -> bool:
-    entry = snapshot.entries.get(job)
+def read_progress(path: Path) -> Progress | None:
+    """What an attempt has reported; None when it has reported nothing that can be read."""
+    try:
+        return parse_progress(path.read_bytes())
+    except OSError:
+        return None
+
+
+def _is_of(jobs: Jobs, job: str, method: str) -> bool:
+    entry = jobs.entries.get(job)
     return entry is not None and entry.method == method

@@ -1,0 +1,98 @@
+"""Notices as rows: what was told to whom, what is still to be told, and what may not have arrived."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from dispatcher.base.messages import counted, first_names
+from dispatcher.notify.notifier import sender_is_gone
+from dispatcher.notify.schedule import due, zone_of
+from dispatcher.notify.text import headline
+from dispatcher.notify_config import Notify
+from dispatcher.run_state.journal import now_text
+from dispatcher.run_state.notices import DOUBTFUL, FAILED, SENDING, Cause, Notice, Notices
+
+WAITING = "waiting"
+
+
+def notice_rows(notices: Notices, notify: Notify | None, now_s: float) -> list[dict[str, Any]]:
+    """The notices that are known, oldest first, then what each target was not told yet.
+
+    `state` is `sent`, `sending`, `failed`, `doubtful` or `waiting`; `until` is when a notice is tried again, or what
+    waits is told at the earliest.
+    """
+    rows = [notice_row(notice) for notice in as_known(notices, now_s)]
+    targets = {} if notify is None else notify.targets
+    zone = None if notify is None else zone_of(notify.zone)
+    for name, state in notices.targets.items():
+        if not state.pending:
+            continue
+        turn = due(notices, targets[name], zone, now_s) if name in targets else None
+        waits = "another notice to it is under way" if turn is None or turn.notice is not None else turn.why
+        rows.append(
+            {
+                "notice": None,
+                "target": name,
+                "state": WAITING,
+                "at": min(cause.first_at for cause in state.pending.values()),
+                "until": None if turn is None else now_text(turn.at_s),
+                "what": headline(list(state.pending.values())),
+                "why": waits or None,
+                "tries": 0,
+                "by": None,
+                "events": _events(state.pending),
+            }
+        )
+    return rows
+
+
+def as_known(notices: Notices, now_s: float) -> list[Notice]:
+    """The notices, those as doubtful whose sender is gone although no pod has recorded that."""
+    return [
+        msgspec.structs.replace(one, state=DOUBTFUL, why="the process that sent it is gone")
+        if one.state == SENDING and sender_is_gone(one, now_s)
+        else one
+        for one in notices.sent
+    ]
+
+
+def attention_texts(notices: Notices, now_s: float) -> list[str]:
+    """What `status` says of notices that a person should know of."""
+    known = [one for one in as_known(notices, now_s) if one.wants_attention]
+    texts = []
+    for state, what in ((FAILED, "could not be sent"), (DOUBTFUL, "may not have arrived")):
+        alike = [one for one in known if one.state == state]
+        if alike:
+            targets = first_names(sorted({one.target for one in alike}))
+            last = alike[-1]
+            texts.append(
+                f"{counted(len(alike), 'notice')} to {targets} {what} ({headline(list(last.causes.values()))}; "
+                f"{last.why or state}): `dispatcher notify` lists them, `dispatcher notify --clear` dismisses them"
+            )
+    return texts
+
+
+def notice_row(notice: Notice) -> dict[str, Any]:
+    return {
+        "notice": notice.number,
+        "target": notice.target,
+        "state": f"{notice.state}, cleared" if notice.is_cleared else notice.state,
+        "at": notice.ended_at or notice.claimed_at,
+        "until": notice.retry_at,
+        "what": headline(list(notice.causes.values())),
+        "why": notice.why or None,
+        "tries": notice.tries,
+        "by": notice.by,
+        "events": _events(notice.causes),
+    }
+
+
+def _events(causes: Mapping[str, Cause]) -> list[dict[str, Any]]:
+    return [
+        {"event": one.topic, "cause": one.text, "count": one.count, "jobs": list(one.jobs),
+         "first_at": one.first_at, "last_at": one.last_at}
+        for one in causes.values()
+    ]  # fmt: skip

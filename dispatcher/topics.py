@@ -1,0 +1,17 @@
+"""What people can be told of. Apart from the settings: every command that reads the journal loads this."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Topic(enum.StrEnum):
+    """What people can be told of."""
+
+    JOB_FAILED = "job_failed"  # a job has failed for good: no retries are left
+    METHOD_PAUSED = "method_paused"  # claiming of a method, on a GPU or on a host was paused, and not by a person
+    POD_DEAD = "pod_dead"  # a pod is gone that did not end by itself
+    JOB_STALLED = "job_stalled"  # a running job reports no progress any more
+    GPU_IDLE = "gpu_idle"  # a running job leaves its GPUs at 0 %
+    MATRIX_DONE = "matrix_done"  # no job is queued or running any more
+    NOTHING_RUNNING = "nothing_running"  # jobs wait, and none runs

@@ -48,7 +48,7 @@ _USEFUL_S: Final = 600.0
 _SOON_S: Final = 60.0
 _LOG_END: Final = 64 * 1024
 # Ends that are neither the job's fault nor a host's: they use up neither retries nor requeues.
-_NOT_COUNTED: Final = (QUEUE_LIMIT, NOT_REACHED)
+NOT_COUNTED: Final = (QUEUE_LIMIT, NOT_REACHED)
 # What CUDA, XLA and PyTorch print when the device's memory is used up, and what the kernel or an allocator prints
 # for the host's: `RESOURCE_EXHAUSTED` (XLA), `CUDA out of memory` (PyTorch), `CUDA_ERROR_OUT_OF_MEMORY` (driver).
 _OOM_TEXT: Final = re.compile(
@@ -101,7 +101,7 @@ def classify(ended: Ended, log_end: str) -> Ended:
     code = ended.exit_code
     if code == contract.EXIT_DONE and not ended.by_scheduler:
         return msgspec.structs.replace(ended, exit_reason="", error=None)
-    if ended.exit_reason in _NOT_COUNTED:
+    if ended.exit_reason in NOT_COUNTED:
         return ended
     if ended.exit_reason == PREEMPTED or (
         code == contract.EXIT_PREEMPTED
@@ -209,7 +209,7 @@ def after(ended: Ended, record: Record, policy: Policy, now_s: float) -> tuple[E
         return Event.DONE, finished | unset | Change(state=State.DONE)
     reason = ended.exit_reason or "unknown"
     goes_back = _goes_back(ended, policy)
-    if ended.pod_stopped or ended.exit_reason in _NOT_COUNTED or (goes_back and record.requeues < policy.max_requeues):
+    if ended.pod_stopped or ended.exit_reason in NOT_COUNTED or (goes_back and record.requeues < policy.max_requeues):
         change = FRESH_START | _requeued(ended, record, policy, now_s) | Change(state=State.QUEUED)
         return Event.AUTO_REQUEUED, change
     if is_retried(reason, policy, record.retries):
@@ -232,7 +232,7 @@ def _requeued(ended: Ended, record: Record, policy: Policy, now_s: float) -> Cha
         outlet=record.outlet,
         snapshot=record.snapshot,
     )
-    if ended.pod_stopped or ended.exit_reason in _NOT_COUNTED:
+    if ended.pod_stopped or ended.exit_reason in NOT_COUNTED:
         again = Change(backoff=record.backoff or None, requeues=record.requeues or None)
         # From then on other pods may take what waited too long in this one's queue.
         finished_at = now_text(now_s) if ended.exit_reason == QUEUE_LIMIT else None

@@ -117,7 +117,7 @@ class Recorder:
         if event is Event.STOPPED:
             return Blame()
         method = gpu = None
-        if ended.exit_reason not in (PREEMPTED, LOST, CANCELLED) and not ended.blames_host:
+        if ended.exit_reason not in (PREEMPTED, LOST, CANCELLED, *outcome.NOT_COUNTED) and not ended.blames_host:
             method = None if entry is None else entry.method
             gpu = _gpu_scope(record)
         # Only claims for this outlet are paused by host and GPU: elsewhere the scheduler chooses them.

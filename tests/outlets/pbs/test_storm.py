@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import random
+import signal
 import time
 from collections import Counter
 from typing import Any
 
 import pytest
 from beds.pbs import PbsBed
-from fleet import Dispatcher, Fleet, wait_until
+from fleet import COMMAND, MAIN, Dispatcher, Fleet, wait_until
 
 from dispatcher.outlets.local import processes
 
@@ -21,6 +22,11 @@ SCRIPT = (
     'exec 9>>"lock.$DISPATCHER_JOB_ID"; flock -n 9 || echo "$DISPATCHER_JOB_ID" >>overlaps;'
     ' echo "$DISPATCHER_JOB_ID/$DISPATCHER_ATTEMPT" >>begun; sleep 0.5'
 )
+DYING = """
+import os, signal
+from dispatcher.outlets.batch.outlet import BatchOutlet
+BatchOutlet.submit = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+"""
 CONFIG = """
 kill_grace: 1s
 lost_after: 10s
@@ -57,6 +63,21 @@ def test_nothing_is_lost_and_nothing_runs_twice(fleet: Fleet, pbs: PbsBed) -> No
     wait_until(lambda: not jobs_in(pbs, "QHRES"), "PBS has none of its jobs any more")
     for directory in fleet.layout.jobs_dir.glob("*/*"):
         assert not processes.of_attempt(directory)
+
+
+def test_a_pod_that_dies_before_it_submits_pauses_nothing(fleet: Fleet, pbs: PbsBed) -> None:
+    """Its jobs end alike, and their method is not to blame."""
+    fleet.variables = pbs.env
+    fleet.write_config(CONFIG)
+    fleet.write_manifest([{"job_id": f"job{number}", "command": ["true"]} for number in range(6)])
+    fleet.command = [*COMMAND[:-1], DYING + MAIN]
+    assert start(fleet, "a").end() == -signal.SIGKILL
+    assert set(fleet.states().values()) == {"submitted"}
+    fleet.command = COMMAND
+    pod = start(fleet, "b")
+    wait_until(lambda: set(fleet.states().values()) == {"done"}, f"all jobs are done: {pod.said}")
+    assert "job5 (attempt 1): not reached: its dispatcher died before it was submitted" in pod.said
+    assert "paused" not in pod.said
 
 
 def start(fleet: Fleet, pod: str) -> Dispatcher:

@@ -107,9 +107,7 @@ class Recorder:
             state = State.RUNNING if found.has_begun else State.SUBMITTED
             where = f" on {found.placement.host}" if found.placement.host else ""
             return f"{state} {job} (attempt {number}){where} (of pod {record.pod}, which is gone)" if is_placed else ""
-        paths = self._config.layout.attempt(job, number)
-        ended = outcome.judge(found.ended, paths)
-        line = self.end(tx, found.key, ended, found.last_seen_at)
+        line = self.end(tx, found.key, found.ended, found.last_seen_at)
         return f"{line} (of pod {record.pod}, which is gone)"
 
     def _blame(self, event: Event, ended: Ended, entry: Entry | None, record: Record) -> Blame:

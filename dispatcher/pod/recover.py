@@ -15,6 +15,7 @@ import msgspec
 from dispatcher.base import files
 from dispatcher.outlets.base import Ended, Key, Orphan, Outlet, Placement, Report
 from dispatcher.outlets.kinds import DEFAULT
+from dispatcher.pod import outcome
 from dispatcher.pod.placements import differs, has_run, placement_of
 from dispatcher.pod.unknown import UnknownAttempts
 from dispatcher.run_state.external import Presence, presence
@@ -27,8 +28,8 @@ from dispatcher.workspace import AttemptPaths, Layout
 class Found(msgspec.Struct, frozen=True):
     """What is news of an attempt of a dead dispatcher: it has ended, or where it runs is known now.
 
-    `ended` None: it has not. `has_begun`: it runs, or has run. `last_seen_at` is the last sign of one whose end nobody
-    has seen.
+    `ended` has why (outcome.judge); None: it has not. `has_begun`: it runs, or has run. `last_seen_at` is the last sign
+    of one whose end nobody has seen.
     """
 
     key: Key
@@ -85,7 +86,7 @@ class Recovery:
                     continue
             # No outlet can stop it: what a person asked for is carried out when its process is gone.
             if record.desired is not None and presence(record) is not Presence.HERE:
-                found.append(self._dated(Found(key, Ended(None))))
+                found.append(self._judged(Found(key, Ended(None))))
         for name, group in orphans.items():
             # Attempts of an outlet that cannot be used here are left to other pods. Those that can are also told when
             # there are no orphans left to watch.
@@ -93,7 +94,7 @@ class Recovery:
             if outlet is not None:
                 reports = outlet.recover(group)
                 self._unknown.take_in(name, reports)
-                found += [self._dated(news) for key, one in reports.items() if (news := _news(key, one, records[key]))]
+                found += [self._judged(news) for key, one in reports.items() if (news := _news(key, one, records[key]))]
         self._unknown.keep({orphan.key for group in orphans.values() for orphan in group})
         return found
 
@@ -107,12 +108,16 @@ class Recovery:
             self._outlets[name] = outlet
         return outlet
 
-    def _dated(self, found: Found) -> Found:
-        """With the last sign of it where that is the only date of its end: looked up here, outside of a transaction."""
-        if found.ended is None or found.ended.ended_at:
+    def _judged(self, found: Found) -> Found:
+        """With why it ended, and the last sign of it where that is the only date of its end.
+
+        Its log and its files are read here, outside of a transaction: nobody waits for a slow disk.
+        """
+        if found.ended is None:
             return found
         paths = self._layout.attempt(found.key.job_id, found.key.number)
-        return msgspec.structs.replace(found, last_seen_at=last_sign(paths))
+        seen_at = None if found.ended.ended_at else last_sign(paths)
+        return msgspec.structs.replace(found, ended=outcome.judge(found.ended, paths), last_seen_at=seen_at)
 
     def _is_there(self, key: Key) -> bool:
         """Whether the attempt has a directory: a record that a person or a script wrote has none."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import msgspec
 import pytest
+from fleet import Fleet, shell, wait_until
 
 from dispatcher.base import host
 from dispatcher.base.mounts import Mount
@@ -153,3 +155,28 @@ def test_the_last_sign_of_an_attempt_without_an_end_is_looked_up_before_it_is_re
     scene.found_after(200)
     (found,) = scene.recovery.find([("a", RECORD)])
     assert found.last_seen_at == now_text(1_790_000_000)
+
+
+def test_the_log_of_an_attempt_is_read_while_others_have_the_lock(fleet: Fleet) -> None:
+    """The disk with the log of a dead dispatcher's attempt may hang: here it is a pipe that nobody writes to."""
+    fleet.write_manifest([shell("a", "echo begun; exec sleep 600"), shell("b", "true", needs=["a"])])
+    first = fleet.start("first")
+    pid = fleet.wait_running("a")
+    first.kill()
+    os.killpg(pid, signal.SIGKILL)
+    log = fleet.attempt("a").log
+    log.unlink()
+    os.mkfifo(log)
+    second = fleet.start("second")
+    wait_until(lambda: is_opening(second.pid), "the log is read")
+    fleet.run("hold", "b")
+    assert fleet.record("b").state == "held" and is_opening(second.pid)
+    # What is no file has no end.
+    os.close(os.open(log, os.O_WRONLY))
+    wait_until(lambda: "auto_requeued" in fleet.events("a"), "its end is recorded")
+    fleet.run("cancel", "a")
+
+
+def is_opening(pid: int) -> bool:
+    """Whether a process waits in open or openat: for the other end of a pipe."""
+    return Path(f"/proc/{pid}/syscall").read_text().split()[0] in ("2", "257", "56")

@@ -39,7 +39,7 @@ class IdleGpus:
                 found.append((attempt, events.GpuBusy(attempt=number, since=said.since, gpus=said.gpus)))
             elif said is None and self._is_over(job, idle_s) is not None:
                 since = now_text(now_s - idle_s)
-                found.append((attempt, events.GpuIdle(attempt=number, since=since, gpus=len(attempt.slot.gpus))))
+                found.append((attempt, events.GpuIdle(attempt=number, since=since, gpus=len(_indices(attempt)))))
         return found
 
     def record(self, tx: Transaction, news: Iterable[tuple[RunningAttempt, events.Note]]) -> list[str]:
@@ -68,8 +68,14 @@ class IdleGpus:
         return limit if limit.after_s is not None and idle_s >= limit.after_s else None
 
 
+def _indices(attempt: RunningAttempt) -> tuple[int, ...]:
+    """Its GPUs; on a configured host those that it was given there."""
+    given = attempt.placement.gpus if attempt.placement is not None else ()
+    return attempt.slot.gpus or given
+
+
 def _gpus(attempt: RunningAttempt) -> str:
-    indices = attempt.slot.gpus
+    indices = _indices(attempt)
     return f"GPU{'s' if len(indices) > 1 else ''} {','.join(map(str, indices))}"
 
 

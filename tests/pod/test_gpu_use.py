@@ -6,7 +6,8 @@ import pytest
 from nvml_driver import Driver
 
 from dispatcher.outlets.base import Key
-from dispatcher.outlets.local.gpu_use import IdleTimes, used
+from dispatcher.outlets.idle_times import IdleTimes
+from dispatcher.outlets.local.gpu_use import used
 from dispatcher.outlets.local.gpus import Gpu, GpuReader, Health
 
 A, B = Key("a", 1), Key("b", 3)

@@ -47,6 +47,7 @@ from dispatcher.outlets.batch.stopping import Stopper
 from dispatcher.outlets.batch.tracked import Tracked
 from dispatcher.outlets.batch.watching import Watcher
 from dispatcher.outlets.context import PodContext
+from dispatcher.outlets.idle_times import SAMPLES, IdleTimes
 from dispatcher.outlets.remote.connection import Connection
 from dispatcher.outlets.solver.free import FreeHardware
 from dispatcher.outlets.wrapper import read_exit, watch_interval_s
@@ -98,7 +99,11 @@ class BatchOutlet:
         )
         self._stopper = Stopper(scheduler, self._landing, self._tracked)
         guard_s = 2 * watch_interval_s(config) + config.kill_grace_s
-        self._watcher = Watcher(scheduler, self._sender, self._make_room, self.fence, config.lost_after_s, guard_s)
+        # A sample comes with an answer, so there are fewer than of GPUs of this host.
+        idle = IdleTimes(self._interval_s, SAMPLES)
+        self._watcher = Watcher(
+            scheduler, self._sender, self._make_room, self.fence, config.lost_after_s, guard_s, idle
+        )
         self._conversation = Conversation(connection, self._plan, self._call_was_lost)
         self._connection = connection
         self._coding = Coding(config, connection, self._sender, self._preparer, self._tracked, context.code)
@@ -415,7 +420,8 @@ class BatchOutlet:
         if one is None:
             return Report(Pending(self._problems.unreached or "the host was not reached yet"))
         problem = self._problems.unreached or self._watcher.problem_of(key)
-        return one.report or Report(status_of(one, problem, self._sender.why_unsent(one.name)), one.placement())
+        status = status_of(one, problem, self._sender.why_unsent(one.name), self._watcher.idle_s(key))
+        return one.report or Report(status, one.placement())
 
 
 def _age_s(path: Path) -> float | None:

@@ -20,6 +20,7 @@ from dispatcher.outlets.batch.provisioning import Loss
 from dispatcher.outlets.batch.scheduler import JobState, Phase, Scheduler
 from dispatcher.outlets.batch.sending import Sender
 from dispatcher.outlets.batch.tracked import Stop, Tracked
+from dispatcher.outlets.idle_times import IdleTimes
 from dispatcher.outlets.remote.operations import Failed, Operation, Read, Tail, TailRead
 from dispatcher.outlets.wrapper import read_exit
 from dispatcher.run_state.liveness import is_held
@@ -47,6 +48,7 @@ class Watcher:
         fence: Callable[[Sequence[Key]], None],
         lost_after_s: float,
         guard_s: float,
+        idle: IdleTimes,
     ) -> None:
         self._scheduler = scheduler
         self._sender = sender
@@ -54,6 +56,7 @@ class Watcher:
         self._fence = fence
         self._lost_after_s = lost_after_s
         self._guard_s = guard_s
+        self._idle = idle
         self._mirrors: dict[Key, Mirror] | None = None
         self.problem = ""
         # Attempts that are to be asked about in detail.
@@ -69,6 +72,7 @@ class Watcher:
 
     def forget(self, key: Key) -> None:
         self._open.discard(key)
+        self._idle.forget(key)
         if self._mirrors is not None:
             self._mirrors.pop(key, None)
 
@@ -76,6 +80,10 @@ class Watcher:
         """Why it cannot be told how an attempt is; empty when it can."""
         copy = None if self._mirrors is None else self._mirrors.get(key)
         return self.problem or self._unread.get(key, "") or ("" if copy is None else copy.problem)
+
+    def idle_s(self, key: Key) -> float | None:
+        """For how long all its GPUs have been at 0 %; 0 when they are in use, None when it is unknown."""
+        return self._idle.idle_s(key, _now_s())
 
     def conclude_lost(self, one: Tracked, loss: Loss) -> None:
         """End an attempt whose host is gone, with its own exit status if that has come home."""
@@ -131,6 +139,7 @@ class Watcher:
                 if not one.is_known:
                     self._sender.found(one.name)
                 one.see(state)
+                self._idle.note(one.key, state.uses_gpus, _now_s())
             elif one.absent_since_s is None:
                 one.absent_since_s = now if self._has_begun(one) else now - one.given_before_s
 
@@ -302,6 +311,11 @@ class Watcher:
         # A wrapper takes its attempt before it looks whether that is superseded: one that no one has taken is over.
         if now - one.marked_s >= self._guard_s or not _was_taken(one):
             one.end(ended or Ended(None, error="the scheduler does not know it any more"))
+
+
+def _now_s() -> float:
+    """Of a clock that counts while this host is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _was_taken(one: Tracked) -> bool:

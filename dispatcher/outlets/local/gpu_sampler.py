@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Final
 
-from dispatcher.config import Config
 from dispatcher.errors import PodError
 from dispatcher.outlets.base import Key
-from dispatcher.outlets.local.gpu_use import IdleTimes, used
+from dispatcher.outlets.idle_times import IdleTimes
+from dispatcher.outlets.local.gpu_use import used
 from dispatcher.outlets.local.gpus import GpuReader
 from dispatcher.outlets.local.processes import boot_time_s
-
-_INTERVAL_S: Final = 15.0
-# So many samples at least tell that a GPU was idle for as long as a method says.
-_SAMPLES: Final = 8
-
-
-def sampling_interval_s(config: Config) -> float | None:
-    """How often GPUs are to be sampled for what the methods ask; None: never."""
-    afters = [config.gpu_idle_of(name).after_s for name in ("", *config.methods)]
-    shortest_s = min((after_s for after_s in afters if after_s is not None), default=None)
-    return None if shortest_s is None else min(_INTERVAL_S, shortest_s / _SAMPLES)
 
 
 class GpuSampler:

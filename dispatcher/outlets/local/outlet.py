@@ -30,9 +30,9 @@ from dispatcher.outlets.base import (
 )
 from dispatcher.outlets.bundle import deliver
 from dispatcher.outlets.context import PodContext
+from dispatcher.outlets.idle_times import sampling_interval_s
 from dispatcher.outlets.local import NAME, processes
 from dispatcher.outlets.local.gpu_monitor import GpuMonitor
-from dispatcher.outlets.local.gpu_sampler import sampling_interval_s
 from dispatcher.outlets.local.gpu_users import in_container, is_believable
 from dispatcher.outlets.local.gpus import visible_devices
 from dispatcher.outlets.local.oom import OomCounter

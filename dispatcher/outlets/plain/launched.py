@@ -40,6 +40,8 @@ class LaunchingScheduler:
 
     makes_arrays = False
     makes_packs = False
+    # Whether it is to be told if attempts use their GPUs.
+    watches_gpus = False
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -61,7 +63,7 @@ class LaunchingScheduler:
         return Accepted(handle=handle_of(answer.host, answer.pid))
 
     def query(self, attempts: Sequence[Submitted]) -> Sequence[Operation]:
-        return [Check(directories=[attempt.directory for attempt in attempts])]
+        return [Check(directories=[one.directory for one in attempts], with_gpus=self.watches_gpus)]
 
     def states(self, attempts: Sequence[Submitted], answers: Sequence[Any]) -> Mapping[Key, JobState]:
         (answer,) = answers

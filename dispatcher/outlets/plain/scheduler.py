@@ -28,8 +28,9 @@ class PlainScheduler(LaunchingScheduler):
 
     programs: Sequence[str] = ("bash",)
 
-    def __init__(self, host: PlainHost, cluster: Cluster, root: Path) -> None:
+    def __init__(self, host: PlainHost, cluster: Cluster, root: Path, *, watches_gpus: bool = False) -> None:
         super().__init__(host.name)
+        self.watches_gpus = watches_gpus
         self._host = host
         self._cluster = cluster
         self._root = root

@@ -219,6 +219,49 @@ def test_gpus_shared_by_two_dispatchers(lab: Lab) -> None:
     assert {record.gpu for record in lab.fleet.records().values()} == {0, 1}
 
 
+def test_idle_gpus_of_a_host(lab: Lab) -> None:
+    """Of attempts on it, with the polls that there are anyway; what the driver does not say is unknown."""
+    host = lab.bed["h2"]
+    with_gpus(host, 2)
+
+    def busy(*percent: str) -> None:
+        text = "".join(f"{index}, {value}\n" for index, value in enumerate(percent))
+        (host.bin / "use.new").write_text(text)
+        (host.bin / "use.new").rename(host.bin / "use")
+
+    quick = "gpu_idle: {after: 2s}\nmethods: {m: {}, stops: {gpu_idle: {stop: true}}}\n"
+    lab.fleet.write_config(CONFIG.replace("methods:\n  m: {pack: 3}\n", quick))
+    waits = "echo begun; exec sleep 600"
+    lab.fleet.write_manifest([shell("a", waits, gpus=1), shell("b", waits, gpus=1)])
+    pod = lab.start("h2")
+    lab.begun("a")
+    lab.begun("b")
+    gpu = lab.fleet.record("a").gpu
+    assert isinstance(gpu, int) and {gpu, lab.fleet.record("b").gpu} == {0, 1}
+    of_a = [gpu == 0, gpu == 1]
+    # Eight polls tell nothing without an answer, and with MIG.
+    busy(*("[N/A]" if is_a else "0" for is_a in of_a))
+    wait_until(lambda: "gpu_idle" in lab.fleet.events("b"), "the other one is idle")
+    assert "gpu_idle" not in lab.fleet.events("a")
+    busy(*("0" if is_a else "7" for is_a in of_a))
+    wait_until(lambda: "gpu_busy" in lab.fleet.events("b"), "it is in use again")
+    wait_until(lambda: "gpu_idle" in lab.fleet.events("a"), "this one is idle")
+    (idle,) = (line.data or {} for line in lab.fleet.history("a") if line.event == "gpu_idle")
+    assert (idle["attempt"], idle["gpus"]) == (1, 1)
+    assert "a (attempt 1): GPU" in pod.said
+    rows = {row["job"]: row for row in json.loads(lab.fleet.run("status", "--json"))["jobs"]}
+    assert rows["a"]["gpu_idle_s"] >= 2 and rows["b"]["gpu_idle_s"] is None
+    lab.fleet.run("cancel", "a", "b")
+    lab.fleet.wait_for("a", "abandoned")
+    lab.fleet.wait_for("b", "abandoned")
+    # Where a method wants it stopped, it has failed.
+    busy("0", "0")
+    lab.fleet.write_manifest([shell("c", waits, gpus=1, method="stops")])
+    record = lab.fleet.wait_for("c", "failed")
+    assert record.reason == "GPU idle for 2 s"
+    (host.bin / "use").unlink()
+
+
 def test_gpus_that_others_use(lab: Lab) -> None:
     host = lab.bed["h2"]
     with_gpus(host, 2)

@@ -13,10 +13,10 @@ programs   Running programs.
 locks      Kernel locks.
 writing    Files of attempts.
 storing    Large files.
+gpus       The GPUs of this host.
 attempts   Which attempts are alive as processes of this host.
 reading    What attempts have written.
 signals    Stopping them.
-gpus       The GPUs of this host.
 machine    This machine as a whole, and its place among several.
 launching  Starting attempts.
 main       A request and its answer.
@@ -30,10 +30,10 @@ MODULES = (
     "locks",
     "writing",
     "storing",
+    "gpus",
     "attempts",
     "reading",
     "signals",
-    "gpus",
     "machine",
     "launching",
     "main",

@@ -11,7 +11,7 @@ import msgspec
 from dispatcher.base.messages import counted, first_names
 from dispatcher.cli.common import format_option, keys_option, open_workspace, read_list, state_option, where_option
 from dispatcher.cli.complete import complete_result_key, complete_sort_key, complete_words
-from dispatcher.cli.printing import note, print_rows
+from dispatcher.cli.printing import note, print_rows, print_text
 from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import Where
 from dispatcher.report.columns import Narrowing
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _AGGREGATES: Final = ("mean", "std", "mean+-std", "median", "min", "max", "sum", "best", "n")
 _FOR_PROGRAMS: Final = ("csv", "json")
+_KINDS: Final = ("bars", "heatmap", "curves")
 
 
 def _read_values(context: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
@@ -50,6 +51,18 @@ def _read_values(context: click.Context, param: click.Parameter, values: tuple[s
     help="Sort by these columns of the table; -COLUMN descends, as in --sort -accuracy. Missing values come last.",
 )  # fmt: skip
 @click.option("--top", type=click.IntRange(1), metavar="N", help="Only the first N rows of --sort.")
+@click.option(
+    "--plot", type=click.Path(dir_okay=False), metavar="FILE",
+    help="Draw what the table would show, into a .png, .svg or .pdf.",
+)  # fmt: skip
+@click.option(
+    "--kind", type=click.Choice(_KINDS),
+    help="What --plot draws.  [default: heatmap with --cols, curves with --curves, else bars]",
+)  # fmt: skip
+@click.option(
+    "--curves", metavar="METRIC",
+    help="With --plot: this metric of metrics.jsonl over the steps, mean and std over the jobs of each group.",
+)  # fmt: skip
 @where_option
 @state_option
 @format_option
@@ -64,15 +77,21 @@ def results(**given: Any) -> None:
     """
     asked = _Asked(**given)
     asked.check()
-    found = open_workspace().results(states=asked.states, where=asked.where, every_job=bool(asked.by))
+    workspace = open_workspace()
+    found = workspace.results(states=asked.states, where=asked.where, every_job=bool(asked.by or asked.plot))
     _tell(found)
-    if asked.values:
+    if asked.plot is not None:
+        from dispatcher.cli.plotting import plot
+
+        keys = (asked.by or asked.rows, asked.cols)
+        print_text(plot(workspace, found, asked.plot, asked.chosen_kind, keys, asked.values, asked.curves))
+    elif asked.values:
         _show_table(found, asked)
-        return
-    # Programs get the state and the times, too.
-    hidden = () if asked.style in _FOR_PROGRAMS else ("state", "started_at", "finished_at")
-    columns = [name for name in found.columns if name not in hidden]
-    print_rows(asked.first(found), asked.style, columns, none="no results yet", narrowing=_narrowing(found))
+    else:
+        # Programs get the state and the times, too.
+        hidden = () if asked.style in _FOR_PROGRAMS else ("state", "started_at", "finished_at")
+        columns = [name for name in found.columns if name not in hidden]
+        print_rows(asked.first(found), asked.style, columns, none="no results yet", narrowing=_narrowing(found))
 
 
 class _Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +105,9 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     best: str | None
     sort: tuple[str, ...]
     top: int | None
+    plot: str | None
+    kind: str | None
+    curves: str | None
     where: Where
     states: tuple[str, ...]
     style: str
@@ -98,8 +120,31 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(
                 f"--top {self.top}: the first by which column? Add --sort COLUMN, or --sort -COLUMN for the greatest"
             )
-        if (self.by or self.rows or self.cols) and not self.values:
+        if self.plot is not None:
+            self._check_plot()
+        elif self.kind or self.curves:
+            raise UsageError("--kind and --curves are for a picture: add --plot FILE.png, .svg or .pdf")
+        elif (self.by or self.rows or self.cols) and not self.values:
             raise UsageError("a pivot table needs a value: add --value KEY, for example --value test_bpc")
+
+    def _check_plot(self) -> None:
+        kind = self.chosen_kind
+        if (kind == "curves") != bool(self.curves):
+            raise UsageError("curves are those of one metric: --curves METRIC, without another --kind")
+        if kind == "curves" and self.values:
+            raise UsageError("--curves draws a metric and --value a result: leave one of them out")
+        if kind != "curves" and not self.values:
+            raise UsageError("a picture needs a value: add --value KEY, or --curves METRIC")
+        if kind == "heatmap" and not ((self.by or self.rows) and self.cols):
+            raise UsageError("a heat map needs keys for both sides: --rows KEY --cols KEY")
+        if kind == "bars" and not (self.by or self.rows):
+            raise UsageError("bars need a key that tells them apart: --by KEY")
+        if self.sort or self.agg:
+            raise UsageError("a picture has its own order and shows mean ± std: leave --sort, --top and --agg out")
+
+    @property
+    def chosen_kind(self) -> str:
+        return self.kind or ("curves" if self.curves else "heatmap" if self.cols else "bars")
 
     @property
     def aggregates(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 
 import pytest
 
@@ -310,9 +311,47 @@ def test_results_are_sorted_as_ps_sorts(done):
     assert [line.split()[0] for line in grouped[2:]] == ["fft", "lora", "pretrain"]
 
 
+def test_results_are_plotted(done, tmp_path):
+    (done.layout.attempt("fft_german_s1", 1).directory / "metrics.jsonl").write_text('{"step": 1, "loss": 2}\n')
+
+    def plot(name, *words):
+        outcome = done.run("results", "--plot", str(tmp_path / name), *words)
+        assert outcome.code == 0, outcome.err
+        assert (tmp_path / name).stat().st_size > 1000
+        return outcome.out
+
+    where = f"{tmp_path}/"
+    assert plot("a.png", "--by", "method,lang", "--value", "test_bpc", "--where", "seed=*") == (
+        f"{where}a.png: bars of test_bpc by method, lang, 4 of 8 jobs\n"
+    )
+    assert plot("b.svg", "--rows", "lang", "--cols", "method", "--value", "test_bpc") == (
+        f"{where}b.svg: heatmap of test_bpc by lang, method, 4 of 8 jobs\n"
+    )
+    assert (
+        plot("c.pdf", "--by", "method", "--curves", "loss") == f"{where}c.pdf: curves of loss by method, 1 of 9 jobs\n"
+    )
+    outcome = done.run("results", "--plot", "/nonexistent/a.png", "--by", "lang", "--value", "test_bpc")
+    assert (outcome.code, "cannot be written" in outcome.err) == (1, True)
+
+
+def test_what_to_install_for_pictures_is_one_line(done, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    outcome = done.run("results", "--plot", str(tmp_path / "a.png"), "--by", "lang", "--value", "test_bpc")
+    wanted = "--plot needs matplotlib, which is not installed: pip install 'dispatcher[plot]'\n"
+    assert (outcome.code, outcome.err.endswith(wanted)) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("words", "part"),
     [
+        ("--plot a.gif --by lang --value test_bpc", "ends with .png, .svg or .pdf"),
+        ("--plot a.png --by lang", "--curves METRIC"),
+        ("--plot a.png --value test_bpc", "bars need a key"),
+        ("--plot a.png --by lang --kind heatmap --value test_bpc", "--rows KEY --cols KEY"),
+        ("--plot a.png --by lang --kind curves", "curves are those of one metric"),
+        ("--plot a.png --by lang --curves loss --value test_bpc", "leave one of them out"),
+        ("--plot a.png --by lang --curves loss", "none has any"),
+        ("--kind bars", "add --plot FILE"),
         ("--rows lang", "--value KEY"),
         ("--rows lang --value test_bcp", "did you mean 'test_bpc'?"),
         ("--rows lnag --value test_bpc", "did you mean 'lang'?"),

@@ -1,0 +1,66 @@
+"""`dispatcher results --plot`: pictures of results and of metrics."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dispatcher.errors import UsageError
+from dispatcher.report.plots.canvas import check_path
+
+if TYPE_CHECKING:
+    from dispatcher.api import Workspace
+    from dispatcher.report.results.rows import Results
+
+
+def plot(
+    workspace: Workspace,
+    found: Results,
+    path: str,
+    kind: str,
+    keys: tuple[Sequence[str], Sequence[str]],
+    values: Sequence[str],
+    metric: str | None,
+) -> str:
+    """Draw a picture into the file; a line that says where it is, what it shows, and of how many jobs."""
+    check_path(path)
+    rows, cols = keys
+    if not found:
+        raise UsageError("there is nothing to draw: no job matches")
+    if metric is not None:
+        shown, of = _curves(workspace, found, path, [*rows, *cols], metric)
+        values = [metric]
+    else:
+        shown, of = _table(found, path, kind, keys, values)
+    by = f" by {', '.join([*rows, *cols])}" if rows or cols else ""
+    return f"{os.path.abspath(path)}: {kind} of {', '.join(values)}{by}, {shown} of {of} jobs"
+
+
+def _table(
+    found: Results, path: str, kind: str, keys: tuple[Sequence[str], Sequence[str]], values: Sequence[str]
+) -> tuple[int, int]:
+    from dispatcher.report.plots.tables import draw_bars, draw_heatmap
+    from dispatcher.report.results.pivot import cells, number_of
+
+    rows, cols = keys
+    placed = found.placed([*rows, *cols])
+    draw = draw_heatmap if kind == "heatmap" else draw_bars
+    draw(path, cells(placed, rows, cols, values), rows, cols, values)
+    return sum(all(number_of(row, value) is not None for value in values) for row in placed), len(placed)
+
+
+def _curves(workspace: Workspace, found: Results, path: str, keys: Sequence[str], metric: str) -> tuple[int, int]:
+    from dispatcher.report.plots.curves import draw_curves
+    from dispatcher.report.plots.mean_curves import mean_curves
+    from dispatcher.report.results.pivot import check_key
+    from dispatcher.report.selection import cell_text
+
+    for key in keys:
+        check_key(found, key)
+    groups = {row["job_id"]: tuple(cell_text(row.get(key)) for key in keys) for row in found.placed(keys)}
+    series = [one for one in workspace.metrics(groups, names=metric) if one.metric == metric]
+    if not series:
+        raise UsageError(f"--curves {metric}: name one metric, not a glob")
+    draw_curves(path, mean_curves(groups, series), keys, metric)
+    return len(series), len(groups)

@@ -1,0 +1,116 @@
+"""Pictures of results: they show what is missing, and the same results make the same file."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from array import array
+
+import pytest
+
+from dispatcher.errors import UsageError
+from dispatcher.report.metrics import Series
+from dispatcher.report.plots.curves import draw_curves
+from dispatcher.report.plots.mean_curves import mean_curves, value_at
+from dispatcher.report.plots.tables import draw_bars, draw_heatmap
+from dispatcher.report.results.pivot import cells
+
+ROWS = [
+    *({"job_id": f"a{n}", "lang": "czech", "method": "fft", "loss": n} for n in (1, 2, 3)),
+    {"job_id": "b", "lang": "czech", "method": "lora", "loss": 4.0},
+    {"job_id": "c", "lang": "czech", "method": "lora"},
+    {"job_id": "d", "lang": "greek", "method": "fft", "loss": math.nan},
+]
+CELLS = cells(ROWS, ["lang"], ["method"], ["loss"])
+
+
+def texts(path):
+    """The texts of a picture: as letters, which matplotlib names in comments."""
+    return re.findall(r"<!-- (.+?) -->", path.read_text())
+
+
+def series(job, values, steps=None):
+    steps = steps or range(1, len(values) + 1)
+    return Series(job, "loss", array("q", steps), array("d", values), array("d", values), array("q", [1] * len(values)))
+
+
+def test_bars_say_how_many_of_the_jobs_they_show(tmp_path):
+    path = tmp_path / "bars.svg"
+    draw_bars(str(path), CELLS, ["lang"], ["method"], ["loss"])
+    found = texts(path)
+    assert [text for text in found if "/" in text and "N" not in text] == ["3/3", "0/1", "1/2"]
+    assert {"czech", "greek", "fft", "lora", "lang", "method", "loss"} <= set(found)
+    assert "<pattern" in path.read_text(), "what is missing is hatched"
+
+
+def test_a_heat_map_has_a_text_in_every_cell(tmp_path):
+    path = tmp_path / "heat.svg"
+    draw_heatmap(str(path), CELLS, ["lang"], ["method"], ["loss"])
+    found = texts(path)
+    for text in ("2.0 ± 1.0", "(3 of 3)", "4", "(1 of 2)", "0 of 1", "no job"):
+        assert any(text in one for one in found), (text, found)
+    assert path.read_text().count("<pattern") >= 1, "what is missing is hatched"
+
+
+def test_curves_say_how_many_jobs_and_where_some_are_missing(tmp_path):
+    path = tmp_path / "curves.svg"
+    groups = {"a": ("fft",), "b": ("fft",), "c": ("fft",), "d": ("lora",)}
+    curves = mean_curves(groups, [series("a", [3, 2, 1]), series("b", [5, math.nan])])
+    draw_curves(str(path), curves, ["method"], "eval_time_s")
+    found = texts(path)
+    for text in ("fft (2 of 3 jobs)", "lora (0 of 1 jobs): missing", "eval_time (s)", "step"):
+        assert text in found, (text, found)
+    assert any("thin: some jobs have no value there; x: a job has NaN or infinity" in text for text in found)
+
+
+def test_the_mean_is_over_the_jobs_that_have_a_value_at_the_step():
+    (curve,) = mean_curves({"a": (), "b": ()}, [series("a", [1, 3, 5], [0, 10, 20]), series("b", [3, 5], [0, 20])])
+    assert (curve.steps, curve.means, curve.counts, curve.end) == ([0, 10, 20], [2, 3.5, 5], [2, 2, 2], 3)
+    assert curve.stds == [pytest.approx(2**0.5), pytest.approx(0.5**0.5), 0]
+    (curve,) = mean_curves({"a": (), "b": ()}, [series("a", [1, 3, 5]), series("b", [3, math.inf])])
+    assert (curve.counts, curve.end, curve.nan_steps) == ([2, 1, 1], 1, [2])
+
+
+def test_nothing_is_made_up_beyond_what_was_recorded():
+    one = series("a", [1, 3, math.nan, 7], [10, 20, 30, 40])
+    assert [value_at(one, step) for step in (5, 10, 15, 20, 25, 30, 35, 40, 45)] == [
+        None, 1, 2, 3, None, None, None, 7, None,
+    ]  # fmt: skip
+
+
+def test_long_curves_have_as_many_points_as_can_be_seen():
+    (curve,) = mean_curves({"a": ()}, [series("a", [float(n) for n in range(10_000)])])
+    assert len(curve.steps) == 2_000
+    assert (curve.steps[0], curve.steps[-1]) == (1, 10_000)
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
+def test_the_same_results_make_the_same_file(tmp_path, ending):
+    paths = [tmp_path / f"{number}.{ending}" for number in range(2)]
+    for path in paths:
+        draw_bars(str(path), CELLS, ["lang"], ["method"], ["loss"])
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    assert len(paths[0].read_bytes()) > 2_000
+    assert sorted(tmp_path.iterdir()) == paths, "no temporary file is left"
+
+
+def test_pictures_leave_the_users_settings_alone(tmp_path):
+    import matplotlib as mpl
+
+    mpl.rcParams["font.size"] = 33
+    draw_heatmap(str(tmp_path / "a.png"), CELLS, ["lang"], ["method"], ["loss"])
+    assert mpl.rcParams["font.size"] == 33
+    assert "matplotlib.pyplot" not in sys.modules
+    mpl.rcdefaults()
+
+
+def test_what_nobody_could_read_is_not_drawn(tmp_path):
+    many = [{"job_id": str(n), "seed": n, "loss": n} for n in range(300)]
+    with pytest.raises(UsageError, match="300 x 1 bars are too many"):
+        draw_bars(str(tmp_path / "a.png"), cells(many, ["seed"], [], ["loss"]), ["seed"], [], ["loss"])
+    with pytest.raises(UsageError, match="300 curves cannot be told apart"):
+        draw_curves(
+            str(tmp_path / "a.png"), mean_curves({row["job_id"]: (row["job_id"],) for row in many}, []), [], "x"
+        )
+    assert not list(tmp_path.iterdir())

@@ -33,6 +33,7 @@ _FILTER: Final = ("where", "state", "methods", "failure", "waiting")
 _JSON: Final = "application/json"
 _BLOCK: Final = 256 * 1024
 _LONGEST_BODY: Final = 1_000_000
+_LONGEST_READ: Final = 10_000_000
 _FILES_S: Final = 20.0
 # A request reads metrics for so long; what is not read by then comes with the next one.
 _READING_S: Final = 0.5
@@ -285,11 +286,15 @@ def _status(error: DispatcherError) -> int:
 
 
 async def _body(request: Request) -> bytes:
-    body = b""
+    body, length = b"", 0
     async for block in request.stream():
-        body += block
-        if len(body) > _LONGEST_BODY:
-            raise RefusedError(413, f"the body has more than {_LONGEST_BODY} bytes")
+        length += len(block)
+        # Who sends too much must still be able to read that; who does not stop is cut off.
+        if length > _LONGEST_READ:
+            break
+        body = body + block if length <= _LONGEST_BODY else b""
+    if length > _LONGEST_BODY:
+        raise RefusedError(413, f"the body has more than {_LONGEST_BODY} bytes")
     return body
 
 

@@ -1,0 +1,304 @@
+"""What the page's server answers: what changed, in time, of a copy, and never as new what is old."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from urllib.parse import quote
+
+from dispatcher.base.times import parse_time
+from dispatcher.run_state.store import Store
+
+LORA = [f"lora_hindi_s{n}" for n in range(5)]
+
+
+def since(web, position, query=""):
+    return f"/api/changes?since={position}{query}"
+
+
+def at_rest(web):
+    """The first screen, after everything was read that is read little by little."""
+    seen = web.wait_for("/api/overview", lambda found: not found["results"]["pending"] and "week" in found, "the rest")
+    # What came with it.
+    return web.wait_for("/api/overview", lambda found: found["keys"], "the keys") if not seen["keys"] else seen
+
+
+def test_the_first_screen_says_what_status_says(serve, lab):
+    web = serve()
+    seen = at_rest(web)
+    status = lab.run("status", "--json").json
+    assert seen["counts"] == status["counts"] and seen["total"] == status["total"]
+    assert {row["job"] for row in seen["running"]} == {
+        row["job"] for row in status["jobs"] if row["state"] == "running"
+    }
+    assert seen["running"][0]["stalled_since"]
+    assert [one["count"] for one in seen["failures"]] == [len(one["jobs"]) for one in status["failures"]]
+    assert [one["reason"] for one in seen["failures"]] == [one["reason"] for one in status["failures"]]
+    assert [(one["reason"], one["count"]) for one in seen["waiting"]] == [
+        (one["why"], len(one["jobs"])) for one in status["waiting"]
+    ]
+    kinds = [one["kind"] for one in seen["attention"]]
+    assert kinds[0] == "paused" and "stalled" in kinds
+    assert seen["week"]["total"]["total"]["slots"] > 0
+    assert {one["key"] for one in seen["keys"]} >= {"method", "seed"}
+
+
+def test_the_jobs_of_a_cause_and_of_a_reason_are_found_by_its_key(serve):
+    web = serve()
+    seen = web.get("/api/overview").json
+    for part, name in (("failures", "failure"), ("waiting", "waiting")):
+        for one in seen[part]:
+            found = web.get(f"/api/jobs?{name}={one['key']}&limit=500").json
+            assert found["total"] == one["count"]
+            assert set(one["jobs"]) <= {row["job"] for row in found["jobs"]}
+    assert web.get("/api/jobs?failure=gone").json["total"] == 0
+
+
+def test_only_what_has_changed_is_told(serve, lab):
+    web = serve()
+    position = at_rest(web)["position"]
+    answer = web.get(since(web, position)).json
+    assert answer["unchanged"] is True and answer.keys() <= {
+        "at",
+        "data_at",
+        "read_at",
+        "live",
+        "position",
+        "unchanged",
+    }
+    lab.workspace.hold("lora_hindi_s3")
+    changed = web.wait_for(since(web, position), lambda found: "unchanged" not in found, "the change")
+    assert changed["jobs"] == ["lora_hindi_s3"] and not changed["jobs_more"]
+    assert changed["counts"]["held"] == 2
+    # What does not depend on it stays away.
+    assert not changed.keys() & {"failures", "workspace", "keys", "metrics", "total", "week"}
+    assert web.get(since(web, changed["position"])).json["unchanged"] is True
+    row = web.get("/api/jobs?ids=lora_hindi_s3").json["jobs"][0]
+    assert row["state"] == "held"
+
+
+def test_a_position_of_another_start_gets_everything(serve):
+    web = serve()
+    for position in ("", "x", "deadbeef.1", f"{at_rest(web)['position']}9", "-1"):
+        answer = web.get(since(web, position)).json
+        assert answer["reset"] is True and answer["counts"] and answer["workspace"]
+
+
+def test_filters_are_those_of_the_command_line(serve, lab):
+    web = serve()
+    everything = lab.run("status", "--json").json["jobs"]
+    for query, options in (
+        ("where=method=fft&where=seed=1*", ["--where", "method=fft", "--where", "seed=1*"]),
+        ("state=failed,held", ["--state", "failed,held"]),
+        ("methods=lora,eval&state=queued", ["--where", "method=lora,eval", "--state", "queued"]),
+        ("where=reason=exit*", ["--where", "reason=exit*"]),
+        ("where=seed!=3", ["--where", "seed!=3"]),
+        ("where=note=größer 语言", ["--where", "note=größer 语言"]),
+    ):
+        expected = lab.run("status", "--json", *options).json
+        asked = quote(query, safe="=&*!,")
+        found = web.get(f"/api/jobs?limit=500&{asked}").json
+        assert [row["job"] for row in found["jobs"]] == [row["job"] for row in expected["jobs"]]
+        assert 0 < found["total"] < len(everything)
+        seen = web.get(f"/api/overview?{asked}").json
+        assert seen["counts"] == expected["counts"]
+
+
+SENSELESS = (
+    ("/api/jobs?where=nonsense", "expected key=value"),
+    ("/api/jobs?where=colour=red", "'colour'"),
+    ("/api/jobs?state=quued", "queued"),
+    ("/api/jobs?limit=501", "1 to 500"),
+    ("/api/jobs?limit=-1", "1 to 500"),
+    ("/api/jobs?lmit=1", "limit"),
+    ("/api/jobs?sort=colour", "colour"),
+    ("/api/matrix?rows=colour", "colour"),
+    ("/api/matrix?rows=seed&value=bpc", "bpc"),
+    ("/api/scatter?x=seed", "y=RESULT"),
+    ("/api/compare?jobs=nobody&metric=loss", "nobody"),
+    ("/api/jobs?" + "&".join(["where=seed=1"] * 21), "at most 20"),
+    ("/api/jobs?where=seed=" + "1" * 3000, "at most 2000"),
+    ("/api/jobs/fft_greek_s1/log?attempt=99", "no attempt 99"),
+)
+
+
+def test_a_request_that_makes_no_sense_says_what_is_wrong(serve):
+    web = serve()
+    at_rest(web)
+    for path, word in SENSELESS:
+        answer = web.get(path)
+        assert answer.status == 400 and word in answer.error, (path[:80], answer.body)
+
+
+def test_lists_come_in_portions_and_in_any_order(serve):
+    web = serve()
+    found, after = [], 0
+    while after is not None:
+        answer = web.get(f"/api/jobs?sort=-seed&limit=7&after={after}").json
+        found += answer["jobs"]
+        after = answer["next"]
+    assert len(found) == len({row["job"] for row in found}) == answer["total"]
+    seeds = [row["params"].get("seed") for row in found]
+    known = [seed for seed in seeds if seed is not None]
+    assert known == sorted(known, reverse=True) and seeds[: len(known)] == known
+
+
+def test_a_job_has_all_that_show_has(serve, lab):
+    web = serve()
+    found = web.get("/api/jobs/fft_greek_s9").json
+    shown = lab.run("show", "--json", "fft_greek_s9").json
+    assert found["record"] == shown["record"] and found["error"] == shown["record"]["error"]
+    assert [one["exit_code"] for one in found["attempts"]] == [one["exit_code"] for one in shown["attempts"]]
+    assert found["params"]["seed"] == 9
+    needs = web.get("/api/jobs/report").json["needs"]
+    assert needs and needs[0]["state"] == "queued"
+    answer = web.get("/api/jobs/fft_greek_s99")
+    assert answer.status == 404 and "fft_greek_s9" in answer.error
+
+
+def test_a_log_is_read_from_its_end_and_followed_by_bytes(serve, lab):
+    text = "step 1\rstep 2\r语言\n" * 5000
+    path = lab.attempt("fft_greek_s1", log=text) / "output.log"
+    data = text.encode()
+    web = serve()
+    end = web.get("/api/jobs/fft_greek_s1/log?bytes=1000").json
+    assert end["bytes"] == end["to"] == len(data) and 996 <= end["to"] - end["from"] <= 1000
+    assert end["text"].encode() == data[end["from"] :] and "\r" in end["text"]
+    before = web.get(f"/api/jobs/fft_greek_s1/log?bytes=1000&before={end['from']}").json
+    assert (before["text"] + end["text"]).encode() == data[before["from"] :]
+    with open(path, "ab") as file:
+        file.write("größer".encode()[:-2] + b"\xc3")
+    more = web.get(f"/api/jobs/fft_greek_s1/log?from={end['to']}").json
+    assert more["from"] == end["to"]
+    download = web.get("/api/jobs/fft_greek_s1/log/download")
+    assert download.headers["content-disposition"] == 'attachment; filename="fft_greek_s1.1.log"'
+    path.write_text("anew")
+    assert web.get(f"/api/jobs/fft_greek_s1/log?from={end['to']}").json["text"] == "anew"
+    assert web.get("/api/jobs/fft_greek_s3/log").json["bytes"] is None
+
+
+def test_a_spike_of_one_step_stays_and_nan_is_told(serve, lab):
+    path = lab.attempt("fft_greek_s1") / "metrics.jsonl"
+    rows = [{"step": n, "wall_s": n, "loss": 1.0} for n in range(20_000)]
+    rows[777]["loss"], rows[900]["loss"], rows[901]["loss"] = 99.0, "NaN", "Infinity"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows) + "no json\n" + '{"step": 20000, "lo')
+    web = serve()
+    found = web.wait_for("/api/jobs/fft_greek_s1/metrics?width=100", lambda got: got["read"] == got["bytes"], "all")
+    loss = found["series"]["loss"]
+    assert found["names"] == ["loss"] and len(loss["x"]) <= 100
+    assert max(loss["max"]) == 99.0 and sum(value == 99.0 for value in loss["max"]) == 1 and set(loss["min"]) == {1.0}
+    assert loss["nan"] == [900, 901] and loss["count"] == 20_000
+    with open(path, "a") as file:
+        file.write('ss": 5.0}\n')
+    again = web.get("/api/jobs/fft_greek_s1/metrics?width=100").json
+    assert again["series"]["loss"]["last"] == {"x": 20000, "y": 5.0}
+    path.write_text('{"step": 1, "acc": 0.5}\n')
+    assert web.get("/api/jobs/fft_greek_s1/metrics").json["names"] == ["acc"]
+
+
+def test_curves_of_seeds_have_a_mean_and_a_spread(serve, lab):
+    for number, job in enumerate(("fft_greek_s1", "fft_greek_s3", "fft_greek_s5")):
+        lines = [{"step": step, "loss": step + number} for step in range(0, 50 if number else 40, 10)]
+        (lab.attempt(job) / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    web = serve()
+    path = "/api/compare?jobs=fft_greek_s1,fft_greek_s3,fft_greek_s5,fft_greek_s7&metric=loss&by=method"
+    found = web.get(path).json
+    (group,) = found["groups"]
+    assert group["label"] == "method=fft" and group["x"] == [0, 10, 20, 30, 40] and group["counts"] == [3, 3, 3, 3, 2]
+    assert group["mean"] == [1, 11, 21, 31, 41.5]
+    assert group["low"][0] == 0 and group["high"][0] == 2
+    assert found["without"] == 1 and found["pending"] == 0
+
+
+def test_a_matrix_has_means_of_results_and_counts_of_states(serve, lab):
+    for number, job in enumerate(f"fft_greek_s{n}" for n in (19, 21, 23)):
+        lab.attempt(job, result=json.dumps({"bpc": 1.0 + number, "note": "x"}), exit='{"exit_code": 0}')
+    web = serve()
+    seen = at_rest(web)
+    assert seen["metrics"] == ["bpc"]
+    found = web.get("/api/matrix?rows=method&columns=state&value=bpc").json
+    cell = found["cells"][[row["values"] for row in found["rows"]].index(["fft"])]
+    done = cell[[column["values"] for column in found["columns"]].index(["done"])]
+    assert (done["n"], done["of"], done["mean"], done["std"]) == (3, 7, 2.0, 1.0)
+    assert sum(one["of"] for row in found["cells"] for one in row if one) == seen["total"]
+    where = "&".join(f"where={one}" for one in (*found["rows"][1]["where"], *found["columns"][0]["where"]))
+    assert web.get(f"/api/jobs?{where}").json["total"] == found["cells"][1][0]["of"] if found["cells"][1][0] else True
+    points = web.get("/api/scatter?x=seed&y=bpc").json
+    assert [(point["x"], point["y"]) for point in points["points"]] == [(19, 1.0), (21, 2.0), (23, 3.0)]
+    assert points["missing_total"] == seen["total"] - 3
+
+
+def test_a_copy_is_as_old_as_it_is_and_nothing_is_written_into_it(serve, lab, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(lab.root, copy, copy_function=shutil.copy)
+    for path in (copy, *copy.rglob("*")):
+        os.utime(path)
+    before = {str(path): (path.lstat().st_mtime_ns, path.lstat().st_ctime_ns) for path in (copy, *copy.rglob("*"))}
+    last_s = max(time.time() - 1, 0)
+    web = serve(root=copy)
+    seen = at_rest(web)
+    paths = (
+        "/api/pods",
+        "/api/jobs",
+        "/api/jobs/fft_greek_s9",
+        "/api/matrix?rows=method",
+        "/api/jobs/fft_greek_s9/log",
+    )
+    for path in paths:
+        assert web.get(path).status == 200
+    assert seen["live"] is False
+    assert parse_time(seen["data_at"]) <= last_s + 1
+    assert parse_time(seen["data_at"]) <= parse_time(seen["read_at"])
+    after = {str(path): (path.lstat().st_mtime_ns, path.lstat().st_ctime_ns) for path in (copy, *copy.rglob("*"))}
+    assert after == before
+
+
+def test_a_workspace_that_goes_away_is_not_shown_as_it_was(serve, lab, tmp_path):
+    web = serve()
+    position = at_rest(web)["position"]
+    away = tmp_path / "away"
+    lab.root.rename(away)
+    end_s = time.monotonic() + 30
+    while (answer := web.get(since(web, position))).status == 200:
+        assert time.monotonic() < end_s, "still shown"
+        time.sleep(0.2)
+    assert answer.status == 503 and "data_at" in answer.json and answer.error
+    for path in ("/api/overview", "/api/jobs", "/api/pods", "/api/jobs/fft_greek_s1"):
+        assert web.get(path).status == 503
+    away.rename(lab.root)
+    lab.workspace.hold("lora_hindi_s2")
+    web.wait_for("/api/overview", lambda found: found["counts"]["held"] == 2, "the workspace is back")
+
+
+def test_a_journal_that_begins_anew_and_hand_edits_are_followed(serve, lab):
+    web = serve()
+    at_rest(web)
+    store = Store(lab.layout, by="rotation")
+    with store.transaction():
+        pass
+    assert store.rotate()
+    lab.workspace.hold("lora_hindi_s2")
+    web.wait_for("/api/overview", lambda found: found["counts"]["held"] == 2, "the next generation")
+    text = lab.layout.status_file.read_text()
+    line = next(line for line in text.splitlines() if '"fft_greek_s25"' in line)
+    lab.layout.status_file.write_text(text.replace(line, line.replace("held", "queued")))
+    seen = web.wait_for("/api/overview", lambda found: found["counts"]["held"] == 1, "the hand edit")
+    assert "1 hand edit not applied yet" in seen["notices"][0]
+    lab.layout.status_file.write_text(text[: len(text) // 2])
+    seen = web.wait_for("/api/overview", lambda found: found["counts"]["held"] == 2, "a broken status file")
+    assert any(one["kind"] == "problem" and "matrix_status.json" in one["text"] for one in seen["attention"])
+
+
+def test_settings_are_read_again_when_they_change(serve, lab):
+    web = serve()
+    assert at_rest(web)["counts"]
+    (lab.root / "dispatcher.yaml").write_text("matrix: [not a path\n")
+    end_s = time.monotonic() + 30
+    while (answer := web.get("/api/overview")).status == 200:
+        assert time.monotonic() < end_s
+        time.sleep(0.2)
+    assert answer.status == 503 and "dispatcher.yaml" in answer.error
+    (lab.root / "dispatcher.yaml").write_text("stall_after: 10m\n")
+    web.wait_for("/api/overview", lambda found: found["counts"], "the settings are right again")

@@ -22,7 +22,7 @@ from dispatcher.cleaning.tree import Links, OnError, Size
 from dispatcher.outlets.base import Ended
 from dispatcher.outlets.wrapper import read_exit
 from dispatcher.run_state.journal import now_text
-from dispatcher.run_state.states import ENDED, Record, State
+from dispatcher.run_state.states import ENDED, PRUNED, Record, State
 from dispatcher.workspace import Layout
 
 # What stays of an attempt: what it was, how it ended, and what keeps a late wrapper from running.
@@ -137,7 +137,7 @@ class OldAttempts:
         older = [number for number in numbers if number not in last]
         if older:
             last.add(self._last_success(job, numbers))
-            if record.state is not State.DONE:
+            if record.state is not State.DONE or record.reason == PRUNED:
                 last.add(self._last_checkpoint(job, numbers))
         return [number for number in older if number not in last and (job, number) not in self._named]
 

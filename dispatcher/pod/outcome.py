@@ -30,7 +30,7 @@ from dispatcher.run_state.change import Change
 from dispatcher.run_state.edits import FRESH_START
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.journal import now_text
-from dispatcher.run_state.states import Record, State
+from dispatcher.run_state.states import PRUNED, Record, State
 from dispatcher.workspace import AttemptPaths
 
 OUT_OF_MEMORY: Final = "out of memory"
@@ -193,9 +193,7 @@ def after(ended: Ended, record: Record, policy: Policy, now_s: float) -> tuple[E
         desired=None,
     )
     if record.desired is not None and not (ended.exit_code == 0 and record.desired is not State.QUEUED):
-        if record.desired is State.QUEUED:
-            return Event.STOPPED, FRESH_START | Change(state=State.QUEUED)
-        return Event.STOPPED, finished | Change(state=record.desired, reason=STOPPED, error=None)
+        return _stopped(record.desired, finished)
     if ended.exit_code == 0 and not ended.exit_reason:
         unset = Change(
             retries=None,
@@ -218,6 +216,16 @@ def after(ended: Ended, record: Record, policy: Policy, now_s: float) -> tuple[E
     if goes_back:
         reason = f"{reason} {record.requeues + 1} times"
     return Event.FAILED, finished | Change(state=State.FAILED, reason=reason)
+
+
+def _stopped(desired: State, finished: Change) -> tuple[Event, Change]:
+    """What becomes of a job whose attempt was stopped for another state."""
+    if desired is State.QUEUED:
+        return Event.STOPPED, FRESH_START | Change(state=State.QUEUED)
+    if desired is State.DONE:
+        # People cannot ask for it: the study does whose trial the job is.
+        return Event.PRUNED, finished | Change(state=State.DONE, reason=PRUNED, error=None)
+    return Event.STOPPED, finished | Change(state=desired, reason=STOPPED, error=None)
 
 
 def _requeued(ended: Ended, record: Record, policy: Policy, now_s: float) -> Change:

@@ -112,7 +112,7 @@ class Recorder:
 
     def _blame(self, event: Event, ended: Ended, entry: Entry | None, record: Record) -> Blame:
         """The scopes in which the end of an attempt counts, for the journal; see Fold."""
-        if event is Event.STOPPED:
+        if event in (Event.STOPPED, Event.PRUNED):
             return Blame()
         method = gpu = None
         if ended.exit_reason not in (PREEMPTED, LOST, CANCELLED, *outcome.NOT_COUNTED) and not ended.blames_host:

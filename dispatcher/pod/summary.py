@@ -23,6 +23,7 @@ _ENDS: Final[Mapping[Event, str]] = {
     Event.RETRIED: "requeued",
     Event.AUTO_REQUEUED: "requeued",
     Event.STOPPED: "stopped",
+    Event.PRUNED: "pruned",
 }
 
 

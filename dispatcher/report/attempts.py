@@ -14,8 +14,11 @@ from dispatcher.run_state.journal import Line
 
 # Lines with what became of an attempt: its end, or a whole record where no older line is left.
 _ENDS: Final = frozenset(
-    {Event.DONE, Event.FAILED, Event.RETRIED, Event.AUTO_REQUEUED, Event.STOPPED, Event.ADOPTED, Event.SNAPSHOT}
-)
+    {
+        Event.DONE, Event.FAILED, Event.RETRIED, Event.AUTO_REQUEUED, Event.STOPPED, Event.PRUNED, Event.ADOPTED,
+        Event.SNAPSHOT,
+    }
+)  # fmt: skip
 
 
 def parse_object(data: bytes | None) -> dict[str, Any] | None:

@@ -30,6 +30,7 @@ class Event(enum.StrEnum):
     RETRIED = "retried"  # the attempt failed, and the job is queued again under its method's retries
     AUTO_REQUEUED = "auto_requeued"  # the attempt was preempted, lost or not started, and the job is queued again
     STOPPED = "stopped"  # the attempt was stopped because a person asked for another state
+    PRUNED = "pruned"  # the attempt was stopped because its adaptive sweep had seen enough; the job is done
     PAUSED = "paused"  # claiming within a scope (a method, a GPU, a host) was paused
     GPU_IDLE = "gpu_idle"  # all GPUs of the running attempt have been at 0 % for as long as its method lets them
     GPU_BUSY = "gpu_busy"  # it uses one of them again
@@ -45,6 +46,7 @@ class Event(enum.StrEnum):
     STUDY_STOPPED = "study_stopped"  # it gets no further trials
     TRIAL = "trial"  # the job is a trial, and these parameters were suggested for it
     MEASURED = "measured"  # the value of an attempt of a trial
+    RUNG = "rung"  # what a trial had reached at a step, and whether it goes on
 
     # What people do, with a command or in the status file.
     REQUEUED = "requeued"  # the job is queued again

@@ -55,6 +55,8 @@ REQUESTABLE = (State.QUEUED, State.HELD, State.ABANDONED)
 # The states to which a person may set a job that does not run, and the reason that its record has then.
 MARKABLE = (State.DONE, State.FAILED)
 BY_HAND = "set by hand"
+# The reason of a job that is done although its last attempt was stopped: an adaptive sweep had seen enough of it.
+PRUNED = "pruned"
 # Words of the commands (cancel, pause) that people also write as a state.
 _MEANT = {"cancel": State.ABANDONED, "canceled": State.ABANDONED, "cancelled": State.ABANDONED, "paused": State.HELD}
 
@@ -88,10 +90,11 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     greatest steps that attempts have saved and reported; they are never compared with each other. `checkpoint_at` is
     where the last checkpoint is kept (OutletOffer.place); only in workspaces with configured hosts. `error` is the last
     error line of the last failed attempt. `external`: a process that no dispatcher started runs or ran the job.
-    `desired` is the state that a person asked for while the job runs. `priority` replaces the one of the manifest's
-    entry. `code` is the shipped code that the attempt runs: its commit, `+dirty` if the files differ from it, and the
-    digest of the archive, both shortened; None where an attempt runs in the workspace itself. `snapshot` is the copy of
-    the code that attempts run until a person queues the job again, named as in `code`.
+    `desired` is the state that a person asked for while the job runs; `done` is asked for by an adaptive sweep.
+    `priority` replaces the one of the manifest's entry. `code` is the shipped code that the attempt runs: its commit,
+    `+dirty` if the files differ from it, and the digest of the archive, both shortened; None where an attempt runs in
+    the workspace itself. `snapshot` is the copy of the code that attempts run until a person queues the job again,
+    named as in `code`.
     `ad_hoc`: the job's entry is its last line in matrix/submitted.jsonl; a line there counts for such a job only.
     `ran_with` is the digest of the entry with which attempt `attempt` was claimed: it shows, without opening a file,
     whether the manifest has changed since.

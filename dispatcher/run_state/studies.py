@@ -60,6 +60,22 @@ class TrialMeasured(Note, frozen=True, kw_only=True, omit_defaults=True):
     why: str = ""
 
 
+class RungReached(Note, frozen=True, kw_only=True, omit_defaults=True):
+    """The value of a trial at a rung, None for NaN, as the attempt reported it at `step`, and whether it goes on.
+
+    Written once for each trial and rung, whatever attempts follow.
+    """
+
+    event = Event.RUNG
+    study: str
+    number: int
+    attempt: int
+    rung: int
+    step: float
+    value: float | None = None
+    goes_on: bool = True
+
+
 class Trial(msgspec.Struct, frozen=True):
     job: str
     version: int
@@ -73,8 +89,17 @@ class Measured(msgspec.Struct, frozen=True):
     why: str
 
 
+class Rung(msgspec.Struct, frozen=True):
+    attempt: int
+    step: float
+    value: float | None
+    goes_on: bool
+
+
 class Study(msgspec.Struct):
     """What the journal says of one study. `versions` has the last settings of each version.
+
+    `rungs` has those that each trial has reached, by their steps.
 
     `stopped_by` is who has stopped it, and `stopped_at` when, a journal time; empty while it goes on.
     """
@@ -84,6 +109,7 @@ class Study(msgspec.Struct):
     versions: dict[int, Mapping[str, Any]]
     trials: dict[int, Trial] = {}
     measured: dict[int, Measured] = {}
+    rungs: dict[int, dict[int, Rung]] = {}
     stopped_by: str = ""
     stopped_at: str = ""
 
@@ -92,8 +118,9 @@ class Study(msgspec.Struct):
         return max(self.trials, default=-1) + 1
 
     def copy(self) -> Study:
+        rungs = {number: dict(of_trial) for number, of_trial in self.rungs.items()}
         return msgspec.structs.replace(
-            self, versions=dict(self.versions), trials=dict(self.trials), measured=dict(self.measured)
+            self, versions=dict(self.versions), trials=dict(self.trials), measured=dict(self.measured), rungs=rungs
         )
 
 
@@ -140,11 +167,20 @@ def _measure(studies: Studies, line: Line) -> None:
         study.measured[found.number] = Measured(found.attempt, found.value, found.why)
 
 
+def _reach(studies: Studies, line: Line) -> None:
+    found = line.read(RungReached)
+    study = studies.get(found.study)
+    if study is not None:
+        rung = Rung(found.attempt, found.step, found.value, found.goes_on)
+        study.rungs.setdefault(found.number, {})[found.rung] = rung
+
+
 _FOLDS: Final[Mapping[Event, Callable[[Studies, Line], None]]] = {
     Event.STUDY: _set,
     Event.STUDY_STOPPED: _stop,
     Event.TRIAL: _ask,
     Event.MEASURED: _measure,
+    Event.RUNG: _reach,
 }
 STUDY_EVENTS: Final = frozenset(_FOLDS)
 
@@ -160,10 +196,20 @@ def snapshot_studies(studies: Studies, line: Callable[..., Line]) -> Iterator[Li
             )  # fmt: skip
             yield line(asked, job=trial.job)
         for number, found in study.measured.items():
-            job = study.trials[number].job if number in study.trials else None
             measured = TrialMeasured(
                 study=name, number=number, attempt=found.attempt, value=found.value, why=found.why
             )  # fmt: skip
-            yield line(measured, job=job)
+            yield line(measured, job=_job_of(study, number))
+        for number, rungs in study.rungs.items():
+            for rung, one in rungs.items():
+                reached = RungReached(
+                    study=name, number=number, attempt=one.attempt, rung=rung, step=one.step, value=one.value,
+                    goes_on=one.goes_on,
+                )  # fmt: skip
+                yield line(reached, job=_job_of(study, number))
         if study.stopped_by:
             yield line(StudyStopped(study=name), when=study.stopped_at, who=study.stopped_by)
+
+
+def _job_of(study: Study, number: int) -> str | None:
+    return study.trials[number].job if number in study.trials else None

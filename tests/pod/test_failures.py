@@ -105,8 +105,26 @@ def test_a_desired_state_wins_over_policy(desired: State) -> None:
         assert (event, change.state, change.desired) == ("stopped", desired, None)
 
 
+@pytest.mark.parametrize(
+    "ending",
+    [
+        Ended(143, exit_reason="signal 15"),
+        Ended(75, exit_reason="preempted", pod_stopped=True),
+        Ended(None, exit_reason="lost"),
+        Ended(1, exit_reason="exit 1", error="Killed"),
+    ],
+)
+def test_one_that_an_adaptive_sweep_has_stopped_is_done_and_pruned(ending: Ended) -> None:
+    record = Record(state=State.RUNNING, desired=State.DONE, attempt=3, requeues=2)
+    event, change = after(ending, record, Policy(retries=5), 0.0)
+    assert (event, change.state, change.reason, change.desired) == ("pruned", "done", "pruned", None)
+    assert (change.exit_code, change.error) == (ending.exit_code, None)
+
+
 def test_one_that_was_done_before_it_could_be_stopped_is_done() -> None:
     done = Ended(0)
+    event, change = after(done, Record(state=State.RUNNING, desired=State.DONE), Policy(), 0.0)
+    assert (event, change.state, change.reason) == ("done", "done", None)
     assert after(done, Record(state=State.RUNNING, desired=State.ABANDONED), Policy(), 0.0)[1].state == "done"
     # Whoever wants it once more gets it once more.
     assert after(done, Record(state=State.RUNNING, desired=State.QUEUED), Policy(), 0.0)[1].state == "queued"

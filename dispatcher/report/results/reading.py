@@ -13,7 +13,7 @@ from dispatcher.report.ran import RanWith
 from dispatcher.report.results.rows import Results
 from dispatcher.report.snapshot import Snapshot
 from dispatcher.run_state import journal
-from dispatcher.run_state.states import BY_HAND, Record, State
+from dispatcher.run_state.states import BY_HAND, PRUNED, Record, State
 from dispatcher.workspace import Layout
 
 _BLOCK: Final = 1 << 16
@@ -86,7 +86,9 @@ def parse_result(data: bytes) -> dict[str, Any] | None:
 
 
 def last_success(layout: Layout, job: str, record: Record) -> int:
-    """The number of the last attempt that succeeded; 0 when none did."""
+    """The number of the last attempt that succeeded; 0 when none did, and for a job that was pruned."""
+    if record.state is State.DONE and record.reason == PRUNED:
+        return 0
     if record.state is State.DONE and record.reason != BY_HAND:
         return record.attempt
     older = range(record.attempt, 0, -1)

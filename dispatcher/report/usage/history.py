@@ -13,13 +13,14 @@ from dispatcher.outlets.base import CANCELLED, LOST, PREEMPTED, SUPERSEDED
 from dispatcher.outlets.kinds import DEFAULT
 from dispatcher.run_state.events import Event, GpuIdle, Paused, PodEnded, PodStarted, Unpaused
 from dispatcher.run_state.journal import Line
-from dispatcher.run_state.states import IN_FLIGHT, State
+from dispatcher.run_state.states import IN_FLIGHT, PRUNED, State
 
 
 class Kind(enum.StrEnum):
     """What became of the time of a slot: how its attempt ended, or that it was idle."""
 
     USEFUL = "useful"
+    PRUNED = "pruned"
     FAILED = "failed"
     PREEMPTED = "preempted"
     LOST = "lost"
@@ -208,7 +209,7 @@ class History:
             self.in_flight[job] = attempt
         elif (ended_s := parse_time(fields.get("finished_at"))) is not None:
             is_done = fields.get("state") == State.DONE
-            attempt.kind = Kind.USEFUL if is_done else kind_of(Event.FAILED, fields)
+            attempt.kind = kind_of(Event.DONE if is_done else Event.FAILED, fields)
             attempt.ended_s = max(begun_s, ended_s)
             self.attempts.append(attempt)
 
@@ -302,6 +303,8 @@ class History:
 
 def kind_of(event: Event, fields: Mapping[str, Any]) -> Kind:
     """How an attempt ended, by the line that records it."""
+    if fields.get("state") == State.DONE and fields.get("reason") == PRUNED:
+        return Kind.PRUNED
     if event not in _BY_REASON:
         return Kind.CANCELLED if event is Event.STOPPED else _BY_STATE.get(fields.get("state", ""), Kind.CANCELLED)
     reason, error = str(fields.get("reason") or ""), str(fields.get("error") or "")

@@ -157,6 +157,7 @@ def test_an_end_that_nobody_saw_is_the_last_sign_of_the_attempt_or_its_pod(journ
     ("event", "fields", "kind"),
     [
         (Event.DONE, {"state": "done"}, "useful"),
+        (Event.PRUNED, {"state": "done", "reason": "pruned"}, "pruned"),
         (Event.FAILED, {"state": "failed", "reason": "exit 1"}, "failed"),
         (Event.FAILED, {"state": "failed", "reason": "time limit"}, "failed"),
         (Event.FAILED, {"state": "failed", "reason": "lost 3 times", "error": "no exit status"}, "lost"),

@@ -19,7 +19,7 @@ from dispatcher.hosts import read
 from dispatcher.matrix import condition, draw, sweep
 from dispatcher.matrix.entry import READERS, RESERVED
 from dispatcher.topics import Topic
-from dispatcher.tuning import settings
+from dispatcher.tuning import halving, settings
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -110,6 +110,7 @@ def test_every_key_of_the_code_is_documented_and_no_other() -> None:
 def test_every_key_of_a_study_is_documented_and_no_other() -> None:
     assert documented("tuning.md", "## Keys of the file\n") == set(settings._KEYS)
     assert documented("tuning.md", "each with its place.\n") == settings.SAMPLERS.keys()
+    assert documented("tuning.md", "once for each trial and rung.\n") == set(halving._KEYS)
 
 
 def test_every_key_of_notify_is_documented_and_no_other() -> None:

@@ -79,24 +79,41 @@ def trials(name: str, sort: str, style: str) -> None:
     best = best_of((one for one in found if one.number in kept), goal)
     if sort == "value":
         sign = 1 if goal == "min" else -1
-        found.sort(key=lambda one: (one.value is None, sign * (one.value or 0.0), one.number))
-    rows = [_row(one, study.settings["objective"]["value"], is_best=one is best) for one in found]
+        # Values of pruned trials are those of other steps.
+        found.sort(key=lambda one: (one.value is None, one.why != "", sign * (one.value or 0.0), one.number))
+    value, halving = study.settings["objective"]["value"], study.settings.get("halving")
+    rows = [_row(workspace, one, value, halving and halving["metric"], is_best=one is best) for one in found]
     if len(study.versions) > 1:
         for row, one in zip(rows, found, strict=True):
             row["version"] = one.trial.version
     params = list(dict.fromkeys(key for one in found for key in one.params))
-    keep = ("trial", "state", study.settings["objective"]["value"])
+    keep = ("trial", "state", value)
     print_rows(rows, style, none="no trials yet", narrowing=Narrowing(drop=("job", "best", *params), keep=keep))
     if study.stopped_by:
         note(f"{name} was stopped by {study.stopped_by} at {study.stopped_at}")
 
 
-def _row(one: TrialState, value: str, *, is_best: bool) -> dict[str, Any]:
-    state = f"{one.status}: {one.why}" if one.why else str(one.status)
-    return {
-        "trial": one.number, "state": state, value: one.value, "best": "*" if is_best else None, **one.params,
-        "job": one.job,
-    }  # fmt: skip
+def _row(workspace: Workspace, one: TrialState, value: str, metric: str | None, *, is_best: bool) -> dict[str, Any]:
+    from dispatcher.tuning.trials import Status
+
+    # What a pruned trial had last is a value at another step, and maybe of another key.
+    final = None if one.status is Status.PRUNED else one.value
+    row: dict[str, Any] = {"trial": one.number, "state": _state(workspace, one), value: final}
+    if metric is not None:
+        row[f"last {metric}"] = one.rungs[max(one.rungs)] if one.rungs else None
+    return {**row, "best": "*" if is_best else None, **one.params, "job": one.job}
+
+
+def _state(workspace: Workspace, one: TrialState) -> str:
+    from dispatcher.pod.outcome import read_step
+    from dispatcher.tuning.trials import Status
+
+    if one.status is Status.RUNNING:
+        step = read_step(workspace.layout.attempt(one.job, one.attempt).progress)
+        return str(one.status) if step is None else f"{one.status} at step {step:g}"
+    if one.status is Status.FAILED and one.why:
+        return f"{one.status}: {one.why}"
+    return f"{one.status} {one.why}".rstrip()
 
 
 def _check_optuna() -> None:
@@ -200,9 +217,12 @@ class _Progress:
 
     def _line(self, one: TrialState, *, is_best: bool) -> str:
         from dispatcher.report.tables import number_text
+        from dispatcher.tuning.trials import Status
 
-        text = f"{self._settings.value} {number_text(one.value)}" if one.value is not None else one.why
-        return f"{one.job}: {one.status}{f', {text}' if text else ''}{' (best so far)' if is_best else ''}"
+        halving = self._settings.halving
+        name = halving.metric if one.status is Status.PRUNED and halving is not None else self._settings.value
+        value = f", {name} {number_text(one.value)}" if one.value is not None else ""
+        return f"{one.job}: {one.status}{f' {one.why}' if one.why else ''}{value}{' (best so far)' if is_best else ''}"
 
     def _finish(self, step: Step) -> int:
         from dispatcher.tuning.trials import best_of

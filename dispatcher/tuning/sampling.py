@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import optuna
@@ -49,15 +50,26 @@ class Sampling:
             self._add_trial(OptunaState.RUNNING, one.params, None)
         elif one.status is Status.DONE:
             self._add_trial(OptunaState.COMPLETE, one.params, one.value)
+        elif one.status is Status.PRUNED:
+            self._add_trial(OptunaState.PRUNED, one.params, None, one.rungs)
         elif one.status is Status.FAILED:
             self._add_trial(OptunaState.FAIL, one.params, None)
 
-    def _add_trial(self, state: OptunaState, params: Mapping[str, Any], value: float | None) -> None:
+    def _add_trial(
+        self,
+        state: OptunaState,
+        params: Mapping[str, Any],
+        value: float | None,
+        rungs: Mapping[int, float | None] = MappingProxyType({}),
+    ) -> None:
         internal = {
             name: one.index(params[name]) if one.kind == "choice" else params[name]
             for name, one in self._space.items()
         }  # fmt: skip
-        trial = create_trial(state=state, params=internal, distributions=self._distributions, value=value)
+        reached = {step: found for step, found in rungs.items() if found is not None}
+        trial = create_trial(
+            state=state, params=internal, distributions=self._distributions, value=value, intermediate_values=reached
+        )  # fmt: skip
         self._study.add_trial(trial)
 
 

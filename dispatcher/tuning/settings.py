@@ -10,6 +10,7 @@
     trials: 50
     parallel: 8
     sampler: {tpe: {seed: 0, startup: 10}}
+    halving: {metric: val_loss, min_step: 100, reduction: 3, max_step: 2700}
 
 To add a key, add it to _KEYS and Settings; if it changes what the value of a trial means, to `Settings.identity`.
 """
@@ -30,9 +31,21 @@ from dispatcher.matrix.entry import SCHEDULING
 from dispatcher.matrix.faults import Faults
 from dispatcher.matrix.pattern import fill
 from dispatcher.submitting import METHOD
+from dispatcher.tuning.halving import Halving, read_halving
 from dispatcher.tuning.space import Space, fits, read_space, saved
 
-_KEYS: Final = ("name", "job_id", "defaults", "derive", "space", "objective", "trials", "parallel", "sampler")
+_KEYS: Final = (
+    "name",
+    "job_id",
+    "defaults",
+    "derive",
+    "space",
+    "objective",
+    "trials",
+    "parallel",
+    "sampler",
+    "halving",
+)
 _OBJECTIVE_KEYS: Final = ("value", "goal")
 GOALS: Final = ("min", "max")
 # Each with its options and their defaults.
@@ -56,6 +69,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     parallel: int = 1
     sampler: str = "tpe"
     sampler_options: Mapping[str, int]
+    halving: Halving | None = None
     job_id: str = _PATTERN
     defaults: Mapping[str, Any] = {}
     derive: Mapping[str, str] = {}
@@ -70,7 +84,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     def identity(self) -> dict[str, Any]:
         """What cannot change: values before and after could not be compared."""
-        return {"objective": {"value": self.value, "goal": self.goal}}
+        return {
+            "objective": {"value": self.value, "goal": self.goal},
+            "halving": None if self.halving is None else msgspec.to_builtins(self.halving),
+        }
 
     def journalled(self) -> dict[str, Any]:
         """The settings as JSON values, as the journal keeps them."""
@@ -148,12 +165,14 @@ def _read(document: Mapping[str, Any], faults: Faults) -> Settings | None:
     trials = _count(document, "trials", None, faults)
     parallel = _count(document, "parallel", 1, faults)
     sampler, options = _sampler(document.get("sampler", "tpe"), faults)
+    halving = faults.mapping(document, "halving", "")
+    halved = read_halving(halving, faults) if halving or document.get("halving") is not None else None
     pattern = document.get("job_id", _PATTERN)
     if faults:
         return None
     settings = Settings(
         name=str(name), space=space, value=value, goal=goal, trials=trials, parallel=parallel, sampler=sampler,
-        sampler_options=options, job_id=pattern, defaults={"method": METHOD, **defaults}, derive=derive,
+        sampler_options=options, halving=halved, job_id=pattern, defaults={"method": METHOD, **defaults}, derive=derive,
     )  # fmt: skip
     _check_patterns(settings, faults)
     return None if faults else settings

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from dispatcher.run_state.states import BY_HAND, IN_FLIGHT, Record, State
-from dispatcher.run_state.studies import Study, Trial
+from dispatcher.run_state.states import BY_HAND, ENDED, IN_FLIGHT, PRUNED, Record, State
+from dispatcher.run_state.studies import Measured, Rung, Study, Trial
 from dispatcher.tuning.settings import accepts
 
 
@@ -21,6 +21,7 @@ class Status(enum.StrEnum):
     RUNNING = "running"
     UNREAD = "unread"
     DONE = "done"
+    PRUNED = "pruned"
     FAILED = "failed"
     DELETED = "deleted"
 
@@ -31,7 +32,11 @@ OCCUPYING: Final = frozenset({Status.QUEUED, Status.RUNNING})
 
 
 class TrialState(msgspec.Struct, frozen=True):
-    """One trial now. `attempt` is the last one of its job; `why` says why a trial has no value."""
+    """One trial now. `attempt` is the last one of its job; `why` says why a trial has no value.
+
+    `value` is the objective of a trial that is done, and the last value at a rung of one that was pruned. `rungs` has
+    the values at all rungs that it has reached. `is_stopping`: its last attempt was asked to end at one.
+    """
 
     number: int
     trial: Trial
@@ -39,6 +44,8 @@ class TrialState(msgspec.Struct, frozen=True):
     attempt: int = 0
     value: float | None = None
     why: str = ""
+    rungs: Mapping[int, float | None] = {}
+    is_stopping: bool = False
 
     @property
     def job(self) -> str:
@@ -58,20 +65,37 @@ def _state(study: Study, number: int, record: Record | None) -> TrialState:
     trial = study.trials[number]
     if record is None:
         return TrialState(number, trial, Status.DELETED)
+    rungs = study.rungs.get(number, {})
+    status, value, why = _outcome(record, study.measured.get(number), rungs)
+    reached = {rung: one.value for rung, one in sorted(rungs.items())}
+    is_stopping = was_stopped(rungs.values(), record.attempt)
+    return TrialState(number, trial, status, record.attempt, value, why, reached, is_stopping)
 
-    def state(status: Status, value: float | None = None, why: str = "") -> TrialState:
-        return TrialState(number, trial, status, record.attempt, value, why)
 
-    if record.state in IN_FLIGHT:
-        return state(Status.RUNNING)
-    if record.state in (State.QUEUED, State.HELD):
-        return state(Status(record.state.value))
+def _outcome(
+    record: Record, measured: Measured | None, rungs: Mapping[int, Rung]
+) -> tuple[Status, float | None, str]:  # fmt: skip
+    """What a trial is, its value, and why it has none."""
+    if record.state not in ENDED:
+        return Status.RUNNING if record.state in IN_FLIGHT else Status(record.state.value), None, ""
     if record.state is not State.DONE or record.reason == BY_HAND:
-        return state(Status.FAILED, why=record.reason or str(record.state))
-    found = study.measured.get(number)
-    if found is None or found.attempt != record.attempt:
-        return state(Status.UNREAD)
-    return state(Status.FAILED if found.value is None else Status.DONE, found.value, found.why)
+        return Status.FAILED, None, record.reason or str(record.state)
+    is_current = measured is not None and measured.attempt == record.attempt
+    if measured is not None and is_current and measured.value is not None:
+        return Status.DONE, measured.value, ""
+    # One that was asked to end may have done so with exit status 0.
+    if record.reason == PRUNED or (is_current and was_stopped(rungs.values(), record.attempt)):
+        last = max(rungs, default=0)
+        value = rungs[last].value if rungs else None
+        if value is None:
+            return Status.FAILED, None, f"NaN at step {last}"
+        return Status.PRUNED, value, f"at step {last}"
+    return (Status.FAILED, None, measured.why) if measured is not None and is_current else (Status.UNREAD, None, "")
+
+
+def was_stopped(rungs: Iterable[Rung], attempt: int) -> bool:
+    """Whether this attempt was asked to end at one of the rungs."""
+    return any(not one.goes_on and one.attempt == attempt for one in rungs)
 
 
 def best_of(trials: Iterable[TrialState], goal: str) -> TrialState | None:

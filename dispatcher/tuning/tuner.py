@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -14,10 +15,12 @@ from dispatcher.base.mounts import mount_of
 from dispatcher.base.values import shown
 from dispatcher.errors import StateError, StorageError
 from dispatcher.matrix.new_jobs import NAME, NewJobs
-from dispatcher.report.attempts import parse_object, read_small
+from dispatcher.report.attempts import read_small
+from dispatcher.report.results.reading import parse_result
 from dispatcher.run_state.states import State
 from dispatcher.run_state.studies import Study, StudySet, TrialAsked, TrialMeasured
 from dispatcher.submitting import IdsTakenError, Submission
+from dispatcher.tuning.rungs import Rungs
 from dispatcher.tuning.settings import Settings
 from dispatcher.tuning.trials import OCCUPYING, OPEN, Status, TrialState, comparable, counted_trials, trial_states
 
@@ -70,6 +73,9 @@ class Tuner:
         self._store = workspace.store
         self._settings = settings
         self._version = 0
+        self._rungs: Rungs | None = None
+        if settings.halving is not None:
+            self._rungs = Rungs(workspace, settings.name, settings.halving, settings.goal)
 
     def plan(self, *, resume: bool = False) -> Plan:
         """What beginning would change.
@@ -114,8 +120,10 @@ class Tuner:
         self._version = self._study().version
 
     def step(self) -> Step:
-        """Record the values of trials that have ended, and ask for those that are due."""
+        """Record what trials have reached, stop those that do not go on, and ask for those that are due."""
         self._store.refresh()
+        if self._rungs is not None:
+            self._rungs.decide(self._trials())
         self._measure()
         asked: list[str] = []
         for _ in range(_TRIES):
@@ -164,24 +172,11 @@ class Tuner:
 
     def _value_of(self, one: TrialState) -> TrialMeasured:
         """The objective in the `result.json` of the trial's last attempt."""
-        key = self._settings.value
         path = self._workspace.layout.attempt(one.job, one.attempt).result
         if mount_of(path.parent).is_network:
             files.refresh_names(path.parent)
-        result = parse_object(read_small(path))
-        number = None if result is None else result.get(key)
-        is_number = isinstance(number, (int, float)) and not isinstance(number, bool) and math.isfinite(number)
-        why = ""
-        if result is None:
-            why = "no result.json" if not os.path.exists(path) else "result.json is no JSON object"
-        elif key not in result:
-            why = f"result.json has no {key}"
-        elif not is_number:
-            why = f"{key} is {'NaN or infinite' if number is None else shown(number)}"
-        return TrialMeasured(
-            study=self._settings.name, number=one.number, attempt=one.attempt,
-            value=float(number) if is_number and number is not None else None, why=why,
-        )  # fmt: skip
+        value, why = read_value(path, self._settings.value)
+        return TrialMeasured(study=self._settings.name, number=one.number, attempt=one.attempt, value=value, why=why)
 
     # New trials.
 
@@ -243,6 +238,22 @@ class Tuner:
         entries = [self._settings.entry(number, found) for number, found in params.items()]
         rows = [{NAME: entry.pop("job_id"), **entry} for entry in entries]
         return Submission(self._workspace, NewJobs(common=self._settings.defaults, rows=rows))
+
+
+def read_value(path: Path, key: str) -> tuple[float | None, str]:
+    """The number that a `result.json` has under `key`, or why there is none."""
+    data = read_small(path)
+    result = None if data is None else parse_result(data)
+    if result is None:
+        return None, "no result.json" if data is None else "result.json is no JSON object"
+    if key not in result:
+        return None, f"result.json has no {key}"
+    number = result[key]
+    if number is None or (isinstance(number, float) and not math.isfinite(number)):
+        return None, f"{key} is NaN or infinite"
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or abs(number) > sys.float_info.max:
+        return None, f"{key} is {shown(number)}"
+    return float(number), ""
 
 
 def _head_of(study: Study | None) -> tuple[object, ...]:

@@ -29,6 +29,13 @@ def state(number: int, params: Mapping[str, Any], value: float | None, status: S
     return TrialState(number, Trial(f"s_{number}", 1, params, 0), status, 1, value)
 
 
+def random_params(generator: random.Random) -> dict[str, Any]:
+    return {
+        "lr": 10 ** generator.uniform(-5, -2), "dropout": generator.uniform(0, 0.5),
+        "layers": generator.randint(2, 12), "act": "relu",
+    }  # fmt: skip
+
+
 def search(study: Mapping[str, Any], loss: Callable[[Mapping[str, Any]], float], count: int) -> list[TrialState]:
     """One trial after the other, each with all values before it."""
     found: list[TrialState] = []
@@ -108,9 +115,24 @@ def test_a_long_study_gives_the_same_again() -> None:
     generator = random.Random(1)
     trials = []
     for number in range(1000):
-        params = {
-            "lr": 10 ** generator.uniform(-5, -2), "dropout": generator.uniform(0, 0.5),
-            "layers": generator.randint(2, 12), "act": "relu",
-        }  # fmt: skip
-        trials.append(state(number, params, generator.random()))
+        trials.append(state(number, random_params(generator), generator.random()))
     assert Sampling(study, trials).suggest(1000) == Sampling(study, trials).suggest(1000)
+
+
+def test_pruned_trials_tell_the_sampler_what_is_bad() -> None:
+    study = settings({"tpe": {"seed": 1, "startup": 2}})
+    generator = random.Random(2)
+    done = [state(0, random_params(generator), 1.0)]
+    asked = [random_params(generator) for _ in range(10)]
+
+    def suggested(values: list[float]) -> dict[str, Any]:
+        pruned = [
+            TrialState(1 + i, Trial("j", 1, params, 0), Status.PRUNED, 1, value, "at step 10", {10: value})
+            for i, (params, value) in enumerate(zip(asked, values, strict=True))
+        ]
+        return Sampling(study, [*done, *pruned]).suggest(20)
+
+    rising, falling = ([float(sign * i) for i in range(10)] for sign in (1, -1))
+    assert suggested(rising) == suggested(rising)
+    assert suggested(rising) != Sampling(study, done).suggest(20)
+    assert suggested(rising) != suggested(falling), "among pruned trials those with better values are better"

@@ -168,3 +168,159 @@ def test_without_optuna_one_line_says_what_to_install(fleet: Fleet, tmp_path: Pa
     assert "has no module optuna; install what dispatcher needs" in said.stderr
     assert "[tune]" in said.stderr
     assert not fleet.layout.journal_dir.exists()
+
+
+CLIMB = """
+import json, os, signal, sys, time
+from dispatcher.contract import attempt_dir, report_checkpoint, report_result
+slope, saved = float(sys.argv[1]), "step-" + os.environ["DISPATCHER_JOB_ID"]
+step = int(open(saved).read()) if os.path.exists(saved) else 0
+print("begun at", step, flush=True)
+
+def leave(*_):
+    open(saved, "w").write(str(step))
+    report_checkpoint(step)
+    print("saved", step, flush=True)
+    sys.exit(75)
+
+signal.signal(signal.SIGTERM, leave)
+while step < 80:
+    step += 1
+    with open(attempt_dir() / "metrics.jsonl", "a") as file:
+        file.write(json.dumps({"step": step, "val_loss": slope * step}) + "\\n")
+    time.sleep(STEP_S)
+report_result(loss=slope * step)
+"""
+HALVING = "halving: {metric: val_loss, min_step: 5, reduction: 2, max_step: 80}\n"
+
+
+def write_climb(fleet: Fleet, *, trials: int, parallel: int, step_s: float = 0.05) -> None:
+    (fleet.root / "climb.py").write_text(CLIMB.replace("STEP_S", str(step_s)))
+    fleet.write_config(f"methods: {{command: {{python: {sys.executable}}}}}\n")
+    (fleet.root / "tune.yaml").write_text(
+        "name: s\ndefaults: {command: '{python} climb.py {slope}', gpus: 0}\n"
+        "space: {slope: {uniform: [0, 1]}}\nsampler: random\n"
+        f"objective: {{value: loss, goal: min}}\ntrials: {trials}\nparallel: {parallel}\n{HALVING}"
+    )
+
+
+def rungs(fleet: Fleet) -> list[dict[str, object]]:
+    return [dict(line.data or {}) for line in fleet.history() if line.event == "rung"]
+
+
+def check_decisions(fleet: Fleet) -> None:
+    """Each decision is the one that the values before it in the journal ask for, and none was made twice."""
+    known: dict[object, list[float]] = {}
+    found = rungs(fleet)
+    for one in found:
+        values = known.setdefault(one["rung"], [])
+        value = float(str(one["value"]))
+        values.append(value)
+        may_go_on = sorted(values).index(value) < max(1, len(values) // 2)
+        assert one.get("goes_on", True) or not may_go_on, one
+    assert len({(one["number"], one["rung"]) for one in found}) == len(found)
+
+
+def test_halving_stops_what_is_worse_and_a_requeued_trial_goes_on(fleet: Fleet) -> None:
+    write_climb(fleet, trials=8, parallel=4)
+    fleet.start("pod", "--slots", "4", poll="600")
+    said = fleet.start_command("tuner", "matrix", "tune", "tune.yaml")
+    assert said.end(120) == 0, said.said
+    found = trials(fleet)
+    stopped = [one for one in found if one.status is Status.PRUNED]
+    done = [one for one in found if one.status is Status.DONE]
+    assert stopped
+    assert len(stopped) + len(done) == 8
+    check_decisions(fleet)
+    assert said.said.count(": pruned at step ") == len(stopped)
+    for one in stopped:
+        record = fleet.record(one.job)
+        assert (record.state, record.reason) == ("done", "pruned")
+        assert fleet.events(one.job)[-2:] == ["requested", "pruned"]
+        assert "saved" in fleet.output(one.job, 1), "it had its time to save"
+    # Outside of the results, with a column of its own in the account.
+    results = json.loads(fleet.run("results", "--json"))
+    assert sorted(row["trial"] for row in results) == [one.number for one in done]
+    account = fleet.run("usage", "--since", "1h")
+    assert any(line.startswith("pruned ") for line in account.splitlines()), account
+    rows = json.loads(fleet.run("matrix", "trials", "s", "--sort", "value", "--json"))
+    assert [row["loss"] for row in rows if row["loss"] is None] == [None] * len(stopped)
+    assert [row["state"].partition(" at step ")[0] for row in rows] == ["done"] * len(done) + ["pruned"] * len(stopped)
+    # A person thinks otherwise of one.
+    job = stopped[0].job
+    at = int(fleet.output(job, 1).split("saved ")[1].split()[0])
+    fleet.run("requeue", job)
+    fleet.wait_for(job, "done", attempt=2)
+    assert f"begun at {at}" in fleet.output(job, 2)
+    again = fleet.start_command("tuner", "matrix", "tune", "tune.yaml")
+    again.end()
+    assert len(trials(fleet)) == 8, "it is the same trial"
+
+
+@pytest.mark.slow
+def test_a_trial_that_is_to_end_is_stopped_by_whoever_comes(fleet: Fleet) -> None:
+    """The pod of a pruned trial is killed before it has carried anything out."""
+    write_climb(fleet, trials=2, parallel=2, step_s=0.5)
+    pod = fleet.start("pod-1", "--slots", "2", poll="600")
+    fleet.run("matrix", "tune", "--once", "tune.yaml")
+    for number in range(2):
+        fleet.wait_running(f"s_{number:04d}")
+    pod.kill()
+
+    def has_reached(number: int) -> bool:
+        file = fleet.attempt(f"s_{number:04d}").directory / "metrics.jsonl"
+        return file.exists() and file.read_text().count("\n") >= 5
+
+    wait_until(lambda: has_reached(0) and has_reached(1), "both have reached the first rung")
+    fleet.run("matrix", "tune", "--once", "tune.yaml")
+    worse = next(str(one["number"]) for one in rungs(fleet) if not one.get("goes_on", True))
+    job = f"s_000{worse}"
+    assert fleet.record(job).desired == "done"
+    fleet.start("pod-2", "--slots", "1", poll="1")
+    record = fleet.wait_for(job, "done")
+    assert record.reason == "pruned"
+    fleet.wait_gone(job, 1)
+    check_decisions(fleet)
+    # The other one goes on, whoever looks after it.
+    other = "s_0001" if job == "s_0000" else "s_0000"
+    assert fleet.record(other).state == "running"
+    fleet.run("matrix", "tune", "--cancel", "s")
+    fleet.wait_for(other, "abandoned")
+    fleet.wait_gone(other, 1)
+
+
+@pytest.mark.slow
+def test_halving_under_kills(fleet: Fleet) -> None:
+    """Two tuners and two pods, killed at random: each rung is decided once, and every trial ends."""
+    write_climb(fleet, trials=12, parallel=4)
+    generator = random.Random(11)
+    processes = {}
+
+    def start(name: str) -> None:
+        if name.startswith("pod"):
+            processes[name] = fleet.start(name, "--slots", "2", poll="0.3")
+        else:
+            processes[name] = fleet.start_command(name, "matrix", "tune", "tune.yaml")
+
+    for name in ("pod-1", "pod-2", "tuner-1", "tuner-2"):
+        start(name)
+    wait_until(fleet.layout.submitted_manifest.exists, "the first trials")
+    for _ in range(15):
+        time.sleep(generator.uniform(0.3, 1.2))
+        name = generator.choice(sorted(processes))
+        if processes[name].is_running():
+            processes[name].kill()
+        start(name)
+    for name in ("tuner-1", "tuner-2"):
+        if not processes[name].is_running():
+            start(name)
+        assert processes[name].end(120) == 0, processes[name].said
+    found = trials(fleet)
+    assert [one.number for one in found] == list(range(12))
+    assert {one.status for one in found} <= {Status.DONE, Status.PRUNED}
+    check_decisions(fleet)
+    for one in found:
+        going = [rung for rung in rungs(fleet) if rung["number"] == one.number]
+        if one.status is Status.PRUNED:
+            assert not going[-1].get("goes_on", True)
+        assert fleet.record(one.job).desired is None

@@ -83,6 +83,8 @@ def test_no_more_trials_than_parallel_and_trials_allow(lab: Lab) -> None:
         ("[1]", "result.json is no JSON object"),
         ({"los": 1.0}, "result.json has no loss"),
         ({"loss": None}, "loss is NaN or infinite"),
+        ('{"loss": NaN}', "loss is NaN or infinite"),
+        ('{"loss": -Infinity}', "loss is NaN or infinite"),
         ({"loss": "low"}, 'loss is "low"'),
         ({"loss": True}, "loss is true"),
     ],

@@ -1,0 +1,125 @@
+"""Reads what the attempts of trials write into `metrics.jsonl`, each line once.
+
+Where there is no such file (the job writes none, or its host does not see the workspace), what `report_progress` has
+written last counts as a line.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from dispatcher.base import files
+from dispatcher.base.mounts import mount_of
+from dispatcher.report.attempts import parse_object, read_small
+from dispatcher.workspace import Layout
+
+# runtime/metrics.py writes it; a job without the runtime may write the same lines.
+METRICS_FILE: Final = "metrics.jsonl"
+_NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class Reached(msgspec.Struct, frozen=True):
+    """What an attempt had at a rung: the value of the first line at or after it, and that line's step.
+
+    `value` is None for one that is not finite.
+    """
+
+    rung: int
+    step: float
+    value: float | None
+
+
+class _File(msgspec.Struct):
+    """How far an attempt's file was read, the rungs that it has not reached, and those that it has."""
+
+    attempt: int
+    waiting: list[int]
+    offset: int = 0
+    inode: int = 0
+    reached: dict[int, Reached] = {}
+
+
+class MetricFiles:
+    """The values of `metric` at the `rungs` of attempts."""
+
+    def __init__(self, layout: Layout, metric: str, rungs: Sequence[int]) -> None:
+        self._layout = layout
+        self._metric = metric
+        self._rungs = rungs
+        self._files: dict[str, _File] = {}
+
+    def reached(self, job: str, attempt: int) -> Sequence[Reached]:
+        """The rungs that this attempt has reached so far, lowest first. Reads what was appended since the last time."""
+        file = self._files.get(job)
+        if file is None or file.attempt != attempt:
+            file = self._files[job] = _File(attempt, list(self._rungs))
+        if file.waiting:
+            for line in self._new_lines(job, file):
+                self._take_in(file, line)
+        return [file.reached[rung] for rung in sorted(file.reached)]
+
+    def forget_others(self, jobs: Collection[str]) -> None:
+        """Keep nothing of any other job."""
+        for job in self._files.keys() - set(jobs):
+            del self._files[job]
+
+    def _new_lines(self, job: str, file: _File) -> Iterator[Mapping[str, Any]]:
+        path = self._layout.attempt(job, file.attempt).directory / METRICS_FILE
+        if mount_of(self._layout.jobs_dir).is_network:
+            files.refresh_names(path.parent)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            # It is there as soon as the job has written its first line.
+            yield from _progress(self._layout.attempt(job, file.attempt).progress)
+            return
+        try:
+            found = os.fstat(fd)
+            if found.st_ino != file.inode or found.st_size < file.offset:
+                # The file was begun, or replaced by the lines that an attempt has taken over.
+                file.inode, file.offset = found.st_ino, 0
+            if found.st_size == file.offset:
+                return
+            data = files.read_fd(fd, file.offset)
+        finally:
+            os.close(fd)
+        # A line without its end is read again.
+        end = data.rfind(b"\n") + 1
+        file.offset += end
+        for line in data[:end].splitlines():
+            try:
+                yield _decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                continue
+
+    def _take_in(self, file: _File, line: Mapping[str, Any]) -> None:
+        step, value = _number(line.get("step")), _number(line.get(self._metric))
+        if step is None or value is None:
+            return
+        while file.waiting and step >= file.waiting[0]:
+            rung = file.waiting.pop(0)
+            file.reached[rung] = Reached(rung, step, value if math.isfinite(value) else None)
+
+
+def _progress(path: Path) -> Iterator[Mapping[str, Any]]:
+    """The step and the metrics of a progress.json as a line of metrics.jsonl; it has null for NaN."""
+    progress = parse_object(read_small(path)) or {}
+    metrics = progress.get("metrics")
+    if isinstance(metrics, dict):
+        yield {
+            **{key: "NaN" if value is None else value for key, value in metrics.items()},
+            "step": progress.get("step"),
+        }
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, str):
+        return _NUMBERS.get(value)
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

@@ -72,6 +72,10 @@ class Conditions:
         """As found by another clock: nothing has been running for so many seconds."""
         self._nothing_since_s = self._monotonic() - seconds
 
+    def nothing_will_run(self) -> None:
+        """No process is left that starts jobs."""
+        self.nothing_runs_since(self._limit_s)
+
     def news(self, fold: Fold, *, is_old: bool = False) -> list[Incident]:
         """What is to be written into the journal."""
         finders = {

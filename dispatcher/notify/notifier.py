@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import time
 from collections.abc import Callable
 from typing import Final
@@ -65,10 +66,12 @@ class Notifier:
         self._collect()
         now_s = self._clock()
         fold = self._store.fold
-        if not self._ended and not self._is_due(now_s, at_once=at_once):
-            silent = self._silent(now_s) if poll_is_due else []
-            if not silent and not self._conditions.has_news(fold, poll_is_due=poll_is_due):
-                return
+        has_news = self._conditions.has_news(fold, poll_is_due=poll_is_due)
+        has_news |= bool(self._ended or (poll_is_due and self._silent(now_s)))
+        # An older dispatcher has begun a generation without what it does not know.
+        has_news |= not fold.notices.targets
+        if not has_news and not self._is_due(now_s, at_once=at_once):
+            return
         claims: list[tuple[Notice, str]] = []
         with self._store.transaction() as tx:
             # It may be another one by now: of a new generation.
@@ -103,6 +106,14 @@ class Notifier:
     def wait_fds(self) -> list[int]:
         """Descriptors that become readable when a sending has ended."""
         return [sending.fd for sending in self._sending.values()]
+
+    def wait(self, longest_s: float) -> None:
+        """Wait until there is news of a sending, or a deadline."""
+        poll = select.poll()
+        for fd in self.wait_fds():
+            poll.register(fd, select.POLLIN)
+        waits_s = [longest_s, *(sending.due_in_s() for sending in self._sending.values())]
+        poll.poll(0 if self._ended else 1000 * min(waits_s))
 
     def is_busy(self) -> bool:
         """Whether a notice is being sent, or it is not recorded how that went."""
@@ -158,13 +169,22 @@ class Notifier:
                 retry_at = None if again_s is None else now_text(again_s)
                 tx.note(NoticeEnded(notice=number, state=outcome.state, why=outcome.why, retry_at=retry_at))
         for notice in self._silent(now_s):
-            if notice.number not in self._ended:
-                tx.note(NoticeEnded(notice=notice.number, state=DOUBTFUL, why=_GONE))
+            tx.note(NoticeEnded(notice=notice.number, state=DOUBTFUL, why=_GONE))
 
     def _silent(self, now_s: float) -> list[Notice]:
-        """The notices whose senders are gone."""
-        open_ones = [one for one in self._store.fold.notices.sent if one.state == SENDING]
-        return [one for one in open_ones if one.number not in self._sending and sender_is_gone(one, now_s)]
+        """The notices whose senders are gone; also those of this process that it does not send.
+
+        Of a transaction that failed nobody knows whether its claims are in the journal.
+        """
+        me = sender()
+        return [
+            one
+            for one in self._store.fold.notices.sent
+            if one.state == SENDING
+            and one.number not in self._sending
+            and one.number not in self._ended
+            and (one.sender == me or sender_is_gone(one, now_s))
+        ]
 
     def _claim(self, tx: Transaction, name: str, turn: Due) -> Notice:
         notice = turn.notice
@@ -177,7 +197,7 @@ class Notifier:
 
     def _send(self, notice: Notice, name: str) -> None:
         root = self._config.layout.root
-        content = payload(root.name, name, notice.number, notice.causes, notice.tries, workspace_id(root))
+        content = payload(root.name, name, notice.number, notice.causes, notice.tries, workspace_id(root), self._zone)
         try:
             self._sending[notice.number] = Sending(self._notify.targets[name], content)
         except OSError as error:

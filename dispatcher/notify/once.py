@@ -6,6 +6,7 @@ import os
 import select
 import time
 from collections.abc import Iterable
+from typing import Final
 
 from dispatcher.config import Config
 from dispatcher.errors import UsageError, nearest
@@ -19,7 +20,7 @@ from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.notices import FAILED, Notice
 from dispatcher.run_state.store import Store
 
-_LOOK_S = 0.2
+_LONGEST_WAIT_S: Final = 60.0
 
 
 def settings_of(config: Config) -> Notify:
@@ -42,7 +43,7 @@ def tell(store: Store, config: Config, conditions: Conditions, *, at_once: bool)
     try:
         notifier.step(poll_is_due=True, at_once=at_once)
         while notifier.is_busy():
-            select.select(notifier.wait_fds(), [], [], min(_LOOK_S, notifier.due_in_s() or 0.0))
+            notifier.wait(_LONGEST_WAIT_S)
             notifier.step(poll_is_due=False)
     finally:
         notifier.give_up()

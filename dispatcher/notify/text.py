@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Any, Final
 
 from dispatcher.base.messages import counted
+from dispatcher.base.times import parse_time
 from dispatcher.run_state.notices import Cause
 from dispatcher.topics import Topic
 
@@ -42,9 +44,18 @@ def workspace_id(root: Path) -> str:
 
 
 def payload(
-    workspace: str, target: str, number: int, causes: Mapping[str, Cause], tries: int, of: str
+    workspace: str,
+    target: str,
+    number: int,
+    causes: Mapping[str, Cause],
+    tries: int,
+    of: str,
+    zone: tzinfo | None = None,
 ) -> dict[str, Any]:
-    """A notice as data, with `subject` and `text`. `of`: what tells the workspace from all others."""
+    """A notice as data, with `subject` and `text`. `of`: what tells the workspace from all others.
+
+    `zone` is that of the times in the text; None: that of this host.
+    """
     ordered = sorted(causes.values(), key=lambda cause: (_rank(cause.topic), cause.first_at))
     subject = one_line(f"dispatcher {workspace}: {_subject(ordered)}", 180)
     return {
@@ -52,7 +63,7 @@ def payload(
         "workspace": workspace,
         "target": target,
         "subject": subject,
-        "text": _text(subject, ordered),
+        "text": _text(subject, ordered, zone),
         "try": tries,
         "events": [
             {
@@ -105,20 +116,30 @@ _WORDS: Final[Mapping[str, Callable[[int], str]]] = {
 }
 
 
-def _text(subject: str, causes: Sequence[Cause]) -> str:
+def _text(subject: str, causes: Sequence[Cause], zone: tzinfo | None) -> str:
     lines = [subject, ""]
     for topic in dict.fromkeys(cause.topic for cause in causes):
         for cause in causes:
             if cause.topic == topic:
-                lines += _told(cause)
+                lines += _told(cause, zone)
         advice = _ADVICE.get(Topic(topic)) if topic in _ORDER else None
         lines += [f"  {advice}", ""] if advice else [""]
     return "\n".join(lines)
 
 
-def _told(cause: Cause) -> list[str]:
+def time_text(at: str, zone: tzinfo | None) -> str:
+    """`2026-06-17 22:48:00 CEST`; None is the zone of this host. A time that cannot be read is given as it is."""
+    seconds = parse_time(at)
+    if seconds is None:
+        return one_line(at)
+    return datetime.fromtimestamp(seconds, UTC).astimezone(zone).strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def _told(cause: Cause, zone: tzinfo | None) -> list[str]:
     times = f"{cause.count} x " if cause.count > 1 else ""
-    when = cause.first_at if cause.count == 1 else f"{cause.first_at} to {cause.last_at}"
+    when = time_text(cause.first_at, zone)
+    if cause.count > 1:
+        when = f"{when} to {time_text(cause.last_at, zone)}"
     lines = [f"{times}{cause.topic.replace('_', ' ')}: {one_line(cause.text)} ({when})"]
     if cause.jobs:
         more = cause.count - len(cause.jobs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
@@ -51,6 +50,7 @@ class PodNotices:
         self._reconciler = reconciler
         self._log = log
         self._notifier: Notifier | None = None
+        self._conditions: Conditions | None = None
 
     def check(self) -> None:
         """Raise ConfigError where this pod could not tell what it is to tell."""
@@ -62,14 +62,19 @@ class PodNotices:
         notify, layout = self._config.notify, self._config.layout
         if self._options.once or (notify is None and not self._store.fold.notices.targets):
             return
-        conditions = Conditions(
+        self._conditions = Conditions(
             (notify or Notify()).nothing_running_after_s,
             lambda: dead_pods(layout, self._observer.pod_is_alive, self._options.pod),
             lambda: liveness.read_pods(layout),
             Watched(self._store, self._config, self._reconciler).stalled,
         )
-        self._notifier = Notifier(self._store, self._config, conditions, self._log)
+        self._notifier = Notifier(self._store, self._config, self._conditions, self._log)
         self._notifier.begin()
+
+    def _others_live(self) -> bool:
+        layout, me = self._config.layout, self._options.pod
+        others = (info.pod for info in liveness.read_pods(layout) if info.pod != me and info.phase != "ended")
+        return any(map(self._observer.pod_is_alive, others))
 
     def step(self, *, poll_is_due: bool) -> None:
         """Do what is due; never waits."""
@@ -82,18 +87,21 @@ class PodNotices:
     def wait_fds(self) -> list[int]:
         return [] if self._notifier is None else self._notifier.wait_fds()
 
-    def finish(self, goes_on: Callable[[], bool]) -> None:
+    def finish(self, goes_on: Callable[[], bool], *, gives_up: bool) -> None:
         """At the end of the pod: tell what is left, for nobody may be there to do so later.
 
-        Waits for what is being sent, each within its deadline, as long as `goes_on()`.
+        Waits for what is being sent, each within its deadline, as long as `goes_on()`. `gives_up`: the pod was to run
+        until nothing is left, and ends by itself.
         """
         notifier = self._notifier
-        if notifier is None:
+        if notifier is None or self._conditions is None:
             return
         if goes_on():
+            if gives_up and not self._others_live():
+                self._conditions.nothing_will_run()
             notifier.step(poll_is_due=False, at_once=True)
         while notifier.is_busy() and goes_on():
-            select.select(notifier.wait_fds(), [], [], min(_LOOK_S, notifier.due_in_s() or 0.0))
+            notifier.wait(_LOOK_S)
             notifier.step(poll_is_due=False)
         notifier.give_up()
 

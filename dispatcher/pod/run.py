@@ -294,7 +294,11 @@ class Pod:
             self.reconciler.release_script_lock,
             self.projector.close,
             last_problems,
-            functools.partial(self._notices.finish, self._tells_the_rest),
+            functools.partial(
+                self._notices.finish,
+                self._tells_the_rest,
+                gives_up=self.options.until_empty and self.phase == RUNNING,
+            ),
         )
         for step in steps:
             try:

@@ -1,0 +1,151 @@
+"""A notifier with a clock that is passed in, a real journal and real servers: storms, and quiet time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from told_servers import Hook, hook
+
+from dispatcher.config import Config, load_config
+from dispatcher.notify.conditions import Conditions
+from dispatcher.notify.notifier import Notifier, sender, sender_is_gone
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Event, NoticeClaimed
+from dispatcher.run_state.states import State
+from dispatcher.run_state.store import Store
+from dispatcher.workspace import Layout
+
+BERLIN = ZoneInfo("Europe/Berlin")
+EVENING_S = datetime(2026, 6, 15, 21, tzinfo=BERLIN).timestamp()
+
+
+class Lab:
+    """A workspace with two notifiers, as of two pods, and one clock for all."""
+
+    def __init__(self, layout: Layout, server: Hook, **settings: Any) -> None:
+        self.now_s = EVENING_S
+        self.server = server
+        target = {"webhook": {"url": server.url}, "events": ["job_failed", "matrix_done"]}
+        notify = {"timezone": "Europe/Berlin", "targets": {"web": target}, **settings}
+        layout.config_file.write_text(f"notify: {json.dumps(notify)}\n")
+        self.config: Config = load_config(layout)
+        self.stores = [Store(layout, by=f"pod-{number}", wall_clock=lambda: self.now_s) for number in range(2)]
+        self.notifiers = [self.notifier(store) for store in self.stores]
+        for notifier in self.notifiers:
+            notifier.begin()
+
+    def notifier(self, store: Store) -> Notifier:
+        conditions = Conditions(600.0, list, list)
+        return Notifier(store, self.config, conditions, lambda _: None, lambda: self.now_s)
+
+    def fail(self, jobs: list[str], reason: str = "exit 1") -> None:
+        with self.stores[0].transaction() as tx:
+            for job in jobs:
+                tx.change(job, Event.QUEUED, Change(state=State.QUEUED))
+                tx.change(job, Event.CLAIMED, Change(state=State.RUNNING, attempt=1, pod="pod-0"))
+                tx.change(job, Event.FAILED, Change(state=State.FAILED, reason=reason, finished_at=tx.at))
+
+    def step(self) -> None:
+        """One step of each pod, and the end of what they send."""
+        for store, notifier in zip(self.stores, self.notifiers, strict=True):
+            store.refresh()
+            notifier.step(poll_is_due=True)
+        for notifier in self.notifiers:
+            while notifier.is_busy():
+                notifier.wait(60.0)
+                notifier.step(poll_is_due=False)
+
+    def told(self) -> list[tuple[str, int]]:
+        return [(one["event"], one["count"]) for notice in self.server.got for one in notice["events"]]
+
+
+@pytest.fixture
+def server() -> Iterator[Hook]:
+    with hook(200) as made:
+        yield made
+
+
+def test_a_storm_of_2500_failures_makes_a_notice_now_and_one_an_hour_later(layout: Layout, server: Hook) -> None:
+    lab = Lab(layout, server)
+    for minute in range(25):
+        lab.fail([f"job-{minute}-{number}" for number in range(100)])
+        lab.now_s += 60
+        lab.step()
+    assert lab.told()[0] == ("job_failed", 100) and len(server.got) == 1
+    for _ in range(120):
+        lab.now_s += 60
+        lab.step()
+    assert sum(count for event, count in lab.told() if event == "job_failed") == 2500
+    assert len(server.got) == 2 and server.got[1]["subject"].endswith(": 2400 jobs failed")
+    assert len(json.dumps(server.got[1])) < 3_000
+
+
+def test_what_happens_at_night_is_told_in_the_morning(layout: Layout, server: Hook) -> None:
+    lab = Lab(layout, server, quiet="22:00-07:00")
+    lab.now_s += 2 * 3600
+    for number in range(40):
+        lab.fail([f"a{number}"], f"exit {number % 4}")
+        lab.now_s += 600
+        lab.step()
+    assert server.got == []
+    lab.now_s = EVENING_S + 10 * 3600 + 1
+    lab.step()
+    assert len(server.got) == 1 and sum(count for event, count in lab.told() if event == "job_failed") == 40
+
+
+def test_a_claim_that_this_process_does_not_send_is_doubtful(layout: Layout, server: Hook) -> None:
+    """The transaction failed at its end, so the claim is in the journal although nobody was told of it."""
+    lab = Lab(layout, server)
+    lab.fail(["a"])
+    with lab.stores[0].transaction() as tx:
+        tx.note(NoticeClaimed(target="web", sender=sender(), limit_s=30.0))
+    lab.step()
+    [notice] = lab.stores[0].fold.notices.sent
+    assert notice.state == "doubtful" and server.got == []
+
+
+def test_a_sender_of_another_host_is_given_up_after_its_time(layout: Layout, server: Hook) -> None:
+    lab = Lab(layout, server)
+    lab.fail(["a"])
+    with lab.stores[0].transaction() as tx:
+        tx.note(NoticeClaimed(target="web", sender="elsewhere 00-00 1 2 3", limit_s=30.0))
+    lab.fail(["b"], "exit 2")
+    lab.now_s += 80
+    lab.step()
+    assert lab.stores[0].fold.notices.sent[0].state == "sending" and server.got == []
+    assert not sender_is_gone(lab.stores[0].fold.notices.sent[0], lab.now_s)
+    lab.now_s += 11
+    lab.step()
+    assert [one.state for one in lab.stores[0].fold.notices.sent] == ["doubtful", "sent"]
+    assert lab.told()[0] == ("job_failed", 1)
+
+
+def test_a_generation_begun_by_an_older_dispatcher_is_registered_anew(layout: Layout, server: Hook) -> None:
+    lab = Lab(layout, server)
+    lab.stores[0].fold.notices = type(lab.stores[0].fold.notices)()
+    assert lab.stores[0].rotate()
+    lab.fail(["a"])
+    lab.step()
+    assert lab.stores[1].fold.notices.targets.keys() == {"web"}
+    lab.fail(["b"])
+    lab.now_s += 61
+    lab.step()
+    assert ("job_failed", 1) in lab.told()
+
+
+def test_nothing_is_written_when_nothing_happens(layout: Layout, server: Hook, tmp_path: Path) -> None:
+    lab = Lab(layout, server)
+    lab.fail(["a"])
+    lab.now_s += 61
+    lab.step()
+    seq = lab.stores[0].seq
+    for _ in range(50):
+        lab.now_s += 30
+        lab.step()
+    assert lab.stores[0].seq == seq and len(server.got) == 1

@@ -4,7 +4,8 @@ Both go by the jobs that were done last, so a slow beginning is forgotten, and a
 
 The range of the time left: nine times in ten the rest takes so long, if it is as the last jobs were (their times vary,
 and a mean of few is not certain) and as many slots go on. The short end uses all slots to the last moment; at the long
-end a job of the longest method begins last (Graham's bound). What else may happen, a failure or a queue, is not in it.
+end a long job of the longest method begins last (Graham's bound). What else may happen, a failure or a queue, is not
+in it.
 """
 
 from __future__ import annotations
@@ -183,7 +184,7 @@ class _Work(msgspec.Struct):
             return _Left(mid_s)
         half_s = _Z * math.sqrt(self.variance) / at_once
         low_s = max(self.sum_s / at_once - half_s, self.least_s)
-        high_s = max(self.sum_s / at_once + half_s + (1 - 1 / at_once) * self.longest_s, self.most_s)
+        high_s = max(self.sum_s / at_once + half_s + (1 - 1 / at_once) * self.most_s, self.most_s)
         return _Left(mid_s, min(low_s, mid_s), max(high_s, mid_s))
 
 

@@ -312,6 +312,7 @@ def _others(snapshot: Snapshot) -> tuple[object, ...]:
         snapshot.refusals,
         snapshot.problem,
         snapshot.warnings,
+        snapshot.untold,
         id(snapshot.entries),
         [_pod(pod) for pod in snapshot.pods],
     )

@@ -165,6 +165,7 @@ def attention(snapshot: Snapshot, whole: Pace) -> list[dict[str, Any]]:
     if whole.left > len(snapshot.in_flight()) and not whole.is_claiming:
         text = f"{counted(whole.left, 'job')} left to run, and no pod claims jobs: `dispatcher --pod NAME --gpus ...`"
         found.append({"kind": "nothing_claims", "text": text, "since": None})
+    found += [{"kind": "notice", "text": text, "since": None} for text in snapshot.untold]
     found += _of_jobs(snapshot, "stalled", snapshot.stalled, ("is stalled: no report", "are stalled: no report"))
     found += [
         {"kind": "refused_edit", "text": refusal_text(one, snapshot.clock), "jobs": [one.job], "since": one.at or None}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+from random import Random
 from typing import Any
 
 import pytest
@@ -170,3 +172,42 @@ def test_a_running_job_of_which_nothing_is_known_is_not_left_out_silently() -> N
     entries = {job: Entry(job_id=job, method="fft") for job in ("d", "q0")}
     snapshot = Snapshot(records=records, entries=entries, now_s=NOW_S, pods=(pod(1, 2),))
     assert pace(snapshot, waits(snapshot)).unknown_methods == ("unlisted",)
+
+
+def test_the_range_is_as_wide_as_the_times_of_the_jobs_differ() -> None:
+    alike = {f"d{n}": done(n * 60.0, 600.0) for n in range(20)}
+    unlike = {f"d{n}": done(n * 60.0, 300.0 if n % 2 else 900.0) for n in range(20)}
+    found = [of({**jobs, **queued(40)}, pod(0, 4)) for jobs in (alike, unlike)]
+    for one in found:
+        assert one.remaining_s == 6000.0
+        assert one.low_s is not None and one.high_s is not None and one.low_s <= 6000.0 <= one.high_s
+    # Jobs that all take the same differ only in when the last one begins.
+    assert (found[0].low_s, found[0].high_s) == (6000.0, 6000.0 + 0.75 * 600)
+    assert found[1].low_s is not None and found[1].low_s < 6000.0 - 300
+
+
+def test_one_job_tells_nothing_of_the_range() -> None:
+    found = of({"d": done(60.0), **queued(4)}, pod(0, 4))
+    assert found.remaining_s == 600.0 and found.low_s is None and found.high_s is None
+
+
+def test_nine_matrices_in_ten_end_within_the_range() -> None:
+    """Jobs of known times, taken by slots as they become free, against what the first of them let one expect."""
+    random, within = Random(7), 0
+    for _ in range(200):
+        times = [random.lognormvariate(6.0, 0.5) for _ in range(90)]
+        jobs = {f"d{n}": done(n * 60.0, took_s) for n, took_s in enumerate(times[:30])}
+        found = of({**jobs, **queued(60)}, pod(0, 6))
+        free_s = [0.0] * 6
+        for took_s in times[30:]:
+            heapq.heapreplace(free_s, free_s[0] + took_s)
+        assert found.low_s is not None and found.high_s is not None
+        within += found.low_s <= max(free_s) <= found.high_s
+    assert 0.88 <= within / 200 < 1
+
+
+def test_a_running_job_is_never_over_before_its_time() -> None:
+    jobs = {f"d{n}": done(n * 60.0, 600.0) for n in range(20)}
+    begun = Record(state=State.RUNNING, pod="p", attempt=1, started_at=now_text(NOW_S - 60))
+    found = of({**jobs, "r": begun}, pod(1, 8))
+    assert found.low_s == found.remaining_s == found.high_s == 540.0

@@ -1,0 +1,92 @@
+"""Filters and values by key are those of `status`, though no job is asked."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dispatcher.matrix.condition import Where
+from dispatcher.report.selection import select
+from dispatcher.run_state.states import State
+from dispatcher.web.board import Board
+from dispatcher.web.columns import Columns, Filter
+from dispatcher.web.jobs import listed
+from dispatcher.web.matrix import matrix
+
+CONDITIONS = (
+    ["method=fft"], ["seed=1*"], ["seed!=3"], ["seed="], ["note=größer*"], ["state=failed"], ["reason=exit*"],
+    ["pod=pod-0", "seed=1,3,5"], ["priority=0"], ["needs=*fft_greek_s1*"], ["job_id=eval_*"], ["gpu=3"],
+    ["error=*Error*"], ["lang=greek"],
+)  # fmt: skip
+
+
+@pytest.fixture
+def board(lab) -> Board:
+    # What ran is not what the manifest has: the values are those that ran.
+    entries = json.loads(lab.layout.default_matrix.read_text())
+    for entry in entries[18:22]:
+        lab.attempt(entry["job_id"], entry=json.dumps({**entry, "seed": 1000 + entry["seed"], "lang": "greek"}))
+    made = Board(lab.root, {})
+    made.look()
+    return made
+
+
+@pytest.mark.parametrize("options", CONDITIONS, ids=" ".join)
+def test_a_filter_selects_what_status_selects(board, options):
+    where = Where.parse(options)
+    expected = select(board.snapshot, where=where)
+    assert board.select(Filter(where=where)) == expected
+    running = select(board.snapshot, (), {State.DONE}, where)
+    assert board.select(Filter(frozenset({State.DONE}), where)) == running
+    assert expected
+
+
+def test_every_value_is_that_of_the_snapshot(board):
+    snapshot, columns = board.snapshot, board.columns
+    for key in ("method", "seed", "note", "lang", "state", "pod", "gpu", "reason", "attempt", "priority", "needs"):
+        column = columns.column(key)
+        values = [column.values[code] for code in column.codes]
+        assert values == [snapshot.value(job, key) for job in columns.jobs], key
+
+
+def test_changes_are_followed_as_a_new_reader_would_see_them(board, lab):
+    for key in ("seed", "state", "pod", "reason"):
+        board.columns.column(key)
+    lab.workspace.requeue("fft_greek_s19", "fft_greek_s9")
+    lab.workspace.hold("lora_hindi_s1")
+    lab.put("lora_hindi_s2", "done")
+    board.look()
+    new = Columns()
+    new.follow(board.snapshot, None)
+    assert board.columns.jobs == new.jobs
+    for key in ("method", "seed", "lang", "state", "pod", "reason"):
+        one, other = board.columns.column(key), new.column(key)
+        assert [one.values[c] for c in one.codes] == [other.values[c] for c in other.codes], key
+
+
+def test_a_new_manifest_is_followed(board, lab):
+    board.columns.column("seed")
+    entries = [{**entry, "lr": 0.1} for entry in json.loads(lab.layout.default_matrix.read_text())]
+    lab.write_manifest([{"job_id": "first", "method": "fft", "lr": 0.5}, *entries])
+    board.look()
+    assert board.columns.jobs[0] == "first"
+    assert board.select(Filter(where=Where.parse(["lr=0.5"]))) == ["first"]
+
+
+def test_a_matrix_has_every_job_once_in_portions(board, monkeypatch):
+    monkeypatch.setattr("dispatcher.web.matrix._CELLS", 20)
+    rows, first, jobs = [], 0, 0
+    while first is not None:
+        found = matrix(board, ("seed",), ("method",), None, Filter(), first)
+        rows += found["rows"]
+        jobs += sum(cell["of"] for row in found["cells"] for cell in row if cell)
+        first = found["next"]
+    assert len(rows) == found["total_rows"] and jobs == len(board.columns.jobs)
+
+
+def test_lists_are_sorted_as_numbers_and_what_has_no_value_is_last(board):
+    found = listed(board, Filter(), "seed", 500, 0)["jobs"]
+    seeds = [row["params"].get("seed") for row in found]
+    known = [seed for seed in seeds if seed is not None]
+    assert known == sorted(known) and seeds[len(known) :] == [None] * (len(seeds) - len(known))

@@ -1,0 +1,124 @@
+"""One reader for all viewers, and none when nobody looks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from dispatcher.errors import StateError
+from dispatcher.web import follower as module
+from dispatcher.web.age import Age
+from dispatcher.web.answers import RefusedError
+from dispatcher.web.follower import Follower
+
+
+class FakeBoard:
+    """Counts the looks; `fails` and `takes_s` make the next ones fail or take long."""
+
+    def __init__(self):
+        self.looks, self.asked, self.fails, self.takes_s, self.age, self.position = 0, 0, "", 0.0, Age(), "x.1"
+
+    def look(self):
+        self.looks += 1
+        time.sleep(self.takes_s)
+        if self.fails:
+            raise StateError(self.fails)
+
+    def read_results(self):
+        return 0
+
+    def overview(self):
+        self.asked += 1
+        return {"counts": b"{}"}
+
+
+def run(scenario, monkeypatch, interval_s=0.02, watched_s=0.3):
+    monkeypatch.setattr(module, "_WATCHED_S", watched_s)
+    board = FakeBoard()
+
+    async def main():
+        follower = Follower(lambda: board, interval_s)
+        follower.start()
+        try:
+            await scenario(follower, board)
+        finally:
+            follower.stop()
+
+    asyncio.run(main())
+
+
+def test_nobody_looks_and_nothing_is_read(monkeypatch):
+    async def scenario(follower, board):
+        await asyncio.sleep(0.2)
+        assert board.looks == 0
+        await follower.answer(FakeBoard.overview)
+        await asyncio.sleep(0.2)
+        assert board.looks > 2
+        await asyncio.sleep(0.5)
+        looks = board.looks
+        await asyncio.sleep(0.5)
+        assert board.looks == looks
+        # Who comes back gets what is there now.
+        await follower.answer(FakeBoard.overview)
+        assert board.looks > looks
+
+    run(scenario, monkeypatch)
+
+
+def test_many_viewers_cost_one_reader(monkeypatch):
+    async def scenario(follower, board):
+        await asyncio.gather(*(follower.answer(FakeBoard.overview) for _ in range(50)))
+        assert (board.looks, board.asked) == (1, 50)
+        for _ in range(50):
+            answer = await follower.changes("x.1", FakeBoard.overview)
+            assert b'"unchanged":true' in answer
+        # Not even the thread was asked.
+        assert board.asked == 50 and board.looks <= 3
+
+    run(scenario, monkeypatch, interval_s=5.0, watched_s=60.0)
+
+
+def test_what_cannot_be_read_is_told_and_is_back_when_it_can(monkeypatch):
+    monkeypatch.setattr(module, "_AGAIN_S", 0.05)
+
+    async def scenario(follower, board):
+        await follower.answer(FakeBoard.overview)
+        board.fails = "the journal is gone"
+        await asyncio.sleep(0.2)
+        for request in (follower.answer(FakeBoard.overview), follower.changes("x.1", FakeBoard.overview)):
+            with pytest.raises(RefusedError, match="the journal is gone") as error:
+                await request
+            assert error.value.status == 503
+        board.fails = ""
+        await asyncio.sleep(0.2)
+        await follower.answer(FakeBoard.overview)
+
+    run(scenario, monkeypatch)
+
+
+def test_files_that_hang_are_told_and_not_shown_as_they_were(monkeypatch):
+    monkeypatch.setattr(module, "_PATIENCE_S", 0.1)
+
+    async def scenario(follower, board):
+        await follower.answer(FakeBoard.overview)
+        board.age.read_s, board.takes_s = 1.0, 1.0
+        await asyncio.sleep(0.3)
+        with pytest.raises(RefusedError, match="do not answer") as error:
+            await follower.changes("x.1", FakeBoard.overview)
+        assert error.value.status == 503
+
+    run(scenario, monkeypatch)
+
+
+def test_a_look_that_takes_long_is_taken_less_often(monkeypatch):
+    async def scenario(follower, board):
+        board.takes_s = 0.05
+        end_s = time.monotonic() + 1.5
+        while time.monotonic() < end_s:
+            await follower.answer(FakeBoard.overview)
+            await asyncio.sleep(0.02)
+        assert board.looks <= 5
+
+    run(scenario, monkeypatch)

@@ -36,6 +36,7 @@ _COMMANDS: Final = {
     "logs": "dispatcher.cli.logs",
     "history": "dispatcher.cli.history",
     "results": "dispatcher.cli.results",
+    "export": "dispatcher.cli.export",
     "usage": "dispatcher.cli.usage",
     "requeue": "dispatcher.cli.change",
     "hold": "dispatcher.cli.change",

@@ -18,14 +18,16 @@ _NULLABLE: Final = {Kind.BOOL: "boolean", Kind.INT: "Int64", Kind.TEXT: "string"
 
 def library(name: str, purpose: str, extra: str = "") -> Any:
     """The module `name`. Raises UsageError, which says what to install for this purpose."""
+    package = name.partition(".")[0]
     try:
-        return importlib.import_module(name)
+        importlib.import_module(package)
     except ModuleNotFoundError as error:
-        if error.name != name.partition(".")[0]:
+        if error.name != package:
             raise
         raise UsageError(
-            f"{purpose} needs {error.name}, which is not installed: pip install 'dispatcher[{extra or error.name}]'"
+            f"{purpose} needs {package}, which is not installed: pip install 'dispatcher[{extra or package}]'"
         ) from None
+    return importlib.import_module(name)
 
 
 def pandas_of(columns: Mapping[str, Column]) -> pandas.DataFrame:

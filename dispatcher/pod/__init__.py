@@ -7,6 +7,7 @@ The loop
   reconciler        One pass: record what has ended and claim what comes next in one transaction, then start it.
   lasting_fault     What is said of steps that fail again and again; summary: of what runs and of what was done.
   options           The command-line options of a pod.
+  notices           What the pod tells people beside its loop and before it ends; stalled: which of its attempts have.
   registration      The pod's name and its file, with the heartbeat; saving: a long journal's fold, saved in a thread.
 
 Attempts

@@ -31,6 +31,10 @@ the name that the directory has then. On network filesystems, where a host that 
 steps read the last 4 KiB page again; on FUSE, where nothing refuses such a write, each step reads both blocks. If the
 file no longer says what was read, because it was overwritten, readers and dispatchers stop and name the repair.
 
+Notices (notices). A part of the fold is what people are still to be told, and what became of what they were told: see
+dispatcher/notify. A dispatcher that does not know these lines ignores them, and a generation that it begins lacks them;
+the next one that does know makes the targets known anew.
+
 Memory (records, saved_fold). Records are kept packed, and a look-up unpacks one: two of the same job are equal, not
 identical. Their first bytes hold the states of all. A pod that has read a long journal saves the fold of it in
 `journal/fold.saved`; a process that opens the journal later reads its bytes up to there only for their checksum, and

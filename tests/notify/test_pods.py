@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from fleet import COMMAND, Fleet, shell, wait_until
 from told_notices import configure, events, keeping, lines, told
-from told_servers import hook
+from told_servers import hook, mail_server
 
 # Tries again at once what was refused.
 _IMPATIENT = "from dispatcher.notify import schedule; schedule.RETRIES_S = (0.1, 0.2, 0.3)"
@@ -51,6 +51,28 @@ def test_three_pods_tell_once_that_jobs_failed(fleet: Fleet, tmp_path: Path) -> 
     assert events(notices) == [("job_failed", 4)] and notices[0]["events"][0]["cause"] == "exit 3"
     assert sorted(notices[0]["events"][0]["jobs"]) == ["a0", "a1", "a2", "a3"]
     assert ends(fleet) == ["sent"]
+
+
+def test_three_pods_send_one_mail_and_one_post(fleet: Fleet) -> None:
+    with hook(200) as server, mail_server() as post:
+        mail = {
+            "host": "127.0.0.1",
+            "port": post.port,
+            "tls": "none",
+            "from": "lab@example.org",
+            "to": "ada@example.org",
+        }
+        targets = {"web": {"webhook": {"url": server.url}}, "mail": {"smtp": {**mail, "to": "ada@example.org"}}}
+        configure(fleet, {name: {**target, "events": ["matrix_done"]} for name, target in targets.items()})
+        fleet.write_manifest([shell(f"a{number}", "true") for number in range(6)])
+        pods = [fleet.start(f"pod-{number}", poll="0.3") for number in range(3)]
+        wait_until(lambda: len(ends(fleet)) == 2, "both were sent")
+        for pod in pods:
+            pod.stop()
+        assert ends(fleet) == ["sent", "sent"] and len(server.got) == len(post.got) == 1
+        [message] = post.got
+        assert message["Subject"].endswith(": all jobs have ended") and "6 done" in message.get_content()
+        assert "6 done" in server.got[0]["text"] and post.recipients == ["ada@example.org"]
 
 
 @pytest.mark.slow

@@ -43,12 +43,13 @@ class Submission:
     run, empty for none.
     """
 
-    def __init__(self, workspace: Workspace, new: NewJobs) -> None:
+    def __init__(self, workspace: Workspace, new: NewJobs, manifests: ManifestJobs | None = None) -> None:
+        """`manifests`, of a process that submits several times: what it has read of them."""
         self._workspace = workspace
         self._new = new
         store = workspace.store
         store.refresh(to_the_end=True)
-        self._listed = ManifestJobs(workspace.config).ids()
+        self._listed = (manifests or ManifestJobs(workspace.config)).ids()
         self._more: Sequence[Mapping[str, Any]] = [{}] * len(new.rows)
         self.warning = ""
         self.code = ""

@@ -124,3 +124,9 @@ def complete_scopes(workspace: Workspace, incomplete: str) -> Iterable[str]:
 @_completion
 def complete_paused(workspace: Workspace, incomplete: str) -> Iterable[str]:
     return (scope for scope in workspace.snapshot().pauses if scope.startswith(incomplete))
+
+
+@_completion
+def complete_studies(workspace: Workspace, incomplete: str) -> Iterable[str]:
+    workspace.store.refresh(to_the_end=True, for_display=True)
+    return [name for name in workspace.store.fold.studies if name.startswith(incomplete)]

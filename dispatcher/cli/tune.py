@@ -10,6 +10,7 @@ import click
 
 from dispatcher.base.messages import counted, first_names
 from dispatcher.cli.common import confirm, format_option, open_workspace
+from dispatcher.cli.complete import complete_studies
 from dispatcher.cli.printing import note, print_rows
 from dispatcher.errors import LockError, StaleViewError, StorageError, UsageError, nearest
 from dispatcher.report.columns import Narrowing
@@ -32,8 +33,20 @@ _TELL_PAUSE_S: Final = 10.0
 @click.option("--once", is_flag=True, help="Ask for the trials that are due now, and end: for cron.")
 @click.option("--resume", is_flag=True, help="Go on with a study that was stopped.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask before a new version of the study.")
-@click.option("--stop", "stopped", metavar="NAME", help="No new trials of the study NAME; what runs goes on.")
-@click.option("--cancel", "cancelled", metavar="NAME", help="As --stop, and cancel its trials that have not ended.")
+@click.option(
+    "--stop",
+    "stopped",
+    metavar="NAME",
+    shell_complete=complete_studies,
+    help="No new trials of the study NAME; what runs goes on.",
+)
+@click.option(
+    "--cancel",
+    "cancelled",
+    metavar="NAME",
+    shell_complete=complete_studies,
+    help="As --stop, and cancel its trials that have not ended.",
+)
 def tune(study: Path | None, once: bool, resume: bool, yes: bool, stopped: str | None, cancelled: str | None) -> int:
     """Run the adaptive sweep that the file STUDY describes: trials whose parameters depend on what others have found.
 
@@ -56,12 +69,16 @@ def tune(study: Path | None, once: bool, resume: bool, yes: bool, stopped: str |
     if plan.changed:
         _tell_version(settings, plan)
         confirm(f"begin version {plan.version} of {settings.name}?", yes=yes)
-    tuner.begin(plan)
-    return _Progress(workspace, settings).once(tuner) if once else _Progress(workspace, settings).follow(tuner)
+    progress = _Progress(workspace, settings)
+    try:
+        tuner.begin(plan)
+        return progress.once(tuner) if once else progress.follow(tuner)
+    finally:
+        tuner.close()
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_studies)
 @click.option("--sort", type=click.Choice(["number", "value"]), default="number", help="[default: number]")
 @format_option
 def trials(name: str, sort: str, style: str) -> None:

@@ -12,6 +12,7 @@ from dispatcher.run_state.studies import RungReached
 from dispatcher.tuning.halving import Halving
 from dispatcher.tuning.metric_files import MetricFiles, Reached
 from dispatcher.tuning.trials import Status, TrialState, was_stopped
+from dispatcher.tuning.writing import Writer
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
 class Rungs:
     """The rungs of the study `name`, whose values are the better the lower (goal `min`) or the higher they are."""
 
-    def __init__(self, workspace: Workspace, name: str, halving: Halving, goal: str) -> None:
-        self._workspace = workspace
+    def __init__(self, workspace: Workspace, writer: Writer, name: str, halving: Halving, goal: str) -> None:
+        self._store = workspace.store
+        self._writer = writer
         self._name = name
         self._halving = halving
         self._goal = goal
@@ -45,12 +47,12 @@ class Rungs:
             return
         # Lower rungs first: a trial that was not looked at for long is judged at each of them.
         news.sort(key=lambda pair: (pair[0].rung, pair[1].number))
-        with self._workspace.transaction() as tx:
+        with self._writer.transaction() as tx:
             for reached, one in news:
                 self._decide(tx, reached, one)
 
     def _decide(self, tx: Transaction, reached: Reached, one: TrialState) -> None:
-        study = self._workspace.store.fold.studies[self._name]
+        study = self._store.fold.studies[self._name]
         record, known = tx.record(one.job), study.rungs.get(one.number, {})
         if record is None or record.attempt != one.attempt or reached.rung in known:
             return

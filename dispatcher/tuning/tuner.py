@@ -17,12 +17,14 @@ from dispatcher.errors import StateError, StorageError
 from dispatcher.matrix.new_jobs import NAME, NewJobs
 from dispatcher.report.attempts import read_small
 from dispatcher.report.results.reading import parse_result
+from dispatcher.run_state.known_jobs import ManifestJobs
 from dispatcher.run_state.states import State
 from dispatcher.run_state.studies import Study, StudySet, TrialAsked, TrialMeasured
 from dispatcher.submitting import IdsTakenError, Submission
 from dispatcher.tuning.rungs import Rungs
 from dispatcher.tuning.settings import Settings
 from dispatcher.tuning.trials import OCCUPYING, OPEN, Status, TrialState, comparable, counted_trials, trial_states
+from dispatcher.tuning.writing import Writer
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
@@ -73,9 +75,12 @@ class Tuner:
         self._store = workspace.store
         self._settings = settings
         self._version = 0
+        self._writer = Writer(workspace)
+        self._listed = ManifestJobs(workspace.config)
+        self._known: tuple[tuple[int, int], list[TrialState]] | None = None
         self._rungs: Rungs | None = None
         if settings.halving is not None:
-            self._rungs = Rungs(workspace, settings.name, settings.halving, settings.goal)
+            self._rungs = Rungs(workspace, self._writer, settings.name, settings.halving, settings.goal)
 
     def plan(self, *, resume: bool = False) -> Plan:
         """What beginning would change.
@@ -110,18 +115,24 @@ class Tuner:
     def begin(self, plan: Plan) -> None:
         """Record the settings. Raises StateError where another tuner has changed them since `plan`."""
         name, wanted = self._settings.name, self._settings.journalled()
-        with self._workspace.transaction() as tx:
+        with self._writer.transaction() as tx:
             study = self._store.fold.studies.get(name)
-            if _head_of(study) != _head_of(plan.seen) and (study is None or study.settings != wanted):
-                raise StateError(f"{name}: somebody has changed the study at the same moment; start again")
             if study is None or study.settings != wanted or study.stopped_by:
-                version = plan.version if study is None or study.settings != wanted else study.version
-                tx.note(StudySet(study=name, version=version, settings=wanted))
+                if _head_of(study) != _head_of(plan.seen):
+                    raise StateError(
+                        f"{name}: somebody has changed or stopped the study at the same moment; start again"
+                    )
+                tx.note(StudySet(study=name, version=plan.version, settings=wanted))
         self._version = self._study().version
+
+    def close(self) -> None:
+        """Bring the status file up to date."""
+        self._writer.close()
 
     def step(self) -> Step:
         """Record what trials have reached, stop those that do not go on, and ask for those that are due."""
         self._store.refresh()
+        self._writer.keep_up()
         if self._rungs is not None:
             self._rungs.decide(self._trials())
         self._measure()
@@ -153,7 +164,11 @@ class Tuner:
         return study
 
     def _trials(self) -> list[TrialState]:
-        return trial_states(self._study(), self._store.records)
+        """All trials, as far as the journal was read; built again when it says more."""
+        read = self._store.reloads, self._store.seq
+        if self._known is None or self._known[0] != read:
+            self._known = read, trial_states(self._study(), self._store.records)
+        return self._known[1]
 
     # Values.
 
@@ -162,7 +177,7 @@ class Tuner:
         if not unread:
             return
         notes = [self._value_of(one) for one in unread]
-        with self._workspace.transaction() as tx:
+        with self._writer.transaction() as tx:
             study = self._study()
             for one, note in zip(unread, notes, strict=True):
                 record, known = tx.record(one.job), study.measured.get(one.number)
@@ -198,7 +213,7 @@ class Tuner:
         submission.keep_code()
         name, asked = self._settings.name, False
         try:
-            with self._workspace.transaction() as tx:
+            with self._writer.transaction() as tx:
                 study = self._current()
                 if study.next_number == first and study.settings == settings and not study.stopped_by:
                     submission.append(self._store, tx)
@@ -237,7 +252,7 @@ class Tuner:
     def _submission(self, params: Mapping[int, Mapping[str, Any]]) -> Submission:
         entries = [self._settings.entry(number, found) for number, found in params.items()]
         rows = [{NAME: entry.pop("job_id"), **entry} for entry in entries]
-        return Submission(self._workspace, NewJobs(common=self._settings.defaults, rows=rows))
+        return Submission(self._workspace, NewJobs(common=self._settings.defaults, rows=rows), self._listed)
 
 
 def read_value(path: Path, key: str) -> tuple[float | None, str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from repositories import Repository
 from study import FILE, Lab, suggested_again
 
 from dispatcher.errors import DispatcherError, StateError, UsageError
@@ -207,6 +208,24 @@ def test_a_stopped_study_gets_no_trials_until_it_is_resumed(lab: Lab) -> None:
     assert len(tuner.step().trials) == 6
 
 
+def test_whoever_begins_a_study_does_not_undo_a_stop_of_the_same_moment(lab: Lab) -> None:
+    lab.tuner().step()
+    tuner = Tuner(lab.workspace, read_settings(lab.file))
+    plan = tuner.plan()
+    end_study(Lab(lab.root).workspace, "s", is_cancelled=False)
+    with pytest.raises(StateError, match="at the same moment"):
+        tuner.begin(plan)
+    lab.trials()
+    assert lab.workspace.store.fold.studies["s"].stopped_by
+
+
+def test_the_status_file_follows(lab: Lab) -> None:
+    tuner = lab.tuner()
+    tuner.step()
+    tuner.close()
+    assert [line["state"] for line in json.loads(lab.layout.status_file.read_bytes()).values()] == ["queued"] * 3
+
+
 def test_cancel_ends_what_has_not_ended(lab: Lab) -> None:
     lab.tuner().step()
     lab.start("s_0001")
@@ -279,6 +298,23 @@ def test_faults_of_the_entries_are_said_before_anything_is_written(lab: Lab) -> 
         lab.tuner(FILE.replace("{lr}", "{lrate}"))
     assert not lab.layout.submitted_manifest.exists()
     assert not lab.layout.journal_dir.exists()
+
+
+def test_trials_run_a_copy_of_the_code_where_that_is_wanted(lab: Lab) -> None:
+    repository = Repository(lab.root)
+    repository.write(".gitignore", "run_state/\nmatrix/\n")
+    repository.commit()
+    tuner = lab.tuner(FILE.replace("gpus: 0", "gpus: 0, snapshot: true"))
+    tuner.step()
+    repository.write("code.py", "x = 1\n")
+    commit = repository.commit()
+    lab.end_all()
+    tuner.step()
+    lab.trials()
+    copies = [record.snapshot or "" for record in lab.workspace.store.records.values()]
+    assert len(set(copies[:3])) == 1
+    assert copies[3].startswith(commit[:7])
+    assert copies[0] != copies[3], "each trial runs the code as it was when it was asked for"
 
 
 def test_a_job_of_the_same_name_is_no_trial(lab: Lab) -> None:

@@ -13,6 +13,7 @@ from beds.volcano import VolcanoBed
 from slurm_jobs import submission
 
 from dispatcher import contract
+from dispatcher.errors import OutletError
 from dispatcher.hosts.types import VolcanoHost
 from dispatcher.outlets.base import Key
 from dispatcher.outlets.batch.scheduler import (
@@ -130,22 +131,30 @@ class VolcanoJobs:
         answers = [self.carry_out(one) for one in self.scheduler.detail(attempts)]
         return self.scheduler.details(attempts, answers)[Key(job, 1)]
 
-    def wait(self, phase: Phase | None, why: str = "", job: str = "j0", limit_s: float = 90) -> JobState:
-        """The state of an attempt as soon as it is in this phase (None: nothing is left of it), with this in `why`."""
-        seen: list[JobState | None] = []
+    def wait(self, phase: Phase | None, why: str = "", job: str = "j0", limit_s: float = 150) -> JobState:
+        """The state of an attempt as soon as it is in this phase (None: nothing is left of it), with this in `why`.
+
+        A question without an answer proves nothing, here as in a dispatcher.
+        """
+        seen: list[JobState | OutletError | None] = []
 
         def is_there() -> bool:
-            seen.append(self.state(job))
-            one = seen[-1]
+            try:
+                one = self.state(job)
+            except OutletError as error:
+                seen.append(error)
+                return False
+            seen.append(one)
             return one is None if phase is None else one is not None and one.phase is phase and why in one.why
 
         wait_for(is_there, limit_s, lambda: f"{job} to be {phase} {why!r}: {seen[-1]}\n{self.bed.tell(self.job(job))}")
-        return seen[-1] or JobState(phase=Phase.UNKNOWN)
+        found = seen[-1]
+        return found if isinstance(found, JobState) else JobState(phase=Phase.UNKNOWN)
 
     def wait_for_file(self, name: str, job: str = "j0") -> str:
         """The content of a file of the attempt's directory as soon as it is there."""
         path = self.file(name, job)
-        wait_for(path.exists, 90, lambda: f"{path}: {self.state(job)}\n{self.bed.tell(self.job(job))}")
+        wait_for(path.exists, 150, lambda: f"{path}: {self.state(job)}\n{self.bed.tell(self.job(job))}")
         return path.read_text()
 
     def cancel(self, *jobs: str, force: bool = False) -> None:

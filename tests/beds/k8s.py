@@ -194,7 +194,7 @@ class K8sBed(Bed):
         wait_for(lambda: self.api.get(path_of_claim)["status"].get("phase") == "Bound", 60, f"PVC {name} to be bound")
         return self.outside(path)
 
-    def wait_for_phase(self, pod: str, phase: str, limit_s: float = 60) -> Object:
+    def wait_for_phase(self, pod: str, phase: str, limit_s: float = 120) -> Object:
         """The pod as soon as it is in this phase."""
 
         def status() -> Object:

@@ -63,7 +63,7 @@ class VolcanoBed(K8sBed):
     def _prepare(self) -> None:
         for definition in definitions(self.settings.release):
             self.api.create(DEFINITIONS, for_server(definition))
-        wait_for(self._knows_all_kinds, 30, "Volcano's resource definitions are established")
+        wait_for(self._knows_all_kinds, 90, "Volcano's resource definitions are established")
 
     def heal(self) -> None:
         super().heal()
@@ -82,7 +82,7 @@ class VolcanoBed(K8sBed):
         """Empty as long as no controller has looked at the Job."""
         return self.job(name).get("status", {}).get("state", {}).get("phase", "")
 
-    def wait_for_job(self, name: str, *phases: str, limit_s: float = 30) -> Object:
+    def wait_for_job(self, name: str, *phases: str, limit_s: float = 90) -> Object:
         """The Job as soon as it is in one of these phases."""
 
         def state() -> str:
@@ -120,7 +120,7 @@ class VolcanoBed(K8sBed):
             if event["involvedObject"]["name"] == name
         ]
 
-    def wait_for_event(self, name: str, kind: str, reason: str, message: str, limit_s: float = 20) -> None:
+    def wait_for_event(self, name: str, kind: str, reason: str, message: str, limit_s: float = 90) -> None:
         """`message` may be a part of it. Events are written a moment after what they tell of."""
 
         def is_told() -> bool:
@@ -228,7 +228,7 @@ class VolcanoBed(K8sBed):
         self._ready = self.outside(f"{self._folder}/ready")
         Path(self._ready).unlink(missing_ok=True)
         self._pid = self.start([*words, *(["--preempts"] if settings.preempts else [])], self._log)
-        wait_for(self._serves, 30, lambda: f"Volcano is not ready:\n{self.log_tail(self._log)}")
+        wait_for(self._serves, 90, lambda: f"Volcano is not ready:\n{self.log_tail(self._log)}")
 
     # Inside.
 

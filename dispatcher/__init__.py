@@ -114,6 +114,8 @@ mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes
                                     runtime/registry.py: _SHIPPED; a lab's own class: jobs/ of its workspace
     a check of `doctor`             a function in doctor/host_checks.py or workspace_checks.py, and its line in
                                     doctor/checks.py: CHECKS; with two hosts: doctor/two_hosts.py: PROOFS
+    a view of the page              a class in web/static/views/ with show, changed, draw and leave, and its line in
+                                    web/static/main.js: VIEWS; it draws with dom.js, which never parses data as HTML
     a command                       a module in cli/, listed in cli/main.py: _COMMANDS; what it does: api.py and report/
     a public name                   tests/test_public_names.py lists them all
     a key, an option, a command     its row in docs/ as well; tests/test_docs.py says which page lacks it

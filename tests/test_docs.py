@@ -76,6 +76,8 @@ NOT_RUN = {
     "docs/pods.md": {"GPUs": 1},
     "docs/tuning.md": {"installs": 1},
     "docs/usage.md": {"elsewhere": 1},
+    # tests/browser
+    "docs/web.md": {"installs": 1, "terminal": 1, "another host": 1},
 }
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,20 +15,10 @@ from typing import Any
 
 import pytest
 from beds.fixtures import skip_without
-from fleet import COMMAND, Fleet, fleet_at, wait_until
+from chromium_here import launched
+from fleet import Fleet, fleet_at
+from web_servers import Served, serving
 
-CHROMIUM = "/usr/bin/chromium"
-# A browser that talks to nobody but the page; as root it cannot have a sandbox.
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 STATIC = Path(__file__).parents[2] / "dispatcher" / "web" / "static"
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'"
@@ -45,12 +33,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
     skip_without("browser")
-    sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: scripts/install browser")
-    with sync_api.sync_playwright() as playwright:
-        # Its profile is a new folder, which it removes.
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    pytest.importorskip("playwright", reason="Playwright is not installed: scripts/install browser")
+    with launched() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture
@@ -101,52 +86,6 @@ def _serve_file(route: Any) -> None:
         route.fulfill(content_type=TYPES[path.suffix], body=path.read_bytes(), headers=headers)
     else:
         route.fulfill(status=404)
-
-
-class Served:
-    """`dispatcher web` of a workspace."""
-
-    def __init__(self, fleet: Fleet, words: tuple[str, ...], port: int = 0) -> None:
-        self.said = fleet.root / "web.txt"
-        with open(self.said, "wb") as file:
-            self.process = subprocess.Popen(
-                [*COMMAND, "web", "--port", str(port), *words], cwd=fleet.root, env=fleet.environment(),
-                stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
-            )  # fmt: skip
-        self.link = wait_until(self._link, f"the link of dispatcher web, it said {self.said.read_text()!r}")
-        self.base = self.link.partition("/login")[0]
-        self.port = int(self.base.rpartition(":")[2])
-
-    def _link(self) -> str | None:
-        lines = self.said.read_text().splitlines()
-        assert self.process.poll() is None, f"dispatcher web has ended: {lines}"
-        return next((line for line in lines if line.startswith("http://")), None)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def stop(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
-            assert self.process.wait(10) in (0, 130, -signal.SIGINT), self.said.read_text()
-
-
-@contextlib.contextmanager
-def serving(fleet: Fleet) -> Iterator[Callable[..., Served]]:
-    """Starts servers of a workspace: `serve("--allow-changes")`."""
-    pytest.importorskip("uvicorn", reason="uvicorn is not installed: scripts/install web")
-    started: list[Served] = []
-
-    def start(*words: str, port: int = 0) -> Served:
-        started.append(Served(fleet, words, port))
-        return started[-1]
-
-    try:
-        yield start
-    finally:
-        for served in started:
-            served.stop()
 
 
 @pytest.fixture

@@ -97,7 +97,9 @@ def test_a_running_log_is_followed_and_the_selection_stays(
 
 
 def test_what_jobs_write_is_text(open_page: Callable[..., Any], fleet: Fleet, serve: Callable[..., Any]) -> None:
-    values = {"note": HOSTILE, "lang": HOSTILE}
+    # The last one has the form of what the page's modules draw from.
+    drawn = {"tag": "img", "props": {"src": "x", "onerror": "window.pwned=1"}, "children": []}
+    values = {"note": HOSTILE, "lang": HOSTILE, "drawn": drawn, "list": [drawn]}
     fleet.write_manifest(
         [
             shell("bad", f"echo '{HOSTILE}'; echo 'ValueError: {HOSTILE}' >&2; exit 1", **values),
@@ -116,3 +118,4 @@ def test_what_jobs_write_is_text(open_page: Callable[..., Any], fleet: Fleet, se
     page.goto(f"{served.base}/?job=bad")
     wait_for_log(page, "onerror")
     assert HOSTILE in log_of(page)
+    assert '{"tag":"img"' in page.locator("#parameters").inner_text().replace(" ", "")

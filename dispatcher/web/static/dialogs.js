@@ -20,6 +20,11 @@ export async function change(page, action, body, { question, number = 1 }) {
   if (number > ASK_ABOVE && !(await confirmed(question, `Yes, ${action} ${count(number, "job")}`))) return false;
   try {
     const jobs = typeof body.jobs === "function" ? await body.jobs() : body.jobs;
+    if (jobs?.length > number) {
+      say(`${count(jobs.length, "job")} now, and ${number.toLocaleString("en-US")} were shown: look again.`, true);
+      page.live.askNow();
+      return false;
+    }
     const answer = await post(`api/changes/${action}`, { ...body, jobs });
     say(outcome(action, answer), Object.keys(answer.refused ?? {}).length > 0);
     page.live.askNow();

@@ -8,9 +8,18 @@ const described = new WeakMap();
 const listeners = new WeakMap();
 const PROPERTIES = new Set(["value", "checked", "disabled", "open", "selected", "hidden"]);
 
+/** What an element shall be. Only `h` makes one: an object of the same form that comes as data is text. */
+class Described {
+  constructor(tag, props, children) {
+    this.tag = tag;
+    this.props = props;
+    this.children = children;
+  }
+}
+
 /** An element. `key` tells siblings apart; `onclick: fn` listens; `vars: {"--x": "3%"}` sets CSS variables. */
 export function h(tag, props, ...children) {
-  return { tag, props: props ?? {}, children: flat(children) };
+  return new Described(tag, props ?? {}, flat(children));
 }
 
 /** Brings the children of `parent` to what is described; a Node among them is put in as it is. */
@@ -20,11 +29,16 @@ export function render(parent, ...children) {
   if (focused !== document.activeElement && focused?.isConnected) focused.focus({ preventScroll: true });
 }
 
+/** Whether something may be put into the page as it is. */
+export function isNode(value) {
+  return value instanceof Described || value instanceof Node;
+}
+
 function flat(children, into = []) {
   for (const child of children) {
     if (Array.isArray(child)) flat(child, into);
     else if (child !== null && child !== undefined && child !== "" && typeof child !== "boolean")
-      into.push(typeof child === "object" ? child : String(child));
+      into.push(isNode(child) ? child : typeof child === "object" ? JSON.stringify(child) : String(child));
   }
   return into;
 }

@@ -46,7 +46,9 @@ export function fixed(value, decimals) {
 }
 
 export function percent(part, of) {
-  return of > 0 ? `${Math.round((100 * part) / of)} %` : DASH;
+  if (!(of > 0)) return DASH;
+  const share = (100 * part) / of;
+  return part > 0 && share < 0.5 ? "< 1 %" : `${Math.round(share)} %`;
 }
 
 export function count(number, noun, plural = `${noun}s`) {

@@ -1,6 +1,6 @@
 // What the workspace looks like now: one overview, kept up to date by asking for changes since a position.
 
-import { get, isAborted } from "./api.js";
+import { get } from "./api.js";
 
 const VISIBLE_MS = 2_000;
 const HIDDEN_MS = 30_000;
@@ -64,9 +64,11 @@ export class Live {
       const params = new URLSearchParams(this.#filters);
       if (!isFirst) params.set("since", this.position);
       const answer = await get(isFirst ? "api/overview" : "api/changes", params, controller.signal);
+      // Another question was asked just when this one was answered.
+      if (controller.signal.aborted) return;
       this.#take(answer, isFirst);
     } catch (error) {
-      if (isAborted(error) && controller.signal.aborted) return;
+      if (controller.signal.aborted) return;
       this.#failed(error);
     }
     this.#later();
@@ -88,7 +90,9 @@ export class Live {
     this.error = error;
     this.failingSince ??= Date.now();
     // Another server at this address does not know the position.
-    if (error.status === 400 || error.status === 404) this.position = this.overview = null;
+    if (error.status === 400 || error.status === 404) this.position = null;
+    // What is known is of other filters.
+    if (this.position === null) this.overview = null;
     this.onChange(null);
   }
 

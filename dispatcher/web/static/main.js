@@ -15,6 +15,7 @@ const VIEWS = {
   compare: async () => (await import("./views/compare.js")).Compare,
   pods: async () => (await import("./views/pods.js")).Pods,
 };
+const VIEW_EVERY_S = 5;
 const NAVIGATION = [["overview", "Overview"], ["jobs", "Jobs"], ["compare", "Compare"], ["pods", "Pods"]];
 
 class Page {
@@ -22,6 +23,9 @@ class Page {
   view = null;
   #name = null;
   #isDrawn = true;
+  // What the view drew last: drawing the age again does not look at it.
+  #content = null;
+  #ticks = 0;
 
   constructor(root) {
     this.root = root;
@@ -55,8 +59,13 @@ class Page {
     this.draw();
   }
 
-  /** Draws once, however often it is asked for at a time. */
   draw() {
+    this.#content = null;
+    this.#drawSoon();
+  }
+
+  /** Draws once, however often it is asked for at a time. */
+  #drawSoon() {
     if (!this.#isDrawn) return;
     this.#isDrawn = false;
     queueMicrotask(() => {
@@ -73,11 +82,15 @@ class Page {
       this.#header(),
       this.#banner(),
       h("div", { key: "filters", class: "filters" }, filterBar(this)),
-      h("main", { key: this.#name, id: "content", class: `view-${this.#name}`, tabindex: "-1" }, this.#content()),
+      (this.#content ??= this.#main()),
     );
   }
 
-  #content() {
+  #main() {
+    return h("main", { key: this.#name, id: "content", class: `view-${this.#name}`, tabindex: "-1" }, this.#drawView());
+  }
+
+  #drawView() {
     if (!this.view) return h("p", { class: "quiet" }, "…");
     try {
       return this.view.draw();
@@ -125,7 +138,10 @@ class Page {
 
   #tick() {
     this.view?.tick?.();
-    this.draw();
+    if (document.hidden) return;
+    // Durations in the view are good enough a few seconds late.
+    if (++this.#ticks % VIEW_EVERY_S === 0) this.draw();
+    else this.#drawSoon();
   }
 }
 

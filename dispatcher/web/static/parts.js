@@ -1,6 +1,6 @@
 // Pieces that several views show: states, bars, links to jobs, sections.
 
-import { h } from "./dom.js";
+import { h, isNode } from "./dom.js";
 import { count, text } from "./format.js";
 import { href } from "./route.js";
 
@@ -86,18 +86,14 @@ export function button(words, onclick, props = {}) {
   return h("button", { type: "button", onclick, ...props }, words);
 }
 
-/** Names and values in two columns; rows without a value are left out. */
+/** Names and values in two columns; rows without a value are left out. A value is text, or what `h` makes, or a list of that. */
 export function facts(pairs) {
   const rows = pairs.filter(([, value]) => value !== null && value !== undefined && value !== "");
   return h(
     "dl",
     { class: "facts" },
-    rows.map(([name, value]) => h("div", { key: name }, h("dt", {}, name), h("dd", {}, shown(value)))),
+    rows.map(([name, value]) => h("div", { key: name }, h("dt", {}, name), h("dd", {}, isNode(value) || Array.isArray(value) ? value : text(value)))),
   );
-}
-
-function shown(value) {
-  return typeof value === "object" && value !== null && ("tag" in value || Array.isArray(value)) ? value : text(value);
 }
 
 /** A table. `columns`: {name, title, cell(row), number, sort}; `rowKey(row)` tells rows apart. */

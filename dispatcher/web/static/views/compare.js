@@ -3,7 +3,7 @@
 import { Loader } from "../api.js";
 import { h } from "../dom.js";
 import { count, number } from "../format.js";
-import { choice, empty, jobLink, problem, section } from "../parts.js";
+import { button, choice, empty, jobLink, problem, section } from "../parts.js";
 import { filtersOf, go, href, same } from "../route.js";
 import { STATES, usual } from "../usual.js";
 import { scatter } from "./scatter.js";
@@ -22,6 +22,7 @@ export class Compare {
   #module = null;
   #at = null;
   #timer = null;
+  #drawn = null;
 
   constructor(page) {
     this.page = page;
@@ -126,7 +127,7 @@ export class Compare {
 
   #drawCurves() {
     const { data, error } = this.curves;
-    if (error) return problem(error);
+    if (error) return [problem(error), this.query.get("metric") && button("Another metric", () => this.#set({ metric: null }))];
     if (!data) return empty("…");
     if (!data.groups.length) return empty(data.pending ? "Being read …" : "None of these jobs has logged metrics (metrics.jsonl).");
     return [h("div", { class: "compared" }, this.#chart?.element), this.#legend(data), h("p", { class: "quiet" }, notes(data))];
@@ -170,7 +171,10 @@ export class Compare {
     const among = (points) => (chosen.size ? points.filter((point) => chosen.has(point.job)) : points);
     const shown = { ...data, points: among(data.points), missing: among(data.missing) };
     const pending = data.results_pending > 0 && `The results of ${count(data.results_pending, "job")} are still being read.`;
-    return [scatter(shown, (job) => href(this.query, { job })), h("p", { class: "quiet" }, [data.cut, pending].filter(Boolean).join(" "))];
+    // Thousands of points are not described again when the pointer moves over the curves.
+    const key = [data, this.query];
+    if (!this.#drawn?.key.every((one, index) => one === key[index])) this.#drawn = { key, points: scatter(shown, (job) => href(this.query, { job })) };
+    return [this.#drawn.points, h("p", { class: "quiet" }, [data.cut, pending].filter(Boolean).join(" "))];
   }
 }
 

@@ -109,9 +109,9 @@ export class Job {
   #parameters({ params, params_unknown: isUnknown, changes, result }) {
     return [
       isUnknown && h("p", { class: "quiet" }, "With which parameters it ran is not known; these are the manifest's."),
-      facts(Object.entries(params ?? {})),
+      facts(Object.entries(params ?? {}).map(([name, value]) => [name, text(value)])),
       changes?.length > 0 && h("p", { class: "warn" }, "The manifest has other parameters now: ", changes.map((one) => text(one)).join("; ")),
-      result && [h("h3", {}, "Results"), facts(Object.entries(result.values ?? {}).map(([name, value]) => [name, typeof value === "number" ? number(value, 6) : value]))],
+      result && [h("h3", {}, "Results"), facts(Object.entries(result.values ?? {}).map(([name, value]) => [name, typeof value === "number" ? number(value, 6) : text(value)]))],
     ];
   }
 
@@ -186,5 +186,5 @@ function provenance({ attempts }, shown) {
   const { provenance: found } = attempts?.find((one) => String(one.attempt) === String(shown)) ?? {};
   if (!found) return null;
   const { recorded, ...known } = found;
-  return section("provenance", "What it ran from", null, recorded ? empty("Not recorded.") : facts(Object.entries(known)));
+  return section("provenance", "What it ran from", null, recorded ? empty("Not recorded.") : facts(Object.entries(known).map(([name, value]) => [name, value && text(value)])));
 }

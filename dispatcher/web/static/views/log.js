@@ -77,7 +77,12 @@ export class Log {
   #askNewer() {
     if (this.#isAsking) return;
     this.#ask({ from: this.#to, bytes: PART_BYTES }, (answer) => {
-      if (answer.to <= this.#to) return;
+      if (answer.from < this.#to) {
+        // The file is shorter than it was: another one.
+        this.#parts = [];
+        this.#from = answer.from;
+        this.#write();
+      } else if (answer.to <= this.#to) return;
       const isAtEnd = this.#isAtEnd();
       this.#parts.push(answer.text);
       this.#to = answer.to;
@@ -89,7 +94,7 @@ export class Log {
   }
 
   #askEarlier() {
-    this.#ask({ before: this.#from, bytes: 4 * PART_BYTES }, (answer) => {
+    this.#ask({ before: this.#from, bytes: 2 * PART_BYTES }, (answer) => {
       const below = this.element.scrollHeight - this.element.scrollTop;
       this.#parts.unshift(answer.text);
       this.#from = answer.from;

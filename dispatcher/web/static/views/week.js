@@ -1,7 +1,7 @@
 // Where the time of slots went in the last week: a bar for each method, by how its attempts ended.
 
 import { h } from "../dom.js";
-import { number, percent, text } from "../format.js";
+import { duration, number, percent, text } from "../format.js";
 import { bar, empty, section } from "../parts.js";
 
 const NAMES = {
@@ -39,7 +39,7 @@ function isIdle(row) {
 
 function line(row, kinds, greatest) {
   const { total } = row.hours;
-  const parts = kinds.filter((kind) => row.hours[kind]?.slots > 0).map((kind) => [`u-${kind}`, row.hours[kind].slots, `${nameOf(kind)}: ${number(row.hours[kind].slots, 3)} slot-hours`]);
+  const parts = kinds.filter((kind) => row.hours[kind]?.slots > 0).map((kind) => [`u-${kind}`, row.hours[kind].slots, `${nameOf(kind)}: ${time(row.hours[kind].slots)}`]);
   const name = isIdle(row) ? "no job" : text(row.values.method);
   const words = parts.map(([, , title]) => title).join(", ");
   return h(
@@ -47,13 +47,17 @@ function line(row, kinds, greatest) {
     { key: name },
     h("span", { class: "name", title: name }, name),
     h("span", { class: "room" }, h("span", { class: "length", vars: { "--share": (total.slots / greatest).toFixed(5) } }, bar(parts, `${name}: ${words}`, "thick"))),
-    h("span", { class: "number" }, `${number(total.slots, 3)} h`),
+    h("span", { class: "number" }, time(total.slots)),
   );
 }
 
 function legend(kind, hours, total) {
   const swatch = h("span", { class: `swatch u-${kind}`, "aria-hidden": "true" });
   return h("li", { key: kind }, swatch, `${nameOf(kind)} `, h("span", { class: "quiet" }, percent(hours[kind].slots, total.slots)));
+}
+
+function time(hours) {
+  return hours >= 1 ? `${number(hours, 3)} h` : duration(3_600 * hours);
 }
 
 function nameOf(kind) {

@@ -137,7 +137,7 @@ class Board:
     def look(self) -> None:
         """Read what has changed in the files. Raises DispatcherError when they cannot be read."""
         self._check_that_it_is_there()
-        if _signature(Layout(self._root).config_file) != self._settings:
+        if _signature(Layout(self._root).config_file) != self._settings or self._journal_was_cut():
             self._open()
             self._snapshot = None
         snapshot = self.reader.read()
@@ -158,6 +158,19 @@ class Board:
             more = {**self._facts, **self._extras, "keys": self._keys(), **self._results_parts()}
             self._show({**parts, **more}, touched if is_new else frozenset(), is_new=is_new)
             self._whole.made_s = time.monotonic()
+
+    def _journal_was_cut(self) -> bool:
+        """Whether the journal has less than was read of it: a backup was restored, or a copy was made anew."""
+        store = self._store
+        if store.generation is None:
+            return False
+        try:
+            # Opened, because NFS clients show old sizes of what is not.
+            with open(self.layout.journal(store.generation), "rb") as file:
+                return os.fstat(file.fileno()).st_size < store.offset
+        except FileNotFoundError:
+            # There is a newer generation.
+            return False
 
     def _show(self, parts: Mapping[str, Any], jobs: frozenset[str] | None = frozenset(), *, is_new: bool) -> None:
         """Show these parts; it is a new version when one of them has changed, or the jobs have."""

@@ -291,6 +291,19 @@ def test_a_journal_that_begins_anew_and_hand_edits_are_followed(serve, lab):
     assert any(one["kind"] == "problem" and "matrix_status.json" in one["text"] for one in seen["attention"])
 
 
+def test_a_journal_that_was_cut_is_shown_as_it_is_now(serve, lab):
+    path = lab.layout.journal(1)
+    before = path.read_bytes()
+    lab.workspace.hold("lora_hindi_s2")
+    web = serve()
+    assert at_rest(web)["counts"]["held"] == 2
+    # A backup of the run state comes back.
+    for old in (lab.layout.lock_file, lab.layout.status_file, lab.layout.saved_fold):
+        old.unlink(missing_ok=True)
+    path.write_bytes(before)
+    web.wait_for("/api/overview", lambda found: found["counts"]["held"] == 1, "the backup")
+
+
 def test_settings_are_read_again_when_they_change(serve, lab):
     web = serve()
     assert at_rest(web)["counts"]

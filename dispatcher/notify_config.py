@@ -157,7 +157,9 @@ def _zone(value: object) -> str:
     try:
         zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        raise BadValueError("no time zone of this host; expected a name such as Europe/Berlin") from None
+        raise BadValueError(
+            "this host knows no such zone; expected a name such as Europe/Berlin (the package tzdata has all)"
+        ) from None
     return name
 
 

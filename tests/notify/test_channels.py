@@ -230,6 +230,7 @@ def test_what_cannot_work_is_found_before_somebody_is_to_be_told(
         ({"command": "cat x"}, "expected a list of arguments"),
         ({"command": ["cat"], "smtp": {"host": "h", "from": "a@b", "to": "c@d"}}, "not 2"),
         ({"command": ["cat"], "quiet": "22-7"}, "two times of day"),
+        ({"command": ["cat"], "after": "soon"}, "expected a time such as"),
         ({"command": ["cat"], "per_hour": 0}, "from 1 to 100"),
         ({"smtp": {"host": "h", "from": "a@b\nBcc: x@y", "to": "c@d"}}, "expected an address such as"),
         ({"smtp": {"host": "h", "from": "a@b", "to": "c@d", "user": "u"}}, "belong together"),
@@ -248,3 +249,8 @@ def test_faults_of_the_settings_name_the_key_and_no_secret(keys: dict[str, Any],
     with pytest.raises(PartsError) as raised:
         parse_notify({"targets": {"t": keys}})
     assert fault in str(raised.value) and SECRET not in str(raised.value)
+
+
+def test_a_zone_that_this_host_does_not_know_is_refused() -> None:
+    with pytest.raises(PartsError, match="knows no such zone"):
+        parse_notify({"timezone": "Europe/Atlantis", "targets": {"t": {"command": ["cat"]}}})

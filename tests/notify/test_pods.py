@@ -13,6 +13,7 @@ from fleet import COMMAND, Fleet, shell, wait_until
 from told_notices import configure, events, keeping, lines, told
 from told_servers import hook, mail_server
 
+pytestmark = pytest.mark.slow
 # Tries again at once what was refused.
 _IMPATIENT = "from dispatcher.notify import schedule; schedule.RETRIES_S = (0.1, 0.2, 0.3)"
 HANGS = ["sh", "-c", "cat > got; exec sleep 600"]
@@ -75,7 +76,6 @@ def test_three_pods_send_one_mail_and_one_post(fleet: Fleet) -> None:
         assert "6 done" in server.got[0]["text"] and post.recipients == ["ada@example.org"]
 
 
-@pytest.mark.slow
 def test_each_of_many_notices_arrives_once_although_pods_are_killed(fleet: Fleet, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     configure(

@@ -53,7 +53,7 @@ class Request(msgspec.Struct, frozen=True):
     """What an attempt asks for. `gpus` 0: a CPU slot; None: a CPU slot or one GPU, whichever is free.
 
     `chip` is the kind of GPU (`h100`), empty for any. `gpus` is the number over all `nodes`. `cpus` and `memory_mib`
-    are for each node; None: what the outlet gives by default. The local outlet goes by `gpus` alone.
+    are for each node; None: what the outlet gives by default. The local outlet goes by `gpus` and `chip` alone.
     """
 
     gpus: int | None = None

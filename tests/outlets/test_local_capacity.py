@@ -220,3 +220,32 @@ class Pool(RuleBasedStateMachine):
 
 
 TestPool = Pool.TestCase
+
+
+H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB"
+
+
+def mixed(cpu_slots: int = 0) -> LocalCapacity:
+    return LocalCapacity(range(4), cpu_slots, names={0: A100, 1: H100, 2: A100, 3: H100})
+
+
+def test_an_attempt_gets_the_chip_that_it_asks_for() -> None:
+    capacity = mixed(cpu_slots=1)
+    assert capacity.take(Request(None, chip="h100")) == Slot((1,)), "a CPU slot is no h100"
+    assert capacity.take(Request(2, chip="A100")) == Slot((0, 2))
+    assert capacity.take(Request(1, chip="a100")) is None
+    assert capacity.take(Request(1, chip="h100-80gb")) == Slot((3,))
+    assert capacity.take(Request(0, chip="h100")) == Slot(), "a job without a GPU has no chip"
+
+
+def test_gpus_are_kept_for_the_chip_that_comes_first_and_no_others() -> None:
+    capacity = mixed()
+    busy = capacity.take(Request(1, chip="h100"))
+    assert busy == Slot((1,))
+    pair = Request(2, chip="h100")
+    assert capacity.take(pair) is None
+    assert capacity.take(Request(1), [pair]) == Slot((0,))
+    assert capacity.take(Request(1, chip="h100"), [pair]) is None, "the free one is kept for the pair"
+    assert capacity.take(Request(1), [Request(2)]) is None
+    capacity.release(busy)
+    assert capacity.take(pair) == Slot((1, 3))

@@ -2,23 +2,31 @@
 
 An attempt on one GPU takes one share of it; a GPU has `jobs_per_gpu` shares. An attempt on several GPUs takes all
 shares of each, because its processes would wait for the slowest of them. Single attempts fill partly used GPUs first,
-so that whole ones remain for those that need several.
+so that whole ones remain for those that need several. One that asks for a chip only gets GPUs of that name.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from dispatcher.errors import PodError
 from dispatcher.outlets.base import WORKSPACE, Request, Slot
-from dispatcher.outlets.local.offer import LocalOffer
+from dispatcher.outlets.local.offer import LocalOffer, gpus_of, is_chip
 
 
 class LocalCapacity:
     """The GPUs and CPU slots of one pod. A GPU that becomes unusable keeps its attempts and gets no new ones."""
 
-    def __init__(self, gpus: Sequence[int], cpu_slots: int, jobs_per_gpu: int = 1) -> None:
+    def __init__(
+        self,
+        gpus: Sequence[int],
+        cpu_slots: int,
+        jobs_per_gpu: int = 1,
+        names: Mapping[int, str] = MappingProxyType({}),
+    ) -> None:
+        """`names` are the driver's names of GPUs, as far as it tells them."""
         if len(set(gpus)) != len(gpus):
             raise PodError(f"GPU indices {list(gpus)} name one twice; for several jobs on a GPU use --jobs-per-gpu")
         if cpu_slots < 0:
@@ -28,6 +36,7 @@ class LocalCapacity:
         self.gpus = tuple(sorted(gpus))
         self.cpu_slots = cpu_slots
         self.jobs_per_gpu = jobs_per_gpu
+        self._names = dict(names)
         self._taken: Counter[Slot] = Counter()
         self._shares: Counter[int] = Counter()
         self._quarantined: dict[int, str] = {}
@@ -88,7 +97,7 @@ class LocalCapacity:
     def offer(self) -> LocalOffer:
         """What this capacity offers at the moment, as data that a pod publishes."""
         unusable = {index: why for index, why in sorted(self.unusable.items()) if index in self.gpus}
-        return LocalOffer(self.gpus, self.cpu_slots, unusable, self.jobs_per_gpu)
+        return LocalOffer(self.gpus, self.cpu_slots, unusable, self.jobs_per_gpu, self._names)
 
     def refuses(self, request: Request) -> str:
         """Why such an attempt can never run here; empty when it can, once there is room."""
@@ -106,7 +115,7 @@ class LocalCapacity:
         """
         if request.gpus is not None and request.gpus < 0:
             raise ValueError(f"an attempt cannot have {request.gpus} GPUs")
-        chosen = self._choose(request.gpus, ahead)
+        chosen = self._choose(request, ahead)
         if chosen is None:
             return None
         slot = Slot(chosen)
@@ -157,18 +166,30 @@ class LocalCapacity:
     def _weight(self, slot: Slot) -> int:
         return 1 if len(slot.gpus) == 1 else self.jobs_per_gpu
 
-    def _choose(self, gpus: int | None, ahead: Sequence[Request]) -> tuple[int, ...] | None:
-        """The GPUs of a slot (none: a CPU slot); None when there is no room. `gpus` as in Request."""
+    def _choose(self, request: Request, ahead: Sequence[Request]) -> tuple[int, ...] | None:
+        """The GPUs of a slot (none: a CPU slot); None when there is no room."""
+        gpus = gpus_of(request)
         if not gpus and self.free_cpu:
             return ()
-        if gpus == 0 or self._keeps_gpus_for(ahead):
+        if gpus == 0:
             return None
+        kept = self._kept_for(ahead)
         if gpus is None or gpus == 1:
-            fullest_first = sorted(self.free_gpus, key=lambda index: (-self._shares[index], index))
+            free = [index for index in self.free_gpus if self._is_chip(request, index) and index not in kept]
+            fullest_first = sorted(free, key=lambda index: (-self._shares[index], index))
             return tuple(fullest_first[:1]) or None
-        whole = self.whole_gpus
+        whole = tuple(index for index in self.whole_gpus if self._is_chip(request, index) and index not in kept)
         return whole[:gpus] if len(whole) >= gpus else None
 
-    def _keeps_gpus_for(self, ahead: Sequence[Request]) -> bool:
-        usable = len(self.usable_gpus) if ahead else 0
-        return any(0 < (request.gpus or 0) <= usable for request in ahead)
+    def _kept_for(self, ahead: Sequence[Request]) -> frozenset[int]:
+        """The GPUs for which requests wait that come first and can have them."""
+        kept = frozenset[int]()
+        usable = self.usable_gpus if ahead else ()
+        for request in ahead:
+            able = [index for index in usable if self._is_chip(request, index)]
+            if 0 < (gpus_of(request) or 0) <= len(able):
+                kept = kept.union(able)
+        return kept
+
+    def _is_chip(self, request: Request, index: int) -> bool:
+        return not request.chip or is_chip(request.chip, self._names.get(index, ""))

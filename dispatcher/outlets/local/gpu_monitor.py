@@ -61,7 +61,8 @@ class GpuMonitor:
                 log(f"warning: {self._reading.warning}")
             elif sample_s is not None:
                 self._sampler = GpuSampler(self._reader, self._lock, sample_s, attempt_of)
-        self.capacity = LocalCapacity(indices, cpu_slots, jobs_per_gpu)
+        names = {gpu.index: gpu.name for gpu in self._reading.gpus if gpu.name}
+        self.capacity = LocalCapacity(indices, cpu_slots, jobs_per_gpu, names)
 
     def refresh(self, is_ours: Callable[[int], bool]) -> None:
         """Read the GPUs again, unless that was done a moment ago, or the sampler waits for one that hangs.

@@ -186,6 +186,9 @@ def _tell(results: Results) -> None:
             f"{counted(len(results.unsure), 'result')} with the parameters of the current manifest, because their "
             f"attempts have no entry.json: {first_names(results.unsure)}"
         )
+    if results.unreadable:
+        names = first_names(results.unreadable)
+        note(f"{counted(len(results.unreadable), 'result')} without values: result.json is not a JSON object: {names}")
     if results.failed:
         note(
             f"{counted(len(results.failed), 'job')} left out that wrote a result, but failed: "

@@ -233,6 +233,7 @@ def test_a_result_that_is_no_object_is_said(done):
     assert len(done.run("results", "--json").json) == 4
     table = done.run("results", "--rows", "lang", "--value", "test_bpc")
     assert "1 result without test_bpc left out: fft_german_s2" in table.err
+    assert "1 result without values: result.json is not a JSON object: fft_german_s2" in table.err
 
 
 def test_a_failed_job_has_no_result_and_that_is_said(done):

@@ -17,7 +17,7 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dispatcher.base import files
@@ -42,6 +42,7 @@ from dispatcher.workspace import Layout, find_workspace, usable_layout
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from dispatcher.cleaning.plan import Plan as Removable
     from dispatcher.matrix.entry import Entry
     from dispatcher.matrix.manifest import Manifest
     from dispatcher.notify.process import Outcome
@@ -181,6 +182,44 @@ class Workspace:
         snapshot = self.snapshot()
         window = Window(since_s, snapshot.now_s if until_s is None else min(until_s, snapshot.now_s))
         return read_usage(self.config, snapshot, window, by, _parsed(where))
+
+    def clean(
+        self,
+        names: Sequence[str] = (),
+        *,
+        what: Collection[str] = ("attempts", "blobs"),
+        where: Where = (),
+        keep: int | None = None,
+        older_than_s: float = 0.0,
+        periodic: bool = False,
+        remove: bool = False,
+        on_job: Callable[[int], None] | None = None,
+    ) -> Removable:
+        """What old attempts have left, as `dispatcher clean` lists it; with `remove` it is removed.
+
+        `names` are job ids or globs, none: all jobs; `what` of attempts, blobs and checkpoints; the options are those
+        of the command. The result has `items`, `size`, `skipped`, and `remove()`, after which `removed` says what is
+        gone. `on_job` is told how many jobs were looked at.
+        """
+        from dispatcher.cleaning.finding import KINDS, Selection, find
+
+        unknown = [kind for kind in what if kind not in KINDS]
+        if unknown:
+            raise UsageError(f"what = {unknown[0]!r}: expected some of {', '.join(KINDS)}")
+        selection = Selection(
+            tuple(names),
+            _parsed(where),
+            keep,
+            older_than_s,
+            attempts="attempts" in what,
+            blobs="blobs" in what,
+            checkpoints="checkpoints" in what,
+            periodic=periodic,
+        )
+        plan = find(self.snapshot(), self.store, selection, by=self.store.by, on_job=on_job or (lambda _: None))
+        if remove:
+            plan.remove()
+        return plan
 
     def history(self, job: str | None = None) -> Iterator[Line]:
         """The changes of one job or of all, oldest first: `seq`, `at` (UTC), `by`, `event`, `job`, `set`, `data`."""

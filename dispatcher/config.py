@@ -15,7 +15,7 @@ import msgspec
 
 from dispatcher.base import values
 from dispatcher.base.running_limits import RunningLimit, parse_limits, parse_max_running
-from dispatcher.base.values import BadValueError, shown
+from dispatcher.base.values import BadValueError, shown, shown_at
 from dispatcher.base.variables import RECORDED_VARIABLES, looks_secret
 from dispatcher.errors import ConfigError, nearest
 from dispatcher.hosts.container import parse_container
@@ -404,7 +404,7 @@ def _read(
             try:
                 fields[field] = read(value)
             except BadValueError as error:
-                faults.append(f"{place}{key} = {shown(value)}: {error}")
+                faults.append(f"{place}{key} = {shown_at(key, value)}: {error}")
     return fields
 
 

@@ -32,6 +32,7 @@ Workspace.add(self, entries: Iterable[Mapping[str, Any]], manifest: str | os.Pat
 Workspace.apply(self, plan: changes.Plan) -> Changes
 Workspace.attempts(self, job: str) -> list[dict[str, Any]]
 Workspace.cancel(self, *names: str, states: Iterable[str] = (), where: Where = ()) -> Changes
+Workspace.clean(self, names: Sequence[str] = (), *, what: Collection[str] = ('attempts', 'blobs'), where: Where = (), keep: int | None = None, older_than_s: float = 0.0, periodic: bool = False, remove: bool = False, on_job: Callable[[int], None] | None = None) -> Removable
 Workspace.clear_refused(self, jobs: Iterable[str] = ()) -> list[str]
 Workspace.clear_notices(self) -> list[int]
 Workspace.config

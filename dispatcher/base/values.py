@@ -61,6 +61,14 @@ def shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
+def shown_at(key: str, value: object) -> str:
+    """As `shown`, for the value of this key; of environment variables the names alone: a value may be a secret."""
+    if key.rpartition(".")[2] != "env" or not isinstance(value, Mapping):
+        return shown(value)
+    text = ", ".join(f"{shown(name)}: ..." for name in value)
+    return f"{{{text}}}" if len(text) <= 78 else f"{{{text[:74]}..."
+
+
 def text_of(value: object) -> str:
     """`value` as one argument: text unchanged, anything else as JSON (true, 0.5, [1, 2], null)."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -181,7 +189,8 @@ def _env_value(name: object, value: object) -> str:
     if type(value) is int:
         return str(value)
     if not isinstance(value, str):
-        raise BadValueError(f"the value of {name} is {shown(value)}: put it in quotes, so that its spelling is clear")
+        kind = shown(value) if isinstance(value, bool | float | None) else f"a {type(value).__name__}"
+        raise BadValueError(f"the value of {name} is {kind}: put it in quotes, so that its spelling is clear")
     if "\0" in value:
         raise BadValueError(f"the value of {name} holds a NUL character, which no environment variable can")
     return value

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from dispatcher.cleaning.attempts import OldAttempts, jobs_with_directories, named_attempts
-from dispatcher.cleaning.plan import Plan
+from dispatcher.cleaning.plan import OnJob, Plan
 from dispatcher.matrix.condition import Where
 from dispatcher.report.selection import is_glob, select
 from dispatcher.report.snapshot import Snapshot
@@ -20,6 +20,9 @@ from dispatcher.run_state.store import Store
 
 if TYPE_CHECKING:
     from dispatcher.cleaning.checkpoints import OldCheckpoints
+
+
+KINDS: Final = ("attempts", "blobs", "checkpoints")
 
 
 class Selection(msgspec.Struct, frozen=True):
@@ -39,7 +42,7 @@ class Selection(msgspec.Struct, frozen=True):
     periodic: bool = False
 
 
-def find(snapshot: Snapshot, store: Store, selection: Selection, *, by: str) -> Plan:
+def find(snapshot: Snapshot, store: Store, selection: Selection, *, by: str, on_job: OnJob = lambda _: None) -> Plan:
     """What can be removed. `snapshot` and `store` are of the same moment. Raises UsageError and StateError."""
     of_jobs = selection.attempts or selection.checkpoints
     documents = list(_documents(snapshot)) if of_jobs else []
@@ -50,11 +53,16 @@ def find(snapshot: Snapshot, store: Store, selection: Selection, *, by: str) -> 
         older_than_s=selection.older_than_s,
         named=named_attempts(documents),
     )
-    plan = Plan(store.layout, old, by)
+
+    def newest() -> Mapping[str, Record]:
+        store.refresh()
+        return store.records
+
+    plan = Plan(store.layout, old, by, newest)
     if selection.attempts:
-        plan.add_attempts(jobs)
+        plan.add_attempts(jobs, on_job)
     if selection.checkpoints:
-        plan.add_checkpoints(jobs, _old_checkpoints(store, selection, old, documents))
+        plan.add_checkpoints(jobs, _old_checkpoints(store, selection, old, documents), on_job)
     if selection.blobs:
         plan.add_orphans(store.records.values(), selection.older_than_s)
     return plan

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 # How often the records are read again while attempts are removed.
 _READ_AGAIN_S = 1.0
 
+# Told of each job that is looked at, by its number.
+OnJob = Callable[[int], None]
+
 
 class Removed(msgspec.Struct):
     """What was removed, and what could not be: lines for people."""
@@ -31,17 +34,34 @@ class Removed(msgspec.Struct):
     failed: list[str]
 
 
-class Plan:
-    """Things to remove. `skipped`: why attempts were left alone, and which; `unlooked`: why checkpoints, and whose."""
+class Item(msgspec.Struct, frozen=True, kw_only=True):
+    """Something to remove: its path below run_state/ (checkpoints: below the workspace), and when it was used."""
 
-    def __init__(self, layout: Layout, old: OldAttempts, by: str) -> None:
+    what: str
+    files: int
+    bytes: int
+    at_s: float
+
+
+class Plan:
+    """Things to remove; `removed` is what was, None: nothing yet.
+
+    `skipped`: why attempts were left alone, and which; `unlooked`: why checkpoints, and whose. `read_records` reads the
+    newest records.
+    """
+
+    def __init__(
+        self, layout: Layout, old: OldAttempts, by: str, read_records: Callable[[], Mapping[str, Record]]
+    ) -> None:
         self.attempts: list[OldAttempt] = []
         self.checkpoints: list[OldCheckpoint] = []
         self.orphans: list[Orphan] = []
+        self.removed: Removed | None = None
         self._layout = layout
         self._old = old
         self._old_checkpoints: OldCheckpoints | None = None
         self._by = by
+        self._read_records = read_records
 
     @property
     def skipped(self) -> Mapping[str, list[str]]:
@@ -56,22 +76,33 @@ class Plan:
         sizes = [one.size for one in self.attempts] + [one.size for one in self.checkpoints]
         return sum([*sizes, *(one.size for one in self.orphans)], Size())
 
+    @property
+    def items(self) -> list[Item]:
+        """Everything that is to be removed."""
+        return [
+            *(_item(f"jobs/{one.job}/{one.number}", one.size, one.over_at_s) for one in self.attempts),
+            *(_item(self.shown(one), one.size, one.saved_at_s) for one in self.checkpoints),
+            *(_item(one.path, one.size, one.unused_since_s) for one in self.orphans),
+        ]
+
     def shown(self, checkpoint: OldCheckpoint) -> str:
         """The path of a checkpoint, below the workspace if it is there."""
         path = checkpoint.series / checkpoint.name
         return str(path.relative_to(self._layout.root) if path.is_relative_to(self._layout.root) else path)
 
-    def add_attempts(self, jobs: Mapping[str, Record | None]) -> None:
+    def add_attempts(self, jobs: Mapping[str, Record | None], on_job: OnJob) -> None:
         """Look for old attempts of these jobs; one without a record was deleted."""
         links = Links(freed=True)
-        for job in sorted(jobs):
+        for number, job in enumerate(sorted(jobs)):
+            on_job(number)
             self.attempts += self._old.of_job(job, jobs[job], links)
 
-    def add_checkpoints(self, jobs: Mapping[str, Record | None], old: OldCheckpoints) -> None:
+    def add_checkpoints(self, jobs: Mapping[str, Record | None], old: OldCheckpoints, on_job: OnJob) -> None:
         """Look for superfluous checkpoints of these jobs."""
         self._old_checkpoints = old
         links = Links(freed=True)
-        for job in sorted(jobs):
+        for number, job in enumerate(sorted(jobs)):
+            on_job(number)
             self.checkpoints += old.of_job(job, jobs[job], links)
 
     def add_orphans(self, records: Iterable[Record], older_than_s: float) -> None:
@@ -80,9 +111,11 @@ class Plan:
         self.orphans += blobs.orphans(self._layout, records, older_than_s)
         self.orphans += copies.unused(self._layout, records, older_than_s)
 
-    def remove(self, read_records: Callable[[], Mapping[str, Record]]) -> Removed:
-        """Remove what is listed, but the attempts of jobs that are no longer over. `read_records` has the newest."""
-        done, links = Removed(Size(), []), Links(freed=True)
+    def remove(self) -> Removed:
+        """Remove what is listed, but what belongs to jobs that are no longer over."""
+        read_records = self._read_records
+        self.removed = done = Removed(Size(), [])
+        links = Links(freed=True)
         records, read_at_s = read_records(), time.monotonic()
         for attempt in self.attempts:
             if time.monotonic() - read_at_s > _READ_AGAIN_S:
@@ -127,6 +160,10 @@ class Plan:
                 removed = blobs.remove(self._layout, orphan, links, not_removed)
             done.size = done.size + removed
         return done
+
+
+def _item(what: str, size: Size, at_s: float) -> Item:
+    return Item(what=what, files=size.files, bytes=size.bytes, at_s=at_s)
 
 
 def _line(path: str, error: OSError) -> str:

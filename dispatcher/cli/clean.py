@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -12,6 +12,7 @@ import msgspec
 from dispatcher.base.messages import bytes_text, counted, first_names
 from dispatcher.base.times import ago
 from dispatcher.cli.common import jobs_argument, json_option, open_workspace, where_option
+from dispatcher.cli.disk import Progress
 from dispatcher.cli.printing import note, print_json, print_rows
 from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import Where
@@ -19,9 +20,7 @@ from dispatcher.report.columns import Narrowing
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
-    from dispatcher.cleaning.finding import Selection
-    from dispatcher.cleaning.plan import Plan
-    from dispatcher.run_state.states import Record
+    from dispatcher.cleaning.plan import Item, Plan
 
 _COLUMNS: Final = ("what", "files", "size", "last used")
 _NARROWING: Final = Narrowing(shrink=("what",), drop=("last used",), keep=("what", "size"))
@@ -49,20 +48,23 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
     periodic: bool
     older_than: float
 
-    def selection(self, jobs: tuple[str, ...], where: Where) -> Selection:
-        from dispatcher.cleaning.finding import Selection
-
+    def plan(self, workspace: Workspace, jobs: tuple[str, ...], where: Where, on_job: Callable[[int], None]) -> Plan:
         if self.periodic and not self.checkpoints:
             raise UsageError("--periodic says which checkpoints may go: add --checkpoints")
-        return Selection(
+        given = {"attempts": self.attempts, "blobs": self.blobs, "checkpoints": self.checkpoints}
+        # Without a choice it is both, but what is shared is of no job.
+        what = [kind for kind, is_given in given.items() if is_given] or [
+            "attempts",
+            *([] if jobs or where else ["blobs"]),
+        ]
+        return workspace.clean(
             jobs,
-            where,
-            self.keep,
-            self.older_than,
-            attempts=self.attempts or not (self.blobs or self.checkpoints),
-            blobs=self.blobs or not (self.attempts or self.checkpoints or jobs or where),
-            checkpoints=self.checkpoints,
+            what=what,
+            where=where,
+            keep=self.keep,
+            older_than_s=self.older_than,
             periodic=self.periodic,
+            on_job=on_job,
         )
 
 
@@ -89,73 +91,59 @@ def clean(jobs: tuple[str, ...], where: Where, yes: bool, as_json: bool, **optio
     attempt of a job, the last one that succeeded, the last checkpoint of a job and what may be running are never
     touched; of the others the records stay, so that show, results and usage go on.
     """
-    from dispatcher.cleaning.finding import find
-
-    workspace = open_workspace()
-    selection = _Options(**options).selection(jobs, where)
-    plan = find(workspace.snapshot(), workspace.store, selection, by=workspace.store.by)
-    rows = _rows(plan)
+    workspace, progress = open_workspace(), Progress()
+    plan = _Options(**options).plan(workspace, jobs, where, progress.tell)
+    progress.clear()
     if as_json:
-        removed = plan.remove(lambda: _newest_records(workspace)) if yes else None
-        size = plan.size if removed is None else removed.size
-        failed = [] if removed is None else removed.failed
-        print_json({"items": rows, "removed": yes, "files": size.files, "bytes": size.bytes, "failed": failed})
-        return _FAILED if failed else 0
-    if rows:
-        print_rows([_shown(row) for row in rows], "plain", _COLUMNS, narrowing=_NARROWING)
+        return _as_json(plan, yes=yes)
+    items = plan.items
+    if items:
+        print_rows([_shown(item) for item in items], "plain", _COLUMNS, narrowing=_NARROWING)
     for why, names in sorted(plan.skipped.items()):
         note(f"{counted(len(names), 'attempt')} left alone ({first_names(names)}): {why}")
     for why, names in sorted(plan.unlooked.items()):
         note(f"checkpoints of {counted(len(names), 'job')} left alone ({first_names(names)}): {why}")
-    if not rows:
+    if not items:
         click.echo("nothing to remove")
         return 0
     if not yes:
         click.echo(f"{_sum(plan.size.files, plan.size.bytes)} could be removed: add --yes")
         return 0
-    removed = plan.remove(lambda: _newest_records(workspace))
-    for line in removed.failed:
+    plan.remove()
+    assert plan.removed is not None
+    for line in plan.removed.failed:
         note(f"not removed: {line}")
-    click.echo(f"{_sum(removed.size.files, removed.size.bytes)} removed")
-    return _FAILED if removed.failed else 0
+    click.echo(f"{_sum(plan.removed.size.files, plan.removed.size.bytes)} removed")
+    return _FAILED if plan.removed.failed else 0
 
 
-def _newest_records(workspace: Workspace) -> Mapping[str, Record]:
-    workspace.store.refresh()
-    return workspace.store.records
-
-
-def _rows(plan: Plan) -> list[dict[str, Any]]:
-    rows = [
+def _as_json(plan: Plan, *, yes: bool) -> int:
+    skipped = [{"what": name, "why": why} for why, names in plan.skipped.items() for name in names]
+    skipped += [{"what": f"checkpoints of {job}", "why": why} for why, jobs in plan.unlooked.items() for job in jobs]
+    items = [msgspec.to_builtins(item) for item in plan.items]
+    if yes:
+        plan.remove()
+    size = plan.size if plan.removed is None else plan.removed.size
+    failed = [] if plan.removed is None else plan.removed.failed
+    print_json(
         {
-            "what": f"jobs/{one.job}/{one.number}",
-            "files": one.size.files,
-            "bytes": one.size.bytes,
-            "at_s": one.over_at_s,
+            "items": items,
+            "skipped": sorted(skipped, key=lambda row: row["what"]),
+            "removed": yes,
+            "files": size.files,
+            "bytes": size.bytes,
+            "failed": failed,
         }
-        for one in plan.attempts
-    ]
-    rows += [
-        {
-            "what": plan.shown(one),
-            "files": one.size.files,
-            "bytes": one.size.bytes,
-            "at_s": one.saved_at_s,
-        }
-        for one in plan.checkpoints
-    ]
-    return rows + [
-        {"what": one.path, "files": one.size.files, "bytes": one.size.bytes, "at_s": one.unused_since_s}
-        for one in plan.orphans
-    ]
+    )
+    return _FAILED if failed else 0
 
 
-def _shown(row: dict[str, Any]) -> dict[str, Any]:
+def _shown(item: Item) -> dict[str, Any]:
     return {
-        "what": row["what"],
-        "files": row["files"],
-        "size": bytes_text(row["bytes"]),
-        "last used": ago(max(0.0, time.time() - row["at_s"])),
+        "what": item.what,
+        "files": item.files,
+        "size": bytes_text(item.bytes),
+        "last used": ago(max(0.0, time.time() - item.at_s)),
     }
 
 

@@ -24,7 +24,7 @@ def show_disk(workspace: Workspace, by: tuple[str, ...], style: str) -> None:
 
     snapshot = workspace.snapshot()
     check_keys(snapshot, by)
-    progress = _Progress()
+    progress = Progress()
     disk = Disk(workspace.layout, progress.tell)
     found = rows(snapshot, disk, by)
     progress.clear()
@@ -44,8 +44,8 @@ def _shown(row: dict[str, Any], sizes: set[str]) -> dict[str, Any]:
     return {name: bytes_text(row[key]) if key in sizes else row[key] for name, key in named.items()}
 
 
-class _Progress:
-    """Tells a person at a terminal how far it is."""
+class Progress:
+    """Tells a person at a terminal how many jobs were looked at."""
 
     def __init__(self) -> None:
         self._next_s = time.monotonic() + _TELL_S

@@ -99,7 +99,9 @@ submission_options: Final = one_argument("options", SubmissionOptions, (
         "--clean", "code", type=click.UNPROCESSED, flag_value=CodeMode.SHIP,
         help="Run the code of HEAD, shipped to the host.",
     ),
-    click.option("--dry-run", "is_dry_run", is_flag=True, help="Show where the jobs would go; change nothing."),
+    click.option(
+        "--dry-run", "is_dry_run", is_flag=True, help="Show the entries, or where the jobs would go; change nothing."
+    ),
     yes_option,
     click.option("--json", "as_json", is_flag=True, help="Print JSON."),
 ))  # fmt: skip

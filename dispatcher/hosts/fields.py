@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dispatcher.base import values
-from dispatcher.base.values import BadValueError, Reader, shown
+from dispatcher.base.values import BadValueError, Reader, shown_at
 from dispatcher.errors import nearest
 from dispatcher.hosts.quantity import parse_quantity
 
@@ -36,7 +36,9 @@ class PartFault(NamedTuple):
     def line(self, before: str = "") -> str:
         """The fault as a line, its place below `before`."""
         place = (before + self.place).removeprefix(".")
-        return f"{place}: {self.message}" if self.is_missing else f"{place} = {shown(self.value)}: {self.message}"
+        if self.is_missing:
+            return f"{place}: {self.message}"
+        return f"{place} = {shown_at(place, self.value)}: {self.message}"
 
 
 class PartsError(BadValueError):

@@ -218,7 +218,7 @@ def read_entry(document: dict[str, Any], order: int) -> tuple[Entry | None, list
         try:
             fields[field] = read(value)
         except values.BadValueError as error:
-            faults.append(f"{word} = {values.shown(value)}: {error}")
+            faults.append(f"{word} = {values.shown_at(word, value)}: {error}")
     if written.get("job") is None:
         for word in ("config", "import"):
             if written.get(word) is not None:
@@ -240,5 +240,5 @@ def _name_fault(key: str, value: object) -> str:
     try:
         values.parse_name(value)
     except values.BadValueError as error:
-        return f"{key} = {values.shown(value)}: {error}"
+        return f"{key} = {values.shown_at(key, value)}: {error}"
     return ""

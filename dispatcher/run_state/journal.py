@@ -18,7 +18,7 @@ import os
 from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, Final, TypeVar, cast
 
 import msgspec
 
@@ -79,6 +79,8 @@ class Line(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
 
 _decode_line = msgspec.json.Decoder(Line)
+# Bytes of a journal that are decoded at once.
+_PORTION: Final = 1 << 18
 _decode_header = msgspec.json.Decoder(Header)
 encode = msgspec.json.Encoder().encode
 
@@ -360,15 +362,31 @@ def history(layout: Layout, jobs: str | Collection[str] | None = None) -> Iterat
         if number:
             done = max(done, parse_header(data[:start], layout.journal(generation)).base_seq)
         last = done
-        for raw in _lines_with(data, needle, start):
-            with contextlib.suppress(*_UNREADABLE):
-                line = _decode_line.decode(raw)
-                if line.seq <= done or line.event is Event.CONTINUED:
-                    continue
-                last = line.seq
-                if wanted is None or line.job in wanted:
-                    yield line
+        for line in _decoded(data, start) if not needle else _decoded_with(data, needle, start):
+            if line.seq <= done or line.event is Event.CONTINUED:
+                continue
+            last = line.seq
+            if wanted is None or line.job in wanted:
+                yield line
         done = max(done, last)
+
+
+def _decoded(data: bytes, start: int) -> Iterator[Line]:
+    """The lines from `start` on that can be read: many at once, and one by one where one of them cannot be."""
+    while start < len(data):
+        end = data.find(b"\n", start + _PORTION) + 1 or len(data)
+        portion = data[start:end]
+        start = end
+        try:
+            yield from _decode_line.decode_lines(portion)
+        except _UNREADABLE:
+            yield from _decoded_with(portion, b"", 0)
+
+
+def _decoded_with(data: bytes, needle: bytes, start: int) -> Iterator[Line]:
+    for raw in _lines_with(data, needle, start):
+        with contextlib.suppress(*_UNREADABLE):
+            yield _decode_line.decode(raw)
 
 
 def _lines_with(data: bytes, needle: bytes, start: int) -> Iterator[bytes]:

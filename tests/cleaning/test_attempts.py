@@ -162,6 +162,8 @@ def test_an_attempt_whose_lock_is_held_may_be_running(fleet: Fleet) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         ran_clean = fleet.try_("clean", "--yes")
         assert "1 attempt left alone (jobs/a/1): may be running" in ran_clean.stderr
+        skipped = json.loads(fleet.run("clean", "--json"))["skipped"]
+        assert skipped == [{"what": "jobs/a/1", "why": "may be running"}]
         assert tree(fleet.attempt("a", 1).directory) == before
         assert is_clean(fleet, "a", 2)
     fleet.run("clean", "--yes")

@@ -113,3 +113,15 @@ def test_variables_and_files_of_secrets_on_the_command_line(empty: Fleet, tmp_pa
     assert empty.start(poll="600", **home).ready()
     assert empty.wait_for("printenv-1", "done").exit_code == 0
     assert empty.output("printenv-1") == "1\n"
+
+
+def test_a_message_about_variables_has_their_names_alone(empty: Fleet) -> None:
+    for words in (["--env", "TOKEN=hunter2", "--env", "B-D=hunter2"], ["--env", "DISPATCHER_X=hunter2"]):
+        said = fails(empty, *words, "--", "true")
+        assert "hunter2" not in said and words[-1].partition("=")[0] in said
+    empty.write_config("methods: {m: {env: {TOKEN: hunter2, B-D: [hunter2]}}}\n")
+    said = empty.try_("status").stderr
+    assert 'methods.m.env = {"TOKEN": ..., "B-D": ...}' in said and "hunter2" not in said
+    empty.write_config("methods: {m: {env: {TOKEN: [hunter2]}}}\n")
+    said = empty.try_("status").stderr
+    assert "the value of TOKEN is a list" in said and "hunter2" not in said

@@ -99,6 +99,7 @@ _STARTED: Final = Event.STARTED
 _QUEUED: Final = Event.QUEUED
 _DELETED: Final = Event.DELETED
 _OF_GPUS: Final = frozenset({Event.GPU_IDLE, Event.GPU_BUSY})
+_QUEUED_STATE: Final = State.QUEUED.value
 _WHOLE: Final = frozenset({Event.SNAPSHOT, Event.ADOPTED})
 
 
@@ -236,10 +237,13 @@ class History:
     # Waiting.
 
     def _enter(self, job: str, state: str, fields: Mapping[str, Any], at_s: float) -> None:
-        self._leave_queue(job, at_s)
-        if state == State.QUEUED:
-            self._queued[job] = max(at_s, parse_time(fields.get("retry_at")) or at_s)
-        self._set_done(job, at_s, is_done=state == State.DONE)
+        if job in self._queued:
+            self._leave_queue(job, at_s)
+        if state == _QUEUED_STATE:
+            retry_at = fields.get("retry_at")
+            self._queued[job] = at_s if retry_at is None else max(at_s, parse_time(retry_at) or at_s)
+        if job in self._needed_by:
+            self._set_done(job, at_s, is_done=state == State.DONE)
 
     def _leave_queue(self, job: str, at_s: float) -> None:
         if job in self._queued:

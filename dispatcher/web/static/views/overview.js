@@ -165,7 +165,7 @@ const KINDS = {
   stalled: "Stalled",
   dead_pod: "Pod dead",
   nothing_claims: "No pod",
-  doubtful_notice: "Doubtful notice",
+  notice: "Doubtful notice",
   refused_edit: "Refused edit",
   problem: "Problem",
   external: "Other runs",

@@ -14,6 +14,7 @@ from dispatcher.report.provenance import provenance_facts
 from dispatcher.report.ran import differences, is_unknown, last_counts
 from dispatcher.report.snapshot import Snapshot
 from dispatcher.report.waiting import reasons
+from dispatcher.run_state.progress import elapsed_s
 from dispatcher.run_state.states import FIELD_NAMES, IN_FLIGHT, WAITING
 from dispatcher.web.answers import RefusedError
 from dispatcher.web.board import Board
@@ -76,6 +77,8 @@ def _short(value: Any) -> Any:
 def _sorted(board: Board, places: Sequence[int], sort: str) -> list[int]:
     key, is_reverse = sort.removeprefix("-"), sort.startswith("-")
     jobs = board.columns.jobs
+    if key == "elapsed_s" and key not in board.columns.keys:
+        return _by_elapsed(board, places, is_reverse=is_reverse)
     is_result = key not in board.columns.keys and key not in FIELD_NAMES and key not in RESERVED
     numbers = board.results.by_name.get(key) if is_result else None
     if is_result and numbers is None and board.results.pending:
@@ -95,6 +98,15 @@ def _sorted(board: Board, places: Sequence[int], sort: str) -> list[int]:
     having = [place for place in places if codes[place]]
     having.sort(key=lambda place: ranks[codes[place]], reverse=is_reverse)
     return having + without
+
+
+def _by_elapsed(board: Board, places: Sequence[int], *, is_reverse: bool) -> list[int]:
+    """By how long the last attempts have run or did run; those of which that is unknown come last."""
+    snapshot, jobs = board.snapshot, board.columns.jobs
+    times = {place: elapsed_s(snapshot.records[jobs[place]], snapshot.now_s) for place in places}
+    having = [(seconds, place) for place, seconds in times.items() if seconds is not None]
+    having.sort(key=lambda pair: pair[0], reverse=is_reverse)
+    return [*(place for _, place in having), *(place for place in places if times[place] is None)]
 
 
 def known(board: Board, job: str) -> str:

@@ -85,6 +85,14 @@ def test_a_matrix_has_every_job_once_in_portions(board, monkeypatch):
     assert len(rows) == found["total_rows"] and jobs == len(board.columns.jobs)
 
 
+def test_lists_are_sorted_by_the_time_that_attempts_took(board):
+    found = [row.get("started_at") for row in listed(board, Filter(), "-elapsed_s", 500, 0)["jobs"]]
+    known = [at for at in found if at is not None]
+    # Those that run began first, and run longest.
+    assert len(known) > 20 and found[len(known) :] == [None] * (len(found) - len(known))
+    assert {row["state"] for row in listed(board, Filter(), "-elapsed_s", 9, 0)["jobs"]} == {"running"}
+
+
 def test_lists_are_sorted_as_numbers_and_what_has_no_value_is_last(board):
     found = listed(board, Filter(), "seed", 500, 0)["jobs"]
     seeds = [row["params"].get("seed") for row in found]

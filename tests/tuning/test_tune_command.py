@@ -40,6 +40,7 @@ def trials(fleet: Fleet) -> list[TrialState]:
     return trial_states(store.fold.studies["s"], store.records)
 
 
+@pytest.mark.slow
 def test_a_study_from_its_file_to_its_best_trial(fleet: Fleet) -> None:
     write(fleet, trials=12, parallel=3)
     fleet.start("pod", "--slots", "3", poll="600")
@@ -59,6 +60,7 @@ def test_a_study_from_its_file_to_its_best_trial(fleet: Fleet) -> None:
     assert len(trials(fleet)) == 12
 
 
+@pytest.mark.slow
 def test_once_asks_for_what_is_due(fleet: Fleet) -> None:
     write(fleet, trials=5, parallel=3)
     assert "3 trials queued" in fleet.run("matrix", "tune", "--once", "tune.yaml")
@@ -68,6 +70,7 @@ def test_once_asks_for_what_is_due(fleet: Fleet) -> None:
     assert [one.status for one in trials(fleet)] == [Status.DONE] * 3 + [Status.QUEUED] * 2
 
 
+@pytest.mark.slow
 def test_a_new_version_is_never_silent(fleet: Fleet) -> None:
     write(fleet, trials=2, parallel=2)
     fleet.run("matrix", "tune", "--once", "tune.yaml")
@@ -83,6 +86,7 @@ def test_a_new_version_is_never_silent(fleet: Fleet) -> None:
     assert [row["version"] for row in json.loads(fleet.run("matrix", "trials", "s", "--json"))] == [1, 1, 2, 2]
 
 
+@pytest.mark.slow
 def test_stop_and_cancel(fleet: Fleet) -> None:
     write(fleet, trials=50, parallel=2, takes_s=600)
     pod = fleet.start("pod", poll="600")
@@ -116,7 +120,7 @@ def test_why_trials_wait(fleet: Fleet) -> None:
 @pytest.mark.slow
 def test_tuners_and_pods_that_are_killed_lose_no_trial_and_ask_for_none_twice(fleet: Fleet) -> None:
     """Two tuners, two pods, all of them killed at random moments and started again."""
-    write(fleet, trials=30, parallel=4, takes_s=0.2)
+    write(fleet, trials=20, parallel=4, takes_s=0.2)
     generator = random.Random(7)
     processes = {}
 
@@ -128,14 +132,10 @@ def test_tuners_and_pods_that_are_killed_lose_no_trial_and_ask_for_none_twice(fl
 
     for name in ("pod-1", "pod-2", "tuner-1", "tuner-2"):
         start(name)
+    wait_until(fleet.layout.submitted_manifest.exists, "the first trials")
     kills = 0
-    end_s = time.monotonic() + 120
-    while time.monotonic() < end_s:
-        wait_until(fleet.layout.journal_dir.exists, "a journal")
-        done = [one for one in fleet.records().values() if one.state == "done"]
-        if len(done) >= 30:
-            break
-        time.sleep(generator.uniform(0.2, 1.0))
+    for _ in range(14):
+        time.sleep(generator.uniform(0.3, 1.2))
         name = generator.choice(sorted(processes))
         if processes[name].is_running():
             processes[name].kill()
@@ -145,16 +145,16 @@ def test_tuners_and_pods_that_are_killed_lose_no_trial_and_ask_for_none_twice(fl
     for name in ("tuner-1", "tuner-2"):
         if not processes[name].is_running():
             start(name)
-        assert processes[name].end() == 0, processes[name].said
+        assert processes[name].end(120) == 0, processes[name].said
     found = trials(fleet)
-    assert [one.number for one in found] == list(range(30))
+    assert [one.number for one in found] == list(range(20))
     assert {one.status for one in found} == {Status.DONE}
     written = [json.loads(line)["job_id"] for line in fleet.layout.submitted_manifest.read_text().splitlines()]
-    assert sorted(set(written)) == [f"s_{number:04d}" for number in range(30)]
+    assert sorted(set(written)) == [f"s_{number:04d}" for number in range(20)]
     asked = [line.job for line in fleet.history() if line.event == "trial"]
-    assert asked == [f"s_{number:04d}" for number in range(30)]
+    assert asked == [f"s_{number:04d}" for number in range(20)]
     measured = [(line.job, (line.data or {})["attempt"]) for line in fleet.history() if line.event == "measured"]
-    assert len(measured) == len(set(measured)) == 30
+    assert len(measured) == len(set(measured)) == 20
     for number, params, again in suggested_again(fleet.layout):
         assert params == again, f"trial {number}"
 
@@ -221,6 +221,7 @@ def check_decisions(fleet: Fleet) -> None:
     assert len({(one["number"], one["rung"]) for one in found}) == len(found)
 
 
+@pytest.mark.slow
 def test_halving_stops_what_is_worse_and_a_requeued_trial_goes_on(fleet: Fleet) -> None:
     write_climb(fleet, trials=8, parallel=4)
     fleet.start("pod", "--slots", "4", poll="600")

@@ -122,6 +122,8 @@ class Board:
         if self._columns_are_behind:
             self._columns.follow(self.snapshot, self._not_in_columns)
             self._not_in_columns, self._columns_are_behind = frozenset(), False
+            # Whoever asked first: viewers learn the keys.
+            self._show({"keys": self._keys()}, is_new=False)
         return self._columns
 
     @property
@@ -217,8 +219,7 @@ class Board:
         """Read some results; how many are still to be read."""
         if self._snapshot is not None:
             # Read when nobody waits for it.
-            if self._columns_are_behind and self.columns:
-                self._show({"keys": self._keys()}, is_new=False)
+            _ = self.columns
             self.results.step(self._snapshot)
         now_s = time.monotonic()
         if not self.results.pending or now_s - self._results_shown_s > _RESULTS_S:

@@ -161,11 +161,12 @@ class Follower:
 
 
 def _encoded(board: Board, function: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, bytes]:
+    # The position first: making an answer may raise it, and what is new then is not in this answer.
+    position = encode(board.position)
     found = function(board, *args)
     if found is None:
-        return {**_envelope(board), "unchanged": b"true"}
-    # The position first: making an answer may have raised it.
-    return {**_envelope(board), **{name: _bytes(value) for name, value in found.items()}}
+        found = {"unchanged": b"true"}
+    return {**_envelope(board), "position": position, **{name: _bytes(value) for name, value in found.items()}}
 
 
 def _bytes(value: Any) -> bytes:

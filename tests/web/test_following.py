@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 
 import pytest
@@ -15,13 +16,16 @@ from dispatcher.web.follower import Follower
 
 
 class FakeBoard:
-    """Counts the looks; `fails` and `takes_s` make the next ones fail or take long."""
+    """Counts the looks; `fails` and `takes_s` make the next ones fail or take long, `is_free` hang until it is set."""
 
     def __init__(self):
+        self.is_free = threading.Event()
+        self.is_free.set()
         self.looks, self.asked, self.fails, self.takes_s, self.age, self.position = 0, 0, "", 0.0, Age(), "x.1"
 
     def look(self):
         self.looks += 1
+        self.is_free.wait(60)
         time.sleep(self.takes_s)
         if self.fails:
             raise StateError(self.fails)
@@ -53,9 +57,11 @@ def test_nobody_looks_and_nothing_is_read(monkeypatch):
     async def scenario(follower, board):
         await asyncio.sleep(0.2)
         assert board.looks == 0
-        await follower.answer(FakeBoard.overview)
-        await asyncio.sleep(0.2)
-        assert board.looks > 2
+        end_s = time.monotonic() + 60
+        while board.looks <= 2:
+            assert time.monotonic() < end_s, "nobody looks for a viewer"
+            await follower.answer(FakeBoard.overview)
+            await asyncio.sleep(0.02)
         await asyncio.sleep(0.5)
         looks = board.looks
         await asyncio.sleep(0.5)
@@ -86,7 +92,7 @@ def test_what_cannot_be_read_is_told_and_is_back_when_it_can(monkeypatch):
     async def scenario(follower, board):
         await follower.answer(FakeBoard.overview)
         board.fails = "the journal is gone"
-        await asyncio.sleep(0.2)
+        follower.look_soon()
         for request in (follower.answer(FakeBoard.overview), follower.changes("x.1", FakeBoard.overview)):
             with pytest.raises(RefusedError, match="the journal is gone") as error:
                 await request
@@ -103,11 +109,12 @@ def test_files_that_hang_are_told_and_not_shown_as_they_were(monkeypatch):
 
     async def scenario(follower, board):
         await follower.answer(FakeBoard.overview)
-        board.age.read_s, board.takes_s = 1.0, 1.0
-        await asyncio.sleep(0.3)
+        board.age.read_s, board.is_free = 1.0, threading.Event()
+        follower.look_soon()
         with pytest.raises(RefusedError, match="do not answer") as error:
             await follower.changes("x.1", FakeBoard.overview)
         assert error.value.status == 503
+        board.is_free.set()
 
     run(scenario, monkeypatch)
 

@@ -57,12 +57,14 @@ export class Matrix {
   draw() {
     const { data, error } = this.loader;
     const content = error ? problem(error) : data ? this.#table(data) : empty("…");
-    return section("matrix", "Matrix", data && this.#choices(data), content);
+    return section("matrix", "Matrix", data && this.#choices(), content);
   }
 
-  #choices(data) {
+  #choices() {
     const { keys, overview } = this.page.live;
-    const now = { rows: data.row_keys.join(","), columns: data.column_keys.join(","), value: data.value ?? STATES };
+    // What was asked for, not what is shown: the answer to the last choice may not be there yet.
+    const asked = new URLSearchParams(this.#asked);
+    const now = { rows: asked.get("rows") ?? "", columns: asked.get("columns") ?? "", value: asked.get("value") ?? STATES };
     const set = (name, value) => go(same(this.query, { ...now, [name]: value }), { replace: true });
     const pair = (label, name, chosen) => {
       const [first = NONE, second = NONE] = chosen;
@@ -75,9 +77,9 @@ export class Matrix {
     return h(
       "div",
       { class: "choices" },
-      pair("Rows", "rows", data.row_keys),
-      pair("Columns", "columns", data.column_keys),
-      choice("Cells", "value", data.value ?? STATES, [[STATES, STATES], ...(overview?.metrics ?? [])], (value) => set("value", value)),
+      pair("Rows", "rows", now.rows.split(",")),
+      pair("Columns", "columns", now.columns.split(",")),
+      choice("Cells", "value", now.value, [[STATES, STATES], ...(overview?.metrics ?? [])], (value) => set("value", value)),
     );
   }
 

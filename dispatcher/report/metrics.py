@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas
     import polars
 
-_NOT_METRICS: Final = frozenset({"step", "wall_s"})
+NOT_METRICS: Final = frozenset({"step", "wall_s"})
 _NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf, None: math.nan}
 _DECODER: Final = msgspec.json.Decoder(dict[str, Any])
 
@@ -128,11 +128,11 @@ def _add(
     found: dict[str, Series], job: str, attempt: int, line: Mapping[str, Any], wants: Callable[[str], bool]
 ) -> None:
     step = line["step"]
-    wall_s = _number(line.get("wall_s", math.nan))
+    wall_s = number_of(line.get("wall_s", math.nan))
     for name, given in line.items():
-        if name in _NOT_METRICS or not wants(name):
+        if name in NOT_METRICS or not wants(name):
             continue
-        value = given if type(given) is float else _number(given)
+        value = given if type(given) is float else number_of(given)
         if value is None:
             continue
         series = found.get(name)
@@ -152,8 +152,8 @@ def _lines(path: Path) -> tuple[list[dict[str, Any]], int]:
     try:
         lines: list[Any] = _DECODER.decode_lines(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        lines = [_line(raw) for raw in data.split(b"\n")[:-1]]
-    good = [line for line in lines if line is not None and _is_step(line.get("step"))]
+        lines = [parse_line(raw) for raw in data.split(b"\n")[:-1]]
+    good = [line for line in lines if line is not None and is_step(line.get("step"))]
     return good, len(lines) - len(good)
 
 
@@ -161,14 +161,14 @@ def _begins_before(path: Path, step: float) -> bool:
     """Whether the first line has an earlier step: else the later attempt has copied all of it that counts."""
     try:
         with open(path, "rb") as file:
-            line = _line(file.readline())
+            line = parse_line(file.readline())
     except OSError:
         return False
-    return line is None or not _is_step(line.get("step")) or line["step"] < step
+    return line is None or not is_step(line.get("step")) or line["step"] < step
 
 
-def _line(raw: bytes) -> dict[str, Any] | None:
-    """A line, also with a NaN as Python's json writes it; None for one that is damaged."""
+def parse_line(raw: bytes) -> dict[str, Any] | None:
+    """A line of a metrics file, also with a NaN as Python's json writes it; None for one that is damaged."""
     try:
         value = json.loads(raw)
     except (ValueError, RecursionError):
@@ -176,13 +176,14 @@ def _line(raw: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _is_step(value: Any) -> bool:
+def is_step(value: Any) -> bool:
+    """Whether that is the step of a line: a number that is finite."""
     if type(value) is int:
         return -(2**63) <= value < 2**63
     return type(value) is float and math.isfinite(value)
 
 
-def _number(value: Any) -> float | None:
+def number_of(value: Any) -> float | None:
     """A number of a line; None for what is none, such as a text."""
     if isinstance(value, (int, float)):
         try:
@@ -212,7 +213,7 @@ def _names(layout: Layout, attempts: Mapping[str, int]) -> list[str]:
         for number in range(last, 0, -1):
             lines, _ = _lines(layout.attempt(job, number).metrics)
             for line in lines:
-                found.update(dict.fromkeys(line.keys() - _NOT_METRICS))
+                found.update(dict.fromkeys(line.keys() - NOT_METRICS))
             if lines:
                 break
     return sorted(found)

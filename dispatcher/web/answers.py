@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,12 +23,20 @@ def encode(value: Any) -> bytes:
         return _encoder.encode(value)
     except (OverflowError, ValueError, TypeError):
         # Numbers beyond 64 bits, halves of surrogate pairs, keys that are no text.
-        text = json.dumps(value, default=_plain, ensure_ascii=True, skipkeys=True)
-        return text.replace("NaN", "null").replace("-Infinity", "null").replace("Infinity", "null").encode()
+        return json.dumps(_plain(value), ensure_ascii=True, skipkeys=True).encode()
 
 
 def _plain(value: Any) -> Any:
-    return msgspec.to_builtins(value) if isinstance(value, msgspec.Struct) else list(value)
+    """`value` in what json writes, without numbers that JSON does not have."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, msgspec.Struct):
+        return _plain(msgspec.structs.asdict(value))
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    return [_plain(one) for one in value]
 
 
 def join(parts: Mapping[str, bytes]) -> bytes:

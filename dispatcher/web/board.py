@@ -19,7 +19,7 @@ import msgspec
 
 from dispatcher.api import Workspace
 from dispatcher.errors import StateError
-from dispatcher.report import attempts
+from dispatcher.report.results.reading import parse_result
 from dispatcher.report.snapshot import PodStatus, Snapshot
 from dispatcher.report.snapshot_reader import SnapshotReader
 from dispatcher.run_state import journal
@@ -240,7 +240,7 @@ class Board:
 
     def _result(self, snapshot: Snapshot, job: str) -> Mapping[str, Any] | None:
         _, data = self.reader.last_result(job, snapshot.records[job])
-        return None if data is None else attempts.parse_object(data) or {}
+        return None if data is None else parse_result(data) or {}
 
     # Answers.
 

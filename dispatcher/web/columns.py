@@ -181,9 +181,11 @@ def sort_key(value: Any) -> tuple[int, float, str]:
             return 0, number, ""
     text = text_of(value)
     try:
-        return 0, float(text), text
+        number = float(text)
     except ValueError:
-        return 1, 0.0, text
+        number = math.nan
+    # A NaN has no place among numbers.
+    return (1, 0.0, text) if math.isnan(number) else (0, number, text)
 
 
 def _columns_of(entries: Mapping[str, Any], jobs: Sequence[str]) -> dict[str, Column]:

@@ -19,18 +19,16 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher.errors import StateError
+from dispatcher.report.metrics import NOT_METRICS, is_step, number_of, parse_line
 from dispatcher.web.logs import open_log
 
 METRICS_FILE: Final = "metrics.jsonl"
 STEP: Final = "step"
-# Keys of a line that are no metrics.
-_NO_METRICS: Final = frozenset({STEP, "wall_s"})
 # So many files are kept as read, and so many points of all of them.
 _KEPT: Final = 256
 _KEPT_POINTS: Final = 20_000_000
 _MOST_NAMES: Final = 200
 _BLOCK: Final = 1 << 20
-_INFINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _decode = msgspec.json.Decoder(dict[str, Any])
 
 
@@ -115,14 +113,16 @@ class MetricFile:
         series = self.series
         for line in data.splitlines():
             try:
-                values = _decode.decode(line)
-                step = float(values[STEP])
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError, ValueError):
-                # Jobs write this file: one bad line must not hide the others.
+                values: dict[str, Any] | None = _decode.decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                values = parse_line(line)
+            # Jobs write this file: one bad line must not hide the others.
+            if values is None or not is_step(values.get(STEP)):
                 continue
+            step = float(values[STEP])
             for name, value in values.items():
-                number = value if type(value) is float else _number(value)
-                if number is None or name in _NO_METRICS:
+                number = value if type(value) is float else number_of(value)
+                if number is None or name in NOT_METRICS:
                     continue
                 one = series.get(name)
                 if one is None:
@@ -211,15 +211,3 @@ def _thinned(x: array[float], width: int) -> list[float]:
 def short(value: float) -> float:
     """A value with as many digits as a picture can show."""
     return float(f"{value:.7g}")
-
-
-def _number(value: object) -> float | None:
-    """A value of a line as a number; None for what is none."""
-    if isinstance(value, str):
-        return _INFINITE.get(value)
-    if isinstance(value, bool) or not isinstance(value, int):
-        return None
-    try:
-        return float(value)
-    except OverflowError:
-        return None

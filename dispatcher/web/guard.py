@@ -21,7 +21,6 @@ import hmac
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -118,15 +117,9 @@ class Guard:
             _check_change(headers, host)
 
     def _has_session(self, headers: Headers) -> bool:
-        cookies: SimpleCookie = SimpleCookie()
-        for line in headers.all("cookie"):
-            try:
-                cookies.load(line)
-            except CookieError:
-                # Another server's cookie, of the same host name.
-                continue
-        found = cookies.get(self._sessions.cookie)
-        return found is not None and self._sessions.has(found.value)
+        # Not by http.cookies, which reads none when another server of this host name has set one with a quote in it.
+        pairs = (pair.strip().partition("=") for line in headers.all("cookie") for pair in line.split(";"))
+        return any(name == self._sessions.cookie and self._sessions.has(value) for name, _, value in pairs)
 
 
 class Headers:

@@ -12,6 +12,7 @@ from dispatcher.matrix.entry import RESERVED
 from dispatcher.report.overview import Row, job_row
 from dispatcher.report.provenance import provenance_facts
 from dispatcher.report.ran import differences, is_unknown, last_counts
+from dispatcher.report.results.reading import parse_result
 from dispatcher.report.snapshot import Snapshot
 from dispatcher.report.waiting import reasons
 from dispatcher.run_state.progress import elapsed_s
@@ -157,10 +158,8 @@ def _state(snapshot: Snapshot, job: str) -> str | None:
 
 
 def _result(board: Board, snapshot: Snapshot, job: str) -> Any:
-    from dispatcher.report.attempts import parse_object
-
     attempt, data = board.reader.last_result(job, snapshot.records[job])
-    return None if data is None else {"attempt": attempt, "values": parse_object(data)}
+    return None if data is None else {"attempt": attempt, "values": parse_result(data)}
 
 
 def attempt_of(board: Board, job: str, number: int | None) -> int:

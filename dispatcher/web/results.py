@@ -6,6 +6,7 @@ for it: it says how many are known of how many. A file is read once for each tim
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -84,6 +85,7 @@ class Results:
 
 
 def _is_number(value: object) -> bool:
+    """Whether that counts in a mean: a result that is NaN or infinite is missing, as in `dispatcher results --by`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
-    return isinstance(value, float) or abs(value) < 1 << 1000
+    return math.isfinite(value) if isinstance(value, float) else abs(value) < 1 << 1000

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 
 from dispatcher.matrix.condition import Where
 from dispatcher.report.selection import select
 from dispatcher.run_state.states import State
+from dispatcher.web.answers import encode
 from dispatcher.web.board import Board
-from dispatcher.web.columns import Columns, Filter
+from dispatcher.web.columns import Columns, Filter, sort_key
 from dispatcher.web.jobs import listed
 from dispatcher.web.matrix import matrix
 
@@ -98,3 +100,13 @@ def test_lists_are_sorted_as_numbers_and_what_has_no_value_is_last(board):
     seeds = [row["params"].get("seed") for row in found]
     known = [seed for seed in seeds if seed is not None]
     assert known == sorted(known) and seeds[len(known) :] == [None] * (len(seeds) - len(known))
+
+
+def test_a_nan_has_no_place_among_numbers():
+    values = [3.0, math.nan, 1.0, "NaN", 2.0, "0.5", None, "text"]
+    assert sorted(values, key=sort_key)[:4] == ["0.5", 1.0, 2.0, 3.0] and sorted(values, key=sort_key)[-1] is None
+
+
+def test_an_answer_with_what_json_does_not_have_keeps_its_text():
+    value = {"error": "loss is NaN \udc80 or -Infinity", "loss": [math.nan, -math.inf, 1.5], "count": 1 << 70}
+    assert json.loads(encode(value)) == {**value, "loss": [None, None, 1.5]}

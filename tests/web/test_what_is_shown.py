@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import time
@@ -196,6 +197,31 @@ def test_a_spike_of_one_step_stays_and_nan_is_told(serve, lab):
     assert again["series"]["loss"]["last"] == {"x": 20000, "y": 5.0}
     path.write_text('{"step": 1, "acc": 0.5}\n')
     assert web.get("/api/jobs/fft_greek_s1/metrics").json["names"] == ["acc"]
+
+
+def test_lines_of_metrics_count_that_a_script_of_ones_own_has_written(serve, lab):
+    path = lab.attempt("fft_greek_s1") / "metrics.jsonl"
+    values = (1.0, math.nan, math.inf, None, 5.0)
+    lines = [json.dumps({"step": step, "loss": loss, "acc": step / 10}) for step, loss in enumerate(values)]
+    path.write_text("\n".join([*lines, '{"step": "NaN", "loss": 7.0}', '{"step": "6", "loss": 7.0}', ""]))
+    series = serve().get("/api/jobs/fft_greek_s1/metrics").json["series"]
+    assert (series["loss"]["x"], series["loss"]["max"], series["loss"]["nan"]) == ([0, 4], [1.0, 5.0], [1, 2, 3])
+    assert series["acc"]["max"] == [0.0, 0.1, 0.2, 0.3, 0.4]
+
+
+def test_a_result_that_is_nan_is_missing_as_in_the_table_of_results(serve, lab):
+    for job, bpc in (("fft_greek_s19", math.nan), ("fft_greek_s21", 1.0), ("fft_greek_s23", 2.0)):
+        lab.attempt(job, result=json.dumps({"bpc": bpc, "size": 3}), exit='{"exit_code": 0}')
+    web = serve()
+    at_rest(web)
+    for value in ("bpc", "size"):
+        row = lab.run("results", "--by", "method", "--where", "state=done", "--value", value, "--json").json[0]
+        ((cell,),) = web.get(f"/api/matrix?rows=method&state=done&value={value}").json["cells"]
+        found = cell["mean"], cell["std"], cell["n"], cell["of"]
+        assert found == tuple(row[f"{value} {one}"] for one in ("mean", "std", "n", "of"))
+    assert web.get("/api/jobs/fft_greek_s19").json["result"]["values"] == {"bpc": None, "size": 3}
+    ordered = web.get("/api/jobs?sort=-bpc&limit=2").json["jobs"]
+    assert [row["job"] for row in ordered] == ["fft_greek_s23", "fft_greek_s21"]
 
 
 def test_curves_of_seeds_have_a_mean_and_a_spread(serve, lab):

@@ -56,10 +56,11 @@ class Disk:
                     yield job, self._of_attempts(job, within)
 
     def of_workspace(self) -> Sizes:
-        """The sizes of what belongs to no single job."""
+        """The sizes of what belongs to no single job; nothing where no command has written yet."""
         found: Sizes = {}
-        with tree.opened_root(self._layout.run_state) as fd:
-            rest = Size(1, self._links.bytes_of(os.fstat(fd)))
+        rest = Size()
+        with contextlib.suppress(FileNotFoundError), tree.opened_root(self._layout.run_state) as fd:
+            rest = rest + Size(1, self._links.bytes_of(os.fstat(fd)))
             for name, what in tree.entries(fd, {self._layout.jobs_dir.name}):
                 size = self._measured(fd, name, what, name)
                 if name in _FOLDERS:
@@ -71,7 +72,8 @@ class Disk:
             for name, what in tree.entries(fd):
                 if not (is_name(name) and stat.S_ISDIR(what.st_mode)):
                     rest = rest + self._measured(fd, name, what, f"jobs/{name}")
-        found[_OTHER_STATE] = rest
+        if rest.files:
+            found[_OTHER_STATE] = rest
         with contextlib.suppress(FileNotFoundError, NotADirectoryError), contextlib.ExitStack() as stack:
             root = stack.enter_context(tree.opened_root(self._layout.root))
             fd = stack.enter_context(tree.opened(CHECKPOINTS, root))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -57,3 +58,11 @@ def test_by_keys(used: Fleet) -> None:
     assert "attempts: checkpoints" in shown and "KiB in " in shown
     assert used.try_("usage", "--disk", "--by", "nosuch").returncode == 2
     assert used.try_("usage", "--disk", "--until", "1h").returncode == 2
+
+
+def test_a_workspace_in_which_nothing_has_run(fleet: Fleet) -> None:
+    fleet.write_config("")
+    shutil.rmtree(fleet.layout.run_state, ignore_errors=True)
+    shown = fleet.run("usage", "--disk")
+    assert shown.strip() == "0 B in 0 files"
+    assert read(fleet) == [] and read(fleet, "--by", "method") == []

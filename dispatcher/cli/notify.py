@@ -90,8 +90,9 @@ def _show(workspace: Workspace, clock: Clock, *, as_json: bool) -> None:
 
 
 def _shown(row: dict[str, Any], clock: Clock) -> dict[str, Any]:
-    until = "" if row["until"] is None else f"until {clock(row['until'])}"
-    state = row["state"] if row["state"] != "failed" or not until else "failed, tried again"
+    next_try = row["state"] == "failed"
+    until = "" if row["until"] is None else f"{'at' if next_try else 'until'} {clock(row['until'])}"
+    state = "failed, tried again" if next_try and until else row["state"]
     return {
         "time": clock(row["at"]),
         "target": row["target"],

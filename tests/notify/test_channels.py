@@ -132,6 +132,30 @@ def test_mail_has_one_subject_and_the_text() -> None:
     assert not any(line.startswith(("Bcc", "MAIL", "From", ".")) for line in text.splitlines())
 
 
+def test_a_long_mail_is_lines_that_every_server_takes() -> None:
+    with mail_server() as server:
+        mail = {"host": "127.0.0.1", "port": server.port, "tls": "none", "from": "a@b.c", "to": "d@e.f"}
+        causes = {
+            str(number): Cause(
+                topic="job_failed", text=f"exit {number}: {'grün ' * 30}", count=1, first_at=AT, last_at=AT
+            )
+            for number in range(40)
+        }
+        assert sent(target(smtp=mail), payload("lab", "t", 7, causes, 1, "0123")) == Outcome("sent")
+        [raw], [message] = server.raw, server.got
+    assert len(raw) > 5_000 and max(len(line) for line in raw.split(b"\r\n")) < 998
+    assert b"\n" not in raw.replace(b"\r\n", b"") and b"\r" not in raw.replace(b"\r\n", b"")
+    assert all(f"exit {number}: grün" in message.get_content() for number in range(40))
+
+
+def test_a_mail_server_without_starttls_is_told_with_what_to_check() -> None:
+    with mail_server() as server:
+        mail = {"host": "127.0.0.1", "port": server.port, "from": "a@b.c", "to": "d@e.f"}
+        outcome = sent(target(smtp=mail))
+        assert outcome.state == "failed" and "STARTTLS" in outcome.why and "`tls`" in outcome.why
+        assert not server.got
+
+
 def test_what_a_mail_server_refuses_is_said_and_can_be_tried_again() -> None:
     with mail_server("451 come back later") as server:
         mail = {"host": "127.0.0.1", "port": server.port, "tls": "none", "from": "a@b.c", "to": ["d@e.f", "g@e.f"]}

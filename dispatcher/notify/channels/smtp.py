@@ -7,6 +7,7 @@ import smtplib
 import ssl
 from collections.abc import Callable, Mapping
 from email.message import EmailMessage
+from email.policy import SMTP
 from email.utils import formatdate
 from typing import Any
 
@@ -32,7 +33,8 @@ def send(channel: Smtp, notice: Mapping[str, Any], begin: Callable[[], None], li
         raise RefusedError(_why(error, password)) from None
     begin()
     try:
-        code, said = server.data(message.as_bytes())
+        # Lines end in CRLF: servers refuse a bare newline, or take all lines for a single one that is too long.
+        code, said = server.data(message.as_bytes(policy=SMTP))
     except smtplib.SMTPDataError as error:
         raise RefusedError(_why(error, password)) from None
     if code != 250:
@@ -88,7 +90,8 @@ def _why(error: smtplib.SMTPException, password: str | None) -> str:
     if isinstance(error, smtplib.SMTPServerDisconnected):
         return "the server closed the connection"
     if isinstance(error, smtplib.SMTPNotSupportedError):
-        return one_line(str(error))
+        # The extension is STARTTLS or AUTH: both depend on what `tls` says.
+        return one_line(f"{error} Does `tls` (none, starttls, tls) fit the server's port?")
     return type(error).__name__
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -101,7 +102,8 @@ class MetricFiles:
 
     def _take_in(self, file: _File, line: Mapping[str, Any]) -> None:
         step, value = _number(line.get("step")), _number(line.get(self._metric))
-        if step is None or value is None:
+        # The journal cannot hold a step that is infinite.
+        if step is None or value is None or not math.isfinite(step):
             return
         while file.waiting and step >= file.waiting[0]:
             rung = file.waiting.pop(0)
@@ -122,4 +124,7 @@ def _progress(path: Path) -> Iterator[Mapping[str, Any]]:
 def _number(value: object) -> float | None:
     if isinstance(value, str):
         return _NUMBERS.get(value)
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    # An integer of JSON may be larger than any float.
+    return float(value) if abs(value) <= sys.float_info.max else math.inf

@@ -117,6 +117,19 @@ def test_metrics_are_read_once_as_they_grow(tmp_path: Path) -> None:
     assert [(one.rung, one.value) for one in files.reached("a", 2)] == [(10, 0.7), (20, 0.6)]
 
 
+@pytest.mark.parametrize(
+    "step", ['"Infinity"', '"NaN"', 10**400, '"10"', "null", "true"], ids=lambda one: str(one)[:10]
+)
+def test_a_step_that_is_no_finite_number_reaches_no_rung(lab: Lab, step: object) -> None:
+    """The journal could not hold it, and nobody could read the workspace any more."""
+    tuner = running(lab)
+    report(lab.layout, "s_0000", 1, f'{{"step": {step}, "val_loss": 0.1}}\n')
+    report(lab.layout, "s_0001", 1, at(10, 10**400), at(20, 0.1))
+    tuner.step()
+    assert decisions(lab) == [(1, 10, None, False)]
+    assert Lab(lab.root, HALVED).trials()[1].rungs == {10: None}, "a reader that begins anew"
+
+
 def test_without_metrics_the_progress_counts(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     paths = layout.attempt("a", 1)

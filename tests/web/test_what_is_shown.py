@@ -184,7 +184,9 @@ def test_a_spike_of_one_step_stays_and_nan_is_told(serve, lab):
     path = lab.attempt("fft_greek_s1") / "metrics.jsonl"
     rows = [{"step": n, "wall_s": n, "loss": 1.0} for n in range(20_000)]
     rows[777]["loss"], rows[900]["loss"], rows[901]["loss"] = 99.0, "NaN", "Infinity"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows) + "no json\n" + '{"step": 20000, "lo')
+    path.write_text(
+        "".join(json.dumps(row) + "\n" for row in rows) + f'no json\n{{"step": {10**400}}}\n{{"step": 20000, "lo'
+    )
     web = serve()
     found = web.wait_for("/api/jobs/fft_greek_s1/metrics?width=100", lambda got: got["read"] == got["bytes"], "all")
     loss = found["series"]["loss"]

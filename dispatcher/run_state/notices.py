@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -23,6 +23,8 @@ from dispatcher.run_state.events import (
     Notifying,
 )
 from dispatcher.run_state.journal import Line
+
+_T = TypeVar("_T")
 
 SENDING: Final = "sending"
 SENT: Final = "sent"
@@ -201,9 +203,19 @@ def _incident(notices: Notices, line: Line) -> Notices:
     new = {key: began for key, began in incident.began.items() if key not in incidents}
     incidents.update(dict.fromkeys(new, line.at))
     notices = replace(notices, incidents=incidents)
+    if incident_key(incident.topic, "") in over:
+        notices = _withdrawn(notices, cause_key(incident.topic, ""))
     for began in () if incident.is_old else new.values():
         notices = happened(notices, incident.topic, began.cause, text=began.text, at=line.at, job=began.job)
     return notices
+
+
+def _withdrawn(notices: Notices, key: str) -> Notices:
+    """`notices` without what is not so any more, where that was not told yet."""
+    targets = {
+        name: replace(target, pending=_without(target.pending, [key])) for name, target in notices.targets.items()
+    }
+    return replace(notices, targets=targets)
 
 
 def _claimed(notices: Notices, line: Line) -> Notices:
@@ -264,9 +276,9 @@ def _last(told: Mapping[str, str], most: int) -> Mapping[str, str]:
     return dict(itertools.islice(told.items(), max(0, len(told) - most), None))
 
 
-def _without(told: Mapping[str, str], keys: Iterable[str]) -> Mapping[str, str]:
+def _without(causes: Mapping[str, _T], keys: Iterable[str]) -> Mapping[str, _T]:
     gone = frozenset(keys)
-    return {key: at for key, at in told.items() if key not in gone}
+    return {key: value for key, value in causes.items() if key not in gone}
 
 
 _FOLDS: Final[Mapping[Event, Callable[[Notices, Line], Notices]]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -63,6 +64,16 @@ def test_a_webhook_gets_what_the_service_expects(form: str, key: str) -> None:
         assert sent(target(webhook={"url": server.url, "format": form})).state == "sent"
         [got] = server.got
     assert got[key] == notice()["text"] and "events" not in got
+
+
+def test_an_error_calls_nobody_in_a_chat() -> None:
+    with hook(200) as server:
+        assert (
+            sent(target(webhook={"url": server.url, "format": "slack"}), notice("<!channel> & <module>")).state
+            == "sent"
+        )
+        [got] = server.got
+    assert "&lt;!channel&gt; &amp; &lt;module&gt;" in got["text"] and "<" not in got["text"]
 
 
 @pytest.mark.parametrize(
@@ -193,6 +204,16 @@ def test_a_command_gets_json_or_text_and_its_exit_status_counts(tmp_path: Path) 
     assert sent(target(command=["sh", "-c", "echo one >&2; echo two >&2; exit 3"])) == Outcome("failed", "exit 3: two")
     assert sent(target(command=["sh", "-c", "kill -9 $$"])) == Outcome("failed", "signal 9")
     assert sent(target(command=["no-such-command"])) == Outcome("failed", "there is no command no-such-command")
+
+
+def test_what_a_command_leaves_in_the_background_is_not_waited_for(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    for end, expected in (
+        ("exit 0", Outcome("sent")),
+        ("echo no luck >&2; exit 3", Outcome("failed", "exit 3: no luck")),
+    ):
+        assert sent(target(command=["sh", "-c", f"sleep 300 & echo $! > '{pid}'; {end}"], timeout="60s")) == expected
+        os.kill(int(pid.read_text()), signal.SIGKILL)
 
 
 def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:

@@ -99,6 +99,25 @@ def test_what_happens_at_night_is_told_in_the_morning(layout: Layout, server: Ho
     assert len(server.got) == 1 and sum(count for event, count in lab.told() if event == "job_failed") == 40
 
 
+def test_what_is_over_before_it_was_told_is_not_told(layout: Layout, server: Hook) -> None:
+    """An adaptive sweep leaves nothing to run for a moment after each trial."""
+    lab = Lab(layout, server)
+    lab.fail(["a"])
+    lab.step()
+    with lab.stores[0].transaction() as tx:
+        tx.change("b", Event.QUEUED, Change(state=State.QUEUED))
+    lab.step()
+    lab.now_s += 120
+    lab.step()
+    assert lab.told() == [("job_failed", 1)]
+    with lab.stores[0].transaction() as tx:
+        tx.delete("b")
+    for _ in range(2):
+        lab.step()
+        lab.now_s += 120
+    assert lab.told() == [("job_failed", 1), ("matrix_done", 1)]
+
+
 def test_a_claim_that_this_process_does_not_send_is_doubtful(layout: Layout, server: Hook) -> None:
     """The transaction failed at its end, so the claim is in the journal although nobody was told of it."""
     lab = Lab(layout, server)

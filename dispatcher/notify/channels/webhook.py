@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import http.client
 import urllib.error
 import urllib.request
@@ -78,7 +79,8 @@ def send(channel: Webhook, notice: Mapping[str, Any], begin: Callable[[], None],
 
 def _body(channel: Webhook, notice: Mapping[str, Any]) -> Mapping[str, Any]:
     if channel.form == "slack":
-        return {"text": notice["text"]}
+        # Else `<!channel>` in an error would call everybody, and `<module>` would not be shown.
+        return {"text": html.escape(notice["text"], quote=False)}
     if channel.form == "discord":
         return {"content": notice["text"][:_LONGEST_CONTENT], "allowed_mentions": {"parse": []}}
     return notice

@@ -180,7 +180,8 @@ def points(series: Series, width: int) -> dict[str, Any]:
     """At most `width` points: where they begin, and the smallest and the largest value of each."""
     series.sort()
     x, y = series.x, series.y
-    found: dict[str, Any] = {"count": len(x) + len(series.nan), "nan": _thinned(series.nan, width)}
+    nan = series.nan
+    found: dict[str, Any] = {"count": len(x) + len(nan), "nan": _thinned(nan, width), "nan_count": len(nan)}
     if not x:
         return {**found, "x": [], "min": [], "max": [], "last": None}
     last = {"x": x[-1], "y": y[-1]}

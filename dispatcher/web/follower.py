@@ -51,6 +51,11 @@ class Follower:
     def is_watched(self) -> bool:
         return time.monotonic() - self._asked_s < _WATCHED_S
 
+    @property
+    def is_live(self) -> bool:
+        """Whether a pod was seen to write in the workspace."""
+        return self._board is not None and self._board.age.is_live
+
     async def watched(self) -> None:
         """Wait until somebody looks."""
         while not self.is_watched:

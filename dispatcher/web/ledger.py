@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import os
 import sys
 import time
@@ -23,6 +24,8 @@ _DEADLINE_S: Final = 120.0
 # It runs at most so often, and so many times as long as it took nothing is done.
 _LEAST_S: Final = 60.0
 _REST: Final = 30
+# What runs takes time without a line in the journal.
+_OUTDATED_S: Final = 300.0
 
 
 class Ledger:
@@ -42,12 +45,14 @@ class Ledger:
 
     async def _keep(self) -> None:
         seen: object = None
+        read_s = -math.inf
         while True:
             await self._follower.watched()
             now = self._follower.seq
             rest_s = 1.0
-            if now is not None and now != seen:
-                began_s = time.monotonic()
+            is_outdated = self._follower.is_live and time.monotonic() - read_s > _OUTDATED_S
+            if now is not None and (now != seen or is_outdated):
+                began_s = read_s = time.monotonic()
                 found = await self._read()
                 seen = now
                 rest_s = max(_LEAST_S, _REST * (time.monotonic() - began_s))
@@ -58,11 +63,14 @@ class Ledger:
         """The account as `dispatcher usage --json` prints it, or why there is none."""
         command = [sys.executable, "-P", "-m", "dispatcher", "usage"]
         options = ["--root", str(self._root), "--since", _SINCE, "--by", "method", "--json"]
-        process = await asyncio.create_subprocess_exec(
-            *command, *options,
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-            env={name: value for name, value in os.environ.items() if not name.startswith("DISPATCHER_")},
-        )  # fmt: skip
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command, *options,
+                stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+                env={name: value for name, value in os.environ.items() if not name.startswith("DISPATCHER_")},
+            )  # fmt: skip
+        except OSError as error:
+            return {"error": f"`dispatcher usage` cannot be started: {error.strerror}"}
         try:
             out, told = await asyncio.wait_for(process.communicate(), _DEADLINE_S)
         except TimeoutError:
@@ -81,5 +89,4 @@ def _account(out: bytes, told: bytes) -> dict[str, Any]:
     found = json.loads(out)
     rows = sorted(found["rows"], key=lambda row: -row["hours"]["total"]["slots"])[:20]
     notes = [line.removeprefix("note: ") for line in told.decode("utf-8", "replace").splitlines()][:5]
-    kept = ("since", "until", "accounted_since", "slots_since", "total", "unknown_ends", "idle_gpu_hours", "check")
-    return {**{key: found[key] for key in kept}, "rows": rows, "notes": notes}
+    return {"until": found["until"], "total": found["total"], "rows": rows, "notes": notes}

@@ -64,7 +64,7 @@ class Shown:
             "running": running,
             "running_total": len(chosen.in_flight()),
             "failures": [self._failure(chosen, key, one) for key, one in failed[:_CAUSES]],
-            "waiting": [waiting_row(key, one) for key, one in held_up[:_REASONS]],
+            "waiting": [waiting_row(chosen, key, one) for key, one in held_up[:_REASONS]],
             "notices": notices(everything),
         }
 
@@ -144,9 +144,10 @@ def _key(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
-def waiting_row(key: str, wait: Wait) -> dict[str, Any]:
+def waiting_row(snapshot: Snapshot, key: str, wait: Wait) -> dict[str, Any]:
     return {
         "key": key,
+        "state": snapshot.records[wait.jobs[0]].state.value,
         "reason": wait.why,
         "count": len(wait.jobs),
         "jobs": wait.jobs[:_JOBS],

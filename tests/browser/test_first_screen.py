@@ -39,6 +39,8 @@ def test_counts_and_failures_are_those_of_the_workspace(page: Any) -> None:
     causes = page.locator("#failures .cause").all_inner_texts()
     assert [cause.split(":")[0] for cause in causes] == ["exit 3", "exit 4"]
     assert "held" in page.locator("#waiting").inner_text()
+    assert page.locator("#waiting svg").evaluate_all("all => all.map((one) => one.classList[1])") == ["s-held"]
+    assert "1 blocked" in page.locator("#progress .figures").inner_text()
 
 
 def test_a_read_only_page_offers_no_change(page: Any) -> None:

@@ -211,6 +211,13 @@ def test_lines_of_metrics_count_that_a_script_of_ones_own_has_written(serve, lab
     assert series["acc"]["max"] == [0.0, 0.1, 0.2, 0.3, 0.4]
 
 
+def test_all_nans_are_counted_though_fewer_are_drawn(serve, lab):
+    path = lab.attempt("fft_greek_s1") / "metrics.jsonl"
+    path.write_text("".join(json.dumps({"step": step, "loss": "NaN"}) + "\n" for step in range(1000)))
+    loss = serve().get("/api/jobs/fft_greek_s1/metrics?width=100").json["series"]["loss"]
+    assert loss["nan_count"] == 1000 and len(loss["nan"]) <= 100
+
+
 def test_a_result_that_is_nan_is_missing_as_in_the_table_of_results(serve, lab):
     for job, bpc in (("fft_greek_s19", math.nan), ("fft_greek_s21", 1.0), ("fft_greek_s23", 2.0)):
         lab.attempt(job, result=json.dumps({"bpc": bpc, "size": 3}), exit='{"exit_code": 0}')

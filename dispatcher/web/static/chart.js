@@ -14,10 +14,6 @@ export function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim() || "#888";
 }
 
-export function seriesColour(index) {
-  return `var(--line-${(index % COLOURS) + 1})`;
-}
-
 /**
  * A chart in an element of its own, `element`. `lines`: [{label, x, low, high, middle, nan, dash}], arrays of one
  * length each; `nan` are the x where a value was NaN. Without `middle`, the edges of the band are the line.
@@ -138,10 +134,12 @@ function faint(hex) {
   return /^#[0-9a-f]{6}$/i.test(hex) ? `${hex}38` : hex;
 }
 
-/** One table of all lines, by x; a line has null where it has no value. */
-function table(lines) {
+/** One table of all lines, by x; a line has null where it has no value. A NaN has its x, too: it may be beyond the last number. */
+export function table(lines) {
   if (!lines.length) return [[]];
-  return uPlot.join(lines.map((line) => [line.x, line.low, line.high, line.middle ?? line.x.map(() => null)]));
+  const columns = lines.map((line) => [line.x, line.low, line.high, line.middle ?? line.x.map(() => null)]);
+  const marked = lines.filter((line) => line.nan?.length).map((line) => [line.nan, line.nan.map(() => null)]);
+  return uPlot.join([...columns, ...marked]).slice(0, 3 * lines.length + 1);
 }
 
 function logRange(plot, low, high) {

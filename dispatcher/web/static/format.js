@@ -86,11 +86,6 @@ export function ago(iso, now = Date.now()) {
   return Number.isNaN(at) ? DASH : `${duration((now - at) / 1000)} ago`;
 }
 
-export function weekday(date) {
-  const at = new Date(`${date}T12:00:00`);
-  return Number.isNaN(at.getTime()) ? date : at.toLocaleDateString("en-GB", { weekday: "short", day: "numeric" });
-}
-
 export function secondsSince(iso) {
   const at = Date.parse(iso ?? "");
   return Number.isNaN(at) ? null : Math.max(0, (Date.now() - at) / 1000);

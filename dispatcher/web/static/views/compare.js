@@ -138,6 +138,9 @@ export class Compare {
     const rows = groups.map((group, index) => {
       const [low, high, mean] = this.#at?.values[index] ?? [group.low, group.high, group.mean].map((column) => column.findLast((value) => value !== null));
       const label = group.label || "all of them";
+      // Of jobs of different lengths, fewer are in the mean at the end.
+      const counted = group.counts[this.#at ? group.x.indexOf(this.#at.x) : group.x.length - 1] ?? 0;
+      const jobs = counted === group.n ? count(group.n, "job") : `${counted} of ${count(group.n, "job")}`;
       const name = group.n === 1 ? jobLink(this.query, group.jobs[0], label) : label;
       return h(
         "tr",
@@ -145,7 +148,7 @@ export class Compare {
         h("th", { scope: "row" }, h("span", { class: `swatch l-${(index % 8) + 1}`, "aria-hidden": "true" }), name),
         h("td", { class: "number" }, number(mean ?? null)),
         h("td", { class: "number quiet" }, low == null || low === high ? "" : `${number(low)} to ${number(high)}`),
-        h("td", { class: "number quiet" }, count(group.n, "job"), group.nan?.length > 0 && h("strong", { class: "warn" }, " × NaN")),
+        h("td", { class: "number quiet" }, jobs, group.nan?.length > 0 && h("strong", { class: "warn" }, " × NaN")),
       );
     });
     const head = ["", heading, "spread", ""].map((word, n) => h("th", { key: n, class: "number" }, word));

@@ -92,7 +92,7 @@ export class Curves {
     const low = Math.min(...series.min.filter((value) => value !== null));
     const notes = [
       values.length > 0 && `min ${number(low)}, max ${number(Math.max(...values))}`,
-      series.nan?.length > 0 && h("strong", { class: "warn" }, `× NaN at ${count(series.nan.length, "step")}`),
+      series.nan_count > 0 && h("strong", { class: "warn" }, `× NaN at ${count(series.nan_count, "step")}`),
       chart?.hidden > 0 && `${count(chart.hidden, "value")} ≤ 0 not shown`,
     ].filter(Boolean);
     const caption = h("figcaption", {}, h("b", {}, name), h("span", { class: "value" }, last), h("span", { class: "quiet" }, notes.map((note, n) => [n > 0 && " · ", note])));

@@ -71,7 +71,7 @@ export class Overview {
     return button("Unpause", () => change(this.page, "unpause", { scope }, {}), { "aria-label": `Unpause ${scope}` });
   }
 
-  #progress({ counts, total, rate_per_hour: rate, rate_window_s: window, slots, eta, notices }) {
+  #progress({ counts, total, rate_per_hour: rate, rate_window_s: window, slots, eta, stuck, unknown_methods: unknown, notices }) {
     const done = counts?.done ?? 0;
     const states = inOrder(counts).map(([state, n]) =>
       h(
@@ -87,7 +87,7 @@ export class Overview {
       h(
         "dl",
         { class: "figures" },
-        figure("Left", ...etaWords(eta)),
+        figure("Left", ...etaWords(eta, unknown ?? [], stuck)),
         figure("Rate", rate ? `${number(rate, 3)} per hour` : DASH, rate ? `in the last ${duration(window)}` : "none done lately"),
         figure("Slots", slots ? `${slots.busy} of ${slots.all} busy` : DASH, slots?.pods !== undefined ? count(slots.pods, "pod") : ""),
       ),
@@ -149,7 +149,7 @@ export class Overview {
         h(
           "div",
           { class: "line" },
-          h("b", { class: "number" }, stateIcon(one.state ?? "queued"), one.count.toLocaleString("en-US")),
+          h("b", { class: "number" }, stateIcon(one.state), one.count.toLocaleString("en-US")),
           h("span", { class: "cause" }, one.reason, one.needs_person && h("strong", { class: "tag" }, "needs a person")),
         ),
         h("p", { class: "quiet" }, firstJobs(this.query, one.jobs, one.count), " · ", h("a", { href: href(this.query, { view: "jobs", waiting: one.key }) }, "list")),
@@ -180,7 +180,6 @@ const COLUMNS = [
   { name: "left", title: "Left", number: true, cell: (row) => duration(row.remaining_s) },
   { name: "elapsed", title: "Runs for", number: true, cell: (row) => duration(secondsSince(row.started_at)) },
   { name: "sign", title: "Last sign", number: true, cell: lastSign },
-  { name: "gpu", title: "GPU", number: true, cell: (row) => (row.gpu_percent == null ? DASH : `${row.gpu_percent} %`), has: (row) => row.gpu_percent != null },
   { name: "memory", title: "Memory", number: true, cell: memory, has: (row) => row.memory_used_mib != null },
   { name: "metric", title: "Metric", cell: metric, className: "metric" },
 ];
@@ -227,13 +226,16 @@ function metric(row) {
   return name === undefined ? DASH : [h("span", { class: "quiet" }, `${name} `), number(value)];
 }
 
-function etaWords(eta) {
-  if (!eta || eta.mid_s === null || eta.mid_s === undefined) return [DASH, "not known yet"];
+/** The time left, and which jobs are not in it: those that are blocked, and those of methods of which none was done lately. */
+function etaWords(eta, unknown, stuck) {
+  const without = [unknown.length > 0 && `no ${unknown.slice(0, 3).join("/")} job to go by`, stuck > 0 && `${stuck} blocked`];
+  const more = (words) => [words, ...without].filter(Boolean).join("; ");
+  if (!eta || eta.mid_s === null || eta.mid_s === undefined) return [DASH, more("not known yet")];
   const at = (seconds) => moment(Date.now() + seconds * 1_000);
   const isSpread = eta.low_s != null && eta.high_s != null && eta.high_s > eta.low_s;
   return [
-    `about ${duration(eta.mid_s)}`,
-    isSpread ? `${duration(eta.low_s)} to ${duration(eta.high_s)}: ${at(eta.low_s)} to ${at(eta.high_s)}` : `at ${at(eta.mid_s)}`,
+    `${unknown.length ? "at least" : "about"} ${duration(eta.mid_s)}`,
+    more(isSpread ? `${duration(eta.low_s)} to ${duration(eta.high_s)}: ${at(eta.low_s)} to ${at(eta.high_s)}` : `at ${at(eta.mid_s)}`),
   ];
 }
 

@@ -1,7 +1,7 @@
 // Where the time of slots went in the last week: a bar for each method, by how its attempts ended.
 
 import { h } from "../dom.js";
-import { duration, number, percent, text } from "../format.js";
+import { duration, moment, number, percent, text } from "../format.js";
 import { bar, empty, section } from "../parts.js";
 
 const NAMES = {
@@ -22,7 +22,7 @@ export function week(ledger) {
   const rows = [...ledger.rows].sort((a, b) => isIdle(a) - isIdle(b) || b.hours.total.slots - a.hours.total.slots);
   const shown = rows.length > MOST_ROWS ? [...rows.slice(0, MOST_ROWS - 1), ...rows.filter(isIdle).slice(0, 1)] : rows;
   const greatest = Math.max(...shown.map((row) => row.hours.total.slots));
-  const sums = [`${number(total.slots, 3)} slot-hours`, total.gpus > 0 && `${number(total.gpus, 3)} GPU-hours`].filter(Boolean);
+  const sums = [`${number(total.slots, 3)} slot-hours`, total.gpus > 0 && `${number(total.gpus, 3)} GPU-hours`, `until ${moment(ledger.until)}`].filter(Boolean);
   return section(
     "week",
     "This week",

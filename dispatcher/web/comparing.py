@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -69,8 +70,9 @@ def compare(
 ) -> dict[str, Any]:
     """One curve for each combination of values of the keys `by`: mean and spread (one deviation) over its jobs.
 
-    Where the jobs have at most `width` different steps, these are the points, else as many pixels; a job counts in a
-    point when it has logged there, `counts` says how many did. Without `metric` only `names` is told.
+    Where the jobs have at most `width` different steps, these are the points, else as many pixels. A job counts from
+    its first to its last step, between two of them on a straight line; `counts` says how many do. Without `metric`
+    only `names` is told.
     """
     read: list[tuple[str, tuple[Any, ...], MetricFile]] = []
     pending = without = 0
@@ -121,17 +123,7 @@ def _group(by: Sequence[str], values: tuple[Any, ...], jobs: list[tuple[str, Ser
         x, found = steps, _at_steps(jobs, steps)
     else:
         pixels = edges(steps[0], steps[-1], width)
-        spans = [series.slices(pixels) for _, series in jobs]
-        x = pixels[:-1]
-        found = [
-            [
-                math.fsum(series.y[a:b]) / (b - a)
-                for (_, series), of_job in zip(jobs, spans, strict=True)
-                for a, b in (of_job[pixel],)
-                if a < b
-            ]
-            for pixel in range(width)
-        ]
+        x, found = pixels[:-1], _at_pixels(jobs, pixels)
     kept = [(at, numbers) for at, numbers in zip(x, found, strict=True) if numbers]
     means = [math.fsum(numbers) / len(numbers) for _, numbers in kept]
     spreads = [std(numbers) or 0.0 for _, numbers in kept]
@@ -154,11 +146,29 @@ def _few(series: Series, width: int) -> Sequence[float]:
 
 def _at_steps(jobs: list[tuple[str, Series]], steps: Sequence[float]) -> list[list[float]]:
     """The values at each step; of a step that a job has logged twice, the last."""
-    values: Mapping[float, list[float]] = {step: [] for step in steps}
+    values: list[list[float]] = [[] for _ in steps]
     for _, series in jobs:
-        for step, value in dict(zip(series.x, series.y, strict=True)).items():
-            values[step].append(value)
-    return [values[step] for step in steps]
+        if not series.x:
+            continue
+        logged = dict(zip(series.x, series.y, strict=True))
+        for place in range(bisect.bisect_left(steps, series.x[0]), bisect.bisect_right(steps, series.x[-1])):
+            value = logged.get(steps[place])
+            if value is None:
+                value = series.between(steps[place])
+            if value is not None:
+                values[place].append(value)
+    return values
+
+
+def _at_pixels(jobs: list[tuple[str, Series]], pixels: list[float]) -> list[list[float]]:
+    """The values at each pixel: of each job the mean of what it has logged there."""
+    values: list[list[float]] = [[] for _ in pixels[:-1]]
+    for _, series in jobs:
+        for pixel, (a, b) in enumerate(series.slices(pixels)):
+            value = math.fsum(series.y[a:b]) / (b - a) if a < b else series.between(pixels[pixel])
+            if value is not None:
+                values[pixel].append(value)
+    return values
 
 
 def _hashable(value: Any) -> Any:

@@ -44,6 +44,8 @@ class Series:
 
     def add(self, x: float, y: float) -> None:
         if not math.isfinite(y):
+            if self.nan and x < self.nan[-1]:
+                self._is_sorted = False
             self.nan.append(x)
             return
         if self.x and x < self.x[-1]:
@@ -57,7 +59,21 @@ class Series:
             order = sorted(range(len(self.x)), key=self.x.__getitem__)
             self.x = array("d", [self.x[place] for place in order])
             self.y = array("d", [self.y[place] for place in order])
+            self.nan = array("d", sorted(self.nan))
             self._is_sorted = True
+
+    def between(self, x: float) -> float | None:
+        """The value at x on a straight line between two points; None outside of them, and where a NaN is between."""
+        place = bisect.bisect_right(self.x, x)
+        if not 0 < place < len(self.x):
+            return None
+        begin, end = self.x[place - 1], self.x[place]
+        hole = bisect.bisect_right(self.nan, begin)
+        if hole < len(self.nan) and self.nan[hole] < end:
+            return None
+        before, after = self.y[place - 1], self.y[place]
+        value = before + (after - before) * (x - begin) / (end - begin)
+        return value if math.isfinite(value) else None
 
     def slices(self, edges: list[float]) -> list[tuple[int, int]]:
         """The points from each edge to the next one."""

@@ -247,6 +247,24 @@ def test_curves_of_seeds_have_a_mean_and_a_spread(serve, lab):
     assert found["without"] == 1 and found["pending"] == 0
 
 
+def test_jobs_that_log_at_other_steps_are_in_one_mean(serve, lab):
+    for job, first, value in (("fft_greek_s1", 0, 1.0), ("fft_greek_s3", 5, 3.0)):
+        lines = [{"step": step, "loss": value} for step in range(first, first + 31, 10)]
+        lines[2]["loss"] = value if first else "NaN"
+        (lab.attempt(job) / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path = "/api/compare?jobs=fft_greek_s1,fft_greek_s3&metric=loss&by=method"
+    web = serve()
+    (group,) = web.get(path).json["groups"]
+    # The first job has a NaN at 20, and ends at 30; the second one begins at 5.
+    assert group["x"] == [0, 5, 10, 15, 25, 30, 35]
+    assert group["mean"] == [1, 2, 2, 3, 3, 2, 3] and group["counts"] == [1, 2, 2, 1, 1, 2, 1]
+    for job, first in (("fft_greek_s1", 0), ("fft_greek_s3", 50)):
+        lines = [{"step": step, "loss": first} for step in range(first, first + 3000, 100)]
+        (lab.attempt(job) / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (group,) = web.get(f"{path}&width=20").json["groups"]
+    assert len(group["x"]) == 20 and set(group["mean"][1:-1]) == {25.0}
+
+
 def test_a_matrix_has_means_of_results_and_counts_of_states(serve, lab):
     for number, job in enumerate(f"fft_greek_s{n}" for n in (19, 21, 23)):
         lab.attempt(job, result=json.dumps({"bpc": 1.0 + number, "note": "x"}), exit='{"exit_code": 0}')

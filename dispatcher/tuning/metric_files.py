@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -18,12 +17,11 @@ import msgspec
 from dispatcher.base import files
 from dispatcher.base.mounts import mount_of
 from dispatcher.report.attempts import parse_object, read_small
+from dispatcher.report.metrics import is_step, number_of, parse_line
 from dispatcher.workspace import Layout
 
 # runtime/metrics.py writes it; a job without the runtime may write the same lines.
 METRICS_FILE: Final = "metrics.jsonl"
-_NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class Reached(msgspec.Struct, frozen=True):
@@ -95,36 +93,26 @@ class MetricFiles:
         end = data.rfind(b"\n") + 1
         file.offset += end
         for line in data[:end].splitlines():
-            try:
-                yield _decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                continue
+            values = parse_line(line)
+            if values is not None:
+                yield values
 
     def _take_in(self, file: _File, line: Mapping[str, Any]) -> None:
-        step, value = _number(line.get("step")), _number(line.get(self._metric))
+        step: Any = line.get("step")
         # The journal cannot hold a step that is infinite.
-        if step is None or value is None or not math.isfinite(step):
+        if not is_step(step) or self._metric not in line:
+            return
+        value = number_of(line[self._metric])
+        if value is None:
             return
         while file.waiting and step >= file.waiting[0]:
             rung = file.waiting.pop(0)
-            file.reached[rung] = Reached(rung, step, value if math.isfinite(value) else None)
+            file.reached[rung] = Reached(rung, float(step), value if math.isfinite(value) else None)
 
 
 def _progress(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The step and the metrics of a progress.json as a line of metrics.jsonl; it has null for NaN."""
+    """The step and the metrics of a progress.json as a line of metrics.jsonl."""
     progress = parse_object(read_small(path)) or {}
     metrics = progress.get("metrics")
     if isinstance(metrics, dict):
-        yield {
-            **{key: "NaN" if value is None else value for key, value in metrics.items()},
-            "step": progress.get("step"),
-        }
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, str):
-        return _NUMBERS.get(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    # An integer of JSON may be larger than any float.
-    return float(value) if abs(value) <= sys.float_info.max else math.inf
+        yield {**metrics, "step": progress.get("step")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 from collections.abc import Mapping
@@ -102,7 +103,8 @@ def test_metrics_are_read_once_as_they_grow(tmp_path: Path) -> None:
     assert found() == [], "no line of a metric at step 10 or later is complete"
     report(layout, "a", 1, "5}\n")
     assert found() == [(10, 11, 0.5)]
-    report(layout, "a", 1, at(19, 0.4), at(45, "NaN"), at(50, 0.1))
+    # A NaN as Python's json writes it.
+    report(layout, "a", 1, at(19, 0.4), at(45, math.nan), at(50, 0.1))
     assert found() == [(10, 11, 0.5), (20, 45, None), (40, 45, None)]
     read = os.stat(attempt / "metrics.jsonl").st_size
     assert files._files["a"].offset == read

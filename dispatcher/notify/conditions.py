@@ -33,21 +33,22 @@ NOTHING_KEY: Final = incident_key(Topic.NOTHING_RUNNING, "")
 class Conditions:
     """Compares what is so with the incidents that the journal has.
 
-    `dead_pods` and `stalled` look at files: the dispatchers that are gone without having ended, and the running
-    attempts `job/attempt` that this process watches, each with the seconds for which it has stalled, None: it has not.
+    These look at files: `read_pods`, `is_dead` (whether a dispatcher is gone without having ended), and `stalled`: the
+    running attempts `job/attempt` that this process watches, each with the seconds for which it has stalled, None: it
+    has not.
     """
 
     def __init__(
         self,
         nothing_running_after_s: float,
-        dead_pods: Callable[[], Iterable[PodInfo]],
-        pods: Callable[[], Iterable[PodInfo]],
+        read_pods: Callable[[], Iterable[PodInfo]],
+        is_dead: Callable[[PodInfo], bool],
         stalled: Callable[[], Mapping[str, float | None]] = dict,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limit_s = nothing_running_after_s
-        self._find_dead = dead_pods
-        self._pods = pods
+        self._read_pods = read_pods
+        self._is_dead = is_dead
         self._find_stalled = stalled
         self._monotonic = monotonic
         self._dead: dict[str, PodInfo] = {}
@@ -96,8 +97,9 @@ class Conditions:
 
     def _look(self, fold: Fold) -> None:
         if fold.notices.wants(Topic.POD_DEAD):
-            self._dead = {info.pod: info for info in self._find_dead()}
-            self._heartbeats = {info.pod: info.heartbeat for info in self._pods()}
+            infos = list(self._read_pods())
+            self._dead = {info.pod: info for info in infos if self._is_dead(info)}
+            self._heartbeats = {info.pod: info.heartbeat for info in infos}
         if fold.notices.wants(Topic.JOB_STALLED):
             self._stalled = self._find_stalled()
 

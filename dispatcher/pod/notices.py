@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from dispatcher.base.times import parse_time
@@ -21,7 +21,6 @@ from dispatcher.run_state.liveness import PodInfo
 from dispatcher.run_state.notices import Notice
 from dispatcher.run_state.observer import Observer
 from dispatcher.run_state.store import Store
-from dispatcher.workspace import Layout
 
 _LOOK_S: Final = 0.2
 # Clocks of hosts differ by less.
@@ -64,8 +63,8 @@ class PodNotices:
             return
         self._conditions = Conditions(
             (notify or Notify()).nothing_running_after_s,
-            lambda: dead_pods(layout, self._observer.pod_is_alive, self._options.pod),
             lambda: liveness.read_pods(layout),
+            lambda info: is_dead(info, self._observer.is_alive, self._options.pod),
             Watched(self._store, self._config, self._reconciler).stalled,
         )
         self._notifier = Notifier(self._store, self._config, self._conditions, self._log)
@@ -73,8 +72,8 @@ class PodNotices:
 
     def _others_live(self) -> bool:
         layout, me = self._config.layout, self._options.pod
-        others = (info.pod for info in liveness.read_pods(layout) if info.pod != me and info.phase != "ended")
-        return any(map(self._observer.pod_is_alive, others))
+        others = (info for info in liveness.read_pods(layout) if info.pod != me and info.phase != "ended")
+        return any(map(self._observer.is_alive, others))
 
     def step(self, *, poll_is_due: bool) -> None:
         """Do what is due; never waits."""
@@ -111,14 +110,14 @@ def tell_once(store: Store, config: Config, stalled: Callable[[], Mapping[str, f
     layout = config.layout
     observer = Observer(layout, config.lost_after_s, lambda: store.lock_kind == LockKind.FLOCK)
     infos = [info for info in liveness.read_pods(layout) if info.phase != "ended"]
-    alive = {info.pod for info in infos if observer.pod_is_alive(info.pod)}
+    alive = {info.pod for info in infos if observer.is_alive(info)}
     if observer.is_network:
         # A held lock may be that of a host that is gone.
         alive -= {info.pod for info in infos if is_silent(info, config.lost_after_s)}
     conditions = Conditions(
         once.settings_of(config).nothing_running_after_s,
-        lambda: dead_pods(layout, alive.__contains__),
         lambda: liveness.read_pods(layout),
+        lambda info: is_dead(info, lambda one: one.pod in alive),
         stalled,
     )
     return once.tell(store, config, conditions, at_once=not alive)
@@ -133,8 +132,6 @@ def is_silent(info: PodInfo, lost_after_s: float) -> bool:
     return beat_s is not None and time.time() - beat_s > max(lost_after_s, _SILENT_S)
 
 
-def dead_pods(layout: Layout, is_alive: Callable[[str], bool], me: str = "") -> Iterator[PodInfo]:
-    """The dispatchers that are gone and have not ended."""
-    for info in liveness.read_pods(layout):
-        if info.pod != me and info.phase != "ended" and not info.is_short_lived and not is_alive(info.pod):
-            yield info
+def is_dead(info: PodInfo, is_alive: Callable[[PodInfo], bool], me: str = "") -> bool:
+    """Whether a dispatcher is gone that has not ended, and is not `me`."""
+    return info.pod != me and info.phase != "ended" and not info.is_short_lived and not is_alive(info)

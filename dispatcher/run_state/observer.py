@@ -66,8 +66,12 @@ class Observer:
         if info is None:
             # Network filesystems show "missing" for files that are there.
             return bool(pod) and self.is_network and self.unchanged_s(f"pod:{pod}", None) < _MISSING_S
+        return self.is_alive(info)
+
+    def is_alive(self, info: liveness.PodInfo) -> bool:
+        """As `pod_is_alive`, of a dispatcher whose file was read just now."""
         # The server is asked about last, so that a restart of it between the two is noticed.
-        return self._is_alive(info) or (self.free_locks_prove_nothing() and self._is_alive(info, locks=False))
+        return self._lives(info) or (self.free_locks_prove_nothing() and self._lives(info, locks=False))
 
     def free_locks_prove_nothing(self) -> bool:
         """Whether the file server may have forgotten locks of processes that live, because it has restarted.
@@ -85,7 +89,7 @@ class Observer:
         doubt_s = self._lost_after_s if has_restarted else min(self._lost_after_s, server.lease_s)
         return self.unchanged_s("server", server.connections) < doubt_s
 
-    def _is_alive(self, info: liveness.PodInfo, *, locks: bool = True) -> bool:
+    def _lives(self, info: liveness.PodInfo, *, locks: bool = True) -> bool:
         if not (locks and self.trusts_locks):
             info = msgspec.structs.replace(info, lock=LockKind.HARDLINK)
         return liveness.pod_is_alive(self._layout, info, self._watch, self._lost_after_s, patient=self.is_network)

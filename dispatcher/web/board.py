@@ -270,7 +270,11 @@ class Board:
 
     def _both(self, wanted: Filter, version: int) -> dict[str, bytes]:
         found = self._whole.since(version)
-        return {**found, **self._filtered(wanted).since(version)} if wanted else found
+        if not wanted:
+            return found
+        own = self._filtered(wanted)
+        # What the filter has of its own is never that of all jobs, also where only the latter has changed.
+        return {name: data for name, data in found.items() if name not in own.encoded} | own.since(version)
 
     def _filtered(self, wanted: Filter) -> _Parts:
         """The parts that a filter has of its own."""

@@ -80,6 +80,24 @@ def test_only_what_has_changed_is_told(serve, lab):
     assert row["state"] == "held"
 
 
+def test_a_change_beyond_the_filter_does_not_show_what_is_beyond_it(serve, lab):
+    web = serve()
+    at_rest(web)
+    seen = web.get("/api/overview?where=method=fft").json
+    lab.workspace.hold("lora_hindi_s3")
+    path = since(web, seen["position"], "&where=method=fft")
+    changed = web.wait_for(path, lambda found: found.get("jobs"), "the change")
+    now = web.get("/api/overview?where=method=fft").json
+    shown = {**seen, **changed}
+    for part in ("counts", "total", "running_total", "failures", "waiting"):
+        assert shown[part] == now[part] == seen[part], part
+    assert {row["method"] for row in shown["running"]} == {"fft"}
+    lab.workspace.requeue("fft_greek_s9")
+    path = since(web, changed["position"], "&where=method=fft")
+    changed = web.wait_for(path, lambda found: found.get("jobs"), "the change of a job of the filter")
+    assert changed["counts"]["failed"] == seen["counts"]["failed"] - 1
+
+
 def test_a_position_of_another_start_gets_everything(serve):
     web = serve()
     for position in ("", "x", "deadbeef.1", f"{at_rest(web)['position']}9", "-1"):

@@ -220,16 +220,15 @@ class _Progress:
             changes.close()
 
     def _tell(self, step: Step) -> None:
-        from dispatcher.tuning.trials import OPEN, best_of
+        from dispatcher.tuning.trials import OPEN
 
         if step.asked:
             click.echo(f"{counted(len(step.asked), 'trial')} queued: {first_names(step.asked)}")
-        best = best_of(step.trials, self._settings.goal)
         news = [one for one in step.trials if self._told.get((one.number, one.attempt)) != one.status]
         self._told |= {(one.number, one.attempt): one.status for one in news}
         for one in news if not self._is_first else ():
             if one.status not in OPEN:
-                click.echo(self._line(one, is_best=one is best))
+                click.echo(self._line(one, is_best=one is step.best))
         self._is_first = False
 
     def _line(self, one: TrialState, *, is_best: bool) -> str:
@@ -242,16 +241,13 @@ class _Progress:
         return f"{one.job}: {one.status}{f' {one.why}' if one.why else ''}{value}{' (best so far)' if is_best else ''}"
 
     def _finish(self, step: Step) -> int:
-        from dispatcher.tuning.trials import best_of
-
         click.echo(_summary(step.trials))
         if step.stopped_by:
             note(f"{self._settings.name} was stopped by {step.stopped_by} at {step.stopped_at}")
-        best = best_of(step.trials, self._settings.goal)
-        if best is None:
+        if step.best is None:
             return 1
-        click.echo(f"best: {self._line(best, is_best=False)}")
-        for key, value in best.params.items():
+        click.echo(f"best: {self._line(step.best, is_best=False)}")
+        for key, value in step.best.params.items():
             click.echo(f"  {key}: {value}")
         return 0
 

@@ -23,7 +23,16 @@ from dispatcher.run_state.studies import Study, StudySet, TrialAsked, TrialMeasu
 from dispatcher.submitting import IdsTakenError, Submission
 from dispatcher.tuning.rungs import Rungs
 from dispatcher.tuning.settings import Settings
-from dispatcher.tuning.trials import OCCUPYING, OPEN, Status, TrialState, comparable, counted_trials, trial_states
+from dispatcher.tuning.trials import (
+    OCCUPYING,
+    OPEN,
+    Status,
+    TrialState,
+    best_of,
+    comparable,
+    counted_trials,
+    trial_states,
+)
 from dispatcher.tuning.writing import Writer
 
 if TYPE_CHECKING:
@@ -51,10 +60,12 @@ class Plan(msgspec.Struct, frozen=True):
 class Step(msgspec.Struct, frozen=True):
     """What a step has found: all trials, those that were asked for in it, and whether the study has come to its end.
 
-    `stopped_by` is who has stopped the study, `stopped_at` when; empty while it goes on.
+    `best` is the best of those that count for the present version; None: none of them has a value. `stopped_by` is who
+    has stopped the study, `stopped_at` when; empty while it goes on.
     """
 
     trials: Sequence[TrialState]
+    best: TrialState | None
     total: int
     asked: Sequence[str]
     stopped_by: str
@@ -142,8 +153,9 @@ class Tuner:
             if found is not None:
                 asked = found
                 break
-        study = self._study()
-        return Step(self._trials(), study.settings["trials"], asked, study.stopped_by, study.stopped_at)
+        study, trials = self._study(), self._trials()
+        best = best_of(comparable(study, trials), self._settings.goal)
+        return Step(trials, best, study.settings["trials"], asked, study.stopped_by, study.stopped_at)
 
     def _study(self) -> Study:
         name = self._settings.name

@@ -186,6 +186,18 @@ def test_another_constant_is_a_new_version_and_other_hardware_priorities_are_non
     assert lab.workspace.store.fold.studies["s"].version == 2
 
 
+def test_the_best_trial_is_one_of_those_that_can_be_compared(lab: Lab) -> None:
+    lab.tuner().step()
+    lab.end("s_0000", {"loss": 0.1})
+    tuner = lab.tuner(FILE.replace("gpus: 0", "gpus: 0, lang: hindi").replace("parallel: 3", "parallel: 4"))
+    step = tuner.step()
+    assert step.best is None, "a trial in another language says nothing"
+    (job, *_) = step.asked
+    lab.end(job, {"loss": 0.5})
+    best = tuner.step().best
+    assert best is not None and (best.job, best.value) == (job, 0.5)
+
+
 @pytest.mark.parametrize("new", ["value: other", "value: loss, goal: max"])
 def test_another_objective_is_another_study(lab: Lab, new: str) -> None:
     lab.tuner().step()

@@ -34,15 +34,26 @@ def states_by(snapshot: Snapshot, keys: Sequence[str]) -> list[Row]:
 
 
 def mean(values: Values) -> float | None:
-    return math.fsum(values) / len(values) if values else None
+    if not values:
+        return None
+    try:
+        return math.fsum(values) / len(values)
+    except OverflowError:
+        return math.fsum(value / len(values) for value in values)
 
 
 def std(values: Values) -> float | None:
     """The standard deviation of a sample (n - 1); None for fewer than two values."""
     if len(values) < 2:
         return None
-    middle = math.fsum(values) / len(values)
-    return math.sqrt(math.fsum((value - middle) ** 2 for value in values) / (len(values) - 1))
+    middle = mean(values) or 0.0
+    far = [value - middle for value in values]
+    try:
+        return math.sqrt(math.fsum(one**2 for one in far) / (len(values) - 1))
+    except OverflowError:
+        # The loss of a diverged training has a square beyond what a float holds.
+        scale = max(map(abs, far))
+        return scale * math.sqrt(math.fsum((one / scale) ** 2 for one in far) / (len(values) - 1))
 
 
 def median(values: Values) -> float | None:

@@ -20,6 +20,14 @@ def test_aggregates_are_those_of_the_statistics_module(values):
     assert median(values) == pytest.approx(statistics.median(values), abs=1e-6)
 
 
+def test_numbers_of_diverged_trainings_have_a_mean_and_a_spread():
+    assert mean([1.5e308, 1.5e308]) == pytest.approx(1.5e308) and std([1.5e308, 1.5e308]) == 0
+    assert std([1e200, 3e200]) == pytest.approx(math.sqrt(2) * 1e200)
+    rows = [{"job_id": "a", "seed": 1, "loss": 10**400}, {"job_id": "b", "seed": 1, "loss": 2.0}]
+    ((_, cell),) = (row.values() for row in pivot(rows, ["seed"], [], ["loss"], ["mean+-std"]))
+    assert (cell.mean, cell.n, cell.of) == (2.0, 1, 2)
+
+
 def test_spread_of_too_few():
     assert std([1.0]) is None
     assert (mean([]), median([])) == (None, None)

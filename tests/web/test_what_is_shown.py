@@ -294,8 +294,10 @@ def test_a_matrix_has_means_of_results_and_counts_of_states(serve, lab):
     done = cell[[column["values"] for column in found["columns"]].index(["done"])]
     assert (done["n"], done["of"], done["mean"], done["std"]) == (3, 7, 2.0, 1.0)
     assert sum(one["of"] for row in found["cells"] for one in row if one) == seen["total"]
-    where = "&".join(f"where={one}" for one in (*found["rows"][1]["where"], *found["columns"][0]["where"]))
-    assert web.get(f"/api/jobs?{where}").json["total"] == found["cells"][1][0]["of"] if found["cells"][1][0] else True
+    for row, cells in zip(found["rows"], found["cells"], strict=True):
+        for column, one in zip(found["columns"], cells, strict=True):
+            where = "&".join(f"where={condition}" for condition in (*row["where"], *column["where"]))
+            assert web.get(f"/api/jobs?{where}").json["total"] == (one["of"] if one else 0), where
     points = web.get("/api/scatter?x=seed&y=bpc").json
     assert [(point["x"], point["y"]) for point in points["points"]] == [(19, 1.0), (21, 2.0), (23, 3.0)]
     assert points["missing_total"] == seen["total"] - 3

@@ -192,7 +192,11 @@ def number_of(result: Mapping[str, Any], key: str) -> float | None:
         return None
     if isinstance(number, bool) or not isinstance(number, (int, float)):
         raise UsageError(f"{result.get('job_id')}: {key} is {number!r}, which is not a number")
-    return float(number) if math.isfinite(number) else None
+    try:
+        return float(number) if math.isfinite(number) else None
+    except OverflowError:
+        # An integer beyond what a float holds.
+        return None
 
 
 def _in_order(keys: Iterable[Key]) -> list[Key]:

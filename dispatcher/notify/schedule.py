@@ -97,7 +97,8 @@ def quiet_until(quiet: Quiet, zone: tzinfo | None, at_s: float) -> float | None:
     day = moment.date() + timedelta(days=1 if minute >= end else 0)
     # Where the clocks are changed, an end that does not exist is the moment at which they are.
     ends = datetime(day.year, day.month, day.day, end // 60, end % 60, tzinfo=zone)
-    return ends.timestamp()
+    # In the night in which they are put back, an end may come twice: the first one is over.
+    return (ends if ends.timestamp() > at_s else ends.replace(fold=1)).timestamp()
 
 
 def zone_of(name: str | None) -> tzinfo | None:

@@ -165,6 +165,9 @@ def test_quiet_time_ends_when_the_clock_says_so_also_when_it_is_changed() -> Non
     end_s = quiet_until(Quiet(22 * 60, 150), BERLIN, spring.timestamp())
     assert end_s is not None and 0 < end_s - spring.timestamp() <= 2 * 3600
     assert quiet_until(Quiet(22 * 60, 150), BERLIN, end_s + 1) is None
+    # And this one comes twice.
+    autumn_s = datetime(2026, 10, 25, 2, 15, fold=1, tzinfo=BERLIN).timestamp()
+    assert quiet_until(Quiet(22 * 60, 150), BERLIN, autumn_s) == autumn_s + 15 * 60
 
 
 def test_a_zone_is_looked_up_by_its_name() -> None:

@@ -251,6 +251,18 @@ def test_a_result_that_is_nan_is_missing_as_in_the_table_of_results(serve, lab):
     assert [row["job"] for row in ordered] == ["fft_greek_s23", "fft_greek_s21"]
 
 
+def test_a_pipe_where_a_job_should_have_a_file_holds_nothing_up(serve, lab):
+    for job in ("fft_greek_s19", "fft_greek_s21"):
+        lab.attempt(job, result='{"bpc": 1.5}', exit='{"exit_code": 0}')
+    for name in ("result.json", "entry.json"):
+        (lab.attempt("fft_greek_s21") / name).unlink(missing_ok=True)
+        os.mkfifo(lab.attempt("fft_greek_s21") / name)
+    assert [row["bpc"] for row in lab.run("results", "--json").json if row.get("bpc")] == [1.5]
+    web = serve()
+    web.wait_for("/api/overview", lambda found: found["results"] == {"known": 2, "pending": 0}, "all results")
+    assert web.get("/api/jobs/fft_greek_s21").status == 200
+
+
 def test_curves_of_seeds_have_a_mean_and_a_spread(serve, lab):
     for number, job in enumerate(("fft_greek_s1", "fft_greek_s3", "fft_greek_s5")):
         lines = [{"step": step, "loss": step + number} for step in range(0, 50 if number else 40, 10)]

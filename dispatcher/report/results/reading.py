@@ -55,7 +55,8 @@ def read_results(layout: Layout, snapshot: Snapshot, *, every_job: bool) -> Resu
 def _content(path: str) -> bytes | None:
     """The content of a file; None when it cannot be read. Half as many calls as `open` makes."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # A job may put a pipe there, whose opening waits for a writer.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return None
     try:

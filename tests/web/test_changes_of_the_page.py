@@ -10,6 +10,7 @@ import time
 import pytest
 from web_requests import Web
 
+import dispatcher.web
 from dispatcher.__main__ import main
 from dispatcher.run_state import journal
 
@@ -93,6 +94,8 @@ def test_a_port_in_use_is_told_and_otherwise_the_next_one_is_taken(serve, lab):
 
 
 def test_without_its_extra_it_says_what_to_install(lab, monkeypatch):
+    # Imported again here, and afterwards as it was before.
+    monkeypatch.setattr(dispatcher, "web", dispatcher.web)
     for name in [name for name in sys.modules if name.startswith("dispatcher.web")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "uvicorn", None)

@@ -123,6 +123,20 @@ def test_a_server_that_is_gone_is_told_and_the_page_goes_on_when_it_is_back(
     wait_until(lambda: "2 held" in held(page), "the change meanwhile is shown")
 
 
+def test_a_change_without_an_answer_is_not_said_to_be_refused(
+    open_page: Callable[..., Any], failed_lab: Fleet, serve: Callable[..., Any]
+) -> None:
+    served = serve("--allow-changes")
+    page = open_page(served.link)
+    button = page.get_by_role("button", name="Requeue 2", exact=True)
+    button.wait_for()
+    served.kill()
+    button.click()
+    page.locator(".message").get_by_text("Whether it was done shows when the server answers again").wait_for()
+    assert "refused" not in page.locator(".message").inner_text()
+    assert set(failed_lab.states().values()) == {"failed"}
+
+
 def test_the_page_goes_on_after_an_interruption(
     open_page: Callable[..., Any], fleet: Fleet, serve: Callable[..., Any]
 ) -> None:

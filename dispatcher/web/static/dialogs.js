@@ -31,7 +31,8 @@ export async function change(page, action, body, { question, number = 1 }) {
     return true;
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
-    say(`${action} was refused: ${error.message}`, true);
+    // Without an answer, it may have been done.
+    say(error.isUnreachable ? `${action}: ${error.message}. Whether it was done shows when the server answers again` : `${action} was refused: ${error.message}`, true);
     return false;
   }
 }

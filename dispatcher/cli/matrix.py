@@ -8,7 +8,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -28,6 +28,9 @@ from dispatcher.matrix.manifest import Manifest, load_manifest, write_manifest
 from dispatcher.report.columns import Narrowing
 from dispatcher.report.terminal import one_line
 from dispatcher.workspace import Layout
+
+if TYPE_CHECKING:
+    from dispatcher.doctor.submitted_jobs import Examined
 
 
 @click.group()
@@ -74,38 +77,49 @@ def check(context: click.Context, manifest: Path | None) -> None:
     `dispatcher submit -- COMMAND` are checked too.
     """
     config = load_config(layout())
-    is_sound = manifest is not None or _check_submitted(config)
+    found = _submitted(config) if manifest is None else None
+    is_sound = found is None or _check_submitted(config, found)
+    entries = () if found is None else found.entries
     if manifest is None and config.layout.submitted_manifest.exists() and not config.matrix.exists():
+        _warn_of_limits(config, entries)
         click.echo(f"note: there is no {config.matrix}: only the jobs of `dispatcher submit` are checked", err=True)
         if not is_sound:
             context.exit(1)
-    elif not (_check_manifest(config, manifest or config.matrix) and is_sound):
+    elif not (_check_manifest(config, manifest or config.matrix, entries) and is_sound):
         context.exit(1)
 
 
-def _check_submitted(config: Config) -> bool:
+def _submitted(config: Config) -> Examined | None:
     from dispatcher.doctor.submitted_jobs import examine
 
-    found, path = examine(config), config.layout.submitted_manifest
-    for line in found.notes if found is not None else ():
+    return examine(config)
+
+
+def _check_submitted(config: Config, found: Examined) -> bool:
+    path = config.layout.submitted_manifest
+    for line in found.notes:
         click.echo(f"note: {path.name}: {one_line(line)}", err=True)
-    if found is not None and found.faults:
+    if found.faults:
         click.echo(ManifestError(str(path), [*map(one_line, found.faults)]), err=True)
         return False
-    if found is not None:
-        click.echo(f"{path}: {counted(found.jobs, 'job')}")
+    click.echo(f"{path}: {counted(len(found.entries), 'job')}")
     return True
 
 
-def _check_manifest(config: Config, path: Path) -> bool:
+def _warn_of_limits(config: Config, entries: Iterable[Entry]) -> None:
+    for line in Limits.of(config).unknown(entries):
+        click.echo(f"warning: {one_line(line)}", err=True)
+
+
+def _check_manifest(config: Config, path: Path, submitted: tuple[Entry, ...]) -> bool:
+    """Check a manifest. Limits may also be on keys that only submitted jobs have."""
     try:
         loaded = load_manifest(path, known_ids(config.layout))
     except ManifestError as error:
         click.echo(ManifestError(error.where, [*map(one_line, error.problems)]), err=True)
         return False
     faults, unread = _faults(config, loaded)
-    for line in Limits.of(config).unknown(loaded.entries.values()):
-        click.echo(f"warning: {one_line(line)}", err=True)
+    _warn_of_limits(config, (*loaded.entries.values(), *submitted))
     for line in unread:
         click.echo(f"note: {one_line(line)} (fine for tables and filters)", err=True)
     if faults:

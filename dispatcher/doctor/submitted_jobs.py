@@ -8,6 +8,7 @@ import msgspec
 
 from dispatcher.base.messages import counted, first_names
 from dispatcher.config import Config
+from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.submitted import SubmittedJobs
 from dispatcher.run_state.known_jobs import ManifestJobs
 from dispatcher.run_state.records import Records
@@ -18,9 +19,9 @@ _OPEN = (State.QUEUED, State.HELD)
 
 
 class Examined(msgspec.Struct, frozen=True):
-    """`jobs` is the number of jobs whose lines count. `faults` keep jobs from running, `notes` do not."""
+    """`entries` are those whose lines count. `faults` keep jobs from running, `notes` do not."""
 
-    jobs: int
+    entries: tuple[Entry, ...]
     faults: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -41,7 +42,7 @@ def examine(config: Config) -> Examined | None:
     listed = ManifestJobs(config).ids()
     faults = [*submitted.faults, *_without_line(submitted, records), *_entry_faults(config, submitted, records, listed)]
     return Examined(
-        jobs=sum(map(records.is_ad_hoc, submitted.entries)),
+        entries=tuple(entry for job, entry in submitted.entries.items() if records.is_ad_hoc(job)),
         faults=tuple(faults),
         notes=tuple(_notes(submitted, records, listed)),
     )

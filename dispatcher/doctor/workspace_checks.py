@@ -72,7 +72,7 @@ def submitted(context: Context) -> Findings:
         yield Finding("submitted", WRONG, f"{path}: {fault}", "the other jobs go on; correct the line")
     if not found.faults:
         notes = "".join(f"; {note}" for note in found.notes)
-        yield Finding("submitted", OK, f"{path}: {counted(found.jobs, 'job')}{notes}")
+        yield Finding("submitted", OK, f"{path}: {counted(len(found.entries), 'job')}{notes}")
 
 
 def permissions(context: Context) -> Findings:

@@ -230,6 +230,17 @@ def test_a_key_that_no_job_has_is_named(fleet: Fleet) -> None:
     assert text in fleet.run_all().said
 
 
+def test_a_key_that_only_submitted_jobs_have_is_known(fleet: Fleet) -> None:
+    fleet.write_config("limits: [{per: seed, max_running: 1}, {per: sed, max_running: 1}]\n")
+    fleet.run("submit", "--param", "seed=1", "--", "true")
+    text = "limits of dispatcher.yaml: no job has a value for 'sed' (did you mean 'seed'?)"
+    for manifest in ([], [shell("a", "true", lang="greek")]):
+        if manifest:
+            fleet.write_manifest(manifest)
+        said = fleet.try_("matrix", "check").stderr
+        assert said.count("warning") == 1 and text in said, said
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

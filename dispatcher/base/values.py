@@ -39,7 +39,7 @@ _SECONDS: Final = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _LONGEST_S: Final = 3650 * 86400
 
 _TIME_EXPECTED = "expected a time such as 90m, 8h, 1h30m, 01:30:00 or 1-12:00:00, or a number of seconds"
-_NAME_EXPECTED = (
+NAME_EXPECTED = (
     "expected 1 to 200 letters, digits, '.', '_' or '-', not beginning with '.' or '-' "
     "(it becomes a folder's name and is passed on command lines)"
 )
@@ -83,7 +83,7 @@ def parse_name(value: object) -> str:
     """A job id or the name of a method: safe as a folder's name and as an argument."""
     if isinstance(value, str) and _NAME.fullmatch(value):
         return value
-    raise BadValueError(_NAME_EXPECTED)
+    raise BadValueError(NAME_EXPECTED)
 
 
 def parse_duration(value: object) -> float:

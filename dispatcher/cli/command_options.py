@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
-from dispatcher.base.values import is_name, shown
+from dispatcher.base.values import NAME_EXPECTED, is_name, shown
 from dispatcher.cli.complete import complete_jobs, complete_methods
 from dispatcher.cli.one_argument import one_argument
 from dispatcher.cli.printing import note
@@ -54,7 +54,7 @@ class CommandOptions(msgspec.Struct, frozen=True, kw_only=True):
         from dispatcher.submitting import METHOD, new_jobs
 
         if self.name is not None and not is_name(self.name):
-            raise UsageError(f"--name {shown(self.name)}: expected letters, digits, '.', '_' or '-'")
+            raise UsageError(f"--name {shown(self.name)}: {NAME_EXPECTED}")
         resources = hardware.resources()
         gpus = resources.pop("min_chips", None)
         common = {

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dispatcher.base.values import is_name, shown, text_of
+from dispatcher.base.values import NAME_EXPECTED, is_name, shown, text_of
 from dispatcher.errors import UsageError
 from dispatcher.matrix.entry import RESERVED
 
@@ -197,7 +197,7 @@ def _row(header: Sequence[str], cells: Sequence[str], where: str) -> dict[str, A
         else:
             row[key] = cell if key in (NAME, "outlet", "cwd", "env_file") else read_value(cell)
     if NAME in row and not is_name(row[NAME]):
-        raise UsageError(f"{where}: {NAME} = {shown(row[NAME])}: expected letters, digits, '.', '_' or '-'")
+        raise UsageError(f"{where}: {NAME} = {shown(row[NAME])}: {NAME_EXPECTED}")
     return row
 
 

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dispatcher.base.values import is_name, shown
+from dispatcher.base.values import NAME_EXPECTED, is_name, shown
 from dispatcher.errors import ManifestError, nearest
 from dispatcher.matrix.entry import SCHEDULING
 from dispatcher.matrix.faults import Faults
@@ -227,4 +227,4 @@ def _check_patterns(settings: Settings, faults: Faults) -> None:
     if one["job_id"] == other["job_id"]:
         faults.append(f"job_id = {shown(settings.job_id)}: all trials have this id: put {{trial:04d}} into it")
     elif not is_name(one["job_id"]):
-        faults.append(f"job_id {shown(one['job_id'])}: expected letters, digits, '.', '_' or '-'")
+        faults.append(f"job_id {shown(one['job_id'])}: {NAME_EXPECTED}")

@@ -114,7 +114,7 @@ sampler: {tpe: {seeds: 1, startup: -1}}
     ("old", "new", "fault"),
     [
         ("name: s", "name: s\njob_id: all_the_same", "all trials have this id: put {trial:04d} into it"),
-        ("name: s", 'name: s\njob_id: "{lang}/{trial}"', "expected letters, digits"),
+        ("name: s", 'name: s\njob_id: "{lang}/{trial}"', "expected 1 to 200 letters, digits"),
         ("name: s", 'name: s\njob_id: "{langue}_{trial}"', "did you mean 'lang'"),
         ("name: s", "name: s\nsampler: cmaes", f"unknown sampler (known: {', '.join(SAMPLERS)})"),
         ("name: s", "name: s\nsampler: [tpe]", "expected tpe or random"),

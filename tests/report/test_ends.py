@@ -90,6 +90,8 @@ def test_a_job_whose_pod_has_died_is_not_waited_for(fleet: Fleet) -> None:
     pod.kill()
     with pytest.raises(StateError, match="a \\(running, and no pod is alive"):
         Workspace(fleet.root).wait("a", timeout_s=PATIENCE_S)
+    # The next one of its name stops the job when it ends.
+    fleet.start("pod", "--slots", "1").ready()
 
 
 def test_an_interrupt_ends_the_waiting(fleet: Fleet) -> None:

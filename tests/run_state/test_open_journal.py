@@ -40,6 +40,7 @@ def test_transactions_open_no_file_again(layout: Layout, monkeypatch: pytest.Mon
 
 def test_a_store_that_is_dropped_leaves_nothing_open(layout: Layout) -> None:
     """A notebook opens one after the other, and closes none."""
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for job in "abc":
         queue(Store(layout, by="pod"), job)

@@ -216,6 +216,7 @@ def test_pods_tell_of_a_dead_one_and_cron_of_the_last(fleet: Fleet, tmp_path: Pa
     fleet.start("pod-1", poll="0.3").ready()
     wait_until(lambda: any("over" in one for one in lines(fleet, "incident")), "it is over")
     fleet.run("cancel", "a")
+    fleet.wait_for("a", "abandoned")
 
 
 def test_jobs_that_wait_while_nothing_runs_are_told(fleet: Fleet, tmp_path: Path) -> None:

@@ -282,7 +282,7 @@ def test_options_that_look_right_and_are_not(empty: Fleet) -> None:
     done = empty.try_("submit", "--cwd", "/not/here", "--name", "away", "--", "true")
     assert (done.returncode, done.stdout) == (0, "away\n")
     assert "--cwd /not/here: there is no such directory here" in done.stderr
-    assert '--name "my job": expected letters' in fails(empty, "--name", "my job", "--", "true")
+    assert '--name "my job": expected 1 to 200 letters' in fails(empty, "--name", "my job", "--", "true")
     (empty.root / "bad.csv").write_text('x,y\n1,2\n3,"4\n5,6\n')
     said = fails(empty, "--from", "bad.csv", "--", "echo", "{x}{y}")
     assert '--from bad.csv, line 3: a quotation mark (") is opened and never closed' in said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,9 @@ def test_a_renamed_job_is_refused_by_a_dispatcher(tmp_path: Path) -> None:
         fleet.write_manifest([shell("fft_spanish_s42", "true"), shell("fft_hindi_s42", "true")])
         fleet.run_all()
         pod = fleet.start().ready()
+        file = fleet.layout.status_file
+        # Not in the moment in which the pod that has just begun replaces it.
+        wait_until(lambda: time.time() - file.stat().st_mtime > 2, "the pod has written the file")
         text = fleet.layout.status_file.read_text()
         fleet.layout.status_file.write_text(text.replace("fft_spanish_s42", "fft_spansih_s42"))
         wait_until(lambda: fleet.status().keys() == {"fft_spanish_s42", "fft_hindi_s42"}, "the old name is back")

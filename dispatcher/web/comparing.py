@@ -125,7 +125,7 @@ def _group(by: Sequence[str], values: tuple[Any, ...], jobs: list[tuple[str, Ser
         pixels = edges(steps[0], steps[-1], width)
         x, found = pixels[:-1], _at_pixels(jobs, pixels)
     kept = [(at, numbers) for at, numbers in zip(x, found, strict=True) if numbers]
-    means = [math.fsum(numbers) / len(numbers) for _, numbers in kept]
+    means = [mean(numbers) or 0.0 for _, numbers in kept]
     spreads = [std(numbers) or 0.0 for _, numbers in kept]
     nan = sorted({at for _, series in jobs for at in series.nan})
     return {

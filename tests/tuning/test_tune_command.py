@@ -117,11 +117,11 @@ def test_why_trials_wait(fleet: Fleet) -> None:
     assert tuner.end() == 0
 
 
-@pytest.mark.slow
-def test_tuners_and_pods_that_are_killed_lose_no_trial_and_ask_for_none_twice(fleet: Fleet) -> None:
-    """Two tuners, two pods, all of them killed at random moments and started again."""
-    write(fleet, trials=20, parallel=4, takes_s=0.2)
-    generator = random.Random(7)
+def survive_kills(fleet: Fleet, generator: random.Random, rounds: int) -> int:
+    """Two tuners and two pods, of which one is killed and started again in each round; how many were alive then.
+
+    Ends when both tuners have ended well.
+    """
     processes = {}
 
     def start(name: str) -> None:
@@ -134,18 +134,25 @@ def test_tuners_and_pods_that_are_killed_lose_no_trial_and_ask_for_none_twice(fl
         start(name)
     wait_until(fleet.layout.submitted_manifest.exists, "the first trials")
     kills = 0
-    for _ in range(14):
+    for _ in range(rounds):
         time.sleep(generator.uniform(0.3, 1.2))
         name = generator.choice(sorted(processes))
         if processes[name].is_running():
             processes[name].kill()
             kills += 1
         start(name)
-    assert kills >= 5
     for name in ("tuner-1", "tuner-2"):
         if not processes[name].is_running():
             start(name)
         assert processes[name].end(120) == 0, processes[name].said
+    return kills
+
+
+@pytest.mark.slow
+def test_tuners_and_pods_that_are_killed_lose_no_trial_and_ask_for_none_twice(fleet: Fleet) -> None:
+    """Two tuners, two pods, all of them killed at random moments and started again."""
+    write(fleet, trials=20, parallel=4, takes_s=0.2)
+    assert survive_kills(fleet, random.Random(7), 14) >= 5
     found = trials(fleet)
     assert [one.number for one in found] == list(range(20))
     assert {one.status for one in found} == {Status.DONE}
@@ -294,28 +301,7 @@ def test_a_trial_that_is_to_end_is_stopped_by_whoever_comes(fleet: Fleet) -> Non
 def test_halving_under_kills(fleet: Fleet) -> None:
     """Two tuners and two pods, killed at random: each rung is decided once, and every trial ends."""
     write_climb(fleet, trials=12, parallel=4)
-    generator = random.Random(11)
-    processes = {}
-
-    def start(name: str) -> None:
-        if name.startswith("pod"):
-            processes[name] = fleet.start(name, "--slots", "2", poll="0.3")
-        else:
-            processes[name] = fleet.start_command(name, "matrix", "tune", "tune.yaml")
-
-    for name in ("pod-1", "pod-2", "tuner-1", "tuner-2"):
-        start(name)
-    wait_until(fleet.layout.submitted_manifest.exists, "the first trials")
-    for _ in range(15):
-        time.sleep(generator.uniform(0.3, 1.2))
-        name = generator.choice(sorted(processes))
-        if processes[name].is_running():
-            processes[name].kill()
-        start(name)
-    for name in ("tuner-1", "tuner-2"):
-        if not processes[name].is_running():
-            start(name)
-        assert processes[name].end(120) == 0, processes[name].said
+    survive_kills(fleet, random.Random(11), 15)
     found = trials(fleet)
     assert [one.number for one in found] == list(range(12))
     assert {one.status for one in found} <= {Status.DONE, Status.PRUNED}

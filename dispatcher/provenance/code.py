@@ -65,7 +65,7 @@ class CodeReader:
             status, problems = self._status(git, deadline_s)
             remote = git.config.remote_of(status.branch)
             last = self._last
-            if last is not None and self._is_unchanged(last, status, remote):
+            if last is not None and self._is_unchanged(git, last, status, remote, deadline):
                 return last.code
             self._last = None
             return self._read(git, status, remote, problems, deadline)
@@ -86,11 +86,18 @@ class CodeReader:
             return status, ["git: too slow to list the untracked files, which are not recorded"]
         return status, []
 
-    def _is_unchanged(self, last: _Look, status: StatusOutput, remote: str | None) -> bool:
+    def _is_unchanged(
+        self, git: SafeGit, last: _Look, status: StatusOutput, remote: str | None, deadline: Deadline
+    ) -> bool:
         if (status.digest, remote) != (last.status, last.remote):
             return False
-        is_same = all(stamp_of(last.top / name) == stamp for name, stamp in last.stamps.items())
-        return is_same and (last.code.state is None or self._is_kept(last.code.state))
+        if any(stamp_of(last.top / name) != stamp for name, stamp in last.stamps.items()):
+            return False
+        state = last.code.state
+        # The status of a repository does not tell which files of its submodules were changed.
+        return state is None or (
+            self._is_kept(state) and self._submodules(git, last.top, deadline, []) == state.submodules
+        )
 
     def _is_kept(self, state: GitState) -> bool:
         """Whether the difference is still there: `dispatcher clean` may have removed it."""
@@ -120,7 +127,7 @@ class CodeReader:
             problems.append("git: the repository has no commit yet")
         elif state.is_dirty:
             size = sum(stamp[1] for name in changed if (stamp := stamps[name]) is not None)
-            state = self._with_difference(git, state, sorted(unchecked), size, problems)
+            state = self._with_difference(git, state, status.commit, sorted(unchecked), size, problems)
         untracked, unread = digests(top, status.untracked, deadline)
         problems += [f"git: {text}" for text in unread]
         more = status.untracked_more
@@ -140,14 +147,15 @@ class CodeReader:
         return code
 
     def _with_difference(
-        self, git: SafeGit, state: GitState, unchecked: Sequence[str], size: int, problems: list[str]
+        self, git: SafeGit, state: GitState, commit: str, unchecked: Sequence[str], size: int, problems: list[str]
     ) -> GitState:
         if len(unchecked) > _MOST_EXCLUDED:
             problems.append(f"git: no difference was taken, because a filter has {len(unchecked)} files")
             return state
         excluded = [f":(top,exclude,literal){name}" for name in unchecked]
         try:
-            found = take_difference(git, [*self._pathspecs, *excluded], size)
+            # Somebody may commit meanwhile: the difference is that from the commit that is recorded.
+            found = take_difference(git, [*self._pathspecs, *excluded], size, (commit,))
         except ProgramError as error:
             problems.append(_in_brief(str(error)))
             return state

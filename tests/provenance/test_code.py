@@ -159,6 +159,43 @@ def test_a_file_that_was_changed_a_moment_ago_is_looked_at_again(repository: Rep
     assert first.diff != second.diff
 
 
+def test_a_submodule_whose_files_change_is_not_taken_for_clean(
+    repository: Repository, layout: Layout, tmp_path: Path
+) -> None:
+    """The repository's own status is the same before and after."""
+    library = Repository(tmp_path / "library")
+    library.write("a.py", "1\n")
+    commit = library.commit()
+    repository.git("-c", "protocol.file.allow=always", "submodule", "add", "-q", os.fspath(library.root), "lib")
+    repository.commit()
+    reader = CodeReader(layout)
+    clean = reader.read(DEADLINE_S).state
+    repository.write("lib/a.py", "2\n")
+    changed = reader.read(DEADLINE_S).state
+    assert clean is not None
+    assert (clean.submodules, clean.is_known) == ({"lib": commit}, True)
+    assert changed is not None
+    assert (changed.submodules, changed.is_known) == ({"lib": f"{commit}+dirty"}, False)
+
+
+def test_who_commits_meanwhile_does_not_part_the_difference_from_its_commit(
+    repository: Repository, layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository.write("other.py", "1\n")
+    commit = repository.commit()
+    repository.write("train.py", "print(2)\n")
+    repository.write("other.py", "2\n")
+    before = state(layout)
+    real = subprocess.check_output(["which", "git"], text=True).strip()
+    script = f'[[ " $* " != *" diff "* ]] || {real} -c user.name=a -c user.email=a@b commit -qm part train.py\n'
+    (tmp_path / "git").write_text(f'#!/bin/bash\n{script}exec {real} "$@"\n')
+    (tmp_path / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    found = state(layout)
+    assert repository.git("rev-parse", "HEAD") != commit
+    assert (found.commit, found.diff) == (commit, before.diff)
+
+
 def test_a_difference_that_was_cleaned_away_is_kept_again(repository: Repository, layout: Layout) -> None:
     path = repository.write("train.py", "print(2)\n")
     os.utime(path, (time.time() - 60, time.time() - 60))

@@ -19,7 +19,8 @@ from dispatcher.workspace import Layout
 def unused(layout: Layout, records: Iterable[Record], older_than_s: float, now_s: float | None = None) -> list[Orphan]:
     """The copies that no record names and no attempt has begun to use for a day, or for longer."""
     before_s = (time.time() if now_s is None else now_s) - max(older_than_s, YOUNG_S)
-    return [_orphan(layout, label) for label in copies.unused(layout, copies.labels_in_use(records), before_s)]
+    found = copies.unused(layout, copies.labels_in_use(records), before_s)
+    return [_orphan(layout, label, about) for label, about in found.items()]
 
 
 def is_copy(orphan: Orphan) -> bool:
@@ -37,14 +38,12 @@ def remove(layout: Layout, orphan: Orphan, in_use: Collection[str], on_error: On
     return Size()
 
 
-def _orphan(layout: Layout, label: str) -> Orphan:
-    place = layout.kept_code(label)
-    found = os.stat(place)
-    size = Size(1, Links().bytes_of(found))
+def _orphan(layout: Layout, label: str, about: os.stat_result) -> Orphan:
+    size = Size(1, Links().bytes_of(about))
     with contextlib.suppress(DispatcherError, FileNotFoundError):
         digest = copies.kept(layout, label).digest
         # Counted with the last name that the directory has.
         if sum(1 for _ in layout.code_dir.glob(f"*-{digest[:12]}.kept")) == 1:
             with tree.opened_root(layout.code_copy(digest)) as fd:
                 size = size + tree.measure(fd, Links(), lambda _path, _error: None)
-    return Orphan(path=f"code/{place.name}", unused_since_s=found.st_mtime, size=size)
+    return Orphan(path=f"code/{layout.kept_code(label).name}", unused_since_s=about.st_mtime, size=size)

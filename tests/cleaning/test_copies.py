@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from fleet import Fleet, shell
 from repositories import Repository
 
@@ -70,3 +72,49 @@ def test_a_copy_that_is_kept_again_stays_and_a_second_cleaner_finds_nothing_wron
     assert removed(set()) >= 2 and copies_of(fleet) == []
     assert removed(set()) == 0 and errors == []
     assert [path.suffix for path in fleet.layout.code_dir.iterdir() if path.suffix not in {".tar", ".json"}] == []
+
+
+class _KilledError(BaseException):
+    pass
+
+
+def test_a_cleaner_that_was_killed_leaves_no_directory_that_nobody_finds(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = Repository(fleet.root)
+    repository.write(".gitignore", "run_state/\nsaid/\nmatrix/\n")
+    repository.write("code.txt", "one\n")
+    repository.commit()
+    fleet.write_manifest([])
+    kills = 0
+    while True:
+        copies.extract(fleet.layout, copies.take(fleet.layout))
+        age(fleet)
+        left = kills
+        with monkeypatch.context() as patch:
+
+            def counted(function: Callable[..., None]) -> Callable[..., None]:
+                def call(*words: object) -> None:
+                    nonlocal left
+                    if not left:
+                        raise _KilledError
+                    left -= 1
+                    function(*words)
+
+                return call
+
+            patch.setattr(os, "rename", counted(os.rename))
+            patch.setattr(Path, "unlink", counted(Path.unlink))
+            (orphan,) = unused(fleet.layout, [], 0.0)
+            try:
+                remove(fleet.layout, orphan, set(), lambda *_: None)
+            except _KilledError:
+                kills += 1
+            else:
+                break
+        for _ in range(2):
+            # The second time for the archive, which the copy still needed.
+            fleet.run("clean", "--blobs", "--yes")
+        assert copies_of(fleet) == []
+        assert [path.name for path in fleet.layout.code_dir.iterdir() if "kept" in path.name] == []
+    assert kills == 3

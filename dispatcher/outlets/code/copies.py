@@ -92,14 +92,21 @@ def note_use(layout: Layout, label: str) -> None:
     _note_use(layout.kept_code(label))
 
 
-def unused(layout: Layout, in_use: Collection[str], before_s: float) -> list[str]:
-    """The copies that no job needs (`labels_in_use`) and that no attempt has begun to use since then."""
+def unused(layout: Layout, in_use: Collection[str], before_s: float) -> dict[str, os.stat_result]:
+    """The copies that no job needs (`labels_in_use`) and that no attempt has begun to use since then, by label.
+
+    Also those whose removal was begun by a process that was killed.
+    """
     names = {layout.kept_code(label).name for label in in_use}
-    found = []
+    found: dict[str, os.stat_result] = {}
     with files.storing("looking for copies of the code in", layout.code_dir):
-        for path in sorted(layout.code_dir.glob("*.kept")):
-            if path.name not in names and path.stat().st_mtime < before_s:
-                found.append(path.stem.replace("-", " "))
+        for path in sorted([*layout.code_dir.glob("*.kept"), *layout.code_dir.glob(f".*.kept{ASIDE}")]):
+            name = path.name.removeprefix(".").removesuffix(ASIDE)
+            # Another cleaner may be quicker.
+            with contextlib.suppress(FileNotFoundError):
+                about = path.stat()
+                if name not in names and about.st_mtime < before_s:
+                    found[Path(name).stem.replace("-", " ")] = about
     return found
 
 
@@ -119,10 +126,11 @@ def remove(layout: Layout, label: str, unused_since_s: float) -> bool:
         if aside.stat().st_mtime > unused_since_s:
             os.rename(aside, place)
             return False
-        aside.unlink()
         # Another commit may have the same files.
         if not any(layout.code_dir.glob(f"*-{digest[:12]}.kept")):
             tree.remove_atomically(layout.code_copy(digest))
+        # Last: whoever finds it, when this is killed, removes the directory, which nothing else names.
+        aside.unlink()
         return True
     # Another cleaner was quicker.
     return False

@@ -205,16 +205,16 @@ def test_copies_are_unused_when_no_record_names_them_and_they_are_old(lab: tuple
     ]
     in_use = copies.labels_in_use(records)
     assert in_use == set(labels[:2])
-    assert copies.unused(layout, in_use, time.time() - 60) == []
+    assert copies.unused(layout, in_use, time.time() - 60) == {}
     for label in labels:
         os.utime(layout.kept_code(label), (0, 0))
     assert sorted(copies.unused(layout, in_use, time.time() - 60)) == sorted(labels[2:])
     copies.note_use(layout, labels[2])
-    assert copies.unused(layout, in_use, time.time() - 60) == labels[3:]
+    assert list(copies.unused(layout, in_use, time.time() - 60)) == labels[3:]
     digest = copies.kept(layout, labels[3]).digest
     assert copies.remove(layout, labels[3], float("inf"))
     assert not layout.code_copy(digest).exists()
-    assert copies.unused(layout, set(), time.time() + 60) == sorted(labels[:3])
+    assert sorted(copies.unused(layout, set(), time.time() + 60)) == sorted(labels[:3])
 
 
 def test_two_commits_with_the_same_files_share_a_directory(lab: tuple[Layout, Repository]) -> None:

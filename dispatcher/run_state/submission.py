@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from dispatcher.base import files
 from dispatcher.matrix.submitted import is_complete
 from dispatcher.run_state.store import Store, Transaction
+
+_JOB: Final = re.compile(rb'"job_id"\s*:\s*"([A-Za-z0-9._-]+)"')
 
 
 def append_entries(store: Store, tx: Transaction, documents: Sequence[Mapping[str, Any]]) -> None:
@@ -39,7 +42,7 @@ def append_entries(store: Store, tx: Transaction, documents: Sequence[Mapping[st
         tx.when_over(over)
         # A host that is cut off must not write late over the lines of others.
         store.guard(fd)
-        size, missing_end = _end_of_lines(fd)
+        size, missing_end = _end_of_lines(fd, store.records.is_ad_hoc)
         end = size + len(missing_end) + len(data)
         os.ftruncate(fd, size)
         files.write_all(fd, missing_end + data, size)
@@ -48,10 +51,11 @@ def append_entries(store: Store, tx: Transaction, documents: Sequence[Mapping[st
             files.sync_directory(path.parent)
 
 
-def _end_of_lines(fd: int) -> tuple[int, bytes]:
-    """Where the next line begins, and what the last one lacks there.
+def _end_of_lines(fd: int, counts: Callable[[str], bool]) -> tuple[int, bytes]:
+    """Where the next line begins, and what the last one lacks there. `counts`: whether a job's line counts.
 
-    An incomplete last line is one whose writer was killed, and does not count.
+    An incomplete last line is one whose writer was killed, and does not count; or one that a person has edited, if its
+    job is there.
     """
     size = end = os.fstat(fd).st_size
     rest = b""
@@ -62,4 +66,6 @@ def _end_of_lines(fd: int) -> tuple[int, bytes]:
     last = rest.rpartition(b"\n")[2]
     if not last:
         return size, b""
-    return (size, b"\n") if is_complete(last) else (size - len(last), b"")
+    job = _JOB.search(last)
+    is_edited = is_complete(last) or (job is not None and counts(job[1].decode()))
+    return (size, b"\n") if is_edited else (size - len(last), b"")

@@ -24,7 +24,7 @@ def add(store: Store, *jobs: str, fails: bool = False) -> None:
     with store.transaction() as tx:
         append_entries(store, tx, [{"job_id": job, "method": "command"} for job in jobs])
         for job in jobs:
-            tx.change(job, Event.QUEUED, Change(state=State.QUEUED))
+            tx.change(job, Event.QUEUED, Change(state=State.QUEUED, ad_hoc=True))
         if fails:
             raise RuntimeError("on purpose")
 
@@ -56,6 +56,16 @@ def test_an_unfinished_line_is_cut_off_unless_an_editor_left_it(store: Store, le
     store.layout.submitted_manifest.write_text(left)
     add(store, "a")
     assert [line[12:13] for line in lines(store)] == [*kept, "a"]
+
+
+def test_a_mistake_that_an_editor_has_left_in_the_last_line_is_not_cut_off(store: Store) -> None:
+    add(store, "a")
+    store.layout.submitted_manifest.write_text('{"job_id": "a", "method": "command", "command": ["long')
+    add(store, "b")
+    assert lines(store) == [
+        '{"job_id": "a", "method": "command", "command": ["long',
+        '{"job_id": "b", "method": "command"}',
+    ]
 
 
 def test_lines_of_others_are_never_cut_off(store: Store) -> None:

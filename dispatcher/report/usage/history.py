@@ -35,7 +35,8 @@ class Kind(enum.StrEnum):
 class Attempt(msgspec.Struct, gc=False):
     """One attempt. `begun_s` None: it has not begun. `ended_s` None: it is in flight.
 
-    `gpus` are how many it has, or asks for on a host.
+    `gpus` are how many it has, or asks for on a host. `pod_began_at` tells which dispatcher of the pod's name claimed
+    it, as the order of lines says: a clock that was set may contradict it. Empty: the journal does not say.
     """
 
     job: str
@@ -50,6 +51,7 @@ class Attempt(msgspec.Struct, gc=False):
     kind: Kind = Kind.RUNNING
     # When a pod found that it had ended.
     noticed_s: float | None = None
+    pod_began_at: str = ""
 
 
 class Session(msgspec.Struct, gc=False):
@@ -198,7 +200,10 @@ class History:
         fields = line.set
         begun_s = at_s if fields.get("state") == State.RUNNING else None
         asked = int((line.data or {}).get("gpus", 0))
-        self.in_flight[job] = _attempt(job, fields, at_s, begun_s, asked)
+        attempt = self.in_flight[job] = _attempt(job, fields, at_s, begun_s, asked)
+        session = self._open_sessions.get(attempt.pod)
+        if session is not None:
+            attempt.pod_began_at = session.started.started_at
 
     def _take_over(self, job: str, fields: Mapping[str, Any], at_s: float) -> None:
         """A record as it was when the journal, or what is left of it, began; or the run of a script."""

@@ -27,13 +27,15 @@ GPU: Final = 1
 class Stay(msgspec.Struct, gc=False):
     """One dispatcher and its slots on its host, from `begun_s` to `ended_s`.
 
-    `number` tells it from others. `slots` are its CPU slots and its slots on GPUs, of which `share` are one GPU.
+    `number` tells it from others, and among those of its name `began_at`, as its pod's file has it. `slots` are its CPU
+    slots and its slots on GPUs, of which `share` are one GPU.
     """
 
     number: int
     pod: str
     host: str
     user: str
+    began_at: str
     begun_s: float
     ended_s: float
     claimed_until_s: float
@@ -116,6 +118,7 @@ def _stay(number: int, session: Session, ended_s: float) -> Stay:
         pod=started.pod,
         host=started.host,
         user=started.user,
+        began_at=started.started_at,
         begun_s=session.begun_s,
         ended_s=ended_s,
         claimed_until_s=min(session.claimed_until_s or ended_s, ended_s),
@@ -143,10 +146,15 @@ class Stays:
     def __init__(self, stays: Sequence[Stay]) -> None:
         self.all = stays
         self._of_pod: dict[str, list[Stay]] = {}
+        self._by_beginning: dict[tuple[str, str], Stay] = {}
         for stay in stays:
             self._of_pod.setdefault(stay.pod, []).append(stay)
+            self._by_beginning[stay.pod, stay.began_at] = stay
 
     def of(self, attempt: Attempt) -> Stay | None:
+        stay = self._by_beginning.get((attempt.pod, attempt.pod_began_at))
+        if stay is not None:
+            return stay
         stays = self._of_pod.get(attempt.pod, [])
         found = bisect.bisect_right(stays, attempt.claimed_s, key=lambda stay: stay.begun_s)
         return stays[found - 1] if found else None

@@ -263,6 +263,21 @@ def test_a_clock_that_is_ahead_changes_no_sum(journal: Journal) -> None:
     adds_up(usage)
 
 
+def test_a_clock_that_was_set_back_while_a_pod_ran_leaves_attempts_with_their_pod(journal: Journal) -> None:
+    """The order of lines says who has claimed; by the times it was before the pod began, or the pod before it."""
+    journal.pod(0, "a", gpus=[0, 1], jobs_per_gpu=2, user="eve")
+    journal.end_pod(1, "a", 0)
+    journal.pod(4, "a", gpus=[0, 1], jobs_per_gpu=2)
+    journal.claim(1.5, "a", "x", gpu=0)
+    journal.done(3.5, "a", "x")
+    journal.end_pod(6, "a", 4)
+    usage = journal.account(0, 8, by=["user"])
+    found = {row.values[0]: {kind.value: one.gpus for kind, one in row.hours.items()} for row in usage.rows}
+    assert found["ada"]["useful"] == pytest.approx(1), "two share a GPU"
+    assert "useful" not in found["eve"]
+    adds_up(usage)
+
+
 def test_attempts_on_a_host_count_from_when_they_ran_with_what_they_asked_for(journal: Journal) -> None:
     journal.pod(0, "login", user="bob")
     fields = {"state": "submitted", "outlet": "slurm", "host": None, "data": {"gpus": 4}}

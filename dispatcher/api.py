@@ -169,18 +169,28 @@ class Workspace:
         return snapshot.only({job: snapshot.records[job] for job in jobs})
 
     def usage(
-        self, *, by: Sequence[str] = (), since_s: float, until_s: float | None = None, where: Where = ()
+        self,
+        *,
+        by: Sequence[str] = (),
+        since_s: float,
+        until_s: float | None = None,
+        where: Where = (),
+        utc: bool = False,
     ) -> Usage:
         """Where the time of slots and GPUs went between two moments (seconds since 1970; `until_s` None: now).
 
-        Added up by the keys `by`: those of jobs, and `pod`, `host`, `user`, `outlet`. With `where`, only attempts of
-        these jobs count, and no idle slots.
+        Added up by the keys `by`: those of jobs, and `pod`, `host`, `user`, `outlet`, `day` (local time, with `utc`
+        that of UTC). With `where`, only attempts of these jobs count, and no idle slots.
         """
+        from dispatcher.base.times import Clock, days_between
+        from dispatcher.report.usage.ledger import DAY
         from dispatcher.report.usage.reading import read_usage
         from dispatcher.report.usage.sweep import Window
 
         snapshot = self.snapshot()
-        window = Window(since_s, snapshot.now_s if until_s is None else min(until_s, snapshot.now_s))
+        until_s = snapshot.now_s if until_s is None else min(until_s, snapshot.now_s)
+        days = days_between(since_s, until_s, Clock(snapshot.now_s, utc)) if DAY in by else ()
+        window = Window(since_s, until_s, tuple(days))
         return read_usage(self.config, snapshot, window, by, _parsed(where))
 
     def clean(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dispatcher.base.times import Clock, days_between
 from dispatcher.matrix.entry import Entry, read_entry
 from dispatcher.outlets.base import Request
 from dispatcher.report.snapshot import PodStatus
@@ -83,7 +84,9 @@ class Journal:
         history.finish()
         stays = stays_of(history, [alive(pod, at(begun)) for pod, begun in self.running.items()], NOON + until * HOUR)
         eligibility = Eligibility(stays, self.entries.get, lambda one: Request(gpus=one.gpus), lambda _: None)
-        ledger = Ledger(Window(NOON + since * HOUR, NOON + until * HOUR), by, lambda one, key: values[one.job], where)
+        since_s, until_s = NOON + since * HOUR, NOON + until * HOUR
+        days = days_between(since_s, until_s, Clock(until_s, utc=True)) if "day" in by else ()
+        ledger = Ledger(Window(since_s, until_s, tuple(days)), by, lambda one, key: values[one.job], where)
         return ledger.usage(history, stays, eligibility, {})
 
 

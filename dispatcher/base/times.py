@@ -82,6 +82,19 @@ def parse_since(text: str, clock: Clock) -> float:
         raise BadValueError(_SINCE_EXPECTED) from None
 
 
+def days_between(since_s: float, until_s: float, clock: Clock) -> list[tuple[float, str]]:
+    """The days that lie in a window, in the clock's zone: from when on each does, and its date (`2026-06-17`)."""
+    date = datetime.fromtimestamp(since_s, clock.zone).date()
+    days = []
+    begun_s = since_s
+    while begun_s < until_s:
+        days.append((begun_s, date.isoformat()))
+        date += timedelta(days=1)
+        # Not a day's seconds later: some days have an hour more or less.
+        begun_s = datetime.combine(date, time_of_day(), clock.zone).timestamp()
+    return days
+
+
 def _last(time: time_of_day, clock: Clock) -> float:
     zone = time.tzinfo or clock.zone
     moment = datetime.combine(datetime.fromtimestamp(clock.now_s, zone), time.replace(tzinfo=zone))

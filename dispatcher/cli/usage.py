@@ -23,7 +23,7 @@ _BY_DEFAULT: Final = ("method",)
 
 
 @click.command()
-@keys_option("--by", help="Add up by these keys, e.g. method,lang: of jobs, or pod, host, user, outlet.")
+@keys_option("--by", help="Add up by these keys, e.g. method,lang: of jobs, or pod, host, user, outlet, day.")
 @click.option("--since", default="7d", metavar="TIME", help="From then on: 7d or 12h ago, 2026-06-17.  [default: 7d]")
 @click.option("--until", metavar="TIME", help="Until then.  [default: now]")
 @where_option
@@ -52,7 +52,7 @@ def usage(by: tuple[str, ...], since: str, until: str | None, where: Where, disk
         raise UsageError(f"--until {until} is not after --since {since}")
     # The lines of a long journal are no garbage: to look for some among them takes a fifth of the time.
     gc.disable()
-    account = open_workspace().usage(by=by or _BY_DEFAULT, since_s=since_s, until_s=until_s, where=where)
+    account = open_workspace().usage(by=by or _BY_DEFAULT, since_s=since_s, until_s=until_s, where=where, utc=utc)
     gc.enable()
     if style == "json":
         print_json(tables.document(account))

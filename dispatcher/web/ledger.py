@@ -14,12 +14,16 @@ import math
 import os
 import sys
 import time
+from collections.abc import Iterable
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any, Final
 
 from dispatcher.web.follower import Follower
 
-_SINCE: Final = "7d"
+# Today, and the days before it.
+_DAYS: Final = 7
+_ROWS: Final = 20
 _DEADLINE_S: Final = 120.0
 # It runs at most so often, and so many times as long as it took nothing is done.
 _LEAST_S: Final = 60.0
@@ -61,8 +65,9 @@ class Ledger:
 
     async def _read(self) -> dict[str, Any]:
         """The account as `dispatcher usage --json` prints it, or why there is none."""
+        days = _last_days(date.today())
         command = [sys.executable, "-P", "-m", "dispatcher", "usage"]
-        options = ["--root", str(self._root), "--since", _SINCE, "--by", "method", "--json"]
+        options = ["--root", str(self._root), "--since", days[0], "--by", "day,method", "--json"]
         try:
             process = await asyncio.create_subprocess_exec(
                 *command, *options,
@@ -81,12 +86,34 @@ class Ledger:
                     process.kill()
         if process.returncode:
             return {"error": told.decode("utf-8", "replace").strip()[-1000:]}
-        return _account(out, told)
+        return _account(out, told, days)
 
 
-def _account(out: bytes, told: bytes) -> dict[str, Any]:
-    """What the first screen shows of it: the sums, and by method those that took most."""
+def _last_days(today: date) -> list[str]:
+    return [(today - timedelta(days=before)).isoformat() for before in reversed(range(_DAYS))]
+
+
+def _account(out: bytes, told: bytes, days: list[str]) -> dict[str, Any]:
+    """What the first screen shows of it: the sums, by day, and by method those that took most."""
     found = json.loads(out)
-    rows = sorted(found["rows"], key=lambda row: -row["hours"]["total"]["slots"])[:20]
+    methods, of_days = _summed(found["rows"], "method"), _summed(found["rows"], "day")
+    largest = sorted(methods.items(), key=lambda pair: -pair[1]["total"]["slots"])[:_ROWS]
     notes = [line.removeprefix("note: ") for line in told.decode("utf-8", "replace").splitlines()][:5]
-    return {"until": found["until"], "total": found["total"], "rows": rows, "notes": notes}
+    return {
+        "until": found["until"],
+        "total": found["total"],
+        "days": [{"day": day, "hours": of_days.get(day, {})} for day in days],
+        "rows": [{"values": {"method": method}, "hours": hours} for method, hours in largest],
+        "notes": notes,
+    }
+
+
+def _summed(rows: Iterable[dict[str, Any]], key: str) -> dict[Any, dict[str, dict[str, float]]]:
+    """The hours of each kind of time, by the values of a key."""
+    sums: dict[Any, dict[str, dict[str, float]]] = {}
+    for row in rows:
+        of = sums.setdefault(row["values"][key], {})
+        for kind, hours in row["hours"].items():
+            known = of.get(kind, {})
+            of[kind] = {unit: known.get(unit, 0.0) + number for unit, number in hours.items()}
+    return sums

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime
 
 import pytest
 
-from dispatcher.base.times import Clock, ago, duration_text, parse_since, parse_time
+from dispatcher.base.times import Clock, ago, days_between, duration_text, parse_since, parse_time
 from dispatcher.base.values import BadValueError
 
 # Noon of 17 June 2026 in UTC.
@@ -109,3 +110,13 @@ def test_durations(seconds, text):
 )
 def test_how_long_ago(seconds, text):
     assert ago(seconds) == text
+
+
+def test_days_of_a_window_begin_at_midnight_also_where_one_has_an_hour_more(in_athens, monkeypatch):
+    monkeypatch.setenv("TZ", "EET-2EEST,M3.5.0/3,M10.5.0/4")
+    time.tzset()
+    noon_s = datetime(2026, 10, 24, 12).timestamp()
+    days = days_between(noon_s, noon_s + 2 * 86400, Clock(noon_s))
+    assert [date for _, date in days] == ["2026-10-24", "2026-10-25", "2026-10-26"]
+    assert [begun_s - noon_s for begun_s, _ in days] == [0, 12 * 3600, 37 * 3600]
+    assert days_between(noon_s, noon_s, Clock(noon_s)) == []

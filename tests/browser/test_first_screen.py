@@ -43,6 +43,17 @@ def test_counts_and_failures_are_those_of_the_workspace(page: Any) -> None:
     assert "1 blocked" in page.locator("#progress .figures").inner_text()
 
 
+def test_the_week_has_a_column_for_each_day_and_a_bar_for_each_method(page: Any) -> None:
+    page.locator("#week .days").wait_for(timeout=60_000)
+    days = page.locator("#week .days li > span:nth-child(2)").all_inner_texts()
+    assert len(days) == 7 and days[-1] == "today"
+    assert page.locator("#week .days .u-useful").count() == 1
+    # What there was of slots is how high a column is.
+    heights = page.locator("#week .days .stack").evaluate_all("all => all.map((one) => one.clientHeight)")
+    assert max(heights) == heights[-1] > 50 and max(heights[:-1]) <= 1
+    assert {"fft", "lora", "broken"} <= set(page.locator("#week .account .name").all_inner_texts())
+
+
 def test_a_read_only_page_offers_no_change(page: Any) -> None:
     assert page.get_by_text("read-only").count() == 1
     assert page.get_by_role("button", name=re.compile("Requeue|Unpause|Hold|Cancel")).count() == 0

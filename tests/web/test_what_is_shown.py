@@ -9,6 +9,8 @@ import shutil
 import time
 from urllib.parse import quote
 
+import pytest
+
 from dispatcher.base.times import parse_time
 from dispatcher.run_state.store import Store
 
@@ -42,7 +44,11 @@ def test_the_first_screen_says_what_status_says(serve, lab):
     ]
     kinds = [one["kind"] for one in seen["attention"]]
     assert kinds[0] == "paused" and "stalled" in kinds
-    assert seen["week"]["total"]["total"]["slots"] > 0
+    week = seen["week"]
+    assert week["total"]["total"]["slots"] > 0 and len(week["days"]) == 7
+    for parts in (week["days"], week["rows"]):
+        slots = sum(one["hours"].get("total", {"slots": 0})["slots"] for one in parts)
+        assert slots == pytest.approx(week["total"]["total"]["slots"])
     assert {one["key"] for one in seen["keys"]} >= {"method", "seed"}
 
 

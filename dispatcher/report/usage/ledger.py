@@ -12,8 +12,11 @@ from dispatcher.report.usage.history import EXTERNAL, Attempt, History, Kind
 from dispatcher.report.usage.pools import CPU, GPU, Eligibility, Stay, Stays
 from dispatcher.report.usage.sweep import Sweep, Swept, Window
 
+# The day on which slots were used, as a key; an attempt counts for each of its days.
+DAY: Final = "day"
 # Keys that idle slots have, too; all others are of jobs.
 OF_PODS: Final = ("pod", "host", "user", "outlet")
+OF_SLOTS: Final = (*OF_PODS, DAY)
 
 
 class Hours(msgspec.Struct):
@@ -75,7 +78,7 @@ class Usage(msgspec.Struct, kw_only=True):
     @property
     def keys_of_pods(self) -> bool:
         """Whether idle slots have a value for every key."""
-        return all(key in OF_PODS for key in self.keys)
+        return all(key in OF_SLOTS for key in self.keys)
 
     @property
     def total(self) -> Row:
@@ -149,7 +152,7 @@ class Ledger:
     def _add_attempt(
         self, usage: Usage, sweep: Sweep, attempt: Attempt, stay: Stay | None, begun_s: float, end_s: float
     ) -> None:
-        hours = (end_s - begun_s) / 3600
+        window, hours = self._window, (end_s - begun_s) / 3600
         slots, gpus = max(1, attempt.gpus) * hours, attempt.gpus * hours
         if attempt.outlet == DEFAULT and stay is not None:
             slots = stay.weight(attempt.gpus)[1] * hours
@@ -163,10 +166,13 @@ class Ledger:
         if self._counts is not None and not self._counts(attempt.job):
             return
         usage.unknown_ends += attempt.kind is Kind.UNKNOWN_END
-        row = self._row(tuple(self._of_attempt(attempt, stay, key) for key in self._keys))
-        row.add(attempt.kind, slots, gpus)
+        for day, share in window.by_day(begun_s, end_s):
+            row = self._row(tuple(self._of_attempt(attempt, stay, key, day) for key in self._keys))
+            row.add(attempt.kind, share * slots, share * gpus)
 
-    def _of_attempt(self, attempt: Attempt, stay: Stay | None, key: str) -> object:
+    def _of_attempt(self, attempt: Attempt, stay: Stay | None, key: str, day: int) -> object:
+        if key == DAY:
+            return self._window.day(day)
         if key == "user":
             return self._owners.get(attempt.job) or (stay.user if stay is not None else None)
         if key in OF_PODS:
@@ -183,17 +189,26 @@ class Ledger:
         sweep.add_pauses(history.pauses)
 
     def _add_idle(self, usage: Usage, stays: Sequence[Stay], swept: Swept) -> None:
-        for number, found in swept.idle.items():
+        for number in dict.fromkeys(number for number, _ in swept.idle):
             stay = stays[number]
             begun_s, end_s = self._window.clip(stay.begun_s, stay.ended_s)
             hours = (end_s - begun_s) / 3600
             usage.of_pods.add(sum(stay.slots) * hours, stay.slots[GPU] / stay.share * hours)
-            row = self._row(tuple(_of_stay(stay, key) for key in self._keys))
+        for (number, day), found in swept.idle.items():
+            stay = stays[number]
+            row = self._row(tuple(self._of_stay(stay, key, day) for key in self._keys))
             waited, idle = found.waited, [all_ - some for all_, some in zip(found.idle, found.waited, strict=True)]
             for kind, seconds in ((Kind.WAITED, waited), (Kind.IDLE, idle)):
                 row.add(kind, (seconds[CPU] + seconds[GPU]) / 3600, seconds[GPU] / stay.share / 3600)
-        usage.pods = len({stays[number].pod for number in swept.idle})
+        usage.pods = len({stays[number].pod for number, _ in swept.idle})
         usage.without_pod.add(swept.alone.slots / 3600, swept.alone.gpus / 3600)
+
+    def _of_stay(self, stay: Stay, key: str, day: int) -> object:
+        if key == DAY:
+            return self._window.day(day)
+        if key == "outlet":
+            return DEFAULT
+        return getattr(stay, key) if key in OF_PODS else None
 
     def _row(self, values: tuple[object, ...]) -> Row:
         row = self._rows.get(values)
@@ -208,9 +223,3 @@ def _end_s(attempt: Attempt, stay: Stay | None) -> float | None:
         return attempt.ended_s
     watched_until_s = stay.ended_s if attempt.noticed_s is None else min(stay.ended_s, attempt.noticed_s)
     return max(attempt.ended_s, watched_until_s)
-
-
-def _of_stay(stay: Stay, key: str) -> object:
-    if key == "outlet":
-        return DEFAULT
-    return getattr(stay, key) if key in OF_PODS else None

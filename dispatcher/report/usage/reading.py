@@ -14,7 +14,7 @@ from dispatcher.report.selection import check_keys, select
 from dispatcher.report.snapshot import Snapshot
 from dispatcher.report.usage.ends import find_ends
 from dispatcher.report.usage.history import Attempt, History
-from dispatcher.report.usage.ledger import OF_PODS, Ledger, Usage
+from dispatcher.report.usage.ledger import OF_SLOTS, Ledger, Usage
 from dispatcher.report.usage.pools import Eligibility, stays_of
 from dispatcher.report.usage.sweep import Window
 from dispatcher.run_state import journal
@@ -31,7 +31,7 @@ def read_usage(
 
     Raises UsageError for a key that neither pods nor jobs have.
     """
-    check_keys(snapshot, [key for key in keys if key not in OF_PODS], OF_PODS)
+    check_keys(snapshot, [key for key in keys if key not in OF_SLOTS], OF_SLOTS)
     chosen = set(select(snapshot, where=where)) if where else None
     kinds = dict(zip(snapshot.records, snapshot.kinds(snapshot.records), strict=True))
     history = History(_needs(snapshot, kinds))

@@ -6,7 +6,9 @@ them. A waiting job counts for the first pod that could have run it, so it makes
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import bisect
+from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
 from typing import Final
 
 import msgspec
@@ -17,19 +19,38 @@ from dispatcher.run_state.fold import host_scope
 
 
 class Window(msgspec.Struct, frozen=True):
-    """From `since_s` to `until_s`, in seconds since 1970."""
+    """From `since_s` to `until_s`, in seconds since 1970.
+
+    `days`: when each of its days begins, and its name, where the account is by day; empty: all of it is one.
+    """
 
     since_s: float
     until_s: float
+    days: tuple[tuple[float, str], ...] = ()
 
     def clip(self, begun_s: float, end_s: float | None) -> tuple[float, float]:
         """The part of an interval that is inside; the same time twice when nothing is."""
         begun_s = max(begun_s, self.since_s)
         return begun_s, max(begun_s, self.until_s if end_s is None else min(self.until_s, end_s))
 
+    def by_day(self, begun_s: float, end_s: float) -> Iterator[tuple[int, float]]:
+        """The days of an interval that is inside, by their numbers, and the share of it that lies in each."""
+        first = max(0, bisect.bisect_right(self.days, begun_s, key=itemgetter(0)) - 1)
+        last = max(first, bisect.bisect_left(self.days, end_s, key=itemgetter(0)) - 1)
+        if first == last:
+            yield first, 1.0
+            return
+        for day in range(first, last + 1):
+            day_end_s = self.days[day + 1][0] if day < last else end_s
+            yield day, (day_end_s - max(begun_s, self.days[day][0])) / (end_s - begun_s)
+
+    def day(self, number: int) -> str | None:
+        """The name of a day; None where the account is not by day."""
+        return self.days[number][1] if self.days else None
+
 
 class Idle(msgspec.Struct):
-    """Idle slot-seconds of one dispatcher, of CPU slots and of those on GPUs; and for which of them jobs waited."""
+    """Idle slot-seconds of one dispatcher on one day, of CPU slots and of GPU slots; and for which jobs waited."""
 
     idle: list[float]
     waited: list[float]
@@ -43,9 +64,9 @@ class Used(msgspec.Struct):
 
 
 class Swept(msgspec.Struct):
-    """`idle` by the number of the dispatcher. `alone`: of attempts while their pod did not run."""
+    """`idle` by the number of the dispatcher and of the day. `alone`: of attempts while their pod did not run."""
 
-    idle: dict[int, Idle]
+    idle: dict[tuple[int, int], Idle]
     alone: Used
 
 
@@ -56,9 +77,10 @@ _BEGIN: Final = 3
 _LATE: Final = 4
 _END: Final = 5
 _AGAIN: Final = 6
+_DAY: Final = 7
 # The number of no dispatcher.
 NOBODY: Final = -1
-# Time, what, the number of the pool, class or scope, and two more numbers.
+# Time, what, the number of the pool, class, scope or day, and two more numbers.
 _Event = tuple[float, int, int, int, int]
 
 
@@ -91,6 +113,7 @@ class Sweep:
         self._swept = Swept({}, Used())
         for stay in stays:
             self._add_stay(stay)
+        self._events += [(begun_s, _DAY, number, 0, 0) for number, (begun_s, _) in enumerate(window.days)]
 
     def add_busy(self, stay: Stay, host: str, gpus: int, begun_s: float, end_s: float) -> None:
         """An attempt of a pod had its slots; the times are within the window."""
@@ -130,6 +153,8 @@ class Sweep:
                 now.wait(number, first)
             elif what == _PAUSE:
                 (now.paused.add if first else now.paused.discard)(scopes[number])
+            elif what == _DAY:
+                now.day = number
             else:
                 self._change(self._pools[number], what, self._stays[first])
                 now.look(number, self._pools[number])
@@ -149,7 +174,8 @@ class Sweep:
         if begun_s >= end_s or not any(stay.slots):
             return
         number = self._pool(stay, stay.host)
-        self._swept.idle[stay.number] = Idle([0.0, 0.0], [0.0, 0.0])
+        for day, _ in self._window.by_day(begun_s, end_s):
+            self._swept.idle[stay.number, day] = Idle([0.0, 0.0], [0.0, 0.0])
         self._events.append((begun_s, _BEGIN, number, stay.number, 0))
         self._events.append((max(begun_s, min(end_s, stay.claimed_until_s)), _LATE, number, stay.number, 0))
         for from_s, to_s in stay.drained_s:
@@ -174,6 +200,7 @@ class _Moment:
         self.alone: dict[int, _Pool] = {}
         self.demand: dict[int, int] = {}
         self.paused: set[str] = set()
+        self.day = 0
         self._eligibility = eligibility
         self._swept = swept
 
@@ -205,7 +232,7 @@ class _Moment:
         free: dict[int, list[int]] = {}
         for number, pool in self.idle.items():
             left = free[number] = [max(0, pool.slots[kind] - pool.busy[kind]) for kind in (CPU, GPU)]
-            idle = self._swept.idle[pool.stay].idle
+            idle = self._swept.idle[pool.stay, self.day].idle
             idle[CPU] += left[CPU] * duration_s
             idle[GPU] += left[GPU] * duration_s
         if self.demand and free:
@@ -223,7 +250,7 @@ class _Moment:
                 if wanted is None or (self.paused and host_scope(pool.host) in self.paused):
                     continue
                 on_cpu, on_gpu, slots = wanted
-                waited = self._swept.idle[pool.stay].waited
+                waited = self._swept.idle[pool.stay, self.day].waited
                 for kind, takes in ((CPU, on_cpu), (GPU, on_gpu)):
                     if takes and left[kind] and lacking:
                         taken = min(left[kind], lacking * slots)

@@ -9,7 +9,7 @@ from dispatcher.base.messages import counted
 from dispatcher.base.times import Clock, duration_text
 from dispatcher.report.selection import cell_text
 from dispatcher.report.usage.history import Kind
-from dispatcher.report.usage.ledger import OF_PODS, Hours, Row, Usage
+from dispatcher.report.usage.ledger import DAY, OF_SLOTS, Hours, Row, Usage
 from dispatcher.run_state.journal import now_text
 
 SLOTS: Final = "slot-hours"
@@ -53,7 +53,8 @@ def sums(usage: Usage) -> list[dict[str, str]]:
 
 
 def by_keys(usage: Usage, most: int | None = None) -> list[dict[str, str]]:
-    """One row for each combination of the keys' values, the greatest first, then idle slots and the total.
+    """One row for each combination of the keys' values, the greatest first, then idle slots and the total. Days stay
+    in their order.
 
     The texts after the keys are numbers: hours, and the share of each kind of time in the row's GPU-hours; of a row
     without GPUs, in its slot-hours. `most`: only so many kinds have a column of their own, the others one together.
@@ -61,12 +62,33 @@ def by_keys(usage: Usage, most: int | None = None) -> list[dict[str, str]]:
     total = usage.total
     form = _Form(total.total)
     columns = _columns(total, most)
-    rows = sorted(usage.rows, key=lambda row: (_is_idle(usage, row), -row.total.gpus, -row.total.slots))
-    found = [{**_names(usage, row), **_shares(row, columns, form)} for row in rows if row.total.slots > 0]
+    found = [{**_names(usage, row), **_shares(row, columns, form)} for row in _ordered(usage) if row.total.slots > 0]
     if len(found) > 1:
         names = {key: TOTAL if number == 0 else "" for number, key in enumerate(usage.keys)}
         found.append({**names, **_shares(total, columns, form)})
     return found
+
+
+def _ordered(usage: Usage) -> list[Row]:
+    if DAY not in usage.keys:
+        return sorted(usage.rows, key=lambda row: (_is_idle(usage, row), -row.total.gpus, -row.total.slots))
+    day = usage.keys.index(DAY)
+    if day == 0:
+        return sorted(
+            usage.rows, key=lambda row: (row.values[0], _is_idle(usage, row), -row.total.gpus, -row.total.slots)
+        )
+    # What the other keys tell apart comes by its sum over all days.
+    groups: dict[tuple[object, ...], list[Row]] = {}
+    for row in usage.rows:
+        groups.setdefault((row.values[:day], row.values[day + 1 :]), []).append(row)
+
+    def rank(rows: list[Row]) -> tuple[object, ...]:
+        totals = [row.total for row in rows]
+        is_idle = all(_is_idle(usage, row) for row in rows)
+        return is_idle, -sum(hours.gpus for hours in totals), -sum(hours.slots for hours in totals)
+
+    ordered = sorted(groups.values(), key=rank)
+    return [row for rows in ordered for row in sorted(rows, key=lambda row: str(row.values[day]))]
 
 
 def shares_text(usage: Usage) -> str:
@@ -112,7 +134,7 @@ class _Form:
 def _names(usage: Usage, row: Row) -> dict[str, str]:
     if _is_idle(usage, row):
         named = zip(usage.keys, row.values, strict=True)
-        return {key: cell_text(value) if key in OF_PODS else NO_JOB for key, value in named}
+        return {key: cell_text(value) if key in OF_SLOTS else NO_JOB for key, value in named}
     return {key: cell_text(value) or "-" for key, value in zip(usage.keys, row.values, strict=True)}
 
 

@@ -385,6 +385,27 @@ def test_whatever_happens_in_slots_adds_up(journal: Journal, seed: int) -> None:
     assert by_pod.total.total.slots == pytest.approx(usage.total.total.slots)
     cut = [journal.account(since, until).total.total.slots for since, until in ((-1, 3), (3, 5.5), (5.5, 100))]
     assert sum(cut) == pytest.approx(usage.total.total.slots)
+    by_day = journal.account(-1, 100, by=("day", "pod"))
+    adds_up(by_day)
+    for kind, one in usage.total.hours.items():
+        assert by_day.total.hours[kind].slots == pytest.approx(one.slots), kind
+        assert by_day.total.hours[kind].gpus == pytest.approx(one.gpus), kind
+
+
+def test_an_attempt_counts_for_each_of_its_days_and_what_is_idle_for_its_own(journal: Journal) -> None:
+    journal.pod(0, "a", gpus=[0, 1])
+    journal.claim(6, "a", "long", gpu=0)
+    journal.done(40, "a", "long")
+    journal.end_pod(48, "a", 0)
+    usage = journal.account(0, 60, by=("day",))
+    days = {row.values[0]: {kind.value: one.gpus for kind, one in row.hours.items()} for row in usage.rows}
+    assert days == {
+        "2026-09-21": pytest.approx({"useful": 6, "idle_waited": 0, "idle": 18}),
+        "2026-09-22": pytest.approx({"useful": 24, "idle_waited": 0, "idle": 24}),
+        "2026-09-23": pytest.approx({"useful": 4, "idle_waited": 0, "idle": 20}),
+    }
+    assert usage.pods == 1
+    adds_up(usage)
 
 
 def test_while_a_pod_drained_for_some_time_nothing_could_be_claimed(journal: Journal) -> None:

@@ -103,6 +103,25 @@ def test_by_keys_of_pods_each_has_its_idle_slots(lab: Path, capsys: pytest.Captu
     assert found["bob", "gpu-b"]["total"] == pytest.approx({"slots": 24, "gpus": 12})
 
 
+def test_days_come_in_their_order_and_add_up(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = run(lab, capsys, "--by", "day").splitlines()
+    assert [line.split()[:3] for line in lines[5:8]] == [
+        ["2026-09-21", "36.00", "48.00"],
+        ["2026-09-22", "24.00", "24.00"],
+        ["total", "60.00", "72.00"],
+    ]
+    rows = list(csv.DictReader(io.StringIO(run(lab, capsys, "--by", "method,day", "--format", "csv"))))
+    assert sum(float(row["slot_hours"]) for row in rows) == pytest.approx(72)
+    assert {row["day"] for row in rows if not row["method"]} == {"2026-09-21", "2026-09-22"}
+    lines = run(lab, capsys, "--by", "method,day").splitlines()
+    assert [line.split()[:2] for line in lines[5:8]] == [
+        ["fft", "2026-09-21"],
+        ["lora", "2026-09-21"],
+        ["eval", "2026-09-21"],
+    ]
+    assert [line.split()[:3] for line in lines[8:10]] == [["(no", "job)", "2026-09-21"], ["(no", "job)", "2026-09-22"]]
+
+
 def test_csv_has_hours_of_each_kind(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = list(csv.DictReader(io.StringIO(run(lab, capsys, "--by", "lang", "--format", "csv"))))
     assert sum(float(row["slot_hours"]) for row in rows) == pytest.approx(72)
@@ -132,7 +151,7 @@ def test_a_window_without_anything(lab: Path, capsys: pytest.CaptureFixture[str]
         (["--by", ","], "--by ',' names no key: expected keys with commas between them"),
         (["--by", "metod"], "no job has a value for 'metod' (did you mean 'method'?)"),
         (["--by", "usr"], "no job has a value for 'usr' (did you mean 'user'?)"),
-        (["--by", "x"], "no job has a value for 'x' (known: pod, host, user, outlet, method, "),
+        (["--by", "x"], "no job has a value for 'x' (known: pod, host, user, outlet, day, method, "),
         (["--since", "yesterday"], "--since yesterday: expected how long ago"),
         (["--since", "2026-01-02", "--until", "2026-01-01"], "--until 2026-01-01 is not after --since 2026-01-02"),
     ],

@@ -1,7 +1,7 @@
-// Where the time of slots went in the last week: a bar for each method, by how its attempts ended.
+// Where the time of slots went in the last week: a column for each day and a bar for each method, by how attempts ended.
 
 import { h } from "../dom.js";
-import { duration, moment, number, percent, text } from "../format.js";
+import { DASH, duration, moment, number, percent, text } from "../format.js";
 import { bar, empty, section } from "../parts.js";
 
 const NAMES = {
@@ -27,10 +27,38 @@ export function week(ledger) {
     "week",
     "This week",
     h("span", { class: "tally" }, sums.join(", ")),
+    days(ledger.days ?? [], kinds),
     h("ul", { class: "account" }, shown.map((row) => line(row, kinds, greatest))),
     h("ul", { class: "legend" }, kinds.map((kind) => legend(kind, ledger.total, total))),
     ledger.notes?.length > 0 && h("p", { class: "quiet" }, ledger.notes.join(" ")),
   );
+}
+
+function days(listed, kinds) {
+  const greatest = Math.max(...listed.map(({ hours }) => hours.total?.slots ?? 0));
+  if (!(greatest > 0)) return null;
+  return h("ol", { class: "days" }, listed.map(({ day, hours }, index) => column(day, hours, kinds, greatest, index === listed.length - 1)));
+}
+
+/** A day: what there was of slots is the height of its column. */
+function column(day, hours, kinds, greatest, isToday) {
+  const total = hours.total?.slots ?? 0;
+  const parts = partsOf(hours, kinds);
+  const name = isToday ? "today" : new Date(`${day}T12:00`).toLocaleDateString("en-GB", { weekday: "short" });
+  const words = `${day}: ${parts.length ? parts.map(([, , title]) => title).join(", ") : "no slot was there"}`;
+  const segments = parts.map(([kind, size, title]) => h("span", { key: kind, class: kind, title, vars: { "--share": (size / total).toFixed(5) } }));
+  return h(
+    "li",
+    { key: day, title: day },
+    h("span", { class: "room" }, h("span", { class: "stack", role: "img", "aria-label": words, vars: { "--share": (total / greatest).toFixed(5) } }, segments)),
+    h("span", {}, name),
+    h("small", {}, total > 0 ? time(total) : DASH),
+  );
+}
+
+function partsOf(hours, kinds) {
+  const occurring = kinds.filter((kind) => hours[kind]?.slots > 0);
+  return occurring.map((kind) => [`u-${kind}`, hours[kind].slots, `${nameOf(kind)}: ${time(hours[kind].slots)}`]);
 }
 
 function isIdle(row) {
@@ -39,7 +67,7 @@ function isIdle(row) {
 
 function line(row, kinds, greatest) {
   const { total } = row.hours;
-  const parts = kinds.filter((kind) => row.hours[kind]?.slots > 0).map((kind) => [`u-${kind}`, row.hours[kind].slots, `${nameOf(kind)}: ${time(row.hours[kind].slots)}`]);
+  const parts = partsOf(row.hours, kinds);
   const name = isIdle(row) ? "no job" : text(row.values.method);
   const words = parts.map(([, , title]) => title).join(", ");
   return h(

@@ -2,7 +2,8 @@
 
 Each is an incident with a key. The first pod that finds one writes that it began, and one that finds it over writes
 that; in between nobody is told again. So what a pod sees must not contradict what another one sees: a dead pod is named
-with its last heartbeat, and it is over only when that has risen.
+with its last heartbeat, it is over only when that has risen, and it begins only if that has not risen since the last
+look, which may be as old as the poll interval.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class Conditions:
         since_s = parse_time(fold.notices.since.get(Topic.POD_DEAD)) or 0.0
         began = {
             _pod_key(info): Began(f"pod {info.pod} on {info.host} is dead since {info.heartbeat_at or '?'}", info.pod)
-            for info in self._dead.values()
+            for info in self._still_dead(known)
             if (parse_time(info.heartbeat_at) or 0.0) >= since_s - _OLD_S
         }
         over = []
@@ -116,6 +117,13 @@ class Conditions:
             if self._heartbeats.get(pod, 0) > int(heartbeat) and key not in began:
                 over.append(key)
         return began, over
+
+    def _still_dead(self, known: list[str]) -> list[PodInfo]:
+        """The dead pods, without those that are no news and have been started again since they were looked at."""
+        if any(_pod_key(info) not in known for info in self._dead.values()):
+            keys_now = {_pod_key(info) for info in self._read_pods()}
+            self._dead = {pod: info for pod, info in self._dead.items() if _pod_key(info) in {*known, *keys_now}}
+        return list(self._dead.values())
 
     def _stall_news(self, fold: Fold, known: list[str]) -> tuple[dict[str, Began], list[str]]:
         began = {

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import msgspec
 import pytest
 from told_servers import Hook, hook
 
@@ -17,6 +18,8 @@ from dispatcher.notify.conditions import Conditions
 from dispatcher.notify.notifier import Notifier, sender, sender_is_gone
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event, NoticeClaimed
+from dispatcher.run_state.journal import now_text
+from dispatcher.run_state.liveness import PodInfo
 from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
@@ -156,6 +159,37 @@ def test_a_generation_begun_by_an_older_dispatcher_is_registered_anew(layout: La
     lab.now_s += 61
     lab.step()
     assert ("job_failed", 1) in lab.told()
+
+
+def test_a_pod_with_an_old_look_does_not_call_a_restarted_one_dead(layout: Layout, server: Hook) -> None:
+    lab = Lab(layout, server, targets={"web": {"webhook": {"url": server.url}, "events": ["pod_dead"]}})
+    pods = {
+        "gpu-b": PodInfo(
+            pod="gpu-b", host="gpu-b", boot_id="b", pid_namespace=1, pid=1, start_ticks=1, user="lab", started_at="",
+            heartbeat=150, heartbeat_s=2.0, lock="flock", heartbeat_at=now_text(EVENING_S),
+        )
+    }  # fmt: skip
+    dead = {150}
+    seen = [Conditions(600.0, pods.values, lambda info: info.heartbeat in dead) for _ in lab.stores]
+
+    def news(number: int, *, looks: bool) -> list[str]:
+        """What a pod writes."""
+        store, conditions = lab.stores[number], seen[number]
+        store.refresh()
+        conditions.has_news(store.fold, poll_is_due=looks)
+        with store.transaction() as tx:
+            found = conditions.news(store.fold)
+            for incident in found:
+                tx.note(incident)
+        return [word for one in found for word in (*one.began, *(f"over {key}" for key in one.over))]
+
+    assert news(0, looks=True) == ["pod_dead:gpu-b:150"] and news(1, looks=True) == []
+    pods["gpu-b"] = msgspec.structs.replace(pods["gpu-b"], heartbeat=151)
+    assert news(1, looks=True) == ["over pod_dead:gpu-b:150"]
+    assert news(0, looks=False) == []
+    # It may die again, which is news.
+    dead.add(151)
+    assert news(0, looks=True) == ["pod_dead:gpu-b:151"]
 
 
 def test_nothing_is_written_when_nothing_happens(layout: Layout, server: Hook, tmp_path: Path) -> None:

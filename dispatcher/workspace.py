@@ -189,6 +189,10 @@ class Layout:
     def pod_file(self, pod: str) -> Path:
         return self.pods_dir / f"{pod}.json"
 
+    def pod_gpus(self, pod: str) -> Path:
+        """The last hour of its GPUs."""
+        return self.pods_dir / f"{pod}.gpus"
+
     def pod_drain(self, pod: str) -> Path:
         """Exists while the pod is asked to drain."""
         return self.pods_dir / f"{pod}.drain"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _GPU_SIZE: Final = re.compile(r"[ -]\d+ ?GB.*")
 _POD_NARROWING: Final = Narrowing(shrink=("user", "host", "methods", "pod"), drop=("user", "pid", "up"), keep=("pod",))
 _SLOT_NARROWING: Final = Narrowing(
-    shrink=("gpu", "note", "pod", "job"), drop=("gpu", "memory", "elapsed"), keep=("slot", "job")
+    shrink=("gpu", "note", "pod", "job"), drop=("gpu", "use", "memory", "elapsed"), keep=("slot", "job")
 )
 
 
@@ -46,28 +46,35 @@ def _watch(workspace: Workspace, interval_s: float, *, shows_all: bool, as_json:
     if as_json or terminal_width() is None:
         repeat(lambda: _text(workspace, shows_all=shows_all, as_json=as_json), interval_s)
     else:
-        watch(lambda: Frame(*_lines(workspace.snapshot(), shows_all=shows_all)), interval_s)
+        watch(lambda: Frame(*_lines(workspace, workspace.snapshot(), shows_all=shows_all)), interval_s)
 
 
 def _text(workspace: Workspace, *, shows_all: bool, as_json: bool) -> str:
-    from dispatcher.report.pods import pod_row, slot_rows
+    from dispatcher.report.pods import pod_row
     from dispatcher.report.tables import json_text
 
     snapshot = workspace.snapshot()
     if as_json:
         shown = _shown(snapshot, shows_all=shows_all)
-        return json_text([{**pod_row(pod, snapshot.now_s), "slots": slot_rows(pod, snapshot)} for pod in shown])
-    pods, slots = _lines(snapshot, shows_all=shows_all)
+        rows = [{**pod_row(pod, snapshot.now_s), "slots": _slots(workspace, pod, snapshot)} for pod in shown]
+        return json_text(rows)
+    pods, slots = _lines(workspace, snapshot, shows_all=shows_all)
     return "\n".join([*pods, *slots])
+
+
+def _slots(workspace: Workspace, pod: PodStatus, snapshot: Snapshot) -> list[dict[str, Any]]:
+    from dispatcher.report.pods import gpu_hours, slot_rows
+
+    return slot_rows(pod, snapshot, gpu_hours(workspace.layout, pod, snapshot.now_s))
 
 
 def _shown(snapshot: Snapshot, *, shows_all: bool) -> list[PodStatus]:
     return [pod for pod in snapshot.pods if shows_all or pod.state != "ended"]
 
 
-def _lines(snapshot: Snapshot, *, shows_all: bool) -> tuple[list[str], list[str]]:
+def _lines(workspace: Workspace, snapshot: Snapshot, *, shows_all: bool) -> tuple[list[str], list[str]]:
     """The pods; their slots and what they note."""
-    from dispatcher.report.pods import pod_row, slot_rows
+    from dispatcher.report.pods import pod_row
 
     shown = _shown(snapshot, shows_all=shows_all)
     rows = [_shown_pod(pod_row(pod, snapshot.now_s), snapshot.now_s) for pod in shown]
@@ -80,7 +87,7 @@ def _lines(snapshot: Snapshot, *, shows_all: bool) -> tuple[list[str], list[str]
         _shown_slot(row, names_outlet=len(pod.info.outlets) > 1)
         for pod in shown
         if pod.is_alive
-        for row in slot_rows(pod, snapshot)
+        for row in _slots(workspace, pod, snapshot)
     ]
     body = []
     if slots:
@@ -114,8 +121,28 @@ def _shown_slot(row: dict[str, Any], *, names_outlet: bool) -> dict[str, Any]:
         "elapsed": duration_text(row["elapsed_s"]) if row["elapsed_s"] is not None else "",
         "gpu": _gpu(row["gpu_name"]),
         "memory": f"{'?' if used is None else _gib(used)}/{_gib(total)} GiB" if total is not None else "",
-        "note": ", ".join(filter(None, (_idle(row["gpu_idle_s"]), row["note"]))),
+        "use": _use(row),
+        "note": ", ".join(filter(None, (_idle(row["gpu_idle_s"]), row["note"] or _others(row)))),
     }
+
+
+def _use(row: dict[str, Any]) -> str:
+    """`98% (1h 73%)`: the utilisation of a GPU in the last minute, and its mean in the last hour."""
+    if not row["gpu_name"]:
+        return ""
+    now, hour = row["gpu_percent"], row["gpu_percent_hour"]
+    shown = "?" if now is None else f"{now}%"
+    return shown if hour is None else f"{shown} (1h {hour}%)"
+
+
+def _others(row: dict[str, Any]) -> str:
+    """Who else uses the GPU: `bob 4.2 GiB (python, pid 4242)`."""
+    texts = []
+    for one in row["others"] or ():
+        size = "? GiB" if one.used_mib is None else f"{_gib(one.used_mib)} GiB"
+        program = ", ".join(filter(None, (one.program, f"pid {one.pid}")))
+        texts.append(f"{one.user or 'unknown user'} {size} ({program})")
+    return ", ".join(texts)
 
 
 def _idle(seconds: float | None) -> str:

@@ -92,6 +92,8 @@ class SlotInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
     gpu_uuid: str = ""
     memory_used_mib: int | None = None
     memory_total_mib: int | None = None
+    # The mean utilisation of the GPU in the last minute; None where it is unknown.
+    busy_percent: int | None = None
 
 
 class PodInfo(msgspec.Struct, kw_only=True):

@@ -29,7 +29,7 @@ from dispatcher.web.age import Age
 from dispatcher.web.answers import encode
 from dispatcher.web.columns import Columns, Filter
 from dispatcher.web.overview import Shown
-from dispatcher.web.pods import GpuHistory, pods
+from dispatcher.web.pods import pods
 from dispatcher.web.results import Results
 from dispatcher.workspace import Layout
 
@@ -88,7 +88,6 @@ class Board:
         self._whole = _Parts()
         self._filters: dict[Filter, _Parts] = {}
         self._extras: dict[str, Any] = {}
-        self._gpus = GpuHistory()
         self._results_shown_s = 0.0
         self._settings: tuple[int, int, int] | None = None
         self._open()
@@ -145,7 +144,6 @@ class Board:
         snapshot = self.reader.read()
         before, self._snapshot = self._snapshot, snapshot
         self.age.note(self.layout, self._store, snapshot)
-        self._gpus.note(snapshot)
         changed = _changed_jobs(before, snapshot)
         if before is None or changed or changed is None or before.entries is not snapshot.entries:
             self._not_in_columns = (
@@ -251,7 +249,7 @@ class Board:
 
     def pods(self) -> dict[str, Any]:
         """Pods and their slots."""
-        return pods(self.snapshot, self._gpus)
+        return pods(self.layout, self.snapshot)
 
     def changes(self, since: str, wanted: Filter) -> dict[str, bytes] | None:
         """What has changed since a position: parts, and the jobs with other rows; None when nothing has."""
@@ -337,9 +335,9 @@ def _others(snapshot: Snapshot) -> tuple[object, ...]:
 
 
 def _pod(pod: PodStatus) -> tuple[object, ...]:
-    """What matters of a pod: its heartbeat rises, and the memory of its GPUs changes, all the time."""
+    """What matters of a pod: its heartbeat rises, and memory and use of its GPUs change, all the time."""
     info = pod.info
-    slots = [msgspec.structs.replace(slot, memory_used_mib=None) for slot in info.slots]
+    slots = [msgspec.structs.replace(slot, memory_used_mib=None, busy_percent=None) for slot in info.slots]
     still = msgspec.structs.replace(info, heartbeat=0, heartbeat_at="", journal=None, slots=slots)
     return pod.is_alive, pod.is_draining, still
 

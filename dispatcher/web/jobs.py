@@ -20,7 +20,7 @@ from dispatcher.run_state.states import FIELD_NAMES, IN_FLIGHT, WAITING
 from dispatcher.web.answers import RefusedError
 from dispatcher.web.board import Board
 from dispatcher.web.columns import Filter, sort_key
-from dispatcher.web.overview import gpu_memory
+from dispatcher.web.overview import gpu_uses
 
 MOST_JOBS: Final = 500
 # Of an error, and of a parameter, in a list.
@@ -131,7 +131,7 @@ def one(board: Board, job: str) -> dict[str, Any]:
         attempt["provenance"] = provenance_facts(board.layout, job, attempt["attempt"])
     why = reasons(snapshot).why(job).text if record.state in WAITING else None
     row = (
-        board.shown.running_row(snapshot, job, gpu_memory(snapshot.pods))
+        board.shown.running_row(snapshot, job, gpu_uses(snapshot.pods))
         if record.state in IN_FLIGHT
         else job_row(snapshot, job)
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from dispatcher.base.messages import counted, first_names
 from dispatcher.pod.waiting import Reason
@@ -20,6 +20,7 @@ from dispatcher.report.terminal import clip
 from dispatcher.report.waiting import Wait, reasons, waits
 from dispatcher.run_state.fold import signature
 from dispatcher.run_state.journal import now_text
+from dispatcher.run_state.liveness import SlotInfo
 from dispatcher.run_state.states import IN_FLIGHT
 from dispatcher.web.logs import last_lines
 from dispatcher.workspace import Layout
@@ -71,10 +72,10 @@ class Shown:
     def _running(self, snapshot: Snapshot) -> list[Row]:
         needs_a_look = {*snapshot.stalled, *snapshot.gpu_idle}
         jobs = sorted(snapshot.in_flight(), key=lambda job: job not in needs_a_look)[:_RUNNING]
-        memory = gpu_memory(snapshot.pods)
-        return [self.running_row(snapshot, job, memory) for job in jobs]
+        uses = gpu_uses(snapshot.pods)
+        return [self.running_row(snapshot, job, uses) for job in jobs]
 
-    def running_row(self, snapshot: Snapshot, job: str, memory: Mapping[str, tuple[int, int]]) -> Row:
+    def running_row(self, snapshot: Snapshot, job: str, uses: Mapping[str, GpuUse]) -> Row:
         """A row of a job in flight: without durations, which would change with every look."""
         row = job_row(snapshot, job)
         record = snapshot.records[job]
@@ -84,10 +85,8 @@ class Shown:
         if (idle_s := row.pop("gpu_idle_s")) is not None:
             row["gpu_idle_since"] = now_text(snapshot.now_s - idle_s)
         row["last_sign_at"] = self._last_sign(job, record.attempt)
-        used, size = memory.get(f"{job}/{record.attempt}", (None, None))
         user = next((pod.info.user for pod in snapshot.pods if pod.info.pod == record.pod), None)
-        row |= {"memory_used_mib": used, "memory_total_mib": size, "user": user}
-        return row
+        return row | uses.get(f"{job}/{record.attempt}", GpuUse())._asdict() | {"user": user}
 
     def _last_sign(self, job: str, attempt: int) -> str | None:
         """When the attempt last wrote its progress, else when it began to run."""
@@ -228,13 +227,36 @@ def last_heartbeat(pod: PodStatus) -> str | None:
     return pod.info.heartbeat_at or (None if pod.beat_at_s is None else now_text(pod.beat_at_s))
 
 
-def gpu_memory(pods: Sequence[PodStatus]) -> dict[str, tuple[int, int]]:
-    """The used and the total memory of the GPU of each attempt, MiB; of all its GPUs together."""
-    found: dict[str, tuple[int, int]] = {}
+class GpuUse(NamedTuple):
+    """The GPUs of an attempt together: memory in MiB, the mean of their utilisations. None: not known."""
+
+    memory_used_mib: int | None = None
+    memory_total_mib: int | None = None
+    gpu_percent: int | None = None
+
+
+def gpu_uses(pods: Sequence[PodStatus]) -> dict[str, GpuUse]:
+    """By `job_id/attempt`."""
+    slots: dict[str, list[SlotInfo]] = {}
     for pod in pods:
         for slot in pod.info.slots if pod.is_alive else ():
-            if slot.memory_used_mib is not None and slot.memory_total_mib is not None:
-                for name in slot.jobs:
-                    used, size = found.get(name, (0, 0))
-                    found[name] = used + slot.memory_used_mib, size + slot.memory_total_mib
+            for name in slot.jobs if slot.gpu_name or slot.memory_total_mib else ():
+                slots.setdefault(name, []).append(slot)
+    return {
+        name: GpuUse(
+            _sum(slot.memory_used_mib for slot in on),
+            _sum(slot.memory_total_mib for slot in on),
+            None if (total := _sum(slot.busy_percent for slot in on)) is None else round(total / len(on)),
+        )
+        for name, on in slots.items()
+    }
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    """None when one is not known."""
+    found = 0
+    for value in values:
+        if value is None:
+            return None
+        found += value
     return found

@@ -11,6 +11,7 @@ gpus, nvml, gpu_users, gpu_monitor
             GPUs: reading them, who uses them, and which cannot be used now.
 gpu_use, gpu_sampler
             Attempts that leave their GPUs idle: what samples prove (pure), and the thread that takes them.
+gpu_minutes The last hour of the GPUs, which the same thread publishes (pure).
 """
 
 from __future__ import annotations

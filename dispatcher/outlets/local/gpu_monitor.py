@@ -11,7 +11,7 @@ from dispatcher.base.host import host_name
 from dispatcher.outlets.base import Key
 from dispatcher.outlets.local import NAME
 from dispatcher.outlets.local.capacity import LocalCapacity
-from dispatcher.outlets.local.gpu_sampler import GpuSampler
+from dispatcher.outlets.local.gpu_sampler import GpuSampler, Publisher
 from dispatcher.outlets.local.gpu_users import foreign_use
 from dispatcher.outlets.local.gpus import Gpu, GpuReader, GpuReading, Health, parse_gpus
 from dispatcher.outlets.local.offer import gpu_slot_name
@@ -39,11 +39,12 @@ class GpuMonitor:
         log: Callable[[str], None],
         sample_s: float | None = None,
         attempt_of: Callable[[int], Key | None] = _nobody,
+        publisher: Publisher | None = None,
     ) -> None:
         """`gpus` as typed (`0,1,2`, `0-7`, `all`; empty for none).
 
         `sample_s`: how often it is looked which attempts leave their GPUs idle, None: never; `attempt_of` tells to
-        which attempt a pid belongs.
+        which attempt a pid belongs; `publisher` keeps the last hour of the GPUs.
         """
         self._reader: GpuReader | None = None
         self._sampler: GpuSampler | None = None
@@ -59,8 +60,8 @@ class GpuMonitor:
             self._reading = self._reader.read(indices)
             if self._reading.warning:
                 log(f"warning: {self._reading.warning}")
-            elif sample_s is not None:
-                self._sampler = GpuSampler(self._reader, self._lock, sample_s, attempt_of)
+            elif sample_s is not None or publisher is not None:
+                self._sampler = GpuSampler(self._reader, self._lock, indices, sample_s, attempt_of, publisher)
         names = {gpu.index: gpu.name for gpu in self._reading.gpus if gpu.name}
         self.capacity = LocalCapacity(indices, cpu_slots, jobs_per_gpu, names)
 
@@ -96,10 +97,12 @@ class GpuMonitor:
     def slot_infos(self, jobs: Mapping[int | None, Iterable[str]]) -> list[SlotInfo]:
         """The slots as `dispatcher pods` shows them; `jobs` by GPU index, None for the CPU slots."""
         gpus = {gpu.index: gpu for gpu in self._reading.gpus}
-        unusable = self.capacity.unusable
+        sampler, unusable = self._sampler, self.capacity.unusable
         infos = []
         for index in self.capacity.gpus:
             gpu = gpus.get(index, Gpu(index=index))
+            # The loop reads GPUs only when it could give them to a job.
+            latest = (sampler.state(index) if sampler is not None else None) or gpu
             infos.append(
                 SlotInfo(
                     name=gpu_slot_name(index),
@@ -108,8 +111,9 @@ class GpuMonitor:
                     note=unusable.get(index, ""),
                     gpu_name=gpu.name or "",
                     gpu_uuid=gpu.uuid or "",
-                    memory_used_mib=gpu.memory_used_mib,
+                    memory_used_mib=latest.memory_used_mib,
                     memory_total_mib=gpu.memory_total_mib,
+                    busy_percent=None if sampler is None else sampler.busy_percent(index),
                 )
             )
         on_cpu = list(jobs.get(None, ()))

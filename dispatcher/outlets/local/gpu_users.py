@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 
 from dispatcher.base import host
 from dispatcher.outlets.local.gpus import Gpu, GpuProcess, GpuReading, Health
+from dispatcher.run_state.gpu_hour import GpuUser
 
 FOREIGN_MIB = 100
 # /dev/dxg is the GPU under WSL.
@@ -103,6 +104,29 @@ def _users(processes: Collection[GpuProcess]) -> str:
     largest = sorted(processes, key=lambda process: (-(process.used_mib or 0), process.pid))
     shown = ", ".join(describe_process(process.pid) for process in largest[:USERS_SHOWN])
     return shown if len(largest) <= USERS_SHOWN else f"{shown} and {len(largest) - USERS_SHOWN} more"
+
+
+def others_on(gpu: Gpu, is_ours: Callable[[int], bool]) -> tuple[list[GpuUser] | None, int]:
+    """The processes on a GPU that are not ours, None where the driver lists none; how many others cannot be named here.
+
+    The name of the program, not its command line: that may have what is nobody's business.
+    """
+    if gpu.processes is None:
+        return None, 0
+    contained = in_container()
+    named = [process for process in gpu.processes if is_believable(process.pid, contained)]
+    users = [_user(process) for process in named if not is_ours(process.pid)]
+    return users, len(gpu.processes) - len(named)
+
+
+def _user(process: GpuProcess) -> GpuUser:
+    import psutil
+
+    try:
+        found = psutil.Process(process.pid)
+        return GpuUser(process.pid, found.username(), found.name(), process.used_mib)
+    except psutil.Error:
+        return GpuUser(process.pid, used_mib=process.used_mib)
 
 
 def describe_process(pid: int) -> str:

@@ -46,7 +46,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
     `why` explains a health other than ok. `memory_used_mib` includes what the driver keeps for itself where
     `memory_reserved_mib` is None (drivers before 510), and only there. `busy_percent` is the greatest utilisation of
-    the last seconds and `computing` the pids behind it: `GpuReader.read_use` asks for them, and for nothing else.
+    the last seconds, `mean_percent` the mean, and `computing` the pids behind it: `GpuReader.read_use` asks for them,
+    and for nothing else.
     """
 
     index: int
@@ -59,6 +60,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     memory_reserved_mib: int | None = None
     processes: tuple[GpuProcess, ...] | None = None
     busy_percent: int | None = None
+    mean_percent: int | None = None
     computing: tuple[int, ...] | None = None
 
 

@@ -127,18 +127,21 @@ def read(nvml: Any, index: int) -> dict[str, Any]:
     return values if fault is None else values | {"health": "ecc", "why": fault}
 
 
-def busiest(nvml: Any, handle: Any) -> int | None:
-    """The greatest utilisation, in percent, of the last seconds; None where the driver does not tell, as with MIG."""
+def utilisation(nvml: Any, handle: Any) -> dict[str, int]:
+    """The greatest and the mean utilisation, in percent, of the last seconds; nothing where the driver does not tell,
+    as with MIG.
+    """
     mig = optional(nvml, nvml.nvmlDeviceGetMigMode, handle)
     rates = optional(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
     if rates is None or (mig is not None and mig[0]):
-        return None
+        return {}
     # That figure is of the last second at most; the driver keeps those of some seconds before.
     earlier: list[int] = []
     with contextlib.suppress(nvml.NVMLError):
         samples = nvml.nvmlDeviceGetSamples(handle, nvml.NVML_GPU_UTILIZATION_SAMPLES, 0)[1]
         earlier = [sample.sampleValue.uiVal for sample in samples]
-    return int(max(rates.gpu, rates.memory, *earlier))
+    mean = sum(earlier) / len(earlier) if earlier else rates.gpu
+    return {"busy_percent": int(max(rates.gpu, rates.memory, *earlier)), "mean_percent": round(mean)}
 
 
 def computing(nvml: Any, handle: Any) -> list[int] | None:
@@ -155,8 +158,8 @@ def read_use(nvml: Any, index: int) -> dict[str, Any]:
     values: dict[str, Any] = {"index": index}
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        values["busy_percent"] = busiest(nvml, handle)
-        if values["busy_percent"]:
+        values |= utilisation(nvml, handle)
+        if values.get("busy_percent"):
             values["computing"] = computing(nvml, handle)
     except nvml.NVMLError as error:
         return values | trouble(nvml, error)

@@ -33,6 +33,7 @@ from dispatcher.outlets.context import PodContext
 from dispatcher.outlets.idle_times import sampling_interval_s
 from dispatcher.outlets.local import NAME, processes
 from dispatcher.outlets.local.gpu_monitor import GpuMonitor
+from dispatcher.outlets.local.gpu_sampler import Publisher
 from dispatcher.outlets.local.gpu_users import in_container, is_believable
 from dispatcher.outlets.local.gpus import visible_devices
 from dispatcher.outlets.local.oom import OomCounter
@@ -41,6 +42,7 @@ from dispatcher.outlets.local.spawn import Spawner
 from dispatcher.outlets.local.tree import Tree
 from dispatcher.outlets.wrapper import Limits, read_limits
 from dispatcher.run_state.fold import gpu_scope
+from dispatcher.run_state.gpu_hour import PodGpus, read_gpus, write_gpus
 from dispatcher.run_state.liveness import SlotInfo
 from dispatcher.run_state.states import State
 from dispatcher.workspace import AttemptPaths
@@ -67,6 +69,7 @@ class LocalOutlet:
             context.log,
             sampling_interval_s(context.config),
             self._attempt_of,
+            Publisher(self._load_gpus, self._save_gpus),
         )
         self.capacity = self._monitor.capacity
         self._spawner = Spawner(self._layout)
@@ -245,6 +248,16 @@ class LocalOutlet:
                 self._stop(tree, TIME_LIMIT)
             else:
                 tree.kill_overdue()
+
+    def _load_gpus(self) -> PodGpus | None:
+        with contextlib.suppress(OSError, StorageError):
+            return read_gpus(self._layout, self._pod)
+        return None
+
+    def _save_gpus(self, found: PodGpus) -> None:
+        # For those who look; what cannot be written now is with the next minute.
+        with contextlib.suppress(OSError, StorageError):
+            write_gpus(self._layout, self._pod, found)
 
     def _is_ours(self, pid: int) -> bool:
         """Whether a process belongs to one of these attempts."""

@@ -145,6 +145,7 @@ export class Job {
       ["Step", job.step == null ? null : `${number(job.step)}${job.of ? ` of ${number(job.of)}` : ""}`],
       ["Stalled", job.stalled_since && `no progress for ${duration(secondsSince(job.stalled_since))}`],
       ["GPU idle", job.gpu_idle_since && `for ${duration(secondsSince(job.gpu_idle_since))}`],
+      ["GPU use", job.gpu_percent == null ? null : `${job.gpu_percent} %`],
       ["Memory", job.memory_used_mib == null ? null : `${mebibytes(job.memory_used_mib)} of ${mebibytes(job.memory_total_mib)}`],
       ...Object.entries(job.metrics ?? {}).map(([name, value]) => [name, number(value)]),
       ["Reason", job.reason],

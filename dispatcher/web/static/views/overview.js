@@ -180,6 +180,7 @@ const COLUMNS = [
   { name: "left", title: "Left", number: true, cell: (row) => duration(row.remaining_s) },
   { name: "elapsed", title: "Runs for", number: true, cell: (row) => duration(secondsSince(row.started_at)) },
   { name: "sign", title: "Last sign", number: true, cell: lastSign },
+  { name: "use", title: "GPU", number: true, cell: (row) => (row.gpu_percent == null ? DASH : `${row.gpu_percent} %`), has: (row) => row.gpu_percent != null },
   { name: "memory", title: "Memory", number: true, cell: memory, has: (row) => row.memory_used_mib != null },
   { name: "metric", title: "Metric", cell: metric, className: "metric" },
 ];

@@ -1,17 +1,13 @@
-// Pods with their slots, the memory of their GPUs over the last hour, who else uses them, and outlets.
+// Pods with their slots, their GPUs over the last hour, who else uses them, and outlets.
 
 import { Loader } from "../api.js";
 import { h } from "../dom.js";
-import { ago, DASH, duration, mebibytes, secondsSince, text } from "../format.js";
+import { ago, count, DASH, duration, mebibytes, secondsSince, text } from "../format.js";
 import { empty, jobLink, problem, section, table } from "../parts.js";
 import { same } from "../route.js";
+import { spark } from "./spark.js";
 
 const EVERY_MS = 5_000;
-const WIDTH = 180;
-const HEIGHT = 26;
-const HOUR_S = 3_600;
-// A longer silence between two samples is a gap: nobody looked meanwhile.
-const GAP_S = 60;
 
 export class Pods {
   title = "Pods";
@@ -81,13 +77,34 @@ export class Pods {
       { name: "gpu", title: "GPU", cell: (slot) => slot.gpu_name ?? DASH, has: (slot) => slot.gpu_name },
       { name: "job", title: "Job", className: "job", cell: (slot) => (slot.job ? jobLink(this.query, slot.job) : h("span", { class: "quiet" }, "free")) },
       { name: "attempt", title: "Attempt", number: true, cell: (slot) => slot.attempt ?? "", has: (slot) => slot.attempt > 1 },
+      { name: "use", title: "Use", number: true, cell: (slot) => use(slot), has: isGpu },
+      { name: "hour", title: "Last hour", cell: ({ hour, slot }) => spark(hour?.percent, 100, (one) => `${one} %`, `${slot}: utilisation`), has: ({ hour }) => hour },
       { name: "memory", title: "Memory", number: true, cell: (slot) => (slot.memory_used_mib == null ? DASH : `${mebibytes(slot.memory_used_mib)} of ${mebibytes(slot.memory_total_mib)}`), has: (slot) => slot.memory_total_mib != null },
-      { name: "hour", title: "Memory, last hour", cell: spark, has: (slot) => slot.memory?.length > 1 },
+      { name: "memory hour", title: "Last hour", cell: ({ hour, slot, memory_total_mib: size }) => spark(hour?.memory_mib, size, mebibytes, `${slot}: memory`), has: ({ hour }) => hour },
       { name: "idle", title: "Idle", cell: (slot) => slot.gpu_idle_s != null && h("strong", { class: "warn" }, `GPU idle ${duration(slot.gpu_idle_s)}`), has: (slot) => slot.gpu_idle_s != null },
-      { name: "note", title: "Others on it", cell: (slot) => slot.note ?? "", className: "why", has: (slot) => slot.note },
+      { name: "others", title: "Others on it", cell: others, className: "why", has: (slot) => slot.others?.length > 0 || slot.others_unnamed > 0 },
+      { name: "note", title: "Note", cell: (slot) => slot.note ?? "", className: "why", has: (slot) => slot.note },
     ].filter((column) => !column.has || slots.some(column.has));
     return table({ columns, rows: slots, rowKey: (slot) => `${slot.outlet} ${slot.slot} ${slot.job}`, caption: `Slots of ${pod}` });
   }
+}
+
+function isGpu(slot) {
+  return Boolean(slot.gpu_name) || slot.memory_total_mib != null;
+}
+
+/** The utilisation in the last minute; the driver does not tell it of a GPU in MIG mode. */
+function use(slot) {
+  if (!isGpu(slot)) return "";
+  return slot.gpu_percent == null ? h("span", { class: "quiet", title: "not known: the driver does not tell it with MIG, nor a pod in its first minute" }, "unknown") : `${slot.gpu_percent} %`;
+}
+
+/** Processes on a GPU that are of no job of this pod. */
+function others({ others: users, others_unnamed: unnamed }) {
+  const listed = (users ?? []).map((one) =>
+    h("span", { key: one.pid, class: "user" }, h("b", {}, one.user || "unknown user"), one.used_mib == null ? "" : ` ${mebibytes(one.used_mib)}`, h("span", { class: "quiet" }, ` ${[one.program, `pid ${one.pid}`].filter(Boolean).join(", ")}`)),
+  );
+  return [listed, unnamed > 0 && h("span", { key: "unnamed", class: "user quiet" }, `${count(unnamed, "process", "processes")} that cannot be named from there`)];
 }
 
 function nameOf({ outlet, slot }) {
@@ -113,28 +130,4 @@ function isShort(value) {
 function remarks(notes) {
   const listed = notes.filter(Boolean);
   return listed.length > 0 && h("ul", { class: "remarks" }, listed.map((note) => h("li", { key: text(note) }, text(note))));
-}
-
-/** Used memory of a GPU over the last hour, as far as somebody looked. */
-function spark({ memory, memory_total_mib: size, slot }) {
-  if (!(memory?.length > 1)) return null;
-  const end = Date.now() / 1_000;
-  const runs = [[]];
-  let before = null;
-  for (const [at, used] of memory) {
-    if (before !== null && at - before > GAP_S) runs.push([]);
-    before = at;
-    const left = Math.max(0, WIDTH * (1 - (end - at) / HOUR_S));
-    runs.at(-1).push(`${left.toFixed(1)} ${(HEIGHT - 1 - (used / size) * (HEIGHT - 2)).toFixed(1)}`);
-  }
-  const paths = runs.map((run, n) => {
-    const [from, to] = [run[0], run.at(-1)].map((point) => point.split(" ")[0]);
-    return [
-      h("path", { key: `a${n}`, class: "area", d: `M${from} ${HEIGHT}L${run.join("L")}L${to} ${HEIGHT}z` }),
-      h("path", { key: `l${n}`, class: "line", d: `M${run.join("L")}` }),
-    ];
-  });
-  const used = memory.map(([, one]) => one);
-  const words = `${slot}: between ${mebibytes(Math.min(...used))} and ${mebibytes(Math.max(...used))} of ${mebibytes(size)}`;
-  return h("svg", { class: "spark", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": words }, h("title", {}, words), paths);
 }

@@ -59,7 +59,7 @@ Workspace.submit(self, command: str | Sequence[str], *, name: str | None = None,
 Workspace.tell(self) -> list[dict[str, Any]]
 Workspace.test_notice(self, *targets: str) -> dict[str, Outcome]
 Workspace.transaction(self) -> Iterator[Transaction]
-Workspace.usage(self, *, by: Sequence[str] = (), since_s: float, until_s: float | None = None, where: Where = ()) -> Usage
+Workspace.usage(self, *, by: Sequence[str] = (), since_s: float, until_s: float | None = None, where: Where = (), utc: bool = False) -> Usage
 Workspace.wait(self, jobs: str | Iterable[str], *, timeout_s: float | None = None) -> dict[str, Record | None]
 Workspace.wait_until_running(self, job: str, *, timeout_s: float | None = None) -> Record
 Workspace.undrain(self, pod: str) -> None

@@ -18,7 +18,7 @@ _LONGEST_LINE: Final = 300
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]+")
 _ADVICE: Final = {
     Topic.JOB_FAILED: "`dispatcher status --state failed` lists them; `dispatcher logs JOB` shows why",
-    Topic.METHOD_PAUSED: "`dispatcher unpause SCOPE` continues",
+    Topic.METHOD_PAUSED: "`dispatcher unpause {scope}` continues",
     Topic.POD_DEAD: "start it again, or let another pod take care of its jobs; `dispatcher pods` shows all",
     Topic.JOB_STALLED: "`dispatcher logs JOB` shows what it does; `dispatcher cancel JOB` stops it",
     Topic.GPU_IDLE: "`dispatcher logs JOB` shows what it does; `dispatcher cancel JOB` stops it",
@@ -104,8 +104,22 @@ def _subject(causes: Sequence[Cause]) -> str:
     for topic in dict.fromkeys(cause.topic for cause in causes):
         alike = [cause for cause in causes if cause.topic == topic]
         count = sum(cause.count for cause in alike)
-        parts.append(_WORDS[topic](count) if topic in _WORDS else alike[0].text + (" ..." if len(alike) > 1 else ""))
+        more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
+        parts.append(_WORDS[topic](count) if topic in _WORDS else f"{_in_short(alike[0])}{more}")
     return ", ".join(parts)
+
+
+def _in_short(cause: Cause) -> str:
+    """`lora is paused`, `pod gpu-a on node-1 is dead`: the rest is in the text."""
+    end = _DETAILS.get(cause.topic)
+    return cause.text if end is None else cause.text.partition(end)[0]
+
+
+# What details follow in texts of these topics, which say by themselves what happened.
+_DETAILS: Final[Mapping[str, str]] = {Topic.METHOD_PAUSED: ": ", Topic.POD_DEAD: " since "}
+# In texts of these the dispatcher has written a time, which is shown in the zone of all others.
+_WITH_TIME: Final = frozenset({Topic.POD_DEAD, Topic.GPU_IDLE})
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[\d.]*Z")
 
 
 _WORDS: Final[Mapping[str, Callable[[int], str]]] = {
@@ -122,9 +136,16 @@ def _text(subject: str, causes: Sequence[Cause], zone: tzinfo | None) -> str:
         for cause in causes:
             if cause.topic == topic:
                 lines += _told(cause, zone)
-        advice = _ADVICE.get(Topic(topic)) if topic in _ORDER else None
+        advice = _advice(topic, [cause for cause in causes if cause.topic == topic])
         lines += [f"  {advice}", ""] if advice else [""]
     return "\n".join(lines)
+
+
+def _advice(topic: str, causes: Sequence[Cause]) -> str | None:
+    if topic not in _ORDER:
+        return None
+    scope = causes[0].text.partition(" is paused")[0] if len(causes) == 1 else "SCOPE"
+    return _ADVICE[Topic(topic)].format(scope=one_line(scope))
 
 
 def time_text(at: str, zone: tzinfo | None) -> str:
@@ -140,7 +161,11 @@ def _told(cause: Cause, zone: tzinfo | None) -> list[str]:
     when = time_text(cause.first_at, zone)
     if cause.count > 1:
         when = f"{when} to {time_text(cause.last_at, zone)}"
-    lines = [f"{times}{cause.topic.replace('_', ' ')}: {one_line(cause.text)} ({when})"]
+    label = "" if cause.topic in _DETAILS else f"{cause.topic.replace('_', ' ')}: "
+    text = one_line(cause.text)
+    if cause.topic in _WITH_TIME:
+        text = _TIME.sub(lambda found: time_text(found[0], zone), text)
+    lines = [f"{times}{label}{text} ({when})"]
     if cause.jobs:
         more = cause.count - len(cause.jobs)
         names = ", ".join(one_line(job, 100) for job in cause.jobs)

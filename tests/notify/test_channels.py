@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from told_servers import hook, mail_server
@@ -34,6 +35,27 @@ def target(**keys: Any) -> Target:
 def notice(text: str = "exit 1", *jobs: str) -> dict[str, Any]:
     cause = Cause(topic="job_failed", text=text, count=max(1, len(jobs)), first_at=AT, last_at=AT, jobs=jobs)
     return payload("lab", "t", 7, {"c": cause}, 1, "0123")
+
+
+def test_subjects_are_short_and_texts_tell_scopes_and_times_in_one_zone() -> None:
+    paused = "lora is paused: 5 jobs failed alike: exit 1: ValueError: rank 64 (lora_s1, lora_s2)"
+    dead = "pod gpu-b on node-2 is dead since 2026-06-17T10:00:00.123Z"
+    idle = "running, its GPUs idle since 2026-06-17T09:30:00Z"
+    error = "exit 1: no data of 2026-06-17T09:30:00Z"
+    topics = {"method_paused": paused, "pod_dead": dead, "gpu_idle": idle, "job_failed": error}
+    causes = {
+        topic: Cause(topic=topic, text=text, count=1, first_at=AT, last_at=AT, jobs=()) for topic, text in topics.items()
+    }
+    got = payload("lab", "t", 7, causes, 1, "0123", ZoneInfo("Europe/Berlin"))
+    assert got["subject"] == (
+        "dispatcher lab: pod gpu-b on node-2 is dead, lora is paused, 1 job failed, 1 job leaves its GPU idle"
+    )
+    lines = got["text"].splitlines()
+    assert any(line.startswith(f"{paused} (") for line in lines) and "  `dispatcher unpause lora` continues" in lines
+    assert any(line.startswith("pod gpu-b on node-2 is dead since 2026-06-17 12:00:00 CEST (") for line in lines)
+    assert any("GPUs idle since 2026-06-17 11:30:00 CEST (" in line for line in lines)
+    # What a job has written stays as it is.
+    assert any(line.startswith(f"job failed: {error} (") for line in lines)
 
 
 def sent(to: Target, content: dict[str, Any] | None = None) -> Outcome:

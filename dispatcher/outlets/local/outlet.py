@@ -218,7 +218,11 @@ class LocalOutlet:
         status = tree.status(self._trees.values())
         if isinstance(status, Running):
             idle_s = self._monitor.idle_s(tree.key)
-            return Report(Running(status.note, idle_s) if idle_s is not None else status, tree.placement)
+            if idle_s is None:
+                return Report(status, tree.placement)
+            # A sample is of the second before it, in which the attempt may have begun.
+            idle_s = min(idle_s, processes.boot_time_s() - tree.begun_s)
+            return Report(Running(status.note, idle_s), tree.placement)
         if isinstance(status, Ended):
             oom_killed = status.exit_code in _SIGKILL_STATUSES and self._oom.has_risen()
             ran_s = processes.boot_time_s() - tree.begun_s

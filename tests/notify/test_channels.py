@@ -43,9 +43,8 @@ def test_subjects_are_short_and_texts_tell_scopes_and_times_in_one_zone() -> Non
     idle = "running, its GPUs idle since 2026-06-17T09:30:00Z"
     error = "exit 1: no data of 2026-06-17T09:30:00Z"
     topics = {"method_paused": paused, "pod_dead": dead, "gpu_idle": idle, "job_failed": error}
-    causes = {
-        topic: Cause(topic=topic, text=text, count=1, first_at=AT, last_at=AT, jobs=()) for topic, text in topics.items()
-    }
+    known = {"count": 1, "first_at": AT, "last_at": AT, "jobs": ()}
+    causes = {topic: Cause(topic=topic, text=text, **known) for topic, text in topics.items()}
     got = payload("lab", "t", 7, causes, 1, "0123", ZoneInfo("Europe/Berlin"))
     assert got["subject"] == (
         "dispatcher lab: pod gpu-b on node-2 is dead, lora is paused, 1 job failed, 1 job leaves its GPU idle"

@@ -71,10 +71,11 @@ class MetricFiles:
 
     def _new_lines(self, job: str, file: _File) -> Iterator[Mapping[str, Any]]:
         path = self._layout.attempt(job, file.attempt).directory / METRICS_FILE
-        if mount_of(self._layout.jobs_dir).is_network:
-            files.refresh_names(path.parent)
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            if mount_of(self._layout.jobs_dir).is_network:
+                files.refresh_names(path.parent)
+            # A job may put a pipe there, whose opening waits for a writer.
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             # It is there as soon as the job has written its first line.
             yield from _progress(self._layout.attempt(job, file.attempt).progress)

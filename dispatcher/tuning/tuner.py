@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -200,8 +201,10 @@ class Tuner:
     def _value_of(self, one: TrialState) -> TrialMeasured:
         """The objective in the `result.json` of the trial's last attempt."""
         path = self._workspace.layout.attempt(one.job, one.attempt).result
-        if mount_of(path.parent).is_network:
-            files.refresh_names(path.parent)
+        # Somebody may have removed the directory of the attempt.
+        with contextlib.suppress(OSError):
+            if mount_of(path.parent).is_network:
+                files.refresh_names(path.parent)
         value, why = read_value(path, self._settings.value)
         return TrialMeasured(study=self._settings.name, number=one.number, attempt=one.attempt, value=value, why=why)
 

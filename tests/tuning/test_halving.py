@@ -6,6 +6,7 @@ import json
 import math
 import os
 import random
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,13 @@ from typing import Any
 import pytest
 from study import FILE, Lab
 
+from dispatcher.base.mounts import Mount
 from dispatcher.errors import StateError
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.states import State
+from dispatcher.tuning import metric_files
+from dispatcher.tuning import tuner as tuner_module
 from dispatcher.tuning.halving import Halving
 from dispatcher.tuning.metric_files import MetricFiles
 from dispatcher.tuning.trials import Status, best_of
@@ -117,6 +121,25 @@ def test_metrics_are_read_once_as_they_grow(tmp_path: Path) -> None:
     temporary.write_text(json.dumps(at(21, 0.6)) + "\n")
     temporary.replace(layout.attempt("a", 2).directory / "metrics.jsonl")
     assert [(one.rung, one.value) for one in files.reached("a", 2)] == [(10, 0.7), (20, 0.6)]
+
+
+def test_an_attempt_without_its_directory_or_with_a_pipe_in_place_of_metrics_stops_no_tuner(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a network filesystem names are fetched first."""
+    network = Mount("/", "nfs4", "server:/", "")
+    for module in (metric_files, tuner_module):
+        monkeypatch.setattr(module, "mount_of", lambda _: network)
+    tuner = running(lab)
+    shutil.rmtree(lab.layout.attempt("s_0000", 1).directory)
+    lab.layout.attempt("s_0001", 1).directory.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(lab.layout.attempt("s_0001", 1).directory / "metrics.jsonl")
+    report(lab.layout, "s_0002", 1, at(10, 0.5))
+    lab.end("s_0003", attempt=1)
+    shutil.rmtree(lab.layout.attempt("s_0003", 1).directory)
+    tuner.step()
+    assert lab.trials()[3].why == "no result.json"
+    assert [number for number, *_ in decisions(lab)] == [2]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import errno
 import fcntl
 import itertools
 import os
+import stat as modes
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -175,6 +176,23 @@ def _read_direct(fd: int, offset: int, size: int | None) -> bytes:
             break
     found = b"".join(chunks)[offset % _PAGE :]
     return found if size is None else found[:size]
+
+
+def open_at_once(path: str, flags: int) -> int:
+    """An opener for files that jobs write. A pipe, whose opening would wait for a writer, and all else that is no plain
+    file, is an OSError.
+    """
+    fd = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not modes.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "no plain file", path)
+    return fd
+
+
+def read_at_once(path: Path | str) -> bytes:
+    """The content of a file that a job writes. Raises OSError, also for what is no plain file."""
+    with open(path, "rb", buffering=0, opener=open_at_once) as file:
+        return file.readall()
 
 
 def read_fresh(path: Path | str) -> bytes | None:

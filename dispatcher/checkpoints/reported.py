@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from dispatcher import contract
+from dispatcher.base import files
 from dispatcher.checkpoints.retention import Retention
 from dispatcher.checkpoints.storage import is_url
 from dispatcher.errors import DispatcherError
@@ -49,7 +50,7 @@ def seen_from(root: Path | None, place: str) -> str | None:
 def read(path: Path) -> Reported | None:
     """What an attempt has reported; None when it reported nothing that can be understood."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Reported)
+        return msgspec.json.decode(files.read_at_once(path), type=Reported)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, DispatcherError):
         return None
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from dispatcher.base import files
 from dispatcher.matrix.entry import Entry, read_entry
 from dispatcher.matrix.limits import Group, Limits
 from dispatcher.run_state.states import IN_FLIGHT, Record
@@ -115,7 +116,7 @@ class AttemptEntries:
     def load(self, layout: Layout, job: str, number: int) -> None:
         """Read what an attempt runs with, if that is written already."""
         try:
-            document = msgspec.json.decode(layout.attempt(job, number).entry.read_bytes(), type=dict[str, Any])
+            document = msgspec.json.decode(files.read_at_once(layout.attempt(job, number).entry), type=dict[str, Any])
         except (OSError, ValueError, RecursionError):
             return
         entry, _ = read_entry(document, 0)

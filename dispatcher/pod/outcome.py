@@ -6,6 +6,7 @@ import math
 import os
 import re
 import signal
+import stat
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Final
 import msgspec
 
 from dispatcher import contract
+from dispatcher.base import files
 from dispatcher.outlets.base import (
     CANNOT_START,
     GPU_IDLE,
@@ -158,15 +160,18 @@ def _duration(seconds: float) -> str:
 def read_step(path: Path) -> float | None:
     """The step in an attempt's progress.json or checkpoint.json; None when there is none, or something else."""
     try:
-        step = _decode_step(path.read_bytes()).step
+        step = _decode_step(files.read_at_once(path)).step
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return step if math.isfinite(step) else None
 
 
 def read_log_end(path: Path) -> str:
-    """The last part of a log; empty when there is none."""
+    """The last part of a log; empty when there is none, or something else is in its place."""
     try:
+        # Opening a pipe would wait for a writer.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return ""
         with open(path, "rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _LOG_END))

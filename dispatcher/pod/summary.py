@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from dispatcher.base import files
 from dispatcher.base.messages import counted
 from dispatcher.base.times import duration_text
 from dispatcher.pod.running_attempts import RunningAttempt
@@ -110,6 +111,6 @@ def _outlook(
 
 def _read(path: Path) -> bytes | None:
     try:
-        return path.read_bytes()
+        return files.read_at_once(path)
     except OSError:
         return None

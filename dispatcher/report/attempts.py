@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -10,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher import contract
+from dispatcher.base import files
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.journal import Line
 
@@ -36,15 +36,9 @@ def parse_object(data: bytes | None) -> dict[str, Any] | None:
 def read_small(path: Path) -> bytes | None:
     """The content of a small file; None when it does not exist. On NFS it may be a few seconds old."""
     try:
-        with open(path, "rb", opener=_open_at_once) as file:
-            return file.read()
+        return files.read_at_once(path)
     except OSError:
         return None
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    """A job may put a pipe there, whose opening waits for a writer."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def has_succeeded(exit_file: bytes | None) -> bool:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from dispatcher.base import files
 from dispatcher.errors import UsageError, nearest
 from dispatcher.workspace import Layout
 
@@ -145,7 +146,7 @@ def _add(
 def _lines(path: Path) -> tuple[list[dict[str, Any]], int]:
     """The complete lines of a metrics file that have a step, and how many are damaged; the last may be incomplete."""
     try:
-        data = path.read_bytes()
+        data = files.read_at_once(path)
     except OSError:
         return [], 0
     data = data[: data.rfind(b"\n") + 1]
@@ -160,7 +161,7 @@ def _lines(path: Path) -> tuple[list[dict[str, Any]], int]:
 def _begins_before(path: Path, step: float) -> bool:
     """Whether the first line has an earlier step: else the later attempt has copied all of it that counts."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=files.open_at_once) as file:
             line = parse_line(file.readline())
     except OSError:
         return False

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
+from dispatcher.base import files
 from dispatcher.config import Config
 from dispatcher.matrix.entry import Entry
 from dispatcher.run_state.progress import Progress, parse_progress
@@ -114,7 +115,7 @@ class Stalls:
 def read_progress(path: Path) -> Progress | None:
     """What an attempt has reported; None when it has reported nothing that can be read."""
     try:
-        return parse_progress(path.read_bytes())
+        return parse_progress(files.read_at_once(path))
     except OSError:
         return None
 

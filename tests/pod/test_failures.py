@@ -174,6 +174,17 @@ def test_a_job_that_puts_a_directory_in_the_place_of_its_exit_status_holds_no_sl
 # The circuit breaker.
 
 
+def test_a_job_that_puts_pipes_in_the_place_of_its_files_holds_nobody_up(fleet: Fleet) -> None:
+    """Opening a pipe waits for a writer."""
+    names = "progress.json checkpoint.json output.log entry.json"
+    script = f'cd "$DISPATCHER_ATTEMPT_DIR"; rm -f {names}; mkfifo {names}; exit 3'
+    fleet.write_manifest([shell("a", script), shell("b", "true", needs=["c"]), shell("c", "true")])
+    assert fleet.run_all().process.returncode == 1
+    assert fleet.states() == {"a": "failed", "b": "done", "c": "done"}
+    assert fleet.record("a").reason == "exit 3"
+    assert "exit 3" in fleet.run("show", "a")
+
+
 def test_the_same_failure_of_five_entries_pauses_their_method(fleet: Fleet) -> None:
     broken = 'echo "FileNotFoundError: /data/run$RANDOM/text_$RANDOM.txt line $RANDOM"; [ -e repaired ]'
     bad = [shell(f"bad_{n}", broken, method="bad") for n in range(8)]

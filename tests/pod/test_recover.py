@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -158,25 +161,41 @@ def test_the_last_sign_of_an_attempt_without_an_end_is_looked_up_before_it_is_re
 
 
 def test_the_log_of_an_attempt_is_read_while_others_have_the_lock(fleet: Fleet) -> None:
-    """The disk with the log of a dead dispatcher's attempt may hang: here it is a pipe that nobody writes to."""
+    """The disk with the log of a dead dispatcher's attempt may hang: here whoever opens it waits for a lease to end."""
     fleet.write_manifest([shell("a", "echo begun; exec sleep 600"), shell("b", "true", needs=["a"])])
     first = fleet.start("first")
     pid = fleet.wait_running("a")
     first.kill()
     os.killpg(pid, signal.SIGKILL)
-    log = fleet.attempt("a").log
-    log.unlink()
-    os.mkfifo(log)
-    second = fleet.start("second")
-    wait_until(lambda: is_opening(second.pid), "the log is read")
-    fleet.run("hold", "b")
-    assert fleet.record("b").state == "held" and is_opening(second.pid)
-    # What is no file has no end.
-    os.close(os.open(log, os.O_WRONLY))
+    with leased(fleet.attempt("a").log):
+        second = fleet.start("second")
+        wait_until(lambda: is_opening(second.pid), "the log is read")
+        fleet.run("hold", "b")
+        assert fleet.record("b").state == "held" and is_opening(second.pid)
     wait_until(lambda: "auto_requeued" in fleet.events("a"), "its end is recorded")
     fleet.run("cancel", "a")
 
 
+@contextmanager
+def leased(path: Path) -> Iterator[None]:
+    """Whoever opens the file meanwhile waits, for at most 45 s."""
+    before = signal.signal(signal.SIGIO, lambda *_: None)
+    fd = os.open(path, os.O_RDWR)
+    try:
+        wait_until(lambda: has_lease(fd), "nobody else has the file open")
+        yield
+    finally:
+        os.close(fd)
+        signal.signal(signal.SIGIO, before)
+
+
+def has_lease(fd: int) -> bool:
+    try:
+        return fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK) == 0
+    except BlockingIOError:
+        return False
+
+
 def is_opening(pid: int) -> bool:
-    """Whether a process waits in open or openat: for the other end of a pipe."""
+    """Whether a process waits in open or openat."""
     return Path(f"/proc/{pid}/syscall").read_text().split()[0] in ("2", "257", "56")

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from fleet import COMMAND, Fleet, shell, wait_until
 
+from dispatcher.api import Workspace
 from dispatcher.cleaning.attempts import KEPT, SILENT_S
 
 # A failing job that leaves a log, a directory and its number.
@@ -168,6 +169,20 @@ def test_an_attempt_whose_lock_is_held_may_be_running(fleet: Fleet) -> None:
         assert is_clean(fleet, "a", 2)
     fleet.run("clean", "--yes")
     assert is_clean(fleet, "a", 1)
+
+
+def test_what_has_changed_since_the_list_was_made_is_left_alone(fleet: Fleet) -> None:
+    ran(fleet, again=LEAVES, held=LEAVES, over=LEAVES, retries=1)
+    plan = Workspace(fleet.root).clean(what=["attempts"])
+    assert [item.what for item in plan.items] == ["jobs/again/1", "jobs/held/1", "jobs/over/1"]
+    before = {job: tree(fleet.attempt(job, 1).directory) for job in ("again", "held")}
+    fleet.run("requeue", "again")
+    with open(fleet.attempt("held", 1).alive, "rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        plan.remove()
+    assert {job: tree(fleet.attempt(job, 1).directory) for job in ("again", "held")} == before
+    assert plan.skipped == {"may be running": ["jobs/held/1"]}
+    assert is_clean(fleet, "over", 1)
 
 
 def test_one_without_an_exit_status_must_be_silent_for_a_day(fleet: Fleet) -> None:

@@ -227,6 +227,24 @@ def test_a_file_that_becomes_a_pipe_does_not_block(repository: Repository, layou
     assert code.state.untracked == {"notes.txt": ""}
 
 
+def test_an_untracked_file_that_changes_while_it_is_read_has_no_hash(
+    repository: Repository, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, read = repository.write("notes.txt", "before"), os.read
+
+    def changing(fd: int, size: int) -> bytes:
+        data = read(fd, size)
+        if data == b"before":
+            path.write_text("after it")
+        return data
+
+    monkeypatch.setattr(os, "read", changing)
+    code = look(layout)
+    assert code.state is not None
+    assert code.state.untracked == {"notes.txt": ""}
+    assert any("it changed while it was read" in problem for problem in code.problems)
+
+
 def test_a_file_that_changes_meanwhile_has_no_difference(
     repository: Repository, layout: Layout, git_does: GitDoes
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import Final
 
 
 class Topic(enum.StrEnum):
@@ -15,3 +16,7 @@ class Topic(enum.StrEnum):
     GPU_IDLE = "gpu_idle"  # a running job leaves its GPUs at 0 %
     MATRIX_DONE = "matrix_done"  # no job is queued or running any more
     NOTHING_RUNNING = "nothing_running"  # jobs wait, and none runs
+
+
+# Told of each job anew: that one job stalls says nothing about another one.
+OF_ONE_JOB: Final = frozenset({Topic.JOB_STALLED, Topic.GPU_IDLE})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -69,23 +70,36 @@ class _BoundController(Controller):
     bound: socket.socket
 
     def _create_server(self) -> Any:
-        return self.loop.create_server(self._factory_invoker, sock=self.bound)
+        return self.loop.create_server(self._factory_invoker, sock=self.bound, ssl=self.ssl_context)
 
 
 class MailServer:
-    """An SMTP server. `answer` is what it says to the content of a message; it may take `delay_s` for that."""
+    """An SMTP server. `answer` is what it says to the content of a message; it may take `delay_s` for that.
 
-    def __init__(self, answer: str = "250 OK", *, password: str = "", delay_s: float = 0.0) -> None:
+    With a `context` it has TLS, from the first byte or after STARTTLS, before which it takes nothing. `logins`: how
+    often it was sent a password.
+    """
+
+    def __init__(
+        self, answer: str = "250 OK", *, password: str = "", delay_s: float = 0.0, tls: str = "none",
+        context: ssl.SSLContext | None = None,
+    ) -> None:  # fmt: skip
         self.answer = answer
         self.delay_s = delay_s
+        self.logins = 0
         self.got: list[EmailMessage] = []
         self.raw: list[bytes] = []
         self.recipients: list[str] = []
         self.refused: set[str] = set()
         self._password = password
-        options: dict[str, Any] = (
-            {"authenticator": self._check, "auth_required": True, "auth_require_tls": False} if password else {}
-        )
+        options: dict[str, Any] = {}
+        if password:
+            # A server that has no STARTTLS takes passwords without.
+            options |= {"authenticator": self._check, "auth_required": True, "auth_require_tls": tls == "starttls"}
+        if tls == "starttls":
+            options |= {"tls_context": context, "require_starttls": True}
+        elif tls == "tls":
+            options |= {"ssl_context": context}
         bound = socket.create_server(("127.0.0.1", 0))
         self.port = bound.getsockname()[1]
         self._controller = _BoundController(self, hostname="127.0.0.1", port=self.port, **options)
@@ -93,6 +107,7 @@ class MailServer:
         self._controller.start()
 
     def _check(self, *words: Any) -> AuthResult:
+        self.logins += 1
         data = words[-1]
         known = isinstance(data, LoginPassword) and data.password == self._password.encode()
         return AuthResult(success=known, handled=False)
@@ -124,8 +139,8 @@ def hook(*answers: int | str) -> Iterator[Hook]:
 
 
 @contextlib.contextmanager
-def mail_server(answer: str = "250 OK", *, password: str = "", delay_s: float = 0.0) -> Iterator[MailServer]:
-    server = MailServer(answer, password=password, delay_s=delay_s)
+def mail_server(answer: str = "250 OK", **options: Any) -> Iterator[MailServer]:
+    server = MailServer(answer, **options)
     try:
         yield server
     finally:

@@ -15,6 +15,8 @@ from dispatcher.errors import UsageError
 from dispatcher.report.columns import Narrowing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from dispatcher.api import Workspace
 
 _COLUMNS: Final = ("time", "target", "state", "what", "why")
@@ -80,16 +82,21 @@ def _show(workspace: Workspace, clock: Clock, *, as_json: bool) -> None:
     if as_json:
         print_json(rows)
     elif rows:
-        shown = [_shown(row, clock) for row in rows]
-        used = [name for name in _COLUMNS if any(row[name] for row in shown)]
-        print_rows(shown, "plain", used, narrowing=_NARROWING)
+        print_notices(rows, clock)
     else:
         notify = workspace.config.notify
         targets = "no targets: docs/notify.md" if notify is None else f"targets: {', '.join(notify.targets)}"
         click.echo(f"no notices yet ({targets})")
 
 
-def _shown(row: dict[str, Any], clock: Clock) -> dict[str, Any]:
+def print_notices(rows: Iterable[dict[str, Any]], clock: Callable[[str | None], str]) -> None:
+    """Print rows of `Workspace.notices` as a table."""
+    shown = [_shown(row, clock) for row in rows]
+    used = [name for name in _COLUMNS if any(row[name] for row in shown)]
+    print_rows(shown, "plain", used, narrowing=_NARROWING)
+
+
+def _shown(row: dict[str, Any], clock: Callable[[str | None], str]) -> dict[str, Any]:
     next_try = row["state"] == "failed"
     until = "" if row["until"] is None else f"{'at' if next_try else 'until'} {clock(row['until'])}"
     state = "failed, tried again" if next_try and until else row["state"]

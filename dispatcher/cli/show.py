@@ -34,9 +34,11 @@ _NARROWING: Final = Narrowing(shrink=("host", "error"), drop=("host",), keep=("a
 def show(job: str, code: bool, attempt: int | None, utc: bool, as_json: bool) -> None:
     """Show everything about JOB.
 
-    Its record, its parameters, what it ran from (code, Python, packages, host), its attempts, and why it waits. If the
-    manifest differs from what the job ran with, both are shown.
+    Its record, its parameters, what it ran from (code, Python, packages, host), its attempts, why it waits, and the
+    notices that name it. If the manifest differs from what the job ran with, both are shown.
     """
+    from dispatcher.cli.notify import print_notices
+    from dispatcher.report.notices import rows_that_name
     from dispatcher.report.overview import job_row
     from dispatcher.report.provenance import provenance_facts
     from dispatcher.report.selection import select
@@ -45,6 +47,7 @@ def show(job: str, code: bool, attempt: int | None, utc: bool, as_json: bool) ->
     snapshot = workspace.snapshot()
     job = select(snapshot, [job])[0]
     attempts = workspace.attempts(job)
+    told = rows_that_name(job, workspace.notices())
     number = _attempt(job, attempts, attempt)
     if code:
         _print_code(workspace.layout, job, number)
@@ -60,6 +63,7 @@ def show(job: str, code: bool, attempt: int | None, utc: bool, as_json: bool) ->
                 "changes": _changes(snapshot, job),
                 "attempts": attempts,
                 "why": _why(snapshot, job),
+                "notices": told,
                 "refused_edits": [refusal for refusal in snapshot.refusals if refusal.job == job],
             }
         )
@@ -85,6 +89,9 @@ def show(job: str, code: bool, attempt: int | None, utc: bool, as_json: bool) ->
         rows = [_shown_attempt(snapshot, job, row) for row in attempts]
         used = [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)]
         print_rows(rows, "plain", used, narrowing=_NARROWING)
+    if told:
+        click.echo("\nnotices that name it")
+        print_notices(told, snapshot.clock)
 
 
 def _attempt(job: str, attempts: Sequence[Mapping[str, Any]], asked: int | None) -> int:

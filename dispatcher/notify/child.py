@@ -45,6 +45,8 @@ def _sent(data: bytes) -> Outcome:
         why = _sender(order.channel)(order.channel, order.notice, begin, order.limit_s)
     except (SecretError, channels.RefusedError) as error:
         return Outcome(FAILED, str(error))
+    except channels.UnknownError as error:
+        return Outcome(DOUBTFUL, str(error))
     except Exception as error:  # noqa: BLE001 - whatever a library raises; what it says may contain a secret
         name = channels.error_text(error)
         return Outcome(DOUBTFUL, f"{name}, and no answer") if has_begun else Outcome(FAILED, name)

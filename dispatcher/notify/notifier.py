@@ -48,6 +48,7 @@ class Notifier:
         self._zone = zone_of(self._notify.zone)
         self._sending: dict[int, Sending] = {}
         self._ended: dict[int, Outcome] = {}
+        self._has_begun = False
         # What `_due_s` was found for.
         self._seen: Notices | None = None
         self._due_s: float | None = None
@@ -58,6 +59,7 @@ class Notifier:
         if not self._is_registered():
             with self._store.transaction() as tx:
                 self._register(tx)
+        self._has_begun = True
 
     def step(self, *, poll_is_due: bool, at_once: bool = False) -> None:
         """Do what is due; never waits. `at_once`: tell what happened without the delay that bundles."""
@@ -69,7 +71,7 @@ class Notifier:
         has_news = self._conditions.has_news(fold, poll_is_due=poll_is_due)
         has_news |= bool(self._ended or (poll_is_due and self._silent(now_s)))
         # An older dispatcher has begun a generation without what it does not know.
-        has_news |= not fold.notices.targets
+        has_news |= not fold.notices.is_known
         if not has_news and not self._is_due(now_s, at_once=at_once):
             return
         claims: list[tuple[Notice, str]] = []
@@ -132,9 +134,12 @@ class Notifier:
         return {target.name: tuple(map(str, target.topics)) for target in self._notify.targets.values()}
 
     def _register(self, tx: Transaction) -> None:
-        """In the first transaction, and where an older dispatcher has begun a generation without it."""
+        """At the beginning, and where an older dispatcher has begun a generation without it.
+
+        At no other time: another pod has started with a newer file, which may have removed targets, or all of them.
+        """
         fold = self._store.fold
-        if self._is_registered() or (fold.notices.targets and self._seen is not None):
+        if self._is_registered() or (fold.notices.is_known and self._has_begun):
             return
         asked = frozenset(fold.notices.since)
         tx.note(Notifying(targets=self._wanted()))

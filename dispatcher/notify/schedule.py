@@ -59,9 +59,10 @@ def _wanted(state: TargetState, target: Target, now_s: float, *, at_once: bool) 
         if first_s > now_s:
             # Of a clock that is ahead: it would never be due.
             first_s = now_s - target.after_s
-        told_s = None if cause.topic in _ALWAYS_NEWS else parse_time(state.told.get(key))
+        told_at = None if cause.topic in _ALWAYS_NEWS else state.told_at(key)
+        told_s = parse_time(told_at)
         if told_s is not None and now_s - told_s < HOUR_S:
-            yield max(_past(state.told[key], now_s) + HOUR_S, first_s + target.after_s), "told within the hour"
+            yield max(_past(told_at, now_s) + HOUR_S, first_s + target.after_s), "told within the hour"
         else:
             yield first_s + (0.0 if at_once else target.after_s), ""
 

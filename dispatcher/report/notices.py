@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -47,6 +47,11 @@ def notice_rows(notices: Notices, notify: Notify | None, now_s: float) -> list[d
             }
         )
     return rows
+
+
+def rows_that_name(job: str, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows that name this job. A notice names the first few jobs of each cause, and the number of all."""
+    return [row for row in rows if any(job in event["jobs"] for event in row["events"])]
 
 
 def as_known(notices: Notices, now_s: float) -> list[Notice]:

@@ -23,6 +23,7 @@ from dispatcher.run_state.events import (
     Notifying,
 )
 from dispatcher.run_state.journal import Line
+from dispatcher.topics import OF_ONE_JOB
 
 _T = TypeVar("_T")
 
@@ -56,13 +57,19 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 class TargetState(msgspec.Struct, frozen=True, kw_only=True):
     """What one target is told: `pending` not yet, `told` when last, by cause. `claimed_at`: when its last notices were.
 
-    A cause is named by its topic and what its jobs have in common.
+    A cause is named by its topic and what its jobs have in common; in `told` also by the job, where each job is news.
     """
 
     topics: tuple[str, ...]
     pending: Mapping[str, Cause] = {}
     told: Mapping[str, str] = {}
     claimed_at: tuple[str, ...] = ()
+
+    def told_at(self, key: str) -> str | None:
+        """When a pending cause was told before; None where something of it was not."""
+        times = [self.told.get(one) for one in _told_keys(key, self.pending[key])]
+        known = [at for at in times if at is not None]
+        return min(known) if len(known) == len(times) else None
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,9 +107,10 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 class Notices(msgspec.Struct, frozen=True, kw_only=True):
     """All of it. `since`: from when on a topic is told. `incidents`: those that are not over, and since when.
 
-    `sent` are the notices that are known, oldest first.
+    `sent` are the notices that are known, oldest first. `is_known`: a dispatcher has said who is told, maybe nobody.
     """
 
+    is_known: bool = False
     targets: Mapping[str, TargetState] = {}
     since: Mapping[str, str] = {}
     incidents: Mapping[str, str] = {}
@@ -184,7 +192,7 @@ def _notifying(notices: Notices, line: Line) -> Notices:
         notice if notice.target in targets else replace(notice, retry_at=None, is_cleared=True)
         for notice in notices.sent
     )
-    return Notices(targets=targets, since=since, incidents=incidents, sent=sent)
+    return Notices(is_known=True, targets=targets, since=since, incidents=incidents, sent=sent)
 
 
 def incident_key(topic: str, what: str) -> str:
@@ -235,7 +243,8 @@ def _claimed(notices: Notices, line: Line) -> Notices:
         tries=1 if again is None else again.tries + 1,
     )
     if again is None:
-        told = {**_without(target.told, target.pending), **dict.fromkeys(target.pending, line.at)}
+        keys = [told for key, cause in target.pending.items() for told in _told_keys(key, cause)]
+        told = {**_without(target.told, keys), **dict.fromkeys(keys, line.at)}
         target = replace(target, pending={}, told=_last(told, _MOST_TOLD))
     target = replace(target, claimed_at=(*target.claimed_at, line.at)[-_MOST_CLAIMS:])
     targets = {**notices.targets, claim.target: target}
@@ -261,7 +270,15 @@ def _cleared(notices: Notices, line: Line) -> Notices:
 
 
 def _continued(_: Notices, line: Line) -> Notices:
-    return line.read(Snapshot).notices
+    # Of a dispatcher that did not write this down.
+    return replace(line.read(Snapshot).notices, is_known=True)
+
+
+def _told_keys(key: str, cause: Cause) -> list[str]:
+    """What is told with a cause: it, or each of its jobs that it names."""
+    if cause.topic in OF_ONE_JOB and cause.jobs:
+        return [f"{key}{job}" for job in cause.jobs]
+    return [key]
 
 
 def _kept(sent: tuple[Notice, ...]) -> tuple[Notice, ...]:

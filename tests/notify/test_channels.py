@@ -14,27 +14,17 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from one_try import AT, notice, private, sent, target
 from told_servers import hook, mail_server
 
 from dispatcher.hosts.fields import PartsError
 from dispatcher.notify.checks import faults_in
 from dispatcher.notify.process import Outcome, Sending
 from dispatcher.notify.text import payload
-from dispatcher.notify_config import Target, parse_notify
+from dispatcher.notify_config import parse_notify
 from dispatcher.run_state.notices import Cause
 
-AT = "2026-11-23T03:04:05.000Z"
 SECRET = "hunter2-s3cret"
-
-
-def target(**keys: Any) -> Target:
-    limits = {"timeout": keys.pop("timeout", "20s")}
-    return parse_notify({"targets": {"t": {**limits, **keys}}}).targets["t"]
-
-
-def notice(text: str = "exit 1", *jobs: str) -> dict[str, Any]:
-    cause = Cause(topic="job_failed", text=text, count=max(1, len(jobs)), first_at=AT, last_at=AT, jobs=jobs)
-    return payload("lab", "t", 7, {"c": cause}, 1, "0123")
 
 
 def test_subjects_are_short_and_texts_tell_scopes_and_times_in_one_zone() -> None:
@@ -55,19 +45,6 @@ def test_subjects_are_short_and_texts_tell_scopes_and_times_in_one_zone() -> Non
     assert any("GPUs idle since 2026-06-17 11:30:00 CEST (" in line for line in lines)
     # What a job has written stays as it is.
     assert any(line.startswith(f"job failed: {error} (") for line in lines)
-
-
-def sent(to: Target, content: dict[str, Any] | None = None) -> Outcome:
-    sending = Sending(to, content or notice())
-    while (outcome := sending.outcome()) is None:
-        time.sleep(0.02)
-    return outcome
-
-
-def private(path: Path, text: str) -> str:
-    path.write_text(text + "\n")
-    path.chmod(0o600)
-    return str(path)
 
 
 def test_a_webhook_gets_the_notice_as_json() -> None:
@@ -104,7 +81,9 @@ def test_an_error_calls_nobody_in_a_chat() -> None:
         (404, "failed", "answered 404 Not Found"),
         # A redirected POST would arrive as a GET, which delivers nothing.
         (302, "failed", "answered 302 Found: it has moved, so write the new address"),
-        (504, "doubtful", "timed out, and no answer"),
+        # A proxy that has passed it on and does not know either. An application that is down behind it answers so, too.
+        (502, "doubtful", "a proxy answered 502: it has no answer of the service behind it"),
+        (504, "doubtful", "a proxy answered 504: it has no answer of the service behind it"),
     ],
 )
 def test_only_success_says_that_it_was_taken(answer: int, state: str, why: str) -> None:
@@ -252,11 +231,12 @@ def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> Non
 
 def test_apprise_sends_to_what_it_knows(tmp_path: Path) -> None:
     pytest.importorskip("apprise")
-    with hook(200, 500) as server:
+    with hook(200, 500, 502) as server:
         to = target(apprise={"url_file": private(tmp_path / "url", f"json://127.0.0.1:{server.port}/{SECRET}")})
         assert sent(to) == Outcome("sent")
         assert server.got[0]["title"] == notice()["subject"] and "exit 1" in server.got[0]["message"]
         assert sent(to) == Outcome("failed", "the service answered 500")
+        assert sent(to) == Outcome("doubtful", "a proxy answered 502: it has no answer of the service behind it")
     assert sent(to) == Outcome("failed", "the service cannot be reached")
     odd = target(apprise={"url_file": private(tmp_path / "odd", f"no-such-service://{SECRET}")})
     assert sent(odd) == Outcome("failed", f"{tmp_path / 'odd'}: Apprise does not know such an address")

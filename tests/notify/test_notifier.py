@@ -192,6 +192,24 @@ def test_a_pod_with_an_old_look_does_not_call_a_restarted_one_dead(layout: Layou
     assert news(0, looks=True) == ["pod_dead:gpu-b:151"]
 
 
+def test_targets_that_were_removed_are_not_brought_back_by_pods_with_the_older_file(
+    layout: Layout, server: Hook
+) -> None:
+    lab = Lab(layout, server)
+    lab.config.layout.config_file.write_text("")
+    newer = Store(layout, by="pod-2", wall_clock=lambda: lab.now_s)
+    Notifier(newer, load_config(layout), Conditions(600.0, list, lambda _: False), lambda _: None).begin()
+    for number in range(3):
+        lab.fail([f"a{number}"])
+        lab.now_s += 61
+        lab.step()
+    assert newer.rotate()
+    lab.step()
+    for store in lab.stores:
+        assert store.fold.notices.targets == {}
+    assert server.got == []
+
+
 def test_nothing_is_written_when_nothing_happens(layout: Layout, server: Hook, tmp_path: Path) -> None:
     lab = Lab(layout, server)
     lab.fail(["a"])

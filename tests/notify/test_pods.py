@@ -52,6 +52,9 @@ def test_three_pods_tell_once_that_jobs_failed(fleet: Fleet, tmp_path: Path) -> 
     assert events(notices) == [("job_failed", 4)] and notices[0]["events"][0]["cause"] == "exit 3"
     assert sorted(notices[0]["events"][0]["jobs"]) == ["a0", "a1", "a2", "a3"]
     assert ends(fleet) == ["sent"]
+    shown = fleet.run("show", "a0").partition("notices that name it\n")[2]
+    assert "chat" in shown and "sent" in shown and "4 jobs failed" in shown
+    assert [row["target"] for row in json.loads(fleet.run("show", "a0", "--json"))["notices"]] == ["chat"]
 
 
 def test_three_pods_send_one_mail_and_one_post(fleet: Fleet) -> None:

@@ -10,9 +10,11 @@ import pytest
 
 from dispatcher.notify.schedule import RETRIES_S, Due, due, quiet_until, retry_at_s, zone_of
 from dispatcher.notify_config import Quiet, Target, parse_notify
-from dispatcher.run_state.events import Event, Note, NoticeClaimed, NoticeEnded, Notifying
+from dispatcher.run_state.events import Began, Event, Incident, Note, NoticeClaimed, NoticeEnded, Notifying
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.journal import Line, now_text
+from dispatcher.run_state.notices import incident_key
+from dispatcher.topics import Topic
 
 BERLIN = ZoneInfo("Europe/Berlin")
 # A Monday, noon in Berlin.
@@ -95,6 +97,28 @@ def test_the_same_cause_is_told_again_after_an_hour_and_another_one_soon() -> No
     lab.claim(NOON_S + 360)
     assert [cause.count for cause in lab.fold.notices.sent[-1].causes.values()] == [1, 1]
     assert not lab.fold.notices.targets["t"].pending
+
+
+def test_another_job_that_stalls_is_news_and_the_same_one_is_not() -> None:
+    lab = Lab()
+
+    def stall(job: str, at_s: float) -> None:
+        key = incident_key(Topic.JOB_STALLED, f"{job}/1")
+        lab.note(Incident(topic=Topic.JOB_STALLED, over=(key,)), at_s)
+        lab.note(Incident(topic=Topic.JOB_STALLED, began={key: Began("no progress", "", job)}), at_s)
+
+    stall("a", NOON_S)
+    lab.end(lab.claim(NOON_S + 60), NOON_S + 61)
+    stall("a", NOON_S + 100)
+    found = lab.due(NOON_S + 200)
+    assert found is not None and (found.at_s, found.why) == (NOON_S + 60 + 3600, "told within the hour")
+    stall("b", NOON_S + 300)
+    assert lab.due_s(NOON_S + 300) == 0, "its delay runs from the first of what is told together"
+    lab.end(lab.claim(NOON_S + 300), NOON_S + 301)
+    assert [cause.jobs for cause in lab.fold.notices.sent[-1].causes.values()] == [("a", "b")]
+    stall("b", NOON_S + 400)
+    found = lab.due(NOON_S + 500)
+    assert found is not None and found.at_s == NOON_S + 300 + 3600
 
 
 def test_a_storm_makes_few_notices() -> None:

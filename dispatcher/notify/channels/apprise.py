@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from dispatcher.notify.channels import RefusedError
+from dispatcher.notify.channels import DOUBTFUL_ANSWERS, RefusedError, unknown_answer
 from dispatcher.notify.secrets import SecretError, read_line
 from dispatcher.notify_config import Apprise
 
@@ -44,6 +44,8 @@ def send(channel: Apprise, notice: Mapping[str, Any], begin: Callable[[], None],
     if service.notify(title=notice["subject"], body=notice["text"], body_format=apprise.NotifyFormat.TEXT):
         return ""
     answered = _REFUSED.search(words.said)
+    if answered and int(answered[1]) in DOUBTFUL_ANSWERS:
+        raise unknown_answer(int(answered[1]))
     if answered:
         raise RefusedError(f"the service answered {answered[1]}")
     if any(text in words.said for text in _UNREACHED):

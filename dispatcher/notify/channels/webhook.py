@@ -11,14 +11,13 @@ from typing import Any, Final
 
 import msgspec
 
-from dispatcher.notify.channels import RefusedError
+from dispatcher.notify.channels import DOUBTFUL_ANSWERS, RefusedError, unknown_answer
 from dispatcher.notify.checks import header_lines
 from dispatcher.notify.secrets import SecretError, read_line
 from dispatcher.notify_config import Webhook, check_url
 
 # What Discord accepts.
 _LONGEST_CONTENT: Final = 1900
-_GATEWAY_TIMEOUT: Final = 504
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -43,7 +42,7 @@ class _Announced:
 
 
 def send(channel: Webhook, notice: Mapping[str, Any], begin: Callable[[], None], limit_s: float) -> str:
-    """Post it. Only an answer of 2xx says that it was taken; any other answer that it was not."""
+    """Post it. Only an answer of 2xx says that it was taken; any other, except a proxy's, that it was not."""
     url = channel.url if channel.url_file is None else read_line(channel.url_file)
     if url is None or check_url(url):
         raise SecretError(f"{channel.url_file}: {check_url(url or '')}")
@@ -66,9 +65,8 @@ def send(channel: Webhook, notice: Mapping[str, Any], begin: Callable[[], None],
             status = answer.status
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code == _GATEWAY_TIMEOUT:
-            # A proxy has passed it on, and does not know either.
-            raise TimeoutError from None
+        if error.code in DOUBTFUL_ANSWERS:
+            raise unknown_answer(error.code) from None
         moved = ": it has moved, so write the new address" if 300 <= error.code < 400 else ""
         words = f"answered {error.code} {http.client.responses.get(error.code, '')}".strip()
         raise RefusedError(words + moved) from None

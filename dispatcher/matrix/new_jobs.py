@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
+from dispatcher.base.messages import counted
 from dispatcher.base.values import NAME_EXPECTED, is_name, shown, text_of
 from dispatcher.errors import UsageError
 from dispatcher.matrix.entry import RESERVED
@@ -33,7 +34,10 @@ ROW_KEYS: Final = frozenset(
 
 _KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _COMMA: Final = re.compile(r"(?<!\\),")
+_A_NUMBER: Final = r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?"
 _RANGE: Final = re.compile(r"(-?\d{1,18})\.\.(-?\d{1,18})", re.ASCII)
+# `0.1..0.5`, `1..9..2`: a range to those who write it, and none here.
+_LIKE_A_RANGE: Final = re.compile(rf"{_A_NUMBER}(\.\.{_A_NUMBER})+", re.ASCII)
 _EXPONENT: Final = re.compile(r"[-\d.]+[eE][-+]?\d+", re.ASCII)
 _NOT_IN_IDS: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST_SUFFIX: Final = 100
@@ -99,6 +103,9 @@ def _is_set(key: str, value: Any) -> bool:
 
 
 def _id_part(value: Any) -> str:
+    if isinstance(value, (int, float)):
+        # The sign tells 1 from -1; that of an exponent is needed only where it is negative.
+        return text_of(value).replace("+", "")
     return _NOT_IN_IDS.sub("-", text_of(value)).strip("-")
 
 
@@ -134,13 +141,29 @@ def check_key(key: str, where: str) -> None:
 
 
 def _values(text: str, where: str) -> Sequence[Any]:
+    parts: list[Sequence[Any]] = [_part(part, where) for part in _COMMA.split(text)]
+    if len(parts) == 1:
+        return parts[0]
+    _refuse_too_many(sum(map(len, parts)))
+    return list(itertools.chain.from_iterable(parts))
+
+
+def _part(text: str, where: str) -> Sequence[Any]:
+    """The values of `1..3`, or the one value that it is."""
     found = _RANGE.fullmatch(text)
     if found:
         first, last = int(found[1]), int(found[2])
         if first > last:
             raise UsageError(f"{where}: the range is empty: expected the smaller number first")
         return range(first, last + 1)
-    return [read_value(part.replace("\\,", ",")) for part in _COMMA.split(text)]
+    if _LIKE_A_RANGE.fullmatch(text):
+        raise UsageError(f"{where}: {text}: a range is one of whole numbers, as in 1..3: write each value, with commas")
+    return [read_value(text.replace("\\,", ","))]
+
+
+def _refuse_too_many(count: int) -> None:
+    if count > MOST:
+        raise UsageError(f"{count} jobs at once, at most {MOST}: write a matrix with `dispatcher matrix make`")
 
 
 def read_value(text: str) -> Any:
@@ -166,7 +189,10 @@ def read_csv(data: bytes, where: str) -> list[dict[str, Any]]:
         header = [word.strip() for word in next(reader, [])]
         if not header:
             raise UsageError(f"{where}: is empty: expected a header with the parameters, then a line for each job")
-        for key in header:
+        _refuse_other_separator(header, where)
+        for place, key in enumerate(header, 1):
+            if not key:
+                raise UsageError(f"{where}, header: column {place} has no name: name it, or remove the last comma")
             if header.count(key) > 1:
                 raise UsageError(f"{where}: the column {shown(key)} is there twice")
             if key != NAME and key not in ROW_KEYS:
@@ -174,7 +200,8 @@ def read_csv(data: bytes, where: str) -> list[dict[str, Any]]:
         begun = reader.line_num + 1
         for cells in reader:
             begun = reader.line_num + 1
-            if cells:
+            # A spreadsheet writes an empty line as commas.
+            if any(cell.strip() for cell in cells):
                 rows.append(_row(header, cells, f"{where}, line {reader.line_num}"))
     except csv.Error as error:
         if str(error) == "unexpected end of data":
@@ -185,9 +212,17 @@ def read_csv(data: bytes, where: str) -> list[dict[str, Any]]:
     return rows
 
 
+def _refuse_other_separator(header: Sequence[str], where: str) -> None:
+    if len(header) == 1 and (found := re.search(r"[;\t]", header[0])):
+        name = "semicolons" if found[0] == ";" else "tabs"
+        raise UsageError(f"{where}: its columns are separated by {name}: save it with commas")
+
+
 def _row(header: Sequence[str], cells: Sequence[str], where: str) -> dict[str, Any]:
     if len(cells) != len(header):
-        raise UsageError(f"{where}: {len(cells)} values, but the header has {len(header)}: quote commas of a value")
+        raise UsageError(
+            f"{where}: {counted(len(cells), 'value')}, but the header has {len(header)}: quote commas of a value"
+        )
     row: dict[str, Any] = {}
     for key, cell in zip(header, cells, strict=True):
         if key == "needs":
@@ -204,8 +239,7 @@ def _row(header: Sequence[str], cells: Sequence[str], where: str) -> dict[str, A
 def product(params: Mapping[str, Sequence[Any]], rows: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]]:
     """Every combination of the values of each parameter, with every row; the last parameter changes first."""
     count = math.prod(len(values) for values in params.values()) * (1 if rows is None else len(rows))
-    if count > MOST:
-        raise UsageError(f"{count} jobs at once, at most {MOST}: write a matrix with `dispatcher matrix make`")
+    _refuse_too_many(count)
     both = [key for key in params if rows and key in rows[0]]
     if both:
         raise UsageError(f"--param {both[0]}: the CSV file has a column of that name")

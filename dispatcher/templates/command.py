@@ -115,10 +115,15 @@ def _filled(word: str, known: Mapping[str, Any], entry: Entry) -> str:
             return match[0]
         raise TemplateError(
             f"{entry.job_id}: the command's {shown(word)} has {match[0]}, which the entry does not have"
-            f"{nearest(match[2], known)}; for the braces themselves write {{{match[0]}}}"
+            f"{nearest(match[2], known)}; {braces_advice(match[2])}"
         )
 
     return _PLACEHOLDER.sub(fill, word)
+
+
+def braces_advice(key: str) -> str:
+    """What to write where `{key}` is not meant as the value of a parameter: in awk, or in `${key}` of a shell."""
+    return f"for the braces themselves write {{{{{key}}}}}"
 
 
 def _argument(key: str, value: object, entry: Entry) -> str:

@@ -17,7 +17,7 @@ import msgspec
 from dispatcher.config import Config, Method, interpreter
 from dispatcher.errors import TemplateError, nearest
 from dispatcher.matrix.entry import Entry
-from dispatcher.templates.command import runs_python, shell_problem, unfilled, uses_script
+from dispatcher.templates.command import braces_advice, runs_python, shell_problem, unfilled, uses_script
 from dispatcher.templates.training import imported_packages, missing, parameters
 
 # A bound on memory, for entries that each have a command of their own.
@@ -72,7 +72,8 @@ class Readiness:
         lacking = unfilled(method, entry)
         if lacking:
             key = lacking[0]
-            return f"the command has {{{key}}}, which the entry does not have{nearest(key, entry.document())}"
+            near = nearest(key, entry.document())
+            return f"the command has {{{key}}}, which the entry does not have{near}; {braces_advice(key)}"
         if not uses_script(method, entry):
             return ""
         template = self.template(method)

@@ -30,13 +30,15 @@ def test_what_jobs_are_called(command: str, stem: str) -> None:
 
 
 def test_values_of_parameters() -> None:
-    found = read_params(["lr=1e-3,1e-4", "seed=1..3", r"text=a\,b,c", "on=true", "none="])
+    found = read_params(["lr=1e-3,1e-4", "seed=1..3", r"text=a\,b,c", "on=true", "none=", "n=-1..1,7", "p=../a,.."])
     assert {key: list(values) for key, values in found.items()} == {
         "lr": [0.001, 0.0001],
         "seed": [1, 2, 3],
         "text": ["a,b", "c"],
         "on": ["true"],
         "none": [""],
+        "n": [-1, 0, 1, 7],
+        "p": ["../a", ".."],
     }
 
 
@@ -53,6 +55,9 @@ def test_what_a_number_would_change_stays_text(text: str) -> None:
         (["a b=1"], '"a b" cannot be a parameter'),
         (["a=1", "a=2"], "a has values already"),
         (["a=3..1"], "the range is empty"),
+        (["a=0.1..0.5"], "a range is one of whole numbers"),
+        (["a=1..9..2"], "a range is one of whole numbers"),
+        (["a=1..1000000000,7"], "1000000001 jobs at once"),
     ],
 )
 def test_parameters_that_cannot_be_used(options: list[str], what: str) -> None:
@@ -72,7 +77,7 @@ def test_every_combination_and_no_more_than_a_command_can_have() -> None:
 
 
 def test_csv_files() -> None:
-    data = b'\xef\xbb\xbfname,prompt,lr\r\na,"hello, you",1e-3\r\n\r\nb,"two\nlines",x\r\n'
+    data = b'\xef\xbb\xbfname,prompt,lr\r\na,"hello, you",1e-3\r\n\r\n,,\r\nb,"two\nlines",x\r\n'
     assert read_csv(data, "f") == [
         {"name": "a", "prompt": "hello, you", "lr": 0.001},
         {"name": "b", "prompt": "two\nlines", "lr": "x"},
@@ -87,6 +92,9 @@ def test_csv_files() -> None:
         (b"a,b\n1,2\n1,2,3\n", "line 3: 3 values, but the header has 2"),
         (b"a,a\n1,2\n", '"a" is there twice'),
         (b"a,job_id\n1,2\n", "job_id is a key"),
+        (b"a;b\n1;2\n", "separated by semicolons"),
+        (b"a\tb\n1\t2\n", "separated by tabs"),
+        (b"a,\n1,\n", "column 2 has no name"),
         (b"name\n../x\n", 'line 2: name = "../x"'),
         (b'a\n"1\n', "line 2: a quotation mark"),
         (b"a\n\xff\n", "0xff is not UTF-8"),
@@ -113,6 +121,11 @@ def test_ids() -> None:
     named = [{"name": "x", "p": 1}, {"name": "y", "p": 2}]
     assert ids(set(), rows=named) == ["x", "y"]
     assert ids(set(), rows=[{**row, "q": 3} for row in named], telling=("q",)) == ["x_q3", "y_q3"]
+
+
+def test_ids_tell_the_signs_of_numbers_apart() -> None:
+    rows = product(read_params(["x=-1,1,1e20,1e-20,-x"]), None)
+    assert ids(set(), stem="t", rows=rows, telling=("x",)) == ["t_x-1", "t_x1", "t_x1e20", "t_x1e-20", "t_xx"]
 
 
 def test_ids_that_values_cannot_tell_apart_are_numbered() -> None:

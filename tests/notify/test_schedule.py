@@ -149,6 +149,10 @@ def test_the_cap_holds_back_until_the_hour_is_over() -> None:
     lab.fail("b", NOON_S + 1200, "exit 99")
     found = lab.due(NOON_S + 1300)
     assert found is not None and found.at_s == NOON_S + 60 + 3600 and found.why == "2 in the last hour"
+    lab.end(lab.claim(found.at_s), found.at_s + 1)
+    lab.fail("c", found.at_s + 2, "exit 98")
+    found = lab.due(found.at_s + 100)
+    assert found is not None and found.at_s == NOON_S + 660 + 3600, "of the last two, not of all there were"
 
 
 def test_what_happens_in_quiet_time_is_told_at_its_end() -> None:

@@ -23,8 +23,10 @@ from dispatcher.tuning import metric_files
 from dispatcher.tuning import tuner as tuner_module
 from dispatcher.tuning.halving import Halving
 from dispatcher.tuning.metric_files import MetricFiles
+from dispatcher.tuning.rungs import Rungs
 from dispatcher.tuning.trials import Status, best_of
 from dispatcher.tuning.tuner import Tuner
+from dispatcher.tuning.writing import Writer
 from dispatcher.workspace import Layout
 
 HALVED = FILE.replace("parallel: 3", "parallel: 8") + (
@@ -153,6 +155,16 @@ def test_a_step_that_is_no_finite_number_reaches_no_rung(lab: Lab, step: object)
     tuner.step()
     assert decisions(lab) == [(1, 10, None, False)]
     assert Lab(lab.root, HALVED).trials()[1].rungs == {10: None}, "a reader that begins anew"
+
+
+def test_of_two_tuners_that_have_read_the_same_one_decides(lab: Lab) -> None:
+    tuner = running(lab, 2)
+    report(lab.layout, "s_0000", 1, at(10, 0.5))
+    seen = lab.trials()
+    tuner.step()
+    halving = Halving(metric="val_loss", min_step=10, reduction=2, max_step=80)
+    Rungs(lab.workspace, Writer(lab.workspace), "s", halving, "min").decide(seen)
+    assert decisions(lab) == [(0, 10, 0.5, True)]
 
 
 def test_without_metrics_the_progress_counts(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ class Board:
 
     def _open(self) -> None:
         """Open the workspace as its settings are now."""
-        self._settings = _signature(Layout(self._root).config_file)
+        self._settings = signature_of(Layout(self._root).config_file)
         workspace = Workspace(self._root)
         self._workspace = workspace
         self._store = workspace.store
@@ -138,7 +138,7 @@ class Board:
     def look(self) -> None:
         """Read what has changed in the files. Raises DispatcherError when they cannot be read."""
         self._check_that_it_is_there()
-        if _signature(Layout(self._root).config_file) != self._settings or self._journal_was_cut():
+        if signature_of(Layout(self._root).config_file) != self._settings or self._journal_was_cut():
             self._open()
             self._snapshot = None
         snapshot = self.reader.read()
@@ -342,7 +342,8 @@ def _pod(pod: PodStatus) -> tuple[object, ...]:
     return pod.is_alive, pod.is_draining, still
 
 
-def _signature(path: Path) -> tuple[int, int, int] | None:
+def signature_of(path: Path) -> tuple[int, int, int] | None:
+    """What tells that a file was changed; None: there is none."""
     try:
         found = os.stat(path)
     except OSError:

@@ -13,6 +13,8 @@ import msgspec
 
 from dispatcher.api import Workspace
 from dispatcher.errors import UsageError
+from dispatcher.web.board import signature_of
+from dispatcher.workspace import Layout
 
 MOST_JOBS: Final = 10_000
 
@@ -50,13 +52,11 @@ class Changer:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._workspace: Workspace | None = None
+        self._settings: tuple[int, int, int] | None = None
 
     def change(self, name: str, request: Request) -> dict[str, Any]:
         """Do what was asked; what became of each job. Raises DispatcherError; nothing was changed then."""
-        # The settings are those of now; what was read of the journal is kept.
-        if self._workspace is None:
-            self._workspace = Workspace(self._root)
-        workspace = self._workspace
+        workspace = self._opened()
         if name in _OF_JOBS:
             return self._change_jobs(workspace, name, request)
         if not request.scope or request.jobs:
@@ -66,6 +66,13 @@ class Changer:
         else:
             workspace.unpause(request.scope)
         return {"scope": request.scope, "done": f"{name}d"}
+
+    def _opened(self) -> Workspace:
+        """The workspace with the settings of now; as long as they stay, what was read of the journal is kept."""
+        settings = signature_of(Layout(self._root).config_file)
+        if self._workspace is None or settings != self._settings:
+            self._workspace, self._settings = Workspace(self._root), settings
+        return self._workspace
 
     def _change_jobs(self, workspace: Workspace, name: str, request: Request) -> dict[str, Any]:
         if not request.jobs or request.scope:

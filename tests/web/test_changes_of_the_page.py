@@ -47,6 +47,12 @@ def test_methods_are_paused_and_go_on(web, lab):
     assert "fft" not in lab.workspace.snapshot().pauses
 
 
+def test_the_settings_are_those_of_now(web, lab):
+    assert web.post("/api/changes/pause", {"scope": "added"}).status == 400
+    lab.layout.config_file.write_text("methods: {added: {}}\n")
+    assert web.post("/api/changes/pause", {"scope": "added"}).status == 200
+
+
 REFUSED = (
     ("requeue", {"jobs": ["nobody"]}, 400, "unknown job 'nobody'"),
     ("requeue", {"jobs": [JOB, "fft_*"]}, 400, "unknown job 'fft_*'"),

@@ -110,7 +110,8 @@ mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes
                                     from anything else: notify/conditions.py; its words: notify/text.py
     a picture of results            a module in report/plots/, called in cli/plotting.py; an export: report/export/
     a sweep keyword                 matrix/sweep.py: _SWEEP_KEYS and _sweep; a distribution of draws: matrix/draw.py
-    a sampler of adaptive sweeps    tuning/settings.py: SAMPLERS, and tuning/sampling.py: _make
+    a sampler of adaptive sweeps    tuning/settings.py: SAMPLERS, and tuning/sampling.py: _make, or suggest where it is
+                                    none of Optuna's
     a job class                     a class with @job in a module of runtime/jobs/, and its key and module in
                                     runtime/registry.py: _SHIPPED; a lab's own class: jobs/ of its workspace
     a check of `doctor`             a function in doctor/host_checks.py or workspace_checks.py, and its line in

@@ -15,7 +15,7 @@ EXTRA_OF: Final = {
     "tabulate": "", "yaml": "",
     "anyio": "web", "h11": "web", "starlette": "web", "uvicorn": "web",
     "flax": "jax", "jax": "jax", "obstore": "jax", "optax": "jax", "orbax": "jax", "xxhash": "jax",
-    "optuna": "tune",
+    "optuna": "tune", "scipy": "tune",
 }  # fmt: skip
 
 # The directory that this package is imported from: a checkout, or where packages are installed.

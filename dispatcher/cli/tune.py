@@ -63,7 +63,7 @@ def tune(study: Path | None, once: bool, resume: bool, yes: bool, stopped: str |
     from dispatcher.tuning.tuner import Tuner
 
     settings = read_settings(study)
-    _check_optuna()
+    _check_libraries(settings)
     tuner = Tuner(workspace, settings)
     plan = tuner.plan(resume=resume)
     if plan.changed:
@@ -133,12 +133,16 @@ def _state(workspace: Workspace, one: TrialState) -> str:
     return f"{one.status} {one.why}".rstrip()
 
 
-def _check_optuna() -> None:
+def _check_libraries(settings: Settings) -> None:
     """Say before anything is written that the extra is missing."""
     from dispatcher.base.libraries import missing_libraries_named
+    from dispatcher.tuning.settings import QMC
 
     with missing_libraries_named():
-        import dispatcher.tuning.sampling  # noqa: F401
+        import dispatcher.tuning.sampling
+
+        if settings.sampler == QMC:
+            import dispatcher.tuning.quasi  # noqa: F401
 
 
 def _unknown(workspace: Workspace, name: str) -> UsageError:

@@ -12,7 +12,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.trial import TrialState as OptunaState
 from optuna.trial import create_trial
 
-from dispatcher.tuning.settings import space_of
+from dispatcher.tuning.settings import QMC, space_of
 from dispatcher.tuning.space import Distribution
 from dispatcher.tuning.trials import OPEN, Status, TrialState
 
@@ -36,6 +36,10 @@ class Sampling:
 
     def suggest(self, number: int) -> dict[str, Any]:
         """The parameters of trial `number`, which runs from now on as far as later suggestions are concerned."""
+        if self._sampler == QMC:
+            from dispatcher.tuning.quasi import point
+
+            return point(self._space, self._options["seed"], number)
         seed = int.from_bytes(hashlib.sha256(f"{self._options['seed']}:{number}".encode()).digest()[:4])
         self._study.sampler = _make(self._sampler, self._options, seed)
         asked = self._study.ask(dict(self._distributions))

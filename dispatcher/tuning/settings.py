@@ -49,7 +49,11 @@ _KEYS: Final = (
 _OBJECTIVE_KEYS: Final = ("value", "goal")
 GOALS: Final = ("min", "max")
 # Each with its options and their defaults.
-SAMPLERS: Final[Mapping[str, Mapping[str, int]]] = {"tpe": {"seed": 0, "startup": 10}, "random": {"seed": 0}}
+SAMPLERS: Final[Mapping[str, Mapping[str, int]]] = {
+    "tpe": {"seed": 0, "startup": 10}, "random": {"seed": 0}, "qmc": {"seed": 0},
+}  # fmt: skip
+# It needs no study, but SciPy.
+QMC: Final = "qmc"
 # Entries of trials have these besides, for tables and filters.
 MADE: Final = frozenset({"job_id", "name", "study", "trial"})
 _MOST: Final = 100_000
@@ -201,7 +205,7 @@ def _sampler(document: object, faults: Faults) -> tuple[str, Mapping[str, int]]:
     """`tpe`, or `{tpe: {seed: 1}}`."""
     described = {document: {}} if isinstance(document, str) else document
     if not isinstance(described, Mapping) or len(described) != 1:
-        faults.append(f"sampler = {shown(document)}: expected {' or '.join(SAMPLERS)}, as in {{tpe: {{seed: 1}}}}")
+        faults.append(f"sampler = {shown(document)}: expected one of {', '.join(SAMPLERS)}, as in {{tpe: {{seed: 1}}}}")
         return "tpe", {}
     ((name, given),) = described.items()
     if name not in SAMPLERS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,6 +35,17 @@ class Distribution(msgspec.Struct, frozen=True):
         texts = [json.dumps(choice, sort_keys=True) for choice in self.choices]
         text = json.dumps(value, sort_keys=True)
         return texts.index(text) if text in texts else None
+
+    def at(self, place: float) -> Any:
+        """The value at a place from 0 to 1; choices and whole numbers have equal parts of it."""
+        if self.kind == "choice":
+            return self.choices[min(int(place * len(self.choices)), len(self.choices) - 1)]
+        low, high = self.choices
+        if self.kind == "integer":
+            return min(low + int(place * (high - low + 1)), high)
+        if self.kind == "log_uniform":
+            return self.rounded(low * math.exp(math.log(high / low) * place))
+        return self.rounded(low + (high - low) * place)
 
     def rounded(self, value: float) -> float:
         """A number of a range as it is written: six significant digits, as in sweep files."""

@@ -30,7 +30,7 @@ def test_no_trial_is_asked_for_twice_and_the_journal_gives_the_same_suggestions(
     pods = [lab.start(host, f"{host.name}-pod", "--on-exit=drain") for host in (a, b)]
     words = [COMMAND, "matrix", "tune", "tune.yaml"]
     tuners = [host.start(words, cwd=host.root) for host in (a, b)]
-    wait_until(lambda: lab.proofs(), "the first trial runs", 200)
+    wait_until(lab.proofs, "the first trial runs", 200)
     # One of them dies, and is started again.
     tuners[0].kill()
     tuners[0] = a.start(words, cwd=a.root)

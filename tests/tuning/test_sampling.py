@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -49,7 +50,7 @@ def loss_of(params: Mapping[str, Any]) -> float:
     return (math.log10(params["lr"]) + 3.5) ** 2 + (params["dropout"] - 0.1) ** 2 + abs(params["layers"] - 6)
 
 
-@pytest.mark.parametrize("sampler", [{"tpe": {"seed": 3, "startup": 4}}, {"random": {"seed": 3}}])
+@pytest.mark.parametrize("sampler", [{"tpe": {"seed": 3, "startup": 4}}, {"random": {"seed": 3}}, {"qmc": {"seed": 3}}])
 def test_suggestions_are_of_the_space_and_written_as_sweep_files_write_them(sampler: Mapping[str, Any]) -> None:
     study = settings(sampler)
     found = search(study, loss_of, 30)
@@ -108,6 +109,18 @@ def test_tpe_is_better_than_chance_on_a_quadratic(goal: str) -> None:
     chance = median_best(lambda seed: {"random": {"seed": seed}})
     assert tpe < chance, f"best of 40: tpe {tpe:.3g}, random {chance:.3g}"
     assert tpe < 0.5
+
+
+def test_quasi_random_points_fill_the_space_evenly_whatever_was_found() -> None:
+    study = settings({"qmc": {"seed": 1}})
+    found = search(study, loss_of, 64)
+    exponents = sorted(math.log10(one.params["lr"]) for one in found)
+    # One in each 64th of the range, as of a Sobol' sequence; random points leave a third of them empty.
+    assert {int((exponent + 5) / 3 * 64) for exponent in exponents} == set(range(64))
+    counts = Counter(one.params["layers"] for one in found)
+    assert set(counts) == set(range(2, 13)) and max(counts.values()) - min(counts.values()) <= 2
+    failed = [state(one.number, one.params, None, Status.FAILED) for one in found]
+    assert Sampling(study, failed).suggest(64) == Sampling(study, []).suggest(64) == Sampling(study, found).suggest(64)
 
 
 def test_a_long_study_gives_the_same_again() -> None:

@@ -117,7 +117,7 @@ sampler: {tpe: {seeds: 1, startup: -1}}
         ("name: s", 'name: s\njob_id: "{lang}/{trial}"', "expected 1 to 200 letters, digits"),
         ("name: s", 'name: s\njob_id: "{langue}_{trial}"', "did you mean 'lang'"),
         ("name: s", "name: s\nsampler: cmaes", f"unknown sampler (known: {', '.join(SAMPLERS)})"),
-        ("name: s", "name: s\nsampler: [tpe]", "expected tpe or random"),
+        ("name: s", "name: s\nsampler: [tpe]", "expected one of tpe, random, qmc"),
         ('"/out/{job_id}"', '"/out/{job}"', "did you mean 'job_id'"),
         ('"/out/{job_id}"', "3", "expected text such as"),
         ("space:", "spaces:", "space is missing"),
